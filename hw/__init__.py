@@ -1,0 +1,1 @@
+"""Amaranth RTL of the accelerator."""

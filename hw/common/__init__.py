@@ -1,0 +1,1 @@
+"""Blocks that every unit uses: stream helpers, reductions, memories."""

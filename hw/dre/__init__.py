@@ -1,0 +1,1 @@
+"""Dynamic KV cache retrieval engine: HCU, WTU, HC table, KVMU."""

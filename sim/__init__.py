@@ -1,0 +1,1 @@
+"""cocotb build-and-run layer: cached builds, stream drivers, timed memories."""

@@ -1,0 +1,1 @@
+"""System model: front end, workloads, policies, memory, engine, report."""

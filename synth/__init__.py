@@ -1,0 +1,1 @@
+"""Verilog generation, yosys flow, area, timing and power."""

@@ -1,0 +1,45 @@
+"""Shared fixtures: one `--seed`, from which every test derives its own by its id, and the `heavy` marker."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed", type=int, default=1, help="seed from which every test derives its own (default 1)"
+    )
+    parser.addoption("--heavy", action="store_true", help="also run the tests marked heavy")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--heavy"):
+        heavy = [item for item in items if "heavy" in item.keywords]
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if "heavy" not in item.keywords]
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """This test's own seed: pytest's `--seed` mixed with the test's id."""
+    text = f"{request.config.getoption('--seed')}:{request.node.nodeid}"
+    value = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+    request.node.user_properties.append(("seed", value))
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """A generator seeded for this test alone."""
+    return np.random.default_rng(seed)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed and (seed := dict(item.user_properties).get("seed")) is not None:
+        report.sections.append(
+            ("seed", f"--seed {item.config.getoption('--seed')} gave this test seed {seed}")
+        )
