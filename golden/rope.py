@@ -1,0 +1,82 @@
+"""Rotary position embedding, half-split form (as in Llama and Qwen), and its multi-axis variant.
+
+Pair (i, i + d/2) of a head vector is turned by the angle `position * theta ** (-2 i / d)`. Turning is
+additive, R(a) R(b) = R(a + b), so a cached key moves by `delta` positions with `rotate(key, delta)` and back
+with a negative one.
+
+With several position axes (M-RoPE: time, height, width) every pair follows one axis. In `chunked` layout the
+first `sections[0]` pairs follow axis 0, the next `sections[1]` axis 1 and so on (Qwen2-VL, Qwen2.5-VL). In
+`interleaved` layout the axes alternate and the pairs left over follow axis 0 (Qwen3-VL).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from golden import check
+
+THETA_LLAMA3 = 500_000.0
+LAYOUTS = ("chunked", "interleaved")
+
+
+def frequencies(d: int, theta: float = THETA_LLAMA3) -> np.ndarray:
+    """Angle per position of each pair, float64[d/2], radians. ValueError if d is odd or theta <= 0."""
+    if check.whole("d", d, 2) % 2:
+        raise ValueError(f"d must be even, got {d}")
+    if not check.number("theta", theta) > 0:
+        raise ValueError(f"theta must be positive, got {theta}")
+    return float(theta) ** (-2.0 * np.arange(d // 2) / d)
+
+
+def pair_axes(d: int, sections: Sequence[int], layout: str = "chunked") -> np.ndarray:
+    """Which position axis each pair follows, int64[d/2]. ValueError unless `sections` sum to d/2."""
+    check.choice("layout", layout, LAYOUTS)
+    sizes = check.wholes("sections", sections, None, low=0)
+    if sizes.sum() != d // 2:
+        raise ValueError(f"sections must sum to d/2 = {d // 2}, got {sizes.tolist()}")
+    if layout == "chunked":
+        return np.repeat(np.arange(len(sizes)), sizes)
+    axes = np.zeros(d // 2, np.int64)
+    for axis, size in enumerate(sizes[1:], start=1):
+        axes[axis : size * len(sizes) : len(sizes)] = axis
+    return axes
+
+
+def rotate(
+    x: np.ndarray,
+    position: np.ndarray | float,
+    theta: float = THETA_LLAMA3,
+    sections: Sequence[int] | None = None,
+    layout: str = "chunked",
+) -> np.ndarray:
+    """Turn the vectors `x` (..., d) by `position`, which broadcasts against the leading axes of `x`.
+
+    Position may be negative and fractional. With `sections`, `position` carries one more trailing
+    axis, the position axes: shape (..., len(sections)). float32 input gives float32 (angles are float64 all
+    the same), any other type float64. Raises ValueError for an odd d, a shape that does not broadcast, a NaN
+    or an infinity.
+    """
+    vectors = np.asarray(x)
+    if vectors.ndim == 0:
+        raise ValueError("x must have at least one axis, got a scalar")
+    vectors = vectors if vectors.dtype == np.float32 else check.reals("x", vectors)
+    if not np.isfinite(vectors).all():
+        raise ValueError("x must be finite, got a NaN or an infinity")
+    d = vectors.shape[-1]
+    turn = frequencies(d, theta)
+    where = check.reals("position", position)
+    if sections is None:
+        angle = where[..., None] * turn
+    else:
+        if where.ndim == 0 or where.shape[-1] != len(sections):
+            raise ValueError(f"position must end in an axis of {len(sections)}, got shape {where.shape}")
+        angle = where[..., pair_axes(d, sections, layout)] * turn
+    try:
+        np.broadcast_shapes(angle.shape[:-1], vectors.shape[:-1])
+    except ValueError as error:
+        raise ValueError(
+            f"position of shape {where.shape} does not broadcast against x of shape {vectors.shape}"
+        ) from error
+    cos, sin = np.cos(angle).astype(vectors.dtype), np.sin(angle).astype(vectors.dtype)
+    low, high = vectors[..., : d // 2], vectors[..., d // 2 :]
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
