@@ -1,0 +1,231 @@
+"""One-pass video decoding through FFmpeg, with the codec's own motion vectors.
+
+`decode` yields every frame in presentation order and holds one at a time; `sample` thins such a stream to a
+frame rate. Pixels are converted only when `Frame.rgb` asks for them, vectors only when `Frame.motion` does:
+a consumer that needs the vectors of every frame but the pixels of a few pays for no more than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.container
+import av.video.stream
+import numpy as np
+
+# AVMotionVector of libavutil; `dst` is the block's centre, the displacement is motion / motion_scale pixels
+MOTION_DTYPE = np.dtype(
+    [("source", "<i4"), ("w", "u1"), ("h", "u1")]
+    + [(name, "<i2") for name in ("src_x", "src_y", "dst_x", "dst_y")]
+    + [("flags", "<u8"), ("motion_x", "<i4"), ("motion_y", "<i4"), ("motion_scale", "<u2")],
+    align=True,
+)
+EXPORT_MVS = 1 << 28  # AV_CODEC_FLAG2_EXPORT_MVS
+KINDS = {1: "I", 2: "P", 3: "B"}
+
+
+class VideoError(ValueError):
+    """A video that cannot be used as a whole; the message is one line and names the file."""
+
+    def __init__(self, path: Path | str, problem: str):
+        super().__init__(f"video {str(path)!r}: {problem}")
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """What the file's header says, before anything is decoded.
+
+    `frame_rate` is the average in frames per second; `n_frames` and `duration_s` are None where the container
+    does not tell.
+    """
+
+    path: Path
+    container: str
+    codec: str
+    width: int
+    height: int
+    frame_rate: Fraction
+    time_base: Fraction
+    n_frames: int | None
+    duration_s: float | None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One decoded frame: position in the video, time stamp and, on request, pixels and motion vectors.
+
+    index  position in presentation order, from 0
+    pts    presentation time stamp in units of `time_base`
+    kind   "I", "P" or "B" ("?" for a codec with other types)
+    """
+
+    index: int
+    pts: int
+    time_base: Fraction
+    kind: str
+    image: av.VideoFrame
+
+    @property
+    def time_s(self) -> float:
+        """Presentation time in seconds, as the file counts it (a stream need not start at 0)."""
+        return float(self.pts * self.time_base)
+
+    @property
+    def motion(self) -> np.ndarray:
+        """Motion vectors as FFmpeg exports them, dtype `MOTION_DTYPE`; empty for intra frames."""
+        vectors = self.image.side_data.get("MOTION_VECTORS")
+        if vectors is None:
+            return np.empty(0, MOTION_DTYPE)
+        return vectors.to_ndarray().astype(MOTION_DTYPE)
+
+    def rgb(self, width: int | None = None, height: int | None = None) -> np.ndarray:
+        """Pixels as `uint8 (height, width, 3)`, area-averaged to the given size (default: the coded size)."""
+        for name, value in (("width", width), ("height", height)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 pixel, got {value}")
+        image = self.image.reformat(width=width, height=height, format="rgb24", interpolation="AREA")
+        return image.to_ndarray()
+
+
+def _open(path: Path) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
+    if path.is_dir():
+        raise VideoError(path, "is a directory, not a video file")
+    try:
+        container = av.open(str(path))
+    except FileNotFoundError:
+        raise VideoError(path, "no such file") from None
+    except PermissionError:
+        raise VideoError(path, "not readable (permission denied)") from None
+    except (av.FFmpegError, OSError) as error:
+        reason = "empty file" if path.is_file() and path.stat().st_size == 0 else _reason(error)
+        raise VideoError(path, f"not a whole video that FFmpeg can read ({reason})") from None
+    # FFmpeg reads any *.txt as terminal art; cover pictures in sound files are video streams to it
+    streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
+    if container.format.name == "tty" or not streams:
+        container.close()
+        raise VideoError(path, "holds no video stream")
+    stream = streams[0]
+    if stream.codec_context is None:
+        container.close()
+        raise VideoError(path, "holds video in a codec that FFmpeg cannot decode")
+    return container, stream
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def _rate(stream: av.video.stream.VideoStream) -> Fraction:
+    return stream.average_rate or stream.guessed_rate or Fraction(25)
+
+
+def _declared_s(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> float | None:
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    return None if container.duration is None else container.duration / av.time_base
+
+
+def probe(path: Path | str) -> VideoInfo:
+    """Header of a video. Raises `VideoError` when the file cannot be opened or holds no video."""
+    path = Path(path)
+    container, stream = _open(path)
+    with container:
+        context = stream.codec_context
+        return VideoInfo(
+            path,
+            container.format.name,
+            context.name,
+            context.width,
+            context.height,
+            _rate(stream),
+            stream.time_base or 1 / _rate(stream),
+            stream.frames or None,
+            _declared_s(container, stream),
+        )
+
+
+def decode(path: Path | str) -> Iterator[Frame]:
+    """Every frame of a video in presentation order, decoded in one pass; one frame in memory at a time.
+
+    Raises `VideoError` at once when the file cannot be opened, and from the iterator when the video is
+    damaged, ends before its declared end, or holds no frame: what could be decoded is never passed off as the
+    whole. (An MPEG transport stream declares no end; only damage shows there.)
+    """
+    path = Path(path)
+    container, stream = _open(path)
+    return _frames(path, container, stream)
+
+
+def _frames(
+    path: Path, container: av.container.InputContainer, stream: av.video.stream.VideoStream
+) -> Iterator[Frame]:
+    time_base = stream.time_base or 1 / _rate(stream)
+    stream.codec_context.flags2 |= EXPORT_MVS
+    declared_s = _declared_s(container, stream)
+    packets = index = 0
+    start_s, end_s = math.inf, -math.inf
+    with container:
+        try:
+            for packet in container.demux():
+                stamp = packet.pts if packet.pts is not None else packet.dts
+                if packet.size and stamp is not None and (packet.stream is stream or stream.duration is None):
+                    base = float(packet.time_base)
+                    start_s = min(start_s, stamp * base)
+                    end_s = max(end_s, (stamp + (packet.duration or 0)) * base)
+                if packet.stream is not stream:
+                    continue
+                packets += packet.size > 0
+                if packet.is_corrupt:
+                    raise VideoError(path, f"truncated or damaged in packet {packets - 1}")
+                for image in packet.decode():
+                    if not isinstance(image, av.VideoFrame):
+                        continue
+                    if image.is_corrupt:
+                        raise VideoError(path, f"truncated or damaged in frame {index}")
+                    pts = image.pts if image.pts is not None else round(index / _rate(stream) / time_base)
+                    yield Frame(index, pts, time_base, KINDS.get(int(image.pict_type), "?"), image)
+                    index += 1
+        except (av.FFmpegError, OSError) as error:
+            raise VideoError(
+                path, f"truncated or damaged after frame {index - 1} ({_reason(error)})"
+            ) from None
+        slack_s = 2 / float(_rate(stream))
+        # a stream's duration counts from its first frame, a Matroska segment's from time zero
+        length_s = end_s - (start_s if stream.duration is not None else min(start_s, 0))
+        short = declared_s is not None and index > 0 and length_s < declared_s - slack_s
+        # an MP4 edit list may leave out packets on purpose; elsewhere the header's count must be there
+        if short or ("mov" not in container.format.name and packets < stream.frames):
+            wanted = f"{stream.frames} frames" if stream.frames else f"{declared_s:.2f} s"
+            raise VideoError(path, f"truncated: ends after {index} frames, header declares {wanted}")
+        if index == 0:
+            raise VideoError(path, "holds no frames")
+
+
+def sample(frames: Iterable[Frame], fps: float | Fraction | None) -> Iterator[Frame]:
+    """Thin a stream to `fps` frames per second: the first frame of each period of 1/fps since the start.
+
+    `None` passes every frame. Exact in rational arithmetic; a rate above the video's own passes every frame.
+    """
+    if fps is not None and not (math.isfinite(fps) and fps > 0):
+        raise ValueError(f"fps must be a positive number or None, got {fps}")
+    return _sample(frames, fps)
+
+
+def _sample(frames: Iterable[Frame], fps: float | Fraction | None) -> Iterator[Frame]:
+    rate = None if fps is None else Fraction(fps).limit_denominator(1_000_000)
+    first: int | None = None
+    due = 0
+    for frame in frames:
+        if rate is None:
+            yield frame
+            continue
+        first = frame.pts if first is None else first
+        slot = math.floor((frame.pts - first) * frame.time_base * rate)
+        if slot >= due:
+            due = slot + 1
+            yield frame
