@@ -1,0 +1,50 @@
+"""One selector for every retrieval rule: what the WTU is given, and when it stops.
+
+| rule | key | each cluster adds | stops when the sum | levels |
+|---|---|---|---|---|
+| ReSV (V-Rex, Eq. 1 to 3) | BF16 exp score | score x count | exceeds a ratio of the whole | 2 |
+| Mosaic, second stage | sortable BF16 cosine | its tokens | reaches the budget | all |
+| QuickPrefill | complement of BF16 squared key norm | 1 | reaches k, index order | all |
+| top-k (InfiniGen, ReKV) | sortable BF16 score | 1 | reaches k, index order | all |
+
+"All" levels single out one code value of the 16-bit key.
+"""
+
+import numpy as np
+
+from golden import check
+from golden.wicsum import MAX_FINITE_CODE, Rows, WtuConfig, select
+
+RESV = WtuConfig()
+MOSAIC = WtuConfig(refine_levels=3, weight="tc", threshold="budget")
+QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", threshold="count")
+
+
+def sortable(codes: np.ndarray) -> np.ndarray:
+    """BF16 codes as uint16 keys whose unsigned order is the order of the values (-0 just below +0)."""
+    bits = check.wholes("codes", codes, low=0, high=0xFFFF)
+    if (bits & 0x7F80 == 0x7F80).any():
+        raise ValueError("codes must be finite BF16, got an infinity or a NaN")
+    return np.where(bits & 0x8000, ~bits, bits | 0x8000).astype(np.uint16)
+
+
+def by_ratio(codes: np.ndarray, counts: np.ndarray, ratio_q16: int = 19661) -> Rows:
+    """ReSV: the largest non-negative BF16 scores (R, C) until their weighted sum exceeds the ratio."""
+    return select(codes, counts, ratio_q16, RESV)
+
+
+def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> Rows:
+    """Mosaic: clusters of BF16 cosines (R, C) in descending order until they hold `budget` tokens."""
+    return select(sortable(cosines), sizes, budget, MOSAIC)
+
+
+def smallest(norms: np.ndarray, k: int) -> Rows:
+    """QuickPrefill: the `k` smallest non-negative BF16 codes (R, C) of each row, lowest index on ties."""
+    codes = check.wholes("norms", norms, None, None, low=0, high=MAX_FINITE_CODE)
+    return select(0xFFFF - codes, np.ones(codes.shape, np.int64), k, QUICKPREFILL)
+
+
+def top_k(scores: np.ndarray, k: int) -> Rows:
+    """The `k` largest BF16 codes (R, C) of each row, lowest index on ties."""
+    keys = sortable(scores)
+    return select(keys, np.ones(keys.shape, np.int64), k, TOP_K)

@@ -1,0 +1,205 @@
+"""WiCSum: weighted cumulative-sum thresholding (V-Rex, Section IV-C, Equations 1 to 3).
+
+A row holds one weight and one token count for each cluster. The clusters are taken in descending order of
+weight until the accumulated `weight * count` exceeds a ratio of the whole sum. `exact` does that in float64.
+`select` is what the hardware does: it never sorts, but cuts the range of the keys into buckets, adds whole
+buckets from the top, and looks again, `refine_levels` times, into the one that crosses the threshold. All
+integers, so that the RTL matches bit for bit and no order of evaluation matters.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import check
+
+FRACTION_BITS = 24
+MAX_COUNT = 65535
+MAX_FINITE_CODE = 0x7F7F
+
+
+@dataclass(frozen=True)
+class WtuConfig:
+    """One mode of the WTU.
+
+    lanes            clusters examined per cycle (timing only)
+    n_buckets        buckets of one level, a power of two
+    refine_levels    how often the crossing bucket is divided again
+    bucket_domain    `code`: buckets over the key as an integer (logarithmic for a BF16 score);
+                     `linear`: over its value
+    max_clusters     longest row
+    weight           what a cluster adds to the sum: `score_x_tc` (Eq. 1), `score`, `tc` or `one`
+    threshold        stop when the sum `ratio`: exceeds a ratio of the whole; `budget`: reaches a number;
+                     `count`: reaches a number, and the last code value gives its lowest indices only
+    """
+
+    lanes: int = 16
+    n_buckets: int = 16
+    refine_levels: int = 1
+    bucket_domain: str = "code"
+    max_clusters: int = 4096
+    weight: str = "score_x_tc"
+    threshold: str = "ratio"
+
+    def __post_init__(self) -> None:
+        check.whole("lanes", self.lanes, 1)
+        check.whole("n_buckets", self.n_buckets, 2, 4096)
+        if self.n_buckets & (self.n_buckets - 1):
+            raise ValueError(f"n_buckets must be a power of two, got {self.n_buckets}")
+        check.whole("refine_levels", self.refine_levels, 0, 32)
+        check.whole("max_clusters", self.max_clusters, 1, 1 << 20)
+        check.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
+        check.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
+        check.choice("threshold", self.threshold, ("ratio", "budget", "count"))
+        if self.bucket_domain == "linear" and not self.weight.startswith("score"):
+            raise ValueError(
+                f"weight must be score_x_tc or score when bucket_domain is linear, got {self.weight!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the WTU returns for R rows of C clusters.
+
+    cutoff     uint16 (R,), lower bound of the last bucket taken (0 for an empty row)
+    acc        int64 (R,), the sum over the selected clusters
+    passes     int32 (R,), buckets examined; 0 where the whole row is taken because its sum never crosses
+    selected   bool (R, C)
+    total      int64 (R,), the sum over the row
+    threshold  int64 (R,), the selection stops when `acc > threshold`
+    """
+
+    cutoff: np.ndarray
+    acc: np.ndarray
+    passes: np.ndarray
+    selected: np.ndarray
+    total: np.ndarray
+    threshold: np.ndarray
+
+
+def exact(weights: np.ndarray, counts: np.ndarray, ratio: float) -> np.ndarray:
+    """Equations 1 to 3 in float64: the shortest prefix in descending weight that exceeds `ratio` of the sum.
+
+    Shapes: weights (R, C), any sign; counts (C,) or (R, C). Returns bool (R, C). Equal weights go in index
+    order; if no prefix exceeds the threshold the whole row is selected.
+    """
+    w = check.reals("weights", weights, None, None)
+    tc = _counts(counts, w.shape)
+    threshold = check.number("ratio", ratio, 0, 1) * (w * tc).sum(axis=1)
+    order = np.argsort(-w, axis=1, kind="stable")
+    acc = np.cumsum(np.take_along_axis(w * tc, order, axis=1), axis=1)
+    crossed = acc > threshold[:, None]
+    before = np.cumsum(crossed, axis=1) - crossed == 0
+    selected = np.zeros(w.shape, bool)
+    np.put_along_axis(selected, order, before, axis=1)
+    return selected
+
+
+def _counts(counts: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    if np.shape(counts) not in (shape, shape[1:]):
+        raise ValueError(f"counts must have shape {shape[1:]} or {shape}, got {np.shape(counts)}")
+    return np.broadcast_to(check.wholes("counts", counts, low=0, high=MAX_COUNT), shape)
+
+
+def fixed_point(codes: np.ndarray) -> np.ndarray:
+    """Non-negative BF16 codes (R, C) as int64 relative to each row's largest exponent, 24 fraction bits.
+
+    `(128 + fraction) << 17 >> (largest exponent - exponent)`, truncated; subnormal codes count as zero.
+    """
+    exponent = codes >> 7
+    largest = exponent.max(axis=1, keepdims=True, initial=0)
+    mantissa = (codes & 127 | 128) << FRACTION_BITS - 7
+    return np.where(exponent == 0, 0, mantissa >> np.minimum(largest - exponent, 63))
+
+
+def ratio_threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
+    """`(total * ratio_q16) >> 16` without the 70-bit product: int64."""
+    ratio = check.whole("ratio_q16", ratio_q16, 0, 1 << 16)
+    return (total >> 16) * ratio + ((total & 0xFFFF) * ratio >> 16)
+
+
+def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig | None = None) -> Rows:
+    """Select the clusters of every row; the contract of the WTU.
+
+    codes    integers (R, C): larger is taken first. Finite non-negative BF16 codes if the weight uses the
+             score, else any 16-bit key (`golden.selection.sortable`)
+    counts   integers (C,) or (R, C), 0..65535: tokens of each cluster
+    target   threshold `ratio`: the ratio in 1/65536 (19661 is 0.3); `budget`, `count`: the number to reach
+    """
+    config = config or WtuConfig()
+    scored = config.weight.startswith("score")
+    keys = check.wholes("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
+    if keys.shape[1] > config.max_clusters:
+        raise ValueError(
+            f"codes must have at most max_clusters = {config.max_clusters} columns, got {keys.shape[1]}"
+        )
+    tc = _counts(counts, keys.shape)
+
+    value = fixed_point(keys) if scored else np.ones_like(keys)
+    weight = value * tc if config.weight in ("score_x_tc", "tc") else value
+    total = weight.sum(axis=1)
+    if config.threshold == "ratio":
+        threshold = ratio_threshold(total, target)
+    else:
+        threshold = np.full(len(keys), check.whole("target", target, 1) - 1, np.int64)
+    domain = value if config.bucket_domain == "linear" else keys
+    bound, passes = _sweep(domain, weight, total, threshold, config)
+    selected = domain >= bound[:, None]
+    # the bound of a linear bucket is not a code: the smallest selected code stands for it
+    cutoff = bound if domain is keys else np.where(selected, keys, 0xFFFF).min(axis=1, initial=0xFFFF)
+    if config.threshold == "count":
+        last = keys == bound[:, None]
+        room = target - (selected & ~last).sum(axis=1)
+        selected &= ~last | (np.cumsum(last, axis=1) <= room[:, None])
+    acc = np.where(selected, weight, 0).sum(axis=1)
+    return Rows(
+        cutoff=(cutoff if keys.shape[1] else np.zeros(len(keys))).astype(np.uint16),
+        acc=acc,
+        passes=passes.astype(np.int32),
+        selected=selected,
+        total=total,
+        threshold=threshold,
+    )
+
+
+def _sweep(
+    keys: np.ndarray, weight: np.ndarray, total: np.ndarray, threshold: np.ndarray, config: WtuConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower bound of the last bucket taken, and buckets examined, for every row: int64 (R,) each.
+
+    Whole buckets are added from the top, so the bucket that crosses the threshold is the one that holds the
+    key at which the sorted sum crosses: one sort gives that key, the levels are arithmetic on the bounds.
+    """
+    if not keys.shape[1]:
+        return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+    low, high = keys.min(axis=1), keys.max(axis=1)
+    descending = 0xFFFF - keys if config.bucket_domain == "code" else high[:, None] - keys
+    # NumPy sorts 16-bit integers by radix
+    order = np.argsort(
+        descending.astype(np.uint16 if config.bucket_domain == "code" else np.int64), axis=1, kind="stable"
+    )
+    crossed = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1) > threshold[:, None]
+    first = np.take_along_axis(order, crossed.argmax(axis=1)[:, None], axis=1)
+    crossing = np.take_along_axis(keys, first, axis=1)[:, 0]
+
+    whole = total <= threshold
+    active = ~whole
+    bits = config.n_buckets.bit_length() - 1
+    passes = np.zeros(len(keys), np.int64)
+    bound, top = low.copy(), high.copy()
+    for _ in range(config.refine_levels + 1):
+        shift = np.maximum(
+            np.frexp((top - bound).astype(np.float64))[1] - bits, 0
+        )  # frexp gives the bit length
+        bucket = top - crossing >> shift
+        passes += np.where(active, bucket + 1, 0)
+        top = np.where(active, top - (bucket << shift), top)
+        bound = np.where(active, np.maximum(bound, top - (1 << shift) + 1), bound)
+        active &= shift > 0
+    return bound, passes
+
+
+def sweep_cycles(clusters: int, passes: np.ndarray, lanes: int = 16) -> np.ndarray:
+    """Cycles a row takes when every bucket reads all of it: load with min/max, sum, then one read a pass."""
+    beats = -(-check.whole("clusters", clusters, 0) // check.whole("lanes", lanes, 1))
+    return (2 + np.asarray(passes, np.int64)) * beats
