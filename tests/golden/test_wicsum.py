@@ -215,7 +215,7 @@ def test_one_sink_defeats_linear_buckets():
 
 
 def test_cycles_of_the_plain_sweep():
-    """40K tokens, 1250 clusters, 12.7 passes a row, 320 rows on 8 cores: 46 thousand cycles, 58 us at 800 MHz."""
+    """40K tokens in 1250 clusters, 320 rows on 8 cores, 12.7 passes: 46 thousand cycles, 58 us at 800 MHz."""
     per_row = 14.7 * 79
     assert wicsum.sweep_cycles(1250, np.array([0, 12, 13])).tolist() == [158, 1106, 1185]
     assert round(per_row) == 1161 and round(per_row * 40 / 800) == 58
