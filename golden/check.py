@@ -49,9 +49,7 @@ def reals(name: str, value: object, *shape: int | None) -> np.ndarray:
     return array
 
 
-def wholes(
-    name: str, value: object, *shape: int | None, low: int | None = None, high: int | None = None
-) -> np.ndarray:
+def wholes(name: str, value: object, *shape: int | None, low: int | None = None, high: int | None = None) -> np.ndarray:
     """`value` as an int64 array of the given shape with every element in [low, high].
 
     Raises TypeError for a non-integer dtype and ValueError for a wrong shape or an element out of range.

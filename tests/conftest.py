@@ -7,9 +7,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--seed", type=int, default=1, help="seed from which every test derives its own (default 1)"
-    )
+    parser.addoption("--seed", type=int, default=1, help="seed from which every test derives its own (default 1)")
     parser.addoption("--heavy", action="store_true", help="also run the tests marked heavy")
 
 
@@ -40,6 +38,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     outcome = yield
     report = outcome.get_result()
     if report.failed and (seed := dict(item.user_properties).get("seed")) is not None:
-        report.sections.append(
-            ("seed", f"--seed {item.config.getoption('--seed')} gave this test seed {seed}")
-        )
+        report.sections.append(("seed", f"--seed {item.config.getoption('--seed')} gave this test seed {seed}"))

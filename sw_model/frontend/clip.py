@@ -51,9 +51,7 @@ class _Scene:
 
     def __init__(self, rng: np.random.Generator, width: int, height: int):
         self.width, self.height = width, height
-        self.pan = int(rng.integers(0, 2)) * float(
-            rng.uniform(0.3, 1.0)
-        )  # pixels per frame, half the scenes still
+        self.pan = int(rng.integers(0, 2)) * float(rng.uniform(0.3, 1.0))  # pixels per frame, half the scenes still
         self.background = _noise_texture(rng, height, 2 * width)
         self.objects = []
         for _ in range(int(rng.integers(2, 5))):
@@ -164,9 +162,7 @@ def encode(
             stream = None
             for picture in frames:
                 if stream is None:
-                    stream = _add_stream(
-                        container, codec, picture, Fraction(fps), gop, chosen | (options or {})
-                    )
+                    stream = _add_stream(container, codec, picture, Fraction(fps), gop, chosen | (options or {}))
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             if stream is None:
                 raise ValueError(f"no frames to encode into {str(path)!r}")
@@ -206,9 +202,7 @@ def real_clips() -> list[Clip]:
             Clip(folder / "carphone_pristine.mp4", "carphone", package, "none stated for the clip itself"),
         ]
     debian = Path("/usr/share/doc/opencv-doc/examples/data/vtest.avi")
-    found.append(
-        Clip(debian, "vtest", "Debian package opencv-doc (Apache-2.0)", "none stated for the clip itself")
-    )
+    found.append(Clip(debian, "vtest", "Debian package opencv-doc (Apache-2.0)", "none stated for the clip itself"))
     return [clip for clip in found if clip.path.is_file()]
 
 

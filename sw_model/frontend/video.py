@@ -161,9 +161,7 @@ def decode(path: Path | str) -> Iterator[Frame]:
     return _frames(path, container, stream)
 
 
-def _frames(
-    path: Path, container: av.container.InputContainer, stream: av.video.stream.VideoStream
-) -> Iterator[Frame]:
+def _frames(path: Path, container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Iterator[Frame]:
     time_base = stream.time_base or 1 / _rate(stream)
     stream.codec_context.flags2 |= EXPORT_MVS
     declared_s = _declared_s(container, stream)
@@ -191,9 +189,7 @@ def _frames(
                     yield Frame(index, pts, time_base, KINDS.get(int(image.pict_type), "?"), image)
                     index += 1
         except (av.FFmpegError, OSError) as error:
-            raise VideoError(
-                path, f"truncated or damaged after frame {index - 1} ({_reason(error)})"
-            ) from None
+            raise VideoError(path, f"truncated or damaged after frame {index - 1} ({_reason(error)})") from None
         slack_s = 2 / float(_rate(stream))
         # a stream's duration counts from its first frame, a Matroska segment's from time zero
         length_s = end_s - (start_s if stream.duration is not None else min(start_s, 0))

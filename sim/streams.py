@@ -1,0 +1,103 @@
+"""cocotb drivers of Amaranth streams: a source and a sink with random pauses, both checking the protocol."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from cocotb.clock import Clock
+from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.utils import get_sim_time
+
+PERIOD_NS = 2
+
+
+def cycle() -> int:
+    """Number of the current clock cycle."""
+    return int(get_sim_time("ns")) // PERIOD_NS
+
+
+def start_clock(dut: Any) -> None:
+    Clock(dut.clk, PERIOD_NS, unit="ns").start()
+
+
+async def reset(dut: Any, cycles: int = 2) -> None:
+    """Hold reset for some cycles."""
+    dut.rst.value = 1
+    await ClockCycles(dut.clk, cycles)
+    dut.rst.value = 0
+
+
+def pause(rng: random.Random, stall: float) -> int:
+    """Cycles to pause before the next beat: geometric, so that each cycle pauses with probability `stall`."""
+    count = 0
+    while rng.random() < stall:
+        count += 1
+    return count
+
+
+class Source:
+    """Sends words into stream port `name`; holds valid and payload until they are taken.
+
+    Between beats it sleeps on the ready signal, not on the clock, so long waits cost no simulation time.
+    """
+
+    def __init__(self, dut: Any, name: str, *, stall: float = 0.0, seed: int = 0):
+        self.clk = dut.clk
+        self.valid, self.ready = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__ready")
+        self.payload = getattr(dut, f"{name}__payload")
+        self.stall, self.rng = stall, random.Random(f"{name}:{seed}")
+        self.cycles: list[int] = []
+        self.valid.value = 0
+        self.payload.value = 0
+
+    async def send(self, words: Iterable[int]) -> None:
+        """Send every word, in order; `cycles` gets the cycle of each transfer."""
+        for word in words:
+            if gap := pause(self.rng, self.stall):
+                self.valid.value = 0
+                await ClockCycles(self.clk, gap)
+            self.payload.value = word
+            self.valid.value = 1
+            while True:
+                await RisingEdge(self.clk)
+                if self.ready.value == 1:
+                    break
+                await RisingEdge(self.ready)
+            self.cycles.append(cycle())
+        self.valid.value = 0
+
+
+class Sink:
+    """Takes words from stream port `name`; asserts that valid and payload hold while it is not ready."""
+
+    def __init__(self, dut: Any, name: str, *, stall: float = 0.0, seed: int = 0):
+        self.name, self.clk = name, dut.clk
+        self.valid, self.ready = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__ready")
+        self.payload = getattr(dut, f"{name}__payload")
+        self.stall, self.rng = stall, random.Random(f"{name}:{seed}")
+        self.cycles: list[int] = []
+        self.words: list[int] = []
+        self.ready.value = 0
+
+    async def receive(self, count: int) -> None:
+        """Take `count` words into `words`, the cycle of each into `cycles`."""
+        for _ in range(count):
+            if gap := pause(self.rng, self.stall):
+                self.ready.value = 0
+                held = None
+                for _ in range(gap):
+                    await RisingEdge(self.clk)
+                    seen = int(self.payload.value) if self.valid.value == 1 else None
+                    assert held is None or seen == held, f"{self.name}: valid or payload changed before ready"
+                    held = seen
+            self.ready.value = 1
+            while True:
+                await RisingEdge(self.clk)
+                if self.valid.value == 1:
+                    break
+                await RisingEdge(self.valid)
+            self.words.append(int(self.payload.value))
+            self.cycles.append(cycle())
+        self.ready.value = 0
