@@ -52,9 +52,7 @@ class WtuConfig:
         check.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
         check.choice("threshold", self.threshold, ("ratio", "budget", "count"))
         if self.bucket_domain == "linear" and not self.weight.startswith("score"):
-            raise ValueError(
-                f"weight must be score_x_tc or score when bucket_domain is linear, got {self.weight!r}"
-            )
+            raise ValueError(f"weight must be score_x_tc or score when bucket_domain is linear, got {self.weight!r}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     scored = config.weight.startswith("score")
     keys = check.wholes("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
     if keys.shape[1] > config.max_clusters:
-        raise ValueError(
-            f"codes must have at most max_clusters = {config.max_clusters} columns, got {keys.shape[1]}"
-        )
+        raise ValueError(f"codes must have at most max_clusters = {config.max_clusters} columns, got {keys.shape[1]}")
     tc = _counts(counts, keys.shape)
 
     value = fixed_point(keys) if scored else np.ones_like(keys)
@@ -188,9 +184,7 @@ def _sweep(
     passes = np.zeros(len(keys), np.int64)
     bound, top = low.copy(), high.copy()
     for _ in range(config.refine_levels + 1):
-        shift = np.maximum(
-            np.frexp((top - bound).astype(np.float64))[1] - bits, 0
-        )  # frexp gives the bit length
+        shift = np.maximum(np.frexp((top - bound).astype(np.float64))[1] - bits, 0)  # frexp gives the bit length
         bucket = top - crossing >> shift
         passes += np.where(active, bucket + 1, 0)
         top = np.where(active, top - (bucket << shift), top)

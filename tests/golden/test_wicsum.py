@@ -192,9 +192,7 @@ def test_boundaries():
     assert none.selected.shape == (0, 4) and none.acc.shape == (0,)
     zero = select(np.array([[0, 1, 127]]), np.array([5, 5, 5]), 19661)  # zero and subnormals: the sum is zero
     assert zero.selected.all() and zero.cutoff[0] == 0 and zero.passes[0] == 0
-    whole = select(
-        np.array([[100 << 7, 101 << 7]]), np.array([1, 1]), 1 << 16
-    )  # the sum cannot exceed itself
+    whole = select(np.array([[100 << 7, 101 << 7]]), np.array([1, 1]), 1 << 16)  # the sum cannot exceed itself
     assert whole.selected.all() and whole.cutoff[0] == 100 << 7
 
 
