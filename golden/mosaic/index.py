@@ -1,0 +1,247 @@
+"""The semantic clusters of one decoder layer: online assignment, deferred splits, residency, selection."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from golden import check
+from golden.mosaic.statistics import MosaicConfig, absorb, cosines, kmeans, nearest, spread, threshold
+
+
+@dataclass
+class Cluster:
+    """Entries of one visual partition that mean the same.
+
+    members  entry ids, ascending; size (in tokens), mean (D,) and variance are theirs
+    lazy     an entry that would have made it invalid arrived while it was offloaded: it splits when next used
+    buffer   clusters that hold such entries until then; `parent` is the way back
+    """
+
+    partition: int
+    members: list[int]
+    size: int
+    mean: np.ndarray
+    variance: float
+    parent: int | None = None
+    lazy: bool = False
+    buffer: list[int] = field(default_factory=list)
+
+
+class SemanticIndex:
+    """Clusters of unit entries (D,), with an LRU model of which of them are in device memory.
+
+    `capacity_tokens` bounds the resident clusters; None keeps all. The statistics of every cluster stay on the
+    device, so an offloaded cluster can still absorb an entry, but not be split (Mosaic, Algorithm 1).
+
+    Counters: `splits`, `deferred` (entries that waited for a split), `loads` (offloaded clusters brought back),
+    `moved` (clusters cut or moved by a split of their visual partition).
+    """
+
+    def __init__(self, config: MosaicConfig, capacity_tokens: int | None = None):
+        if capacity_tokens is not None:
+            check.whole("capacity_tokens", capacity_tokens, 1)
+        self.config = config
+        self.capacity_tokens = capacity_tokens
+        self.clusters: dict[int, Cluster] = {}
+        self.partitions: dict[int, list[int]] = {}  # ids of its clusters, ascending
+        self.splits = self.deferred = self.loads = self.moved = 0
+        self._entries: list[np.ndarray] = []
+        self._tokens: list[np.ndarray] = []  # token ids of each entry
+        self._resident: dict[int, int] = {}  # tokens of each, least recently used first
+        self._held = 0  # tokens in all of them
+        self._next_id = 0
+
+    # -- what it holds
+
+    def tokens(self, cluster: int) -> np.ndarray:
+        """Token ids of a cluster, int64 ascending."""
+        return np.concatenate([self._tokens[entry] for entry in self.clusters[cluster].members])
+
+    def resident(self, cluster: int) -> bool:
+        return cluster in self._resident
+
+    def offload(self, cluster: int) -> None:
+        """Move a cluster out of device memory. KeyError if there is none of that id."""
+        if cluster not in self.clusters:
+            raise KeyError(f"no cluster {cluster}")
+        self._held -= self._resident.pop(cluster, 0)
+
+    # -- growing
+
+    def seed(self, partition: int, x: np.ndarray, tokens: Iterable[np.ndarray], k: int) -> None:
+        """Cluster the first entries `x` (n, D) of a new partition into `k` by spherical K-means."""
+        first = len(self._entries)
+        self._entries.extend(x)
+        self._tokens.extend(tokens)
+        self.partitions.setdefault(partition, [])
+        labels = kmeans(x, k, self.config.kmeans_iters)
+        for label in range(labels.max() + 1):
+            self._open(partition, (first + np.flatnonzero(labels == label)).tolist())
+
+    def add(self, partition: int, x: np.ndarray, tokens: np.ndarray) -> None:
+        """One unit entry `x` (D,) holding `tokens` joins the partition (opened if new)."""
+        entry = len(self._entries)
+        self._entries.append(x)
+        self._tokens.append(tokens)
+        ids = self._assignable(partition)
+        if not ids:
+            self._open(partition, [entry])
+            return
+        chosen = ids[int(nearest(cosines(x, self._means(ids))))]
+        cluster = self.clusters[chosen]
+        mean, variance = absorb(cluster.mean, cluster.variance, len(cluster.members), x)
+        if not self._invalid(variance, len(cluster.members) + 1):
+            cluster.mean, cluster.variance = mean, variance
+            cluster.members.append(entry)
+            cluster.size += len(tokens)
+            if self.resident(chosen):
+                self._touch(chosen)
+        elif self.resident(chosen):
+            cluster.members.append(entry)
+            self._split(chosen)
+        else:
+            cluster.lazy = True
+            cluster.buffer.append(self._open(partition, [entry], parent=chosen))
+            self.deferred += 1
+
+    def retrieve(self, cluster: int) -> np.ndarray:
+        """Load a cluster and return its token ids, int64 ascending; a split that was put off happens now."""
+        if not self.resident(cluster):
+            self.loads += 1
+        self._touch(cluster)
+        if not self.clusters[cluster].lazy:
+            return self.tokens(cluster)
+        halves = self._split(cluster)
+        return np.sort(np.concatenate([self.tokens(half) for half in halves]))
+
+    def divide(self, partition: int, new: int, leaving: Iterable[int]) -> None:
+        """The tokens `leaving` move to partition `new`; a cluster that holds both kinds is cut in two."""
+        gone = set(leaving)
+        for cluster in [c for c in self.partitions[partition] if self.clusters[c].lazy]:
+            if cluster in self.clusters:
+                self.retrieve(cluster)
+        self.partitions.setdefault(new, [])
+        for cluster in list(self.partitions[partition]):
+            members = self.clusters[cluster].members
+            out = [entry for entry in members if int(self._tokens[entry][0]) in gone]
+            if out:
+                rest = [entry for entry in members if int(self._tokens[entry][0]) not in gone]
+                self._close(cluster)
+                self.moved += 1
+                if rest:
+                    self._open(partition, rest)
+                self._open(new, out)
+
+    # -- looking
+
+    def representative(self, partition: int) -> np.ndarray:
+        """Mean of a partition's entries (D,): the size-weighted mean of its clusters' means."""
+        ids = self.partitions[partition]
+        sizes = np.array([len(self.clusters[c].members) for c in ids], np.float64)
+        return sizes @ self._means(ids) / sizes.sum()
+
+    def select(
+        self, query: np.ndarray, budget: int, partition_scores: dict[int, float] | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Two-stage selection for a query (D,): the partitions, then clusters of them within `budget` tokens.
+
+        Both lists are in the order taken, which is by falling similarity, then by lower id. The first cluster
+        is always taken; the first that does not fit ends the selection. `partition_scores` replaces the first
+        stage's similarities. Nothing is loaded or changed.
+        """
+        held = [p for p, ids in self.partitions.items() if ids]
+        if partition_scores is None:
+            scores = self._similarity(query, [self.representative(p) for p in held])
+            partition_scores = dict(zip(held, scores, strict=True))
+        order = sorted(held, key=lambda p: (-partition_scores[p], p))
+        partitions = order[: self.config.top_visual]
+        ids = [c for p in partitions for c in self.partitions[p]]
+        scores = self._similarity(query, [self.clusters[c].mean for c in ids])
+        ranked = sorted(zip(-scores, (self.clusters[c].partition for c in ids), ids, strict=True))
+        taken: list[int] = []
+        used = 0
+        for _, _, cluster in ranked:
+            size = self.clusters[cluster].size
+            if taken and used + size > budget:
+                break
+            taken.append(cluster)
+            used += size
+        return partitions, taken
+
+    # -- within
+
+    def _similarity(self, query: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+        if not rows:
+            return np.empty(0)
+        return np.stack(rows) @ query if self.config.sim == "dot" else cosines(query, np.stack(rows))
+
+    def _means(self, ids: list[int]) -> np.ndarray:
+        return np.stack([self.clusters[c].mean for c in ids])
+
+    def _assignable(self, partition: int) -> list[int]:
+        ids = self.partitions.setdefault(partition, [])
+        if self.config.buffer_assignable:
+            return ids
+        return [c for c in ids if self.clusters[c].parent is None]
+
+    def _invalid(self, variance: float, n: int) -> bool:
+        return self.config.invalid(variance, threshold(n, self.config))
+
+    def _open(self, partition: int, members: list[int], parent: int | None = None) -> int:
+        cluster = self._next_id
+        self._next_id += 1
+        mean, variance = spread(np.stack([self._entries[entry] for entry in members]))
+        size = sum(len(self._tokens[entry]) for entry in members)
+        self.clusters[cluster] = Cluster(partition, members, size, mean, variance, parent)
+        self.partitions[partition].append(cluster)
+        self._touch(cluster)
+        return cluster
+
+    def _close(self, cluster: int) -> Cluster:
+        self.offload(cluster)
+        closed = self.clusters.pop(cluster)
+        self.partitions[closed.partition].remove(cluster)
+        if closed.parent is not None:
+            self.clusters[closed.parent].buffer.remove(cluster)
+        return closed
+
+    def _collect(self, cluster: int) -> list[int]:
+        """Close a cluster and all that wait for it; their members, ascending."""
+        members = list(self.clusters[cluster].members)
+        for waiting in list(self.clusters[cluster].buffer):
+            members += self._collect(waiting)
+        self._close(cluster)
+        return sorted(members)
+
+    def _split(self, cluster: int) -> list[int]:
+        """Replace a cluster, with what waits for it, by two; the new ids (more if splits are recursive)."""
+        old = self.clusters[cluster]
+        members = self._collect(cluster)
+        labels = kmeans(np.stack([self._entries[entry] for entry in members]), 2, self.config.kmeans_iters)
+        self.splits += 1
+        halves = [
+            self._open(old.partition, [m for m, own in zip(members, labels, strict=True) if own == half], old.parent)
+            for half in range(2)
+        ]
+        if old.parent is not None:
+            self.clusters[old.parent].buffer.extend(halves)
+        if not self.config.split_recursive:
+            return halves
+        final = []
+        for half in halves:
+            child = self.clusters[half]
+            again = len(child.members) > 1 and self._invalid(child.variance, len(child.members))
+            final += self._split(half) if again else [half]
+        return final
+
+    def _touch(self, cluster: int) -> None:
+        """Make a cluster the most recently used; older ones leave when the capacity is exceeded."""
+        self._held += self.clusters[cluster].size - self._resident.pop(cluster, 0)
+        self._resident[cluster] = self.clusters[cluster].size
+        if self.capacity_tokens is None:
+            return
+        for oldest in list(self._resident):
+            if self._held <= self.capacity_tokens or oldest == cluster:
+                break
+            self.offload(oldest)

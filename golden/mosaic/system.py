@@ -1,0 +1,249 @@
+"""Mosaic as a whole: the visual level, one semantic index per decoder layer, prefetch and attention context."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import check
+from golden.mosaic.index import SemanticIndex
+from golden.mosaic.statistics import (
+    MosaicConfig,
+    absorb,
+    cosines,
+    kmeans,
+    nearest,
+    spread,
+    unit_rows,
+)
+
+FRAMES_PER_PARTITION = 8  # of the first clustering; the paper leaves both sizes open
+TOKENS_PER_CLUSTER = 32
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What one query got from one layer.
+
+    tokens      int64 ascending: what it attends to, beside the local window and the representatives
+    clusters    ids in the order taken, as they were before any deferred split
+    completion  those of them that the prefetch had not brought (all, where there was none)
+    wasted      prefetched clusters that were not wanted
+    """
+
+    tokens: np.ndarray
+    clusters: list[int]
+    completion: list[int]
+    wasted: list[int]
+
+
+def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
+    """Query tokens `q` (T, Hq, d) as one vector (kv_heads * d,): mean over tokens, sum over each group.
+
+    Its dot product with concatenated keys equals that of all query heads with the expanded keys.
+    """
+    q = check.reals("q", q, None, None, None)
+    check.whole("kv_heads", kv_heads, 1)
+    if len(q) == 0 or q.shape[1] == 0 or q.shape[1] % kv_heads:
+        raise ValueError(f"q must have tokens and a multiple of {kv_heads} heads, got shape {q.shape}")
+    return q.mean(axis=0).reshape(kv_heads, -1, q.shape[2]).sum(axis=1).ravel()
+
+
+class Mosaic:
+    """The cache of one video: `start` with the first frames, `append` the others, `retrieve` for queries.
+
+    Keys and values are (..., T, Hkv, d) with T tokens per frame, keys after RoPE; a frame comes with one
+    embedding (E,), the mean over its patches. `capacity_tokens` bounds the resident tokens of each layer.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        d: int,
+        tokens_per_frame: int,
+        config: MosaicConfig | None = None,
+        capacity_tokens: int | None = None,
+    ):
+        for name, value in (("layers", layers), ("kv_heads", kv_heads), ("d", d)):
+            check.whole(name, value, 1)
+        self.config = config or MosaicConfig()
+        self.tokens_per_frame = check.whole("tokens_per_frame", tokens_per_frame, 1)
+        self.kv_heads, self.d = kv_heads, d
+        self.layers = [SemanticIndex(self.config, capacity_tokens) for _ in range(layers)]
+        self.partition_of: list[int] = []  # of every frame
+        self.means: list[np.ndarray] = []  # of every partition, with its variance
+        self.variances: list[float] = []
+        self._embeddings: list[np.ndarray] = []
+        self._keys: list[list[np.ndarray]] = [[] for _ in range(layers)]
+        self._values: list[list[np.ndarray]] = [[] for _ in range(layers)]
+
+    @property
+    def frames(self) -> int:
+        return len(self.partition_of)
+
+    def start(self, embeddings: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
+        """Cluster the first frames: embeddings (F, E), keys and values (L, F, T, Hkv, d)."""
+        if self.frames:
+            raise ValueError(f"start takes the first frames, but {self.frames} are held already")
+        x = unit_rows("embeddings", embeddings)
+        if len(x) == 0:
+            raise ValueError("embeddings must hold at least one frame, got none")
+        shape = (len(self.layers), len(x), self.tokens_per_frame, self.kv_heads, self.d)
+        keys, values = check.reals("keys", keys, *shape), check.reals("values", values, *shape)
+        count = max(1, round(len(x) / FRAMES_PER_PARTITION))
+        labels = kmeans(x, count, self.config.kmeans_iters)
+        entries = [
+            [self._units(layer_keys[f]) for f in range(len(x))] for layer_keys in keys
+        ]  # before anything changes: a zero key is refused whole
+        self.partition_of = labels.tolist()
+        self._embeddings = list(x)
+        for partition in range(labels.max() + 1):
+            mine = np.flatnonzero(labels == partition)
+            mean, variance = spread(x[mine])
+            self.means.append(mean)
+            self.variances.append(variance)
+            for index, of_frame in zip(self.layers, entries, strict=True):
+                tokens = [chunk for f in mine for chunk in self._token_ids(int(f))]
+                size = max(1, round(len(mine) * self.tokens_per_frame / TOKENS_PER_CLUSTER))
+                index.seed(partition, np.concatenate([of_frame[f] for f in mine]), tokens, size)
+        for layer in range(len(self.layers)):
+            self._keys[layer].extend(keys[layer])
+            self._values[layer].extend(values[layer])
+
+    def append(self, embedding: np.ndarray, keys: np.ndarray, values: np.ndarray) -> int:
+        """Add one frame: embedding (E,), keys and values (L, T, Hkv, d). Returns its partition."""
+        x = unit_rows("embedding", check.reals("embedding", embedding, None)[None])[0]
+        if self._embeddings and x.shape != self._embeddings[0].shape:
+            raise ValueError(f"embedding must have shape {self._embeddings[0].shape}, got {x.shape}")
+        shape = (len(self.layers), self.tokens_per_frame, self.kv_heads, self.d)
+        keys, values = check.reals("keys", keys, *shape), check.reals("values", values, *shape)
+        entries = [self._units(layer_keys) for layer_keys in keys]
+        frame = self.frames
+        partition = self._place(x)
+        for layer, index in enumerate(self.layers):
+            for entry, tokens in zip(entries[layer], self._token_ids(frame), strict=True):
+                index.add(partition, entry, tokens)
+            self._keys[layer].append(keys[layer])
+            self._values[layer].append(values[layer])
+        return partition
+
+    def select(
+        self, layer: int, query: np.ndarray, visual_query: np.ndarray | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Partitions and clusters of a layer for a query (Hkv * d,), in the order taken; changes nothing.
+
+        With `visual_query` (E,) the first stage ranks partitions by their frames' embeddings instead of their
+        keys. Selecting layer l + 1 by layer l's query is Mosaic's prefetch.
+        """
+        if not self.frames:
+            raise ValueError("the cache must hold a frame before it can be queried, it is empty")
+        query = check.reals("query", query, self.kv_heads * self.d)
+        scores = None
+        if visual_query is not None:
+            rows = np.stack(self.means)
+            scores = dict(enumerate(cosines(check.reals("visual_query", visual_query, rows.shape[1]), rows)))
+        return self._layer(layer).select(query, self.config.budget_frames * self.tokens_per_frame, scores)
+
+    def retrieve(
+        self,
+        layer: int,
+        query: np.ndarray,
+        visual_query: np.ndarray | None = None,
+        prefetched: list[int] | None = None,
+    ) -> Retrieval:
+        """Fetch what the query (Hkv * d,) selects; `prefetched` clusters change the traffic, not the result."""
+        index = self._layer(layer)
+        _, clusters = self.select(layer, query, visual_query)
+        # a cluster that is gone by now was folded into one retrieved before it
+        parts = [index.retrieve(cluster) for cluster in clusters if cluster in index.clusters]
+        early = prefetched or []
+        return Retrieval(
+            np.unique(np.concatenate(parts)),
+            clusters,
+            [c for c in clusters if c not in early],
+            [c for c in early if c not in clusters],
+        )
+
+    def representatives(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """One pseudo token per cluster: mean key and mean value (C, Hkv, d), by each cluster's first token."""
+        index = self._layer(layer)
+        keys, values = self.kv(layer)
+        groups = sorted((index.tokens(c) for c in index.clusters), key=lambda tokens: int(tokens[0]))
+        return (
+            np.stack([keys[tokens].mean(axis=0) for tokens in groups]),
+            np.stack([values[tokens].mean(axis=0) for tokens in groups]),
+        )
+
+    def kv(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """All keys and values of a layer, (N, Hkv, d) in token order."""
+        self._layer(layer)
+        return np.concatenate(self._keys[layer]), np.concatenate(self._values[layer])
+
+    def context(
+        self, layer: int, tokens: np.ndarray, window: int = 0, representatives: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values (S, Hkv, d) to attend to: representatives, then the retrieved `tokens` with the last
+        `window` tokens, each once and in order."""
+        keys, values = self.kv(layer)
+        check.whole("window", window, 0)
+        wanted = check.wholes("tokens", tokens, None, low=0, high=len(keys) - 1)
+        kept = np.union1d(wanted, np.arange(max(0, len(keys) - window), len(keys)))
+        if not representatives:
+            return keys[kept], values[kept]
+        mean_keys, mean_values = self.representatives(layer)
+        return np.concatenate([mean_keys, keys[kept]]), np.concatenate([mean_values, values[kept]])
+
+    # -- within
+
+    def _layer(self, layer: int) -> SemanticIndex:
+        return self.layers[check.whole("layer", layer, 0, len(self.layers) - 1)]
+
+    def _units(self, keys: np.ndarray) -> np.ndarray:
+        """The unit entries (n, Hkv * d) of one frame's keys (T, Hkv, d)."""
+        flat = keys.reshape(len(keys), -1)
+        return unit_rows("keys", flat if self.config.unit == "token" else flat.mean(axis=0, keepdims=True))
+
+    def _token_ids(self, frame: int) -> np.ndarray:
+        ids = np.arange(frame * self.tokens_per_frame, (frame + 1) * self.tokens_per_frame)
+        return ids[:, None] if self.config.unit == "token" else ids[None, :]
+
+    def _place(self, x: np.ndarray) -> int:
+        """Put a frame's unit embedding into a partition, by the visual level's rule; the partition."""
+        self._embeddings.append(x)
+        if not self.means:
+            return self._open(x)
+        best = int(nearest(cosines(x, np.stack(self.means))))
+        mine = [f for f, p in enumerate(self.partition_of) if p == best]
+        mean, variance = absorb(self.means[best], self.variances[best], len(mine), x)
+        if not self.config.invalid(variance, self.config.tau_visual):
+            self.means[best], self.variances[best] = mean, variance
+            self.partition_of.append(best)
+            return best
+        if self.config.visual_invalid == "new":
+            return self._open(x)
+        return self._split(best, mine)
+
+    def _open(self, x: np.ndarray) -> int:
+        self.means.append(x)
+        self.variances.append(0.0)
+        self.partition_of.append(len(self.means) - 1)
+        return len(self.means) - 1
+
+    def _split(self, partition: int, frames: list[int]) -> int:
+        """Cut a partition with the newest frame in two; its clusters follow. The newest frame's side."""
+        group = [*frames, self.frames]
+        x = np.stack([self._embeddings[f] for f in group])
+        labels = kmeans(x, 2, self.config.kmeans_iters)
+        new = len(self.means)
+        self.partition_of.append(partition)
+        for frame, label in zip(group, labels, strict=True):
+            self.partition_of[frame] = new if label else partition
+        self.means[partition], self.variances[partition] = spread(x[labels == 0])
+        mean, variance = spread(x[labels == 1])
+        self.means.append(mean)
+        self.variances.append(variance)
+        leaving = [f for f in frames if self.partition_of[f] == new]
+        tokens = [t for f in leaving for t in self._token_ids(f).ravel().tolist()]
+        for index in self.layers:
+            index.divide(partition, new, tokens)
+        return self.partition_of[-1]
