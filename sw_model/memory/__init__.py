@@ -1,0 +1,1 @@
+"""Timing of device memory, host link and storage."""

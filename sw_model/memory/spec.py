@@ -1,0 +1,127 @@
+"""Memories as TOML presets: organisation, timing in clocks, controller, address mappings."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PRESETS = Path(__file__).parent.parent / "presets" / "memory"
+STYLES = ("lpddr5", "hbm", "ddr")
+DIGITS = ("ch", "pc", "ra", "bg", "ba", "ro", "co")
+REFRESH = ("none", "all-bank", "per-bank")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One memory. `style` fixes the command rules; `timing` is in clocks; `mapping[name]` lists (digit,
+    radix) of (byte address // burst_bytes), least significant first."""
+
+    name: str
+    style: str
+    channels: int
+    pseudo_channels: int
+    ranks: int
+    bank_groups: int
+    banks_per_group: int
+    rows: int
+    bursts_per_row: int
+    burst_bytes: int
+    clock_ps: int
+    timing: dict[str, int]
+    read_queue: int
+    write_queue: int
+    refresh: str
+    mapping: dict[str, tuple[tuple[str, int], ...]]
+
+    @property
+    def burst_clocks(self) -> int:
+        """Clocks of data per burst at full rate."""
+        return self.timing["bl_min"] if self.style == "lpddr5" else self.timing["bl"]
+
+    @property
+    def peak_gbps(self) -> float:
+        return self.channels * self.pseudo_channels * self.burst_bytes / (self.burst_clocks * self.clock_ps) * 1000
+
+    @property
+    def capacity_bytes(self) -> int:
+        banks = self.channels * self.pseudo_channels * self.ranks * self.bank_groups * self.banks_per_group
+        return banks * self.rows * self.bursts_per_row * self.burst_bytes
+
+    @property
+    def stream_share(self) -> float:
+        """Share of the peak that long sequential reads keep: everything but the all-bank refresh and the row
+        closing and opening around it."""
+        t = self.timing
+        if self.refresh != "all-bank":
+            return 1.0
+        return 1 - (t["rtp"] + t["rp"] + t["rfc"] + t["rcd_read"]) / t["refi"]
+
+
+def memory_names() -> list[str]:
+    return sorted(p.stem for p in PRESETS.glob("*.toml"))
+
+
+def load_memory(name_or_path: str | Path) -> Memory:
+    """The memory of a preset's name or of a TOML file. Raises ValueError naming what is wrong."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = PRESETS / f"{name_or_path}.toml"
+        if not path.is_file():
+            raise ValueError(f"unknown memory {str(name_or_path)!r}: one of {', '.join(memory_names())}")
+    try:
+        return parse_memory(tomllib.loads(path.read_text()), str(path))
+    except OSError as error:
+        raise ValueError(f"memory file {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"memory file {path} is not TOML: {error}") from None
+
+
+def parse_memory(data: dict[str, Any], where: str = "memory") -> Memory:
+    try:
+        timing, org, control = data["timing_clocks"], data["organisation"], data["controller"]
+        mapping = {k: tuple((d, r) for d, r in v) for k, v in data["mapping"].items()}
+        memory = Memory(name=data["name"], style=data["style"], timing=dict(timing), mapping=mapping, **org, **control)
+    except KeyError as error:
+        raise ValueError(f"{where}: {error.args[0]} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {str(error).removeprefix('Memory.__init__() ')}") from None
+    check(memory, where)
+    return memory
+
+
+def check(memory: Memory, where: str) -> None:
+    """Raise ValueError when the description is not a possible memory."""
+    if memory.style not in STYLES:
+        raise ValueError(f"{where}: style {memory.style!r} is not one of {', '.join(STYLES)}")
+    if memory.refresh not in REFRESH:
+        raise ValueError(f"{where}: refresh {memory.refresh!r} is not one of {', '.join(REFRESH)}")
+    counts = ["channels", "pseudo_channels", "ranks", "bank_groups", "banks_per_group", "rows"]
+    counts += ["bursts_per_row", "burst_bytes", "clock_ps", "read_queue", "write_queue"]
+    for key in counts:
+        value = getattr(memory, key)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{where}: {key} = {value!r} must be a positive whole number")
+    wanted = {"cl", "cwl", "rcd_read", "rcd_write", "rp", "rp_all", "ras", "rc", "wr", "rtp"}
+    wanted |= {"ccd_s", "ccd_l", "wtr_s", "wtr_l", "rrd_s", "rrd_l", "faw", "rfc", "refi"}
+    wanted |= {"bl_min", "bl_max", "aad"} if memory.style == "lpddr5" else {"bl"}
+    if memory.refresh == "per-bank":
+        wanted |= {"rfc_bank", "refi_bank"}
+    if missing := wanted - set(memory.timing):
+        raise ValueError(f"{where}: timing {sorted(missing)[0]} is missing")
+    for key, clocks in memory.timing.items():
+        if not isinstance(clocks, int) or clocks < 0:
+            raise ValueError(f"{where}: timing {key} = {clocks!r} must be a whole number of clocks")
+    if memory.timing["refi"] <= memory.timing["rfc"]:
+        raise ValueError(f"{where}: refresh takes longer ({memory.timing['rfc']}) than its interval")
+    fields = [memory.channels, memory.pseudo_channels, memory.ranks, memory.bank_groups]
+    fields += [memory.banks_per_group, memory.rows, memory.bursts_per_row]
+    sizes = dict(zip(DIGITS, fields, strict=True))
+    for name, digits in memory.mapping.items():
+        product = dict.fromkeys(DIGITS, 1)
+        for digit, radix in digits:
+            if digit not in sizes or not isinstance(radix, int) or radix < 1:
+                raise ValueError(f"{where}: mapping {name} has the digit ({digit!r}, {radix!r})")
+            product[digit] *= radix
+        for digit, size in sizes.items():
+            if product[digit] != size:
+                raise ValueError(f"{where}: mapping {name} covers {product[digit]} of {size} values of {digit!r}")

@@ -1,0 +1,217 @@
+"""Systems as TOML presets: every number with its unit in the name and its source beside it, checked for
+physics.
+
+A number is written `key = { value = 4, source = "..." }`. `load_system` takes a preset's name or the path of
+a user's own file.
+"""
+
+import math
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass(frozen=True)
+class Core:
+    """The accelerator's cores (kind `vrex`)."""
+
+    cores: int
+    clock_mhz: float
+    dpe_rows: int
+    dpe_cols: int
+    vpe_lanes: int
+    hcu_lanes: int
+    wtu_lanes: int
+    on_chip_kib: float
+
+    @property
+    def peak_tflops(self) -> float:
+        """Multiply and add of the matrix and the vector engine, as V-Rex Table I counts it."""
+        per_cycle = 2 * (self.dpe_rows * self.dpe_cols + self.vpe_lanes)
+        return self.cores * per_cycle * self.clock_mhz * 1e6 / 1e12
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as a roofline with measured losses (kind `gpu`)."""
+
+    peak_tflops: float
+    gemm_efficiency: float
+    op_overhead_us: float
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    capacity_gb: float
+    peak_gbps: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """The host link; `behind` says what answers it: `ssd` or `cpu` (host DRAM)."""
+
+    nominal_gbps: float
+    generation: int
+    lanes: int
+    behind: str
+
+
+@dataclass(frozen=True)
+class Power:
+    """Watts and picojoules; the unit powers are those of one core and zero on a GPU."""
+
+    board_w: float
+    pcie_w_per_lane: float
+    dram_pj_per_bit: float
+    storage_w: float
+    dpe_mw: float = 0.0
+    vpe_mw: float = 0.0
+    lxe_memory_mw: float = 0.0
+    hcu_mw: float = 0.0
+    wtu_mw: float = 0.0
+    kvmu_mw: float = 0.0
+
+
+@dataclass(frozen=True)
+class System:
+    """One machine. Exactly one of `core` and `gpu` is set, by `kind`."""
+
+    name: str
+    kind: str
+    memory: str
+    device_memory: DeviceMemory
+    link: Link
+    power: Power
+    core: Core | None = None
+    gpu: Gpu | None = None
+    sources: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def peak_tflops(self) -> float:
+        part = self.core or self.gpu
+        assert part is not None
+        return part.peak_tflops
+
+    def replace(self, **parts: Any) -> "System":
+        """A copy with fields of a part changed: `replace(link={"nominal_gbps": 8})`; checked again."""
+        changed = {}
+        for key, value in parts.items():
+            if not hasattr(self, key):
+                raise ValueError(f"system: unknown part {key!r}")
+            old = getattr(self, key)
+            try:
+                changed[key] = replace(old, **value) if isinstance(value, dict) else value
+            except TypeError as error:
+                raise ValueError(f"system part {key!r}: {error}") from None
+        new = replace(self, **changed)
+        check(new)
+        return new
+
+
+_PARTS: dict[str, type] = {
+    "core": Core,
+    "gpu": Gpu,
+    "device_memory": DeviceMemory,
+    "link": Link,
+    "power": Power,
+}
+_MAY_BE_ZERO = {
+    "dram_pj_per_bit", "storage_w", "dpe_mw", "vpe_mw", "lxe_memory_mw", "hcu_mw", "wtu_mw", "kvmu_mw",
+    "op_overhead_us", "pcie_w_per_lane",
+}  # fmt: skip
+_COUNTS = {"cores", "dpe_rows", "dpe_cols", "vpe_lanes", "hcu_lanes", "wtu_lanes", "generation", "lanes"}
+
+
+def preset_names() -> list[str]:
+    return sorted(p.stem for p in PRESETS.glob("*.toml"))
+
+
+def load_system(name_or_path: str | Path) -> System:
+    """The system of a preset's name or of a TOML file. Raises ValueError naming what is wrong."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = PRESETS / f"{name_or_path}.toml"
+        if not path.is_file():
+            raise ValueError(f"unknown system {str(name_or_path)!r}: one of {', '.join(preset_names())}")
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"system file {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"system file {path} is not TOML: {error}") from None
+    return parse_system(data, str(path))
+
+
+def parse_system(data: dict[str, Any], where: str = "system") -> System:
+    """A checked system from the parsed TOML."""
+    known = {"name", "kind", "memory", *_PARTS}
+    if unknown := set(data) - known:
+        raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")
+    for key in ("name", "kind", "memory"):
+        if not isinstance(data.get(key), str):
+            raise ValueError(f"{where}: {key} is missing or not a string")
+    kind = data["kind"]
+    if kind not in ("vrex", "gpu"):
+        raise ValueError(f"{where}: kind {kind!r} is neither 'vrex' nor 'gpu'")
+    sources: dict[str, str] = {}
+    parts: dict[str, Any] = {}
+    wanted = {"device_memory", "link", "power", "core" if kind == "vrex" else "gpu"}
+    for part in wanted:
+        table = data.get(part)
+        if not isinstance(table, dict):
+            raise ValueError(f"{where}: table [{part}] is missing")
+        values = {}
+        for key, entry in table.items():
+            if isinstance(entry, dict):
+                if set(entry) != {"value", "source"}:
+                    raise ValueError(f"{where}: {part}.{key} needs exactly a value and a source")
+                values[key], sources[f"{part}.{key}"] = entry["value"], entry["source"]
+            elif isinstance(entry, str):
+                values[key] = entry
+            else:
+                raise ValueError(f"{where}: {part}.{key} = {entry!r} has no source beside it")
+        try:
+            parts[part] = _PARTS[part](**values)
+        except TypeError as error:
+            raise ValueError(f"{where}: [{part}] {str(error).removeprefix('__init__() ')}") from None
+    system = System(name=data["name"], kind=kind, memory=data["memory"], sources=sources, **parts)
+    check(system, where)
+    return system
+
+
+def check(system: System, where: str = "system") -> None:
+    """Raise ValueError when a number is not physical."""
+    for part in _PARTS:
+        table = getattr(system, part)
+        if table is None:
+            continue
+        for key, value in vars(table).items():
+            if isinstance(value, str):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"{where}: {part}.{key} = {value!r} is not a finite number")
+            if value < 0 or (value == 0 and key not in _MAY_BE_ZERO):
+                raise ValueError(f"{where}: {part}.{key} = {value!r} must be positive")
+            if key in _COUNTS and value != int(value):
+                raise ValueError(f"{where}: {part}.{key} = {value!r} must be a whole number")
+    link, memory = system.link, system.device_memory
+    if link.generation not in range(1, 6):
+        raise ValueError(f"{where}: link.generation = {link.generation} is not a PCIe generation (1 to 5)")
+    if link.lanes not in (1, 2, 4, 8, 16):
+        raise ValueError(f"{where}: link.lanes = {link.lanes} is not one of 1, 2, 4, 8, 16")
+    if link.behind not in ("ssd", "cpu"):
+        raise ValueError(f"{where}: link.behind = {link.behind!r} is neither 'ssd' nor 'cpu'")
+    if link.nominal_gbps > memory.peak_gbps:
+        raise ValueError(
+            f"{where}: link.nominal_gbps = {link.nominal_gbps} exceeds the device memory's {memory.peak_gbps}"
+        )
+    if system.core and system.core.cores * system.core.on_chip_kib * 1024 > memory.capacity_gb * 1e9:
+        raise ValueError(
+            f"{where}: core.on_chip_kib = {system.core.on_chip_kib} on {system.core.cores} cores is"
+            f" larger than the device memory of {memory.capacity_gb} GB"
+        )
+    if system.gpu and system.gpu.gemm_efficiency > 1:
+        raise ValueError(f"{where}: gpu.gemm_efficiency = {system.gpu.gemm_efficiency} exceeds 1")

@@ -1,0 +1,127 @@
+"""Runs: conservation, bounds by hand, monotony, determinism, bad input."""
+
+import pytest
+
+from sw_model import workloads
+from sw_model.demand import Assumptions, demand, policy_names
+from sw_model.figures import fig13_frames
+from sw_model.model import run
+from sw_model.systems import load_system
+from sw_model.workloads import LLAMA3_8B, Phase
+
+CASES = [
+    (system, policy, workload)
+    for system in ("vrex8", "vrex48", "agx-orin", "a100")
+    for policy in policy_names()
+    for workload in (workloads.frame(1000), workloads.frame(20000, batch=4), workloads.text(20000))
+]
+
+
+@pytest.mark.parametrize(("system", "policy", "workload"), CASES, ids=lambda x: getattr(x, "name", x))
+def test_conservation(system, policy, workload):
+    machine = load_system(system)
+    r = run(machine, policy, workload)
+    line, phase, model = r.timelines[0], workload.phases[0], workload.model
+    need = demand(policy, model, phase, Assumptions())
+    # the breakdown sums to the total, exactly in picoseconds
+    assert sum(line.exposed_ps().values()) == line.makespan_ps
+    assert sum(s.exposed_s for s in r.stages.values()) == pytest.approx(r.total_s, rel=1e-12)
+    assert max(r.utilisation.values()) <= 1
+    # bytes: what crosses the link is what the policy asked for, and lands in device memory
+    moved = line.bytes_moved()
+    fetched = need.fetch_bytes * workload.batch * model.layers
+    assert moved.get(("fetch", "PCIe"), 0) == moved.get(("fetch", "DRAM"), 0) == fetched
+    assert moved["weights", "DRAM"] == model.streamed_weight_bytes
+    attended = need.attended_tokens * model.kv_bytes_per_token * workload.batch
+    assert moved.get(("kv read", "DRAM"), 0) == attended
+    # no resource is faster than physics
+    peak = machine.device_memory.peak_gbps * 1e9
+    assert r.bytes_moved["DRAM"] / r.total_s <= peak
+    assert fetched / r.total_s <= machine.link.nominal_gbps * 1e9
+    assert r.flops / r.total_s <= machine.peak_tflops * 1e12
+
+
+def test_weight_streaming_bounds_a_token():
+    """TPOT at a short context is the streaming of 15.0 GB, and little more."""
+    r = run(load_system("vrex8"), "resv", workloads.text(1000))
+    floor = LLAMA3_8B.streamed_weight_bytes / (204.8e9 * (1 - (8 + 15 + 224 + 15) / 3125))
+    assert floor < r.total_s < 1.03 * floor
+
+
+def test_link_bounds_flexgen():
+    r = run(load_system("vrex8"), "flexgen", workloads.frame(40000))
+    assert 40000 * 131072 / 4e9 < r.total_s < 1.05 * 40000 * 131072 / 4e9
+    assert max(r.stages, key=lambda s: r.stages[s].exposed_s) == "fetch"
+
+
+def test_latency_grows_with_context_and_falls_with_hits():
+    system = load_system("vrex8")
+    times = [run(system, "resv", workloads.frame(n)).total_s for n in (1000, 5000, 10000, 20000, 40000)]
+    assert times == sorted(times)
+    full = run(system, "resv", workloads.frame(40000), assume=Assumptions(retained_hit=1.0))
+    assert full.bytes_moved.get("PCIe", 0) == 0 and full.total_s < times[-1] / 2
+
+
+def test_cost_is_linear_in_context():
+    """The task list of a step does not grow with the context."""
+    short, long = (run(load_system("vrex8"), "resv", workloads.frame(n)) for n in (10_000, 1_000_000))
+    assert len(short.timelines[0].tasks) == len(long.timelines[0].tasks)
+
+
+def test_finer_pieces_change_little():
+    system, load = load_system("vrex8"), workloads.frame(20000)
+    coarse, fine = (run(system, "resv", load, assume=Assumptions(chunks=c)).total_s for c in (4, 16))
+    assert fine == pytest.approx(coarse, rel=0.03)
+
+
+def test_sessions_add_up():
+    system = load_system("vrex48")
+    r = run(system, "resv", workloads.coin_session(5000))
+    assert r.total_s == pytest.approx(sum(n * t.makespan_ps for n, t in zip(r.counts, r.timelines, strict=True)) / 1e12)
+    assert sum(r.counts) == 26 + 1 + 39
+
+
+def test_runs_are_deterministic():
+    first, second = (run(load_system("a100"), "rekv", workloads.frame(20000)) for _ in range(2))
+    assert first == second and first.timelines[0].start_ps == second.timelines[0].start_ps
+
+
+def test_realistic_link_is_slower():
+    system = load_system("vrex8")
+    paper, real = (run(system, "flexgen", workloads.frame(40000), link=k).total_s for k in ("paper", "realistic"))
+    assert 1.15 < real / paper < 1.25  # 4 GB/s nominal against 3.37 and descriptors
+
+
+def test_bad_input():
+    system, load = load_system("vrex8"), workloads.frame(1000)
+    with pytest.raises(ValueError, match=r"unknown policy 'magic'.*resv"):
+        run(system, "magic", load)
+    with pytest.raises(ValueError, match="unknown link preset"):
+        run(system, "resv", load, link="dream")
+    with pytest.raises(ValueError, match="retrieval ratio"):
+        run(system, "resv", load, ratio=1.2)
+    with pytest.raises(ValueError, match="retained_hit"):
+        Assumptions(retained_hit=-0.1)
+    with pytest.raises(ValueError, match="chunks"):
+        Assumptions(chunks=0)
+
+
+def test_every_number_says_where_it_comes_from():
+    r = run(load_system("vrex8"), "resv", workloads.frame(40000))
+    origins = {"measured from RTL", "measured on golden", "computed", "paper", "assumed", "given"}
+    assert {f.origin for f in r.facts} <= origins
+    assert {f.name for f in r.facts} >= {"WTU per layer", "HCU per layer", "host link", "retrieval ratio"}
+
+
+def test_fig13_table_carries_the_published_values():
+    rows = fig13_frames()
+    assert [r.kv_tokens for r in rows[:5]] == [1000, 5000, 10000, 20000, 40000]
+    assert rows[0].paper_ms == 121 and rows[4].paper_ms == 254 and rows[9].paper_ms == 48
+    assert rows[6].paper_ms is None and rows[6].residual is None
+
+
+def test_demand_counts():
+    need = demand("resv", LLAMA3_8B, Phase("frame", 40000, 10, 1), Assumptions())
+    assert need.select_entries == 1250 and need.select_rows == 320
+    assert need.fetch_unit_bytes == 16384
+    assert need.table_bytes == 1250 * (8 * 128 * 2 + 8)

@@ -1,0 +1,74 @@
+"""System presets: the paper's arithmetic, sources, and physics checks."""
+
+import pytest
+
+from sw_model.systems import load_system, parse_system, preset_names
+from sw_model.workloads import LLAMA3_8B, coin_session, frame, stream
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_number_has_a_source(name):
+    system = load_system(name)
+    parts = [p for p in (system.core, system.gpu, system.device_memory, system.link, system.power) if p]
+    numbers = sum(isinstance(v, int | float) and v != 0 for p in parts for v in vars(p).values())
+    assert numbers <= len(system.sources)
+    assert all(system.sources.values())
+
+
+def test_peak_matches_table_1():
+    assert load_system("vrex8").peak_tflops == pytest.approx(53.248)
+    assert load_system("vrex48").peak_tflops == pytest.approx(319.488)
+
+
+def test_model_sizes_match_the_paper():
+    assert LLAMA3_8B.params == pytest.approx(8.03e9, rel=0.001)
+    assert LLAMA3_8B.kv_bytes_per_token == 131072
+    assert LLAMA3_8B.vision.params == pytest.approx(0.33e9, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("link", {"nominal_gbps": 0}, "link.nominal_gbps"),
+        ("link", {"nominal_gbps": 500}, "exceeds the device memory"),
+        ("link", {"generation": 9}, "generation"),
+        ("link", {"lanes": 3}, "lanes"),
+        ("device_memory", {"peak_gbps": -1}, "peak_gbps"),
+        ("device_memory", {"capacity_gb": float("nan")}, "capacity_gb"),
+        ("device_memory", {"capacity_gb": 0.001}, "larger than"),
+        ("core", {"cores": 0}, "cores"),
+        ("core", {"cores": 2.5}, "whole number"),
+        ("core", {"wheels": 4}, "wheels"),
+        ("power", {"board_w": -35}, "board_w"),
+    ],
+)
+def test_unphysical_systems_are_rejected(part, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_system("vrex8").replace(**{part: change})
+
+
+def test_unknown_and_broken_files(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown system 'tpu'.*vrex8"):
+        load_system("tpu")
+    with pytest.raises(ValueError, match="No such file"):
+        load_system(tmp_path / "x.toml")
+    broken = tmp_path / "b.toml"
+    broken.write_text("name = ")
+    with pytest.raises(ValueError, match="not TOML"):
+        load_system(broken)
+    bare = {"name": "x", "kind": "vrex", "memory": "m"}
+    bare |= {part: {"peak_gbps": 3} for part in ("core", "device_memory", "link", "power")}
+    with pytest.raises(ValueError, match="no source"):
+        parse_system(bare)
+
+
+def test_workloads():
+    session = coin_session(1000)
+    assert sum(p.count * p.frames for p in session.phases) == 26
+    assert sum(p.count * p.new_tokens for p in session.phases) == 26 * 10 + 25 + 39
+    long = stream(1000)
+    assert sum(p.count for p in long.phases) == 1000 and len(long.phases) == 32
+    with pytest.raises(ValueError, match="batch"):
+        frame(1000, batch=0)
+    with pytest.raises(ValueError, match="impossible phase"):
+        frame(-1)
