@@ -1,0 +1,248 @@
+"""Hash-bit clustering of keys: the table that the HCU keeps (V-Rex, section IV-B, Fig. 8).
+
+Tokens arrive in order. Each joins the nearest cluster leader within the Hamming threshold, or opens a cluster and
+becomes its leader. Integers only: the RTL matches bit for bit.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import check
+
+FAR = 64  # a distance beyond any code's
+BLOCK = 256  # tokens that are searched at once
+
+
+@dataclass(frozen=True)
+class ClusterRule:
+    """How tokens join clusters.
+
+    th_hd            Hamming threshold
+    hd_compare       `lt`: a token matches below the threshold; `le`: up to it
+    assign_rule      `nearest`: the nearest match wins, the lowest cluster on ties; `first`: the lowest match
+    candidates       `recent`: clusters whose first token is at most `recent_capacity_tokens` back; `all`
+    tc_max           a cluster with this many tokens takes no more
+    cluster_hash     `leader`: a cluster keeps its first code; `majority`: each bit follows most of its members
+    max_candidates   clusters inside the window that the table on chip holds; None: no limit
+    max_clusters     cluster numbers that exist; None: no limit
+    """
+
+    th_hd: int = 7
+    hd_compare: str = "lt"
+    assign_rule: str = "nearest"
+    candidates: str = "recent"
+    recent_capacity_tokens: int = 4096
+    tc_max: int = 65535
+    cluster_hash: str = "leader"
+    max_candidates: int | None = None
+    max_clusters: int | None = None
+
+    def __post_init__(self) -> None:
+        check.whole("th_hd", self.th_hd, 0, 33)
+        check.choice("hd_compare", self.hd_compare, ("lt", "le"))
+        check.choice("assign_rule", self.assign_rule, ("nearest", "first"))
+        check.choice("candidates", self.candidates, ("recent", "all"))
+        check.whole("recent_capacity_tokens", self.recent_capacity_tokens, 1)
+        check.whole("tc_max", self.tc_max, 1, 65535)
+        check.choice("cluster_hash", self.cluster_hash, ("leader", "majority"))
+        for name in ("max_candidates", "max_clusters"):
+            if getattr(self, name) is not None:
+                check.whole(name, getattr(self, name), 1)
+
+    @property
+    def limit(self) -> int:
+        """A token matches at distances below this."""
+        return self.th_hd + (self.hd_compare == "le")
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What happened to each token of one call, arrays of length T.
+
+    cluster   int32, the cluster it went to
+    opened    bool, it opened that cluster
+    count     int32, tokens of the cluster afterwards
+    distance  int32, to the leader it joined, 0 where it opened one
+    overflow  bool, it matched nothing but the table was full
+    compared  int64, candidates inside the window, saturated ones included: what the hardware looks at
+    """
+
+    cluster: np.ndarray
+    opened: np.ndarray
+    count: np.ndarray
+    distance: np.ndarray
+    overflow: np.ndarray
+    compared: np.ndarray
+
+
+class ClusterTable:
+    """Clusters of one layer. `codes`, `counts` and `born` (first token) are arrays over the clusters."""
+
+    def __init__(self, rule: ClusterRule | None = None):
+        self.rule = rule or ClusterRule()
+        self.tokens = 0  # tokens seen so far
+        self.overflowed = False
+        self._size = 0
+        self._first = 0  # first cluster inside the window
+        self._codes = np.zeros(64, np.uint32)
+        self._counts = np.zeros(64, np.int32)
+        self._born = np.zeros(64, np.int64)
+        self._ones = np.zeros((64, 32), np.int32) if self.rule.cluster_hash == "majority" else None
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def codes(self) -> np.ndarray:
+        """uint32 (C,): each cluster's hash code."""
+        return self._codes[: self._size]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int32 (C,): tokens of each cluster."""
+        return self._counts[: self._size]
+
+    @property
+    def born(self) -> np.ndarray:
+        """int64 (C,): first token of each cluster, strictly ascending."""
+        return self._born[: self._size]
+
+    @property
+    def first_candidate(self) -> int:
+        """First cluster that the next token may join; all later ones are candidates too."""
+        self._age(self.tokens)
+        return self._first
+
+    def rehash(self, clusters: np.ndarray, codes: np.ndarray) -> None:
+        """Give clusters new codes (the variant that hashes the mean key again after each step)."""
+        self._codes[check.wholes("clusters", clusters, None, low=0, high=self._size - 1)] = codes
+
+    def assign(self, codes: np.ndarray) -> Assignment:
+        """Assign tokens with these hash codes, uint32 (T,), in order."""
+        wanted = check.wholes("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
+        parts = []
+        block = min(BLOCK, self.rule.recent_capacity_tokens)
+        for start in range(0, len(wanted), block):
+            part = wanted[start : start + block]
+            if self._plain(len(part)):
+                parts.append(self._assign_block(part))
+            else:
+                parts += [self._assign_one(code) for code in part]
+        if not parts:
+            parts = [(np.zeros(0, np.int32),) * 6]
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        kinds = (np.int32, bool, np.int32, np.int32, bool, np.int64)
+        return Assignment(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    def _age(self, token: int) -> None:
+        """Move the window up to `token`."""
+        if self.rule.candidates == "recent":
+            oldest = token - self.rule.recent_capacity_tokens
+            self._first = max(self._first, int(np.searchsorted(self.born, oldest)))
+
+    def _plain(self, tokens: int) -> bool:
+        """Whether no limit of the table can be met within that many tokens."""
+        self._age(self.tokens)
+        rule, live = self.rule, self._size - self._first
+        return (
+            rule.cluster_hash == "leader"
+            and (rule.max_candidates is None or live + tokens <= rule.max_candidates)
+            and (rule.max_clusters is None or self._size + tokens <= rule.max_clusters)
+            and (live == 0 or int(self._counts[self._first : self._size].max()) + tokens < rule.tc_max)
+            and tokens < rule.tc_max
+        )
+
+    def _open(self, code: np.uint32, token: int) -> int:
+        cluster = self._size
+        if cluster == len(self._codes):
+            for name in ("_codes", "_counts", "_born", "_ones"):
+                old = getattr(self, name)
+                if old is not None:
+                    setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        self._codes[cluster], self._counts[cluster], self._born[cluster] = code, 0, token
+        self._size += 1
+        return cluster
+
+    def _assign_one(self, code: np.uint32) -> tuple[np.ndarray, ...]:
+        """The rules as the text has them, for one token."""
+        rule, token = self.rule, self.tokens
+        self._age(token)
+        live = slice(self._first, self._size)
+        compared = self._size - self._first
+        distances = np.bitwise_count(self._codes[live] ^ code).astype(np.int32)
+        distances[self._counts[live] >= rule.tc_max] = FAR
+        matches = distances < rule.limit
+        best = -1
+        if matches.any():
+            best = int(np.argmax(matches)) if rule.assign_rule == "first" else int(np.argmin(distances))
+        full = compared == rule.max_candidates or self._size == rule.max_clusters
+        opened = best < 0 and not full
+        overflow = best < 0 and full
+        distance = 0
+        if opened:
+            cluster = self._open(code, token)
+        else:
+            nearest = int(np.argmin(distances)) if compared else -1
+            joined = best if best >= 0 else nearest
+            if overflow and (joined < 0 or distances[joined] == FAR):
+                cluster = self._size - 1  # every candidate is saturated
+            else:
+                cluster, distance = self._first + joined, int(distances[joined])
+        self._counts[cluster] = min(int(self._counts[cluster]) + 1, rule.tc_max)
+        if self._ones is not None:
+            self._ones[cluster] += (code >> np.arange(32, dtype=np.uint32)) & np.uint32(1)
+            majority = 2 * self._ones[cluster] > self._counts[cluster]
+            self._codes[cluster] = (majority * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(dtype=np.uint32)
+        self.overflowed |= overflow
+        self.tokens += 1
+        return tuple(np.array([v]) for v in (cluster, opened, self._counts[cluster], distance, overflow, compared))
+
+    def _assign_block(self, codes: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The same for many tokens at once, while no limit is near (`_plain`).
+
+        All distances to the clusters that exist are taken first; then each token that is still without a match, in
+        order, opens a cluster, and those after it move there if it suits them better.
+        """
+        rule, start, n = self.rule, self.tokens, len(codes)
+        base, old = self._first, self._size
+        tokens = start + np.arange(n)
+        first = np.full(n, base)
+        if rule.candidates == "recent":
+            first = np.maximum(base, np.searchsorted(self.born, tokens - rule.recent_capacity_tokens))
+        best, distance = np.full(n, -1, np.int64), np.full(n, FAR, np.int32)
+        if old > base:
+            table = np.bitwise_count(self._codes[None, base:old] ^ codes[:, None])
+            leaving = int(first[-1]) - base  # clusters that age out within the block
+            if leaving:
+                gone = np.arange(base, base + leaving)[None, :] < first[:, None]
+                table[:, :leaving][gone] = FAR
+            best = (table < rule.limit).argmax(axis=1) if rule.assign_rule == "first" else table.argmin(axis=1)
+            distance = table[np.arange(n), best].astype(np.int32)
+            best = best + base
+        matched = distance < rule.limit
+        opened = np.zeros(n, bool)
+        at = 0
+        while not matched[at:].all():
+            at += int(np.argmin(matched[at:]))
+            cluster = self._open(codes[at], start + at)
+            best[at], distance[at], opened[at], matched[at] = cluster, 0, True, True
+            at += 1
+            if at == n:
+                break
+            news = np.bitwise_count(codes[at:] ^ codes[at - 1]).astype(np.int32)
+            moves = news < (np.where(matched[at:], 0, distance[at:]) if rule.assign_rule == "first" else distance[at:])
+            best[at:][moves], distance[at:][moves] = cluster, news[moves]
+            matched[at:] |= news < rule.limit
+        # the k-th token of a cluster within the block finds k - 1 more in it than before the block
+        order = np.argsort(best, kind="stable")
+        ranked = best[order]
+        starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
+        sizes = np.diff(np.r_[starts, n])
+        rank = np.empty(n, np.int64)
+        rank[order] = np.arange(n) - np.repeat(starts, sizes) + 1
+        counts = self._counts[best] + rank
+        self._counts[ranked[starts]] += sizes.astype(np.int32)
+        self.tokens += n
+        compared = old + np.cumsum(opened) - opened - first
+        return best, opened, counts, distance, np.zeros(n, bool), compared

@@ -1,0 +1,71 @@
+"""Representative key of each cluster: the running mean of its members (V-Rex, section IV-B).
+
+Float32 with subnormals flushed to zero, members in arrival order, one rounding to BF16 at the end of a step.
+"""
+
+import numpy as np
+from ml_dtypes import bfloat16
+
+from golden import check
+
+SMALLEST_NORMAL = np.float32(2.0**-126)
+
+
+def flush(values: np.ndarray) -> np.ndarray:
+    """float32 with subnormals replaced by zero of the same sign."""
+    return np.where(np.abs(values) < SMALLEST_NORMAL, np.copysign(np.float32(0), values), values)
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """float64 to bfloat16 in one rounding, to nearest even, subnormals flushed (a cast goes through float32: two)."""
+    wide = np.asarray(values, np.float64)
+    narrow = wide.astype(np.float32)
+    narrow = np.where(np.abs(narrow) > np.abs(wide), np.nextafter(narrow, np.float32(0)), narrow)
+    odd = narrow.view(np.uint32) | (narrow != wide)  # sticky bit: the second rounding cannot see a false tie
+    return flush(odd.astype(np.uint32).view(np.float32).astype(bfloat16).astype(np.float32)).astype(bfloat16)
+
+
+class Representatives:
+    """Mean keys of the clusters of one layer.
+
+    Parameters
+    ----------
+    dimension : length of a key, all KV heads of a token concatenated
+    mean_store : `bf16` keeps the rounded mean, as the hardware does; `fp32_sum` keeps the exact running sum
+    """
+
+    def __init__(self, dimension: int, mean_store: str = "bf16"):
+        self.dimension = check.whole("dimension", dimension, 1)
+        self.mean_store = check.choice("mean_store", mean_store, ("bf16", "fp32_sum"))
+        self.means = np.zeros((0, dimension), bfloat16)
+        self._sums = np.zeros((0, dimension), np.float32)
+
+    def update(self, keys: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> None:
+        """Fold one step's keys into the means.
+
+        Parameters
+        ----------
+        keys : (T, dimension) bfloat16, in arrival order
+        clusters : (T,) cluster of each key
+        counts : (C,) tokens of every cluster after the step
+        """
+        vectors = check.reals("keys", keys, None, self.dimension).astype(np.float32)
+        target = check.wholes("clusters", clusters, len(vectors), low=0, high=len(counts) - 1)
+        grown = len(counts) - len(self.means)
+        if grown < 0:
+            raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(counts)}")
+        self.means = np.concatenate([self.means, np.zeros((grown, self.dimension), bfloat16)])
+        if self.mean_store == "fp32_sum":
+            self._sums = np.concatenate([self._sums, np.zeros((grown, self.dimension), np.float32)])
+        touched, slot, added = np.unique(target, return_inverse=True, return_counts=True)
+        total = np.asarray(counts)[touched].astype(np.float32)
+        if self.mean_store == "bf16":
+            before = total - added.astype(np.float32)
+            sums = flush(self.means[touched].astype(np.float32) * before[:, None])
+        else:
+            sums = self._sums[touched]
+        for index, vector in zip(slot, vectors, strict=True):
+            sums[index] = flush(sums[index] + vector)
+        if self.mean_store == "fp32_sum":
+            self._sums[touched] = sums
+        self.means[touched] = to_bf16(sums.astype(np.float64) / total[:, None])

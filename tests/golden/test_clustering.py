@@ -1,0 +1,158 @@
+"""The cluster table against a plain Python reading of the paper's rules."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from golden.clustering import ClusterRule, ClusterTable
+
+
+class Plain:
+    """One token at a time, one candidate at a time, Python integers only."""
+
+    def __init__(self, rule):
+        self.rule, self.table, self.n = rule, [], 0
+
+    def add(self, code):
+        rule = self.rule
+        window = [
+            k
+            for k, entry in enumerate(self.table)
+            if rule.candidates == "all" or entry["born"] >= self.n - rule.recent_capacity_tokens
+        ]
+        open_ = [k for k in window if self.table[k]["tc"] < rule.tc_max]
+        distance = {k: bin(self.table[k]["hash"] ^ code).count("1") for k in open_}
+        match = [
+            k for k in open_ if distance[k] < rule.th_hd or (rule.hd_compare == "le" and distance[k] == rule.th_hd)
+        ]
+        full = len(window) == rule.max_candidates or len(self.table) == rule.max_clusters
+        opened, d = False, 0
+        if match:
+            k = match[0] if rule.assign_rule == "first" else min(match, key=lambda k: (distance[k], k))
+            d = distance[k]
+        elif not full:
+            k, opened = len(self.table), True
+            self.table.append({"hash": code, "tc": 0, "born": self.n, "codes": []})
+        elif open_:
+            k = min(open_, key=lambda k: (distance[k], k))
+            d = distance[k]
+        else:
+            k = len(self.table) - 1
+        entry = self.table[k]
+        entry["tc"] = min(entry["tc"] + 1, rule.tc_max)
+        entry["codes"].append(code)
+        if rule.cluster_hash == "majority":
+            votes = [sum(c >> j & 1 for c in entry["codes"]) for j in range(32)]
+            entry["hash"] = sum((2 * v > entry["tc"]) << j for j, v in enumerate(votes))
+        self.n += 1
+        return k, opened, entry["tc"], d, full and not match, len(window)
+
+
+def stream(rng, n, centers=12, bits=32, flips=4):
+    """Codes scattered around centres, so that clusters form."""
+    base = rng.integers(0, 2**bits, centers, dtype=np.uint64)
+    codes = base[rng.integers(0, centers, n)]
+    for _ in range(flips):
+        codes ^= np.where(rng.random(n) < 0.6, np.uint64(1) << rng.integers(0, bits, n, dtype=np.uint64), np.uint64(0))
+    return codes.astype(np.uint32)
+
+
+def check_against_plain(rule, codes, steps):
+    plain, table = Plain(rule), ClusterTable(rule)
+    at = 0
+    for size in steps:
+        part = codes[at : at + size]
+        at += size
+        got = table.assign(part)
+        rows = zip(got.cluster, got.opened, got.count, got.distance, got.overflow, got.compared, strict=True)
+        assert [tuple(map(int, row)) for row in rows] == [tuple(map(int, plain.add(int(c)))) for c in part]
+    assert table.codes.tolist() == [entry["hash"] for entry in plain.table]
+    assert table.counts.tolist() == [entry["tc"] for entry in plain.table]
+    assert table.born.tolist() == [entry["born"] for entry in plain.table]
+
+
+RULES = {
+    "default": {},
+    "le": {"hd_compare": "le"},
+    "first": {"assign_rule": "first"},
+    "all": {"candidates": "all"},
+    "window": {"recent_capacity_tokens": 50},
+    "window of one": {"recent_capacity_tokens": 1},
+    "window, first": {"recent_capacity_tokens": 300, "assign_rule": "first"},
+    "saturated": {"tc_max": 5},
+    "every token alone": {"tc_max": 1},
+    "nothing matches": {"th_hd": 0},
+    "all match": {"th_hd": 33},
+    "full table": {"max_candidates": 8, "th_hd": 4},
+    "full table, saturated": {"max_candidates": 4, "th_hd": 2, "tc_max": 9},
+    "full table, first": {"max_candidates": 8, "th_hd": 3, "assign_rule": "first"},
+    "full table in a window": {"max_candidates": 8, "th_hd": 3, "recent_capacity_tokens": 40},
+    "cluster numbers exhausted": {"max_clusters": 10, "th_hd": 3, "recent_capacity_tokens": 60},
+    "majority": {"cluster_hash": "majority"},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_matches_plain_rules(name, rng):
+    check_against_plain(ClusterRule(**RULES[name]), stream(rng, 700), [10, 1, 300, 0, 389])
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=150)
+@given(
+    codes=st.lists(st.integers(0, 63), max_size=60),
+    th=st.integers(0, 6),
+    window=st.integers(1, 20),
+    tc_max=st.integers(1, 6),
+    capacity=st.one_of(st.none(), st.integers(1, 6)),
+    compare=st.sampled_from(["lt", "le"]),
+    rule=st.sampled_from(["nearest", "first"]),
+)
+def test_matches_plain_rules_on_small_streams(codes, th, window, tc_max, capacity, compare, rule):
+    made = ClusterRule(
+        th_hd=th,
+        recent_capacity_tokens=window,
+        tc_max=tc_max,
+        max_candidates=capacity,
+        hd_compare=compare,
+        assign_rule=rule,
+    )
+    check_against_plain(made, np.array(codes, np.uint32), [len(codes)])
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), cut=st.lists(st.integers(1, 90), min_size=1, max_size=6))
+def test_invariants(seed, cut):
+    """Counts sum to the tokens, no join at or above the threshold, and steps may be cut anywhere."""
+    codes = stream(np.random.default_rng(seed), sum(cut))
+    whole, cut_up = ClusterTable(), ClusterTable()
+    once = whole.assign(codes)
+    at = np.cumsum([0, *cut])
+    parts = [cut_up.assign(codes[a:b]) for a, b in itertools.pairwise(at)]
+    assert whole.counts.sum() == len(codes)
+    assert (once.distance < 7).all()
+    assert np.concatenate([p.cluster for p in parts]).tolist() == once.cluster.tolist()
+    assert (np.diff(whole.born) > 0).all()
+
+
+def test_rehash_replaces_codes():
+    table = ClusterTable()
+    table.assign(np.array([0, 0xFFFFFFFF], np.uint32))
+    table.rehash(np.array([1]), np.array([3], np.uint32))
+    assert table.assign(np.array([3], np.uint32)).cluster.tolist() == [1]  # cluster 0 is 2 away, cluster 1 now 0
+    assert table.codes.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "change", [{"th_hd": -1}, {"hd_compare": "eq"}, {"tc_max": 0}, {"recent_capacity_tokens": 0}, {"max_candidates": 0}]
+)
+def test_rejects_bad_rules(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        ClusterRule(**change)
+
+
+def test_rejects_codes_that_are_no_integers():
+    with pytest.raises(TypeError, match="codes"):
+        ClusterTable().assign(np.array([0.5]))
