@@ -1,0 +1,40 @@
+"""Retrieval policies behind one interface: `POLICIES` by name, `load` by name or from a Python file."""
+
+import importlib.util
+from pathlib import Path
+
+from sw_model.policies.base import LLAMA3_8B, Matmul, ModelShape, Policy, Selection, Step, Work
+from sw_model.policies.full import Full
+
+__all__ = ["LLAMA3_8B", "POLICIES", "Matmul", "ModelShape", "Policy", "Selection", "Step", "Work", "load"]
+
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Full,)}
+
+
+def load(name: str) -> type[Policy]:
+    """The policy class called `name`, or the one class that a Python file defines (`name` ends in .py).
+
+    Raises ValueError if there is no such policy or file, or if the file does not define exactly one policy.
+    """
+    if not name.endswith(".py"):
+        if name not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)} or a .py file, got {name!r}")
+        return POLICIES[name]
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"policy file must exist, got {name!r}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises, one line says so
+        raise ValueError(f"policy file {name!r} must run, got {type(error).__name__}: {error}") from error
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Policy) and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise ValueError(f"policy file {name!r} must define one subclass of Policy, got {len(found)}")
+    return found[0]

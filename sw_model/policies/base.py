@@ -1,0 +1,280 @@
+"""What every retrieval policy is: three calls, and the records that go in and out of them.
+
+`append` and `select` run a policy on real keys and queries, for its quality and its measured retrieval ratio.
+`account` says in closed form what one step costs, so that the system model can run a 40K-token stream of a
+32-layer model without ever touching a key.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from golden import check
+
+BF16_BYTES = 2
+STAGES = ("frame", "text")
+SCHEDULES = ("ahead", "next_layer", "same_layer")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The extents of a decoder with grouped-query attention that a retrieval policy has to know."""
+
+    layers: int
+    hidden: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "q_heads", "kv_heads", "head_dim"):
+            check.whole(name, getattr(self, name), 1)
+        if self.q_heads % self.kv_heads:
+            raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def key_dim(self) -> int:
+        """Elements of one token's key over all KV heads of a layer."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def kv_bytes(self) -> int:
+        """Key and value of one token in one layer, BF16."""
+        return 2 * self.key_dim * BF16_BYTES
+
+
+LLAMA3_8B = ModelShape(layers=32, hidden=4096, q_heads=32, kv_heads=8, head_dim=128)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward pass of the language model: `new_tokens` of each of `batch` sequences after `past_tokens`.
+
+    stage            `frame`: tokens of a video frame; `text`: a question's tokens, or one generated token
+    ratio            share of the past tokens that the policy retrieves; None: measured by `select`, else published
+    resident_tokens  past tokens of a sequence that device memory still holds, the newest ones
+    """
+
+    new_tokens: int
+    past_tokens: int
+    stage: str
+    model: ModelShape = LLAMA3_8B
+    batch: int = 1
+    ratio: float | None = None
+    resident_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        check.whole("new_tokens", self.new_tokens, 1)
+        check.whole("past_tokens", self.past_tokens, 0)
+        check.choice("stage", self.stage, STAGES)
+        check.whole("batch", self.batch, 1)
+        check.whole("resident_tokens", self.resident_tokens, 0)
+        if self.ratio is not None:
+            check.number("ratio", self.ratio, 0, 1)
+
+    @property
+    def offloaded(self) -> float:
+        """Share of the past tokens that is not in device memory."""
+        return max(0, self.past_tokens - self.resident_tokens) / max(1, self.past_tokens)
+
+
+class Matmul(NamedTuple):
+    """`times` products of (vectors, inputs) with (inputs, outputs)."""
+
+    vectors: float
+    inputs: float
+    outputs: float
+    times: float = 1.0
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.vectors * self.inputs * self.outputs * self.times
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step costs in one layer, mean over the layers, summed over the batch.
+
+    attended_tokens    past tokens that each new token attends to
+    attend_read_bytes  device memory read by the attention over past tokens
+    append_bytes       new keys and values, written once to the cache (and in time over the link)
+    processed_tokens   tokens of one sequence that pass through the layer
+    fetch_bytes        moved over the link, from where the cache is offloaded to
+    fetch_extents      contiguous reads that `fetch_bytes` consists of
+    matmuls            matrix work of the prediction: hashing, scores
+    vector_ops         element operations of the prediction: exp, norms, means
+    hamming_pairs      (token, candidate) comparisons of hash codes
+    threshold_rows     rows that a threshold or a top-k is taken of
+    threshold_entries  entries of each such row
+    threshold_passes   buckets that the WTU examines in each such row
+    predict_read_bytes device memory read by the prediction
+    gpu_kernels        kernels that the prediction takes on a GPU, written with framework operations
+    vision_fraction    share of the frame's patches that the vision encoder computes
+    schedule           when the fetch can start: `ahead` (nothing to predict), `next_layer` (predicted one layer
+                       early), `same_layer` (predict, fetch, then attend)
+    """
+
+    attended_tokens: float
+    attend_read_bytes: float
+    append_bytes: float
+    processed_tokens: float
+    fetch_bytes: float = 0.0
+    fetch_extents: float = 0.0
+    matmuls: tuple[Matmul, ...] = ()
+    vector_ops: float = 0.0
+    hamming_pairs: float = 0.0
+    threshold_rows: float = 0.0
+    threshold_entries: float = 0.0
+    threshold_passes: float = 0.0
+    predict_read_bytes: float = 0.0
+    gpu_kernels: float = 0.0
+    vision_fraction: float = 1.0
+    schedule: str = "ahead"
+
+    def __post_init__(self) -> None:
+        check.choice("schedule", self.schedule, SCHEDULES)
+
+    @property
+    def predict_flops(self) -> float:
+        """Matrix flops of the prediction, two for a multiply-accumulate."""
+        return sum(m.flops for m in self.matmuls)
+
+    @property
+    def extent_bytes(self) -> float:
+        """Mean size of one contiguous read."""
+        return self.fetch_bytes / self.fetch_extents if self.fetch_extents else 0.0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the queries of one step attend to besides the step's own tokens.
+
+    tokens         per KV head, past token ids, ascending
+    keys, values   (N, Hkv, d) stand-ins for the cached ones, if the policy stores them changed (quantised)
+    pseudo_keys, pseudo_values  (E, Hkv, d) attended in addition (representatives of what was not retrieved)
+    """
+
+    tokens: tuple[np.ndarray, ...]
+    keys: np.ndarray | None = None
+    values: np.ndarray | None = None
+    pseudo_keys: np.ndarray | None = None
+    pseudo_values: np.ndarray | None = None
+
+
+class Policy(ABC):
+    """A retrieval policy on one sequence. Subclasses say what `select` returns and what `account` counts.
+
+    For every step and layer `append` comes first, with the step's keys and values, then `select`, with its
+    queries. The step's own tokens are always attended to, causally, and are not part of the selection.
+    """
+
+    name: ClassVar[str]
+    # share of the past retrieved per stage as published (V-Rex, Table II), where there is such a figure
+    published_ratio: ClassVar[Mapping[str, float]] = {"frame": 1.0, "text": 1.0}
+
+    def __init__(self, model: ModelShape) -> None:
+        self.model = model
+        self._keys = [Rows(model.kv_heads, model.head_dim) for _ in range(model.layers)]
+        self._values = [Rows(model.kv_heads, model.head_dim) for _ in range(model.layers)]
+        self._last = [0] * model.layers
+        self._measured: dict[str, list[float]] = {stage: [] for stage in STAGES}
+
+    def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
+        """Take the keys (after the rotary embedding) and values of one step, (T, Hkv, d) each, T at least 1."""
+        layer = check.whole("layer", layer, 0, self.model.layers - 1)
+        k = check.reals("keys", keys, None, self.model.kv_heads, self.model.head_dim)
+        v = check.reals("values", values, len(k), self.model.kv_heads, self.model.head_dim)
+        if not len(k):
+            raise ValueError("keys must hold at least one token, got none")
+        self._last[layer] = len(k)
+        self._keys[layer].extend(k)
+        self._values[layer].extend(v)
+
+    @abstractmethod
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        """What `queries` (T, Hq, d) of the step last appended attend to; the policy's decision."""
+
+    @abstractmethod
+    def account(self, step: Step) -> Work:
+        """What one layer of `step` costs."""
+
+    def keys(self, layer: int) -> np.ndarray:
+        """All keys appended so far, float32 (N + T, Hkv, d)."""
+        return self._keys[layer].array
+
+    def values(self, layer: int) -> np.ndarray:
+        """All values appended so far, float32 (N + T, Hkv, d)."""
+        return self._values[layer].array
+
+    def past(self, layer: int) -> int:
+        """Tokens before the step last appended."""
+        return len(self._keys[layer].array) - self._last[layer]
+
+    def queries(self, layer: int, queries: np.ndarray, stage: str) -> np.ndarray:
+        """`queries` checked, float64 (T, Hkv, group, d): the query heads beside the KV head they use."""
+        check.choice("stage", stage, STAGES)
+        check.whole("layer", layer, 0, self.model.layers - 1)
+        m = self.model
+        q = check.reals("queries", queries, self._last[layer], m.q_heads, m.head_dim)
+        return q.reshape(len(q), m.kv_heads, m.group, m.head_dim)
+
+    def note(self, layer: int, stage: str, selection: Selection) -> Selection:
+        """Remember the share that was retrieved, for `account`; returns the selection."""
+        past = self.past(layer)
+        if past:
+            self._measured[stage].append(float(np.mean([len(t) for t in selection.tokens])) / past)
+        return selection
+
+    def ratio(self, step: Step) -> float:
+        """Share of the past that `step` retrieves: given, else the mean that `select` measured, else published."""
+        if step.ratio is not None:
+            return step.ratio
+        measured = self._measured[step.stage]
+        return float(np.mean(measured)) if measured else self.published_ratio[step.stage]
+
+    def work(self, step: Step, attended: float, extents: float) -> Work:
+        """`Work` of a policy that attends to `attended` past tokens in BF16; `replace` adds the prediction.
+
+        The tokens it retrieves are taken to be spread evenly over the past, so that those still resident save
+        their share of the fetch; `extents` is the number of contiguous reads for all of them in one sequence.
+        """
+        kv_bytes = step.model.kv_bytes * step.batch
+        return Work(
+            attended_tokens=attended,
+            attend_read_bytes=attended * kv_bytes,
+            append_bytes=step.new_tokens * kv_bytes,
+            processed_tokens=step.new_tokens,
+            fetch_bytes=attended * step.offloaded * kv_bytes,
+            fetch_extents=extents * step.offloaded * step.batch,
+        )
+
+
+class Rows:
+    """A float32 array (N, heads, dim) that grows at its end without copying what it holds each time."""
+
+    def __init__(self, heads: int, dim: int) -> None:
+        self._store = np.empty((64, heads, dim), np.float32)
+        self._length = 0
+
+    @property
+    def array(self) -> np.ndarray:
+        view = self._store[: self._length]
+        view.flags.writeable = False
+        return view
+
+    def extend(self, rows: np.ndarray) -> None:
+        end = self._length + len(rows)
+        if end > len(self._store):
+            store = np.empty((max(end, 2 * len(self._store)), *self._store.shape[1:]), np.float32)
+            store[: self._length] = self._store[: self._length]
+            self._store = store
+        self._store[self._length : end] = rows
+        self._length = end

@@ -1,0 +1,17 @@
+"""The whole cache in every step, offloaded to the host and streamed back, as FlexGen does (arXiv 2303.06865)."""
+
+import numpy as np
+
+from sw_model.policies.base import Policy, Selection, Step, Work
+
+
+class Full(Policy):
+    name = "full"
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        self.queries(layer, queries, stage)
+        everything = np.arange(self.past(layer))
+        return self.note(layer, stage, Selection((everything,) * self.model.kv_heads))
+
+    def account(self, step: Step) -> Work:
+        return self.work(step, attended=step.past_tokens, extents=1 if step.past_tokens else 0)

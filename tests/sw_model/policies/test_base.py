@@ -1,0 +1,101 @@
+"""Shapes, the records of a step, and finding a policy by name or in a file."""
+
+import numpy as np
+import pytest
+
+from sw_model.policies import LLAMA3_8B, POLICIES, Matmul, ModelShape, Step, Work, load
+from sw_model.policies.base import Rows
+
+TINY = ModelShape(layers=2, hidden=32, q_heads=4, kv_heads=2, head_dim=8)
+
+
+def test_cache_of_the_published_model():
+    """Llama-3 8B in BF16: 4 KiB a token and layer, 128 KiB a token."""
+    assert LLAMA3_8B.kv_bytes == 4096 and LLAMA3_8B.kv_bytes * LLAMA3_8B.layers == 131072
+    assert LLAMA3_8B.group == 4 and LLAMA3_8B.key_dim == 1024
+
+
+def test_derived_counts():
+    work = Work(0, 0, 0, 1, fetch_bytes=100, fetch_extents=4, matmuls=(Matmul(2, 3, 5), Matmul(1, 1, 1, 7)))
+    assert work.predict_flops == 74 and work.extent_bytes == 25
+    assert Work(0, 0, 0, 1).extent_bytes == 0
+    with pytest.raises(ValueError, match="schedule must be one of"):
+        Work(0, 0, 0, 1, schedule="later")
+
+
+def test_offloaded_share():
+    assert Step(10, 4000, "frame").offloaded == 0
+    assert Step(10, 40960, "frame").offloaded == 0.9
+    assert Step(10, 0, "frame").offloaded == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"new_tokens": 0}, "new_tokens must be at least 1, got 0"),
+        ({"past_tokens": -1}, "past_tokens must be at least 0, got -1"),
+        ({"stage": "audio"}, "stage must be one of frame, text, got 'audio'"),
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"ratio": 1.5}, "ratio must be finite and between 0 and 1, got 1.5"),
+        ({"resident_tokens": -5}, "resident_tokens must be at least 0, got -5"),
+    ],
+)
+def test_bad_steps_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Step(**{"new_tokens": 1, "past_tokens": 5, "stage": "frame", **arguments})
+
+
+def test_bad_shape_is_named():
+    with pytest.raises(ValueError, match="q_heads must be a multiple of kv_heads = 3, got 4"):
+        ModelShape(1, 8, 4, 3, 8)
+
+
+def test_rows_grow_and_cannot_be_written(rng):
+    rows, parts = Rows(2, 3), []
+    for length in (1, 63, 1, 200, 5):
+        parts.append(rng.standard_normal((length, 2, 3)).astype(np.float32))
+        rows.extend(parts[-1])
+        assert (rows.array == np.concatenate(parts)).all()
+    with pytest.raises(ValueError, match="read-only"):
+        rows.array[0] = 0
+
+
+def test_full_attends_to_everything_and_streams_what_is_offloaded(rng):
+    policy = load("full")(TINY)
+    for _ in range(3):
+        policy.append(1, rng.standard_normal((5, 2, 8)), rng.standard_normal((5, 2, 8)))
+        got = policy.select(1, rng.standard_normal((5, 4, 8)), "frame")
+    assert [t.tolist() for t in got.tokens] == [list(range(10))] * 2
+    work = policy.account(Step(10, 40960, "frame", batch=4))
+    assert work.fetch_bytes == 4 * 36864 * 4096 and work.attended_tokens == 40960
+    assert work.attend_read_bytes == 4 * 40960 * 4096 and work.append_bytes == 4 * 10 * 4096
+
+
+def test_bad_tensors_are_named(rng):
+    policy = load("full")(TINY)
+    good = rng.standard_normal((3, 2, 8))
+    for keys, values, message in (
+        (good[:, :1], good, r"keys must have shape \(any, 2, 8\), got \(3, 1, 8\)"),
+        (good, good[:2], r"values must have shape \(3, 2, 8\), got \(2, 2, 8\)"),
+        (np.full((3, 2, 8), np.nan), good, "keys must be finite, got nan"),
+        (good[:0], good[:0], "keys must hold at least one token, got none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.append(0, keys, values)
+    with pytest.raises(ValueError, match="layer must be between 0 and 1, got 2"):
+        policy.append(2, good, good)
+    policy.append(0, good, good)
+    with pytest.raises(ValueError, match=r"queries must have shape \(3, 4, 8\)"):
+        policy.select(0, rng.standard_normal((2, 4, 8)), "frame")
+
+
+def test_unknown_policies_and_bad_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match=f"policy must be one of {', '.join(POLICIES)} or a .py file, got 'magic'"):
+        load("magic")
+    with pytest.raises(ValueError, match="policy file must exist"):
+        load(str(tmp_path / "absent.py"))
+    for text, message in (("1 / 0", "must run, got ZeroDivisionError"), ("x = 1", "subclass of Policy, got 0")):
+        file = tmp_path / "mine.py"
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load(str(file))
