@@ -157,8 +157,7 @@ class FrontEnd:
         size = self.config.picture_size
         if pictures.dtype != np.uint8 or pictures.shape[1:] != (size, size, 3) or not len(pictures):
             raise ValueError(
-                f"pictures must be uint8 of shape (1 or more, {size}, {size}, 3), "
-                f"got {pictures.dtype} {pictures.shape}"
+                f"pictures must be uint8 of shape (1 or more, {size}, {size}, 3), got {pictures.dtype} {pictures.shape}"
             )
         tokens = (self._see(pictures) - self._mean) / self._deviation
         return self._decode("frame", tokens)
@@ -168,9 +167,7 @@ class FrontEnd:
         ids = check.wholes("token_ids", token_ids, None, low=0)
         if not len(ids):
             raise ValueError("token_ids must not be empty")
-        rows = [
-            np.random.default_rng([self.config.seed, int(i)]).standard_normal(self.config.hidden) for i in ids
-        ]
+        rows = [np.random.default_rng([self.config.seed, int(i)]).standard_normal(self.config.hidden) for i in ids]
         return self._decode("text", np.array([rows], np.float32))[0]
 
     def _calibrate(self) -> tuple[np.ndarray, np.ndarray]:
@@ -195,9 +192,7 @@ class FrontEnd:
         x = np.concatenate([np.broadcast_to(self._class, (n, 1, width)), x], axis=1)
         heads, tokens = width // VISION_HEAD_DIM, side * side + 1
         for qkv, out, up, down in self._vision:
-            q, k, v = (
-                (_layer_norm(x) @ qkv).reshape(n, tokens, 3, heads, VISION_HEAD_DIM).transpose(2, 0, 3, 1, 4)
-            )
+            q, k, v = (_layer_norm(x) @ qkv).reshape(n, tokens, 3, heads, VISION_HEAD_DIM).transpose(2, 0, 3, 1, 4)
             weights = _softmax(q @ k.swapaxes(2, 3) / np.float32(np.sqrt(VISION_HEAD_DIM)))
             x = x + (weights @ v).transpose(0, 2, 1, 3).reshape(n, tokens, width) @ out
             x = x + _gelu(_layer_norm(x) @ up) @ down
@@ -216,9 +211,7 @@ class FrontEnd:
         positions = self._position + np.arange(tokens)
         self._position += tokens
         shapes = (steps, each, geometry.q_heads, d), (steps, each, geometry.kv_heads, d)
-        q_all, k_all, v_all = (
-            np.empty((geometry.layers, *shape), BF16) for shape in (shapes[0], shapes[1], shapes[1])
-        )
+        q_all, k_all, v_all = (np.empty((geometry.layers, *shape), BF16) for shape in (shapes[0], shapes[1], shapes[1]))
         for layer, weights in enumerate(self._decoder):
             h = _rms_norm(x)
             where = positions[:, None]
@@ -246,9 +239,7 @@ class FrontEnd:
         grouped = q.reshape(tokens, kv_heads, -1, d).transpose(1, 2, 0, 3).reshape(kv_heads, -1, d)
         scores = grouped @ all_k.transpose(0, 2, 1) / np.float32(np.sqrt(d))
         scores = scores.reshape(kv_heads, -1, tokens, span)
-        back = np.arange(span - tokens, span)[:, None] - np.arange(
-            span
-        )  # how far each key lies behind a query
+        back = np.arange(span - tokens, span)[:, None] - np.arange(span)  # how far each key lies behind a query
         reach = self.config.window_tokens
         scores += np.where((back >= 0) & (back < reach), np.float32(0), np.float32(-np.inf))
         mixed = _softmax(scores).reshape(kv_heads, -1, span) @ all_v

@@ -76,17 +76,13 @@ def test_attention_against_a_plain_loop(rng):
     """One layer's grouped-query attention beside loops over heads and keys in float64."""
     front_end = keys.FrontEnd(SMALL)
     q, k, v = (rng.standard_normal((50, heads, 32)).astype(np.float32) for heads in (4, 2, 2))
-    got = np.concatenate(
-        [front_end._attend(0, q[a:b], k[a:b], v[a:b]) for a, b in ((0, 10), (10, 45), (45, 50))]
-    )
+    got = np.concatenate([front_end._attend(0, q[a:b], k[a:b], v[a:b]) for a, b in ((0, 10), (10, 45), (45, 50))])
     for t in range(50):
         for head in range(4):
             seen = range(max(0, t - 39), t + 1)
             logits = np.array([q[t, head].astype(float) @ k[j, head // 2] for j in seen]) / np.sqrt(32)
             weight = np.exp(logits - logits.max())
-            want = sum(
-                w * v[j, head // 2].astype(float) for w, j in zip(weight / weight.sum(), seen, strict=True)
-            )
+            want = sum(w * v[j, head // 2].astype(float) for w, j in zip(weight / weight.sum(), seen, strict=True))
             assert np.allclose(got[t, 32 * head : 32 * head + 32], want, atol=1e-5)
 
 
@@ -108,9 +104,7 @@ def test_keys_follow_the_picture():
     moved[1, :32, :32] = 255 - moved[1, :32, :32]  # the first cell, token 1
 
     def similarity(frames):
-        first, second = (
-            s.k[0].astype(np.float32).reshape(10, -1) for s in keys.FrontEnd(config).frames(frames)
-        )
+        first, second = (s.k[0].astype(np.float32).reshape(10, -1) for s in keys.FrontEnd(config).frames(frames))
         norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
         return (first * second).sum(1) / norms
 
