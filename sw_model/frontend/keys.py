@@ -23,7 +23,7 @@ import numpy as np
 
 from golden import check, rope
 from sw_model.frontend import clip, video
-from sw_model.frontend.stream import BF16, Geometry, Step, slow_pair_gains
+from sw_model.frontend.stream import BF16, Chunk, Geometry, slow_pair_gains
 
 KEY_NORM = 12.0  # per head, the order found in trained models of this size
 CALIBRATION_PICTURES = 32
@@ -149,8 +149,8 @@ class FrontEnd:
             "normalisation": f"visual tokens standardised on {CALIBRATION_PICTURES} synthetic pictures",
         }
 
-    def frames(self, pictures: np.ndarray) -> list[Step]:
-        """The steps of consecutive pictures, `uint8 (n, picture_size, picture_size, 3)`.
+    def frames(self, pictures: np.ndarray) -> list[Chunk]:
+        """The chunks of consecutive pictures, `uint8 (n, picture_size, picture_size, 3)`.
 
         Several at once give the same as one by one, but cost less (the weights are read once).
         """
@@ -162,8 +162,8 @@ class FrontEnd:
         tokens = (self._see(pictures) - self._mean) / self._deviation
         return self._decode("frame", tokens)
 
-    def text(self, token_ids: Sequence[int]) -> Step:
-        """The step of some text tokens, whose embeddings are drawn from seed and token id."""
+    def text(self, token_ids: Sequence[int]) -> Chunk:
+        """The chunk of some text tokens, whose embeddings are drawn from seed and token id."""
         ids = check.wholes("token_ids", token_ids, None, low=0)
         if not len(ids):
             raise ValueError("token_ids must not be empty")
@@ -202,15 +202,15 @@ class FrontEnd:
         inner, outer = self._projector
         return _gelu(_layer_norm(pooled) @ inner) @ outer
 
-    def _decode(self, stage: str, embeddings: np.ndarray) -> list[Step]:
-        """Decoder layers over embeddings float32 (steps, tokens, hidden); one `Step` for each."""
+    def _decode(self, stage: str, embeddings: np.ndarray) -> list[Chunk]:
+        """Decoder layers over embeddings float32 (chunks, tokens, hidden); one `Chunk` for each."""
         geometry = self.config.geometry
-        steps, each, width = embeddings.shape
-        tokens, d = steps * each, geometry.head_dim
+        chunks, each, width = embeddings.shape
+        tokens, d = chunks * each, geometry.head_dim
         x = embeddings.reshape(tokens, width)
         positions = self._position + np.arange(tokens)
         self._position += tokens
-        shapes = (steps, each, geometry.q_heads, d), (steps, each, geometry.kv_heads, d)
+        shapes = (chunks, each, geometry.q_heads, d), (chunks, each, geometry.kv_heads, d)
         q_all, k_all, v_all = (np.empty((geometry.layers, *shape), BF16) for shape in (shapes[0], shapes[1], shapes[1]))
         for layer, weights in enumerate(self._decoder):
             h = _rms_norm(x)
@@ -226,8 +226,8 @@ class FrontEnd:
                 k.reshape(shapes[1]),
                 v.reshape(shapes[1]),
             )
-        places = positions.reshape(steps, each)
-        return [Step(stage, places[i], q_all[:, i], k_all[:, i], v_all[:, i]) for i in range(steps)]
+        places = positions.reshape(chunks, each)
+        return [Chunk(stage, places[i], q_all[:, i], k_all[:, i], v_all[:, i]) for i in range(chunks)]
 
     def _attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Causal grouped-query attention over the window and the new tokens; moves the window on."""
@@ -247,14 +247,14 @@ class FrontEnd:
         return mixed.reshape(kv_heads, -1, tokens, d).transpose(2, 0, 1, 3).reshape(tokens, q_heads * d)
 
 
-def video_steps(
+def video_chunks(
     path: Path | str,
     front_end: FrontEnd,
     *,
     fps: float | Fraction | None = None,
     max_frames: int | None = None,
-) -> Iterator[tuple[video.Frame, Step]]:
-    """Every sampled frame of a video with its step, as the video is decoded.
+) -> Iterator[tuple[video.Frame, Chunk]]:
+    """Every sampled frame of a video with its chunk, as the video is decoded.
 
     `fps` None takes every frame; `max_frames` stops early, before the video's end is checked. Raises
     `VideoError` as `video.decode` does.
@@ -262,10 +262,10 @@ def video_steps(
     if max_frames is not None:
         check.whole("max_frames", max_frames, 1)
     frames = islice(video.sample(video.decode(path), fps), max_frames)
-    return _video_steps(frames, front_end)
+    return _video_chunks(frames, front_end)
 
 
-def _video_steps(frames: Iterator[video.Frame], front_end: FrontEnd) -> Iterator[tuple[video.Frame, Step]]:
+def _video_chunks(frames: Iterator[video.Frame], front_end: FrontEnd) -> Iterator[tuple[video.Frame, Chunk]]:
     size = front_end.config.picture_size
     while batch := list(islice(frames, BATCH_FRAMES)):
         yield from zip(batch, front_end.frames(np.stack([f.rgb(size, size) for f in batch])), strict=True)

@@ -1,7 +1,7 @@
-"""What every source of keys yields: one `Step` per frame or text turn, with Q, K and V of all layers.
+"""What every source of keys yields: one `Chunk` per frame or text turn, with Q, K and V of all layers.
 
 Video, generator and trace all speak this form, so that clustering, statistics and the trace writer take any
-of them. A stream is an iterator of steps beside one `Geometry`; nobody needs more than one step in memory.
+of them. A stream is an iterator of chunks beside one `Geometry`; nobody needs more than one in memory.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Step:
-    """The new tokens of one step: Q (L, T, Hq, d), K and V (L, T, Hkv, d) in bfloat16, Q and K after RoPE.
+class Chunk:
+    """The new tokens of a frame or text turn: Q (L, T, Hq, d), K and V (L, T, Hkv, d), bfloat16, after RoPE.
 
     stage      "frame" or "text"
-    positions  int64 (T,): RoPE positions of the tokens, which ascend from step to step
+    positions  int64 (T,): RoPE positions of the tokens, which ascend from chunk to chunk
     """
 
     stage: str

@@ -31,13 +31,13 @@ def close(a, b):
 
 
 def test_default_shapes_and_positions():
-    steps = keys.FrontEnd().frames(pictures_of(keys.FrontEndConfig(), 2))
-    assert [s.stage for s in steps] == ["frame", "frame"]
-    assert np.concatenate([s.positions for s in steps]).tolist() == list(range(20))
-    assert steps[0].q.shape == (4, 10, 32, 128)
-    assert steps[0].k.shape == steps[0].v.shape == (4, 10, 8, 128)
-    assert steps[0].k.dtype == BF16
-    norms = np.linalg.norm(steps[0].k.astype(np.float32), axis=-1)
+    chunks = keys.FrontEnd().frames(pictures_of(keys.FrontEndConfig(), 2))
+    assert [s.stage for s in chunks] == ["frame", "frame"]
+    assert np.concatenate([s.positions for s in chunks]).tolist() == list(range(20))
+    assert chunks[0].q.shape == (4, 10, 32, 128)
+    assert chunks[0].k.shape == chunks[0].v.shape == (4, 10, 8, 128)
+    assert chunks[0].k.dtype == BF16
+    norms = np.linalg.norm(chunks[0].k.astype(np.float32), axis=-1)
     assert 9 < norms.mean() < 15
 
 
@@ -54,11 +54,11 @@ def test_together_equals_one_by_one():
     frames = pictures_of(SMALL, 14)
     together = keys.FrontEnd(SMALL).frames(frames)
     single = keys.FrontEnd(SMALL)
-    for step, picture in zip(together, frames, strict=True):
+    for chunk, picture in zip(together, frames, strict=True):
         (alone,) = single.frames(picture[None])
-        assert np.array_equal(alone.positions, step.positions)
+        assert np.array_equal(alone.positions, chunk.positions)
         for name in ("q", "k", "v"):
-            close(getattr(alone, name), getattr(step, name))
+            close(getattr(alone, name), getattr(chunk, name))
 
 
 def test_the_past_does_not_see_the_future_and_the_window_ends():
@@ -89,10 +89,10 @@ def test_attention_against_a_plain_loop(rng):
 def test_rope_is_applied_at_the_running_position():
     """Still picture: undoing the rotation at the stated positions makes layer-0 keys of all frames equal."""
     frames = np.repeat(pictures_of(SMALL, 1), 6, axis=0)
-    steps = keys.FrontEnd(SMALL).frames(frames)
-    undone = [rope.rotate(s.k[0].astype(np.float32), -s.positions[:, None]) for s in steps]
+    chunks = keys.FrontEnd(SMALL).frames(frames)
+    undone = [rope.rotate(s.k[0].astype(np.float32), -s.positions[:, None]) for s in chunks]
     assert np.abs(np.array(undone) - undone[0]).max() < 0.05
-    assert np.abs(steps[5].k[0].astype(np.float32) - steps[0].k[0].astype(np.float32)).max() > 0.2
+    assert np.abs(chunks[5].k[0].astype(np.float32) - chunks[0].k[0].astype(np.float32)).max() > 0.2
 
 
 def test_keys_follow_the_picture():
@@ -127,14 +127,14 @@ def test_text_tokens_depend_on_their_ids():
         front_end.text([])
 
 
-def test_video_steps_stream(small_video):
+def test_video_chunks_stream(small_video):
     front_end = keys.FrontEnd(SMALL)
-    pairs = list(islice(keys.video_steps(small_video, front_end, fps=5), 3))
+    pairs = list(islice(keys.video_chunks(small_video, front_end, fps=5), 3))
     assert [frame.index for frame, _ in pairs] == [0, 2, 4]
-    whole = list(keys.video_steps(small_video, keys.FrontEnd(SMALL)))
+    whole = list(keys.video_chunks(small_video, keys.FrontEnd(SMALL)))
     assert [frame.index for frame, _ in whole] == list(range(48))
     assert whole[-1][1].positions[-1] == 479
-    assert len(list(keys.video_steps(small_video, keys.FrontEnd(SMALL), max_frames=11))) == 11
+    assert len(list(keys.video_chunks(small_video, keys.FrontEnd(SMALL), max_frames=11))) == 11
 
 
 def test_metadata_says_where_the_weights_come_from():
@@ -158,6 +158,6 @@ def test_bad_arguments(small_video, tmp_path):
     with pytest.raises(ValueError, match="grid must be at least 1, got 0"):
         keys.FrontEndConfig(grid=0)
     with pytest.raises(ValueError, match="max_frames must be at least 1, got 0"):
-        keys.video_steps(small_video, front_end, max_frames=0)
+        keys.video_chunks(small_video, front_end, max_frames=0)
     with pytest.raises(video.VideoError, match="no such file"):
-        keys.video_steps(tmp_path / "none.mp4", front_end)
+        keys.video_chunks(tmp_path / "none.mp4", front_end)

@@ -1,9 +1,9 @@
-"""The form every source of keys yields: shapes and types are checked where a step is made."""
+"""The form every source of keys yields: shapes and types are checked where a chunk is made."""
 
 import numpy as np
 import pytest
 
-from sw_model.frontend.stream import BF16, Geometry, Step, slow_pair_gains
+from sw_model.frontend.stream import BF16, Chunk, Geometry, slow_pair_gains
 
 
 @pytest.mark.parametrize(
@@ -20,22 +20,22 @@ def test_geometry_rejects(change, message):
         Geometry(**{"layers": 2, **change})
 
 
-def test_step_rejects_what_does_not_fit():
+def test_chunk_rejects_what_does_not_fit():
     q, k = np.zeros((2, 3, 4, 8), BF16), np.zeros((2, 3, 2, 8), BF16)
     where = np.arange(3)
-    assert Step("frame", where, q, k, k).tokens == 3
+    assert Chunk("frame", where, q, k, k).tokens == 3
     with pytest.raises(ValueError, match="stage must be one of frame, text, got 'audio'"):
-        Step("audio", where, q, k, k)
+        Chunk("audio", where, q, k, k)
     with pytest.raises(TypeError, match="k must be bfloat16, got float32"):
-        Step("frame", where, q, k.astype(np.float32), k)
+        Chunk("frame", where, q, k.astype(np.float32), k)
     with pytest.raises(ValueError, match=r"q must have shape \(layers, 2, heads, d\), got \(2, 3, 4, 8\)"):
-        Step("frame", np.arange(2), q, k, k)
+        Chunk("frame", np.arange(2), q, k, k)
     with pytest.raises(ValueError, match="k and v must have equal shapes"):
-        Step("frame", where, q, k, k[..., :4])
+        Chunk("frame", where, q, k, k[..., :4])
     with pytest.raises(ValueError, match="does not fit k of shape"):
-        Step("frame", where, q[:1], k, k)
+        Chunk("frame", where, q[:1], k, k)
     with pytest.raises(ValueError, match="positions must be at least 0, got -1"):
-        Step("frame", where - 1, q, k, k)
+        Chunk("frame", where - 1, q, k, k)
 
 
 def test_gains_rise_from_fast_to_slow_pairs():
