@@ -5,12 +5,13 @@ It runs inside the simulator; `sim.run.simulate` writes its job and reads its re
 
 import json
 import os
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import cocotb
 import numpy as np
-from cocotb.triggers import ClockCycles, Combine, with_timeout
+from cocotb.triggers import ClockCycles, gather, with_timeout
 
 from sim.streams import PERIOD_NS, Sink, Source, reset, start_clock
 
@@ -28,12 +29,22 @@ async def streams(dut: Any) -> None:
     start_clock(dut)
     for name, value in job["config"].items():
         getattr(dut, name).value = value
-    sources = {n: Source(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in stimulus.files}
-    sinks = {n: Sink(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in job["outputs"]}
     await reset(dut)
-    tasks = [cocotb.start_soon(source.send(_integers(stimulus[n]))) for n, source in sources.items()]
-    tasks += [cocotb.start_soon(sink.receive(job["outputs"][n])) for n, sink in sinks.items()]
-    await with_timeout(Combine(*tasks), job["timeout_cycles"] * PERIOD_NS, "ns")
+
+    def begin() -> tuple[dict[str, Source], dict[str, Sink], list[Coroutine[Any, Any, None]]]:
+        sources = {n: Source(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in stimulus.files}
+        sinks = {n: Sink(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in job["outputs"]}
+        work = [source.send(_integers(stimulus[n])) for n, source in sources.items()]
+        return sources, sinks, work + [sink.receive(job["outputs"][n]) for n, sink in sinks.items()]
+
+    if job["reset_after"]:
+        tasks = [cocotb.start_soon(part) for part in begin()[2]]
+        await ClockCycles(dut.clk, job["reset_after"])
+        for task in tasks:
+            task.cancel()
+        await reset(dut)
+    sources, sinks, work = begin()
+    await with_timeout(gather(*work), job["timeout_cycles"] * PERIOD_NS, "ns")
     await ClockCycles(dut.clk, job["drain_cycles"])
     record: dict[str, Any] = {}
     for name, sink in sinks.items():

@@ -51,6 +51,7 @@ def simulate(
     coverage: bool = False,
     timeout_cycles: int = 10_000_000,
     drain_cycles: int = 8,
+    reset_after: int = 0,
 ) -> Record:
     """Run `component` in a simulator: send `inputs`, take exactly `outputs[stream]` beats from each output stream.
 
@@ -58,9 +59,11 @@ def simulate(
     ----------
     inputs : for every input stream, its payload columns as `sim.payload.pack` takes them
     outputs : number of beats expected from every output stream; one more is an error
-    config : values of the `cfg_*` ports, constant through the run
+    config : values of the `cfg_*` ports, constant through the run; 0 where not given
     stall : probability that a cycle pauses a stream, for all streams or by stream
     seed : of the random pauses
+    timeout_cycles, drain_cycles : longest run; cycles after the last beat in which none may follow
+    reset_after : when not 0, everything runs that many cycles first, is reset in mid-flight and starts over
 
     Raises
     ------
@@ -74,15 +77,22 @@ def simulate(
         if set(given) != ports:
             raise ValueError(f"streams given {sorted(given)}: must be {sorted(ports)}")
     shapes = {key: getattr(component, key).payload.shape() for key in streams}
+    settings = dict(config or {})
+    if unknown := settings.keys() - members.keys():
+        raise ValueError(f"config names {sorted(unknown)}, which {name} has not")
     made = build(component, name, simulator=simulator, waves=waves, coverage=coverage)
     job: dict[str, Any] = {
-        "config": dict(config or {}),
+        "config": {
+            **dict.fromkeys((k for k, m in members.items() if m.is_port and m.flow is wiring.In), 0),
+            **settings,
+        },
         "outputs": dict(outputs),
         "status": [k for k, m in members.items() if m.is_port and m.flow is wiring.Out],
         "stall": dict(stall) if isinstance(stall, Mapping) else dict.fromkeys(streams, stall),
         "seed": seed,
         "timeout_cycles": timeout_cycles,
         "drain_cycles": drain_cycles,
+        "reset_after": reset_after,
     }
     folder = run_folder(name)
     try:

@@ -42,7 +42,7 @@ class HCU(wiring.Component):
 
     The table on chip is a ring of the last `clusters` clusters. When it is full (that many clusters inside the
     window, or no cluster number left), a token that matches nothing joins its nearest candidate all the same, or the
-    newest cluster when every count is saturated; the beat carries `overflow`, and `stat_overflow` stays set.
+    newest cluster when there is no candidate; the beat carries `overflow`, and `stat_overflow` stays set.
 
     Every output beat is also the update of the cluster table in memory: `opened` says append `{hash, count, token}`,
     else entry `cluster` now has `count` tokens, `token` the last.
@@ -206,6 +206,7 @@ class HCU(wiring.Component):
         # table state: candidates are clusters first .. end - 1
         first, end = Signal(id_bits), Signal(id_bits)
         head_born = Signal(born_bits)  # first token of cluster `first`
+        newest_count = Signal(self.count_bits)  # tokens of cluster `end - 1`
         next_token = Signal(self.token_bits)
 
         # scan state: one row and slice per cycle
@@ -275,7 +276,8 @@ class HCU(wiring.Component):
         with m.Elif(best.valid):
             m.d.comb += [target.eq(best.cluster), new_count.eq(best.count + 1)]
         with m.Else():
-            m.d.comb += [target.eq(end - 1), new_count.eq(self.cfg_count_max)]
+            saturated = newest_count == self.cfg_count_max
+            m.d.comb += [target.eq(end - 1), new_count.eq(Mux(saturated, newest_count, newest_count + 1))]
         done = Signal()
         m.d.comb += done.eq(decide & ~stalled)
 
@@ -339,6 +341,10 @@ class HCU(wiring.Component):
         m.d.sync += first.eq(first_after)
         with m.If(appended):
             m.d.sync += end.eq(end + 1)
+        with m.If(load):
+            m.d.sync += newest_count.eq(command.count)
+        with m.Elif(done & (opened | (target == end - 1))):
+            m.d.sync += newest_count.eq(new_count)
         with m.If(appended & (first_after == end)):
             m.d.sync += head_born.eq(born[:born_bits])
         with m.Elif(aged):

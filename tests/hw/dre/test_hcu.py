@@ -1,0 +1,215 @@
+"""The HCU's Verilog against the golden cluster table, bit for bit, and against its own cycle formula."""
+
+import numpy as np
+import pytest
+
+from golden.clustering import ClusterRule, ClusterTable
+from hw.config import PRESETS, Config
+from hw.dre.hcu import HCU, Op
+from hw.emit import to_rtlil
+from sim.build import has_simulator
+from sim.run import simulate
+
+ports = ("threshold", "inclusive", "first_match", "window", "count_max")
+
+
+def codes(rng, n, bits, centers=None, flip=0.08):
+    """Hash codes scattered around centres that change slowly, as keys of a video do."""
+    centers = centers or max(2, n // 25)
+    base = rng.integers(0, 2**bits, centers)
+    drift = np.clip(np.arange(n) * centers // n + rng.integers(-3, 4, n), 0, centers - 1)
+    noise = ((rng.random((n, bits)) < flip) * (1 << np.arange(bits))).sum(1)
+    return (base[drift] ^ noise).astype(np.uint32)
+
+
+def tokens(stream, step=10):
+    n = len(stream)
+    return {"op": np.full(n, Op.TOKEN.value), "hash": stream, "last": np.arange(n) % step == step - 1}
+
+
+def run(unit, beats, count, *, threshold=7, inclusive=0, first_match=0, window=0, count_max=65535, **options):
+    settings = zip(ports, (threshold, inclusive, first_match, window, count_max), strict=True)
+    config = {f"cfg_{name}": int(value) for name, value in settings}
+    return simulate(unit, "hcu", {"i": beats}, {"o": count}, config=config, **options)
+
+
+def rule(unit, *, threshold=7, inclusive=0, first_match=0, window=0, count_max=65535):
+    return ClusterRule(
+        th_hd=threshold,
+        hd_compare="le" if inclusive else "lt",
+        assign_rule="first" if first_match else "nearest",
+        candidates="recent" if window else "all",
+        recent_capacity_tokens=window or 1,
+        tc_max=count_max,
+        max_candidates=unit.clusters,
+        max_clusters=1 << unit.cluster_bits,
+    )
+
+
+def assert_equal(record, table, stream, start=0):
+    """Every output beat equals the golden assignment; returns that assignment."""
+    want, got = table.assign(stream), record.outputs["o"]
+    assert got["token"].tolist() == list(range(start, start + len(stream)))
+    assert got["hash"].tolist() == stream.tolist()
+    for name in ("cluster", "opened", "count", "distance", "overflow"):
+        assert got[name].tolist() == getattr(want, name).astype(int).tolist(), name
+    return want
+
+
+def expected_cycles(unit, want, table):
+    """The docstring's formula, token by token, from the golden run."""
+    end = len(table) - np.cumsum(want.opened[::-1])[::-1]
+    return [unit.token_cycles(int(e - c), int(e)) for e, c in zip(end, want.compared, strict=True)]
+
+
+CASES = {
+    "default": ("small", {}),
+    "le": ("tiny", {"inclusive": 1, "threshold": 3}),
+    "first match": ("tiny", {"first_match": 1, "threshold": 5}),
+    "window": ("tiny", {"window": 20, "threshold": 4}),
+    "window of one": ("tiny", {"window": 1}),
+    "saturated counts": ("tiny", {"count_max": 3, "threshold": 6, "window": 30}),
+    "full table": ("tiny", {"threshold": 2}),
+    "full table, first match": ("tiny", {"threshold": 3, "first_match": 1}),
+    "full table, all saturated": ("tiny", {"threshold": 0, "count_max": 2}),
+    "full table in a window": ("tiny", {"threshold": 1, "window": 24}),
+    "largest window": ("small", {"window": 1024}),
+}
+SHAPES = {  # accumulators and lanes: the result never depends on them
+    "one slice": {"hcu_lanes": 16},
+    "uneven slices": {"hcu_lanes": 7},
+    "bit serial": {"hcu_lanes": 1},
+    "two accumulators": {"hcu_accumulators": 2},
+    "eight accumulators, one slice": {"hcu_accumulators": 8, "hcu_lanes": 16},
+}
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.6], ids=["streaming", "stalled"])
+@pytest.mark.parametrize("name", CASES)
+def test_matches_golden(name, stall, rng, seed):
+    preset, settings = CASES[name]
+    unit = HCU.from_config(Config.preset(preset))
+    stream = codes(rng, 400 if preset == "tiny" else 1500, unit.hash_bits)
+    table = ClusterTable(rule(unit, **settings))
+    record = run(unit, tokens(stream), len(stream), stall=stall, seed=seed, **settings)
+    want = assert_equal(record, table, stream)
+    assert record.outputs["o"]["last"].tolist() == tokens(stream)["last"].tolist()
+    assert record.status["stat_tokens"] == len(stream)
+    assert record.status["stat_opened"] == want.opened.sum()
+    assert record.status["stat_compared"] == want.compared.sum()
+    assert record.status["stat_overflow"] == table.overflowed
+    assert table.overflowed or "full" not in name
+    assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_any_shape_gives_the_same_result(name, rng, seed):
+    unit = HCU.from_config(Config.preset("tiny").replace(**SHAPES[name]))
+    stream = codes(rng, 300, unit.hash_bits)
+    settings = {"window": 30, "threshold": 4, "count_max": 12}
+    table = ClusterTable(rule(unit, **settings))
+    record = run(unit, tokens(stream), len(stream), stall=0.3, seed=seed, **settings)
+    want = assert_equal(record, table, stream)
+    assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
+
+
+def test_full_throughput(rng):
+    """With nobody stalling, results are exactly as far apart as the formula says."""
+    unit = HCU.from_config(Config.preset("small"))
+    stream = codes(rng, 600, unit.hash_bits)
+    table = ClusterTable(rule(unit, window=300))
+    record = run(unit, tokens(stream), len(stream), window=300)
+    want = assert_equal(record, table, stream)
+    assert np.diff(record.cycles["o"]).tolist() == expected_cycles(unit, want, table)[1:]
+    assert record.status["stat_blocked"] == 0
+
+
+def test_switching_tables(rng):
+    """BEGIN and LOAD bring back a table that was left: the rest of its stream gives the same result."""
+    unit = HCU.from_config(Config.preset("tiny"))
+    settings = {"window": 40, "threshold": 4}
+    stream = codes(rng, 260, unit.hash_bits)
+    table = ClusterTable(rule(unit, **settings))
+    table.assign(stream[:150])
+    first, size = table.first_candidate, len(table)
+    beats = {
+        "op": [Op.TOKEN.value] * 30 + [Op.BEGIN.value] + [Op.LOAD.value] * (size - first) + [Op.TOKEN.value] * 110,
+        "hash": np.concatenate([stream[:30], [0], table.codes[first:], stream[150:]]),
+        "count": np.concatenate([np.zeros(31, int), table.counts[first:], np.zeros(110, int)]),
+        "index": np.concatenate([np.zeros(30, int), [150], table.born[first:], np.zeros(110, int)]),
+        "cluster": np.concatenate([np.zeros(30, int), [first], np.zeros(size - first + 110, int)]),
+    }
+    record = run(unit, {k: np.asarray(v) for k, v in beats.items()}, 140, stall=0.3, **settings)
+    record.outputs["o"] = {k: v[30:] for k, v in record.outputs["o"].items()}
+    assert_equal(record, table, stream[150:], start=150)
+    assert record.status["stat_fault"] == 0
+
+
+def test_loading_too_much_is_a_fault():
+    unit = HCU.from_config(Config.preset("tiny"))
+    n = unit.clusters + 2
+    beats = {"op": np.full(n + 1, Op.LOAD.value), "count": np.ones(n + 1, int), "hash": np.arange(n + 1)}
+    beats["op"][-1] = Op.TOKEN.value
+    record = run(unit, beats, 1, threshold=1)
+    assert record.status["stat_fault"] == 1
+    assert record.outputs["o"]["overflow"].tolist() == [1]
+
+
+def test_cluster_numbers_run_out(rng):
+    """Beyond the last cluster number a token joins the nearest candidate and says so."""
+    unit = HCU.from_config(Config.preset("tiny").replace(cluster_bits=5))
+    settings = {"window": 12, "threshold": 2}
+    stream = codes(rng, 300, unit.hash_bits, centers=60, flip=0.2)
+    table = ClusterTable(rule(unit, **settings))
+    record = run(unit, tokens(stream), len(stream), stall=0.2, **settings)
+    assert_equal(record, table, stream)
+    assert len(table) == 32 and record.status["stat_overflow"] == 1
+
+
+@pytest.mark.parametrize("cycles", [1, 2, 37, 500])
+def test_reset_in_mid_flight(cycles, rng, seed):
+    """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
+    unit = HCU.from_config(Config.preset("tiny"))
+    stream = codes(rng, 150, unit.hash_bits)
+    settings = {"window": 40, "threshold": 4}
+    record = run(unit, tokens(stream), len(stream), stall=0.3, seed=seed, reset_after=cycles, **settings)
+    want = assert_equal(record, ClusterTable(rule(unit, **settings)), stream)
+    assert record.status["stat_compared"] == want.compared.sum()
+
+
+@pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
+def test_icarus_agrees(rng, seed):
+    unit = HCU.from_config(Config.preset("tiny"))
+    stream = codes(rng, 120, unit.hash_bits)
+    record = run(unit, tokens(stream), len(stream), stall=0.4, seed=seed, threshold=3, window=40, simulator="icarus")
+    assert_equal(record, ClusterTable(rule(unit, threshold=3, window=40)), stream)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_paper_preset_over_ten_thousand_tokens(index, rng, seed):
+    """Three streams of 3,500 tokens through the full size unit under back-pressure on both sides."""
+    unit = HCU.from_config(Config.preset("paper"))
+    stream = codes(rng, 3500, 32)
+    table = ClusterTable(rule(unit, window=4096))
+    record = run(unit, tokens(stream), len(stream), stall=0.5, seed=seed, window=4096)
+    want = assert_equal(record, table, stream)
+    assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset):
+    assert "module \\hcu" in to_rtlil(HCU.from_config(Config.preset(preset)), "hcu")
+
+
+GOOD = {"hash_bits": 16, "lanes": 8, "accumulators": 1, "clusters": 16, "tokens": 8, "window": 64}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"lanes": 0}, {"lanes": 17}, {"accumulators": 3}, {"clusters": 12}, {"clusters": 1}, {"tokens": 0}, {"window": 0}],
+    ids=str,
+)
+def test_rejects_bad_parameters(change):
+    name, value = next(iter(change.items()))
+    with pytest.raises(ValueError, match=f"{name} = {value}"):
+        HCU(**{**GOOD, **change})
