@@ -1,0 +1,363 @@
+"""CodecSight: what the codec already knows decides which patches are encoded and which tokens recomputed.
+
+Three parts, in the order of a stream: motion masks from the decoder's motion vectors (Eq. 3 and 4), window
+plans that say what a sliding window reuses, and selective refresh of the reused keys and values (Eq. 5).
+Masks are decided in integers; the refresh is float64 on `golden.transformer`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from golden import check
+from golden.transformer import Cache, Decoder, DecoderConfig, LayerInput, attention
+
+FIELDS = ("w", "h", "dst_x", "dst_y", "motion_x", "motion_y", "motion_scale")
+COMPUTE, REFRESH, REUSE = "compute", "refresh", "reuse"
+
+
+@dataclass(frozen=True)
+class CodecSightConfig:
+    """Every switch of the method. Window, stride and group of pictures count sampled frames.
+
+    mv_threshold, mv_compare  a patch is dynamic when its motion in pixels is `gt` or `ge` the threshold
+    alpha                     weight of the residual in the motion measure
+    resample                  blocks of a patch reduce by `max`, `mean` (by area) or `nearest` (its centre)
+    group                     side of the square of patches that one token comes from
+    uncovered_dynamic         a patch without any motion vector (intra coded) is dynamic
+    force_first_anchor        the first reused frame of a window is always refreshed
+    anchor                    frames to refresh: `i_frames`, `none`, `all`, or as many as there are I-frames,
+                              `random` or `topk` of a score
+    """
+
+    fps: float = 2
+    window: int = 80
+    stride: int = 16
+    gop: int = 16
+    mv_threshold: float = 0.25
+    mv_compare: str = "gt"
+    alpha: float = 0
+    resample: str = "max"
+    group: int = 2
+    uncovered_dynamic: bool = True
+    force_first_anchor: bool = True
+    anchor: str = "i_frames"
+
+    def __post_init__(self) -> None:
+        check.choice("mv_compare", self.mv_compare, ("gt", "ge"))
+        check.choice("resample", self.resample, ("max", "mean", "nearest"))
+        check.choice("anchor", self.anchor, ("i_frames", "none", "all", "random", "topk"))
+        for name in ("window", "gop", "group"):
+            check.whole(name, getattr(self, name), 1)
+        check.whole("stride", self.stride, 1, self.window)
+        check.number("mv_threshold", self.mv_threshold, 0)
+        check.number("alpha", self.alpha, 0)
+        if not check.number("fps", self.fps) > 0:
+            raise ValueError(f"fps must be positive, got {self.fps}")
+
+
+# -- motion masks
+
+
+class MotionMask:
+    """Dynamic patches of a stream, frame by frame in decoding order.
+
+    The coded picture (width, height) is resized to `resized` (width, height) and cut into square patches of
+    `patch` pixels; masks are bool (rows, columns).
+    """
+
+    def __init__(self, config: CodecSightConfig, coded: tuple[int, int], resized: tuple[int, int], patch: int):
+        self.config = config
+        self.coded = tuple(check.whole("coded", side, 1) for side in coded)
+        self.resized = tuple(check.whole("resized", side, 1) for side in resized)
+        self.patch = check.whole("patch", patch, 1)
+        step = patch * config.group
+        if any(side % step for side in self.resized):
+            raise ValueError(f"resized must be whole groups of {step} pixels, got {resized}")
+        self.shape = (resized[1] // patch, resized[0] // patch)
+        self._since_i = np.zeros(self.shape, bool)
+        self._started = False
+
+    def motion(self, vectors: np.ndarray) -> np.ndarray:
+        """Motion of each patch in pixels of the coded picture, float64 (rows, columns); -1 where no block is.
+
+        `vectors` is FFmpeg's export, a structured array with the fields of `FIELDS`: `dst` is the centre of a
+        w x h block that moved by `motion / motion_scale` pixels. Blocks that occur once per direction
+        (B-frames) count with the longer.
+        """
+        check_vectors(vectors)
+        x, y, scale = (vectors[name].astype(np.int64) for name in ("motion_x", "motion_y", "motion_scale"))
+        return self._resample(vectors, np.sqrt(x * x + y * y) / scale)
+
+    def dynamic(self, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+        """Eq. 3 and 4: patches of one P- or B-frame that moved, bool (rows, columns).
+
+        `residual` is one value per vector (its block's sum of absolute differences, in the caller's unit);
+        needed when `alpha` is not 0.
+        """
+        measure = self.motion(vectors)
+        covered = measure >= 0
+        if self.config.alpha:
+            if residual is None:
+                raise ValueError(f"residual must be given when alpha is {self.config.alpha}, got None")
+            per_block = check.reals("residual", residual, len(vectors))
+            measure = measure + self.config.alpha * self._resample(vectors, per_block)
+        over = np.greater if self.config.mv_compare == "gt" else np.greater_equal
+        out = np.full(self.shape, self.config.uncovered_dynamic)
+        out[covered] = over(measure[covered], self.config.mv_threshold)
+        return out
+
+    def update(self, kind: str, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+        """Mask of the next frame of kind `I`, `P` or `B`: all of an I-frame, else what moved since the last."""
+        if check.choice("kind", kind, ("I", "P", "B")) == "I":
+            self._since_i = np.zeros(self.shape, bool)
+            self._started = True
+            return np.ones(self.shape, bool)
+        if not self._started:
+            raise ValueError(f"kind must be I for the first frame, got {kind!r}")
+        self._since_i |= self.dynamic(vectors, residual)
+        return self._since_i.copy()
+
+    def _resample(self, vectors: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Reduce one non-negative value per block to patches; -1 where no block is.
+
+        Block [x0, x1) and patch column p overlap iff x0 * rw < (p + 1) * P * W and x1 * rw > p * P * W: all
+        in integers, likewise for rows.
+        """
+        vectors, value = _longest_per_block(vectors, value)
+        rows, columns = self.shape
+        left, right = _extent(vectors["dst_x"], vectors["w"])
+        top, bottom = _extent(vectors["dst_y"], vectors["h"])
+        if self.config.resample == "nearest":
+            return self._at_centres(left, right, top, bottom, value)
+        x = _Span(left, right, self.resized[0], self.patch * self.coded[0], columns)
+        y = _Span(top, bottom, self.resized[1], self.patch * self.coded[1], rows)
+        most = np.full(self.shape, -1.0)
+        total, area = np.zeros(self.shape), np.zeros(self.shape)
+        for i in range(y.longest):
+            for j in range(x.longest):
+                row, in_row, tall = y.step(i)
+                column, in_column, wide = x.step(j)
+                here = in_row & in_column
+                at = (row[here], column[here])
+                np.maximum.at(most, at, value[here])
+                np.add.at(area, at, (tall * wide)[here])
+                np.add.at(total, at, (tall * wide * value)[here])
+        if self.config.resample == "max":
+            return most
+        return np.divide(total, area, out=most, where=area > 0)
+
+    def _at_centres(
+        self, left: np.ndarray, right: np.ndarray, top: np.ndarray, bottom: np.ndarray, value: np.ndarray
+    ) -> np.ndarray:
+        out = np.full(self.shape, -1.0)
+        for row, column in np.ndindex(self.shape):
+            x = (2 * column + 1) * self.patch * self.coded[0]  # centre, in units of 1 / (2 * resized)
+            y = (2 * row + 1) * self.patch * self.coded[1]
+            inside = (2 * left * self.resized[0] <= x) & (x < 2 * right * self.resized[0])
+            inside &= (2 * top * self.resized[1] <= y) & (y < 2 * bottom * self.resized[1])
+            if inside.any():
+                out[row, column] = value[inside].max()
+        return out
+
+
+class _Span:
+    """The patches that each block overlaps along one axis, from integer arithmetic alone."""
+
+    def __init__(self, low: np.ndarray, high: np.ndarray, resized: int, pitch: int, count: int):
+        self.low, self.high, self.pitch = low * resized, high * resized, pitch
+        self.first = np.maximum(self.low // pitch, 0)
+        self.last = np.minimum(-(-self.high // pitch) - 1, count - 1)
+        self.longest = int((self.last - self.first).max(initial=-1)) + 1
+
+    def step(self, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The i-th patch of every block, whether it has one, and their overlap (in units of 1 / resized)."""
+        patch = self.first + i
+        overlap = np.minimum(self.high, (patch + 1) * self.pitch) - np.maximum(self.low, patch * self.pitch)
+        return patch, patch <= self.last, overlap
+
+
+def check_vectors(vectors: np.ndarray) -> None:
+    """TypeError unless `vectors` has the fields of FFmpeg's export; ValueError for a scale or size of 0."""
+    names = vectors.dtype.names or ()
+    if missing := [name for name in FIELDS if name not in names]:
+        raise TypeError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
+    for name in ("w", "h", "motion_scale"):
+        if (vectors[name] == 0).any():
+            raise ValueError(f"vectors must have {name} above 0, got 0 at index {int(np.argmin(vectors[name]))}")
+
+
+def _extent(centre: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    low = centre.astype(np.int64) - size.astype(np.int64) // 2
+    return low, low + size.astype(np.int64)
+
+
+def _longest_per_block(vectors: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One vector per block: the greatest value of those with the same position and size."""
+    place = np.stack([vectors[name].astype(np.int64) for name in ("dst_x", "dst_y", "w", "h")], axis=1)
+    _, first, which = np.unique(place, axis=0, return_index=True, return_inverse=True)
+    longest = np.full(len(first), -np.inf)
+    np.maximum.at(longest, which, value)
+    return vectors[first], longest
+
+
+def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
+    """Groups (of `group` x `group` patches) with any dynamic patch: bool (rows / group, columns / group)."""
+    check.whole("group", group, 1)
+    rows, columns = mask.shape
+    if rows % group or columns % group:
+        raise ValueError(f"mask must be whole groups of {group}, got {rows} x {columns} patches")
+    return mask.reshape(rows // group, group, columns // group, group).any(axis=(1, 3))
+
+
+def kept_patches(groups: np.ndarray, group: int) -> np.ndarray:
+    """Patches that the vision encoder runs on: all of every kept group, bool (rows, columns)."""
+    return groups.repeat(group, axis=0).repeat(group, axis=1)
+
+
+def restore(features: np.ndarray, kept: np.ndarray, fill: float = 0.0) -> np.ndarray:
+    """Put features (n, D) of the kept places, in row-major order, back into the layout (rows, columns, D)."""
+    if len(features) != np.count_nonzero(kept):
+        raise ValueError(f"features must be one per kept place ({np.count_nonzero(kept)}), got {len(features)}")
+    out = np.full((*kept.shape, *features.shape[1:]), fill)
+    out[kept] = features
+    return out
+
+
+# -- windows
+
+
+def window_plan(
+    index: int,
+    config: CodecSightConfig,
+    scores: Sequence[float] | None = None,
+    rng: np.random.Generator | None = None,
+) -> dict[int, str]:
+    """What window `index` does with each of its frames: `compute`, `refresh` or `reuse`, by frame number.
+
+    `scores` (one per overlapped frame, for `anchor: topk`) and `rng` (for `random`) choose as many frames as
+    there are I-frames in the overlap.
+    """
+    start = check.whole("index", index, 0) * config.stride
+    frames = range(start, start + config.window)
+    if index == 0:
+        return dict.fromkeys(frames, COMPUTE)
+    overlap = list(frames[: config.window - config.stride])
+    plan = {f: REUSE if f < start + len(overlap) else COMPUTE for f in frames}
+    for f in _anchors(overlap, config, scores, rng):
+        plan[f] = REFRESH
+    if config.force_first_anchor and overlap:
+        plan[overlap[0]] = REFRESH
+    return plan
+
+
+def _anchors(
+    overlap: list[int],
+    config: CodecSightConfig,
+    scores: Sequence[float] | None,
+    rng: np.random.Generator | None,
+) -> list[int]:
+    i_frames = [f for f in overlap if f % config.gop == 0]
+    if config.anchor == "i_frames":
+        return i_frames
+    if config.anchor in ("none", "all"):
+        return overlap if config.anchor == "all" else []
+    if config.anchor == "random":
+        if rng is None:
+            raise ValueError("rng must be given for anchor 'random', got None")
+        return sorted(int(f) for f in rng.choice(overlap, len(i_frames), replace=False))
+    if scores is None:
+        raise ValueError("scores must be given for anchor 'topk', got None")
+    ranked = np.argsort(-check.reals("scores", scores, len(overlap)), kind="stable")
+    return sorted(overlap[i] for i in ranked[: len(i_frames)])
+
+
+def processed_fraction(plan: dict[int, str], gop: int, pruned: Fraction | float) -> Fraction:
+    """Tokens a window processes, of all its tokens, when a share `pruned` of each computed P-frame is static."""
+    share = Fraction(pruned)
+    if not 0 <= share <= 1:
+        raise ValueError(f"pruned must be between 0 and 1, got {pruned}")
+    work = Fraction(0)
+    for frame, action in plan.items():
+        if action != REUSE:
+            work += 1 if action == REFRESH or frame % gop == 0 else 1 - share
+    return work / len(plan)
+
+
+# -- selective refresh
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Token order of a window: `prefix` tokens, the frames' tokens in order, `text` tokens."""
+
+    prefix: int
+    frames: dict[int, int]  # tokens of each frame, by frame number, ascending
+    text: int
+
+    @property
+    def slots(self) -> int:
+        return self.prefix + sum(self.frames.values()) + self.text
+
+    def of(self, frame: int) -> np.ndarray:
+        """Slots of a frame's tokens."""
+        start = self.prefix + sum(n for f, n in self.frames.items() if f < frame)
+        return np.arange(start, start + self.frames[frame])
+
+
+def carry_over(
+    old: Cache, before: Layout, after: Layout, plan: dict[int, str], config: DecoderConfig, temporal: float = 1
+) -> tuple[Cache, np.ndarray]:
+    """Cache of the next window with what it reuses, and the slots still to compute (ascending).
+
+    The prefix is kept as it is. Reused frames keep their values, and their keys turn by Eq. 5's
+    `p_new - p_old`: minus the tokens of the frames that left. With several position axes the height and width
+    of a token stay, and its time moves by `temporal` per frame that left.
+    """
+    if before.prefix != after.prefix:
+        raise ValueError(f"after must keep the prefix of {before.prefix} tokens, got {after.prefix}")
+    cache = Cache.empty(config, after.slots)
+    reused = [np.arange(after.prefix)]
+    sources = [np.arange(after.prefix)]
+    for frame in after.frames:
+        if plan[frame] == REUSE:
+            if before.frames.get(frame) != after.frames[frame]:
+                raise ValueError(
+                    f"before must hold the {after.frames[frame]} tokens of reused frame {frame}, "
+                    f"got {before.frames.get(frame)}"
+                )
+            reused.append(after.of(frame))
+            sources.append(before.of(frame))
+    to, source = np.concatenate(reused), np.concatenate(sources)
+    shift = (to - source).astype(np.float64)[:, None]
+    if config.sections is not None:
+        left = sum(1 for f in before.frames if f < min(after.frames))
+        steps = np.where(to < after.prefix, 0.0, -temporal * left)
+        shift = np.stack([steps] + [np.zeros(len(to))] * (len(config.sections) - 1), axis=1)[:, None, :]
+    for layer in range(config.layers):
+        cache.k[layer][to] = config.rotate(old.k[layer][source], shift)
+        cache.v[layer][to] = old.v[layer][source]
+    active = np.ones(after.slots, bool)
+    active[to] = False
+    return cache, np.flatnonzero(active)
+
+
+def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.ndarray, cache: Cache) -> np.ndarray:
+    """Recompute the active tokens layer by layer; hidden states (A, hidden) of them.
+
+    `x` (A, hidden) are their embeddings, `slots` (A,) ascending their places in the cache, which gets their
+    keys and values. Each attends to every slot up to its own, reused or active.
+    """
+    places = check.wholes("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
+    if (np.diff(places) <= 0).any():
+        raise ValueError("slots must ascend without repeats")
+    allowed = np.arange(len(cache.k[0])) <= places[:, None]
+
+    def attend(new: LayerInput) -> tuple[np.ndarray, None]:
+        cache.k[new.layer][places] = new.k
+        cache.v[new.layer][places] = new.v
+        return attention(new.q, cache.k[new.layer], cache.v[new.layer], allowed), None
+
+    return decoder.run(x, positions, attend)

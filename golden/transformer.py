@@ -1,0 +1,168 @@
+"""A small real decoder in float64, on which cache methods are checked against plain prefill.
+
+Pre-norm layers as in Llama: RMSNorm, grouped-query attention with half-split RoPE, SwiGLU. The caller supplies
+what attends to what (`Attend`), so that pruned, refreshed, masked and fused attention all run on one decoder.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from golden import check, rope
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Along the last axis; a score of -inf weighs nothing."""
+    weights = np.exp(x - x.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def causal(new: int, total: int) -> np.ndarray:
+    """bool (new, total): the last `new` of `total` tokens each see themselves and all before."""
+    return np.arange(total) <= np.arange(total - new, total)[:, None]
+
+
+def attention_weights(q: np.ndarray, k: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
+    """Softmax weights (Hq, T, S) of queries (T, Hq, d) over keys (S, Hkv, d), scale 1/sqrt(d).
+
+    Query head a uses KV head a // (Hq / Hkv); `allowed` bool (T, S) says which keys a query may see.
+    ValueError if the heads do not divide, a shape does not fit, or a query may see nothing.
+    """
+    q = check.reals("q", q, None, None, None)
+    k = check.reals("k", k, None, None, q.shape[2])
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"q must have a multiple of the {k.shape[1]} KV heads, got {q.shape[1]} heads")
+    expanded = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
+    scores = np.einsum("tad,sad->ats", q, expanded) / np.sqrt(q.shape[2])
+    if allowed is None:
+        allowed = np.ones((len(q), len(k)), bool)
+    if allowed.shape != (len(q), len(k)):
+        raise ValueError(f"allowed must have shape ({len(q)}, {len(k)}), got {allowed.shape}")
+    if not allowed.any(axis=1).all():
+        raise ValueError(f"allowed must let every query see a key, query {int(np.argmin(allowed.any(1)))} sees none")
+    return softmax(np.where(allowed, scores, -np.inf))
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
+    """Attention output (T, Hq, d) over values (S, Hkv, d); the rest as `attention_weights`."""
+    weights = attention_weights(q, k, allowed)
+    v = check.reals("v", v, *np.shape(k))
+    return np.einsum("ats,sad->tad", weights, np.repeat(v, len(weights) // v.shape[1], axis=1))
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Shape of a decoder; `sections` and `layout` as in `golden.rope`, None for one position axis."""
+
+    layers: int = 2
+    hidden: int = 32
+    q_heads: int = 4
+    kv_heads: int = 2
+    d: int = 8
+    ffn: int = 64
+    theta: float = rope.THETA_LLAMA3
+    sections: tuple[int, ...] | None = None
+    layout: str = "chunked"
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "q_heads", "kv_heads", "d", "ffn"):
+            check.whole(name, getattr(self, name), 1)
+        if self.q_heads % self.kv_heads:
+            raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
+        rope.frequencies(self.d, self.theta)
+        if self.sections is not None:
+            rope.pair_axes(self.d, self.sections, self.layout)
+
+    def rotate(self, x: np.ndarray, position: np.ndarray | float) -> np.ndarray:
+        """Turn vectors (..., d) by positions, one axis or several as configured."""
+        return rope.rotate(x, position, self.theta, self.sections, self.layout)
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """What a layer hands to `Attend`: normed hidden (T, hidden), q (T, Hq, d), k and v (T, Hkv, d), rotated."""
+
+    layer: int
+    hidden: np.ndarray
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+
+
+# returns the attention output (T, Hq, d), and what to add after the output projection (T, hidden) or None
+Attend = Callable[[LayerInput], tuple[np.ndarray, np.ndarray | None]]
+
+
+@dataclass
+class Cache:
+    """Keys and values of a sequence, one (S, Hkv, d) per layer; layers may differ in S."""
+
+    k: list[np.ndarray] = field(default_factory=list)
+    v: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, config: DecoderConfig, slots: int = 0) -> "Cache":
+        shape = (slots, config.kv_heads, config.d)
+        return cls([np.zeros(shape) for _ in range(config.layers)], [np.zeros(shape) for _ in range(config.layers)])
+
+    def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+        self.k[layer] = np.concatenate([self.k[layer], k])
+        self.v[layer] = np.concatenate([self.v[layer], v])
+
+
+class Decoder:
+    """Random weights from `rng`, of a scale that keeps activations near 1."""
+
+    def __init__(self, config: DecoderConfig, rng: np.random.Generator):
+        self.config = config
+        q_width, kv_width = config.q_heads * config.d, config.kv_heads * config.d
+        shapes = {
+            "q": (config.hidden, q_width),
+            "k": (config.hidden, kv_width),
+            "v": (config.hidden, kv_width),
+            "o": (q_width, config.hidden),
+            "gate": (config.hidden, config.ffn),
+            "up": (config.hidden, config.ffn),
+            "down": (config.ffn, config.hidden),
+        }
+        self.weights = [
+            {name: rng.standard_normal(shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
+            for _ in range(config.layers)
+        ]
+
+    def run(self, x: np.ndarray, positions: np.ndarray, attend: Attend) -> np.ndarray:
+        """Hidden states (T, hidden) after all layers of the embeddings `x` (T, hidden) at `positions`."""
+        c = self.config
+        x = check.reals("x", x, None, c.hidden)
+        if len(np.asarray(positions)) != len(x):
+            raise ValueError(f"positions must be one per row of x ({len(x)}), got {len(np.asarray(positions))}")
+        where = np.asarray(positions)[:, None]  # the same for all heads
+        for layer, w in enumerate(self.weights):
+            normed = _rms_norm(x)
+            q = c.rotate((normed @ w["q"]).reshape(len(x), c.q_heads, c.d), where)
+            k = c.rotate((normed @ w["k"]).reshape(len(x), c.kv_heads, c.d), where)
+            v = (normed @ w["v"]).reshape(len(x), c.kv_heads, c.d)
+            mixed, extra = attend(LayerInput(layer, normed, q, k, v))
+            x = x + mixed.reshape(len(x), -1) @ w["o"] + (0 if extra is None else extra)
+            normed = _rms_norm(x)
+            x = x + (silu(normed @ w["gate"]) * (normed @ w["up"])) @ w["down"]
+        return x
+
+    def prefill(self, x: np.ndarray, positions: np.ndarray, cache: Cache) -> np.ndarray:
+        """Run new tokens (T, hidden) behind the cache, causally, and append their keys and values to it."""
+
+        def attend(new: LayerInput) -> tuple[np.ndarray, None]:
+            cache.append(new.layer, new.k, new.v)
+            keys = cache.k[new.layer]
+            return attention(new.q, keys, cache.v[new.layer], causal(len(new.q), len(keys))), None
+
+        return self.run(x, positions, attend)
+
+
+def _rms_norm(x: np.ndarray) -> np.ndarray:
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6)
