@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from golden import check
+from golden.growable import Growable
 
 BF16_BYTES = 2
 STAGES = ("frame", "text")
@@ -182,8 +183,8 @@ class Policy(ABC):
 
     def __init__(self, model: ModelShape) -> None:
         self.model = model
-        self._keys = [Rows(model.kv_heads, model.head_dim) for _ in range(model.layers)]
-        self._values = [Rows(model.kv_heads, model.head_dim) for _ in range(model.layers)]
+        self._keys = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
+        self._values = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
         self._last = [0] * model.layers
         self._measured: dict[str, list[float]] = {stage: [] for stage in STAGES}
 
@@ -216,7 +217,7 @@ class Policy(ABC):
 
     def past(self, layer: int) -> int:
         """Tokens before the step last appended."""
-        return len(self._keys[layer].array) - self._last[layer]
+        return len(self._keys[layer]) - self._last[layer]
 
     def queries(self, layer: int, queries: np.ndarray, stage: str) -> np.ndarray:
         """`queries` checked, float64 (T, Hkv, group, d): the query heads beside the KV head they use."""
@@ -255,26 +256,3 @@ class Policy(ABC):
             fetch_bytes=attended * step.offloaded * kv_bytes,
             fetch_extents=extents * step.offloaded * step.batch,
         )
-
-
-class Rows:
-    """A float32 array (N, heads, dim) that grows at its end without copying what it holds each time."""
-
-    def __init__(self, heads: int, dim: int) -> None:
-        self._store = np.empty((64, heads, dim), np.float32)
-        self._length = 0
-
-    @property
-    def array(self) -> np.ndarray:
-        view = self._store[: self._length]
-        view.flags.writeable = False
-        return view
-
-    def extend(self, rows: np.ndarray) -> None:
-        end = self._length + len(rows)
-        if end > len(self._store):
-            store = np.empty((max(end, 2 * len(self._store)), *self._store.shape[1:]), np.float32)
-            store[: self._length] = self._store[: self._length]
-            self._store = store
-        self._store[self._length : end] = rows
-        self._length = end

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sw_model.policies import LLAMA3_8B, POLICIES, Matmul, ModelShape, Step, Work, load
-from sw_model.policies.base import Rows
 
 TINY = ModelShape(layers=2, hidden=32, q_heads=4, kv_heads=2, head_dim=8)
 
@@ -48,16 +47,6 @@ def test_bad_steps_are_named(arguments, message):
 def test_bad_shape_is_named():
     with pytest.raises(ValueError, match="q_heads must be a multiple of kv_heads = 3, got 4"):
         ModelShape(1, 8, 4, 3, 8)
-
-
-def test_rows_grow_and_cannot_be_written(rng):
-    rows, parts = Rows(2, 3), []
-    for length in (1, 63, 1, 200, 5):
-        parts.append(rng.standard_normal((length, 2, 3)).astype(np.float32))
-        rows.extend(parts[-1])
-        assert (rows.array == np.concatenate(parts)).all()
-    with pytest.raises(ValueError, match="read-only"):
-        rows.array[0] = 0
 
 
 def test_full_attends_to_everything_and_streams_what_is_offloaded(rng):

@@ -1,0 +1,16 @@
+"""An array that grows keeps what it was given, and cannot be written through its view."""
+
+import numpy as np
+import pytest
+
+from golden.growable import Growable
+
+
+def test_rows_grow_and_cannot_be_written(rng):
+    rows, parts = Growable((2, 3), np.float32), []
+    for length in (1, 63, 1, 200, 5):
+        parts.append(rng.standard_normal((length, 2, 3)).astype(np.float32))
+        rows.extend(parts[-1])
+        assert (rows.array == np.concatenate(parts)).all()
+    with pytest.raises(ValueError, match="read-only"):
+        rows.array[0] = 0

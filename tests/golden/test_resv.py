@@ -1,0 +1,389 @@
+"""ReSV against a model of the whole step in plain Python: lists, fractions and loops, every switch."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+from golden import hashing
+from golden.clustering import ClusterRule
+from golden.kvmu import KvmuConfig
+from golden.resv import Resv, ResvConfig, ResvLayer
+from golden.wicsum import WtuConfig
+
+HKV, HQ, D, LAYERS = 2, 4, 8, 2
+SMALL = ResvConfig(n_hp=12, th_hd=3, prefetch="same_layer", kvmu=KvmuConfig(page_tokens=4, capacity_tokens=8))
+
+
+def fp32(x) -> float:
+    return float(np.float32(x))
+
+
+def bf16(x: Fraction) -> float:
+    """Nearest BF16, ties to even, of a rational in the normal range."""
+    if x == 0:
+        return 0.0
+    exponent = math.floor(math.log2(abs(x)))
+    while abs(x) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    while abs(x) < Fraction(2) ** exponent:
+        exponent -= 1
+    return float(round(x / Fraction(2) ** (exponent - 7)) * Fraction(2) ** (exponent - 7))
+
+
+def exp_code(score: float, top: float, d: int) -> int:
+    """BF16 code of exp((score - top) / sqrt(d)): base 2, eight fraction bits, cut off."""
+    c = np.float32(math.log2(math.e) * 256 / math.sqrt(d))
+    u = math.floor(np.float32(np.float32(top - score) * c))
+    i, v, e = u >> 8, 2.0 ** (-(u & 255) / 256), 0
+    if v < 1:
+        v, e = 2 * v, 1
+    m = round(128 * v)
+    if m == 256:
+        m, e = 128, e - 1
+    field = 127 - i - e
+    return 0 if field <= 0 else field << 7 | (m - 128)
+
+
+def prefix(keys, adds, threshold):
+    taken, acc = set(), 0
+    for j in sorted(range(len(keys)), key=lambda j: (-keys[j], j)):
+        taken.add(j)
+        acc += adds[j]
+        if acc > threshold:
+            break
+    return taken
+
+
+class PlainLayer:
+    """Tables as lists of dicts; one for the layer, or one for each KV head."""
+
+    def __init__(self, config, layer):
+        self.c = config
+        self.n = 1 if config.cluster_scope == "layer" else HKV
+        planes = hashing.hyperplanes(HKV * D // self.n, config.n_hp, seed=config.seed, layer=layer)
+        self.planes = planes.astype(float).T.tolist()
+        self.tables = [[] for _ in range(self.n)]
+        self.keys, self.values, self.owner = [], [], [[] for _ in range(self.n)]
+        self.clustered = [0] * self.n
+        self.total = [[0.0] * (HKV * D // self.n) for _ in range(self.n)]
+
+    def code(self, vector, center):
+        bits = 0
+        for j, plane in enumerate(self.planes):
+            dot = sum(Fraction(x) * Fraction(p) for x, p in zip(vector, plane, strict=True))
+            if self.c.center_keys:
+                dot -= sum(Fraction(x) * Fraction(p) for x, p in zip(center, plane, strict=True))
+            bits |= (dot > 0) << j
+        return bits
+
+    def append(self, keys, values, stage):
+        for index in range(self.n):
+            vectors = [[x for head in k for x in head] if self.n == 1 else k[index] for k in keys]
+            if stage == "text" and not self.c.cluster_text:
+                self.owner[index] += [None] * len(keys)
+                continue
+            self.cluster(index, vectors)
+        self.keys += keys
+        self.values += values
+
+    def cluster(self, index, vectors):
+        c, table = self.c, self.tables[index]
+        center = None
+        if c.center_keys:
+            for vector in vectors:
+                self.total[index] = [a + b for a, b in zip(self.total[index], vector, strict=True)]
+            center = [x / (len(self.owner[index]) + len(vectors)) for x in self.total[index]]
+        codes = [self.code(vector, center) for vector in vectors]
+        joined = {}
+        for vector, code in zip(vectors, codes, strict=True):
+            n = self.clustered[index]
+            best = None
+            for k, entry in enumerate(table):
+                if entry["tc"] >= c.tc_max:
+                    continue
+                if c.candidates == "recent" and entry["born"] < n - c.recent_capacity_tokens:
+                    continue
+                distance = bin(entry["hash"] ^ code).count("1")
+                if not (distance < c.th_hd or (c.hd_compare == "le" and distance == c.th_hd)):
+                    continue
+                if best is None or (c.assign_rule == "nearest" and distance < best[0]):
+                    best = (distance, k)
+            if best is None:
+                table.append({"hash": code, "tc": 0, "born": n, "ones": [0] * 32, "mean": None, "sum": None})
+                best = (0, len(table) - 1)
+            entry = table[best[1]]
+            joined.setdefault(best[1], (entry["tc"], []))[1].append(vector)
+            entry["tc"] += 1
+            if c.cluster_hash == "majority":
+                entry["ones"] = [o + (code >> j & 1) for j, o in enumerate(entry["ones"])]
+                entry["hash"] = sum((2 * o > entry["tc"]) << j for j, o in enumerate(entry["ones"]))
+            self.owner[index].append(best[1])
+            self.clustered[index] += 1
+        for k, (before, members) in joined.items():
+            entry = table[k]
+            acc = entry["sum"] or [0.0] * len(members[0])
+            if c.mean_store == "bf16":
+                acc = [fp32(m * before) for m in entry["mean"] or acc]
+            for vector in members:
+                acc = [fp32(a + x) for a, x in zip(acc, vector, strict=True)]
+            entry["sum"] = acc if c.mean_store == "fp32_sum" else None
+            entry["mean"] = [bf16(Fraction(a) / entry["tc"]) for a in acc]
+            if c.cluster_hash == "rehash_mean":
+                entry["hash"] = self.code(entry["mean"], center)
+
+    def select(self, queries):
+        """Per KV head the rows of selected cluster numbers."""
+        out = []
+        for h in range(HKV):
+            table = self.tables[0 if self.n == 1 else h]
+            means = [e["mean"][h * D : (h + 1) * D] if self.n == 1 else e["mean"] for e in table]
+            counts = [e["tc"] for e in table]
+            rows = []
+            for q in queries:
+                for a in range(HQ // HKV):
+                    vector = q[h * (HQ // HKV) + a]
+                    score = [fp32(math.fsum(x * y for x, y in zip(vector, m, strict=True))) for m in means]
+                    rows.append(self.row(score, counts))
+            out.append(rows)
+        return out
+
+    def row(self, score, counts):
+        if not score:
+            return set()
+        if self.c.selector == "exact":
+            low, top, root = min(score), max(score), math.sqrt(D)
+            weight = {
+                "exp": [math.exp((s - top) / root) for s in score],
+                "raw": [s / root for s in score],
+                "shift_min": [s - low for s in score],
+                "relu": [max(s, 0.0) for s in score],
+            }[self.c.score_transform]
+            adds = [w * t for w, t in zip(weight, counts, strict=True)]
+            return prefix(weight, adds, self.c.ratio * sum(adds))
+        codes = [exp_code(s, max(score), D) for s in score]
+        largest = max(codes) >> 7
+        fx = [0 if c >> 7 == 0 else ((c & 127 | 128) << 17) >> (largest - (c >> 7)) for c in codes]
+        adds = [f * t for f, t in zip(fx, counts, strict=True)]
+        threshold = sum(adds) * round(self.c.ratio * 65536) >> 16
+        low, high, acc = min(codes), max(codes), 0
+        for level in range(self.c.wtu.refine_levels + 1):
+            width = 1 << max(0, (high - low).bit_length() - 4)
+            while True:
+                under = max(low, high - width + 1)
+                inside = sum(a for c, a in zip(codes, adds, strict=True) if under <= c <= high)
+                if acc + inside > threshold or under == low:
+                    break
+                acc, high = acc + inside, under - 1
+            if acc + inside <= threshold or level == self.c.wtu.refine_levels or width == 1:
+                break
+            low = under
+        return {j for j, c in enumerate(codes) if c >= under}
+
+    def visible(self, rows, past, steps):
+        """Per KV head and row the past tokens it attends to, and per head the tokens selected."""
+        group = HQ // HKV
+        attended, tokens = [], []
+        for h in range(HKV):
+            owner = self.owner[0 if self.n == 1 else h][:past]
+            union = set().union(*rows[h])
+            tokens.append([n for n in range(past) if owner[n] in union])
+            always = {n for n in range(past) if n < self.c.sink_tokens or n >= past - self.c.recent_always_tokens}
+            always |= {n for n in range(past) if owner[n] is None}
+            head = []
+            for r in range(steps * group):
+                chosen = union
+                if self.c.attend == "own":
+                    chosen = rows[h][r]
+                elif self.c.gqa_select == "per_q_head":
+                    chosen = set().union(*(rows[h][t * group + r % group] for t in range(steps)))
+                head.append([n for n in range(past) if owner[n] in chosen or n in always])
+            attended.append(head)
+        return attended, tokens
+
+    def attend(self, queries, attended, past):
+        out = []
+        for t, q in enumerate(queries):
+            row = []
+            for a, vector in enumerate(q):
+                h = a // (HQ // HKV)
+                seen = attended[h][t * (HQ // HKV) + a % (HQ // HKV)] + list(range(past, past + t + 1))
+                logit = [
+                    math.fsum(x * y for x, y in zip(vector, self.keys[n][h], strict=True)) / math.sqrt(D) for n in seen
+                ]
+                weight = [math.exp(x - max(logit)) for x in logit]
+                row.append(
+                    [
+                        math.fsum(w * self.values[n][h][i] for w, n in zip(weight, seen, strict=True)) / sum(weight)
+                        for i in range(D)
+                    ]
+                )
+            out.append(row)
+        return out
+
+
+def stream(rng, steps=9):
+    """Few drifting directions, so that clusters form: (stage, q, k, v) of all layers per step, BF16."""
+    base = rng.standard_normal((LAYERS, 3, HKV, D)) * 2
+    for step in range(steps):
+        stage = "text" if step % 4 == 3 else "frame"
+        t = 1 if stage == "text" else 3
+        k = base[:, rng.integers(0, 3, t)] + 0.5 * rng.standard_normal((LAYERS, t, HKV, D))
+        q = np.repeat(base[:, rng.integers(0, 3, t)], HQ // HKV, axis=2) + rng.standard_normal((LAYERS, t, HQ, D))
+        v = rng.standard_normal((LAYERS, t, HKV, D))
+        yield stage, *(x.astype(bfloat16) for x in (q, k, v))
+
+
+SWITCHES = [
+    {},
+    {"n_hp": 32, "th_hd": 7},
+    {"hd_compare": "le"},
+    {"assign_rule": "first"},
+    {"candidates": "all", "recent_capacity_tokens": 6},
+    {"recent_capacity_tokens": 6},
+    {"tc_max": 3},
+    {"cluster_hash": "majority"},
+    {"cluster_hash": "rehash_mean"},
+    {"cluster_hash": "rehash_mean", "center_keys": True},
+    {"center_keys": True},
+    {"cluster_scope": "kv_head"},
+    {"cluster_scope": "kv_head", "center_keys": True, "mean_store": "fp32_sum"},
+    {"mean_store": "fp32_sum"},
+    {"ratio": 0.7},
+    {"selector": "exact"},
+    {"selector": "exact", "score_transform": "raw"},
+    {"selector": "exact", "score_transform": "shift_min"},
+    {"selector": "exact", "score_transform": "relu"},
+    {"gqa_select": "per_q_head"},
+    {"attend": "own"},
+    {"attend": "own", "gqa_select": "per_q_head", "cluster_scope": "kv_head"},
+    {"recent_always_tokens": 4},
+    {"sink_tokens": 2, "recent_always_tokens": 100},
+    {"cluster_text": False},
+    {"cluster_text": False, "cluster_scope": "kv_head", "attend": "own"},
+    {"score_includes_current": False},
+    {"prefetch": "next_layer"},
+    {"prefetch": "next_layer", "score_includes_current": False, "attend": "own"},
+    {"wtu": WtuConfig(refine_levels=0)},
+    {"wtu": WtuConfig(refine_levels=3)},
+]
+
+
+@pytest.mark.parametrize(
+    "change", SWITCHES, ids=lambda c: ",".join(f"{k}={getattr(v, 'refine_levels', v)}" for k, v in c.items())
+)
+def test_every_switch_matches_the_plain_model(change, rng):
+    config = replace(SMALL, **change)
+    model, plain = Resv(config, LAYERS, HKV, D), [PlainLayer(config, layer) for layer in range(LAYERS)]
+    ratios = []
+    for stage, q, k, v in stream(rng):
+        ahead = None
+        for layer, ref in enumerate(plain):
+            got = model.step(layer, q[layer], k[layer], v[layer], stage)
+            queries, past = q[layer].astype(float).tolist(), len(ref.keys)
+            rows = ahead
+            if rows is None and not config.score_includes_current:
+                rows = ref.select(queries)
+            ref.append(k[layer].astype(float).tolist(), v[layer].astype(float).tolist(), stage)
+            rows = rows or ref.select(queries)
+            ahead = None
+            if config.prefetch == "next_layer" and layer + 1 < LAYERS:
+                ahead = plain[layer + 1].select(queries)
+            attended, tokens = ref.visible(rows, past, len(queries))
+
+            for table, entries in zip(model.layers[layer].tables, ref.tables, strict=True):
+                assert [
+                    (int(h), int(t), int(b)) for h, t, b in zip(table.codes, table.counts, table.born, strict=True)
+                ] == [(e["hash"], e["tc"], e["born"]) for e in entries]
+            assert [[set(np.flatnonzero(r).tolist()) for r in head] for head in got.selected.rows] == rows
+            assert [t.tolist() for t in got.selected.tokens] == tokens
+            assert [set(t.tolist()) for t in got.attended] == [set().union(*head) for head in attended]
+            assert got.output == pytest.approx(np.array(ref.attend(queries, attended, past)), abs=1e-12)
+            ratios.append(got.selected.ratio(past))
+    assert ratios[0] == 0 and 0 < max(ratios) <= 1
+
+
+def test_tokens_are_conserved_and_fetched_once(rng):
+    """Counts sum to tokens; what is attended and offloaded is exactly what the reads of the step cover."""
+    model = Resv(SMALL, LAYERS, HKV, D)
+    moved = 0
+    for stage, q, k, v in stream(rng, 14):
+        for layer in range(LAYERS):
+            unit = model.pages[layer][0]
+            where = [[unit.locate(n, h) for n in range(unit.tokens)] for h in range(HKV)]
+            got = model.step(layer, q[layer], k[layer], v[layer], stage)
+            covered = {a for start, size in got.fetches[0].extents.tolist() for a in range(start, start + size)}
+            for h in range(HKV):
+                offloaded = [where[h][n][1] for n in got.attended[h] if where[h][n][0] == "host"]
+                assert covered.issuperset(offloaded)
+            moved += got.fetches[0].nbytes
+            assert model.layers[layer].tables[0].counts.sum() == len(model.keys[layer]) == unit.tokens
+    assert moved > 0
+
+
+def test_everything_selected_equals_full_attention(rng):
+    """A ratio of one selects every cluster: the same output as with every past token always attended."""
+    steps = list(stream(rng))
+    outputs = []
+    for change in ({"ratio": 1.0}, {"recent_always_tokens": 10_000}):
+        model = Resv(replace(SMALL, **change), LAYERS, HKV, D)
+        outputs.append([model.step(i, q[i], k[i], v[i], s).output for s, q, k, v in steps for i in range(LAYERS)])
+    assert all((a == b).all() for a, b in zip(*outputs, strict=True))
+
+
+def test_table_overhead_of_the_published_configuration():
+    """2188 bytes of table for a cluster of 32 tokens, 131072 bytes of keys and values: 1.67 %. Hash: 0.195 %."""
+    dimension, tokens = 8 * 128, 32
+    entry = dimension * 2 + tokens * 4 + 4 + 4 + 4
+    assert entry == 2188 and round(100 * entry / (tokens * dimension * 2 * 2), 2) == 1.67
+    assert 32 / (dimension * 16) == 0.001953125 <= 0.005 and 32 / (128 * 16) > 0.005
+
+
+def test_published_defaults():
+    config = ResvConfig()
+    assert (config.n_hp, config.th_hd, config.ratio, config.ratio_q16) == (32, 7, 0.3, 19661)
+    assert config.rule() == ClusterRule()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_hp": 33}, "n_hp must be between 1 and 32, got 33"),
+        ({"th_hd": -1}, "th_hd must be"),
+        ({"ratio": 1.2}, "ratio must be finite and between 0 and 1, got 1.2"),
+        ({"score_transform": "raw"}, "score_transform must be exp when selector is wtu, got 'raw'"),
+        ({"prefetch": "never"}, "prefetch must be one of next_layer, same_layer, got 'never'"),
+        ({"cluster_scope": "token"}, "cluster_scope must be one of"),
+        ({"wtu": WtuConfig(threshold="count")}, "wtu.threshold must be ratio, got 'count'"),
+        ({"sink_tokens": -1}, "sink_tokens must be at least 0, got -1"),
+        ({"cluster_hash": "mean"}, "cluster_hash must be one of"),
+        ({"attend": "all"}, "attend must be one of"),
+        ({"gqa_select": "all"}, "gqa_select must be one of"),
+    ],
+)
+def test_bad_configurations_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change)
+
+
+def test_bad_steps_are_named(rng):
+    _, q, k, v = next(stream(rng))
+    model = Resv(SMALL, LAYERS, HKV, D)
+    for call, message in (
+        (lambda: model.step(1, q[0], k[0], v[0]), "layer must be 0, the next one in order, got 1"),
+        (lambda: model.step(0, q[0][:2], k[0], v[0]), "equally many tokens, got 2, 3, 3"),
+        (lambda: model.step(0, q[0], k[0][:, :1], v[0]), r"keys must have shape \(any, 2, 8\)"),
+        (lambda: model.step(0, q[0][:0], k[0][:0], v[0][:0]), "keys must hold at least one token, got none"),
+        (lambda: model.step(0, q[0], k[0], v[0] * np.nan), "values must be finite, got nan"),
+        (lambda: model.step(0, q[0][:, :3], k[0], v[0]), "queries must have a multiple of 2 heads, got 3"),
+        (lambda: model.step(0, q[0], k[0], v[0], "audio"), "stage must be one of"),
+        (lambda: ResvLayer(SMALL, 0, 8), "kv_heads must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(TypeError, match="center_keys must be True or False, got 1"):
+        replace(SMALL, center_keys=1)
+    assert len(model.keys[0]) == 0 and model.layers[0].tokens == 0  # nothing was half done
