@@ -209,7 +209,8 @@ def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
     rows, columns = mask.shape
     if rows % group or columns % group:
         raise ValueError(f"mask must be whole groups of {group}, got {rows} x {columns} patches")
-    return mask.reshape(rows // group, group, columns // group, group).any(axis=(1, 3))
+    squares = mask.reshape(rows // group, group, columns // group, group)
+    return np.logical_or.reduce(squares, axis=(1, 3))
 
 
 def kept_patches(groups: np.ndarray, group: int) -> np.ndarray:
