@@ -1,0 +1,169 @@
+"""Decision rules of the systems that retrieval policies are compared with, each as its public code has them.
+
+Every function takes real tensors and returns what is kept, retrieved or recomputed, ascending; the lowest index wins
+ties. FlexGen (arXiv 2303.06865) keeps everything and needs no rule.
+"""
+
+import numpy as np
+
+from golden import check
+from golden.scores import query_rows
+
+
+def largest(scores: np.ndarray, k: int) -> np.ndarray:
+    """Indices of the k largest along the last axis, best first, the lowest index on ties."""
+    return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
+
+
+def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
+    """InfiniGen (arXiv 2406.19707): the columns of every query head that the partial scores use.
+
+    queries  (T, Hq, d) of the prompt. Returns int64 (Hq, int(d * ratio)): those with the largest sum of |q|.
+    """
+    q = check.reals("queries", queries, None, None, None)
+    kept = int(q.shape[2] * check.number("ratio", ratio, 0, 1))
+    return np.sort(largest(np.abs(q).sum(axis=0), kept), axis=1)
+
+
+def infinigen(
+    queries: np.ndarray, keys: np.ndarray, columns: np.ndarray, alpha: float = 4.0, budget: int | None = None
+) -> list[np.ndarray]:
+    """InfiniGen: past tokens per query head, from partial scores that are not divided by sqrt(d).
+
+    All heads take equally many: the mean over the heads of the number of scores above their maximum - `alpha`,
+    truncated, at most `budget`. With several query tokens (its variant for the prefill) that mean is over all
+    rows, and a head takes what any of its tokens ranks among the first.
+
+    queries  (T, Hq, d), speculated from the layer below
+    keys     (N, Hkv, d)
+    columns  (Hq, c), from `infinigen_columns`
+    """
+    q = check.reals("queries", queries, None, None, None)
+    k = check.reals("keys", keys, None, None, q.shape[2])
+    heads = q.shape[1]
+    if not k.shape[1] or heads % k.shape[1]:
+        raise ValueError(f"queries must have a multiple of {k.shape[1]} heads, got {heads}")
+    picked = check.wholes("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
+    if not len(k):
+        return [np.zeros(0, np.int64)] * heads
+    own = np.arange(heads) // (heads // k.shape[1])
+    score = np.stack([q[:, a, picked[a]] @ k[:, own[a], picked[a]].T for a in range(heads)])  # (Hq, T, N)
+    above = score > score.max(axis=2, keepdims=True) - check.number("alpha", alpha, 0)
+    count = int(above.sum(axis=2).mean())
+    if budget is not None:
+        count = min(count, check.whole("budget", budget, 0))
+    return [np.unique(rows) for rows in largest(score, count)]
+
+
+def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
+    """ReKV (arXiv 2503.00540): one vector per frame, the mean of its keys before RoPE: float64 (F, Hkv * group * d).
+
+    keys   (N, Hkv, d) before RoPE, frame after frame
+    sizes  int (F,), tokens of each frame
+    group  query heads of a KV head: each key head is repeated for all of them
+    """
+    k = check.reals("keys", keys, None, None, None)
+    lengths = check.wholes("sizes", sizes, None, low=1)
+    if lengths.sum() != len(k):
+        raise ValueError(f"sizes must sum to the {len(k)} keys, got {lengths.sum()}")
+    starts = np.cumsum(lengths) - lengths
+    means = np.add.reduceat(k, starts, axis=0) / lengths[:, None, None] if len(k) else k
+    return np.repeat(means, check.whole("group", group, 1), axis=1).reshape(len(lengths), -1)
+
+
+def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.ndarray:
+    """ReKV: the `k` best frames by the dot product of the mean query with each frame's vector.
+
+    queries  (T, Hq, d) of the question, before RoPE
+    blocks   (F, Hq * d) from `rekv_blocks`
+    chunk    so many frames in a row are scored by their mean and taken together (k // chunk chunks)
+    """
+    q = check.reals("queries", queries, None, None, None)
+    frames = check.reals("blocks", blocks, None, q.shape[1] * q.shape[2])
+    check.whole("chunk", chunk, 1)
+    score = frames @ q.mean(axis=0).ravel()
+    starts = np.arange(0, len(score), chunk)
+    if not len(starts):
+        return starts
+    mean = np.add.reduceat(score, starts) / np.diff(np.r_[starts, len(score)])
+    best = np.sort(largest(mean, max(1, check.whole("k", k, 1) // chunk)))
+    return np.concatenate([np.arange(c * chunk, min((c + 1) * chunk, len(score))) for c in best])
+
+
+def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> list[np.ndarray]:
+    """Quest (arXiv 2406.10774): tokens of the pages whose bound on the score is highest, per query head.
+
+    The bound of a page is the sum over the dimensions of max(q * smallest key, q * largest key). A head takes
+    max(3, budget // page) pages.
+
+    query  (Hq, d), one token (Quest serves generation); keys (N, Hkv, d)
+    """
+    q = check.reals("query", query, None, None)
+    k = check.reals("keys", keys, None, None, q.shape[1])
+    check.whole("page", page, 1)
+    taken = max(3, check.whole("budget", budget, 1) // page)
+    starts = np.arange(0, len(k), page)
+    if not len(starts):
+        return [starts] * len(q)
+    low, high = np.minimum.reduceat(k, starts, axis=0), np.maximum.reduceat(k, starts, axis=0)
+    out = []
+    for a, row in enumerate(q):
+        h = a // (len(q) // k.shape[1])
+        bound = np.maximum(row * low[:, h], row * high[:, h]).sum(axis=1)
+        chosen = np.sort(largest(bound, taken))
+        out.append(np.concatenate([np.arange(s, min(s + page, len(k))) for s in starts[chosen]]))
+    return out
+
+
+def retroinfer(queries: np.ndarray, centroids: np.ndarray, probes: int) -> list[np.ndarray]:
+    """RetroInfer (arXiv 2505.02922): clusters per KV head, by softmax over the centroids summed over the group.
+
+    queries  (T, Hq, d); centroids (C, Hkv, d)
+    """
+    c = check.reals("centroids", centroids, None, None, None)
+    q = check.reals("queries", queries, None, None, c.shape[2])
+    check.whole("probes", probes, 1)
+    out = []
+    for h, rows in enumerate(query_rows(q, c.shape[1])):
+        logit = rows @ c[:, h].T / np.sqrt(c.shape[2])
+        weight = np.exp(logit - logit.max(axis=1, keepdims=True, initial=-np.inf))
+        weight /= weight.sum(axis=1, keepdims=True)
+        out.append(np.sort(largest(weight.sum(axis=0), probes)))
+    return out
+
+
+def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float = 0.16) -> np.ndarray:
+    """CacheBlend (arXiv 2405.16444): the tokens that are computed again.
+
+    Those whose value at the checking layer differs most, in squared distance, from the cached one:
+    int((n - suffix) * ratio) of them, and the last `suffix` tokens, which are new.
+
+    values, cached  (n, ...) equal shapes
+    """
+    new = check.reals("values", values)
+    old = check.reals("cached", cached, *new.shape)
+    past = len(new) - check.whole("suffix", suffix, 0, len(new))
+    distance = ((new - old)[:past] ** 2).reshape(past, -1).sum(axis=1)
+    chosen = largest(distance, int(past * check.number("ratio", ratio, 0, 1)))
+    return np.r_[np.sort(chosen), past : len(new)]
+
+
+def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
+    """VLCache (arXiv 2512.12977): of every frame the first floor(ratio * n) tokens are computed again."""
+    lengths = check.wholes("sizes", sizes, None, low=0)
+    again = np.floor(check.number("ratio", ratio, 0, 1) * lengths).astype(np.int64)
+    starts = np.cumsum(lengths) - lengths
+    return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, again, strict=True)] or [lengths])
+
+
+def streaming_llm(tokens: int, coming: int = 0, sink: int = 4, recent: int = 512) -> np.ndarray:
+    """StreamingLLM (arXiv 2309.17453): cache entries kept before `coming` more arrive: the first and the newest.
+
+    Positions are those inside the cache: the kept entries are numbered anew.
+    """
+    n = check.whole("tokens", tokens, 0)
+    check.whole("sink", sink, 0)
+    new = check.whole("coming", coming, 0, check.whole("recent", recent, 0))
+    if n + new <= sink + recent:
+        return np.arange(n)
+    return np.r_[:sink, n - recent + new : n]

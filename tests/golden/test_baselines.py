@@ -1,0 +1,129 @@
+"""Each rule on small random tensors, against loops over Python lists."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from golden import baselines
+
+SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+
+
+def best(scores, k):
+    return sorted(sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k])
+
+
+def dot(a, b):
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("budget", [None, 2])
+def test_infinigen(tokens, budget, rng):
+    q, k = rng.standard_normal((tokens, 4, 20)) * 1.5, rng.standard_normal((30, 2, 20))
+    columns = baselines.infinigen_columns(q, 0.3)
+    assert columns.shape == (4, 6)
+    for a in range(4):
+        assert columns[a].tolist() == best([math.fsum(abs(q[t, a, i]) for t in range(tokens)) for i in range(20)], 6)
+    score = [
+        [[dot(q[t, a, columns[a]], k[n, a // 2, columns[a]]) for n in range(30)] for t in range(tokens)]
+        for a in range(4)
+    ]
+    above = [sum(s > max(row) - 4 for s in row) for head in score for row in head]
+    count = int(sum(above) / len(above))
+    if budget is not None:
+        assert count > budget
+        count = budget
+    got = baselines.infinigen(q, k, columns, 4.0, budget)
+    for a in range(4):
+        assert got[a].tolist() == sorted(set().union(*(best(row, count) for row in score[a])))
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_rekv(chunk, rng):
+    sizes = np.array([3, 1, 5, 2, 4, 3, 3])
+    keys, q = rng.standard_normal((21, 2, 5)), rng.standard_normal((4, 6, 5))
+    blocks = baselines.rekv_blocks(keys, sizes, 3)
+    mean_query = [math.fsum(q[t, a, i] for t in range(4)) / 4 for a in range(6) for i in range(5)]
+    score, start = [], 0
+    for n in sizes:
+        block = [math.fsum(keys[start : start + n, a // 3, i]) / n for a in range(6) for i in range(5)]
+        score.append(dot(mean_query, block))
+        start += n
+    chunks = [score[i : i + chunk] for i in range(0, 7, chunk)]
+    chosen = best([sum(c) / len(c) for c in chunks], max(1, 4 // chunk))
+    expected = [f for c in chosen for f in range(c * chunk, min(7, (c + 1) * chunk))]
+    assert baselines.rekv(q, blocks, 4, chunk).tolist() == expected
+    assert baselines.rekv(q, blocks[:0], 4).tolist() == []
+
+
+def test_quest_bounds_are_bounds_and_pages_are_the_best(rng):
+    q, k = rng.standard_normal((4, 6)), rng.standard_normal((37, 2, 6))
+    got = baselines.quest(q, k, budget=20, page=5)
+    for a in range(4):
+        pages = [k[s : s + 5, a // 2] for s in range(0, 37, 5)]
+        bound = [sum(max(x * min(p[:, i]), x * max(p[:, i])) for i, x in enumerate(q[a])) for p in pages]
+        assert all(b >= dot(q[a], key) - 1e-12 for b, p in zip(bound, pages, strict=True) for key in p)
+        assert got[a].tolist() == [n for p in best(bound, 4) for n in range(5 * p, min(37, 5 * p + 5))]
+    assert len(baselines.quest(q, k, budget=1, page=5)[0]) >= 3 * 5 - 3  # never fewer than three pages
+    assert baselines.quest(q, k[:0], 8)[0].tolist() == []
+
+
+def test_retroinfer_sums_the_softmax_of_the_group(rng):
+    q, c = rng.standard_normal((2, 4, 6)), rng.standard_normal((11, 2, 6))
+    got = baselines.retroinfer(q, c, 3)
+    for h in range(2):
+        mass = [0.0] * 11
+        for t in range(2):
+            for a in (2 * h, 2 * h + 1):
+                e = [math.exp(dot(q[t, a], c[j, h]) / math.sqrt(6)) for j in range(11)]
+                mass = [m + x / sum(e) for m, x in zip(mass, e, strict=True)]
+        assert got[h].tolist() == best(mass, 3)
+
+
+def test_cacheblend_takes_the_values_that_changed_most(rng):
+    old = rng.standard_normal((50, 2, 4))
+    new = old.copy()
+    new[[3, 17, 40]] += 5
+    assert baselines.cacheblend(new, old, suffix=5, ratio=0.07).tolist() == [3, 17, 40, 45, 46, 47, 48, 49]
+    assert len(baselines.cacheblend(new, old, suffix=0)) == int(50 * 0.16)
+
+
+@SETTINGS
+@given(st.lists(st.integers(0, 60), max_size=8), st.floats(0, 1))
+def test_vlcache_takes_the_head_of_every_frame(sizes, ratio):
+    got, start, expected = baselines.vlcache(np.array(sizes, np.int64), ratio), 0, []
+    for n in sizes:
+        expected += range(start, start + math.floor(ratio * n))
+        start += n
+    assert got.tolist() == expected
+
+
+@SETTINGS
+@given(st.integers(0, 90), st.integers(0, 8), st.integers(0, 5), st.integers(8, 40))
+def test_streaming_llm_leaves_room_for_what_comes(tokens, coming, sink, recent):
+    kept = baselines.streaming_llm(tokens, coming, sink, recent).tolist()
+    assert len(kept) + coming <= sink + recent or len(kept) == tokens
+    if len(kept) < tokens:
+        assert kept == [*range(sink), *range(tokens - recent + coming, tokens)] and len(kept) + coming == sink + recent
+
+
+def test_bad_input_is_named(rng):
+    q, k = rng.standard_normal((1, 4, 6)), rng.standard_normal((5, 2, 6))
+    cases = (
+        (lambda: baselines.infinigen(q, rng.standard_normal((5, 3, 6)), np.zeros((4, 2), int)), "multiple of 3 heads"),
+        (lambda: baselines.infinigen(q, k, np.full((4, 1), 6)), "columns must be between 0 and 5, got 6"),
+        (lambda: baselines.rekv_blocks(k, np.array([4]), 2), "sizes must sum to the 5 keys, got 4"),
+        (lambda: baselines.rekv(q, np.ones((2, 23)), 1), r"blocks must have shape \(any, 24\)"),
+        (lambda: baselines.quest(q[0], k, 0), "budget must be at least 1, got 0"),
+        (lambda: baselines.retroinfer(q, k, 0), "probes must be at least 1, got 0"),
+        (lambda: baselines.cacheblend(k, k, 6), "suffix must be between 0 and 5, got 6"),
+        (lambda: baselines.cacheblend(k, k * np.inf, 0), "cached must be finite"),
+        (lambda: baselines.streaming_llm(10, coming=600), "coming must be between 0 and 512, got 600"),
+    )
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message):
+            call()
