@@ -84,20 +84,24 @@ class Sink:
     async def receive(self, count: int) -> None:
         """Take `count` words into `words`, the cycle of each into `cycles`."""
         for _ in range(count):
+            held = None  # the word on offer; it must stay until it is taken
             if gap := pause(self.rng, self.stall):
                 self.ready.value = 0
-                held = None
                 for _ in range(gap):
                     await RisingEdge(self.clk)
-                    seen = int(self.payload.value) if self.valid.value == 1 else None
-                    assert held is None or seen == held, f"{self.name}: valid or payload changed before ready"
-                    held = seen
+                    held = self._offer(held)
             self.ready.value = 1
             while True:
                 await RisingEdge(self.clk)
                 if self.valid.value == 1:
                     break
+                assert held is None, f"{self.name}: valid fell before ready"
                 await RisingEdge(self.valid)
-            self.words.append(int(self.payload.value))
+            self.words.append(self._offer(held))
             self.cycles.append(cycle())
         self.ready.value = 0
+
+    def _offer(self, held: int | None) -> Any:
+        seen = int(self.payload.value) if self.valid.value == 1 else None
+        assert held is None or seen == held, f"{self.name}: valid or payload changed before ready"
+        return seen
