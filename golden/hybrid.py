@@ -1,0 +1,310 @@
+"""Hybrid streaming cache ("To Infinity and Beyond"): a bounded attention cache beside a state-space branch.
+
+Its four phases: a logical mask of sink and recent tokens; the eviction of whole blocks in between, with
+reference counts; a Mamba branch that is added to the attention output; and a client that orders its prompts so
+that the server's prefix cache hits. Tables, counts and prompts are integers; the branch is float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import check
+from golden.mamba import MambaParams, MambaState, mamba
+from golden.transformer import Cache, Decoder, LayerInput, attention
+
+
+@dataclass(frozen=True)
+class HybridConfig:
+    """Every switch of the method.
+
+    block, sink_blocks, recent_blocks  tokens per block, blocks kept at the start and at the end of a table
+    max_tokens     held tokens from which blocks in between are freed
+    window         recent tokens the logical mask shows
+    low_watermark  recent frames a client keeps when it shifts; None: as many as fit, as the paper does
+    ssm_mode       `disabled`, `prefix_sum` (a running sum, to test the wiring) or `mamba`
+    ssm_input      the branch sees the flattened `query` (as the authors' code) or the `hidden` states
+    fuse           the branch is added `pre_o_proj`, to the attention output, or `post_o_proj`, to the residual
+    """
+
+    block: int = 16
+    sink_blocks: int = 4
+    recent_blocks: int = 32
+    max_tokens: int = 576
+    window: int = 4096
+    low_watermark: int | None = None
+    ssm_mode: str = "mamba"
+    ssm_input: str = "query"
+    fuse: str = "pre_o_proj"
+
+    def __post_init__(self) -> None:
+        check.whole("block", self.block, 1)
+        check.whole("sink_blocks", self.sink_blocks, 0)
+        check.whole("recent_blocks", self.recent_blocks, 0)
+        check.whole("max_tokens", self.max_tokens, 1)
+        check.whole("window", self.window, 1)
+        if self.low_watermark is not None:
+            check.whole("low_watermark", self.low_watermark, 1)
+        check.choice("ssm_mode", self.ssm_mode, ("disabled", "prefix_sum", "mamba"))
+        check.choice("ssm_input", self.ssm_input, ("query", "hidden"))
+        check.choice("fuse", self.fuse, ("pre_o_proj", "post_o_proj"))
+
+
+# -- phase 1: what a token may see
+
+
+def sliding_mask(positions: np.ndarray, keys: np.ndarray, sink: int, window: int) -> np.ndarray:
+    """bool (T, S): tokens at `positions` (T,) see keys at (S,) that are not later, and sink or recent.
+
+    Recent are the last `window` tokens, the token itself included.
+    """
+    t = check.wholes("positions", positions, None, low=0)[:, None]
+    j = check.wholes("keys", keys, None, low=0)
+    return (j <= t) & ((j < check.whole("sink", sink, 0)) | (j > t - check.whole("window", window, 1)))
+
+
+def streaming_llm(total: int, sink: int, recent: int, coming: int = 0) -> np.ndarray:
+    """Tokens that StreamingLLM keeps of `total`, int64 ascending; their positions are 0, 1, ... in the cache.
+
+    The first `sink` and the last `recent`; room for `coming` tokens is made at the recent end's expense.
+    """
+    for name, value in (("total", total), ("sink", sink), ("recent", recent), ("coming", coming)):
+        check.whole(name, value, 0)
+    if total + coming <= sink + recent:
+        return np.arange(total)
+    return np.r_[: min(sink, total), max(min(sink, total), total - max(recent - coming, 0)) : total]
+
+
+# -- phase 2: blocks with reference counts
+
+
+class BlockPool:
+    """Blocks of device memory, lent by number; a block is free again when its last holder lets go."""
+
+    def __init__(self, blocks: int):
+        self.references = [0] * check.whole("blocks", blocks, 1)
+        self._free = list(range(blocks - 1, -1, -1))  # the lowest number goes first
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        """A free block, with one reference. RuntimeError when there is none."""
+        if not self._free:
+            raise RuntimeError(f"all {len(self.references)} blocks are in use")
+        block = self._free.pop()
+        self.references[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        if not self.references[block]:
+            raise ValueError(f"block must be in use to be shared, {block} is free")
+        self.references[block] += 1
+
+    def release(self, block: int) -> None:
+        if not self.references[block]:
+            raise ValueError(f"block must be in use to be released, {block} is free")
+        self.references[block] -= 1
+        if not self.references[block]:
+            self._free.append(block)
+
+
+class BlockTable:
+    """One stream's blocks in order, the last perhaps partly filled, and the token numbers they hold."""
+
+    def __init__(self, pool: BlockPool, config: HybridConfig):
+        self.pool, self.config = pool, config
+        self.blocks: list[int] = []
+        self.tokens: list[list[int]] = []  # of each block
+        self.seen = 0
+
+    @property
+    def held(self) -> int:
+        return sum(len(block) for block in self.tokens)
+
+    def append(self, count: int) -> list[int]:
+        """Write `count` new tokens, then evict; the token numbers that were evicted, ascending.
+
+        A partly filled block that others hold too is copied before it is written. RuntimeError when the pool
+        runs dry; what was written until then stays.
+        """
+        for _ in range(check.whole("count", count, 0)):
+            if not self.blocks or len(self.tokens[-1]) == self.config.block:
+                self.blocks.append(self.pool.take())
+                self.tokens.append([])
+            elif self.pool.references[self.blocks[-1]] > 1:
+                copy = self.pool.take()
+                self.pool.release(self.blocks[-1])
+                self.blocks[-1] = copy
+            self.tokens[-1].append(self.seen)
+            self.seen += 1
+        return self.evict()
+
+    def evict(self) -> list[int]:
+        """Let go of the blocks between sink and recent ones, when enough tokens are held; their tokens."""
+        sink, recent = self.config.sink_blocks, self.config.recent_blocks
+        if self.held < self.config.max_tokens or len(self.blocks) <= sink + recent:
+            return []
+        end = len(self.blocks) - recent
+        gone = [token for block in self.tokens[sink:end] for token in block]
+        for block in self.blocks[sink:end]:
+            self.pool.release(block)
+        del self.blocks[sink:end], self.tokens[sink:end]
+        return gone
+
+    def fork(self) -> "BlockTable":
+        """A second stream that shares all blocks so far."""
+        other = BlockTable(self.pool, self.config)
+        for block in self.blocks:
+            self.pool.share(block)
+        other.blocks, other.tokens, other.seen = list(self.blocks), [list(t) for t in self.tokens], self.seen
+        return other
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for block in self.blocks:
+            self.pool.release(block)
+        self.blocks, self.tokens = [], []
+
+
+# -- phase 3: the state-space branch beside attention
+
+
+class HybridDecoder:
+    """A decoder whose attention sees sink and recent tokens, and whose branch carries the rest as state.
+
+    Runs one stream in steps of any size. `params` gives the branch of each layer (needed for `mamba`): inputs
+    are Hq * d (query) or hidden wide, outputs Hq * d (pre_o_proj) or hidden. With a `table`, keys and values
+    of evicted tokens are dropped after each step, so that memory stays bounded.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: HybridConfig,
+        params: Sequence[MambaParams] | None = None,
+        table: BlockTable | None = None,
+    ):
+        c = decoder.config
+        self.decoder, self.config, self.params, self.table = decoder, config, params, table
+        heads = c.q_heads * c.d
+        self._in = heads if config.ssm_input == "query" else c.hidden
+        self._out = heads if config.fuse == "pre_o_proj" else c.hidden
+        if config.ssm_mode == "prefix_sum" and self._in != self._out:
+            raise ValueError(f"ssm_mode prefix_sum needs equal widths, got {self._in} in and {self._out} out")
+        if config.ssm_mode == "mamba":
+            if params is None or len(params) != c.layers:
+                raise ValueError(f"params must be one per layer ({c.layers}), got {len(params or ())}")
+            for p in params:
+                check.reals("params.w_in", p.w_in, self._in, None)
+                check.reals("params.w_out", p.w_out, None, self._out)
+            self.states = [MambaState.zero(p) for p in params]
+        self.sums = np.zeros((c.layers, self._in))
+        self.cache = Cache.empty(c)
+        self.positions = np.empty(0, np.int64)  # of the cached tokens
+        self._seen = 0
+
+    @property
+    def state_values(self) -> int:
+        """Numbers the stream holds: keys, values and the branch's state."""
+        held = sum(k.size + v.size for k, v in zip(self.cache.k, self.cache.v, strict=True))
+        if self.config.ssm_mode == "mamba":
+            return held + sum(s.inputs.size + s.h.size for s in self.states)
+        return held + (self.sums.size if self.config.ssm_mode == "prefix_sum" else 0)
+
+    def step(self, x: np.ndarray) -> np.ndarray:
+        """Hidden states (T, hidden) of the next tokens (T, hidden)."""
+        new = np.arange(self._seen, self._seen + len(x))
+        self.positions = np.concatenate([self.positions, new])
+        sink = self.config.sink_blocks * self.config.block
+        allowed = sliding_mask(new, self.positions, sink, self.config.window)
+
+        def attend(layer: LayerInput) -> tuple[np.ndarray, np.ndarray | None]:
+            self.cache.append(layer.layer, layer.k, layer.v)
+            out = attention(layer.q, self.cache.k[layer.layer], self.cache.v[layer.layer], allowed)
+            branch = self._branch(layer)
+            if branch is None:
+                return out, None
+            if self.config.fuse == "post_o_proj":
+                return out, branch
+            return out + branch.reshape(out.shape), None
+
+        hidden = self.decoder.run(x, new, attend)
+        self._seen += len(x)
+        if self.table is not None:
+            gone = self.table.append(len(x))
+            stay = ~np.isin(self.positions, gone)
+            self.positions = self.positions[stay]
+            self.cache.k = [k[stay] for k in self.cache.k]
+            self.cache.v = [v[stay] for v in self.cache.v]
+        return hidden
+
+    def _branch(self, new: LayerInput) -> np.ndarray | None:
+        u = new.q.reshape(len(new.q), -1) if self.config.ssm_input == "query" else new.hidden
+        if self.config.ssm_mode == "prefix_sum":
+            sums = self.sums[new.layer] + np.cumsum(u, axis=0)
+            self.sums[new.layer] = sums[-1] if len(sums) else self.sums[new.layer]
+            return sums
+        if self.config.ssm_mode == "mamba" and self.params is not None:
+            out, self.states[new.layer] = mamba(u, self.params[new.layer], self.states[new.layer])
+            return out
+        return None
+
+
+# -- phase 4: the client
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt, and what of it the server had: `hit` tokens of its prefix; `shifted` if frames were dropped."""
+
+    prompt: tuple[int, ...]
+    frames: int
+    hit: int
+    shifted: bool
+
+    @property
+    def recomputed(self) -> int:
+        return len(self.prompt) - self.hit
+
+
+class Client:
+    """Orders the frames of a stream into prompts: `sink_frames` first ones, then up to `window` recent ones.
+
+    While the recent frames fit, each prompt extends the one before. When one is too many, all but the last
+    `low_watermark` are dropped; with the paper's `low_watermark` = `window` every later request shifts, and
+    only the sink is a prefix hit.
+    """
+
+    def __init__(self, config: HybridConfig, sink_frames: int, window: int):
+        self.sink_frames = check.whole("sink_frames", sink_frames, 0)
+        self.window = check.whole("window", window, 1)
+        low = window if config.low_watermark is None else config.low_watermark
+        self.low = check.whole("low_watermark", low, 1, window)
+        self.block = config.block
+        self.sink: list[tuple[int, ...]] = []
+        self.recent: list[tuple[int, ...]] = []
+        self._last: tuple[int, ...] = ()
+
+    def push(self, frame: Sequence[int], question: Sequence[int] = ()) -> Request:
+        """Add a frame's token ids and ask: the request with its prefix hit, in whole blocks.
+
+        The server caches the prompt before it; `question` stands behind the frames of this prompt only.
+        """
+        shifted = False
+        if len(self.sink) < self.sink_frames:
+            self.sink.append(tuple(frame))
+        else:
+            self.recent.append(tuple(frame))
+            if len(self.recent) > self.window:
+                self.recent = self.recent[-self.low :]
+                shifted = True
+        frames = [*self.sink, *self.recent]
+        prompt = (*(token for tokens in frames for token in tokens), *question)
+        common = 0
+        while common < min(len(prompt), len(self._last)) and prompt[common] == self._last[common]:
+            common += 1
+        self._last = prompt
+        return Request(prompt, len(frames), common // self.block * self.block, shifted)

@@ -1,0 +1,153 @@
+"""A Mamba-1 block in float64: gated causal convolution and selective scan, with state passing between chunks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import check
+from golden.transformer import silu
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0, x)
+
+
+@dataclass(frozen=True)
+class MambaParams:
+    """Weights of one block; I inputs, E inner channels, N states per channel, R rank of the step, O outputs.
+
+    w_in (I, 2 E)       input to channels and gate
+    conv (E, width)     depthwise filter, oldest tap first; conv_bias (E,)
+    w_x (E, R + 2 N)    channels to step, B and C
+    w_dt (R, E)         step to channels; dt_bias (E,)
+    a (E, N)            negative; d (E,) skips the scan; w_out (E, O)
+    """
+
+    w_in: np.ndarray
+    conv: np.ndarray
+    conv_bias: np.ndarray
+    w_x: np.ndarray
+    w_dt: np.ndarray
+    dt_bias: np.ndarray
+    a: np.ndarray
+    d: np.ndarray
+    w_out: np.ndarray
+
+    def __post_init__(self) -> None:
+        inner, width = self.conv.shape
+        check.whole("conv width", width, 1)
+        inputs, states, rank, outputs = len(self.w_in), self.a.shape[1], len(self.w_dt), self.w_out.shape[1]
+        for name, shape in (
+            ("w_in", (inputs, 2 * inner)),
+            ("conv_bias", (inner,)),
+            ("w_x", (inner, rank + 2 * states)),
+            ("w_dt", (rank, inner)),
+            ("dt_bias", (inner,)),
+            ("a", (inner, states)),
+            ("d", (inner,)),
+            ("w_out", (inner, outputs)),
+        ):
+            check.reals(name, getattr(self, name), *shape)
+        if not (self.a < 0).all():
+            raise ValueError(f"a must be negative (states decay), its maximum is {self.a.max()}")
+
+    @classmethod
+    def random(
+        cls,
+        rng: np.random.Generator,
+        inputs: int,
+        outputs: int,
+        inner: int | None = None,
+        states: int = 16,
+        width: int = 4,
+        rank: int | None = None,
+    ) -> "MambaParams":
+        """Weights as Mamba starts its training: a = -1 .. -N, steps between 0.001 and 0.1."""
+        e = inner or 2 * inputs
+        r = rank or -(-inputs // 16)
+        step = np.exp(rng.uniform(np.log(0.001), np.log(0.1), e))
+        return cls(
+            rng.standard_normal((inputs, 2 * e)) / np.sqrt(inputs),
+            rng.uniform(-1, 1, (e, width)) / np.sqrt(width),
+            rng.uniform(-1, 1, e) / np.sqrt(width),
+            rng.standard_normal((e, r + 2 * states)) / np.sqrt(e),
+            rng.standard_normal((r, e)) / np.sqrt(r),
+            step + np.log(-np.expm1(-step)),  # the inverse of softplus
+            -np.tile(np.arange(1.0, states + 1), (e, 1)),
+            np.ones(e),
+            rng.standard_normal((e, outputs)) / np.sqrt(e),
+        )
+
+
+@dataclass(frozen=True)
+class MambaState:
+    """All that a sequence leaves behind: the last width - 1 channel inputs (width - 1, E) and h (E, N)."""
+
+    inputs: np.ndarray
+    h: np.ndarray
+
+    @classmethod
+    def zero(cls, params: MambaParams) -> "MambaState":
+        inner, width = params.conv.shape
+        return cls(np.zeros((width - 1, inner)), np.zeros(params.a.shape))
+
+
+def selective_scan(
+    x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, h: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """h <- exp(dt a) h + dt b x; y = h c, token by token: y (T, E) and the last h (E, N).
+
+    x and dt are (T, E), a (E, N), b and c (T, N), h (E, N).
+    """
+    y = np.empty_like(x)
+    for t in range(len(x)):
+        h = np.exp(dt[t][:, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
+        y[t] = h @ c[t]
+    return y, h
+
+
+def chunked_scan(
+    x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, h: np.ndarray, chunk: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`selective_scan` in chunks that do not wait for each other: equal up to rounding.
+
+    Every chunk scans from zero and reports how much of an incoming state would be left at its end,
+    exp(a sum(dt)). Only the short pass that hands states from chunk to chunk is sequential; what the incoming
+    state adds to a chunk's outputs is added afterwards.
+    """
+    size = check.whole("chunk", chunk, 1)
+    parts = [slice(i, i + size) for i in range(0, len(x), size)]
+    alone = [selective_scan(x[p], dt[p], a, b[p], c[p], np.zeros_like(h)) for p in parts]
+    y = np.empty_like(x)
+    for part, (from_zero, end) in zip(parts, alone, strict=True):
+        left = np.exp(np.cumsum(dt[part], axis=0)[:, :, None] * a)  # of the incoming state, after each token
+        y[part] = from_zero + np.einsum("ten,en,tn->te", left, h, c[part])
+        h = left[-1] * h + end
+    return y, h
+
+
+def mamba(
+    u: np.ndarray, params: MambaParams, state: MambaState, chunk: int | None = None
+) -> tuple[np.ndarray, MambaState]:
+    """The block on tokens `u` (T, I): outputs (T, O) and the state to go on from.
+
+    With `chunk` the scan runs by `chunked_scan`. ValueError for a wrong shape, a NaN or an infinity.
+    """
+    p = params
+    inner, width = p.conv.shape
+    states, rank = p.a.shape[1], len(p.w_dt)
+    u = check.reals("u", u, None, len(p.w_in))
+    check.reals("state.inputs", state.inputs, width - 1, inner)
+    check.reals("state.h", state.h, inner, states)
+    x, z = np.split(u @ p.w_in, 2, axis=1)
+    held = np.concatenate([state.inputs, x])
+    taps = np.stack([held[i : i + len(u)] for i in range(width)], axis=2)  # (T, E, width), oldest first
+    x = silu((taps * p.conv).sum(axis=2) + p.conv_bias)
+    step, b, c = np.split(x @ p.w_x, [rank, rank + states], axis=1)
+    dt = softplus(step @ p.w_dt + p.dt_bias)
+    if chunk is None:
+        y, h = selective_scan(x, dt, p.a, b, c, state.h)
+    else:
+        y, h = chunked_scan(x, dt, p.a, b, c, state.h, chunk)
+    out = ((y + p.d * x) * silu(z)) @ p.w_out
+    return out, MambaState(held[len(u) :], h)
