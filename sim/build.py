@@ -59,6 +59,11 @@ def use_verilator() -> None:
         os.environ.setdefault("OBJCACHE", "ccache")
 
 
+def chosen_simulator() -> str:
+    """The simulator runs use when none is named: `$VREX_SIM`, else Verilator."""
+    return os.environ.get("VREX_SIM", "verilator")
+
+
 def has_simulator(name: str) -> bool:
     """Whether simulator `name` can be used on this machine."""
     if name == "icarus":
@@ -86,6 +91,7 @@ class Build:
     folder: Path
     runner: Runner
     waves: bool
+    coverage: bool
 
 
 @contextmanager
@@ -100,11 +106,13 @@ def build(
     component: wiring.Component,
     name: str,
     *,
-    simulator: str = "verilator",
-    waves: bool = False,
-    coverage: bool = False,
+    simulator: str | None = None,
+    waves: bool | None = None,
+    coverage: bool | None = None,
 ) -> Build:
     """Build the Verilog of `component` for `simulator`, or take the build that exists.
+
+    What is not given comes from the environment: `VREX_SIM`, `VREX_WAVES` and `VREX_COVERAGE`.
 
     Raises
     ------
@@ -122,11 +130,14 @@ def build_verilog(
     sources: dict[str, str],
     name: str,
     *,
-    simulator: str = "verilator",
-    waves: bool = False,
-    coverage: bool = False,
+    simulator: str | None = None,
+    waves: bool | None = None,
+    coverage: bool | None = None,
 ) -> Build:
     """As `build`, for Verilog files (file name -> text) whose top module is `name`."""
+    simulator = simulator or chosen_simulator()
+    waves = "VREX_WAVES" in os.environ if waves is None else waves
+    coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
     if simulator not in SIMULATORS:
         raise ValueError(f"unknown simulator {simulator!r}: choose one of {', '.join(SIMULATORS)}")
     options: list[str] = []
@@ -173,7 +184,7 @@ def build_verilog(
                 finished.touch()
         except (SystemExit, RuntimeError) as error:
             raise SimulatorError(f"building {name} with {simulator} failed: see {folder / 'build.log'}") from error
-    return Build(name, simulator, folder, runner, waves)
+    return Build(name, simulator, folder, runner, waves, coverage)
 
 
 def _verilog(component: wiring.Component, name: str) -> str:

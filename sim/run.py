@@ -46,9 +46,9 @@ def simulate(
     config: Mapping[str, int] | None = None,
     stall: float | Mapping[str, float] = 0.0,
     seed: int = 0,
-    simulator: str = "verilator",
-    waves: bool = False,
-    coverage: bool = False,
+    simulator: str | None = None,
+    waves: bool | None = None,
+    coverage: bool | None = None,
     timeout_cycles: int = 10_000_000,
     drain_cycles: int = 8,
     reset_after: int = 0,
@@ -108,7 +108,7 @@ def simulate(
                 folder=folder,
             )
     finally:
-        if not waves and not coverage and (folder / "record.npz").exists():
+        if not made.waves and not made.coverage and (folder / "record.npz").exists():
             shutil.rmtree(folder)
 
 

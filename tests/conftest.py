@@ -1,6 +1,7 @@
 """Shared fixtures: one `--seed`, from which every test derives its own by its id, and the `heavy` marker."""
 
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,16 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="seed from which every test derives its own (default 1)")
+    parser.addoption("--sim", choices=("verilator", "icarus"), help="simulator of every test that does not name one")
+    parser.addoption("--waves", action="store_true", help="keep waveforms in build/sim/runs")
+    parser.addoption("--coverage", action="store_true", help="keep line and toggle coverage in build/sim/runs")
     parser.addoption("--heavy", action="store_true", help="also run the tests marked heavy")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for option, variable in (("--sim", "VREX_SIM"), ("--waves", "VREX_WAVES"), ("--coverage", "VREX_COVERAGE")):
+        if value := config.getoption(option):
+            os.environ[variable] = str(value)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,191 @@
+"""vrex: the command line of the project. Arguments and progress only; the work is done by the packages."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+Progress = Callable[[str, int, int], None]
+
+
+class Console:
+    """Progress as a bar on a terminal and as plain lines elsewhere; results go to stdout, progress to stderr."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+        self._what, self._shown = "", 0.0
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` (0: not known) of the step `what`."""
+        if self.terminal:
+            self._draw(what, done, total)
+        elif what != self._what or done == total or time.monotonic() - self._shown > 10:
+            print(f"{what}: {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
+            self._what, self._shown = what, time.monotonic()
+
+    def _draw(self, what: str, done: int, total: int) -> None:
+        if self._bar is None or what != self._what:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self.close()
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            from rich.console import Console as Rich
+
+            self._bar = Progress(*columns, console=Rich(stderr=True))
+            self._task = self._bar.add_task(what, total=total or None)
+            self._what = what
+            self._bar.start()
+        self._bar.update(self._task, completed=done, total=total or None)
+
+    def close(self) -> None:
+        """End the bar; what it showed stays."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def settings(pairs: list[str]) -> dict[str, int]:
+    """`--set name=value` pairs as configuration changes."""
+    changes = {}
+    for pair in pairs:
+        name, found, value = pair.partition("=")
+        if not found:
+            raise ValueError(f"--set {pair!r}: must be name=value")
+        try:
+            changes[name] = int(value, 0)
+        except ValueError:
+            raise ValueError(f"--set {name} = {value!r}: must be an integer") from None
+    return changes
+
+
+def configuration(args: argparse.Namespace) -> Any:
+    from hw.config import Config
+
+    return Config.preset(args.preset).replace(**settings(args.set))
+
+
+def units(names: list[str]) -> list[Any]:
+    from hw.registry import UNITS, unit
+
+    return [unit(name) for name in names] or list(UNITS.values())
+
+
+def verify(args: argparse.Namespace, console: Console) -> int:
+    import subprocess
+
+    from sim.coverage import merge
+
+    root = Path(__file__).resolve().parent
+    files = []
+    for unit in units(args.unit):
+        *folders, name = unit.module.split(".")
+        files.append(root.joinpath("tests", *folders, f"test_{name}.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(root), f"--seed={args.seed}"]
+    command += [f"--sim={args.sim}"] if args.sim else []
+    command += ["--waves"] if args.waves else []
+    command += ["--coverage"] if args.coverage else []
+    command += ["--heavy"] if args.heavy else []
+    started = time.time()
+    status = subprocess.run([*command, *dict.fromkeys(map(str, files))], cwd=root, check=False).returncode
+    if args.waves:
+        print("waveforms: build/sim/runs/*/dump.fst")
+    if args.coverage and status == 0:
+        runs = (root / "build" / "sim" / "runs").glob("*/coverage.dat")
+        print(merge(file for file in runs if file.stat().st_mtime >= started).table())
+    return 1 if status else 0
+
+
+def add_configuration(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--preset", default="paper", help="tiny, small or paper (default paper)")
+    command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one parameter")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="vrex", description="Open RTL, golden models and system model of V-Rex.")
+    top.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[..., int | None], help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        made.set_defaults(run=run)
+        return made
+
+    one = command("verify", verify, "run the cocotb tests of units against their golden models")
+    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("--sim", choices=("verilator", "icarus"), help="simulator (default verilator)")
+    one.add_argument("--seed", type=int, default=1, help="seed of all stimulus (default 1)")
+    one.add_argument("--waves", action="store_true", help="keep waveforms (FST)")
+    one.add_argument("--coverage", action="store_true", help="line and toggle coverage (Verilator)")
+    one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
+    return top
+
+
+def stop_children() -> None:
+    """Terminate every process this one started, however deep."""
+    found = [os.getpid()]
+    for pid in found:
+        for entry in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, entry.read_text().split())
+    for pid in found[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def reason(error: BaseException) -> str:
+    """One line that names the culprit."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left on the device of {error.filename or os.environ.get('VREX_BUILD', 'build')}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    for place in (Path(os.environ.get("VREX_BUILD", "build")), Path(os.environ.get("TMPDIR", "/tmp"))):
+        if place.exists() and shutil.disk_usage(place).free < 1 << 20:
+            return f"no space left on the device of {place} ({text})"
+    return text
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; bad input gives one line on stderr and status 2."""
+    args = parser().parse_args(argv)
+    from hw.yosys import YosysError
+    from sim.build import SimulatorError
+
+    warnings.filterwarnings("ignore", module="amaranth")
+    console = Console()
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        return args.run(args, console) or 0
+    except KeyboardInterrupt:
+        console.close()
+        stop_children()
+        print("vrex: interrupted; nothing half-written was left", file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, TypeError, ArithmeticError, OSError, YosysError, SimulatorError) as error:
+        console.close()
+        if args.debug:
+            raise
+        print(f"vrex: {reason(error)}", file=sys.stderr)
+    finally:
+        console.close()
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
