@@ -1,0 +1,254 @@
+"""Area of a unit: cells, um2, NAND2 equivalents, block by block; memories apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hw import emit, registry, yosys
+from hw.config import Config
+from synth import library as libraries
+from synth.blocks import Block, partition
+from synth.files import git_revision
+from synth.lib.technology import Technology
+from synth.library import Library
+from synth.macros import MIN_BITS, Macro
+from synth.mapping import Mapped, map_block
+from synth.text import table
+
+PREDICTIVE = Technology()
+
+
+@dataclass(frozen=True)
+class BlockArea:
+    """Area of one instance of a block, without the blocks inside it; `count` instances are in the unit."""
+
+    name: str
+    count: int
+    cells: int
+    flip_flops: int
+    area_um2: float
+    register_um2: float
+    macros: tuple[Macro, ...]
+
+    @property
+    def memory_bits(self) -> int:
+        return sum(macro.bits for macro in self.macros)
+
+    @property
+    def macro_um2(self) -> float:
+        """Estimate for the predictive 14 nm-class technology, whatever library the logic is mapped to."""
+        return sum(macro.area_um2(PREDICTIVE) for macro in self.macros)
+
+
+@dataclass(frozen=True)
+class Area:
+    """Area of a unit.
+
+    Attributes
+    ----------
+    unit, config : what was mapped ; point : what the mapping aimed at
+    library : name, tier and files of the library ; nand2_um2 : its unit of area
+    blocks : the parts, the unit's own top last ; cell_types : library cells by name over the whole unit
+    tools, git : what it was made with
+    mapped : the netlist of every block
+    """
+
+    unit: str
+    config: dict[str, int]
+    point: str
+    library: dict[str, Any]
+    nand2_um2: float
+    blocks: tuple[BlockArea, ...]
+    cell_types: dict[str, int]
+    tools: dict[str, str]
+    git: str | None
+    mapped: dict[str, Mapped]
+
+    @property
+    def cells(self) -> int:
+        return sum(block.cells * block.count for block in self.blocks)
+
+    @property
+    def flip_flops(self) -> int:
+        return sum(block.flip_flops * block.count for block in self.blocks)
+
+    @property
+    def area_um2(self) -> float:
+        """Cell area of logic and registers, unplaced; memories not included."""
+        return sum(block.area_um2 * block.count for block in self.blocks)
+
+    @property
+    def register_um2(self) -> float:
+        return sum(block.register_um2 * block.count for block in self.blocks)
+
+    @property
+    def nand2(self) -> float:
+        """Cell area in 2-input NANDs of the same library."""
+        return self.area_um2 / self.nand2_um2
+
+    @property
+    def memory_bits(self) -> int:
+        return sum(block.memory_bits * block.count for block in self.blocks)
+
+    @property
+    def macro_um2(self) -> float:
+        """Estimated area of the memories, see `BlockArea.macro_um2`."""
+        return sum(block.macro_um2 * block.count for block in self.blocks)
+
+    def json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "unit": self.unit,
+            "config": self.config,
+            "point": self.point,
+            "library": self.library,
+            "cells": self.cells,
+            "flip_flops": self.flip_flops,
+            "area_um2": round(self.area_um2, 3),
+            "register_um2": round(self.register_um2, 3),
+            "nand2": round(self.nand2, 1),
+            "memory_bits": self.memory_bits,
+            "macro_um2_estimated": round(self.macro_um2, 1),
+            "blocks": [
+                {
+                    "name": block.name,
+                    "count": block.count,
+                    "cells": block.cells,
+                    "flip_flops": block.flip_flops,
+                    "area_um2": round(block.area_um2, 3),
+                    "register_um2": round(block.register_um2, 3),
+                    "memory_bits": block.memory_bits,
+                    "macro_um2_estimated": round(block.macro_um2, 1),
+                    "macros": [macro.json() for macro in block.macros],
+                }
+                for block in self.blocks
+            ],
+            "cell_types": self.cell_types,
+            "tools": self.tools,
+            "git": self.git,
+        }
+
+    def table(self) -> str:
+        """The report as text."""
+        rows = [
+            [
+                block.name,
+                f"{block.count}",
+                f"{block.cells}",
+                f"{block.flip_flops}",
+                f"{block.area_um2:.1f}",
+                f"{block.area_um2 / self.nand2_um2:.0f}",
+                f"{block.memory_bits}",
+                f"{block.macro_um2:.0f}",
+            ]
+            for block in self.blocks
+        ]
+        total = [f"{self.cells}", f"{self.flip_flops}", f"{self.area_um2:.1f}", f"{self.nand2:.0f}"]
+        rows.append([f"{self.unit} total", "", *total, f"{self.memory_bits}", f"{self.macro_um2:.0f}"])
+        head = ["block", "count", "cells", "flip-flops", "um2", "NAND2", "memory bits", "macros um2*"]
+        notes = [
+            f"{self.library['name']} ({self.library['tier']}), {self.point} point, {self.tools['yosys']}, unplaced",
+            "* estimate for the predictive 14 nm-class technology, not part of um2",
+        ]
+        return "\n".join([table(head, rows), *notes])
+
+
+def area(
+    unit: str,
+    config: Config,
+    library: Library | None = None,
+    *,
+    point: str = "area",
+    clock_mhz: float = 800.0,
+    tool: str = "yowasp",
+    macro_bits: int = MIN_BITS,
+) -> Area:
+    """Map `unit` in `config` to `library` (the embedded one by default) and measure its area.
+
+    Blocks that an earlier run mapped with the same content, library, script and tool are taken from the cache.
+
+    Raises
+    ------
+    ValueError
+        Unknown unit, point or tool, or a library without what mapping needs (`synth.library.LibraryError`).
+    synth.mapping.MappingError
+        yosys failed, or a cell has no counterpart in the library.
+    """
+    component = registry.unit(unit).build(config)
+    return area_of_rtlil(
+        emit.to_rtlil(component, unit),
+        unit,
+        library,
+        config=config.asdict(),
+        point=point,
+        clock_mhz=clock_mhz,
+        tool=tool,
+        macro_bits=macro_bits,
+    )
+
+
+def area_of_rtlil(
+    rtlil: str,
+    unit: str,
+    library: Library | None = None,
+    *,
+    config: dict[str, int] | None = None,
+    point: str = "area",
+    clock_mhz: float = 800.0,
+    tool: str = "yowasp",
+    macro_bits: int = MIN_BITS,
+) -> Area:
+    """As `area`, for any design as RTLIL text whose top module is `unit`."""
+    library = library or libraries.embedded()
+    blocks = partition(rtlil, unit)
+    by_name = {block.name: block for block in blocks}
+    mapped = {
+        block.name: map_block(
+            block,
+            library,
+            point=point,
+            clock_ps=1e6 / clock_mhz,
+            tool=tool,
+            macro_bits=macro_bits,
+            stubs=[by_name[name] for name in block.children],
+        )
+        for block in blocks
+    }
+    types: Counter[str] = Counter()
+    for block in blocks:
+        types.update({name: count * block.count for name, count in mapped[block.name].cells.items()})
+    return Area(
+        unit=unit,
+        config=config or {},
+        point=point,
+        library=library.json(),
+        nand2_um2=library.nand2.area,
+        blocks=tuple(_block_area(block, mapped[block.name], library) for block in blocks),
+        cell_types=dict(sorted(types.items())),
+        tools={"yosys": yosys.version(tool)},
+        git=git_revision(),
+        mapped=mapped,
+    )
+
+
+def _block_area(block: Block, mapped: Mapped, library: Library) -> BlockArea:
+    registers = {name: n for name, n in mapped.cells.items() if library.cell(name).state is not None}
+    return BlockArea(
+        name=block.name,
+        count=block.count,
+        cells=sum(mapped.cells.values()),
+        flip_flops=sum(registers.values()),
+        area_um2=sum(library.cell(name).area * count for name, count in mapped.cells.items()),
+        register_um2=sum(library.cell(name).area * count for name, count in registers.items()),
+        macros=mapped.macros,
+    )
+
+
+def areas(units: Sequence[str], config: Config, liberty: Sequence[Path | str] = (), **options: Any) -> list[Area]:
+    """`area` of several units with the library that `synth.library.choose` finds for `liberty`."""
+    chosen = libraries.choose(liberty)
+    return [area(unit, config, chosen, **options) for unit in units]

@@ -1,0 +1,68 @@
+"""Results on disk: written aside and renamed, so that no reader ever meets half a file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def write_all(folder: Path, files: Mapping[str, str]) -> None:
+    """Write every file (name -> text) into `folder`, made when missing: all aside first, then all renamed.
+
+    Raises `OSError` (unwritable folder, full disk) without leaving a half-written file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = {name: folder / f".{name}.{os.getpid()}" for name in files}
+    try:
+        for name, text in files.items():
+            aside[name].write_text(text)
+        for name, path in aside.items():
+            path.replace(folder / name)
+    finally:
+        for path in aside.values():
+            path.unlink(missing_ok=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write one file, as `write_all` does."""
+    write_all(path.parent, {path.name: text})
+
+
+def build_root() -> Path:
+    """Where cached results live: `$VREX_BUILD/synth`, else `build/synth` of the current folder."""
+    return Path(os.environ.get("VREX_BUILD", "build")).absolute() / "synth"
+
+
+def digest(*texts: str) -> str:
+    """Short content hash of some texts, as cache keys use it."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def git_revision() -> str | None:
+    """Commit of this source tree, `-dirty` when it was changed since; None outside a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def version() -> str:
+    """Version of this project: of the installed package, or of the source tree that is being run."""
+    try:
+        return importlib.metadata.version("vrex-rtl")
+    except importlib.metadata.PackageNotFoundError:
+        return str(tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"])

@@ -1,0 +1,182 @@
+"""A unit as an IP block for other flows: Verilog, JSON, constraints, file list and FuseSoC core file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amaranth.hdl import Shape
+from amaranth.lib import data, wiring
+
+from hw import emit, registry, yosys
+from hw.config import Config
+from synth.files import git_revision, version, write_all
+
+CLOCK_MHZ = 800.0  # V-Rex, section VI-A
+IO_DELAY_SHARE = 0.2  # of a period, spent outside the unit at each port
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What `generate` wrote.
+
+    Attributes
+    ----------
+    unit : name of the unit and of its Verilog top module
+    folder : where the files are
+    files : their names
+    description : the content of the unit's JSON
+    """
+
+    unit: str
+    folder: Path
+    files: tuple[str, ...]
+    description: dict[str, Any]
+
+    def json(self) -> dict[str, Any]:
+        """The unit's JSON: configuration, ports, timing, memories, tools."""
+        return self.description
+
+    def table(self) -> str:
+        """The ports, one line each."""
+        rows = [(p["name"], p["direction"], str(p["width"])) for p in self.description["ports"]]
+        wide = max(len(name) for name, _, _ in rows)
+        return "\n".join(f"{name:{wide}}  {direction:6}  {width:>5}" for name, direction, width in rows)
+
+
+def generate(
+    unit: str, config: Config, folder: Path | str, *, clock_mhz: float = CLOCK_MHZ, tool: str = "yowasp"
+) -> Generated:
+    """Write `unit` in `config` into `folder`: `.v`, `.json`, `.sdc`, `.f` and `.core`, each aside and then renamed.
+
+    Parameters
+    ----------
+    unit : name in `hw.registry`
+    clock_mhz : target of the constraints
+    tool : yosys build that writes the Verilog, see `hw.yosys`
+
+    Raises
+    ------
+    ValueError
+        Unknown unit or tool, clock out of range, or a configuration that the unit cannot be built for.
+    OSError
+        The folder cannot be written.
+    """
+    entry = registry.unit(unit)
+    if not 0 < clock_mhz <= 10_000:
+        raise ValueError(f"clock_mhz = {clock_mhz}: must be above 0 and at most 10000")
+    component = entry.build(config)
+    rtlil = emit.to_rtlil(component, unit)
+    verilog = emit.rtlil_to_verilog(rtlil, unit, tool=tool)
+    description: dict[str, Any] = {
+        "unit": unit,
+        "summary": entry.summary,
+        "module": entry.module,
+        "version": version(),
+        "git": git_revision(),
+        "tools": {"amaranth": importlib.metadata.version("amaranth"), "yosys": yosys.version(tool)},
+        "config": config.asdict(),
+        "clock_mhz": clock_mhz,
+        "timing": getattr(component, "timing", {"latency": getattr(component, "latency", None)}),
+        "ports": ports(component, verilog, unit),
+        "memories": memories(rtlil),
+        "verilog": {"file": f"{unit}.v", "sha256": hashlib.sha256(verilog.encode()).hexdigest()},
+    }
+    files = {
+        f"{unit}.v": verilog,
+        f"{unit}.sdc": _sdc(unit, clock_mhz, description["ports"]),
+        f"{unit}.f": f"{unit}.v\n",
+        f"{unit}.core": _core(unit, entry.summary, description["version"]),
+        f"{unit}.json": json.dumps(description, indent=2) + "\n",
+    }
+    write_all(Path(folder), files)
+    return Generated(unit, Path(folder), tuple(files), description)
+
+
+def ports(component: wiring.Component, verilog: str, name: str) -> list[dict[str, Any]]:
+    """Ports of the Verilog module `name` in its order: name, direction, width, and the fields of a struct."""
+    shapes: dict[str, Any] = {}
+    for path, member, _ in component.signature.flatten(component):
+        shapes["__".join(str(part) for part in path)] = member.shape
+    header = re.search(rf"^module {name}\((.*?)\);", verilog, re.M | re.S)
+    assert header is not None, f"no module {name} in its own Verilog"
+    found = []
+    for port in (text.strip() for text in header.group(1).split(",")):
+        declared = re.search(rf"^  (input|output) (?:\[(\d+):0\] )?{port};", verilog, re.M)
+        assert declared is not None, f"port {port} is not declared"
+        entry: dict[str, Any] = {
+            "name": port,
+            "direction": declared.group(1),
+            "width": int(declared.group(2) or 0) + 1,
+        }
+        shape = shapes.get(port)
+        if isinstance(shape, data.Layout):
+            entry["fields"] = [
+                {"name": str(key), "offset": field.offset, "width": Shape.cast(field.shape).width}
+                for key, field in shape
+            ]
+        found.append(entry)
+    return found
+
+
+def memories(rtlil: str) -> list[dict[str, Any]]:
+    """Memories of an RTLIL text: where each stands, its depth, width and bits."""
+    found, module = [], ""
+    for line in rtlil.splitlines():
+        if line.startswith("module "):
+            module = line.split()[1].lstrip("\\")
+        elif line.startswith("  memory "):
+            words = line.split()
+            width, depth = int(words[words.index("width") + 1]), int(words[words.index("size") + 1])
+            place = f"{module}.{words[-1].lstrip(chr(92))}"
+            found.append({"name": place, "depth": depth, "width": width, "bits": depth * width})
+    return found
+
+
+def _sdc(unit: str, clock_mhz: float, found: list[dict[str, Any]]) -> str:
+    period = 1000.0 / clock_mhz
+    io = [f"# constraints of {unit}: {clock_mhz:g} MHz, {IO_DELAY_SHARE:.0%} of a period outside at each port"]
+    if any(port["name"] == "clk" for port in found):
+        io += [f"create_clock -name clk -period {period:.4f} [get_ports clk]"]
+    else:
+        io += [f"create_clock -name clk -period {period:.4f}"]
+    for direction in ("input", "output"):
+        names = " ".join(p["name"] for p in found if p["direction"] == direction and p["name"] != "clk")
+        if names:
+            io.append(f"set_{direction}_delay -clock clk {period * IO_DELAY_SHARE:.4f} [get_ports {{{names}}}]")
+    return "\n".join(io) + "\n"
+
+
+def _core(unit: str, summary: str, version: str) -> str:
+    return f"""CAPI=2:
+name: vrex:ip:{unit}:{version}
+description: {json.dumps(summary)}
+filesets:
+  rtl:
+    files:
+      - {unit}.v
+    file_type: verilogSource-2005
+  constraints:
+    files:
+      - {unit}.sdc
+    file_type: SDC
+targets:
+  default: &default
+    filesets: [rtl]
+    toplevel: {unit}
+  lint:
+    <<: *default
+    default_tool: verilator
+    tools:
+      verilator:
+        mode: lint-only
+        verilator_options: [-Wall]
+  synth:
+    <<: *default
+    filesets: [rtl, constraints]
+"""

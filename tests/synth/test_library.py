@@ -1,0 +1,137 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synth import library
+from synth.lib.liberty import library_text
+from synth.library import OSU018, Library, LibraryError, Table, choose, load
+
+TEXT = library_text()
+
+
+def without(text: str, start: str, end: str) -> str:
+    """`text` without every part from `start` to the next `end`."""
+    parts = text.split(start)
+    return parts[0] + "".join(part.split(end, 1)[1] for part in parts[1:])
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str | bytes, name: str = "some.lib") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the file is empty"),
+        ("   \n", "the file is empty"),
+        (TEXT[: len(TEXT) // 2], "truncated inside"),
+        (TEXT[:-3], "truncated inside library"),
+        ("not a library at all", "one library group, not 0"),
+        (TEXT + "}", "a closing brace too many"),
+        (TEXT + TEXT, "one library group, not 2"),
+        ("library (x) { nom_voltage : 1; }", "it has no cells"),
+        (TEXT.replace('time_unit : "1ps"', 'time_unit : "fast"'), "time_unit = 'fast'"),
+        (TEXT.replace("capacitive_load_unit (1, ff)", "capacitive_load_unit (1, cats)"), "capacitive_load_unit"),
+    ],
+)
+def test_damaged_files_get_one_line(written, text, reason):
+    with pytest.raises(LibraryError, match=reason) as error:
+        load([written(text)])
+    assert ("\n" not in str(error.value) and "some.lib" in str(error.value)) or "x" in str(error.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(LibraryError, match="No such file"):
+        load([tmp_path / "nothing.lib"])
+    with pytest.raises(LibraryError, match="Is a directory"):
+        load([tmp_path])
+    with pytest.raises(LibraryError, match="no file is given"):
+        load([])
+
+
+def test_gzip_and_its_damage(written):
+    packed = gzip.compress(TEXT.encode())
+    assert load([written(packed, "a.lib.gz")]).nand2.name == "NAND2_X1"
+    with pytest.raises(LibraryError, match="gzip file is damaged or truncated"):
+        load([written(packed[: len(packed) // 2], "b.lib.gz")])
+    with pytest.raises(LibraryError, match="gzip file is damaged or truncated"):
+        load([written(packed[:50] + b"\0\1\2\3" * 20 + packed[130:], "c.lib.gz")])
+
+
+def test_huge_file(written, monkeypatch):
+    monkeypatch.setattr(library, "MAX_BYTES", 1 << 20)
+    with pytest.raises(LibraryError, match="larger than 1 MiB"):
+        load([written(gzip.compress(b" " * (2 << 20)), "bomb.lib.gz")])
+
+
+def test_what_a_flow_needs(written):
+    def library_of(text: str) -> Library:
+        return load([written(text)])
+
+    no_nand = TEXT.replace('function : "!(A * B)"', 'function : "!(A + B)"')
+    with pytest.raises(LibraryError, match="no 2-input NAND"):
+        library_of(no_nand).require()
+    no_flop = without(without(TEXT, "  cell (DFF", "\n  }\n"), "  cell (LATCH", "\n  }\n")
+    with pytest.raises(LibraryError, match="no flip-flop"):
+        library_of(no_flop).require()
+    no_timing = TEXT.replace("cell_rise", "some_rise").replace("cell_fall", "some_fall")
+    library_of(no_timing).require(power=True)
+    with pytest.raises(LibraryError, match="NAND2_X1 has no delay tables"):
+        library_of(no_timing).require(timing=True)
+    no_power = TEXT.replace("internal_power", "other_power")
+    library_of(no_power).require(timing=True)
+    with pytest.raises(LibraryError, match="NAND2_X1 has no power tables"):
+        library_of(no_power).require(power=True)
+
+
+def test_forgotten_semicolon_and_comments(written):
+    text = TEXT.replace("area : 0.134784;", "area : 0.134784\n", 1).replace("delay_model", "/* a } */ delay_model")
+    assert load([written(text)]).nand2.area == pytest.approx(0.134784)
+
+
+def test_several_files_are_one_library(written):
+    start = TEXT.index("  cell (HA_X1)")
+    end = TEXT.index("  cell (FA_X1)")
+    head = TEXT[: TEXT.index("  cell (")]
+    first, second = TEXT[:start] + TEXT[end:], head + TEXT[start:end] + "}\n"
+    whole, merged = Library([("a", TEXT)], "user"), load([written(first, "1.lib"), written(second, "2.lib")])
+    assert set(merged.names) == set(whole.names)
+    assert Library([("m", merged.text)], "user").cell("HA_X1").area == whole.cell("HA_X1").area
+    with pytest.raises(LibraryError, match=r"2.lib: its units or voltage differ from those of 1.lib"):
+        load([written(first, "1.lib"), written(second.replace('"1ps"', '"1ns"'), "2.lib")])
+
+
+def test_table_is_linear_between_and_beyond_its_points(rng):
+    axes = np.array([1.0, 2.0, 4.0]), np.array([0.0, 3.0])
+    a, b, c, d = rng.normal(size=4)
+    values = a + b * axes[0][:, None] + c * axes[1][None] + d * axes[0][:, None] * axes[1][None]
+    table, swapped = Table(axes, values), Table(axes[::-1], values.T, load_first=True)
+    for slew, load_ in rng.uniform(-1, 8, (20, 2)):
+        expected = a + b * slew + c * load_ + d * slew * load_
+        assert table(slew, load_) == pytest.approx(expected)
+        assert swapped(slew, load_) == pytest.approx(expected)
+
+
+def test_adders_are_found_by_function(predictive):
+    found = predictive.find({"s": "a ^ b ^ c", "co": "a * b + b * c + a * c"}, 3)
+    assert found is not None and found[0].name == "FA_X1" and found[1] == {"s": "S", "co": "CO"}
+    assert predictive.find({"y": "a ^ b ^ c"}, 3) is None
+
+
+def test_choose():
+    assert choose().tier == "embedded"
+    if OSU018.exists():
+        found = choose(["osu018"])
+        assert found.tier == "osu018" and found.nand2.name == "NAND2X1"
+        assert 90 < found.fo4_ps < 110
+    else:
+        with pytest.raises(LibraryError, match="apt install qflow-tech-osu018"):
+            choose(["osu018"])
