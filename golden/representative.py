@@ -6,7 +6,7 @@ Float32 with subnormals flushed to zero, members in arrival order, one rounding 
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import check
+from golden import bf16, check
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 
@@ -14,15 +14,6 @@ SMALLEST_NORMAL = np.float32(2.0**-126)
 def flush(values: np.ndarray) -> np.ndarray:
     """float32 with subnormals replaced by zero of the same sign."""
     return np.where(np.abs(values) < SMALLEST_NORMAL, np.copysign(np.float32(0), values), values)
-
-
-def to_bf16(values: np.ndarray) -> np.ndarray:
-    """float64 to bfloat16 in one rounding, to nearest even, subnormals flushed (a cast goes through float32: two)."""
-    wide = np.asarray(values, np.float64)
-    narrow = wide.astype(np.float32)
-    narrow = np.where(np.abs(narrow) > np.abs(wide), np.nextafter(narrow, np.float32(0)), narrow)
-    odd = narrow.view(np.uint32) | (narrow != wide)  # sticky bit: the second rounding cannot see a false tie
-    return flush(odd.astype(np.uint32).view(np.float32).astype(bfloat16).astype(np.float32)).astype(bfloat16)
 
 
 class Representatives:
@@ -68,4 +59,4 @@ class Representatives:
             sums[index] = flush(sums[index] + vector)
         if self.mean_store == "fp32_sum":
             self._sums[touched] = sums
-        self.means[touched] = to_bf16(sums.astype(np.float64) / total[:, None])
+        self.means[touched] = bf16.encode(sums / total[:, None].astype(np.float64)).view(bfloat16)
