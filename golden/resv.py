@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import check, hashing, scores, wicsum
+from golden import bf16, check, hashing, scores, wicsum
 from golden.attention import light_attention
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.growable import Growable
 from golden.kvmu import Fetch, Kvmu, KvmuConfig
-from golden.representative import Representatives, to_bf16
+from golden.representative import Representatives
 from golden.wicsum import Rows, WtuConfig
 
 RATIO_BITS = 16
@@ -310,4 +310,4 @@ def bf16_tensor(name: str, value: np.ndarray, heads: int | None, head_dim: int) 
     array = check.reals(name, value, None, heads, head_dim)
     if not len(array):
         raise ValueError(f"{name} must hold at least one token, got none")
-    return to_bf16(array)
+    return bf16.encode(array).view(bfloat16)
