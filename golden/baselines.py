@@ -68,7 +68,8 @@ def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
         raise ValueError(f"sizes must sum to the {len(k)} keys, got {lengths.sum()}")
     starts = np.cumsum(lengths) - lengths
     means = np.add.reduceat(k, starts, axis=0) / lengths[:, None, None] if len(k) else k
-    return np.repeat(means, check.whole("group", group, 1), axis=1).reshape(len(lengths), -1)
+    width = k.shape[1] * check.whole("group", group, 1) * k.shape[2]
+    return np.repeat(means, group, axis=1).reshape(len(lengths), width)
 
 
 def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.ndarray:
@@ -154,16 +155,3 @@ def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
     again = np.floor(check.number("ratio", ratio, 0, 1) * lengths).astype(np.int64)
     starts = np.cumsum(lengths) - lengths
     return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, again, strict=True)] or [lengths])
-
-
-def streaming_llm(tokens: int, coming: int = 0, sink: int = 4, recent: int = 512) -> np.ndarray:
-    """StreamingLLM (arXiv 2309.17453): cache entries kept before `coming` more arrive: the first and the newest.
-
-    Positions are those inside the cache: the kept entries are numbered anew.
-    """
-    n = check.whole("tokens", tokens, 0)
-    check.whole("sink", sink, 0)
-    new = check.whole("coming", coming, 0, check.whole("recent", recent, 0))
-    if n + new <= sink + recent:
-        return np.arange(n)
-    return np.r_[:sink, n - recent + new : n]

@@ -5,8 +5,9 @@ smallest) and middle. The middle, nearly all, becomes 4 bits of a dense array, a
 zero by the inner thresholds so that no code is spent on the gap. The outliers of both kinds keep a sign and 4 bits: the
 4 bits fill their hole in the dense array and 8 bits of a sparse list hold index, group and sign. Scales are per token.
 
-Assumed where no public text gives a figure: the outer group is split evenly between both ends, the inner thresholds
-are symmetric, scales are 16-bit numbers, and the middle takes the nearest of its 16 reconstruction points.
+Public: the three groups, offline thresholds and online scales, the shift and the fused dense-and-sparse layout.
+Assumed: the shares of the groups (4 % outer, split evenly between both ends, 6 % inner), inner thresholds that are
+symmetric, 8-bit list entries, 16-bit scales, and that the middle takes the nearest of its 16 reconstruction points.
 """
 
 from dataclasses import dataclass

@@ -4,11 +4,22 @@ import importlib.util
 from pathlib import Path
 
 from sw_model.policies.base import LLAMA3_8B, Matmul, ModelShape, Policy, Selection, Step, Work
+from sw_model.policies.codecsight import CodecSight
 from sw_model.policies.full import Full
+from sw_model.policies.hybrid import Hybrid
+from sw_model.policies.infinigen import InfiniGen, InfiniGenP
+from sw_model.policies.mosaic import Mosaic
+from sw_model.policies.oaken import Oaken
+from sw_model.policies.quickprefill import QuickPrefill
+from sw_model.policies.rekv import ReKV
+from sw_model.policies.resv import ReSV
 
 __all__ = ["LLAMA3_8B", "POLICIES", "Matmul", "ModelShape", "Policy", "Selection", "Step", "Work", "load"]
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Full,)}
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (Full, InfiniGen, InfiniGenP, ReKV, ReSV, Mosaic, QuickPrefill, CodecSight, Hybrid, Oaken)
+}
 
 
 def load(name: str) -> type[Policy]:

@@ -6,7 +6,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -61,7 +61,7 @@ class Step:
 
     stage            `frame`: tokens of a video frame; `text`: a question's tokens, or one generated token
     ratio            share of the past tokens that the policy retrieves; None: measured by `select`, else published
-    resident_tokens  past tokens of a sequence that device memory still holds, the newest ones
+    resident_tokens  tokens of a sequence, in BF16, that device memory holds; the newest are there
     """
 
     new_tokens: int
@@ -80,11 +80,6 @@ class Step:
         check.whole("resident_tokens", self.resident_tokens, 0)
         if self.ratio is not None:
             check.number("ratio", self.ratio, 0, 1)
-
-    @property
-    def offloaded(self) -> float:
-        """Share of the past tokens that is not in device memory."""
-        return max(0, self.past_tokens - self.resident_tokens) / max(1, self.past_tokens)
 
 
 class Matmul(NamedTuple):
@@ -110,7 +105,7 @@ class Work:
     processed_tokens   tokens of one sequence that pass through the layer
     fetch_bytes        moved over the link, from where the cache is offloaded to
     fetch_extents      contiguous reads that `fetch_bytes` consists of
-    matmuls            matrix work of the prediction: hashing, scores
+    matmuls            matrix work besides the model's own: hashing, scores, a branch beside the attention
     vector_ops         element operations of the prediction: exp, norms, means
     hamming_pairs      (token, candidate) comparisons of hash codes
     threshold_rows     rows that a threshold or a top-k is taken of
@@ -145,7 +140,7 @@ class Work:
 
     @property
     def predict_flops(self) -> float:
-        """Matrix flops of the prediction, two for a multiply-accumulate."""
+        """Flops of `matmuls`, two for a multiply-accumulate."""
         return sum(m.flops for m in self.matmuls)
 
     @property
@@ -159,15 +154,26 @@ class Selection:
     """What the queries of one step attend to besides the step's own tokens.
 
     tokens         per KV head, past token ids, ascending
+    allowed        per KV head bool (T * group, len(tokens[h])): those of them that each row, token by token and
+                   query head by query head of the group, attends to; None: all
     keys, values   (N, Hkv, d) stand-ins for the cached ones, if the policy stores them changed (quantised)
     pseudo_keys, pseudo_values  (E, Hkv, d) attended in addition (representatives of what was not retrieved)
     """
 
     tokens: tuple[np.ndarray, ...]
+    allowed: tuple[np.ndarray, ...] | None = None
     keys: np.ndarray | None = None
     values: np.ndarray | None = None
     pseudo_keys: np.ndarray | None = None
     pseudo_values: np.ndarray | None = None
+
+
+class Chunk(NamedTuple):
+    """Tokens start..stop - 1, which came in one step; `stage` is known once their queries were seen."""
+
+    start: int
+    stop: int
+    stage: str
 
 
 class Policy(ABC):
@@ -178,14 +184,12 @@ class Policy(ABC):
     """
 
     name: ClassVar[str]
-    # share of the past retrieved per stage as published (V-Rex, Table II), where there is such a figure
-    published_ratio: ClassVar[Mapping[str, float]] = {"frame": 1.0, "text": 1.0}
 
     def __init__(self, model: ModelShape) -> None:
         self.model = model
         self._keys = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
         self._values = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
-        self._last = [0] * model.layers
+        self._chunks: list[list[Chunk]] = [[] for _ in range(model.layers)]
         self._measured: dict[str, list[float]] = {stage: [] for stage in STAGES}
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
@@ -195,7 +199,8 @@ class Policy(ABC):
         v = check.reals("values", values, len(k), self.model.kv_heads, self.model.head_dim)
         if not len(k):
             raise ValueError("keys must hold at least one token, got none")
-        self._last[layer] = len(k)
+        start = len(self._keys[layer])
+        self._chunks[layer].append(Chunk(start, start + len(k), ""))
         self._keys[layer].extend(k)
         self._values[layer].extend(v)
 
@@ -217,42 +222,69 @@ class Policy(ABC):
 
     def past(self, layer: int) -> int:
         """Tokens before the step last appended."""
-        return len(self._keys[layer]) - self._last[layer]
+        return self._chunks[layer][-1].start if self._chunks[layer] else 0
+
+    def chunks(self, layer: int) -> list[Chunk]:
+        """The steps before the one last appended."""
+        return self._chunks[layer][:-1]
 
     def queries(self, layer: int, queries: np.ndarray, stage: str) -> np.ndarray:
         """`queries` checked, float64 (T, Hkv, group, d): the query heads beside the KV head they use."""
         check.choice("stage", stage, STAGES)
         check.whole("layer", layer, 0, self.model.layers - 1)
-        m = self.model
-        q = check.reals("queries", queries, self._last[layer], m.q_heads, m.head_dim)
+        if not self._chunks[layer]:
+            raise ValueError(f"keys of layer {layer} must be appended before its queries select")
+        m, last = self.model, self._chunks[layer][-1]
+        q = check.reals("queries", queries, last.stop - last.start, m.q_heads, m.head_dim)
+        self._chunks[layer][-1] = last._replace(stage=stage)
         return q.reshape(len(q), m.kv_heads, m.group, m.head_dim)
 
-    def note(self, layer: int, stage: str, selection: Selection) -> Selection:
-        """Remember the share that was retrieved, for `account`; returns the selection."""
-        past = self.past(layer)
-        if past:
-            self._measured[stage].append(float(np.mean([len(t) for t in selection.tokens])) / past)
-        return selection
+    def note(self, layer: int, stage: str, tokens: Sequence[np.ndarray]) -> None:
+        """Remember the share of the past that was retrieved (a list for each KV head, or one for all)."""
+        if self.past(layer):
+            self._measured[stage].append(float(np.mean([len(t) for t in tokens])) / self.past(layer))
 
     def ratio(self, step: Step) -> float:
-        """Share of the past that `step` retrieves: given, else the mean that `select` measured, else published."""
+        """Share of the past that `step` retrieves: given, else the mean that `select` measured, else expected."""
         if step.ratio is not None:
             return step.ratio
         measured = self._measured[step.stage]
-        return float(np.mean(measured)) if measured else self.published_ratio[step.stage]
+        return float(np.mean(measured)) if measured else self.expected_ratio(step)
 
-    def work(self, step: Step, attended: float, extents: float) -> Work:
-        """`Work` of a policy that attends to `attended` past tokens in BF16; `replace` adds the prediction.
+    def expected_ratio(self, step: Step) -> float:
+        """The share without anything measured: published (V-Rex, Table II) or by construction."""
+        return 1.0
 
-        The tokens it retrieves are taken to be spread evenly over the past, so that those still resident save
-        their share of the fetch; `extents` is the number of contiguous reads for all of them in one sequence.
+    def work(
+        self,
+        step: Step,
+        attended: float,
+        extents: float,
+        *,
+        cached: float | None = None,
+        bits: float = 16.0,
+        passed: float | None = None,
+    ) -> Work:
+        """What every policy costs besides its prediction, which `dataclasses.replace` adds.
+
+        The tokens attended to are taken to be spread evenly over the cache, so that those still in device memory
+        save their share of the fetch.
+
+        attended  past tokens that each new token attends to
+        extents   contiguous reads that hold all of them, in one sequence and layer
+        cached    tokens of the cache, if some were dropped; default: all past ones
+        bits      of a stored element
+        passed    new tokens that pass through the layer; default: all
         """
-        kv_bytes = step.model.kv_bytes * step.batch
+        held = step.past_tokens if cached is None else cached
+        missing = max(0.0, held - step.resident_tokens * 16 / bits) / max(1.0, held)
+        kv_bytes = step.model.kv_bytes * step.batch * bits / 16
+        new = step.new_tokens if passed is None else passed
         return Work(
             attended_tokens=attended,
             attend_read_bytes=attended * kv_bytes,
-            append_bytes=step.new_tokens * kv_bytes,
-            processed_tokens=step.new_tokens,
-            fetch_bytes=attended * step.offloaded * kv_bytes,
-            fetch_extents=extents * step.offloaded * step.batch,
+            append_bytes=new * kv_bytes,
+            processed_tokens=new,
+            fetch_bytes=attended * missing * kv_bytes,
+            fetch_extents=extents * missing * step.batch,
         )

@@ -22,12 +22,6 @@ def test_derived_counts():
         Work(0, 0, 0, 1, schedule="later")
 
 
-def test_offloaded_share():
-    assert Step(10, 4000, "frame").offloaded == 0
-    assert Step(10, 40960, "frame").offloaded == 0.9
-    assert Step(10, 0, "frame").offloaded == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,6 +51,7 @@ def test_full_attends_to_everything_and_streams_what_is_offloaded(rng):
     assert [t.tolist() for t in got.tokens] == [list(range(10))] * 2
     work = policy.account(Step(10, 40960, "frame", batch=4))
     assert work.fetch_bytes == 4 * 36864 * 4096 and work.attended_tokens == 40960
+    assert policy.account(Step(10, 4000, "frame")).fetch_bytes == 0 == policy.account(Step(10, 0, "frame")).fetch_bytes
     assert work.attend_read_bytes == 4 * 40960 * 4096 and work.append_bytes == 4 * 10 * 4096
 
 
@@ -73,6 +68,8 @@ def test_bad_tensors_are_named(rng):
             policy.append(0, keys, values)
     with pytest.raises(ValueError, match="layer must be between 0 and 1, got 2"):
         policy.append(2, good, good)
+    with pytest.raises(ValueError, match="keys of layer 0 must be appended before"):
+        policy.select(0, good, "frame")
     policy.append(0, good, good)
     with pytest.raises(ValueError, match=r"queries must have shape \(3, 4, 8\)"):
         policy.select(0, rng.standard_normal((2, 4, 8)), "frame")

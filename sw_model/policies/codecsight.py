@@ -1,0 +1,53 @@
+"""CodecSight: a sliding window whose overlap is reused, its anchors refreshed and its static patches skipped."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from golden.codecsight import CodecSightConfig, processed_fraction, window_plan
+from sw_model.policies.base import ModelShape, Policy, Selection, Step, Work
+
+
+class CodecSight(Policy):
+    """`select` keeps the last `window` frames; `account` spreads a window's work over the frames of its stride.
+
+    pruned            share of a computed P-frame's tokens whose patches are static (from the codec's motion vectors)
+    tokens_per_frame  for `account`
+    """
+
+    name = "codecsight"
+
+    def __init__(
+        self,
+        model: ModelShape,
+        config: CodecSightConfig | None = None,
+        pruned: float = 0.0,
+        tokens_per_frame: int = 10,
+    ) -> None:
+        super().__init__(model)
+        self.config, self.pruned, self.tokens_per_frame = config or CodecSightConfig(), pruned, tokens_per_frame
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        self.queries(layer, queries, stage)
+        frames = [chunk for chunk in self.chunks(layer) if chunk.stage == "frame"]
+        held = self.config.window - (stage == "frame")  # the step's own frame is part of the window
+        gone = frames[: max(0, len(frames) - held)]
+        wanted = np.ones(self.past(layer), bool)
+        for chunk in gone:
+            wanted[chunk.start : chunk.stop] = False
+        tokens = (np.flatnonzero(wanted),) * self.model.kv_heads
+        self.note(layer, stage, tokens)
+        return Selection(tokens)
+
+    def account(self, step: Step) -> Work:
+        c = self.config
+        window = min(step.past_tokens, c.window * self.tokens_per_frame)
+        if step.stage == "text":
+            return self.work(step, window, extents=1 if window else 0, cached=window)
+        fraction = processed_fraction(window_plan(1, c), c.gop, self.pruned)
+        new = [frame for frame in range(c.stride) if frame % c.gop]
+        seen = 1 - len(new) / c.stride * self.pruned
+        passed = step.new_tokens * float(fraction) * c.window / c.stride
+        return replace(
+            self.work(step, window, extents=1 if window else 0, cached=window, passed=passed), vision_fraction=seen
+        )

@@ -1,0 +1,45 @@
+"""Hybrid cache: sink and recent blocks of the attention cache, everything in between only in a state-space branch."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from golden.hybrid import BlockPool, BlockTable, HybridConfig
+from sw_model.policies.base import Matmul, ModelShape, Policy, Selection, Step, Work
+
+POOL_BLOCKS = 4096  # of one layer, so that a step may be long
+
+
+class Hybrid(Policy):
+    """`select` gives what block eviction leaves to the attention; the branch, untrained in the paper, is left out.
+
+    ssm_inner  width of the state-space branch, for `account`; None leaves its projections out (no published value)
+    """
+
+    name = "hybrid"
+
+    def __init__(self, model: ModelShape, config: HybridConfig | None = None, ssm_inner: int | None = None) -> None:
+        super().__init__(model)
+        self.config, self.ssm_inner = config or HybridConfig(), ssm_inner
+        self._tables = [BlockTable(BlockPool(POOL_BLOCKS), self.config) for _ in range(model.layers)]
+
+    def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
+        super().append(layer, keys, values)
+        self._tables[layer].append(len(keys))
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        self.queries(layer, queries, stage)
+        held = np.array([token for block in self._tables[layer].tokens for token in block], np.int64)
+        tokens = (held[held < self.past(layer)],) * self.model.kv_heads
+        self.note(layer, stage, tokens)
+        return Selection(tokens)
+
+    def account(self, step: Step) -> Work:
+        c, m = self.config, step.model
+        held = min(step.past_tokens, max(c.max_tokens, (c.sink_blocks + c.recent_blocks) * c.block))
+        work = self.work(step, held, extents=1 if held else 0, cached=held)
+        if self.ssm_inner is None:
+            return work
+        width, new = m.q_heads * m.head_dim, step.new_tokens
+        branch = (Matmul(new, width, 2 * self.ssm_inner, step.batch), Matmul(new, self.ssm_inner, width, step.batch))
+        return replace(work, matmuls=branch)

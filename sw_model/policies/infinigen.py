@@ -1,0 +1,75 @@
+"""InfiniGen (arXiv 2406.19707): partial scores of every token pick those to fetch.
+
+`InfiniGen` retrieves while text is generated and takes everything during the prefill; `InfiniGenP`, the variant that
+V-Rex compares with, retrieves in both. `select` speculates with the layer's own queries, so without the error that
+speculating from the layer below adds.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from golden import baselines
+from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
+
+
+class InfiniGen(Policy):
+    """alpha: how far below the maximum a score counts; columns: share of the head dimension that is scored."""
+
+    name = "infinigen"
+    retrieves: tuple[str, ...] = ("text",)
+
+    def __init__(self, model: ModelShape, alpha: float = 4.0, columns: float = 0.3, budget: int | None = None) -> None:
+        super().__init__(model)
+        self.alpha, self.columns, self.budget = alpha, columns, budget
+        self._columns: dict[int, np.ndarray] = {}
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        q = self.queries(layer, queries, stage)
+        m, past = self.model, self.past(layer)
+        flat = q.reshape(len(q), m.q_heads, m.head_dim)
+        if layer not in self._columns:  # chosen once, on the first queries
+            self._columns[layer] = baselines.infinigen_columns(flat, self.columns)
+        if stage not in self.retrieves:
+            everything = (np.arange(past),) * m.kv_heads
+            self.note(layer, stage, everything)
+            return Selection(everything)
+        heads = baselines.infinigen(flat, self.keys(layer)[:past], self._columns[layer], self.alpha, self.budget)
+        tokens, allowed = [], []
+        for h in range(m.kv_heads):
+            group = heads[h * m.group : (h + 1) * m.group]
+            tokens.append(np.unique(np.concatenate(group)))
+            allowed.append(np.tile(np.stack([np.isin(tokens[-1], own) for own in group]), (len(q), 1)))
+        self.note(layer, stage, tokens)
+        return Selection(tuple(tokens), tuple(allowed))
+
+    def expected_ratio(self, step: Step) -> float:
+        return 0.508 if step.stage == "frame" else 0.068
+
+    def account(self, step: Step) -> Work:
+        m, n = step.model, step.past_tokens
+        if step.stage not in self.retrieves:
+            return self.work(step, n, extents=1 if n else 0)
+        attended = self.ratio(step) * n
+        part = int(m.head_dim * self.columns)
+        rows = step.new_tokens * m.q_heads
+        partial_keys = n * m.kv_heads * part * BF16_BYTES * step.batch
+        return replace(
+            self.work(step, attended, extents=m.kv_heads * attended),
+            matmuls=(
+                Matmul(step.new_tokens, m.hidden, m.q_heads * part, step.batch),
+                Matmul(step.new_tokens * m.group, part, n, m.kv_heads * step.batch),
+            ),
+            vector_ops=2 * rows * n * step.batch,  # maximum and comparison
+            threshold_rows=rows * step.batch,
+            threshold_entries=n,
+            threshold_passes=15.6,
+            predict_read_bytes=partial_keys + m.hidden * m.q_heads * part * BF16_BYTES,
+            gpu_kernels=15,
+            schedule="next_layer",
+        )
+
+
+class InfiniGenP(InfiniGen):
+    name = "infinigenp"
+    retrieves = ("frame", "text")

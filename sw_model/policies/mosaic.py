@@ -1,0 +1,104 @@
+"""Mosaic (arXiv 2604.10060): clusters inside visual partitions, retrieved in two stages up to a token budget."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from golden.mosaic import Mosaic as Cache
+from golden.mosaic import MosaicConfig, query_vector
+from golden.rope import THETA_LLAMA3, rotate
+from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
+
+FRAMES_PER_PARTITION = 64  # mean scene length, for `account`
+TOKENS_PER_CLUSTER = 32
+
+
+class Mosaic(Policy):
+    """Frames (steps of stage `frame`, all equally long) go to the clusters; text is always attended to.
+
+    A frame's visual embedding is not among the keys. Its stand-in is the mean key of the first layer, turned back by
+    the token numbers to before the rotary embedding.
+    """
+
+    name = "mosaic"
+
+    def __init__(
+        self,
+        model: ModelShape,
+        config: MosaicConfig | None = None,
+        tokens_per_frame: int = 10,
+        capacity_tokens: int | None = None,
+        theta: float = THETA_LLAMA3,
+    ) -> None:
+        super().__init__(model)
+        self.config, self.tokens_per_frame, self.theta = config or MosaicConfig(), tokens_per_frame, theta
+        self.cache = Cache(model.layers, model.kv_heads, model.head_dim, tokens_per_frame, self.config, capacity_tokens)
+        self._starts: list[int] = []  # first token of each frame in the cache
+        self._done = 0
+
+    def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
+        if layer == 0:
+            self._absorb()
+        super().append(layer, keys, values)
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        q = self.queries(layer, queries, stage)
+        past = self.past(layer)
+        wanted = np.zeros(past, bool)
+        pseudo_keys = pseudo_values = None
+        if self.cache.frames:
+            vector = query_vector(q.reshape(len(q), self.model.q_heads, -1), self.model.kv_heads)
+            frame, offset = np.divmod(self.cache.retrieve(layer, vector).tokens, self.tokens_per_frame)
+            wanted[np.array(self._starts)[frame] + offset] = True
+            pseudo_keys, pseudo_values = self.cache.representatives(layer)
+        self.note(layer, stage, (np.flatnonzero(wanted),))
+        for chunk in self.chunks(layer):
+            if chunk.stage == "text":
+                wanted[chunk.start : chunk.stop] = True
+        tokens = (np.flatnonzero(wanted),) * self.model.kv_heads
+        return Selection(tokens, pseudo_keys=pseudo_keys, pseudo_values=pseudo_values)
+
+    def expected_ratio(self, step: Step) -> float:
+        return min(1.0, self.config.budget_frames * self.tokens_per_frame / max(1, step.past_tokens))
+
+    def account(self, step: Step) -> Work:
+        m, batch = step.model, step.batch
+        clusters = step.past_tokens / TOKENS_PER_CLUSTER
+        partitions = step.past_tokens / (FRAMES_PER_PARTITION * self.tokens_per_frame)
+        ranked = clusters * min(1.0, self.config.top_visual / max(1.0, partitions))
+        retrieved = self.ratio(step) * step.past_tokens
+        work = self.work(step, retrieved, extents=m.kv_heads * retrieved / TOKENS_PER_CLUSTER)
+        representatives = clusters * m.kv_bytes * batch  # always in device memory
+        return replace(
+            work,
+            attended_tokens=retrieved + clusters,
+            attend_read_bytes=work.attend_read_bytes + representatives,
+            matmuls=(
+                Matmul(1, m.key_dim, partitions + ranked, batch),
+                Matmul(step.new_tokens, m.key_dim, clusters / max(1.0, partitions), batch),  # where to add
+            ),
+            vector_ops=(step.new_tokens * m.key_dim * 4 + partitions + ranked) * batch,
+            threshold_rows=2 * batch,
+            threshold_entries=max(partitions, ranked),
+            threshold_passes=15.6,
+            predict_read_bytes=(partitions + ranked) * m.key_dim * BF16_BYTES * batch,
+            gpu_kernels=20,
+            schedule="next_layer",
+        )
+
+    def _absorb(self) -> None:
+        """Give the cache the frames that are complete in every layer."""
+        chunks = self._chunks[0]
+        for i in range(self._done, len(chunks)):
+            start, stop, stage = chunks[i]
+            if stage == "frame":
+                if stop - start != self.tokens_per_frame:
+                    raise ValueError(
+                        f"frames must have tokens_per_frame = {self.tokens_per_frame} tokens, got {stop - start}"
+                    )
+                keys = np.stack([self.keys(layer)[start:stop] for layer in range(self.model.layers)])
+                values = np.stack([self.values(layer)[start:stop] for layer in range(self.model.layers)])
+                turned = rotate(keys[0], -np.arange(start, stop)[:, None], self.theta)
+                self.cache.append(turned.mean(axis=0).ravel(), keys, values)
+                self._starts.append(start)
+        self._done = len(chunks)

@@ -1,0 +1,77 @@
+"""ReKV (arXiv 2503.00540): whole frames, by the dot product of the mean query with the mean key of each."""
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from golden import baselines
+from golden.growable import Growable
+from golden.rope import THETA_LLAMA3, rotate
+from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
+
+
+class ReKV(Policy):
+    """frames: how many are retrieved; chunk: frames scored together; tokens_per_frame: for `account` only.
+
+    Frames are what came in steps of stage `frame`; text before the step is always attended to. Keys and queries are
+    turned back by their token numbers, so positions must count tokens.
+    """
+
+    name = "rekv"
+
+    def __init__(
+        self,
+        model: ModelShape,
+        frames: int = 64,
+        chunk: int = 1,
+        tokens_per_frame: int = 10,
+        theta: float = THETA_LLAMA3,
+    ) -> None:
+        super().__init__(model)
+        self.frames, self.chunk, self.tokens_per_frame, self.theta = frames, chunk, tokens_per_frame, theta
+        width = model.q_heads * model.head_dim
+        self._blocks = [Growable((width,), np.float64) for _ in range(model.layers)]
+        self._done = [0] * model.layers  # chunks of each layer whose frame vector is made
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        q = self.queries(layer, queries, stage)
+        chunks, past = self.chunks(layer), self.past(layer)
+        for chunk in chunks[self._done[layer] :]:
+            if chunk.stage == "frame":
+                keys = self._turned(self.keys(layer)[chunk.start : chunk.stop], chunk.start)
+                self._blocks[layer].extend(baselines.rekv_blocks(keys, np.array([len(keys)]), self.model.group))
+        self._done[layer] = len(chunks)
+        flat = self._turned(q.reshape(len(q), self.model.q_heads, -1), past)
+        ranges = [chunk for chunk in chunks if chunk.stage == "frame"]
+        wanted = np.zeros(past, bool)
+        for frame in baselines.rekv(flat, self._blocks[layer].array, self.frames, self.chunk):
+            wanted[ranges[frame].start : ranges[frame].stop] = True
+        self.note(layer, stage, (np.flatnonzero(wanted),))
+        for chunk in chunks:
+            if chunk.stage == "text":
+                wanted[chunk.start : chunk.stop] = True
+        return Selection((np.flatnonzero(wanted),) * self.model.kv_heads)
+
+    def expected_ratio(self, step: Step) -> float:
+        return 0.584 if step.stage == "frame" else 0.312
+
+    def account(self, step: Step) -> Work:
+        m, batch = step.model, step.batch
+        blocks, width = ceil(step.past_tokens / self.tokens_per_frame), m.q_heads * m.head_dim
+        attended = self.ratio(step) * step.past_tokens
+        return replace(
+            self.work(step, attended, extents=m.kv_heads * attended / self.tokens_per_frame),
+            matmuls=(Matmul(1, width, blocks, batch),),
+            vector_ops=step.new_tokens * (width + m.key_dim) * batch,  # means of queries and keys
+            threshold_rows=batch,
+            threshold_entries=blocks,
+            threshold_passes=15.6,
+            predict_read_bytes=blocks * width * BF16_BYTES * batch,
+            gpu_kernels=12,
+            schedule="same_layer",
+        )
+
+    def _turned(self, x: np.ndarray, start: int) -> np.ndarray:
+        """`x` (T, heads, d) as it was before the rotary embedding of positions start, start + 1, ..."""
+        return rotate(x, -(start + np.arange(len(x)))[:, None], self.theta)
