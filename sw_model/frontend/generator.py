@@ -49,7 +49,7 @@ class GeneratorConfig:
     scene_frames: float = 64.0
     revisit: float = 0.5
     sigma_frame: float = 0.58
-    sigma_text: float = 3.43
+    sigma_text: float = 3.8
     sigma_spread: float = 0.45
     sigma_gains: tuple[float, ...] = ()
     seed: int = 0
