@@ -249,7 +249,8 @@ class Kvmu:
             del self._open[cluster]
 
     def _free(self, number: int) -> None:
-        self._leave(number)
+        if number in self.resident:
+            self._leave(number)
         self.pages[number] = None
         self._free_pages.append(number)
 

@@ -44,6 +44,8 @@ class Config:
     wtu_buckets: int = 16  # buckets per level
     # DRE: KVMU
     page_tokens: int = 32  # token slots of one page
+    kvmu_pages: int = 4096  # pages of one layer
+    kvmu_frames: int = 512  # pages of one layer that the device memory holds
     # widths of indices
     token_bits: int = 32  # global token index
     cluster_bits: int = 16  # cluster index
@@ -64,6 +66,8 @@ class Config:
             "wtu_lanes",
             "wtu_buckets",
             "page_tokens",
+            "kvmu_pages",
+            "kvmu_frames",
         ):
             self._check(name, is_power_of_two(getattr(self, name)), "a power of two")
         self._check("align_bits", 16 <= self.align_bits <= 30, "16 to 30")
@@ -71,6 +75,7 @@ class Config:
         self._check("hcu_lanes", self.hcu_lanes <= self.hash_bits, f"1 to hash_bits = {self.hash_bits}")
         self._check("hcu_clusters", self.hcu_clusters >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
         self._check("hcu_clusters", self.hcu_clusters <= 1 << self.cluster_bits, "at most 2**cluster_bits")
+        self._check("kvmu_frames", self.kvmu_frames <= self.kvmu_pages, f"at most kvmu_pages = {self.kvmu_pages}")
         self._check("q_heads", self.q_heads % self.kv_heads == 0, f"a multiple of kv_heads = {self.kv_heads}")
         self._check("token_bits", self.token_bits <= 32, "1 to 32")
         self._check("window_tokens", self.window_tokens < 1 << (self.token_bits - 1), "below 2**(token_bits - 1)")
@@ -120,6 +125,8 @@ PRESETS = {
         wtu_lanes=4,
         wtu_clusters=64,
         page_tokens=4,
+        kvmu_pages=64,
+        kvmu_frames=16,
     ),
     "small": Config(
         kv_heads=2,
@@ -134,6 +141,8 @@ PRESETS = {
         wtu_lanes=8,
         wtu_clusters=512,
         page_tokens=16,
+        kvmu_pages=512,
+        kvmu_frames=128,
     ),
     "paper": Config(),
 }

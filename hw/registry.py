@@ -9,6 +9,7 @@ from amaranth.lib import wiring
 
 from hw.config import Config
 from hw.dre.hcu import HCU
+from hw.dre.kvmu import KVMU
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ UNITS = {
             HCU.from_config,
             "Hash clustering unit: nearest-leader search by Hamming distance",
             "hw.dre.hcu",
+        ),
+        Unit(
+            "kvmu",
+            KVMU.from_config,
+            "KV cache management unit: paging, residency, and selections as DMA descriptors",
+            "hw.dre.kvmu",
         ),
     )
 }

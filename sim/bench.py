@@ -13,7 +13,7 @@ import cocotb
 import numpy as np
 from cocotb.triggers import ClockCycles, gather, with_timeout
 
-from sim.streams import PERIOD_NS, Sink, Source, reset, start_clock
+from sim.streams import PERIOD_NS, Echo, Sink, Source, reset, start_clock
 
 
 def _integers(words: np.ndarray) -> list[int]:
@@ -35,6 +35,9 @@ async def streams(dut: Any) -> None:
         sources = {n: Source(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in stimulus.files}
         sinks = {n: Sink(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in job["outputs"]}
         work = [source.send(_integers(stimulus[n])) for n, source in sources.items()]
+        for name, (sink, fields) in job["echo"].items():
+            sources[name] = Source(dut, name, stall=job["stall"].get(name, 0.0), seed=job["seed"])
+            work.append(Echo(sinks[sink], sources[name], fields).run(job["outputs"][sink]))
         return sources, sinks, work + [sink.receive(job["outputs"][n]) for n, sink in sinks.items()]
 
     if job["reset_after"]:

@@ -52,6 +52,7 @@ def simulate(
     timeout_cycles: int = 10_000_000,
     drain_cycles: int = 8,
     reset_after: int = 0,
+    echo: Mapping[str, str] | None = None,
 ) -> Record:
     """Run `component` in a simulator: send `inputs`, take exactly `outputs[stream]` beats from each output stream.
 
@@ -63,6 +64,7 @@ def simulate(
     stall : probability that a cycle pauses a stream, for all streams or by stream
     seed : of the random pauses
     timeout_cycles, drain_cycles : longest run; cycles after the last beat in which none may follow
+    echo : input streams that answer an output stream, beat for beat, with the fields of the same names
     reset_after : when not 0, everything runs that many cycles first, is reset in mid-flight and starts over
 
     Raises
@@ -72,7 +74,8 @@ def simulate(
     """
     members = dict(component.signature.members.items())
     streams = {k: m for k, m in members.items() if m.is_signature and isinstance(m.signature, stream.Signature)}
-    for given, flow in ((inputs, wiring.In), (outputs, wiring.Out)):
+    echo = dict(echo or {})
+    for given, flow in (((*inputs, *echo), wiring.In), (outputs, wiring.Out)):
         ports = {key for key, member in streams.items() if member.flow is flow}
         if set(given) != ports:
             raise ValueError(f"streams given {sorted(given)}: must be {sorted(ports)}")
@@ -93,6 +96,7 @@ def simulate(
         "timeout_cycles": timeout_cycles,
         "drain_cycles": drain_cycles,
         "reset_after": reset_after,
+        "echo": {answer: [asked, _common_fields(shapes[asked], shapes[answer])] for answer, asked in echo.items()},
     }
     folder = run_folder(name)
     try:
@@ -110,6 +114,11 @@ def simulate(
     finally:
         if not made.waves and not made.coverage and (folder / "record.npz").exists():
             shutil.rmtree(folder)
+
+
+def _common_fields(asked: Any, answer: Any) -> list[tuple[int, int, int]]:
+    """(offset, offset, width) of the fields that two layouts share."""
+    return [(asked[n].offset, f.offset, f.width) for n, f in answer if n in dict(iter(asked))]
 
 
 def run_folder(name: str) -> Path:

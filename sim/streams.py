@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from cocotb.clock import Clock
-from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.triggers import ClockCycles, Event, RisingEdge
 from cocotb.utils import get_sim_time
 
 PERIOD_NS = 2
@@ -79,6 +79,7 @@ class Sink:
         self.stall, self.rng = stall, random.Random(f"{name}:{seed}")
         self.cycles: list[int] = []
         self.words: list[int] = []
+        self.on_word: Callable[[int], None] | None = None
         self.ready.value = 0
 
     async def receive(self, count: int) -> None:
@@ -99,9 +100,40 @@ class Sink:
                 await RisingEdge(self.valid)
             self.words.append(self._offer(held))
             self.cycles.append(cycle())
+            if self.on_word is not None:
+                self.on_word(self.words[-1])
         self.ready.value = 0
 
     def _offer(self, held: int | None) -> Any:
         seen = int(self.payload.value) if self.valid.value == 1 else None
         assert held is None or seen == held, f"{self.name}: valid or payload changed before ready"
         return seen
+
+
+class Echo:
+    """Answers every word of a sink on a source, as a DMA engine answers descriptors.
+
+    Without stalls on the source the answers keep the order and come at once; else each waits, and they overtake.
+    `fields` are (offset in the sink's word, offset in the answer, width) of what is copied; the rest is 0.
+    """
+
+    def __init__(self, sink: Sink, source: Source, fields: Iterable[tuple[int, int, int]]):
+        self.source, self.fields = source, [tuple(field) for field in fields]
+        self.waiting: list[int] = []
+        self.arrived = Event()
+        sink.on_word = self._take
+
+    def _take(self, word: int) -> None:
+        self.waiting.append(sum((word >> a & (1 << width) - 1) << b for a, b, width in self.fields))
+        self.arrived.set()
+
+    async def run(self, count: int) -> None:
+        """Answer `count` words."""
+        rng, stall = self.source.rng, self.source.stall
+        for _ in range(count):
+            while not self.waiting:
+                self.arrived.clear()
+                await self.arrived.wait()
+            if gap := pause(rng, stall):
+                await ClockCycles(self.source.clk, gap)
+            await self.source.send([self.waiting.pop(rng.randrange(len(self.waiting)) if stall else 0)])

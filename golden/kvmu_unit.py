@@ -1,0 +1,517 @@
+"""The KVMU as a unit: commands in, replies and descriptors out, with tables of a given size.
+
+`golden.kvmu` has the rules (pages, residency, what a selection fetches); this adds what a chip has to add: limits
+and how running into them is refused, regions of memory, a staging area for what is fetched, a third tier, tags.
+All integers; the RTL gives the same replies and the same descriptors in the same order.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from golden import check
+from golden.kvmu import AddressMap, Kvmu, KvmuConfig
+
+
+class Op(IntEnum):
+    """Operations, numbered as the hardware numbers them."""
+
+    BEGIN = 0
+    APPEND = 1
+    STEP = 2
+    SELECT = 3
+    FETCH = 4
+    LOOKUP = 5
+    FIND = 6
+    MOVE = 7
+    SEAL = 8
+    FREE = 9
+    MIGRATE = 10
+    SYNC = 11
+
+
+class Fault(IntEnum):
+    """Why a command is refused."""
+
+    NONE = 0
+    OP = 1
+    CLUSTER = 2
+    ADDRESS = 3
+    NO_PAGE = 4
+    NO_FRAME = 5
+    NOT_RESIDENT = 6
+    STAGING = 7
+    REGION = 8
+
+
+class Tier(IntEnum):
+    """Where bytes live."""
+
+    DEVICE = 0
+    HOST = 1
+    STORAGE = 2
+
+
+class Kind(IntEnum):
+    """What a transfer is for."""
+
+    FETCH = 0
+    RETAIN = 1
+    OFFLOAD = 2
+    MOVE = 3
+    MIGRATE = 4
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command; what its operation does not read stays 0."""
+
+    op: int
+    cluster: int = 0
+    page: int = 0
+    slot: int = 0
+    head: int = 0
+    heads: int = 0
+    index: int = 0
+    tier: int = 0
+    layer: int = 0
+    retain: int = 0
+    bank: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One beat of an answer; the last one of a command has `last`."""
+
+    op: int
+    fault: int = 0
+    page: int = 0
+    slot: int = 0
+    head: int = 0
+    tier: int = 0
+    address: int = 0
+    count: int = 0
+    transit: int = 0
+    tagged: int = 0
+    tag: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes to copy from one place to another."""
+
+    source: int
+    target: int
+    source_tier: int
+    target_tier: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """One transfer of the DMA engine."""
+
+    source: int
+    target: int
+    source_tier: int
+    target_tier: int
+    bytes: int
+    kind: int
+    tag: int
+    last: int
+
+
+def join(pieces: Iterable[Piece]) -> list[Piece]:
+    """Pieces with those that touch on both sides made one, in order."""
+    out: list[Piece] = []
+    for piece in pieces:
+        before = out[-1] if out else None
+        if (
+            before is not None
+            and (before.source_tier, before.target_tier) == (piece.source_tier, piece.target_tier)
+            and before.source + before.nbytes == piece.source
+            and before.target + before.nbytes == piece.target
+        ):
+            size = before.nbytes + piece.nbytes
+            out[-1] = Piece(before.source, before.target, before.source_tier, before.target_tier, size)
+        else:
+            out.append(piece)
+    return out
+
+
+def cut(piece: Piece, burst: int, boundary: int = 4096) -> list[tuple[int, int, int]]:
+    """(source, target, bytes) no longer than `burst`, none across a multiple of `boundary` on either side."""
+    out, done = [], 0
+    while done < piece.nbytes:
+        source, target = piece.source + done, piece.target + done
+        size = min(burst, piece.nbytes - done, boundary - source % boundary, boundary - target % boundary)
+        out.append((source, target, size))
+        done += size
+    return out
+
+
+@dataclass(frozen=True)
+class UnitConfig:
+    """Sizes and settings of one unit.
+
+    kv_heads, head_dim, page_tokens, pages, frames, clusters, tags : sizes of the tables
+    bases         byte address of the device, host, storage and staging regions, layer 0 first
+    staging_units (page, head) units of each of the two staging banks
+    capacity      tokens that stay resident after STEP
+    spill_storage new pages go to storage instead of the host
+    burst_bytes   longest descriptor
+    """
+
+    kv_heads: int
+    head_dim: int
+    page_tokens: int
+    pages: int
+    frames: int
+    clusters: int
+    tags: int = 4
+    bases: tuple[int, int, int, int] = (0, 0, 0, 0)
+    address_bits: int = 48
+    staging_units: int = 0
+    capacity: int = 1
+    spill_storage: bool = False
+    burst_bytes: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "burst_bytes"):
+            check.whole(name, getattr(self, name), 1)
+        for base in self.bases:
+            check.whole("bases", base, 0)
+
+    @property
+    def unit_bytes(self) -> int:
+        return 4 * self.head_dim * self.page_tokens
+
+
+@dataclass
+class Home:
+    """Where a page goes when it leaves the device, and whether a copy is there."""
+
+    tier: Tier
+    saved: bool = False
+
+
+@dataclass
+class KvmuUnit:
+    """Executes commands on the tables of one layer; `descriptors` gathers what the DMA engine gets.
+
+    `pieces` gathers the same before joining and cutting, one list for each command that had any.
+    """
+
+    config: UnitConfig
+    layer: int = 0
+    descriptors: list[Descriptor] = field(default_factory=list)
+    extents: list[Piece] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._tag = 0
+        self._begin(self.layer)
+
+    def _begin(self, layer: int) -> None:
+        config = self.config
+        self.layer = layer
+        # the limit on residency is applied by STEP, so the table itself never offloads on its own
+        self.table = _Table(KvmuConfig(config.page_tokens, max(1, config.capacity)), config)
+        sizes = (config.kv_heads, config.head_dim, config.page_tokens)
+        rows = {Tier.DEVICE: config.frames, Tier.HOST: config.pages, Tier.STORAGE: config.pages}
+        size = config.unit_bytes * config.kv_heads
+        self._maps = {t: AddressMap(*sizes, config.bases[t] + layer * rows[t] * size, rows[t]) for t in Tier}
+        ends = [config.bases[t] + (layer + 1) * rows[t] * size for t in Tier]
+        ends.append(config.bases[3] + 2 * config.staging_units * config.unit_bytes)
+        self.region_bad = max(ends) > 1 << config.address_bits
+
+    @property
+    def resident_tokens(self) -> int:
+        return self.table.resident_tokens
+
+    def execute(self, command: Command) -> list[Reply]:
+        """The replies to one command; its descriptors join `descriptors`."""
+        known = {op.value for op in Op}
+        if self.region_bad and command.op != Op.BEGIN:
+            return [Reply(command.op, Fault.REGION, last=1)]
+        if command.op not in known:
+            return [Reply(command.op, Fault.OP, last=1)]
+        return list(getattr(self, f"_{Op(command.op).name.lower()}_command")(command))
+
+    def address(self, page: int, head: int, slot: int = 0) -> tuple[Tier, int]:
+        """Tier and byte address of a slot of a page in use."""
+        entry = self.table.page(page)
+        if entry.frame is not None:
+            return Tier.DEVICE, self._maps[Tier.DEVICE].address(entry.frame, head, slot)
+        home = self.table.homes[page].tier
+        return home, self._maps[home].address(page, head, slot)
+
+    # one method for each operation
+
+    def _begin_command(self, command: Command) -> list[Reply]:
+        self._begin(command.layer)
+        return [Reply(command.op, Fault.REGION if self.region_bad else Fault.NONE, last=1)]
+
+    def _sync_command(self, command: Command) -> list[Reply]:
+        return [Reply(command.op, last=1)]
+
+    def _append_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        if cause := self.table.full(command.cluster):
+            return [Reply(command.op, cause, last=1)]
+        page, slot = self.table.add(command.cluster)
+        tier, address = self.address(page, 0, slot)
+        return [Reply(command.op, page=page, slot=slot, tier=tier, address=address, last=1)]
+
+    def _step_command(self, command: Command) -> list[Reply]:
+        table, pieces, replies = self.table, [], []
+        while table.resident_tokens > self.config.capacity and len(table.resident) > 1:
+            page = next(iter(table.resident))
+            home = table.homes[page]
+            used = len(table.page(page).tokens)
+            units = [(self.address(page, h)[1], self._maps[home.tier].address(page, h, 0)) for h in self._heads()]
+            if not home.saved:
+                pieces += [Piece(a, b, Tier.DEVICE, home.tier, used * 4 * self.config.head_dim) for a, b in units]
+            tag = 0 if home.saved else self._tag
+            replies.append(
+                Reply(
+                    command.op,
+                    page=page,
+                    tier=home.tier,
+                    address=units[0][1],
+                    count=used,
+                    transit=not home.saved,
+                    tag=tag,
+                )
+            )
+            home.saved = True
+            table.leave(page)
+        return [*replies, self._end(command, Kind.OFFLOAD, pieces, count=len(replies))]
+
+    def _select_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        pages = self.table.chains.get(command.cluster, [])
+        if command.heads:
+            for page in pages:
+                self.table.marks[page] = self.table.marks.get(page, 0) | command.heads
+        return [Reply(command.op, count=len(pages), last=1)]
+
+    def _fetch_command(self, command: Command) -> list[Reply]:
+        table, config = self.table, self.config
+        pieces, replies, cause, staged = [], [], Fault.NONE, 0
+        for page in sorted(table.marks):
+            entry, marked = table.page(page), table.marks[page]
+            hit, home = entry.frame is not None, table.homes[page].tier
+            if not hit and command.retain:
+                marked = (1 << config.kv_heads) - 1
+                if not table.frame_available:
+                    cause = Fault.NO_FRAME
+                    break
+                table.enter(page)
+            for head in self._heads():
+                if not marked >> head & 1:
+                    continue
+                if hit or command.retain:
+                    target = self.address(page, head)[1]
+                elif staged == config.staging_units:
+                    cause = Fault.STAGING
+                    break
+                else:
+                    unit = command.bank * config.staging_units + staged
+                    target = config.bases[3] + unit * config.unit_bytes
+                    staged += 1
+                if not hit:
+                    source = self._maps[home].address(page, head, 0)
+                    pieces.append(Piece(source, target, home, Tier.DEVICE, len(entry.tokens) * 4 * config.head_dim))
+                tag = 0 if hit else self._tag
+                replies.append(
+                    Reply(
+                        command.op,
+                        page=page,
+                        head=head,
+                        address=target,
+                        count=len(entry.tokens),
+                        transit=not hit,
+                        tag=tag,
+                    )
+                )
+            if cause:
+                break
+        table.marks.clear()
+        kind = Kind.RETAIN if command.retain else Kind.FETCH
+        return [*replies, self._end(command, kind, pieces, count=len(replies), fault=cause)]
+
+    def _lookup_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page) or command.head >= self.config.kv_heads:
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        return [self._place(command, command.page, command.slot)]
+
+    def _find_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        index = command.index
+        if command.head < self.config.kv_heads:
+            for page in self.table.chains.get(command.cluster, []):
+                used = len(self.table.page(page).tokens)
+                if index < used:
+                    return [self._place(command, page, index)]
+                index -= used
+        return [Reply(command.op, Fault.ADDRESS, last=1)]
+
+    def _place(self, command: Command, page: int, slot: int) -> Reply:
+        if not self.table.alive(page, slot):
+            return Reply(command.op, Fault.ADDRESS, last=1)
+        tier, address = self.address(page, command.head, slot)
+        return Reply(command.op, page=page, slot=slot, head=command.head, tier=tier, address=address, last=1)
+
+    def _move_command(self, command: Command) -> list[Reply]:
+        table, page, slot = self.table, command.page, command.slot
+        cause = Fault.NONE
+        if command.cluster >= self.config.clusters:
+            cause = Fault.CLUSTER
+        elif not table.alive(page, slot):
+            cause = Fault.ADDRESS
+        elif table.page(page).frame is None:
+            cause = Fault.NOT_RESIDENT
+        else:
+            table.seal(page)
+            cause = table.full(command.cluster)
+        if cause:
+            return [Reply(command.op, cause, last=1)]
+        before = [self.address(page, head, slot)[1] for head in self._heads()]
+        token = table.page(page).tokens[slot]
+        to_page, to_slot = table.move([token], [command.cluster])[0, 2:].tolist()
+        after = [self.address(to_page, head, to_slot)[1] for head in self._heads()]
+        size = 4 * self.config.head_dim
+        pieces = [Piece(a, b, Tier.DEVICE, Tier.DEVICE, size) for a, b in zip(before, after, strict=True)]
+        return [self._end(command, Kind.MOVE, pieces, page=to_page, slot=to_slot, address=after[0])]
+
+    def _seal_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        self.table.seal(command.page)
+        return [Reply(command.op, last=1)]
+
+    def _free_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        self.table.free(command.page)
+        return [Reply(command.op, last=1)]
+
+    def _migrate_command(self, command: Command) -> list[Reply]:
+        table, page = self.table, command.page
+        if not table.in_use(page) or command.tier not in (Tier.HOST, Tier.STORAGE):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        home, tier, pieces = table.homes[page], Tier(command.tier), []
+        if home.saved and home.tier != tier:
+            size = len(table.page(page).tokens) * 4 * self.config.head_dim
+            for head in self._heads():
+                source, target = (self._maps[t].address(page, head, 0) for t in (home.tier, tier))
+                pieces.append(Piece(source, target, home.tier, tier, size))
+        home.tier = tier
+        return [self._end(command, Kind.MIGRATE, pieces)]
+
+    def _heads(self) -> range:
+        return range(self.config.kv_heads)
+
+    def _end(
+        self,
+        command: Command,
+        kind: Kind,
+        pieces: Sequence[Piece],
+        *,
+        fault: int = 0,
+        page: int = 0,
+        slot: int = 0,
+        address: int = 0,
+        count: int = 0,
+    ) -> Reply:
+        """Descriptors of the command, and its last beat."""
+        tag = self._tag if pieces else 0
+        extents = join(pieces)
+        for extent in extents:
+            for source, target, size in cut(extent, self.config.burst_bytes):
+                descriptor = Descriptor(source, target, extent.source_tier, extent.target_tier, size, kind, tag, 0)
+                self.descriptors.append(descriptor)
+        self.extents += extents
+        if pieces:
+            last = self.descriptors[-1]
+            self.descriptors[-1] = Descriptor(**{**vars(last), "last": 1})
+            self._tag = (self._tag + 1) % self.config.tags
+        return Reply(
+            command.op,
+            fault=fault,
+            page=page,
+            slot=slot,
+            address=address,
+            count=count,
+            tagged=bool(pieces),
+            tag=tag,
+            last=1,
+        )
+
+
+class _Table(Kvmu):
+    """The page table with limits, chains of pages by cluster, homes and marks."""
+
+    def __init__(self, config: KvmuConfig, unit: UnitConfig) -> None:
+        super().__init__(config, unit.kv_heads, unit.head_dim)
+        self.unit = unit
+        self.chains: dict[int, list[int]] = {}
+        self.homes: dict[int, Home] = {}
+        self.marks: dict[int, int] = {}
+
+    @property
+    def frame_available(self) -> bool:
+        return bool(self._free_frames) or self.frames < self.unit.frames
+
+    def full(self, cluster: int) -> Fault:
+        """Why the next token of the cluster has no place, or NONE."""
+        if cluster in self._open:
+            return Fault.NONE
+        if not self._free_pages and len(self.pages) == self.unit.pages:
+            return Fault.NO_PAGE
+        return Fault.NONE if self.frame_available else Fault.NO_FRAME
+
+    def page(self, number: int):
+        return self._page(number)
+
+    def in_use(self, number: int) -> bool:
+        return number < len(self.pages) and self.pages[number] is not None
+
+    def alive(self, number: int, slot: int) -> bool:
+        return self.in_use(number) and slot < len(self.page(number).tokens) and self.page(number).tokens[slot] >= 0
+
+    def add(self, cluster: int) -> tuple[int, int]:
+        page, slot = self._place(self.tokens, cluster)
+        self._page_of.append(page)
+        self._slot_of.append(slot)
+        return page, slot
+
+    def seal(self, number: int) -> None:
+        self._close(number)
+
+    def leave(self, number: int) -> None:
+        self._leave(number)
+
+    def enter(self, number: int) -> None:
+        self._enter(number)
+
+    def free(self, number: int) -> None:
+        self._free(number)
+
+    def _place(self, token: int, cluster: int) -> tuple[int, int]:
+        page, slot = super()._place(token, cluster)
+        chain = self.chains.setdefault(cluster, [])
+        if page not in chain:
+            chain.append(page)
+            self.homes[page] = Home(Tier.STORAGE if self.unit.spill_storage else Tier.HOST)
+        return page, slot
+
+    def _free(self, number: int) -> None:
+        self.chains[self.page(number).cluster].remove(number)
+        del self.homes[number]
+        self.marks.pop(number, None)
+        super()._free(number)

@@ -1,0 +1,374 @@
+"""The KVMU's Verilog against the golden unit, an oracle of dictionaries, and its own cycle formulas."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from golden.kvmu_unit import Command, Fault, KvmuUnit, Op, UnitConfig
+from hw.config import PRESETS, Config
+from hw.dre.kvmu import KVMU
+from hw.dre.kvmu_command import Fault as HwFault
+from hw.dre.kvmu_command import Op as HwOp
+from hw.emit import to_rtlil
+from sim.run import simulate
+from tests.hw.dre.kvmu_oracle import replay
+
+SMALL = {
+    "kv_heads": 2,
+    "head_dim": 8,
+    "page_tokens": 4,
+    "pages": 16,
+    "frames": 8,
+    "clusters": 6,
+    "cluster_bits": 4,
+    "layers": 4,
+    "address_bits": 18,
+}
+BASES = (0x1000, 0x8000, 0x18000, 0x2E010)
+MIX = {
+    "APPEND": 10,
+    "STEP": 1.5,
+    "SELECT": 3,
+    "FETCH": 1,
+    "LOOKUP": 1,
+    "FIND": 1,
+    "MOVE": 2,
+    "SEAL": 0.3,
+    "FREE": 0.9,
+    "MIGRATE": 0.5,
+    "SYNC": 0.2,
+    "BEGIN": 0.01,
+}
+
+
+def columns(objects, kind):
+    names = [f.name for f in dataclasses.fields(kind)]
+    return {n: np.array([int(getattr(o, n)) for o in objects], np.int64) for n in names}
+
+
+def rows(columns):
+    names = list(columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(*(columns[n].tolist() for n in names), strict=True)]
+
+
+class Bench:
+    """One unit, its golden twin and the settings they share."""
+
+    def __init__(self, *, staging_units=12, capacity=14, spill_storage=False, burst_bytes=96, bases=BASES, **sizes):
+        self.unit = KVMU(**{**SMALL, **sizes})
+        self.settings = {
+            "cfg_device_base": bases[0],
+            "cfg_host_base": bases[1],
+            "cfg_storage_base": bases[2],
+            "cfg_staging_base": bases[3],
+            "cfg_staging_units": staging_units,
+            "cfg_capacity": capacity,
+            "cfg_spill_storage": int(spill_storage),
+            "cfg_burst_bytes": burst_bytes,
+        }
+        names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
+        self.config = UnitConfig(
+            **{n: getattr(self.unit, n) for n in names},
+            bases=bases,
+            staging_units=staging_units,
+            capacity=capacity,
+            spill_storage=spill_storage,
+            burst_bytes=burst_bytes or 4096,
+        )
+        self.golden = KvmuUnit(self.config)
+        self.commands, self.replies = [], []
+
+    def do(self, op, **fields):
+        """Add a command; returns the golden replies."""
+        command = Command(int(op), **fields)
+        answer = self.golden.execute(command)
+        self.commands.append(command)
+        self.replies += answer
+        return answer
+
+    def random(self, rng, count, mix=MIX, wild=0.15):
+        """Add random commands, `wild` of them with arguments that need not make sense."""
+        names, weight = list(mix), np.array(list(mix.values()))
+        for name in rng.choice(names, count, p=weight / weight.sum()).tolist():
+            table, unit = self.golden.table, self.unit
+            fields = {
+                "cluster": int(rng.integers(unit.clusters)),
+                "page": int(rng.integers(unit.pages)),
+                "slot": int(rng.integers(unit.page_tokens)),
+                "head": int(rng.integers(unit.kv_heads)),
+                "heads": int(rng.integers(1 << unit.kv_heads)),
+                "index": int(rng.integers(3 * unit.page_tokens)),
+                "tier": int(rng.integers(1, 3)),
+                "layer": int(rng.integers(unit.layers)),
+                "retain": int(rng.random() < 0.3),
+                "bank": int(rng.integers(2)),
+            }
+            op = int(Op[name])
+            if rng.random() < wild:
+                fields["cluster"] = int(rng.integers(unit.clusters + 2))
+                fields["tier"] = int(rng.integers(4))
+                op = int(rng.integers(12, 16)) if rng.random() < 0.1 else op
+            elif pages := [n for n, page in enumerate(table.pages) if page]:
+                fields["page"] = int(rng.choice(pages))
+                fields["slot"] = int(rng.integers(len(table.pages[fields["page"]].tokens)))
+            self.do(op, **fields)
+
+    def run(self, **options):
+        tags = sum(reply.tagged for reply in self.replies)
+        outputs = {"o": len(self.replies), "o_dma": len(self.golden.descriptors), "o_complete": tags}
+        config = {**self.settings, **options.pop("config", {})}
+        inputs = {"i": columns(self.commands, Command)}
+        options.setdefault("timeout_cycles", 2000 + 200 * len(self.commands))
+        return simulate(self.unit, "kvmu", inputs, outputs, config=config, echo={"i_done": "o_dma"}, **options)
+
+    def check(self, **options):
+        """Run, compare with the golden unit, replay through the oracle."""
+        record = self.run(**options)
+        for name, want in (("o", self.replies), ("o_dma", self.golden.descriptors)):
+            if want:
+                for field, column in columns(want, type(want[0])).items():
+                    assert record.outputs[name][field].astype(int).tolist() == column.tolist(), (name, field)
+        assert not record.outputs["o_complete"]["error"].any()
+        replies, descriptors = (rows(record.outputs[name]) for name in ("o", "o_dma"))
+        replay(self.unit, self.settings, rows(columns(self.commands, Command)), replies, descriptors)
+        causes = {reply.fault for reply in self.replies if reply.fault}
+        assert record.status["stat_faults"] == sum(1 << int(cause) for cause in causes)
+        assert record.status["stat_resident"] == self.golden.resident_tokens
+        return record
+
+
+def test_codes_agree_with_the_golden_unit():
+    assert {op.name: op.value for op in HwOp} == {op.name: op.value for op in Op}
+    shared = {cause.name: cause.value for cause in HwFault if cause.name not in ("STRAY", "TRANSFER")}
+    assert shared == {cause.name: cause.value for cause in Fault}
+
+
+VARIANTS = {
+    "tight": {},
+    "roomy": {"capacity": 32, "frames": 16, "staging_units": 32},
+    "storage": {"spill_storage": True, "capacity": 5, "burst_bytes": 0},
+    "odd bursts": {"burst_bytes": 7, "capacity": 3, "staging_units": 5},
+}
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_random_commands(variant, stall, rng, seed):
+    bench = Bench(**VARIANTS[variant])
+    bench.random(rng, 400)
+    bench.check(stall=stall, seed=seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("stall", [0.0, 0.3])
+def test_a_hundred_thousand_commands(stall, rng, seed):
+    """Append, select, fetch, evict, move, free: nothing is lost, aliased, fetched twice or out of its region."""
+    bench = Bench(
+        pages=64,
+        frames=32,
+        clusters=20,
+        cluster_bits=6,
+        capacity=70,
+        staging_units=48,
+        bases=(0, 0x8000, 0x18000, 0x28010),
+    )
+    bench.random(rng, 50_000, {**MIX, "FREE": 1.2})
+    bench.check(stall=stall, seed=seed)
+
+
+def test_reset_in_mid_flight(rng, seed):
+    bench = Bench()
+    bench.random(rng, 150)
+    bench.check(stall=0.2, seed=seed, reset_after=900)
+
+
+def test_counters(rng):
+    bench = Bench(capacity=9)
+    bench.random(rng, 300, {name: MIX[name] for name in MIX if name != "BEGIN"})
+    record = bench.check()
+    replies, descriptors = bench.replies, bench.golden.descriptors
+    good = [r for r in replies if r.last and not r.fault]
+    units = [r for r in replies if r.op == Op.FETCH and not r.last]
+    assert record.status["stat_appended"] == sum(r.op == Op.APPEND for r in good)
+    assert record.status["stat_moved"] == sum(r.op == Op.MOVE for r in good)
+    assert record.status["stat_offloaded"] == sum(r.op == Op.STEP and not r.last for r in replies)
+    assert record.status["stat_hits"] == sum(not r.transit for r in units)
+    assert record.status["stat_fetched"] == sum(r.transit for r in units)
+    assert record.status["stat_extents"] == len(bench.golden.extents)
+    assert record.status["stat_descriptors"] == len(descriptors)
+    assert record.status["stat_bytes"] == sum(d.bytes for d in descriptors)
+    assert record.status["stat_opened"] - record.status["stat_freed"] == sum(
+        p is not None for p in bench.golden.table.pages
+    )
+    assert record.status["stat_waiting"] == record.status["stat_blocked_reply"] == 0
+
+
+def test_full_tables_and_exhausted_lists_are_refused_and_left_intact():
+    """Every frame, then every page; each refusal twice in a row; then everything goes on."""
+    bench = Bench(capacity=0)
+    for token in range(8):
+        bench.do(Op.APPEND, cluster=token % 6)
+        bench.do(Op.SEAL, page=token)
+    for cluster in (0, 5):
+        assert bench.do(Op.APPEND, cluster=cluster)[-1].fault == Fault.NO_FRAME
+        assert bench.do(Op.MOVE, page=cluster, slot=0, cluster=1)[-1].fault == Fault.NO_FRAME
+    for _ in range(8):
+        bench.do(Op.STEP)
+        bench.do(Op.APPEND, cluster=3)
+        bench.do(Op.SEAL, page=len(bench.golden.table.pages) - 1)
+    bench.do(Op.STEP)
+    assert bench.do(Op.APPEND, cluster=2)[-1].fault == Fault.NO_PAGE
+    assert bench.do(Op.APPEND, cluster=2)[-1].fault == Fault.NO_PAGE
+    assert bench.do(Op.APPEND, cluster=6)[-1].fault == Fault.CLUSTER
+    for cluster in range(6):
+        bench.do(Op.SELECT, cluster=cluster, heads=3)
+    assert bench.do(Op.FETCH)[-1].fault == Fault.STAGING
+    assert bench.do(Op.FETCH)[-1].count == 0
+    for page in range(16):
+        bench.do(Op.FREE, page=page)
+        assert bench.do(Op.FREE, page=page)[-1].fault == Fault.ADDRESS
+    for token in range(9):
+        bench.do(Op.APPEND, cluster=token % 6)
+    bench.check()
+
+
+def test_selections_of_nothing():
+    bench = Bench()
+    bench.do(Op.FETCH)
+    bench.do(Op.STEP)
+    assert bench.do(Op.SELECT, cluster=1, heads=3)[-1].count == 0
+    bench.do(Op.APPEND, cluster=1)
+    bench.do(Op.SELECT, cluster=1, heads=0)
+    assert [len(bench.do(Op.FETCH, retain=retain)) for retain in (0, 1)] == [1, 1]
+    bench.do(Op.SELECT, cluster=1, heads=3)
+    bench.do(Op.FREE, page=0)  # a freed page is not fetched
+    assert len(bench.do(Op.FETCH)) == 1
+    bench.check()
+
+
+def test_a_page_selected_twice_is_fetched_once():
+    bench = Bench(capacity=1, staging_units=12)
+    for cluster in (0, 0, 0, 0, 0, 1, 2):
+        bench.do(Op.APPEND, cluster=cluster)
+    bench.do(Op.STEP)
+    for heads in (1, 3, 1):
+        bench.do(Op.SELECT, cluster=0, heads=heads)
+    assert [(r.page, r.head, r.transit) for r in bench.do(Op.FETCH)[:-1]] == [
+        (0, 0, 1),
+        (0, 1, 1),
+        (1, 0, 1),
+        (1, 1, 1),
+    ]
+    assert len(bench.do(Op.FETCH)) == 1
+    record = bench.check()
+    assert record.outputs["o_dma"]["bytes"].sum() == 64 * (4 + 1 + 1) + 64 * (4 + 1)
+
+
+def test_regions_that_do_not_fit():
+    bench = Bench(bases=(0, 0x8000, 0x18000, 0x3FF00), staging_units=2)
+    for _ in range(2):
+        assert bench.do(Op.APPEND, cluster=1)[-1].fault == Fault.REGION
+    assert bench.do(Op.BEGIN)[-1].fault == Fault.REGION
+    record = bench.run()
+    assert record.status["stat_faults"] == 1 << Fault.REGION
+    assert record.outputs["o"]["fault"].tolist() == [Fault.REGION] * 3
+
+
+@pytest.mark.parametrize("capacity", [3, 30])
+def test_cycle_formulas(capacity, rng):
+    """Every command takes exactly the cycles its formula says."""
+    bench = Bench(capacity=capacity, frames=16, staging_units=32, burst_bytes=40)
+    want = []
+    for _ in range(500):
+        before = _Before(bench)
+        bench.random(rng, 1, wild=0.0)
+        want.append(before.cycles())
+    record = bench.check()
+    got = np.diff(record.cycles["i"])
+    for n, (cycles, expected) in enumerate(zip(got.tolist(), want[:-1], strict=True)):
+        assert expected is None or cycles == expected, (bench.commands[n], cycles, expected)
+    seen = {Op(c.op).name for c, expected in zip(bench.commands, want, strict=True) if expected is not None}
+    assert seen >= MIX.keys() - {"BEGIN", "SYNC"}
+
+
+class _Before:
+    """The golden unit before a command, to say afterwards what the formula gives."""
+
+    def __init__(self, bench):
+        golden = bench.golden
+        self.bench, self.extents, self.descriptors = bench, len(golden.extents), len(golden.descriptors)
+        self.replies, self.pages = len(bench.replies), [page is not None for page in golden.table.pages]
+        self.used = len(golden.table.pages)
+
+    def cycles(self):
+        """None for a command that was refused."""
+        bench = self.bench
+        golden, timing, command = bench.golden, bench.unit.cycles, bench.commands[-1]
+        replies = bench.replies[self.replies :]
+        if replies[-1].fault:
+            return None
+        cuts, ends = self._cuts()
+        name = Op(command.op).name.lower()
+        opens = replies[-1].page >= len(self.pages) or not self.pages[replies[-1].page]
+        if name == "append":
+            return timing.append(opens=opens)
+        if name == "select":
+            return timing.select(replies[-1].count)
+        if name == "find":
+            return timing.find(golden.table.chains[command.cluster].index(replies[-1].page) + 1)
+        if name == "step":
+            copied = iter(self._units(ends))
+            pages = [[next(copied) for _ in range(2)] if r.transit else [] for r in replies[:-1]]
+            return timing.step(pages, cuts)
+        if name == "fetch":
+            copied, pages = iter(self._units(ends)), {}
+            for reply in replies[:-1]:
+                pages.setdefault(reply.page, []).append(next(copied) if reply.transit else None)
+            return timing.fetch(self.used, pages, cuts)
+        if name == "move":
+            return timing.move(opens=opens, empties=golden.table.pages[command.page] is None, extents=[0, 1], cuts=cuts)
+        if name == "migrate":
+            return timing.migrate(self._units(ends), cuts)
+        return getattr(timing, name)()
+
+    def _cuts(self):
+        """Descriptors and bytes of each extent of the command."""
+        golden = self.bench.golden
+        sizes = iter(d.bytes for d in golden.descriptors[self.descriptors :])
+        cuts, extents = [], golden.extents[self.extents :]
+        for extent in extents:
+            left, count = extent.nbytes, 0
+            while left:
+                left, count = left - next(sizes), count + 1
+            cuts.append(count)
+        return cuts, extents
+
+    def _units(self, extents):
+        """The extent of each unit: units start at unit boundaries of the source, and full ones continue."""
+        size = self.bench.unit.unit_bytes
+        return [n for n, extent in enumerate(extents) for _ in range(-(-extent.nbytes // size))]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset):
+    unit = KVMU.from_config(Config.preset(preset))
+    assert to_rtlil(unit, "kvmu") and unit.memory_bits["pages"] > 0
+
+
+def test_bad_sizes_are_named():
+    for name, value in (
+        ("pages", 12),
+        ("frames", 1),
+        ("page_tokens", 0),
+        ("clusters", 1),
+        ("kv_heads", 0),
+        ("layers", 0),
+        ("tags", 3),
+    ):
+        with pytest.raises(ValueError, match=f"{name} = {value}"):
+            to_rtlil(KVMU(**{**SMALL, name: value}), "kvmu")
+    with pytest.raises(ValueError, match="frames = 32: must be at most pages = 16"):
+        KVMU(**{**SMALL, "frames": 32})
+    with pytest.raises(ValueError, match="address_bits = 12: must be at least"):
+        KVMU(**{**SMALL, "address_bits": 12})
