@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from amaranth.lib import wiring
 
+from hw.arith.dot import DotTree
 from hw.config import Config
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
@@ -33,6 +34,12 @@ class Unit:
 UNITS = {
     unit.name: unit
     for unit in (
+        Unit(
+            "dot_tree",
+            DotTree.from_config,
+            "Fused BF16 dot product: one MAC tree of the matrix engine",
+            "hw.arith.dot",
+        ),
         Unit(
             "hcu",
             HCU.from_config,

@@ -1,0 +1,105 @@
+"""BF16 and FP32 as payload layouts, and the steps that every floating-point unit shares.
+
+The rules are those of the whole project: round to nearest even, subnormals are zero going in and coming out, one
+canonical NaN, infinities and signed zeros as IEEE 754.
+"""
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data
+
+BIAS = 127
+EXPONENT_BITS = 8
+
+
+def float_layout(fraction_bits: int) -> data.StructLayout:
+    """Layout of a format with 8 exponent bits, lowest field first."""
+    return data.StructLayout({"fraction": fraction_bits, "exponent": EXPONENT_BITS, "sign": 1})
+
+
+BF16 = float_layout(7)
+FP32 = float_layout(23)
+
+
+def fraction_bits(layout: data.StructLayout) -> int:
+    return layout.size - 1 - EXPONENT_BITS
+
+
+def view(layout: data.StructLayout, value: Value) -> data.View:
+    """`value` seen as a number of format `layout`."""
+    return data.View(layout, Value.cast(value))
+
+
+def is_zero(x: data.View) -> Value:
+    """Zero or subnormal, which counts as zero."""
+    return x.exponent == 0
+
+
+def is_infinite(x: data.View) -> Value:
+    return (x.exponent == 255) & (x.fraction == 0)
+
+
+def is_nan(x: data.View) -> Value:
+    return (x.exponent == 255) & (x.fraction != 0)
+
+
+def significand(x: data.View) -> Value:
+    """Fraction with its hidden one; meaningless for zeros."""
+    return Cat(x.fraction, Const(1, 1))
+
+
+def canonical_nan(layout: data.StructLayout) -> Const:
+    return Const(255 << fraction_bits(layout) | 1 << (fraction_bits(layout) - 1), layout.size)
+
+
+def infinity(layout: data.StructLayout, sign: Value) -> Value:
+    return Cat(Const(255 << fraction_bits(layout), layout.size - 1), sign)
+
+
+def zero(layout: data.StructLayout, sign: Value) -> Value:
+    return Cat(Const(0, layout.size - 1), sign)
+
+
+def normalise(m: Module, name: str, value: Value) -> tuple[Value, Value]:
+    """`value` shifted left until its top bit is one, and by how much. A zero stays zero, with any shift count."""
+    width, counts = len(value), []
+    for k in reversed(range((width - 1).bit_length())):
+        step = 1 << k
+        empty, moved = Signal(name=f"{name}_empty{step}"), Signal(width, name=f"{name}_by{step}")
+        m.d.comb += [
+            empty.eq(~value[width - step :].any()),
+            moved.eq(Mux(empty, Cat(Const(0, step), value[: width - step]), value)),
+        ]
+        counts.append(empty)
+        value = moved
+    return value, Cat(*reversed(counts))
+
+
+def round_and_pack(m: Module, layout: data.StructLayout, sign: Value, exponent: Value, magnitude: Value) -> Value:
+    """Code of a normalised finite number, rounded to nearest even, flushed to zero or infinity.
+
+    Parameters
+    ----------
+    exponent : signed biased exponent field of the top bit, before rounding
+    magnitude : top bit is one, except for a zero; the lowest bit may be sticky
+    """
+    precision = fraction_bits(layout) + 1
+    if len(magnitude) < precision + 2:
+        magnitude = Cat(Const(0, precision + 2 - len(magnitude)), magnitude)
+    drop = len(magnitude) - precision
+    kept, half, rest = magnitude[drop:], magnitude[drop - 1], magnitude[: drop - 1].any()
+    rounded = Signal(precision + 1)
+    field = Signal(len(exponent) + 1)
+    signed = field.as_signed()
+    code = Signal(layout.size)
+    m.d.comb += [
+        rounded.eq(kept + (half & (rest | kept[0]))),
+        field.eq(exponent.as_signed() + rounded[precision]),
+    ]
+    with m.If((signed <= 0) | ~magnitude[-1]):
+        m.d.comb += code.eq(zero(layout, sign))
+    with m.Elif(signed >= 255):
+        m.d.comb += code.eq(infinity(layout, sign))
+    with m.Else():
+        # a carry out of the rounding leaves a fraction of zero
+        m.d.comb += code.eq(Cat(rounded[: precision - 1], field[:EXPONENT_BITS], sign))
+    return code

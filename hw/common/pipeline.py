@@ -1,0 +1,75 @@
+"""A pipeline that never stalls behind a stream interface: credits and a FIFO at its narrow end."""
+
+from amaranth import Module, Signal, Value
+from amaranth.hdl import ShapeLike
+from amaranth.lib import stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+
+class CreditGate(wiring.Component):
+    """Back-pressure for a pipeline of fixed latency whose registers have no enable.
+
+    A beat enters only while a place is left for its result in the output FIFO, so the pipeline never has to stop: wide
+    registers need no enable, and no path leads from `o.ready` to the ready of the input.
+
+    Timing: full throughput; adds two cycles after the pipeline. `ready` is a register.
+
+    Parameters
+    ----------
+    shape : payload of a result
+    stages : cycles from an accepted beat to its result at `result`
+
+    Members
+    -------
+    ready : a beat may enter in this cycle
+    take : a beat that will have a result enters in this cycle; only while `ready`
+    done, result : a result leaves the pipeline in this cycle, `stages` cycles after its `take`
+    o : stream of results
+    """
+
+    def __init__(self, shape: ShapeLike, *, stages: int):
+        if stages < 0:
+            raise ValueError(f"stages = {stages}: must be at least 0")
+        self.shape, self.stages = shape, stages
+        super().__init__(
+            {
+                "ready": Out(1),
+                "take": In(1),
+                "done": In(1),
+                "result": In(shape),
+                "o": Out(stream.Signature(shape)),
+            }
+        )
+
+    @property
+    def depth(self) -> int:
+        """Places of the output FIFO: one for every cycle from taking a credit to getting it back."""
+        return self.stages + 3
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        payload, result = Value.cast(self.o.payload), Value.cast(self.result)
+        m.submodules.fifo = fifo = SyncFIFOBuffered(width=len(result), depth=self.depth)
+        used = Signal(range(self.depth + 1))
+        back = Signal()
+        m.d.comb += [
+            back.eq(self.o.valid & self.o.ready),
+            fifo.w_data.eq(result),
+            fifo.w_en.eq(self.done),
+            payload.eq(fifo.r_data),
+            self.o.valid.eq(fifo.r_rdy),
+            fifo.r_en.eq(back),
+            self.ready.eq(used != self.depth),
+        ]
+        m.d.sync += used.eq((used + self.take - back)[: len(used)])
+        return m
+
+
+def delay(m: Module, name: str, valid: Signal, cycles: int) -> Signal:
+    """`valid` as it was `cycles` cycles ago; 0 after reset."""
+    for cycle in range(1, cycles + 1):
+        later = Signal(name=f"{name}{cycle}")
+        m.d.sync += later.eq(valid)
+        valid = later
+    return valid
