@@ -1,0 +1,86 @@
+"""The fused dot product's Verilog against the golden one, bit for bit."""
+
+import numpy as np
+import pytest
+
+from golden.dot import dot
+from hw.arith.dot import DotTree
+from hw.config import PRESETS, Config
+from hw.emit import to_rtlil
+from sim.run import simulate
+from tests.golden.dot_cases import adversarial
+
+SIZES = {  # inputs, alignment width, pipeline depth
+    "tiny": (4, 24, 4),
+    "one input": (1, 16, 1),
+    "narrow": (8, 16, 2),
+    "odd width": (2, 21, 3),
+    "wide": (4, 30, 5),
+}
+
+
+def run(unit, a, b, **options):
+    return simulate(unit, "dot_tree", {"i": {"a": a, "b": b}}, {"o": len(a)}, **options)
+
+
+def cases(rng, inputs, rows):
+    pairs = adversarial(rng, inputs, rows).values()
+    return (np.concatenate(side) for side in zip(*pairs, strict=True))
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_golden(rng, seed, size, stall):
+    inputs, width, depth = SIZES[size]
+    unit = DotTree(inputs=inputs, align_bits=width, depth=depth)
+    a, b = cases(rng, inputs, 40)
+    record = run(unit, a, b, stall=stall, seed=seed)
+    np.testing.assert_array_equal(record.outputs["o"], dot(a, b, width))
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_latency_and_full_throughput(rng, depth):
+    unit = DotTree(inputs=2, depth=depth)
+    a, b = cases(rng, 2, 20)
+    cycles = run(unit, a, b).cycles
+    assert np.all(np.diff(cycles["i"]) == 1)
+    assert np.all(cycles["o"] - cycles["i"] == unit.latency)
+    assert unit.timing == {"latency": depth + 2, "results_per_cycle": 1}
+
+
+def test_a_stalled_output_loses_nothing(rng, seed):
+    unit = DotTree(inputs=2)
+    a, b = cases(rng, 2, 20)
+    record = run(unit, a, b, stall={"i": 0.0, "o": 0.9}, seed=seed)
+    np.testing.assert_array_equal(record.outputs["o"], dot(a, b))
+    assert record.cycles["i"][-1] > len(a)  # the input was held back
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_presets_equal_golden(rng, seed, preset):
+    unit = DotTree.from_config(Config.preset(preset))
+    a, b = cases(rng, unit.inputs, 200)
+    np.testing.assert_array_equal(run(unit, a, b, stall=0.2, seed=seed).outputs["o"], dot(a, b))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset):
+    config = Config.preset(preset)
+    text = to_rtlil(DotTree.from_config(config), "dot_tree")
+    assert text.count("cell \\dot_multiply") == config.dpe_inputs
+    assert text.count("\nmodule \\dot_multiply\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inputs": 3}, "inputs = 3: must be a power of two"),
+        ({"inputs": 0}, "inputs = 0"),
+        ({"inputs": 4, "align_bits": 31}, "align_bits = 31: must be 16 to 30"),
+        ({"inputs": 4, "depth": 6}, "depth = 6: must be 1 to 5"),
+    ],
+)
+def test_bad_parameters(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        DotTree(**arguments)
