@@ -1,10 +1,9 @@
-"""Carry-save addition of many rows with full adders that synthesis can map to the library's own cells.
+"""Additions built from full adders that synthesis can map to the library's own cells.
 
 A full adder is yosys's `$fa` cell. In RTLIL it stays one cell per word, so that a synthesis flow maps it to
-full-adder and half-adder cells; in Verilog it is the plain XOR and majority logic of whole words, which simulates fast.
+full-adder and half-adder cells; in Verilog it is the plain XOR and AND-OR logic of whole words, which simulates fast.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,15 +17,6 @@ class Row:
     value: Value
     low: int = 0
 
-    @property
-    def high(self) -> int:
-        """Weight exponent just above the top bit."""
-        return self.low + len(self.value)
-
-    def bit(self, column: int) -> Value | None:
-        """The bit in `column`, None where the row has none."""
-        return self.value[column - self.low] if self.low <= column < self.high else None
-
 
 def full_adders(m: Module, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
     """Sum and carry words of independent full adders, one per bit of `a`, `b`, `c` (equal widths)."""
@@ -37,48 +27,54 @@ def full_adders(m: Module, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
     return total, carry
 
 
-def compress(m: Module, rows: Sequence[Row], width: int) -> list[Row]:
-    """Three rows as two of the same sum, modulo 2**width.
-
-    A column with three bits takes a full adder; one with two bits passes both on where no carry comes in, and takes a
-    half adder (a full adder with a constant 0) where one does.
-    """
-    low, high = min(row.low for row in rows), min(width, max(row.high for row in rows))
-    columns = [[bit for row in rows if (bit := row.bit(column)) is not None] for column in range(low, high)]
-    adds, carry = [], False
-    for bits in columns:
-        carry = len(bits) == 3 or (len(bits) == 2 and carry)
-        adds.append(carry)
-    zero = Const(0, 1)
-    operands = [[*bits, zero][:3] for bits, add in zip(columns, adds, strict=True) if add]
-    if not operands:
-        totals, carries = Const(0, 0), Const(0, 0)
-    else:
-        totals, carries = full_adders(m, *(Cat(*column) for column in zip(*operands, strict=True)))
-    first, second, used = [], [], 0
-    arriving: Value | None = None
-    for bits, add in zip(columns, adds, strict=True):
-        leaving = None
-        if add:
-            first.append(totals[used])
-            leaving = carries[used]
-            used += 1
-            second.append(zero if arriving is None else arriving)
-        else:
-            waiting = [bit for bit in (*bits, arriving) if bit is not None]
-            first.append(waiting[0] if waiting else zero)
-            second.append(waiting[1] if len(waiting) > 1 else zero)
-        arriving = leaving
-    if arriving is not None and high < width:
-        second.append(arriving)
-    return [Row(Cat(*first), low), Row(Cat(*second), low)]
+def heights(tallest: int) -> list[int]:
+    """Dadda's column heights below `tallest`, tallest first: 2, 3, 4, 6, 9, 13, ..."""
+    found = [2]
+    while found[-1] * 3 // 2 < tallest:
+        found.append(found[-1] * 3 // 2)
+    return found[::-1] if tallest > 2 else []
 
 
 def carry_save(m: Module, rows: Sequence[Row], width: int) -> tuple[Value, Value]:
-    """Two words of `width` bits whose sum is the sum of all `rows`, modulo 2**width."""
-    queue = deque(rows)
-    while len(queue) > 2:
-        queue.extend(compress(m, [queue.popleft() for _ in range(3)], width))
-    words = [Cat(Const(0, row.low), row.value)[:width] for row in queue]
-    words += [Const(0, width)] * (2 - len(words))
+    """Two words of `width` bits whose sum is the sum of all `rows`, modulo 2**width (Dadda, 1965).
+
+    The least number of full adders; a half adder (a full adder with a constant 0) only where a column would otherwise
+    be one too tall. Adders of one rank in neighbouring columns stand in one word.
+    """
+    columns: list[list[Value]] = [[] for _ in range(width)]
+    for row in rows:
+        for k in range(min(len(row.value), width - row.low)):
+            columns[row.low + k].append(row.value[k])
+    for limit in heights(max(len(column) for column in columns)):
+        ranks: list[dict[int, list[Value]]] = []  # by rank: column -> three bits to add
+        arriving = 0
+        for k, column in enumerate(columns):
+            rank = 0
+            while (excess := len(column) + rank + arriving - limit) > 0:
+                taken, columns[k] = column[: 2 + (excess > 1)], column[2 + (excess > 1) :]
+                column = columns[k]
+                if rank == len(ranks):
+                    ranks.append({})
+                ranks[rank][k] = [*taken, Const(0, 1)][:3]
+                rank += 1
+            arriving = rank
+        for adders in ranks:
+            totals, carries = full_adders(m, *(Cat(*bits) for bits in zip(*adders.values(), strict=True)))
+            for i, k in enumerate(adders):
+                columns[k].append(totals[i])
+                if k + 1 < width:
+                    columns[k + 1].append(carries[i])
+    words = [Cat(*((*column, Const(0, 1), Const(0, 1))[word] for column in columns)) for word in (0, 1)]
     return words[0], words[1]
+
+
+def ripple_add(m: Module, a: Value, b: Value, carry: Value | int = 0) -> Value:
+    """a + b + carry with its carry out, equal widths: one full adder per bit, the smallest adder there is."""
+    if len(a) != len(b):
+        raise ValueError(f"widths {len(a)}, {len(b)}: must be equal")
+    bits = []
+    carried = Const(carry, 1) if isinstance(carry, int) else carry
+    for k in range(len(a)):
+        total, carried = full_adders(m, a[k], b[k], carried)
+        bits.append(total)
+    return Cat(*bits, carried)

@@ -4,7 +4,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, carry_save
+from hw.arith.adders import Row, carry_save, ripple_add
 from hw.arith.formats import BF16, FP32, canonical_nan, infinity, normalise, round_and_pack, zero
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate, delay
@@ -75,7 +75,7 @@ class Multiply(wiring.Component):
             zero_b.eq(~b.exponent.any()),
             special_a.eq(a.exponent.all()),
             special_b.eq(b.exponent.all()),
-            self.product.eq(first + second),
+            self.product.eq(ripple_add(m, first, second)[:16]),
             self.zero.eq(zero_a | zero_b),
             self.key.eq(Mux(self.zero, 0, a.exponent + b.exponent)),
             self.sign.eq(a.sign ^ b.sign),
@@ -106,7 +106,7 @@ class Align(wiring.Component):
         m = Module()
         distance, far = Signal(9), Signal()
         m.d.comb += [
-            distance.eq(self.top - self.key),
+            distance.eq(ripple_add(m, self.top, ~self.key, 1)[:9]),
             far.eq(self.zero | distance[5:].any()),
         ]
         value: Value = Cat(Const(0, 7), self.product)  # and the 7 bits that shifts by 1, 2 and 4 reach
