@@ -103,3 +103,44 @@ class PcieLink:
     def dma_ns(self, size: int, unit: int) -> float:
         """One DMA of `size` bytes in descriptors of `unit`: descriptor fetch, transfer, last completion."""
         return 2 * self.round_trip_ns + size / self.fetch_gbps(min(unit, size))
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What an event-level transfer gives."""
+
+    gbps: float
+    bytes_delivered: int
+    most_in_flight: int
+
+
+def transfer(link: PcieLink, size: int, unit: int, buffer_bytes: int | None = None) -> Transfer:
+    """A DMA read of `size` bytes in descriptors of `unit`, request by request.
+
+    A request needs a tag and, with `buffer_bytes`, room in the requester's completion buffer, both held from its issue
+    to its completion's arrival; its completions follow each other on the wire, descriptors issue `descriptor_ns`
+    apart. The closed forms of `PcieLink` are this in the steady state.
+    """
+    if size < 1 or unit < 1:
+        raise ValueError(f"size = {size} and unit = {unit} must be positive")
+    request = min(unit, link.max_read_request)
+    if buffer_bytes is not None and buffer_bytes < request:
+        raise ValueError(f"buffer_bytes = {buffer_bytes} is smaller than one request of {request}")
+    slots = link.tags if buffer_bytes is None else min(link.tags, buffer_bytes // request)
+    per_descriptor = ceil(unit / request)
+    extra = 32 + PACKET_BYTES + COMPLETION_HEADER_BYTES
+    arrivals: list[float] = []
+    wire_free, first_done, most, done = 0.0, 0, 0, 0
+    for i in range(ceil(size / request)):
+        payload = min(request, size - done)
+        done += payload
+        issue = i // per_descriptor * link.descriptor_ns
+        if i >= slots:
+            issue = max(issue, arrivals[i - slots])
+        while first_done < i and arrivals[first_done] <= issue:
+            first_done += 1
+        most = max(most, i - first_done + 1)
+        wire = link.read_wire_bytes(payload) + (extra if i % per_descriptor == 0 else 0)
+        wire_free = max(wire_free, issue + link.round_trip_ns - wire / link.packet_gbps) + wire / link.packet_gbps
+        arrivals.append(wire_free)
+    return Transfer(done / arrivals[-1], done, most)

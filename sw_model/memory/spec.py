@@ -14,7 +14,8 @@ REFRESH = ("none", "all-bank", "per-bank")
 @dataclass(frozen=True)
 class Memory:
     """One memory. `style` fixes the command rules; `timing` is in clocks; `mapping[name]` lists (digit,
-    radix) of (byte address // burst_bytes), least significant first."""
+    radix) of (byte address // burst_bytes), least significant first. With `row_hit_first` a precharge waits
+    for older requests to the open row; LPDDR5's data clock runs through pauses unless `data_clock_stops`."""
 
     name: str
     style: str
@@ -32,6 +33,8 @@ class Memory:
     write_queue: int
     refresh: str
     mapping: dict[str, tuple[tuple[str, int], ...]]
+    row_hit_first: bool = True
+    data_clock_stops: bool = True
 
     @property
     def burst_clocks(self) -> int:

@@ -1,0 +1,183 @@
+"""Bank-level DRAM timing: an open-page FR-FCFS controller per channel, compiled with numba.
+
+Modelled: per bank activate, precharge, column and refresh timing; per bank group and rank the short and long column and
+activate distances, the four-activate window and the bus turnarounds; per channel a command bus (two for HBM: row and
+column), bounded read and write queues, write drain between 80 and 20 %, all-bank or per-bank refresh. LPDDR5's activate
+is two commands, the second of which takes the first free slot and holds back other activates meanwhile, and its data
+clock has to be started again after a pause.
+
+Scheduling: first the requests whose row was opened for them, oldest ready one first; then a due refresh, which holds
+back everything else; then the read or the write queue, oldest ready command first, where a precharge waits for older
+requests to the open row.
+
+`replay` runs a trace of requests in a closed loop (outstanding requests per stream) or an open one (arrival times). A
+run is a pure function of its inputs. Not modelled: data forwarded from the write queue, power-down, the PHY.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sw_model.memory import dram_kernel as k
+from sw_model.memory.spec import DIGITS, REFRESH, Memory
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests of equal size: byte addresses, write flags, streams and arrivals in clocks; `outstanding` per stream."""
+
+    address: NDArray[np.int64]
+    size: int
+    write: NDArray[np.uint8]
+    stream: NDArray[np.int32]
+    arrival: NDArray[np.int64]
+    outstanding: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay gives. `latency_ns` is per request, from its issue to the completion of its last burst, inside
+    controller and DRAM; `bandwidth_gbps` is from the first issue to the last completion, `share` that of the peak."""
+
+    clocks: int
+    bandwidth_gbps: float
+    share: float
+    latency_ns: NDArray[np.float64]
+    commands: dict[str, int]
+    bytes_moved: int
+
+
+def splitmix64(seed: int, n: int) -> NDArray[np.uint64]:
+    """n values of the SplitMix64 generator: value i mixes the state seed + (i + 1) gamma."""
+    with np.errstate(over="ignore"):
+        state = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * np.arange(1, n + 1, dtype=np.uint64)
+        state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return state ^ state >> np.uint64(31)
+
+
+def pattern(
+    memory: Memory,
+    kind: str,
+    size: int,
+    n: int,
+    *,
+    outstanding: int = 1,
+    rate: float | None = None,
+    seed: int = 1,
+    write_share: float = 0.0,
+    second_writes: bool = False,
+) -> Trace:
+    """`n` requests of `size` bytes: `seq` one after the other, `rand` at random multiples of the size, `two_seq` two
+    sequential streams half the memory apart, the second writing if `second_writes`.
+
+    `rate`, a share of the peak, makes an open loop of it. `write_share` of the requests write, drawn from `seed`.
+    """
+    if n < 1 or size < 1 or outstanding < 1:
+        raise ValueError(f"n = {n}, size = {size} and outstanding = {outstanding} must be positive")
+    if rate is not None and rate <= 0:
+        raise ValueError(f"rate = {rate} must be positive")
+    if not 0 <= write_share <= 1:
+        raise ValueError(f"write_share = {write_share} must lie in 0..1")
+    capacity = memory.capacity_bytes
+    if size > capacity // 2:
+        raise ValueError(f"size = {size} exceeds half of the {capacity} bytes of {memory.name}")
+    i = np.arange(n, dtype=np.int64)
+    streams, stream = 1, np.zeros(n, np.int32)
+    if kind == "seq":
+        address = i * size % capacity
+    elif kind == "rand":
+        address = ((splitmix64(seed, n) >> np.uint64(16)) % np.uint64(capacity // size)).astype(np.int64) * size
+    elif kind == "two_seq":
+        streams, stream = 2, (i % 2).astype(np.int32)
+        address = i // 2 * size + i % 2 * (capacity // 2)
+    else:
+        raise ValueError(f"pattern {kind!r} is not one of seq, rand, two_seq")
+    if kind == "two_seq" and second_writes:
+        write = stream.astype(np.uint8)
+    else:
+        uniform = (splitmix64(seed ^ 0x5BD1E995, n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        write = (uniform < write_share).astype(np.uint8)
+    arrival, limit = np.zeros(n, np.int64), outstanding
+    if rate is not None:
+        period_clocks = size / (rate * memory.peak_gbps) * 1000 / memory.clock_ps
+        arrival, limit = np.floor(np.arange(n) * period_clocks).astype(np.int64), n
+    return Trace(address, size, write, stream, arrival, np.full(streams, limit, np.int64))
+
+
+def decode(memory: Memory, mapping: str, burst: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Physical coordinates (channel, pseudo-channel, rank, group, bank, row, column) of burst numbers."""
+    out = {digit: np.zeros(len(burst), np.int64) for digit in DIGITS}
+    product, rest = dict.fromkeys(DIGITS, 1), burst
+    for digit, radix in memory.mapping[mapping]:
+        rest, value = np.divmod(rest, radix)
+        out[digit] += value * product[digit]
+        product[digit] *= radix
+    return out
+
+
+def parameters(memory: Memory) -> NDArray[np.int64]:
+    """The kernel's parameter vector."""
+    t = memory.timing
+    lpddr = memory.style == "lpddr5"
+    bl, bl_max = (t["bl_min"], t["bl_max"]) if lpddr else (t["bl"], t["bl"])
+    named = {
+        k.RCD_RD: "rcd_read", k.RCD_WR: "rcd_write", k.CL: "cl", k.CWL: "cwl", k.RP: "rp", k.RP_ALL: "rp_all",
+        k.RAS: "ras", k.RC: "rc", k.WR: "wr", k.RTP: "rtp", k.CCD_S: "ccd_s", k.CCD_L: "ccd_l", k.WTR_S: "wtr_s",
+        k.WTR_L: "wtr_l", k.RRD_S: "rrd_s", k.RRD_L: "rrd_l", k.FAW: "faw", k.RFC: "rfc", k.REFI: "refi",
+        k.RFC_BANK: "rfc_bank", k.REFI_BANK: "refi_bank", k.PBR_PBR: "pbr_to_pbr", k.PBR_ACT: "pbr_to_act",
+        k.AAD: "aad", k.CS: "cs",
+    }  # fmt: skip
+    out = np.zeros(k.N_PARAMETERS, np.int64)
+    for place, name in named.items():
+        out[place] = t.get(name, 0)
+    out[k.BL], out[k.BL_MAX] = bl, bl_max
+    out[k.READ_Q], out[k.WRITE_Q] = memory.read_queue, memory.write_queue
+    out[k.RANKS], out[k.GROUPS], out[k.BANKS] = memory.ranks, memory.bank_groups, memory.banks_per_group
+    out[k.LPDDR], out[k.HBM] = lpddr, memory.style == "hbm"
+    out[k.REFRESH], out[k.ROW_HIT] = REFRESH.index(memory.refresh), memory.row_hit_first
+    out[k.WCK] = 0 if lpddr and memory.data_clock_stops else -1
+    return out
+
+
+def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
+    """Run a trace under one of the memory's mappings. Raises ValueError for what the memory does not have."""
+    n = len(trace.address)
+    if mapping not in memory.mapping:
+        raise ValueError(f"mapping {mapping!r} is not one of {', '.join(memory.mapping)} of {memory.name}")
+    if n == 0 or trace.size < 1:
+        raise ValueError(f"a trace of {n} requests of {trace.size} bytes is empty")
+    if trace.address.min() < 0 or int(trace.address.max()) + trace.size > memory.capacity_bytes:
+        raise ValueError(f"an address lies outside the {memory.capacity_bytes} bytes of {memory.name}")
+    if trace.outstanding.min() < 1:
+        raise ValueError("every stream needs at least one outstanding request")
+    per = max(1, trace.size // memory.burst_bytes)
+    digits = memory.mapping[mapping]
+    weights, product = [], dict.fromkeys(DIGITS, 1)
+    for digit, radix in digits:
+        weights.append(product[digit])
+        product[digit] *= radix
+    channel, bank, row = (np.empty(n * per, np.int32) for _ in range(3))
+    k.decode_bursts(
+        trace.address, per, memory.burst_bytes, np.array([DIGITS.index(d) for d, _ in digits]),
+        np.array([r for _, r in digits]), np.array(weights), len(digits), memory.ranks, memory.bank_groups,
+        memory.banks_per_group, channel, bank, row,
+    )  # fmt: skip
+    order = np.argsort(trace.stream, kind="stable").astype(np.int64)
+    first = np.searchsorted(trace.stream[order], np.arange(len(trace.outstanding) + 1)).astype(np.int64)
+    latency, stats = np.zeros(n, np.int64), np.zeros(k.N_STATS, np.int64)
+    clocks = k.replay_kernel(
+        parameters(memory), memory.channels, memory.pseudo_channels, per, channel, bank, row, trace.write,
+        trace.stream, order, first, trace.arrival, trace.outstanding, latency, stats,
+    )  # fmt: skip
+    moved = n * per * memory.burst_bytes
+    gbps = moved / (clocks * memory.clock_ps) * 1000
+    return Replay(
+        clocks=int(clocks),
+        bandwidth_gbps=gbps,
+        share=gbps / memory.peak_gbps,
+        latency_ns=latency.astype(np.float64) * (memory.clock_ps / 1000),
+        commands=dict(zip(("ACT", "PRE", "RD", "WR", "REFab", "REFpb"), stats.tolist(), strict=True)),
+        bytes_moved=moved,
+    )

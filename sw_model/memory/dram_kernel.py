@@ -1,0 +1,411 @@
+"""The compiled part of the DRAM model: one controller per channel, clock by clock. See `sw_model.memory.dram`.
+
+State is kept in small integer arrays: per bank the open row and the earliest activate, precharge, read and write; per
+bank group and rank the earliest of each command they limit. A queue entry is (burst, bank, row, arrival, write).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile with the on-disk cache, or without it where no folder can be written."""
+    try:
+        return numba.njit(cache=True, error_model="numpy")(function)
+    except RuntimeError:
+        return numba.njit(error_model="numpy")(function)
+
+
+FAR = 1 << 60
+# the parameter vector
+(CL, CWL, BL, BL_MAX, RCD_RD, RCD_WR, RP, RP_ALL, RAS, RC, WR, RTP, CCD_S, CCD_L, WTR_S, WTR_L, RRD_S, RRD_L, FAW,
+ RFC, REFI, RFC_BANK, REFI_BANK, PBR_PBR, PBR_ACT, AAD, CS, READ_Q, WRITE_Q, RANKS, GROUPS, BANKS, LPDDR, HBM, REFRESH,
+ WCK, ROW_HIT, N_PARAMETERS) = range(38)  # fmt: skip
+# bank, bank group, rank (of a pseudo-channel), channel
+B_ROW, B_ACT, B_PRE, B_RD, B_WR, N_BANK = range(6)
+G_ACT, G_RD, G_WR, N_GROUP = range(4)
+S_ACT, S_RD, S_WR, S_TURN, S_SYNC, S_WINDOW, N_RANK = 0, 1, 2, 3, 4, 5, 9
+C_ACT2, C_ACT2_ROW, C_ACT2_FROM, C_BUS, C_DRAIN, C_IDLE, C_REFS, C_REF_NEXT, C_REF_FROM, C_STAMP, C_FREE, N_CHANNEL = (
+    range(12)
+)
+CLOSED, HALF_OPEN = -1, -2
+READS, WRITES, ACTIVE, FREE = range(4)
+Q_BURST, Q_BANK, Q_GROUP, Q_RANK, Q_ROW, Q_AT, Q_WRITE, N_ENTRY = range(8)
+NONE, ACTIVATE, ACTIVATE_2, PRECHARGE = range(4)
+N_ACT, N_PRE, N_RD, N_WR, N_REF, N_REF_BANK, N_STATS = range(7)
+
+
+@compiled
+def decode_bursts(address, per, burst_bytes, digit, radix, weight, n_digit, ranks, groups, banks, ch, bank, row):
+    """Channel, bank (numbered over pseudo-channels, ranks and groups) and row of every burst of every request.
+    Digits are numbered ch, pc, ra, bg, ba, ro, co."""
+    value = np.zeros(7, np.int64)
+    for r in range(len(address)):
+        base = address[r] // burst_bytes
+        for k in range(per):
+            rest = base + k
+            value[:] = 0
+            for d in range(n_digit):
+                value[digit[d]] += rest % radix[d] * weight[d]
+                rest //= radix[d]
+            i = r * per + k
+            ch[i] = value[0]
+            bank[i] = ((value[1] * ranks + value[2]) * groups + value[3]) * banks + value[4]
+            row[i] = value[5]
+
+
+@compiled
+def _scan(tm, now, which, bank, group, rank, chan, slots, queue, n, room, mark):
+    """The oldest ready column and row command of one queue: their places, the row command's kind, and when something
+    becomes ready if nothing is."""
+    column, row, kind, later = -1, -1, NONE, FAR
+    column_at, row_at = FAR, FAR
+    stamp = chan[C_STAMP]
+    one_bus = tm[HBM] == 0
+    for i in range(n):
+        e = queue[i]
+        b, g, r = slots[e, Q_BANK], slots[e, Q_GROUP], slots[e, Q_RANK]
+        opened = bank[b, B_ROW]
+        if which == ACTIVE:
+            mark[b, 1] = stamp
+        if opened == slots[e, Q_ROW]:
+            mark[b, 0] = stamp
+            if slots[e, Q_WRITE]:
+                ready = max(bank[b, B_WR], group[g, G_WR], rank[r, S_WR])
+            else:
+                ready = max(bank[b, B_RD], group[g, G_RD], rank[r, S_RD])
+            if ready > now:
+                later = min(later, ready)
+            elif slots[e, Q_AT] < column_at:
+                column, column_at = i, slots[e, Q_AT]
+        else:
+            if opened == HALF_OPEN:
+                if which != ACTIVE:
+                    continue
+                ready, what = chan[C_ACT2_FROM], ACTIVATE_2
+            elif opened == CLOSED:
+                if not room or chan[C_ACT2] >= 0:
+                    continue
+                window = rank[r, S_WINDOW + rank[r, S_TURN]] + tm[FAW]
+                ready = max(bank[b, B_ACT], group[g, G_ACT], rank[r, S_ACT], window, chan[C_BUS])
+                what = ACTIVATE
+            else:
+                if mark[b, 1] == stamp or (tm[ROW_HIT] and mark[b, 0] == stamp):
+                    continue
+                ready, what = max(bank[b, B_PRE], chan[C_BUS]), PRECHARGE
+            if ready > now:
+                later = min(later, ready)
+            elif slots[e, Q_AT] < row_at:
+                row, row_at, kind = i, slots[e, Q_AT], what
+        # queues are in order of arrival, the activated list is not
+        if which != ACTIVE and ((one_bus and (column >= 0 or row >= 0)) or (column >= 0 and row >= 0)):
+            break
+    return column, row, kind, later
+
+
+@compiled
+def _drop(queue, length, which, i):
+    """Take place i out of a queue. Returns its slot."""
+    slot = queue[which, i]
+    for j in range(i, length[which] - 1):
+        queue[which, j] = queue[which, j + 1]
+    length[which] -= 1
+    return slot
+
+
+@compiled
+def _after_column(tm, slots, e, now, bank, group, rank):
+    """Timing after a read or write."""
+    b, g, r, write = slots[e, Q_BANK], slots[e, Q_GROUP], slots[e, Q_RANK], slots[e, Q_WRITE]
+    cl, cwl, bl = tm[CL], tm[CWL], tm[BL]
+    turn = now + cl + bl + 2 - cwl
+    if write:
+        bank[b, B_PRE] = max(bank[b, B_PRE], now + cwl + bl + tm[WR])
+        group[g, G_WR] = max(group[g, G_WR], now + tm[CCD_L])
+        group[g, G_RD] = max(group[g, G_RD], now + cwl + tm[BL_MAX] + tm[WTR_L])
+        rank[r, S_WR] = max(rank[r, S_WR], now + tm[CCD_S])
+        rank[r, S_RD] = max(rank[r, S_RD], now + cwl + bl + tm[WTR_S])
+    else:
+        bank[b, B_PRE] = max(bank[b, B_PRE], now + tm[RTP])
+        group[g, G_RD] = max(group[g, G_RD], now + tm[CCD_L])
+        rank[r, S_RD] = max(rank[r, S_RD], now + tm[CCD_S])
+        rank[r, S_WR] = max(rank[r, S_WR], turn)
+    rank[r, S_SYNC] = now + (cwl if write else cl) + bl + tm[WCK]
+    first = r // tm[RANKS] * tm[RANKS]
+    for other in range(first, first + tm[RANKS]):
+        if other != r and write:
+            rank[other, S_WR] = max(rank[other, S_WR], now + bl)
+            rank[other, S_RD] = max(rank[other, S_RD], now + cwl + bl + tm[CS] - cl)
+        elif other != r:
+            rank[other, S_RD] = max(rank[other, S_RD], now + bl + tm[CS])
+            rank[other, S_WR] = max(rank[other, S_WR], turn)
+
+
+@compiled
+def _refresh(tm, now, bank, rank, chan, slots, queue, active, stats):
+    """Try the oldest due refresh: (issued, earliest clock to try again). It waits for requests whose row is open."""
+    per_rank = tm[GROUPS] * tm[BANKS]
+    all_bank = tm[REFRESH] == 1
+    which = chan[C_REF_NEXT]
+    lo, hi = (which * per_rank, (which + 1) * per_rank) if all_bank else (which, which + 1)
+    is_open, pre_from, act_from = False, 0, chan[C_REF_FROM]
+    for b in range(lo, hi):
+        is_open |= bank[b, B_ROW] != CLOSED
+        pre_from = max(pre_from, bank[b, B_PRE])
+        act_from = max(act_from, bank[b, B_ACT])
+    if is_open:
+        if chan[C_ACT2] >= 0:
+            return False, FAR
+        for i in range(active):
+            if lo <= slots[queue[ACTIVE, i], Q_BANK] < hi:
+                return False, FAR
+        if pre_from > now:
+            return False, pre_from
+        for b in range(lo, hi):
+            bank[b, B_ROW] = CLOSED
+            bank[b, B_ACT] = max(bank[b, B_ACT], now + tm[RP_ALL if all_bank else RP])
+        stats[N_PRE] += 1
+        return True, now + 1
+    if act_from > now:
+        return False, act_from
+    for b in range(lo, hi):
+        bank[b, B_ACT] = now + tm[RFC if all_bank else RFC_BANK]
+    chan[C_REFS] -= 1
+    if all_bank:
+        chan[C_REF_NEXT] = (which + 1) % rank.shape[0]
+        stats[N_REF] += 1
+    else:
+        chan[C_REF_NEXT] = (which + 1) % bank.shape[0]
+        chan[C_REF_FROM] = now + tm[PBR_PBR]
+        for r in range(rank.shape[0]):
+            rank[r, S_ACT] = max(rank[r, S_ACT], now + tm[PBR_ACT])
+        stats[N_REF_BANK] += 1
+    return True, now + 1
+
+
+@compiled
+def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
+    b, g, r = slots[e, Q_BANK], slots[e, Q_GROUP], slots[e, Q_RANK]
+    if kind == PRECHARGE:
+        bank[b, B_ROW] = CLOSED
+        bank[b, B_ACT] = max(bank[b, B_ACT], now + tm[RP])
+        stats[N_PRE] += 1
+    elif kind == ACTIVATE_2:
+        bank[b, B_ROW] = chan[C_ACT2_ROW]
+        chan[C_ACT2] = -1
+    else:
+        rank[r, S_ACT] = max(rank[r, S_ACT], now + tm[RRD_S])
+        group[g, G_ACT] = max(group[g, G_ACT], now + tm[RRD_L])
+        rank[r, S_WINDOW + rank[r, S_TURN]] = now
+        rank[r, S_TURN] = (rank[r, S_TURN] + 1) % 4
+        bank[b, B_ACT], bank[b, B_PRE] = now + tm[RC], now + tm[RAS]
+        bank[b, B_RD], bank[b, B_WR] = now + tm[RCD_RD], now + tm[RCD_WR]
+        bank[b, B_ROW] = slots[e, Q_ROW]
+        if tm[LPDDR]:
+            bank[b, B_ROW] = HALF_OPEN
+            chan[C_ACT2], chan[C_ACT2_ROW], chan[C_ACT2_FROM] = b, slots[e, Q_ROW], now + 1
+        if tm[HBM]:
+            chan[C_BUS] = now + 2
+        stats[N_ACT] += 1
+
+
+@compiled
+def _tick(tm, now, bank, group, rank, chan, slots, queue, length, mark, done, tail, stats):
+    """One clock of one channel. Returns the next clock at which it has something to do."""
+    hbm = tm[HBM] == 1
+    chan[C_STAMP] += 1
+    room = length[ACTIVE] < max(tm[READ_Q], tm[WRITE_Q])
+    column_q, row_q = ACTIVE, ACTIVE
+    column, row, kind, later = _scan(
+        tm, now, ACTIVE, bank, group, rank, chan, slots, queue[ACTIVE], length[ACTIVE], True, mark
+    )
+    half = kind == ACTIVATE_2
+    refreshed = False
+    if chan[C_REFS] > 0:
+        if row < 0 and (hbm or column < 0):
+            refreshed, again = _refresh(tm, now, bank, rank, chan, slots, queue, length[ACTIVE], stats)
+            later = min(later, again)
+    elif hbm or (column < 0 and (row < 0 or half)):
+        waited = chan[C_IDLE] >= 0 and now > chan[C_IDLE] + 1
+        if length[READS] == 0 or waited or length[WRITES] * 10 > tm[WRITE_Q] * 8:
+            chan[C_DRAIN] = 1
+        if chan[C_DRAIN] and length[READS] > 0 and length[WRITES] * 10 < tm[WRITE_Q] * 2:
+            chan[C_DRAIN] = 0
+        side = WRITES if chan[C_DRAIN] else READS
+        more, more_row, more_kind, soon = _scan(
+            tm, now, side, bank, group, rank, chan, slots, queue[side], length[side], room, mark
+        )
+        later = min(later, soon)
+        if column < 0:
+            column, column_q = more, side
+        if row < 0 or (half and more_row >= 0 and now < chan[C_ACT2_FROM] + tm[AAD] - 2):
+            row, row_q, kind = more_row, side, more_kind
+    chan[C_IDLE] = now if length[READS] == 0 else -1
+    if not hbm and column >= 0 and row >= 0:
+        # one command bus; the second half of an activate takes the first free slot, or its last
+        if kind == ACTIVATE_2:
+            column_first = now < chan[C_ACT2_FROM] + tm[AAD] - 2
+        else:
+            by, other = slots[queue[column_q, column], Q_AT], slots[queue[row_q, row], Q_AT]
+            column_first = by < other or (by == other and column < row)
+        if column_first:
+            row = -1
+        else:
+            column = -1
+
+    if row >= 0:
+        e = queue[row_q, row]
+        _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats)
+        if kind == ACTIVATE and row_q != ACTIVE:
+            queue[ACTIVE, length[ACTIVE]] = _drop(queue, length, row_q, row)
+            length[ACTIVE] += 1
+            if column_q == row_q and column > row:
+                column -= 1
+    if column >= 0:
+        e = queue[column_q, column]
+        write, r = slots[e, Q_WRITE], slots[e, Q_RANK]
+        if tm[WCK] >= 0 and now > rank[r, S_SYNC]:
+            # LPDDR5's data clock has stopped: one command to start it
+            rank[r, S_SYNC] = now + (tm[CWL] if write else tm[CL]) + tm[BL] + tm[WCK]
+        else:
+            _after_column(tm, slots, e, now, bank, group, rank)
+            k = tail[write] % done.shape[1]
+            done[write, k, 0] = now if write else now + tm[CL] + tm[BL]
+            done[write, k, 1] = slots[e, Q_BURST]
+            tail[write] += 1
+            stats[N_WR if write else N_RD] += 1
+            chan[C_FREE] -= 1
+            queue[FREE, chan[C_FREE]] = _drop(queue, length, column_q, column)
+    return now + 1 if refreshed or row >= 0 or column >= 0 else max(later, now + 1)
+
+
+@compiled
+def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order, first, arrival, qd, latency, stats):
+    """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
+    Returns the clocks from the first issue to the last completion."""
+    n_req, n_rank = len(latency), n_pc * tm[RANKS]
+    n_group = n_rank * tm[GROUPS]
+    n_bank = n_group * tm[BANKS]
+    bank = np.zeros((n_ch, n_bank, N_BANK), np.int64)
+    bank[:, :, B_ROW] = CLOSED
+    group = np.zeros((n_ch, n_group, N_GROUP), np.int64)
+    rank = np.full((n_ch, n_rank, N_RANK), -FAR, np.int64)
+    rank[:, :, S_TURN] = 0
+    chan = np.zeros((n_ch, N_CHANNEL), np.int64)
+    chan[:, C_ACT2] = -1
+    # requests sit in slots; queues, in order, hold slot numbers; the free list's taken part is C_FREE long
+    cap = max(tm[READ_Q], tm[WRITE_Q])
+    slots = np.zeros((n_ch, tm[READ_Q] + tm[WRITE_Q] + cap, N_ENTRY), np.int64)
+    queue = np.zeros((n_ch, 4, slots.shape[1]), np.int64)
+    queue[:, FREE] = np.arange(slots.shape[1])
+    length = np.zeros((n_ch, 3), np.int64)
+    mark = np.zeros((n_ch, n_bank, 2), np.int64)
+    head = np.full(n_ch, -1, np.int64)
+    last = np.full(n_ch, -1, np.int64)
+    following = np.full(len(b_ch), -1, np.int32)
+    wake = np.full(n_ch, FAR, np.int64)
+    # completions in flight, reads and writes apart; each list is in order of time
+    done = np.zeros((2, n_ch * (tm[CL] + tm[BL] + 4), 2), np.int64)
+    taken = np.zeros(2, np.int64)
+    tail = np.zeros(2, np.int64)
+    left = np.full(n_req, per, np.int64)
+    issued = np.zeros(n_req, np.int64)
+    held = np.zeros(len(qd), np.int64)
+    cursor = first[:-1].copy()
+    period = FAR
+    if tm[REFRESH] > 0:
+        period = tm[REFI if tm[REFRESH] == 1 else REFI_BANK]
+    next_refresh = period
+    finished, start, end, t = 0, -1, 0, 0
+
+    while True:
+        for d in range(2):
+            while taken[d] < tail[d] and done[d, taken[d] % done.shape[1], 0] <= t:
+                at, burst = done[d, taken[d] % done.shape[1]]
+                req = burst // per
+                left[req] -= 1
+                if left[req] == 0:
+                    latency[req] = at - issued[req]
+                    end = max(end, at)
+                    held[stream[req]] -= 1
+                    finished += 1
+                taken[d] += 1
+        if finished == n_req:
+            return end - start
+        following_t = next_refresh - 1
+        for s in range(len(qd)):
+            while cursor[s] < first[s + 1] and held[s] < qd[s]:
+                req = order[cursor[s]]
+                if arrival[req] > t:
+                    following_t = min(following_t, arrival[req])
+                    break
+                if start < 0:
+                    start = t
+                issued[req] = t
+                held[s] += 1
+                cursor[s] += 1
+                for k in range(req * per, (req + 1) * per):
+                    c = b_ch[k]
+                    if head[c] < 0:
+                        head[c] = k
+                    else:
+                        following[last[c]] = k
+                    last[c] = k
+        now = t + 1
+        due = now >= next_refresh
+        if due:
+            next_refresh += period
+        for c in range(n_ch):
+            for _ in range(4):
+                k = head[c]
+                if k < 0:
+                    break
+                side = WRITES if write[k // per] else READS
+                n = length[c, side]
+                if n >= tm[WRITE_Q if side == WRITES else READ_Q]:
+                    break
+                slot = queue[c, FREE, chan[c, C_FREE]]
+                chan[c, C_FREE] += 1
+                queue[c, side, n] = slot
+                slots[c, slot, Q_BURST], slots[c, slot, Q_BANK], slots[c, slot, Q_ROW], slots[c, slot, Q_AT] = (
+                    k,
+                    b_bank[k],
+                    b_row[k],
+                    t,
+                )
+                slots[c, slot, Q_GROUP], slots[c, slot, Q_WRITE] = b_bank[k] // tm[BANKS], side
+                slots[c, slot, Q_RANK] = slots[c, slot, Q_GROUP] // tm[GROUPS]
+                length[c, side] = n + 1
+                head[c] = following[k]
+                wake[c] = now
+            if due:
+                chan[c, C_REFS] += n_rank if tm[REFRESH] == 1 else 1
+                wake[c] = now
+            if wake[c] <= now:
+                wake[c] = _tick(
+                    tm,
+                    now,
+                    bank[c],
+                    group[c],
+                    rank[c],
+                    chan[c],
+                    slots[c],
+                    queue[c],
+                    length[c],
+                    mark[c],
+                    done,
+                    tail,
+                    stats,
+                )
+            following_t = min(following_t, wake[c] - 1)
+            if head[c] >= 0:
+                side = WRITES if write[head[c] // per] else READS
+                if length[c, side] < tm[WRITE_Q if side == WRITES else READ_Q]:
+                    following_t = now
+        for d in range(2):
+            if taken[d] < tail[d]:
+                following_t = min(following_t, done[d, taken[d] % done.shape[1], 0])
+        t = max(following_t, now)
