@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sw_model import workloads
-from sw_model.demand import Assumptions
-from sw_model.model import Result, run
+from sw_model.model import Assumptions, Result, run
 from sw_model.systems import load_system
 
 DATA = Path(__file__).parent / "data"

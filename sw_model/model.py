@@ -9,12 +9,16 @@ another.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 
-from sw_model.demand import Assumptions, Demand, demand
 from sw_model.engine import PS_PER_S, Task, Timeline, schedule
+from sw_model.memory.dram import pattern, replay
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
+from sw_model.memory.ssd import load_ssd, read
+from sw_model.policies import ModelShape, Policy, Work, load
+from sw_model.policies import Step as PolicyStep
 from sw_model.systems import System
 from sw_model.units import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
 from sw_model.workloads import Model, Phase, Workload
@@ -23,6 +27,34 @@ STAGES = ("vision", "weights", "attention", "kv read", "prediction", "fetch", "v
 LINKS = ("paper", "realistic")
 # eager GPU operations of one decoder and one vision layer
 DECODER_OPS, VISION_OPS = 30, 16
+
+
+# what FlexGen and InfiniGen's prefill do: nothing of the cache stays in device memory
+OFFLOADS_ALL = ("full",)
+HASH_BITS = 32
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """The free choices of the model, shared by every figure.
+
+    resident_tokens: newest tokens of a stream whose KV stays in device memory (V-Rex calls it the recent region and
+        gives no size; 4096 is the capacity of the hardware's page table here).
+    retained_hit: share of the selected older KV that an earlier step left in device memory.
+    chunks: pieces per transfer and matrix in the event model; finer changes totals by a percent or two.
+    """
+
+    resident_tokens: int = 4096
+    retained_hit: float = 0.0
+    chunks: int = 4
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.retained_hit <= 1:
+            raise ValueError(f"retained_hit = {self.retained_hit} must lie in 0..1")
+        if self.resident_tokens < 0:
+            raise ValueError(f"resident_tokens = {self.resident_tokens} must not be negative")
+        if self.chunks < 1:
+            raise ValueError(f"chunks = {self.chunks} must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -59,6 +91,7 @@ class Result:
     utilisation: dict[str, float]
     bytes_moved: dict[str, int]
     flops: float
+    energy_j: dict[str, float]
     memory_bytes: int
     fits: bool
     facts: tuple[Fact, ...]
@@ -69,6 +102,10 @@ class Result:
     def fps(self) -> float:
         return self.batch / self.total_s
 
+    @property
+    def total_j(self) -> float:
+        return sum(self.energy_j.values())
+
 
 def ps(seconds: float) -> int:
     return ceil(seconds * PS_PER_S)
@@ -77,9 +114,9 @@ def ps(seconds: float) -> int:
 class Graph:
     """Task list under construction for one step of one phase."""
 
-    def __init__(self, system: System, model: Model, phase: Phase, batch: int, need: Demand, rates: "Rates"):
+    def __init__(self, system: System, model: Model, phase: Phase, batch: int, work: Work, rates: "Rates"):
         self.system, self.model, self.phase, self.batch = system, model, phase, batch
-        self.need, self.rates = need, rates
+        self.work, self.rates = work, rates
         self.chunks = rates.assume.chunks
         self.tasks: list[Task] = []
         self.flops = 0.0
@@ -97,12 +134,12 @@ class Graph:
     def matrix(
         self,
         stage: str,
-        vectors: int,
-        inputs: int,
-        outputs: int,
+        vectors: float,
+        inputs: float,
+        outputs: float,
         deps: Sequence[int],
         layer: int,
-        times: int = 1,
+        times: float = 1,
         share: float = 1.0,
     ) -> int:
         """`share` of `times` products (vectors x inputs) x (inputs x outputs)."""
@@ -115,7 +152,7 @@ class Graph:
         assert gpu is not None
         return self.add(stage, "GPU", flops / (gpu.peak_tflops * 1e12 * gpu.gemm_efficiency), deps, layer)
 
-    def vector(self, stage: str, elements: int, what: str, deps: Sequence[int], layer: int) -> int:
+    def vector(self, stage: str, elements: float, what: str, deps: Sequence[int], layer: int) -> int:
         """On a GPU the element-wise kernels are inside the per-operation overhead."""
         core = self.system.core
         if core:
@@ -143,29 +180,29 @@ class Graph:
         return last
 
     def predict(self, layer: int, query: int) -> int:
-        """Which KV `layer` needs, from the query at task `query`. Returns the last task."""
-        need, batch, core = self.need, self.batch, self.system.core
-        table = self.dram("prediction", need.table_bytes * batch, [query], layer)
-        score = self.matrix("prediction", *need.score_shape, [table, query], layer, need.score_times * batch)
+        """What the policy does to know which KV `layer` needs, from the query at task `query`: reads, products, vector
+        work, threshold. Clustering of the new keys runs beside it; nothing in this step waits for it."""
+        work, core = self.work, self.system.core
+        last = query
+        if work.predict_read_bytes:
+            last = self.dram("prediction", round(work.predict_read_bytes), [query], layer)
+        for m in work.matmuls:
+            last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
+            if core and work.hamming_pairs and m is work.matmuls[0]:
+                seconds = hcu_cycles(work.hamming_pairs, HASH_BITS, core) / (core.clock_mhz * 1e6)
+                self.add("prediction", "HCU", seconds, [last], layer)
+        if work.vector_ops:
+            last = self.vector("prediction", work.vector_ops, "op", [last], layer)
         if not core:
-            return self.launches("prediction", need.gpu_ops, [score], layer)
-        scores = self.vector("prediction", need.exp_elements * batch, "exp", [score], layer)
-        seconds = wtu_cycles(need.select_rows, need.select_entries, need.select_passes, core) / (core.clock_mhz * 1e6)
-        return self.add("prediction", "WTU", seconds * batch, [scores], layer)
-
-    def cluster(self, layer: int, keys: int) -> int:
-        """Hash bits of the new keys and their clusters; nothing in this step waits for it."""
-        need, core = self.need, self.system.core
-        if not need.cluster_pairs or not core:
-            return keys
-        t, bits = self.phase.new_tokens, self.rates.assume.hash_bits
-        hashed = self.matrix("prediction", t * self.batch, need.hash_inputs, bits, [keys], layer)
-        cycles = hcu_cycles(t, ceil(need.cluster_pairs / t), bits, core) * self.batch
-        return self.add("prediction", "HCU", cycles / (core.clock_mhz * 1e6), [hashed], layer)
+            return self.launches("prediction", round(work.gpu_kernels), [last], layer)
+        if work.threshold_rows:
+            cycles = wtu_cycles(work.threshold_rows, work.threshold_entries, work.threshold_passes, core)
+            last = self.add("prediction", "WTU", cycles / (core.clock_mhz * 1e6), [last], layer)
+        return last
 
     def fetch(self, layer: int, after: int) -> int:
         """Older KV over the link into device memory, in pieces. Returns the last write."""
-        total, done, last = self.need.fetch_bytes * self.batch, 0, after
+        total, done, last = self.rates.fetch_bytes, 0, after
         if not total:
             return after
         piece_before = -1
@@ -182,11 +219,10 @@ class Graph:
     def attention(self, layer: int, query: int, present: tuple[int, int]) -> int:
         """Read the attended KV in pieces once it is `present`, then scores, softmax and weighted values over
         past and new tokens."""
-        need, model, batch, t = self.need, self.model, self.batch, self.phase.new_tokens
+        model, batch, t = self.model, self.batch, ceil(self.work.processed_tokens)
         group, d = model.q_heads // model.kv_heads, model.head_dim
-        past, last = need.attended_tokens, query
-        nbytes, done = ceil(past * need.kv_bytes_per_token) * batch, 0
-        keys = past + t
+        nbytes, done, last = round(self.work.attend_read_bytes), 0, query
+        keys = ceil(self.work.attended_tokens) + t
         for i in range(self.chunks):
             size = nbytes * (i + 1) // self.chunks - done
             done += size
@@ -204,7 +240,7 @@ class Graph:
         tower, batch = self.model.vision, self.phase.frames * self.batch
         if not batch:
             return -1
-        vectors, last = tower.patches * batch, -1
+        vectors, last = ceil(tower.patches * batch * self.work.vision_fraction), -1
         last = self.linear("vision", vectors, tower.patch_inputs, tower.hidden, last, -1, "vision")
         for _ in range(tower.layers):
             if not self.system.core:
@@ -226,25 +262,26 @@ class Graph:
 
     def step(self) -> None:
         """The whole step."""
-        model, need, t = self.model, self.need, self.phase.new_tokens * self.batch
+        model, work, t = self.model, self.work, ceil(self.work.processed_tokens) * self.batch
         width = model.q_heads * model.head_dim
         kv_width = 2 * model.kv_heads * model.head_dim
         x = self.vision()
-        ready = self.fetch(0, x) if need.schedule == "ahead" else -1
+        ready = self.fetch(0, x) if work.schedule == "ahead" else -1
         for layer in range(model.layers):
             if not self.system.core:
                 x = self.launches("overhead", DECODER_OPS, [x], layer)
             h = self.vector("vector", t * model.hidden, "norm", [x], layer)
             h = self.linear("weights", t, model.hidden, width + kv_width, h, layer, "weights")
             query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
-            self.cluster(layer, query)
             following = -1
-            if need.schedule == "in_layer" or (need.schedule == "next_layer" and layer == 0):
+            if work.schedule == "same_layer" or (work.schedule == "next_layer" and layer == 0):
                 ready = self.fetch(layer, self.predict(layer, query))
+            elif work.schedule == "ahead" and (work.matmuls or work.vector_ops):
+                query = self.predict(layer, query)
             if layer + 1 < model.layers:
-                if need.schedule == "next_layer":
+                if work.schedule == "next_layer":
                     following = self.fetch(layer + 1, self.predict(layer + 1, query))
-                elif need.schedule == "ahead":
+                elif work.schedule == "ahead":
                     following = self.fetch(layer + 1, x)
             h = self.attention(layer, query, (ready, x))
             h = self.linear("weights", t, width, model.hidden, h, layer, "weights")
@@ -261,27 +298,49 @@ class Graph:
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second of the memory system in one run; `storage` is None where the link is what limits."""
+    """Bytes per second of the memory system in one run, and the bytes one layer fetches; `storage` is None where
+    nothing behind the link is slower than it."""
 
     assume: Assumptions
     dram_stream: float
     dram_kv: float
     link: float
     storage: float | None
+    fetch_bytes: int
 
 
-def rates_of(system: System, link: str, need: Demand, assume: Assumptions) -> Rates:
-    """`paper` takes Table I's nominal link; `realistic` the packet model behind which an SSD or host memory
-    sits."""
+@lru_cache(maxsize=256)
+def ssd_bytes_per_s(extent: int) -> float:
+    """Useful rate of a drive reading extents of this size, 64 outstanding; a flash drive reads whole 4 KiB blocks."""
+    whole = ceil(extent / 4096) * 4096
+    return read(load_ssd("bg6-like"), whole, 400, 64, random=True).bandwidth_gbps * 1e9 * extent / whole
+
+
+@lru_cache(maxsize=256)
+def dram_share(memory: str, unit: int, nbytes: int) -> float:
+    """Share of the peak of `nbytes` read in scattered pieces of `unit`, 256 outstanding, replayed bank by bank."""
+    spec = load_memory(memory)
+    unit = max(spec.burst_bytes, unit // spec.burst_bytes * spec.burst_bytes)
+    return replay(spec, pattern(spec, "rand", unit, max(1, nbytes // unit), outstanding=256)).share
+
+
+def rates_of(system: System, link: str, work: Work, assume: Assumptions, batch: int, memory_detail: bool) -> Rates:
+    """`paper` takes Table I's nominal link; `realistic` the packet model, behind which an SSD or host memory sits."""
     if link not in LINKS:
         raise ValueError(f"unknown link preset {link!r}: one of {', '.join(LINKS)}")
     memory = load_memory(system.memory)
-    stream = system.device_memory.peak_gbps * 1e9 * memory.stream_share
-    if link == "paper":
-        return Rates(assume, stream, stream, system.link.nominal_gbps * 1e9, None)
+    peak = system.device_memory.peak_gbps * 1e9
+    stream = kv = peak * memory.stream_share
+    extent = max(64, round(work.extent_bytes))
+    if memory_detail and work.attend_read_bytes:
+        kv = peak * dram_share(system.memory, min(extent, 1 << 17), round(work.attend_read_bytes / batch))
+    hit = 0.0 if work.schedule == "ahead" else assume.retained_hit
+    fetch = round(work.fetch_bytes * (1 - hit))
+    if link == "paper" or not fetch:
+        return Rates(assume, stream, kv, system.link.nominal_gbps * 1e9, None, fetch)
     pcie = PcieLink(system.link.generation, system.link.lanes)
-    unit = max(64, min(need.fetch_unit_bytes, 1 << 20))
-    return Rates(assume, stream, stream, pcie.fetch_gbps(unit) * 1e9, None)
+    storage = ssd_bytes_per_s(min(extent, 1 << 19)) if system.link.behind == "ssd" else None
+    return Rates(assume, stream, kv, pcie.fetch_gbps(min(extent, 1 << 20)) * 1e9, storage, fetch)
 
 
 @dataclass(frozen=True)
@@ -289,51 +348,80 @@ class Step:
     """One phase, built and scheduled."""
 
     phase: Phase
-    need: Demand
+    work: Work
     rates: Rates
     flops: float
     line: Timeline
 
 
-def build(
-    system: System, policy: str, workload: Workload, link: str, assume: Assumptions, ratio: float | None
-) -> list[Step]:
-    """The schedule of every phase of a workload."""
-    steps = []
-    for phase in workload.phases:
-        need = demand(policy, workload.model, phase, assume, ratio)
-        rates = rates_of(system, link, need, assume)
-        graph = Graph(system, workload.model, phase, workload.batch, need, rates)
-        graph.step()
-        steps.append(Step(phase, need, rates, graph.flops, schedule(graph.tasks)))
-    return steps
+def shape_of(model: Model) -> ModelShape:
+    return ModelShape(model.layers, model.hidden, model.q_heads, model.kv_heads, model.head_dim)
+
+
+def work_of(policy: Policy, model: Model, phase: Phase, batch: int, assume: Assumptions, ratio: float | None) -> Work:
+    """What a policy asks of one layer in one phase."""
+    resident = 0 if policy.name in OFFLOADS_ALL else assume.resident_tokens
+    step = PolicyStep(phase.new_tokens, phase.kv_tokens, phase.stage, shape_of(model), batch, ratio, resident)
+    return policy.account(step)
+
+
+def energy(system: System, steps: Sequence[Step]) -> dict[str, float]:
+    """Joules by part. The accelerator's units draw Table III's power while they work, its link and drive while they
+    transfer, its memory per bit; a GPU draws its board power throughout."""
+    power, core = system.power, system.core
+    out: dict[str, float] = defaultdict(float)
+    for step in steps:
+        n = step.phase.count
+        busy = {k: t / PS_PER_S * n for k, t in step.line.resource_busy_ps().items()}
+        link_s = max(busy.get("PCIe", 0.0), busy.get("SSD", 0.0))
+        if core:
+            bits = 8 * n * sum(b for (_, name), b in step.line.bytes_moved().items() if name == "DRAM")
+            out["LXE"] += (power.dpe_mw + power.lxe_memory_mw) * 1e-3 * core.cores * busy.get("LXE", 0.0)
+            out["VPE"] += power.vpe_mw * 1e-3 * core.cores * busy.get("VPE", 0.0)
+            dre = power.hcu_mw * busy.get("HCU", 0.0) + power.wtu_mw * busy.get("WTU", 0.0) + power.kvmu_mw * link_s
+            out["DRE"] += dre * 1e-3 * core.cores
+            out["DRAM"] += power.dram_pj_per_bit * 1e-12 * bits
+            out["PCIe"] += power.pcie_w_per_lane * system.link.lanes * link_s
+        else:
+            out["board"] += power.board_w * n * step.line.makespan_ps / PS_PER_S
+        out["storage"] += power.storage_w * link_s
+    return {k: v for k, v in out.items() if v}
 
 
 def run(
     system: System,
-    policy: str,
+    policy: str | Policy,
     workload: Workload,
     *,
     link: str = "paper",
     assume: Assumptions | None = None,
     ratio: float | None = None,
+    memory_detail: bool = False,
 ) -> Result:
-    """Latency, stages, bytes and use of every resource of one run.
+    """Latency, stages, bytes, energy and use of every resource of one run.
 
-    `ratio` replaces the published retrieval ratio of the policy. Raises ValueError for an unknown policy or
-    preset.
+    `policy` is a name, the path of a Python file that defines one, or a policy that has measured something. `ratio`
+    replaces its published or measured retrieval ratio. With `memory_detail` the reads of one layer's KV are replayed
+    bank by bank. Raises ValueError for an unknown policy or preset.
     """
     assume = assume or Assumptions()
+    model = workload.model
+    chosen = load(policy)(shape_of(model)) if isinstance(policy, str) else policy
     exposed: dict[str, int] = defaultdict(int)
     busy: dict[str, int] = defaultdict(int)
     resource: dict[str, int] = defaultdict(int)
     moved: dict[str, int] = defaultdict(int)
-    total, flops, peak_bytes = 0, 0.0, 0
-    steps = build(system, policy, workload, link, assume, ratio)
-    for step in steps:
-        n, line, need = step.phase.count, step.line, step.need
+    total, flops, held = 0, 0.0, 0.0
+    steps = []
+    for phase in workload.phases:
+        work = work_of(chosen, model, phase, workload.batch, assume, ratio)
+        rates = rates_of(system, link, work, assume, workload.batch, memory_detail)
+        graph = Graph(system, model, phase, workload.batch, work, rates)
+        graph.step()
+        n, line = phase.count, schedule(graph.tasks)
+        steps.append(Step(phase, work, rates, graph.flops, line))
         total += n * line.makespan_ps
-        flops += n * step.flops
+        flops += n * graph.flops
         for stage, t in line.exposed_ps().items():
             exposed[stage] += n * t
         for (stage, name), t in line.busy_ps().items():
@@ -341,61 +429,52 @@ def run(
             resource[name] += n * t
         for (_, name), b in line.bytes_moved().items():
             moved[name] += n * b
-        held = need.resident_tokens * need.kv_bytes_per_token * workload.model.layers + need.fetch_bytes * 2
-        peak_bytes = max(peak_bytes, ceil(held * workload.batch))
-    model = workload.model
-    memory_bytes = 2 * (model.params + model.vision.params) + peak_bytes
-    stages = {s: StageTime(exposed[s] / PS_PER_S, busy[s] / PS_PER_S) for s in STAGES if busy[s] or exposed[s]}
+        # what is attended and not fetched stays for every layer; the fetched passes through two layers' buffers
+        kept = max(0.0, work.attend_read_bytes - work.fetch_bytes)
+        held = max(held, kept * model.layers + 2 * work.fetch_bytes)
+    memory_bytes = ceil(2 * (model.params + model.vision.params) + held)
     return Result(
         system=system.name,
-        policy=policy,
+        policy=chosen.name,
         workload=workload.name,
         link=link,
         batch=workload.batch,
         total_s=total / PS_PER_S,
-        stages=stages,
+        stages={s: StageTime(exposed[s] / PS_PER_S, busy[s] / PS_PER_S) for s in STAGES if busy[s] or exposed[s]},
         utilisation={name: t / total for name, t in sorted(resource.items())},
         bytes_moved=dict(sorted(moved.items())),
         flops=flops,
+        energy_j=energy(system, steps),
         memory_bytes=memory_bytes,
         fits=memory_bytes <= system.device_memory.capacity_gb * 1e9,
-        facts=facts(system, steps[-1].need, steps[-1].rates, ratio),
+        facts=facts(system, steps[-1], ratio),
         timelines=tuple(s.line for s in steps),
         counts=tuple(s.phase.count for s in steps),
     )
 
 
-def facts(system: System, need: Demand, rates: Rates, ratio: float | None) -> tuple[Fact, ...]:
+def facts(system: System, step: Step, ratio: float | None) -> tuple[Fact, ...]:
     """The numbers behind the last phase of a run, each with its origin."""
+    work, rates, core = step.work, step.rates, system.core
+    share = work.attended_tokens / max(1, step.phase.kv_tokens)
+    given = "given" if ratio is not None else "paper"
+    link = "Table I's nominal rate" if rates.link == system.link.nominal_gbps * 1e9 else "packet model"
     out = [
-        Fact("retrieval ratio", need.ratio, "", "paper" if ratio is None else "given", "V-Rex Table II"),
+        Fact("attended share of the context", share, "", given, "published ratio unless given or measured"),
         Fact("device memory stream", rates.dram_stream / 1e9, "GB/s", "computed", "peak less refresh"),
-        Fact("host link", rates.link / 1e9, "GB/s", "computed", "Table I's nominal rate, or the packet model"),
-        Fact(
-            "KV over the link, one layer and stream",
-            need.fetch_bytes,
-            "B",
-            "computed",
-            "ratio, context, residency",
-        ),
-        Fact("resident tokens", rates.assume.resident_tokens, "", "assumed", "not given in the paper"),
-        Fact(
-            "resident hits among older pages",
-            rates.assume.retained_hit,
-            "",
-            "assumed",
-            "not given in the paper",
-        ),
+        Fact("host link", rates.link / 1e9, "GB/s", "computed", link),
+        Fact("KV over the link per layer", rates.fetch_bytes, "B", "computed", "ratio, context, residency"),
+        Fact("resident tokens", rates.assume.resident_tokens, "", "assumed", "no size in the paper"),
+        Fact("resident hits among older KV", rates.assume.retained_hit, "", "assumed", "not in the paper"),
     ]
-    core = system.core
-    if core and need.select_rows:
-        wtu = wtu_cycles(need.select_rows, need.select_entries, need.select_passes, core)
-        out.append(Fact("WTU per layer", wtu, "cycles", "measured from RTL", "the unit's cycle formula"))
-        out.append(Fact("WTU sweeps per row", need.select_passes, "", "measured on golden", "synthetic stream"))
-    if core and need.cluster_pairs:
-        cycles = need.cluster_pairs * ceil(rates.assume.hash_bits / core.hcu_lanes) // core.cores
+    if core and work.threshold_rows:
+        cycles = wtu_cycles(work.threshold_rows, work.threshold_entries, work.threshold_passes, core)
+        out.append(Fact("WTU per layer", cycles, "cycles", "measured from RTL", "the unit's cycle formula"))
+        out.append(Fact("WTU sweeps per row", work.threshold_passes, "", "measured on golden", "synthetic stream"))
+    if core and work.hamming_pairs:
+        cycles = hcu_cycles(work.hamming_pairs, HASH_BITS, core)
         out.append(Fact("HCU per layer", cycles, "cycles", "measured from RTL", "the unit's cycle formula"))
     if system.gpu:
-        where = system.sources.get("gpu.op_overhead_us", "")
-        out.append(Fact("overhead per GPU operation", system.gpu.op_overhead_us, "us", "paper", where))
+        source = system.sources.get("gpu.op_overhead_us", "")
+        out.append(Fact("overhead per GPU operation", system.gpu.op_overhead_us, "us", "paper", source))
     return tuple(out)

@@ -9,26 +9,26 @@ from math import ceil
 
 from sw_model.systems import Core
 
-# passes of the vector engine over each element
-VPE_PASSES = {"softmax": 4, "norm": 3, "rope": 3, "silu_mul": 3, "gelu": 2, "exp": 2, "add": 1}
+# passes of the vector engine over each element; `op` counts single operations
+VPE_PASSES = {"softmax": 4, "norm": 3, "rope": 3, "silu_mul": 3, "gelu": 2, "add": 1, "op": 1}
 
 
-def hcu_cycles(tokens: int, candidates: int, hash_bits: int, core: Core) -> int:
-    """Clustering `tokens` against `candidates` leaders split over the cores: ceil(bits / lanes) each."""
-    return tokens * ceil(candidates / core.cores) * ceil(hash_bits / core.hcu_lanes)
+def hcu_cycles(pairs: float, hash_bits: int, core: Core) -> int:
+    """`pairs` comparisons of a token's code with a leader's, leaders split over the cores: ceil(bits / lanes) each."""
+    return ceil(pairs / core.cores) * ceil(hash_bits / core.hcu_lanes)
 
 
-def wtu_cycles(rows: int, entries: int, passes: float, core: Core) -> int:
+def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
     """Selecting in `rows` rows of `entries` scores, rows split over the cores: load with minimum and
     maximum, sum, and one sweep per bucket examined."""
     return ceil(ceil(rows / core.cores) * ceil(entries / core.wtu_lanes) * (2 + passes))
 
 
-def dpe_cycles(vectors: int, inputs: int, outputs: int, core: Core, times: int = 1) -> int:
+def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:
     """`times` products of (vectors x inputs) by (inputs x outputs), tiles split over the cores."""
     tiles = times * ceil(inputs / core.dpe_cols) * ceil(outputs / core.dpe_rows)
-    return ceil(tiles / core.cores) * max(vectors, core.dpe_rows)
+    return ceil(ceil(tiles / core.cores) * max(vectors, core.dpe_rows))
 
 
-def vpe_cycles(elements: int, what: str, core: Core) -> int:
+def vpe_cycles(elements: float, what: str, core: Core) -> int:
     return ceil(elements / (core.vpe_lanes * core.cores)) * VPE_PASSES[what]
