@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 Progress = Callable[[str, int, int], None]
+# the matrices here are small: a second BLAS thread waits more than it works (read once, when NumPy is imported)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 class Console:

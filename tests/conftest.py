@@ -3,6 +3,8 @@
 import hashlib
 import os
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as vrex.py does; two test workers share the cores already
+
 import numpy as np
 import pytest
 
