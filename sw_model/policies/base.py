@@ -158,6 +158,7 @@ class Selection:
                    query head by query head of the group, attends to; None: all
     keys, values   (N, Hkv, d) stand-ins for the cached ones, if the policy stores them changed (quantised)
     pseudo_keys, pseudo_values  (E, Hkv, d) attended in addition (representatives of what was not retrieved)
+    bits           of a stored element of the past tokens
     """
 
     tokens: tuple[np.ndarray, ...]
@@ -166,6 +167,7 @@ class Selection:
     values: np.ndarray | None = None
     pseudo_keys: np.ndarray | None = None
     pseudo_values: np.ndarray | None = None
+    bits: float = 16.0
 
 
 class Chunk(NamedTuple):

@@ -45,7 +45,7 @@ class Oaken(Policy):
         everything = (np.arange(past),) * self.model.kv_heads
         self.note(layer, stage, everything)
         keys, values = (read.array[:past] for read in self._read[layer])
-        return Selection(everything, keys=keys, values=values)
+        return Selection(everything, keys=keys, values=values, bits=self.bits)
 
     def account(self, step: Step) -> Work:
         stored = 2 * (step.past_tokens + step.new_tokens) * step.model.key_dim  # read back, and written

@@ -1,0 +1,103 @@
+"""The quality table against sums over single tokens, and its order on a generated stream."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sw_model.frontend.generator import Generator, GeneratorConfig
+from sw_model.frontend.stream import Geometry
+from sw_model.policies.base import Policy, Selection, Step, Work
+from sw_model.quality import all_policies, quality_table, shape_of
+
+GEOMETRY = Geometry(layers=2, q_heads=4, kv_heads=2, head_dim=16)
+
+
+class Odd(Policy):
+    """The odd past tokens for KV head 0, the first three for KV head 1."""
+
+    name = "odd"
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        past = self.past(layer)
+        return Selection((np.arange(1, past, 2), np.arange(min(3, past))))
+
+    def account(self, step: Step) -> Work:
+        return self.work(step, 0, 0)
+
+
+def stream(frames, seed, text_every=4):
+    config = GeneratorConfig(geometry=GEOMETRY, tokens_per_frame=3, sigma_frame=1.5, seed=seed)
+    return list(Generator(config).chunks(frames, text_every=text_every, text_tokens=2))
+
+
+def test_table_against_single_tokens(seed):
+    chunks = stream(6, seed)
+    rows = {row.stage: row for row in quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})}
+    found = {"frame": [], "text": []}
+    bytes_read = {"frame": [], "text": []}
+    for i, chunk in enumerate(chunks[1:], start=1):
+        past = sum(c.tokens for c in chunks[:i])
+        read = 0
+        for layer in range(2):
+            k = np.concatenate([c.k[layer] for c in chunks[: i + 1]]).astype(float)
+            v = np.concatenate([c.v[layer] for c in chunks[: i + 1]]).astype(float)
+            chosen = [set(range(1, past, 2)), set(range(min(3, past)))]
+            read += sum(len(c) for c in chosen) * 4 * 16
+            for t in range(chunk.tokens):
+                for a in range(4):
+                    h = a // 2
+                    q = chunk.q[layer, t, a].astype(float)
+                    seen = range(past + t + 1)
+                    weight = [math.exp(math.fsum(q * k[n, h]) / 4) for n in seen]
+                    kept = [w if n >= past or n in chosen[h] else 0.0 for n, w in zip(seen, weight, strict=True)]
+                    full = [math.fsum(w * v[n, h, j] for n, w in enumerate(weight)) / sum(weight) for j in range(16)]
+                    light = [math.fsum(w * v[n, h, j] for n, w in enumerate(kept)) / sum(kept) for j in range(16)]
+                    found[chunk.stage].append(
+                        (len(chosen[h]) / past, sum(kept) / sum(weight), math.dist(full, light) / math.hypot(*full), i)
+                    )
+        bytes_read[chunk.stage].append(read)
+    for stage, row in rows.items():
+        # a step counts as one, however many tokens it has: average within the step first
+        steps = sorted({entry[3] for entry in found[stage]})
+        means = [np.mean([e[:3] for e in found[stage] if e[3] == i], axis=0) for i in steps]
+        assert (row.ratio, row.recall, row.output_error) == pytest.approx(np.mean(means, axis=0))
+        assert row.read_bytes == np.mean(bytes_read[stage]) and row.steps == len(steps)
+
+
+def test_every_policy_on_a_generated_stream(seed):
+    """Full attention is exact; whoever reads less has less of the weight; 4 bits err but recall everything."""
+    rows = quality_table(stream(40, seed, text_every=8), all_policies(GEOMETRY, 3), every=3)
+    table = {(row.policy, row.stage): row for row in rows}
+    assert len(table) == 20
+    for stage in ("frame", "text"):
+        full = table["full", stage]
+        assert full.ratio == 1 and full.recall == pytest.approx(1) and full.output_error == 0
+        for (name, at), row in table.items():
+            if at == stage:
+                assert 0 < row.ratio <= 1 and 0 < row.recall <= 1 + 1e-12 and row.read_bytes > 0
+                assert name in ("full", "mosaic") or row.read_bytes <= full.read_bytes
+        assert table["quickprefill", stage].recall < 1 and table["quickprefill", stage].output_error > 0
+        oaken = table["oaken", stage]
+        assert oaken.recall == pytest.approx(1) and 0 < oaken.output_error < 0.3
+        assert oaken.read_bytes < 0.7 * full.read_bytes
+    assert table["resv", "text"].ratio < table["resv", "frame"].ratio
+    # a selection by score holds more of the weight than its share of the tokens
+    assert table["resv", "text"].recall > 2 * table["resv", "text"].ratio
+
+
+def test_every_measures_a_part_of_the_same_run(seed):
+    chunks = stream(9, seed, text_every=None)
+    (all_steps,) = quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})
+    (some,) = quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))}, every=4)
+    assert (all_steps.steps, some.steps) == (8, 2)  # the first step has no past
+
+
+def test_bad_input_is_named(seed):
+    chunks = stream(1, seed, text_every=None)
+    with pytest.raises(ValueError, match="policies must name at least one policy"):
+        quality_table(chunks, {})
+    with pytest.raises(ValueError, match="chunks must hold a step that has a past"):
+        quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))}, every=0)
