@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from synth.boolean import truth_table
 from synth.files import build_root, write
@@ -104,19 +105,24 @@ class Table:
     values: np.ndarray
     load_first: bool = False
 
-    def __call__(self, slew: float, load: float) -> float:
-        """Value at an input slew and an output load, both in the library's units (first and second axis of a
-        constraint table)."""
-        point = (load, slew) if self.load_first else (slew, load)
-        values = self.values
-        for axis, x in zip(self.axes, point, strict=False):
+    def __call__(self, slew: ArrayLike, load: ArrayLike) -> np.ndarray:
+        """Values at input slews and output loads in the library's units; of a constraint table at the slews of the
+        constrained pin and of the clock."""
+        slew, load = np.broadcast_arrays(np.asarray(slew, float), np.asarray(load, float))
+        points = (load, slew) if self.load_first else (slew, load)
+        corners: list[tuple[tuple[np.ndarray, ...], np.ndarray]] = [((), np.ones(slew.shape))]
+        for axis, x in zip(self.axes, points, strict=False):
             if len(axis) == 1:
-                values = values[0]
+                corners = [((*at, np.zeros(x.shape, int)), weight) for at, weight in corners]
                 continue
-            k = min(max(int(np.searchsorted(axis, x)) - 1, 0), len(axis) - 2)
+            k = np.clip(np.searchsorted(axis, x) - 1, 0, len(axis) - 2)
             share = (x - axis[k]) / (axis[k + 1] - axis[k])
-            values = values[k] + share * (values[k + 1] - values[k])
-        return float(values)
+            corners = [
+                ((*at, k + step), weight * part)
+                for at, weight in corners
+                for step, part in ((0, 1 - share), (1, share))
+            ]
+        return sum((self.values[at] * weight for at, weight in corners), start=np.zeros(slew.shape))
 
 
 @dataclass(frozen=True)
@@ -334,7 +340,8 @@ class Library:
             if index:
                 axes.append(np.array([float(x) for x in index.replace(",", " ").split()]))
             if template and number == 1:
-                load_first = "capacitance" in template.get("variable_1")
+                first = template.get("variable_1")
+                load_first = "capacitance" in first or "related_pin" in first
         shape = tuple(len(axis) for axis in axes)
         if values.size == 1:
             return Table((), values.reshape(()))
@@ -398,7 +405,7 @@ class Library:
         for _ in range(20):
             rise, fall = arc.tables["rise_transition"](fall, load), arc.tables["fall_transition"](rise, load)
         delay = arc.tables["cell_rise"](fall, load) + arc.tables["cell_fall"](rise, load)
-        return delay / 2 * self.seconds * 1e12
+        return float(delay) / 2 * self.seconds * 1e12
 
     def json(self) -> dict[str, object]:
         """What a report states about its technology."""

@@ -5,6 +5,7 @@ with two separate diffusions. The rule gives the widths that the NanGate 45 nm l
 XOR2 6, MUX2 7, HA 10, FA 16, DFF 17, DFFR 20 pitches.
 
 A path is a chain of inverting stages. Stage resistance follows the stack height, stage load the gates it drives.
+Neighbouring fingers share their drain, so two parallel devices load the output like one, and three or four like two.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def _exclusive() -> list[Cell]:
         ("XNOR2", "(A * B) + (!A * !B)", (1, 2), (2, 2)),
     ):
         for drive in (1, 2):
-            last = Stage(*second, drive, 2 * drive)
-            inner = Stage(*first, 1, 2, drive)
+            last = Stage(*second, drive, drive)
+            inner = Stage(*first, 1, 1, drive)
             cells.append(
                 Cell(
                     f"{name}_X{drive}",
@@ -117,7 +118,7 @@ def _mux() -> list[Cell]:
     """MUX2 of twelve transistors: inverter of the select, AOI22, output inverter."""
     cells = []
     for drive in (1, 2):
-        choose = Stage(2, 2, 1, 3, drive)
+        choose = Stage(2, 2, 1, 1, drive)
         data = ((choose, _out(drive)),)
         select = ((choose, _out(drive)), (Stage(load=1), choose, _out(drive)))
         cells.append(
@@ -136,20 +137,20 @@ def _mux() -> list[Cell]:
 
 def _adders() -> list[Cell]:
     """Half adder (XOR2 beside AND2) and the 28-transistor mirror full adder."""
-    last, inner = Stage(2, 2, 1, 2), Stage(2, 1, 1, 2, 1)
+    last, inner = Stage(2, 2, 1, 1), Stage(2, 1, 1, 1, 1)
     half = Cell(
         "HA_X1",
         5 + 3 + 2,
         {"A": 3, "B": 3},
         {"S": "(A * !B) + (!A * B)", "CO": "A * B"},
         {(pin, "S"): ((last,), (inner, last)) for pin in "AB"}
-        | {(pin, "CO"): ((Stage(1, 2, 1, 2, 1), _out(1)),) for pin in "AB"},
+        | {(pin, "CO"): ((Stage(1, 2, 1, 1, 1), _out(1)),) for pin in "AB"},
         {(pin, "S"): "non_unate" for pin in "AB"} | {(pin, "CO"): "positive_unate" for pin in "AB"},
         stacked=7,
         hidden=1,
     )
-    carry = Stage(2, 2, 1, 3, 1 + 2)  # its output also feeds the sum stage
-    total = Stage(3, 3, 1, 4, 1)
+    carry = Stage(2, 2, 1, 2, 1 + 2)  # its output also feeds the sum stage
+    total = Stage(3, 3, 1, 2, 1)
     pins = ("A", "B", "CI")
     full = Cell(
         "FA_X1",
@@ -209,33 +210,34 @@ def _registers() -> list[Cell]:
 def cells() -> list[Cell]:
     """Every cell of the library."""
     found = [_simple("INV", "A", "!A", (1, 1, 1), drive) for drive in (1, 2, 4, 8)]
+    stage: tuple[int, int, float]
     found += [_buffered("BUF", "A", "A", (1, 1, 1), drive) for drive in (1, 2, 4, 8)]
     for name, pins, function, stage in (
-        ("NAND2", "A B", "!(A * B)", (1, 2, 2)),
-        ("NOR2", "A B", "!(A + B)", (2, 1, 2)),
-        ("AOI21", "A B C", "!((A * B) + C)", (2, 2, 2)),
-        ("OAI21", "A B C", "!((A + B) * C)", (2, 2, 2)),
+        ("NAND2", "A B", "!(A * B)", (1, 2, 1)),
+        ("NOR2", "A B", "!(A + B)", (2, 1, 1)),
+        ("AOI21", "A B C", "!((A * B) + C)", (2, 2, 1)),
+        ("OAI21", "A B C", "!((A + B) * C)", (2, 2, 1)),
     ):
         found += [_simple(name, pins, function, stage, drive) for drive in (1, 2, 4)]
     for name, pins, function, stage in (
-        ("NAND3", "A B C", "!(A * B * C)", (1, 3, 3)),
-        ("NOR3", "A B C", "!(A + B + C)", (3, 1, 3)),
-        ("AOI22", "A B C D", "!((A * B) + (C * D))", (2, 2, 3)),
-        ("OAI22", "A B C D", "!((A + B) * (C + D))", (2, 2, 3)),
+        ("NAND3", "A B C", "!(A * B * C)", (1, 3, 1.5)),
+        ("NOR3", "A B C", "!(A + B + C)", (3, 1, 1.5)),
+        ("AOI22", "A B C D", "!((A * B) + (C * D))", (2, 2, 1)),
+        ("OAI22", "A B C D", "!((A + B) * (C + D))", (2, 2, 1)),
     ):
         found += [_simple(name, pins, function, stage, drive) for drive in (1, 2)]
     for name, pins, function, stage in (
-        ("NAND4", "A B C D", "!(A * B * C * D)", (1, 4, 4)),
-        ("NOR4", "A B C D", "!(A + B + C + D)", (4, 1, 4)),
-        ("AOI211", "A B C D", "!((A * B) + C + D)", (3, 2, 3)),
-        ("OAI211", "A B C D", "!((A + B) * C * D)", (2, 3, 3)),
+        ("NAND4", "A B C D", "!(A * B * C * D)", (1, 4, 1.5)),
+        ("NOR4", "A B C D", "!(A + B + C + D)", (4, 1, 1.5)),
+        ("AOI211", "A B C D", "!((A * B) + C + D)", (3, 2, 1.5)),
+        ("OAI211", "A B C D", "!((A + B) * C * D)", (2, 3, 1.5)),
     ):
         found.append(_simple(name, pins, function, stage, 1))
     for name, pins, function, stage in (
-        ("AND2", "A B", "A * B", (1, 2, 2)),
-        ("OR2", "A B", "A + B", (2, 1, 2)),
-        ("AND3", "A B C", "A * B * C", (1, 3, 3)),
-        ("OR3", "A B C", "A + B + C", (3, 1, 3)),
+        ("AND2", "A B", "A * B", (1, 2, 1)),
+        ("OR2", "A B", "A + B", (2, 1, 1)),
+        ("AND3", "A B C", "A * B * C", (1, 3, 1.5)),
+        ("OR3", "A B C", "A + B + C", (3, 1, 1.5)),
     ):
         found += [_buffered(name, pins, function, stage, drive) for drive in (1, 2)]
     return [*found, *_exclusive(), *_mux(), *_adders(), *_registers()]

@@ -30,7 +30,7 @@ def path_ps(
         last = number == len(stages) - 1
         edge = rising == ((len(stages) - 1 - number) % 2 == 0)
         load = stage.drains * t.drain_ff + stage.load * t.gate_ff + (load_ff if last else 0.0)
-        step = t.ps_per_ff * (stage.up if edge else stage.down) / stage.fingers * load
+        step = t.ps_per_ff * t.stack_resistance(stage.up if edge else stage.down) / stage.fingers * load
         delay += step + t.slew_share * transition
         transition = t.slew_gain * step
     return delay, transition * _SWING

@@ -103,6 +103,31 @@ class Technology:
         pitch_um = math.sqrt(self.area_um2(3) / self.utilisation)
         return self.wire_ff_per_um * self.wire_pitches * pitch_um
 
+    def stack_resistance(self, height: int) -> float:
+        """Resistance of `height` devices in series over that of one, at the start of the swing.
+
+        The alpha-power law in both regions (Sakurai and Newton, IEEE JSSC 26, 1991): the upper devices see a smaller
+        gate voltage, the lower ones stay below saturation. Less than `height`, since a device below saturation drops
+        little voltage.
+        """
+        full = self.voltage_v - self.threshold_v
+
+        def top_current(current: float) -> float:
+            """What the top device can carry when the stack below it drops what `current` makes it drop."""
+            dropped = 0.0
+            for _ in range(height - 1):
+                drive = max(0.0, (full - dropped) / full)
+                share = min(1.0, current / drive**self.alpha) if drive else 1.0
+                saturation = self.saturation_ratio * self.voltage_v * drive ** (self.alpha / 2)
+                dropped += saturation * (1 - math.sqrt(1 - share))
+            return max(0.0, (full - dropped) / full) ** self.alpha
+
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if top_current(middle) > middle else (low, middle)
+        return 1 / high
+
     def leakage_nw(self, fingers: float, stack: int = 1) -> float:
         """Leakage of `fingers` off devices, in series stacks of `stack`."""
         amperes = fingers * self.device_width_um * self.off_na_per_um * 1e-9 * self.stack_leakage ** (stack > 1)

@@ -25,3 +25,19 @@ def test_bigger_devices_are_faster_and_leak_more():
     assert fast.ps_per_ff < slow.ps_per_ff
     assert fast.leakage_nw(1) == pytest.approx(2 * slow.leakage_nw(1))
     assert fast.leakage_nw(1, stack=2) < fast.leakage_nw(1)
+
+
+def test_stacks_resist_less_than_their_height():
+    technology = Technology()
+    factors = [technology.stack_resistance(height) for height in range(1, 5)]
+    assert factors[0] == pytest.approx(1)
+    assert all(
+        after / before > 1 and height > after
+        for before, after, height in zip(factors[:-1], factors[1:], (2, 3, 4), strict=True)
+    )
+
+
+def test_linear_devices_in_series_add_up():
+    """Without velocity saturation (alpha 2, saturation at the full overdrive) the square law gives exactly n."""
+    square = Technology(alpha=2.0, threshold_v=0.2, saturation_ratio=0.75)
+    assert [square.stack_resistance(n) for n in (2, 3, 4)] == pytest.approx([2, 3, 4], rel=1e-6)

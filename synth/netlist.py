@@ -1,0 +1,140 @@
+"""A mapped block as arrays: nets, cells by type, loads, levels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from synth.library import Library
+from synth.mapping import Mapped
+
+OUTPUT_FANOUT = 4  # inverters that every output port drives
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells of one type at one level: names, and the net of every pin as an array over the cells."""
+
+    type: str
+    level: int
+    names: tuple[str, ...]
+    pins: dict[str, np.ndarray]
+
+
+class Netlist:
+    """A mapped block.
+
+    Nets are numbered 0 .. n-1; nets 0 and 1 are the constants. Registers, macros and blocks inside cut the paths:
+    what they drive is at level 0.
+
+    Attributes
+    ----------
+    inputs, outputs : port -> nets, lowest bit first
+    registers, logic : groups of cells; logic in order of levels
+    opaque : (instance, type, pin -> nets) of macros and blocks inside
+    """
+
+    def __init__(self, mapped: Mapped, library: Library):
+        self.name, self.library = mapped.name, library
+        module = mapped.module
+        apart = {macro.module for macro in mapped.macros} | set(mapped.children)
+        numbers: dict[Any, int] = {"0": 0, "x": 0, "1": 1}
+
+        def nets(bits: Iterable[Any]) -> list[int]:
+            return [numbers.setdefault(bit, len(numbers) - 1) for bit in bits]
+
+        self.inputs: dict[str, list[int]] = {}
+        self.outputs: dict[str, list[int]] = {}
+        for name, port in module["ports"].items():
+            (self.inputs if port["direction"] == "input" else self.outputs)[name] = nets(port["bits"])
+        cells: list[tuple[str, str, dict[str, int]]] = []
+        self.opaque: list[tuple[str, str, dict[str, list[int]], dict[str, str]]] = []
+        for name, cell in module["cells"].items():
+            pins = {pin: nets(bits) for pin, bits in cell["connections"].items()}
+            if cell["type"] in apart:
+                self.opaque.append((name, cell["type"], pins, cell["port_directions"]))
+            else:
+                cells.append((name, cell["type"], {pin: bits[0] for pin, bits in pins.items() if bits}))
+        self._names: dict[int, str] = {0: "0", 1: "1"}
+        for name, wire in sorted(module["netnames"].items(), key=lambda item: (item[1]["hide_name"], len(item[0]))):
+            for k, bit in enumerate(wire["bits"]):
+                if bit in numbers:
+                    label = name if len(wire["bits"]) == 1 else f"{name}[{k}]"
+                    self._names.setdefault(numbers[bit], label)
+        self.size = len(numbers) - 1
+        self._group(cells)
+
+    def net_name(self, net: int) -> str:
+        return self._names.get(int(net), f"net {net}")
+
+    def _group(self, cells: list[tuple[str, str, dict[str, int]]]) -> None:
+        kinds = {kind: self.library.cell(kind) for kind in {kind for _, kind, _ in cells}}
+        driver: dict[int, int] = {}
+        for number, (_, kind, pins) in enumerate(cells):
+            if kinds[kind].state is None:
+                driver |= {pins[pin]: number for pin in kinds[kind].outputs if pin in pins}
+        level = [0] * len(cells)
+        waiting = [0] * len(cells)
+        followers: dict[int, list[int]] = defaultdict(list)
+        ready = []
+        for number, (_, kind, pins) in enumerate(cells):
+            if kinds[kind].state is not None:
+                continue
+            sources = {driver[pins[pin]] for pin in kinds[kind].inputs if pins.get(pin) in driver}
+            waiting[number] = len(sources)
+            for source in sources:
+                followers[source].append(number)
+            if not sources:
+                ready.append(number)
+                level[number] = 1
+        done = 0
+        while ready:
+            number = ready.pop()
+            done += 1
+            for follower in followers[number]:
+                level[follower] = max(level[follower], level[number] + 1)
+                waiting[follower] -= 1
+                if not waiting[follower]:
+                    ready.append(follower)
+        if done < sum(kinds[kind].state is None for _, kind, _ in cells):
+            raise ValueError(f"netlist {self.name}: its logic has a combinational loop")
+        groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for number, (_, kind, _) in enumerate(cells):
+            groups[level[number], kind].append(number)
+        made = []
+        for (at, kind), members in sorted(groups.items()):
+            names = tuple(cells[number][0] for number in members)
+            used = [pin for pin in kinds[kind].pins if pin in cells[members[0]][2]]
+            arrays = {pin: np.array([cells[n][2].get(pin, 0) for n in members]) for pin in used}
+            made.append(Group(kind, at, names, arrays))
+        self.registers = [group for group in made if self.library.cell(group.type).state is not None]
+        self.logic = [group for group in made if self.library.cell(group.type).state is None]
+
+    @cached_property
+    def loads(self) -> np.ndarray:
+        """Capacitance on every net in the library's unit: input pins, wire per fan-out, four inverters at a port."""
+        load, fanout = np.zeros(self.size), np.zeros(self.size)
+        for group in (*self.registers, *self.logic):
+            cell = self.library.cell(group.type)
+            for pin in cell.inputs:
+                if pin in group.pins:
+                    np.add.at(load, group.pins[pin], cell.pins[pin].capacitance)
+                    np.add.at(fanout, group.pins[pin], 1)
+        inverter = self.library.inverter
+        gate = inverter.pins[inverter.inputs[0]].capacitance
+        for bits in self.outputs.values():
+            np.add.at(load, bits, OUTPUT_FANOUT * gate)
+            np.add.at(fanout, bits, OUTPUT_FANOUT)
+        for _, _, pins, directions in self.opaque:
+            for pin, bits in pins.items():
+                if directions[pin] == "input":
+                    np.add.at(load, bits, gate)
+                    np.add.at(fanout, bits, 1)
+        load += fanout * self.library.wire_farads / self.library.farads
+        load[:2] = 0
+        return load

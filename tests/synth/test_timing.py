@@ -1,0 +1,116 @@
+import json
+
+import pytest
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw import emit
+from hw.common.memory import Ram
+from synth.area import area_of_rtlil
+from synth.netlist import Netlist
+from synth.timing import MACRO_OUT_FO4, timing
+
+
+class Ripple(wiring.Component):
+    """A register, an adder, a register: the path from the lowest bit to the highest is the longest."""
+
+    a: In(1)
+    y: Out(1)
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        one, two = Signal(self.width), Signal(self.width)
+        m.d.sync += [one.eq(one + self.a), two.eq(one * 3)]
+        m.d.comb += self.y.eq(two[-1])
+        return m
+
+
+class Lookup(wiring.Component):
+    a: In(6)
+    y: Out(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = Ram(depth=64, width=16)
+        m.d.comb += [ram.r_addr.eq(self.a), ram.r_en.eq(1), self.y.eq(ram.r_data[0])]
+        m.d.comb += [ram.w_addr.eq(self.a), ram.w_mask.eq(1), ram.w_data[0].eq(self.a * 1021)]
+        return m
+
+
+def measure(component, library, **options):
+    found = area_of_rtlil(emit.to_rtlil(component, "dut"), "dut", library, **options)
+    return found, timing(found, library)
+
+
+@pytest.fixture(scope="module")
+def ripple(predictive):
+    return measure(Ripple(12), predictive)
+
+
+def test_arrivals_add_up(ripple):
+    _, result = ripple
+    for path in result.paths:
+        ends = [step.arrival_ps for step in path.steps]
+        starts = [ends[0] - path.steps[0].delay_ps, *ends[:-1]]
+        assert [s + step.delay_ps for s, step in zip(starts, path.steps, strict=True)] == pytest.approx(ends)
+        assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
+        assert all(step.delay_ps > 0 for step in path.steps)
+    assert result.critical.delay_ps == max(path.delay_ps for path in result.paths)
+    assert result.fmax_mhz == pytest.approx(1e6 / result.critical.delay_ps)
+
+
+def test_path_is_a_chain_of_the_netlist(ripple, predictive):
+    found, result = ripple
+    module = found.mapped["dut"].module
+    path = result.critical
+    assert path.kind == "register to register"
+    previous = None
+    for step in path.steps:
+        cell = module["cells"][step.instance]
+        source, target = step.through.split(" ")[0], step.through.split(" ")[2]
+        assert cell["type"] == step.cell
+        if previous is not None:
+            assert cell["connections"][source] == previous
+        previous = cell["connections"][target]
+    assert predictive.cell(path.steps[0].cell).state is not None
+
+
+def test_one_gate_by_hand(predictive):
+    """The table of a flip-flop at the load of its net, looked up apart from the analysis."""
+    found, result = measure(Ripple(2), predictive)
+    netlist = Netlist(found.mapped["dut"], predictive)
+    step = result.critical.steps[0]
+    names = {netlist.net_name(n): n for n in range(netlist.size)}
+    edge = step.through.split()[-1]
+    arc = predictive.cell(step.cell).pins["Q"].arcs[0]
+    load = netlist.loads[names[step.net]]
+    slew = arc.tables["rise_transition"](0.0, 4 * predictive.cell("INV_X1").pins["A"].capacitance)
+    assert step.delay_ps == pytest.approx(float(arc.tables[f"cell_{edge}"](slew, load)))
+
+
+def test_wider_ripples_are_slower(ripple, predictive):
+    _, narrow = measure(Ripple(4), predictive)
+    assert narrow.critical.delay_ps < ripple[1].critical.delay_ps
+
+
+def test_balanced_point_is_faster_than_the_area_point(ripple, predictive):
+    _, balanced = measure(Ripple(12), predictive, point="balanced")
+    assert balanced.critical.delay_ps < ripple[1].critical.delay_ps
+
+
+def test_memory_paths_start_at_the_estimate(predictive):
+    _, result = measure(Lookup(), predictive)
+    ends = {path.kind: path for path in result.paths}
+    assert ends["register to output"].start.endswith("RD_DATA")
+    assert ends["register to output"].delay_ps > MACRO_OUT_FO4 * result.fo4_ps
+
+
+def test_report(ripple):
+    report = json.loads(json.dumps(ripple[1].json()))
+    assert report["paths"][0]["delay_ps"] == pytest.approx(1e6 / report["fmax_mhz"], rel=1e-3)
+    assert "fmax" in ripple[1].table() and report["paths"][0]["end"] in ripple[1].table()
