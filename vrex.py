@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
@@ -84,6 +85,55 @@ def units(names: list[str]) -> list[Any]:
     return [unit(name) for name in names] or list(UNITS.values())
 
 
+def demo(args: argparse.Namespace, console: Console) -> None:
+    from sw_model.demo import Options, run
+
+    names = ("video", "preset", "layers", "grid", "fps", "frames", "stall", "seed", "yosys")
+    options = Options(**{name: getattr(args, name) for name in names}, simulator=args.sim)
+    report, results = run(options, args.out, progress=console.progress)
+    console.close()
+    video, rtl = results.video, results.rtl
+    for step, seconds in results.seconds.items():
+        print(f"{seconds:7.1f} s  {step}")
+    clusters = ", ".join(str(len(layer.table)) for layer in video.layers)
+    print(f"{video.clip.name}: {video.frames} frames, {video.tokens} tokens, clusters by layer: {clusters}")
+    print(f"RTL equals golden: {rtl.tokens} tokens, {rtl.busy_cycles} cycles as the formula says")
+    print(f"report: {report}")
+
+
+def generate(args: argparse.Namespace, console: Console) -> None:
+    from synth.generate import generate as write
+
+    chosen, config = units(args.unit), configuration(args)
+    made = []
+    for index, unit in enumerate(chosen):
+        console.progress("generate", index, len(chosen))
+        made.append(write(unit.name, config, args.out / unit.name, clock_mhz=args.clock, tool=args.yosys))
+    console.progress("generate", len(chosen), len(chosen))
+    console.close()
+    if args.json:
+        print(json.dumps([one.json() for one in made], indent=2))
+    for one in () if args.json else made:
+        print(*(one.folder / name for name in one.files), sep="\n")
+
+
+def synth(args: argparse.Namespace, console: Console) -> None:
+    from synth.area import area
+    from synth.library import load
+
+    chosen, config = units(args.unit), configuration(args)
+    library = load(args.liberty) if args.liberty else None
+    reports = []
+    for index, unit in enumerate(chosen):
+        console.progress("synthesis", index, len(chosen))
+        made = area(unit.name, config, library, point=args.point, clock_mhz=args.clock, tool=args.yosys)
+        reports.append(made)
+    console.progress("synthesis", len(chosen), len(chosen))
+    console.close()
+    text = json.dumps([report.json() for report in reports], indent=2)
+    print(text if args.json else "\n\n".join(report.table() for report in reports))
+
+
 def verify(args: argparse.Namespace, console: Console) -> int:
     import subprocess
 
@@ -114,6 +164,10 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one parameter")
 
 
+def add_tool(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--yosys", default="yowasp", help="yosys build: yowasp or pyosys (default yowasp)")
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="vrex", description="Open RTL, golden models and system model of V-Rex.")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -123,6 +177,36 @@ def parser() -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         made.set_defaults(run=run)
         return made
+
+    one = command("demo", demo, "run the main job on a video: keys, clustering, RTL, area, system model, report")
+    one.add_argument("--video", type=Path, metavar="FILE", help="a video (default: the best clip on this machine)")
+    one.add_argument("--preset", default="paper", help="hardware of the RTL: tiny, small or paper (default paper)")
+    one.add_argument("--layers", type=int, default=4, help="decoder layers (default 4)")
+    one.add_argument("--grid", type=int, default=3, help="cells per side of a frame, a token each (default 3)")
+    one.add_argument("--fps", type=float, help="frames per second to take (default every frame)")
+    one.add_argument("--frames", type=int, help="most frames to take (default all)")
+    one.add_argument("--stall", type=float, default=0.3, help="probability of a pause per cycle (default 0.3)")
+    one.add_argument("--seed", type=int, default=0, help="seed of weights, hyperplanes and pauses (default 0)")
+    one.add_argument("--sim", choices=("verilator", "icarus"), help="simulator (default verilator)")
+    add_tool(one)
+    one.add_argument("--out", type=Path, default=Path("build/report"), metavar="FOLDER", help="default build/report")
+
+    one = command("generate", generate, "write Verilog, JSON, constraints, file list and FuseSoC core of units")
+    one.add_argument("unit", nargs="*", help="units (default all)")
+    add_configuration(one)
+    add_tool(one)
+    one.add_argument("--clock", type=float, default=800.0, metavar="MHZ", help="target of the constraints (800)")
+    one.add_argument("--out", type=Path, default=Path("build/generated"), metavar="FOLDER")
+    one.add_argument("--json", action="store_true", help="descriptions as JSON on stdout")
+
+    one = command("synth", synth, "area of units: cells, um2, NAND2 equivalents, memory bits")
+    one.add_argument("unit", nargs="*", help="units (default all)")
+    add_configuration(one)
+    add_tool(one)
+    one.add_argument("--liberty", type=Path, action="append", metavar="FILE", help="cell library; may be repeated")
+    one.add_argument("--point", default="area", help="area, balanced or fast (default area)")
+    one.add_argument("--clock", type=float, default=800.0, metavar="MHZ", help="target clock (default 800)")
+    one.add_argument("--json", action="store_true", help="reports as JSON on stdout")
 
     one = command("verify", verify, "run the cocotb tests of units against their golden models")
     one.add_argument("unit", nargs="*", help="units (default all)")
