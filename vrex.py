@@ -263,7 +263,7 @@ def main(argv: list[str] | None = None) -> int:
         print("vrex: interrupted; nothing half-written was left", file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, TypeError, ArithmeticError, OSError, YosysError, SimulatorError) as error:
+    except (ValueError, ArithmeticError, OSError, YosysError, SimulatorError) as error:
         console.close()
         if args.debug:
             raise

@@ -1,7 +1,4 @@
-"""The main job: real video -> keys -> golden clustering -> the same tokens through the RTL -> area -> system model.
-
-Every step is a function with a small result; `run` chains them and tells how long each took.
-"""
+"""The steps of the main job: cluster a video with the golden model, send the same tokens through the RTL."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.representative import Representatives
 from hw.dre.hcu import HCU, Op
+from sim.build import chosen_simulator
 from sim.run import simulate
-from sw_model.figures import FrameRow
 from sw_model.frontend.clip import Clip
 from sw_model.frontend.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.frontend.stream import Geometry
@@ -78,20 +75,10 @@ class RtlRun:
     simulator: str
 
 
-@dataclass(frozen=True)
-class Demo:
-    """All results of the main job and the seconds each step took."""
-
-    video: VideoRun
-    rtl: RtlRun
-    frames: list[FrameRow]
-    area: Any
-    seconds: dict[str, float]
-
-
 def cluster_video(
     clip: Clip,
     *,
+    hash_bits: int = 32,
     layers: int = 4,
     grid: int = 3,
     fps: float | None = None,
@@ -108,7 +95,7 @@ def cluster_video(
     config = FrontEndConfig(geometry=Geometry(layers=layers), grid=grid, seed=seed)
     front_end = FrontEnd(config)
     dimension = config.geometry.kv_heads * config.geometry.head_dim
-    planes = [hyperplanes(dimension, seed=seed, layer=layer) for layer in range(layers)]
+    planes = [hyperplanes(dimension, hash_bits, seed=seed, layer=layer) for layer in range(layers)]
     tables = [ClusterTable(rule) for _ in range(layers)]
     means = [Representatives(dimension) for _ in range(layers)]
     codes: list[list[np.ndarray]] = [[] for _ in range(layers)]
@@ -159,7 +146,7 @@ def hcu_rule(unit: HCU, **changes: Any) -> ClusterRule:
 
 
 def through_rtl(
-    video: VideoRun, unit: HCU, rule: ClusterRule, *, stall: float = 0.3, seed: int = 1, simulator: str = "verilator"
+    video: VideoRun, unit: HCU, rule: ClusterRule, *, stall: float = 0.3, seed: int = 1, simulator: str | None = None
 ) -> RtlRun:
     """Send every layer's codes through the HCU, one table after the other, under random back-pressure.
 
@@ -216,5 +203,5 @@ def through_rtl(
         formula_cycles=formula,
         compared=record.status["stat_compared"],
         stall=stall,
-        simulator=simulator,
+        simulator=simulator or chosen_simulator(),
     )
