@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import av
 import av.container
@@ -92,7 +93,8 @@ class Frame:
         return image.to_ndarray()
 
 
-def _open(path: Path) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
+def open_video(path: Path) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
+    """The container and its first video stream, ready to decode. `VideoError` when there is none."""
     if path.is_dir():
         raise VideoError(path, "is a directory, not a video file")
     try:
@@ -133,7 +135,7 @@ def _declared_s(container: av.container.InputContainer, stream: av.video.stream.
 def probe(path: Path | str) -> VideoInfo:
     """Header of a video. Raises `VideoError` when the file cannot be opened or holds no video."""
     path = Path(path)
-    container, stream = _open(path)
+    container, stream = open_video(path)
     with container:
         context = stream.codec_context
         return VideoInfo(
@@ -157,29 +159,21 @@ def decode(path: Path | str) -> Iterator[Frame]:
     whole. (An MPEG transport stream declares no end; only damage shows there.)
     """
     path = Path(path)
-    container, stream = _open(path)
+    container, stream = open_video(path)
     return _frames(path, container, stream)
 
 
 def _frames(path: Path, container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Iterator[Frame]:
     time_base = stream.time_base or 1 / _rate(stream)
     stream.codec_context.flags2 |= EXPORT_MVS
-    declared_s = _declared_s(container, stream)
-    packets = index = 0
-    start_s, end_s = math.inf, -math.inf
+    length = Length(path, container, stream)
+    index = 0
     with container:
         try:
             for packet in container.demux():
-                stamp = packet.pts if packet.pts is not None else packet.dts
-                if packet.size and stamp is not None and (packet.stream is stream or stream.duration is None):
-                    base = float(packet.time_base)
-                    start_s = min(start_s, stamp * base)
-                    end_s = max(end_s, (stamp + (packet.duration or 0)) * base)
+                length.add(packet)
                 if packet.stream is not stream:
                     continue
-                packets += packet.size > 0
-                if packet.is_corrupt:
-                    raise VideoError(path, f"truncated or damaged in packet {packets - 1}")
                 for image in packet.decode():
                     if not isinstance(image, av.VideoFrame):
                         continue
@@ -190,19 +184,60 @@ def _frames(path: Path, container: av.container.InputContainer, stream: av.video
                     index += 1
         except (av.FFmpegError, OSError) as error:
             raise VideoError(path, f"truncated or damaged after frame {index - 1} ({_reason(error)})") from None
+        length.check(index)
+
+
+class Length:
+    """How much of a video its packets cover, and whether that is all that the header declares."""
+
+    def __init__(self, path: Path, container: av.container.InputContainer, stream: av.video.stream.VideoStream):
+        self._path, self._container, self._stream = path, container, stream
+        self._declared_s = _declared_s(container, stream)
+        self._packets = 0
+        self._start_s, self._end_s = math.inf, -math.inf
+
+    def add(self, packet: av.Packet) -> None:
+        """Count a packet, of any stream. `VideoError` if it is a damaged one of the video."""
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        own = packet.stream is self._stream
+        if packet.size and stamp is not None and (own or self._stream.duration is None):
+            base = float(packet.time_base)
+            self._start_s = min(self._start_s, stamp * base)
+            self._end_s = max(self._end_s, (stamp + (packet.duration or 0)) * base)
+        if own:
+            self._packets += packet.size > 0
+            if packet.is_corrupt:
+                raise VideoError(self._path, f"truncated or damaged in packet {self._packets - 1}")
+
+    def check(self, frames: int) -> None:
+        """`VideoError` unless the packets seen, which hold `frames` frames, are the whole video."""
+        stream, declared_s = self._stream, self._declared_s
         slack_s = 2 / float(_rate(stream))
         # a stream's duration counts from its first frame, a Matroska segment's from time zero
-        length_s = end_s - (start_s if stream.duration is not None else min(start_s, 0))
-        short = declared_s is not None and index > 0 and length_s < declared_s - slack_s
+        length_s = self._end_s - (self._start_s if stream.duration is not None else min(self._start_s, 0))
+        short = declared_s is not None and frames > 0 and length_s < declared_s - slack_s
         # an MP4 edit list may leave out packets on purpose; elsewhere the header's count must be there
-        if short or ("mov" not in container.format.name and packets < stream.frames):
+        if short or ("mov" not in self._container.format.name and self._packets < stream.frames):
             wanted = f"{stream.frames} frames" if stream.frames else f"{declared_s:.2f} s"
-            raise VideoError(path, f"truncated: ends after {index} frames, header declares {wanted}")
-        if index == 0:
-            raise VideoError(path, "holds no frames")
+            raise VideoError(self._path, f"truncated: ends after {frames} frames, header declares {wanted}")
+        if frames == 0:
+            raise VideoError(self._path, "holds no frames")
 
 
-def sample(frames: Iterable[Frame], fps: float | Fraction | None) -> Iterator[Frame]:
+class Stamped(Protocol):
+    """What `sample` needs to know of a frame."""
+
+    @property
+    def pts(self) -> int: ...
+
+    @property
+    def time_base(self) -> Fraction: ...
+
+
+S = TypeVar("S", bound=Stamped)
+
+
+def sample(frames: Iterable[S], fps: float | Fraction | None) -> Iterator[S]:
     """Thin a stream to `fps` frames per second: the first frame of each period of 1/fps since the start.
 
     `None` passes every frame. Exact in rational arithmetic; a rate above the video's own passes every frame.
@@ -212,7 +247,7 @@ def sample(frames: Iterable[Frame], fps: float | Fraction | None) -> Iterator[Fr
     return _sample(frames, fps)
 
 
-def _sample(frames: Iterable[Frame], fps: float | Fraction | None) -> Iterator[Frame]:
+def _sample(frames: Iterable[S], fps: float | Fraction | None) -> Iterator[S]:
     rate = None if fps is None else Fraction(fps).limit_denominator(1_000_000)
     first: int | None = None
     due = 0

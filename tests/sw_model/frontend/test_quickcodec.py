@@ -1,0 +1,401 @@
+"""QuickCodec against a plain decoding loop, on streams of every awkward kind; what is left when it is interrupted."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from multiprocessing import active_children
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from sw_model.frontend import clip, quickcodec, video
+from sw_model.frontend.quickcodec import decoding
+from sw_model.frontend.quickcodec.plan import Plan
+from sw_model.frontend.video import VideoError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def plain(path):
+    """All frames and stamps by the shortest PyAV loop there is."""
+    with av.open(str(path)) as container:
+        decoded = list(container.decode(video=0))
+        frames = [f.reformat(format="rgb24", interpolation="AREA").to_ndarray() for f in decoded]
+        return np.stack(frames), [f.pts for f in decoded]
+
+
+def shared_memory():
+    folder = Path("/dev/shm")
+    return {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+
+
+BUSY = (1280, 960)  # scaling up keeps the workers at work for a while
+
+
+@pytest.fixture
+def nothing_left():
+    """Fails the test if a process or a piece of shared memory outlives it."""
+    before = shared_memory()
+    yield
+    assert active_children() == []
+    assert shared_memory() <= before
+
+
+def packets_of(path):
+    with av.open(str(path)) as container:
+        return [(p.pts, p.is_keyframe) for p in container.demux(video=0) if p.size]
+
+
+def uneven(pictures, path):
+    """Variable frame rate: gaps of 1, 2, 3, ... milliseconds and more, from an odd start."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"bf": "2"})
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = 96, 64, "yuv420p", 8
+        stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
+        pts = 777
+        for i, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts, frame.time_base = pts, Fraction(1, 1000)
+            pts += 7 + 13 * (i % 5)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+B_FRAMES = {"bf": "3", "x264-params": "b-adapt=0"}
+OPEN = {"bf": "3", "x264-params": "open-gop=1:b-adapt=0"}
+KINDS = {
+    "closed": lambda p, f: clip.encode(p, f / "a.mp4", gop=6),
+    "b-frames": lambda p, f: clip.encode(p, f / "a.mp4", gop=6, options=B_FRAMES),
+    "open-mp4": lambda p, f: clip.encode(p, f / "a.mp4", gop=8, options=OPEN),
+    "open-mkv": lambda p, f: clip.encode(p, f / "a.mkv", gop=8, options=OPEN),
+    "transport": lambda p, f: clip.encode(p, f / "a.ts", gop=6, options=B_FRAMES),
+    "one-keyframe": lambda p, f: clip.encode(p, f / "a.mp4", gop=1000),
+    "two-keyframes": lambda p, f: clip.encode(p, f / "a.mp4", gop=24),
+    "uneven": lambda p, f: uneven(p, f / "a.mkv"),
+    "mjpeg-avi": lambda p, f: clip.encode(p, f / "a.avi", codec="mjpeg", options={"strict": "-2"}),
+    "mpeg4-avi": lambda p, f: clip.encode(p, f / "a.avi", codec="mpeg4", gop=6, options={"bf": "2"}),
+    "one-frame": lambda p, f: clip.encode(p[:1], f / "a.mp4"),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def stream(request, pictures, tmp_path_factory):
+    path = KINDS[request.param](pictures, tmp_path_factory.mktemp(request.param))
+    return request.param, path, *plain(path)
+
+
+@pytest.mark.parametrize("intervals", [1, 3, 64])
+def test_one_process_decodes_the_same_frames(stream, intervals, nothing_left):
+    kind, path, frames, stamps = stream
+    got = quickcodec.decode(path, workers=1, intervals=intervals)
+    np.testing.assert_array_equal(got.frames, frames)
+    if kind != "mpeg4-avi":  # AVI carries no presentation stamps to compare
+        assert got.pts.tolist() == stamps
+
+
+def test_several_processes_decode_the_same_frames_each_once(stream, nothing_left):
+    kind, path, frames, _ = stream
+    seen = []
+    workers = 3 if kind == "two-keyframes" else 2
+    got = quickcodec.decode(path, workers=workers, progress=lambda done, total: seen.append((done, total)))
+    np.testing.assert_array_equal(got.frames, frames)
+    assert seen == [(i + 1, len(frames)) for i in range(len(frames))]
+
+
+def test_the_streams_are_what_their_names_say(pictures, tmp_path):
+    made = {}
+    for kind in ("open-mp4", "transport", "one-keyframe", "two-keyframes"):
+        (tmp_path / kind).mkdir()
+        made[kind] = packets_of(KINDS[kind](pictures, tmp_path / kind))
+    keys = [i for i, (_, key) in enumerate(made["open-mp4"]) if key]
+    packets = made["open-mp4"]
+    assert any(pts < packets[k][0] for k in keys[1:] for pts, _ in packets[k + 1 :]), "leading pictures"
+    assert min(pts for pts, _ in made["transport"]) > 0
+    assert sum(key for _, key in made["one-keyframe"]) == 1
+    assert sum(key for _, key in made["two-keyframes"]) == 2
+
+
+def test_every_slot_is_written_once(small_video):
+    plan = Plan.make(small_video, None, None, None, 3, 64)
+    slots = [slot for runs in plan.runs for run in runs for _, slot in run.wanted]
+    assert sorted(slots) == list(range(48))
+    assert len(plan.runs) == 3 == len([runs for runs in plan.runs if runs])
+
+
+# -- which frames
+
+
+@pytest.mark.parametrize("fps", [1, 3.3, Fraction(10, 3), 10, 50])
+def test_frame_rate_as_sequential_sampling(small_video, fps):
+    wanted = list(video.sample(video.decode(small_video), fps))
+    got = quickcodec.decode(small_video, fps=fps, workers=1, intervals=4)
+    np.testing.assert_array_equal(got.frames, np.stack([f.rgb() for f in wanted]))
+    assert got.time_s.tolist() == [f.time_s for f in wanted]
+
+
+def test_frames_at_times(small_video):
+    frames, _ = plain(small_video)  # 10 frames per second
+    times = [3.19, -1.0, 0.0, 0.1, 0.14, 99.0, 3.1]
+    got = quickcodec.decode(small_video, times_s=times, workers=1)
+    np.testing.assert_array_equal(got.frames, frames[[0, 1, 31, 47]])
+
+
+def test_far_apart_frames_skip_what_lies_between(tmp_path, pictures):
+    path = clip.encode(pictures, tmp_path / "a.mp4", gop=4)
+    plan = Plan.make(path, None, [0.1, 2.1, 2.5, 4.5], None, 1, 1)
+    assert [(run.seek[:1], len(run.wanted)) for run in plan.runs[0]] == [
+        ((), 1),
+        ((packets_of(path)[20][0],), 2),
+        ((packets_of(path)[44][0],), 1),
+    ]
+    got = quickcodec.decode(path, times_s=[0.1, 2.1, 2.5, 4.5], workers=1)
+    np.testing.assert_array_equal(got.frames, plain(path)[0][[1, 21, 25, 45]])
+
+
+def test_scaled_frames(small_video):
+    got = quickcodec.decode(small_video, size=(40, 30), fps=2, workers=1)
+    wanted = [f.rgb(40, 30) for f in video.sample(video.decode(small_video), 2)]
+    np.testing.assert_array_equal(got.frames, np.stack(wanted))
+
+
+# -- group by group
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_groups_come_in_order_and_whole(small_video, workers, nothing_left):
+    frames, _ = plain(small_video)
+    got = list(quickcodec.groups(small_video, 9, workers=workers, intervals=4))
+    assert [len(group) for group in got] == [9] * 5 + [3]
+    np.testing.assert_array_equal(np.concatenate(got), frames)
+
+
+def test_giving_up_after_a_group_leaves_nothing(small_video, nothing_left):
+    stream = quickcodec.groups(small_video, 4, workers=2)
+    assert len(next(stream)) == 4
+    stream.close()
+
+
+# -- files
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_saved_arrays(small_video, tmp_path, workers, nothing_left):
+    frames, _ = plain(small_video)
+    (tmp_path / "v.npy").write_text("old")
+    assert quickcodec.save(small_video, tmp_path / "v.npy", workers=workers) == 48
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), frames)
+    quickcodec.save(small_video, tmp_path / "new" / "v.raw", workers=workers)
+    assert (tmp_path / "new" / "v.raw").read_bytes() == frames.tobytes()
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["new", "v.npy", "v.raw"]
+
+
+def test_saved_pictures(small_video, tmp_path, nothing_left):
+    frames, stamps = plain(small_video)
+    assert quickcodec.save(small_video, tmp_path / "pictures", fps=5, workers=2) == 24
+    about = json.loads((tmp_path / "pictures" / "frames.json").read_text())
+    assert about["width"] == 96 and about["height"] == 64 and len(about["frames"]) == 24
+    for row in about["frames"]:
+        with Image.open(tmp_path / "pictures" / row["file"]) as picture:
+            np.testing.assert_array_equal(np.asarray(picture), frames[row["index"]])
+        assert row["pts"] == stamps[row["index"]]
+    with pytest.raises(ValueError, match="exists already"):
+        quickcodec.save(small_video, tmp_path / "pictures")
+
+
+# -- what goes wrong
+
+
+@pytest.mark.parametrize("form", ["npy", "png"])
+def test_a_failure_leaves_no_half_written_result(small_video, tmp_path, form, nothing_left):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quickcodec.save(small_video, tmp_path / "out", form=form, workers=2, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_worker_ends_everything(small_video, nothing_left):
+    def kill(done, total):
+        if done == 1:
+            for child in active_children():
+                os.kill(child.pid, signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match=r"decoding process \d+ ended early, exit code -9"):
+        quickcodec.decode(small_video, workers=2, size=BUSY, progress=kill)
+
+
+def test_full_memory_and_full_disk_are_told_in_advance(small_video, tmp_path, monkeypatch, nothing_left):
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
+        with pytest.raises(OSError, match=r"need 884736 bytes of shared memory, 10 are free"):
+            quickcodec.decode(small_video, workers=1)
+
+    def full(fd, offset, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"need 884736 bytes of disk, \d+ are free"):
+        quickcodec.save(small_video, tmp_path / "v.npy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_cannot_write_says_why(small_video, tmp_path, monkeypatch, nothing_left):
+    real = quickcodec.png_folder
+
+    def gone(plan, folder):
+        target = real(plan, folder)
+        shutil.rmtree(folder)
+        return target
+
+    monkeypatch.setattr(quickcodec, "png_folder", gone)
+    with pytest.raises(OSError, match=r"No such file or directory"):
+        quickcodec.save(small_video, tmp_path / "out", workers=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_irregular_stream_is_decoded_in_one_pass(small_video, monkeypatch):
+    frames, _ = plain(small_video)
+
+    def refuse(*args):
+        raise decoding._Irregular
+        yield
+
+    monkeypatch.setattr(decoding, "_images", refuse)
+    np.testing.assert_array_equal(quickcodec.decode(small_video, workers=1, fps=5).frames, frames[::2])
+    with pytest.raises(VideoError, match="can only be decoded as a whole"):
+        list(quickcodec.groups(small_video, workers=1))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_that_starts_between_keyframes(tmp_path, pictures, workers):
+    whole = clip.encode(pictures, tmp_path / "a.mkv", gop=16)
+    with av.open(str(whole)) as source, av.open(str(tmp_path / "cut.ts"), "w") as out:
+        stream = out.add_stream_from_template(source.streams.video[0])
+        for i, packet in enumerate(source.demux(video=0)):
+            if packet.size and i >= 5:
+                packet.stream = stream
+                out.mux(packet)
+    assert not packets_of(tmp_path / "cut.ts")[0][1]
+    frames, stamps = plain(tmp_path / "cut.ts")
+    got = quickcodec.decode(tmp_path / "cut.ts", workers=workers)
+    np.testing.assert_array_equal(got.frames, frames)
+    assert got.pts.tolist() == stamps and len(stamps) == 32
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_truncated_files(tmp_path, pictures, share, nothing_left):
+    whole = clip.encode(pictures, tmp_path / "a.mkv", gop=16).read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(VideoError, match="truncated"):
+        quickcodec.decode(tmp_path / "cut.mkv", workers=2)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"intervals": -1}, "intervals must be at least 1, got -1"),
+        ({"size": (0, 4)}, r"size must be \(width, height\), both at least 1, got \(0, 4\)"),
+        ({"fps": 0}, "fps must be a positive number or None, got 0"),
+        ({"times_s": []}, "times_s must be a list of finite seconds"),
+        ({"times_s": [float("nan")]}, "times_s must be a list of finite seconds"),
+        ({"fps": 1, "times_s": [0]}, "fps and times_s exclude each other"),
+    ],
+)
+def test_bad_arguments(small_video, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        quickcodec.decode(small_video, **arguments)
+
+
+def test_bad_files(tmp_path, small_video):
+    (tmp_path / "text.mp4").write_text("no video")
+    for name, words in (("none.mp4", "no such file"), ("text.mp4", "not a whole video")):
+        with pytest.raises(VideoError, match=words):
+            quickcodec.decode(tmp_path / name)
+    with pytest.raises(ValueError, match="form must be one of npy, png, raw, got 'mp4'"):
+        quickcodec.save(small_video, tmp_path / "out.mp4")
+    with pytest.raises(ValueError, match="group_frames must be at least 1, got 0"):
+        quickcodec.groups(small_video, 0)
+
+
+SCRIPT = """
+import sys, time
+from sw_model.frontend import quickcodec
+def progress(done, total):
+    print(done, flush=True)
+    time.sleep(0.05)
+if __name__ == "__main__":
+    quickcodec.decode(sys.argv[1], workers=2, size=(1280, 960), progress=progress)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_an_interrupted_program_leaves_nothing(small_video, tmp_path, sent, nothing_left):
+    script = tmp_path / "main.py"
+    script.write_text(SCRIPT)
+    before = shared_memory()
+    program = subprocess.Popen(
+        [sys.executable, str(script), str(small_video)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with program:
+        assert program.stdout.readline() == b"1\n"
+        assert shared_memory() > before
+        if sent == signal.SIGINT:
+            os.killpg(program.pid, sent)  # as a terminal does
+        else:
+            program.kill()
+        program.stdout.read()
+        assert program.wait() == -sent
+    for _ in range(200):
+        if not (shared_memory() - before or _alive(program.pid)):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"left: shared memory {shared_memory() - before}, process group alive: {_alive(program.pid)}")
+
+
+def _alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.heavy
+def test_benchmark_against_sequential_decoding(tmp_path, record_property, capsys):
+    """Two processes against one loop on the same 900 frames of 1280 x 720; prints the times and their ratio."""
+    scene = list(clip.synthesise(30, width=1280, height=720, scene_frames=15, seed=3))
+    path = clip.encode(
+        (scene[i % 30] for i in range(900)), tmp_path / "long.mp4", fps=30, gop=30, options={"preset": "veryfast"}
+    )
+    size = (336, 336)
+    sequential, parallel = [], []
+    for _ in range(3):  # taking turns, so that other load falls on both
+        start = time.perf_counter()
+        wanted = np.stack([frame.rgb(*size) for frame in video.decode(path)])
+        sequential.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        got = quickcodec.decode(path, size=size, workers=2)
+        parallel.append(time.perf_counter() - start)
+        np.testing.assert_array_equal(got.frames, wanted)
+    ratios = [a / b for a, b in zip(sequential, parallel, strict=True)]
+    record_property("ratio", max(ratios))
+    with capsys.disabled():
+        print(f"\nsequential {sequential} s, two processes {parallel} s, ratios {ratios}")
