@@ -1,0 +1,124 @@
+"""The figures of Mosaic, the hybrid cache, CodecSight and QuickVideo from the model, and why some are not in it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sw_model import workloads
+from sw_model.model import run, shape_of
+from sw_model.policies.base import Step, Work
+from sw_model.policies.mosaic import Mosaic
+from sw_model.published_vrex import Case, Value
+from sw_model.systems import load_system
+from sw_model.workloads import LLAMA3_8B, Phase, Workload
+
+# LLaVA-OneVision-7B: parameters with tower, KV bytes a token (28 layers, 4 heads of 128), tokens a frame, hidden size
+ONEVISION = {"params": 8.03e9, "kv": 28 * 2 * 4 * 128 * 2, "tokens": 196, "hidden": 3584}
+PIXELS_BYTES = 3 * 384 * 384 * 4
+# CodecSight's default window: 80 frames, 16 new ones, groups of 16
+WINDOW, STRIDE, GOP = 80, 16, 16
+
+
+class MosaicInLayer(Mosaic):
+    """Mosaic without its cross-layer prefetch."""
+
+    def account(self, step: Step) -> Work:
+        return replace(super().account(step), schedule="same_layer")
+
+
+def mosaic_memory(case: Case) -> Value:
+    frame = ONEVISION["kv"] * ONEVISION["tokens"] + ONEVISION["tokens"] * ONEVISION["hidden"] * 2 + PIXELS_BYTES
+    value = [(2 * ONEVISION["params"] + n * frame) / 1e9 for n in (32, 64, 128, 256, 512, 1024)]
+    return value, None, "weights, KV, visual embeddings and pixels of every frame", "activations of the prefill"
+
+
+def mosaic_prefetch(case: Case) -> Value:
+    system, load = load_system("a100"), workloads.text(20000)
+    early, late = (
+        run(system, p(shape_of(LLAMA3_8B)), load, assume=case.assume, link=case.link) for p in (Mosaic, MosaicInLayer)
+    )
+    value = 1 - early.total_s / late.total_s
+    return value, 0 < value < 0.5, "trend: prefetching across layers shortens the answer"
+
+
+def mosaic_batch(case: Case) -> Value:
+    def seconds(frames: int) -> float:
+        phase = Phase("frame", 10000, frames * LLAMA3_8B.tokens_per_frame, frames)
+        return case.run("a100", "mosaic", Workload(f"{frames} frames", LLAMA3_8B, 1, (phase,))).total_s / frames
+
+    value = 1 - seconds(4) / seconds(1)
+    return value, value > 0, "trend: four frames at once take less time each"
+
+
+def mosaic_speedup(case: Case) -> Value:
+    value = max(
+        case.run("a100", "rekv", workloads.text(n)).total_s / case.run("a100", "mosaic", workloads.text(n)).total_s
+        for n in (5000, 10000, 20000, 40000)
+    )
+    return value, value > 1, "trend: faster than ReKV somewhere"
+
+
+def hybrid_growth(case: Case) -> Value:
+    held = [case.run("a100", "hybrid", workloads.frame(n)).memory_bytes for n in (20000, 20010)]
+    value = {"growth_MiB_per_frame": [None, (held[1] - held[0]) / 2**20]}
+    return value, held[0] == held[1], "trend: no growth once the blocks are full"
+
+
+def hybrid_throughput(case: Case) -> Value:
+    tokens = [10 / case.run("a100", p, workloads.frame(480)).total_s for p in ("hybrid", "full")]
+    return tokens, abs(tokens[0] / tokens[1] - 1) < 0.05, "trend: the same within 5 % at 48 frames"
+
+
+def processed(pruned: float) -> float:
+    """Share of a window's tokens that CodecSight computes: the overlap's key frames, and the new frames pruned."""
+    keys = WINDOW // GOP
+    return (keys + (1 - pruned) * (STRIDE - STRIDE // GOP)) / WINDOW
+
+
+def codec_tokens(case: Case) -> Value:
+    mine, overlap = processed(0.5), WINDOW - STRIDE
+    blend, vl = (0.16 * overlap + STRIDE) / WINDOW, (0.05 * overlap + STRIDE) / WINDOW
+    return [1 - mine, 1 - mine / blend, 1 - mine / vl], None, "with half of the patches pruned", "the pruned share"
+
+
+def codec_flops(case: Case) -> Value:
+    """InternVL3-8B: 1024 patches of a 0.3 B tower and 256 tokens of a 7.6 B decoder a frame."""
+    tower, decoder = 2 * 0.3e9 * 1024, 2 * 7.6e9 * 256
+    new = (STRIDE // GOP + 0.5 * (STRIDE - STRIDE // GOP)) / WINDOW
+    value = 1 - (tower * new + decoder * processed(0.5)) / (tower + decoder)
+    return value, None, "with half of the patches pruned", "the pruned share"
+
+
+EVALUATORS: dict[str, Callable[[Case], Value]] = {
+    "mosaic.t1.memory": mosaic_memory,
+    "mosaic.batch": mosaic_batch,
+    "mosaic.prefetch": mosaic_prefetch,
+    "mosaic.speedup": mosaic_speedup,
+    "hybrid.t3": hybrid_growth,
+    "hybrid.fig1": hybrid_throughput,
+    "codec.tokens_red": codec_tokens,
+    "codec.flops": codec_flops,
+}
+
+_CLIENT = "the serving pipeline (uplink, decode, answer length) is not in the model, and the paper gives no constants"
+_SYNTHESIS = "areas and powers come from synthesis reports, not from the system model"
+_DECODE = "video decoding speed on the authors' CPU is not in the model"
+NOT_MODELLED = {
+    "vrex.area": _SYNTHESIS,
+    "vrex.area_pct": _SYNTHESIS,
+    "vrex.power": _SYNTHESIS,
+    "mosaic.vram": "the framework's allocations decide: both systems offload their KV",
+    "hybrid.client": _CLIENT,
+    "codec.fig3": _CLIENT,
+    "codec.e2e": _CLIENT,
+    "codec.tx": _CLIENT,
+    "codec.prefill": _CLIENT,
+    "codec.motion": _CLIENT,
+    "codec.ablation": _CLIENT,
+    "codec.stride": _CLIENT,
+    "codec.mv": _CLIENT,
+    "codec.gop": _CLIENT,
+    "qv.decode": _DECODE,
+    "qv.dur": _DECODE,
+    "qv.gap": _DECODE,
+    "qv.e2e": _DECODE,
+}

@@ -1,0 +1,233 @@
+"""V-Rex's figures from the model. Each evaluator returns (value,), or (value, inside, says, closes)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from sw_model import workloads
+from sw_model.model import Assumptions, Result, run, shape_of
+from sw_model.policies.resv import ReSV
+from sw_model.systems import load_system
+from sw_model.workloads import LLAMA3_8B, Workload
+
+CONTEXTS = (1000, 5000, 10000, 20000, 40000)
+ENDS = (CONTEXTS[0], CONTEXTS[-1])
+HITS = "resident hits: fetched KV that stays in device memory (the paper's own bytes need at least 40 % of it at 40K)"
+FRAMEWORK = "the baselines' software overhead: FlexGen is given perfect overlap of fetch and compute here"
+
+
+@lru_cache(maxsize=1024)
+def result(system: str, policy: str, load: Workload, assume: Assumptions, link: str, ratio: float | None) -> Result:
+    return replace(run(load_system(system), policy, load, assume=assume, link=link, ratio=ratio), timelines=())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of assumptions and a link preset, with shorthand for runs."""
+
+    assume: Assumptions
+    link: str
+
+    def run(self, system: str, policy: str, load: Workload, ratio: float | None = None) -> Result:
+        return result(system, policy, load, self.assume, self.link, ratio)
+
+    def frame(self, system: str, policy: str, n: int, batch: int = 1) -> Result:
+        return self.run(system, policy, workloads.frame(n, batch))
+
+    def text(self, system: str, policy: str, n: int) -> Result:
+        return self.run(system, policy, workloads.text(n))
+
+
+Value = tuple[Any, ...]
+
+
+def milliseconds(results: list[Result]) -> list[float]:
+    return [r.total_s * 1e3 for r in results]
+
+
+def speedups(slow: list[Result], fast: list[Result]) -> list[float]:
+    return [a.total_s / b.total_s for a, b in zip(slow, fast, strict=True)]
+
+
+def gains(slow: list[Result], fast: list[Result]) -> list[float]:
+    return [a.total_j / b.total_j for a, b in zip(slow, fast, strict=True)]
+
+
+def frames(case: Case, system: str, policy: str, batch: int = 1) -> list[Result]:
+    return [case.frame(system, policy, n, batch) for n in ENDS]
+
+
+def texts(case: Case, system: str, policy: str) -> list[Result]:
+    return [case.text(system, policy, n) for n in ENDS]
+
+
+def frame_edge(case: Case) -> Value:
+    return milliseconds([case.frame("vrex8", "resv", n) for n in CONTEXTS]), None, "1K to 40K", HITS
+
+
+def fps(case: Case) -> Value:
+    return [1 / r.total_s for r in frames(case, "vrex8", "resv")[::-1]], None, "40K, 1K", HITS
+
+
+def frame_speedup(edge: bool, batch: int) -> Callable[[Case], Value]:
+    gpu, vrex = ("agx-orin", "vrex8") if edge else ("a100", "vrex48")
+
+    def evaluate(case: Case) -> Value:
+        ratio = speedups(frames(case, gpu, "full", batch), frames(case, vrex, "resv", batch))
+        return ratio, None, "1K, 40K", f"{FRAMEWORK}; {HITS}"
+
+    return evaluate
+
+
+def tpot_edge(case: Case) -> Value:
+    return milliseconds(texts(case, "vrex8", "resv")), None, "1K, 40K", "device memory efficiency"
+
+
+def tpot_speedup(case: Case) -> Value:
+    ratio = speedups(texts(case, "agx-orin", "full"), texts(case, "vrex8", "resv"))
+    return ratio, None, "1K, 40K", FRAMEWORK
+
+
+def frame_server(case: Case) -> Value:
+    closes = "device memory efficiency: the paper's tokens take 1.7 times the HBM streaming time of the weights"
+    return milliseconds(frames(case, "vrex48", "resv")), None, "1K, 40K", closes
+
+
+def tpot_server(case: Case) -> Value:
+    mine = texts(case, "vrex48", "resv")
+    value = {"ms": milliseconds(mine), "x": speedups(texts(case, "a100", "full"), mine)}
+    closes = "device memory efficiency: the paper's tokens take 1.7 times the HBM streaming time of the weights"
+    return value, None, "1K, 40K", closes
+
+
+def energy_edge(case: Case) -> Value:
+    value = {
+        f"frame_b{b}": gains(frames(case, "agx-orin", "full", b), frames(case, "vrex8", "resv", b)) for b in (1, 4)
+    }
+    value["text"] = gains(texts(case, "agx-orin", "full"), texts(case, "vrex8", "resv"))
+    return value, None, "1K, 40K", f"{FRAMEWORK}; {HITS}; idle power"
+
+
+def energy_server(case: Case) -> Value:
+    value = {f"frame_b{b}": gains(frames(case, "a100", "full", b), frames(case, "vrex48", "resv", b)) for b in (1, 8)}
+    value["text"] = gains(texts(case, "a100", "full"), texts(case, "vrex48", "resv"))
+    value["TOPS_per_W_b8"] = [r.flops / r.total_j / 1e12 for r in frames(case, "vrex48", "resv", 8)[::-1]]
+    return value, None, "1K, 40K", f"{FRAMEWORK}; {HITS}; idle power"
+
+
+def end_to_end(case: Case) -> Value:
+    sessions = [workloads.coin_session(n) for n in CONTEXTS]
+    best = max(case.run("agx-orin", "full", s).total_s / case.run("vrex8", "resv", s).total_s for s in sessions)
+    return best, None, "largest over 1K to 40K of a COIN session", FRAMEWORK
+
+
+def exposed(r: Result, *stages: str) -> float:
+    return sum(r.stages[s].exposed_s for s in stages if s in r.stages) / r.total_s
+
+
+def fig4b(case: Case) -> Value:
+    n = 80000
+    whole = case.run("a100", "infinigen", workloads.coin_session(n))
+    answer = 39 * case.text("a100", "infinigen", n + 345).total_s
+    prefill = case.frame("a100", "infinigen", n)
+    value = {
+        "prefill_share": 1 - answer / whole.total_s,
+        "retrieval_share_of_prefill": exposed(prefill, "prediction", "fetch"),
+    }
+    return value, all(v > 0.5 for v in value.values()), "trend: both above a half"
+
+
+def fig4c(case: Case) -> Value:
+    r = case.run("a100", "infinigenp", workloads.frame(40000), ratio=0.25)
+    value = {"prediction": exposed(r, "prediction"), "fetch": exposed(r, "fetch")}
+    value["retrieval_latency_share"] = value["prediction"] + value["fetch"]
+    return value, value["retrieval_latency_share"] > 0.5, "trend: retrieval is most of the prefill"
+
+
+def fig15(case: Case) -> Value:
+    mine = case.frame("vrex8", "resv", 1000).total_s
+    value = {"AGX": case.frame("agx-orin", "full", 1000).total_s / mine,
+             "Oaken": case.frame("vrex8", "oaken", 1000).total_s / mine}  # fmt: skip
+    return value, value["AGX"] > value["Oaken"] >= 1, "trend: V-Rex ahead of Oaken ahead of AGX at 1K; batch unknown"
+
+
+def fig16_runs(case: Case) -> tuple[Result, Result, Result]:
+    n = 40000
+    return case.frame("agx-orin", "full", n), case.frame("agx-orin", "resv", n), case.frame("vrex8", "resv", n)
+
+
+def fig16(case: Case) -> Value:
+    base, agx, mine = fig16_runs(case)
+    value = {"AGX_ReSV": base.total_s / agx.total_s, "KVPU": base.total_s / mine.total_s,
+             "All": base.total_s / mine.total_s}  # fmt: skip
+    return value, None, "the nominal link does not see KVMU's contiguity, so KVPU equals All", f"{HITS}; {FRAMEWORK}"
+
+
+def fig16_energy(case: Case) -> Value:
+    base, _, mine = fig16_runs(case)
+    return {"KVPU": base.total_j / mine.total_j, "All": base.total_j / mine.total_j}, None, "as fig16", HITS
+
+
+def fig16_prediction(case: Case) -> Value:
+    _, agx, mine = fig16_runs(case)
+    value = {"AGX_ReSV": exposed(agx, "prediction"), "V-Rex_KVPU": exposed(mine, "prediction")}
+    inside = abs(value["AGX_ReSV"] / 0.48 - 1) <= 0.6 and abs(value["V-Rex_KVPU"] / 0.005 - 1) <= 0.6
+    return value, inside, "exposed shares; V-Rex hides its prediction", "the GPU cost of clustering token by token"
+
+
+def fig17(case: Case) -> Value:
+    system = load_system("vrex48")
+    share = system.link.nominal_gbps / system.device_memory.peak_gbps
+    return {"pcie_share_of_dram": share}, share < 0.02, "trend: the link is one or two percent of device memory"
+
+
+def fig18(case: Case) -> Value:
+    n, batch = 40000, 4
+    mine = case.frame("vrex8", "resv", n, batch)
+    others = {k: case.frame("agx-orin", p, n, batch) for k, p in (("FlexGen", "full"), ("ReKV", "rekv"))}
+    tflops = {k: r.flops / r.total_s / 1e12 for k, r in others.items()} | {"VRex": mine.flops / mine.total_s / 1e12}
+    value = {"op_per_byte": mine.flops / mine.bytes_moved["DRAM"], **tflops, "gain": tflops["VRex"] / tflops["FlexGen"]}
+    return value, None, "vision tower included", f"{FRAMEWORK}; which operations and bytes the paper counts"
+
+
+def fig19(case: Case) -> Value:
+    load = workloads.frame(40000)
+    base = case.run("vrex8", "full", load).total_s
+    alone = ReSV(shape_of(LLAMA3_8B), tokens_per_cluster=1)
+    without = run(load_system("vrex8"), alone, load, assume=case.assume, link=case.link).total_s
+    value = {"no_cluster": base / without, "cluster": base / case.run("vrex8", "resv", load).total_s}
+    return value, value["cluster"] > value["no_cluster"] > 1, "trend: clustering pays on top of the threshold"
+
+
+def pcie_bound(case: Case) -> Value:
+    value = 4e9 * 0.254
+    older = 0.327 * (40000 - case.assume.resident_tokens) * LLAMA3_8B.kv_bytes_per_token
+    return value, None, f"so {1 - value / older:.0%} of the selected older KV must not cross the link"
+
+
+EVALUATORS: dict[str, Callable[[Case], Value]] = {
+    "vrex.fig13.frame_edge_b1": frame_edge,
+    "vrex.fig13.fps": fps,
+    "vrex.fig13.speedup_edge_b1": frame_speedup(True, 1),
+    "vrex.fig13.speedup_edge_b4": frame_speedup(True, 4),
+    "vrex.fig13.tpot_edge": tpot_edge,
+    "vrex.fig13.tpot_speedup_edge": tpot_speedup,
+    "vrex.fig13.frame_server": frame_server,
+    "vrex.fig13.speedup_server_b1": frame_speedup(False, 1),
+    "vrex.fig13.speedup_server_b8": frame_speedup(False, 8),
+    "vrex.fig13.tpot_server": tpot_server,
+    "vrex.fig13.energy_edge": energy_edge,
+    "vrex.fig13.energy_server": energy_server,
+    "vrex.fig14.e2e": end_to_end,
+    "vrex.fig4b": fig4b,
+    "vrex.fig4c": fig4c,
+    "vrex.fig15": fig15,
+    "vrex.fig16": fig16,
+    "vrex.fig16.energy": fig16_energy,
+    "vrex.fig16.pred": fig16_prediction,
+    "vrex.fig17": fig17,
+    "vrex.fig18": fig18,
+    "vrex.fig19": fig19,
+    "vrex.derived.pcie_bound": pcie_bound,
+}

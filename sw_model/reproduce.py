@@ -1,0 +1,148 @@
+"""Every published figure of kind `system` or `arith` beside what this model gives.
+
+A target is either evaluated (a function below returns the model's value in the shape of the published one), or
+reported as not modelled with the reason. Nothing here is tuned: all figures share one set of `Assumptions`, and the
+free assumptions are listed in `FREE_ASSUMPTIONS`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sw_model import published_arith, published_other, published_vrex
+from sw_model.figures import DATA, Progress, published
+from sw_model.model import Assumptions
+from sw_model.published_vrex import Case
+
+FREE_ASSUMPTIONS = {
+    "resident tokens": "4096 newest tokens per stream stay in device memory",
+    "resident hits": "KV fetched for one step stays until the next: 0.31 of a selection, on a synthetic stream",
+    "GPU operations": "30 eager operations a decoder layer, 16 a vision layer, each with a measured overhead",
+    "GPU matrix efficiency": "0.7 of the tensor peak on large products",
+    "DRAM energy": "5 pJ/bit for LPDDR5 (4 to 6 quoted), 3.97 for HBM2e",
+    "idle units": "accelerator units, link and drive draw nothing while idle",
+    "GPU power": "the whole of Table I's power throughout a run",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the model says about one target. `inside` is None where there is no verdict; `shape` targets are judged by
+    a stated trend. `closes` names the assumption that would close a miss."""
+
+    model: Any
+    inside: bool | None = None
+    says: str = ""
+    closes: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One target: published value, model value, worst relative residual, verdict and explanation."""
+
+    id: str
+    paper: str
+    where: str
+    what: str
+    use: str
+    published: Any
+    model: Any
+    residual: float | None
+    tolerance: float | str | None
+    verdict: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All rows, the papers' contradictions, and the score among `system` targets with a verdict."""
+
+    rows: tuple[Row, ...]
+    contradictions: tuple[str, ...]
+    free_assumptions: dict[str, str]
+
+    def score(self, use: str = "system") -> tuple[int, int, int]:
+        """(inside, with a verdict, all) of one kind of target."""
+        rows = [r for r in self.rows if r.use == use]
+        judged = [r for r in rows if r.verdict in ("inside", "outside")]
+        return sum(r.verdict == "inside" for r in judged), len(judged), len(rows)
+
+
+def numbers(value: Any) -> list[float]:
+    """The numbers of a nested value in order."""
+    if isinstance(value, dict):
+        return [x for v in value.values() for x in numbers(v)]
+    if isinstance(value, list | tuple):
+        return [x for v in value for x in numbers(v)]
+    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def worst_residual(model: Any, target: Any) -> float | None:
+    """The relative error of largest size, or None when the shapes differ."""
+    got, want = numbers(model), numbers(target)
+    if not got or len(got) != len(want):
+        return None
+    errors = [g / w - 1 if w else (0.0 if g == 0 else float("inf")) for g, w in zip(got, want, strict=True)]
+    return max(errors, key=abs)
+
+
+def judge(target: dict[str, Any], reading: Reading) -> Row:
+    residual = worst_residual(reading.model, target["value"])
+    tolerance = target.get("tolerance")
+    inside = reading.inside
+    if inside is None and residual is not None:
+        if target["use"] == "arith" or tolerance is None:
+            # plain arithmetic; 1 % covers the rounding of every printed value
+            inside = abs(residual) <= 0.01
+        elif isinstance(tolerance, float):
+            inside = abs(residual) <= tolerance
+    says = reading.says
+    if inside is False and reading.closes:
+        says = f"{says}; closed by: {reading.closes}" if says else f"closed by: {reading.closes}"
+    verdict = "not modelled" if inside is None else "inside" if inside else "outside"
+    return Row(
+        id=target["id"],
+        paper=target["paper"],
+        where=target["where"],
+        what=target["what"],
+        use=target["use"],
+        published=target["value"],
+        model=reading.model,
+        residual=residual,
+        tolerance=tolerance,
+        verdict=verdict,
+        says=says,
+    )
+
+
+def evaluate(name: str, assume: Assumptions, link: str) -> Reading:
+    if name in published_arith.EVALUATORS:
+        return Reading(*published_arith.EVALUATORS[name]())
+    for table in (published_vrex.EVALUATORS, published_other.EVALUATORS):
+        if name in table:
+            return Reading(*table[name](Case(assume, link)))
+    return Reading(None, says="not modelled: " + published_other.NOT_MODELLED.get(name, "no evaluator"))
+
+
+def rows(figures: list[str], assume: Assumptions, link: str, progress: Progress | None) -> Iterator[Row]:
+    targets = published()
+    wanted = [t for k, t in targets.items() if not figures or any(k == f or k.startswith(f + ".") for f in figures)]
+    for done, target in enumerate(wanted, 1):
+        yield judge(target, evaluate(target["id"], assume, link))
+        if progress:
+            progress(target["id"], done, len(wanted))
+
+
+def reproduce(
+    *figures: str, assume: Assumptions | None = None, link: str = "paper", progress: Progress | None = None
+) -> Reproduction:
+    """All targets, or those whose id is one of `figures` or begins with one (`vrex.fig13`). Raises ValueError for an
+    id that matches nothing."""
+    known = published()
+    for figure in figures:
+        if not any(k == figure or k.startswith(figure + ".") for k in known):
+            raise ValueError(f"unknown figure {figure!r}: an id like vrex.fig13, mosaic.vram or qv")
+    contradictions = tuple(json.loads((DATA / "targets.json").read_text())["contradictions"])
+    found = tuple(rows(list(figures), assume or Assumptions(), link, progress))
+    return Reproduction(found, contradictions, FREE_ASSUMPTIONS)
