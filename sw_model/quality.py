@@ -3,7 +3,7 @@
 One pass over the stream; every policy sees the same keys, values and queries, step by step and layer by layer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,10 @@ from golden import check
 from golden.attention import attention_mass, light_attention
 from golden.growable import Growable
 from sw_model.frontend.stream import STAGES, Chunk, Geometry
-from sw_model.policies import POLICIES, ModelShape, Policy, Selection
+from sw_model.policies import POLICIES, ModelShape, Policy, Selection, load
 from sw_model.policies.mosaic import Mosaic
 from sw_model.policies.rekv import ReKV
+from synth import text
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,38 @@ def shape_of(geometry: Geometry) -> ModelShape:
     return ModelShape(g.layers, g.q_heads * g.head_dim, g.q_heads, g.kv_heads, g.head_dim)
 
 
-def all_policies(geometry: Geometry, tokens_per_frame: int) -> dict[str, Policy]:
-    """Every published policy with its defaults, ready for a stream of this geometry."""
+def policies_for(geometry: Geometry, tokens_per_frame: int, names: Iterable[str] = POLICIES) -> dict[str, Policy]:
+    """Policies with their defaults, ready for a stream of this geometry: all published ones, or those of `names`.
+
+    A name is a published policy's or a Python file's (`sw_model.policies.load`); ValueError if there is no such.
+    """
     model = shape_of(geometry)
-    made: dict[str, Policy] = {name: policy(model) for name, policy in POLICIES.items()}
-    made["rekv"] = ReKV(model, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
-    made["mosaic"] = Mosaic(model, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
+    made: dict[str, Policy] = {}
+    for name in names:
+        policy = load(name)
+        if policy in (ReKV, Mosaic):
+            made[policy.name] = policy(model, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
+        else:
+            made[policy.name] = policy(model)
     return made
+
+
+def as_text(rows: Sequence[Quality]) -> str:
+    """The rows as a plain table."""
+    head = ("policy", "stage", "steps", "retrieved %", "recall %", "output error", "read MB per step")
+    body = [
+        (
+            row.policy,
+            row.stage,
+            str(row.steps),
+            f"{100 * row.ratio:.1f}",
+            f"{100 * row.recall:.1f}",
+            f"{row.output_error:.4f}",
+            f"{row.read_bytes / 1e6:.3f}",
+        )
+        for row in rows
+    ]
+    return text.table(head, body)
 
 
 def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every: int = 1) -> list[Quality]:

@@ -16,6 +16,7 @@ from golden.hashing import hash_codes, hyperplanes
 from golden.representative import Representatives
 from golden.wicsum import exact
 from sw_model.frontend.stream import Chunk
+from synth import text
 
 
 @dataclass(frozen=True)
@@ -198,3 +199,13 @@ def table(layers: list[LayerStatistics]) -> list[Row]:
         mean, least, most = (float(np.mean(values)), min(values), max(values)) if values else (None, None, None)
         rows.append(Row(name, mean, least, most, paper, where))
     return rows
+
+
+def as_text(rows: list[Row]) -> str:
+    """The rows as a plain table."""
+    head = ("statistic", "mean", "least", "most", "V-Rex", "where")
+    body = [
+        (row.name, *("-" if x is None else f"{x:.3f}" for x in (row.mean, row.least, row.most)), row.paper, row.where)
+        for row in rows
+    ]
+    return text.table(head, body)

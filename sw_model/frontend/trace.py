@@ -129,7 +129,7 @@ def write_trace(path: Path | str, geometry: Geometry, chunks: Iterable[Chunk], s
 
 
 class Trace:
-    """A trace on disk: `geometry`, `stages`, `source`, and its chunks one at a time.
+    """A trace on disk: `geometry`, `source`, `stages` and `lengths` (tokens) of its chunks, and these one at a time.
 
     Raises `TraceError` where the file is missing, truncated, no safetensors file, or no trace; `chunks` raises it
     for values that cannot be (NaN, positions that go back).
@@ -160,10 +160,10 @@ class Trace:
             raise TraceError(path, f"must mark every chunk as one of {', '.join(STAGES)}")
         if set(shapes) != {_name(n, part) for n in range(len(self.stages)) for part in PARTS}:
             raise TraceError(path, f"must hold {', '.join(PARTS)} of {len(self.stages)} chunks, got other tensors")
-        self.tokens = 0
+        self.lengths: list[int] = []
         for chunk in range(len(self.stages)):
             tokens = int(np.prod(shapes[_name(chunk, "positions")][1]))
-            self.tokens += tokens
+            self.lengths.append(tokens)
             for part, shape in _shapes(self.geometry, tokens).items():
                 kind, got = shapes[_name(chunk, part)]
                 if (kind, tuple(got)) != (KINDS[part], shape):
@@ -176,6 +176,10 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
 
     def chunks(self) -> Iterator[Chunk]:
         """The chunks in order; the file stays open meanwhile, one chunk is in memory."""

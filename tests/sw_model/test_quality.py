@@ -8,7 +8,7 @@ import pytest
 from sw_model.frontend.generator import Generator, GeneratorConfig
 from sw_model.frontend.stream import Geometry
 from sw_model.policies.base import Policy, Selection, Step, Work
-from sw_model.quality import all_policies, quality_table, shape_of
+from sw_model.quality import policies_for, quality_table, shape_of
 
 GEOMETRY = Geometry(layers=2, q_heads=4, kv_heads=2, head_dim=16)
 
@@ -67,7 +67,7 @@ def test_table_against_single_tokens(seed):
 
 def test_every_policy_on_a_generated_stream(seed):
     """Full attention is exact; whoever reads less has less of the weight; 4 bits err but recall everything."""
-    rows = quality_table(stream(40, seed, text_every=8), all_policies(GEOMETRY, 3), every=3)
+    rows = quality_table(stream(40, seed, text_every=8), policies_for(GEOMETRY, 3), every=3)
     table = {(row.policy, row.stage): row for row in rows}
     assert len(table) == 20
     for stage in ("frame", "text"):

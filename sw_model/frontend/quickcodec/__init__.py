@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from sw_model.frontend.quickcodec.decoding import write_frames
 from sw_model.frontend.quickcodec.plan import Plan
 from sw_model.frontend.quickcodec.target import SharedFrames, frame_file, png_folder
 
-__all__ = ["FORMS", "Decoded", "decode", "groups", "save"]
+__all__ = ["FORMS", "Decoded", "Saved", "decode", "groups", "save"]
 
 Progress = Callable[[int, int], None]  # frames written, frames wanted
 FORMS = ("npy", "png", "raw")
@@ -44,6 +45,37 @@ class Decoded:
     def time_s(self) -> np.ndarray:
         """Presentation times in seconds, float64 (n,)."""
         return np.array([float(pts * self.time_base) for pts in self.pts.tolist()])
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What `save` wrote: frames of `width` x `height` in `form` at `path`, their time stamps in units of `time_base`.
+
+    stream_frames  frames of the whole video
+    processes      that decoded; 0: the stream could not be cut and was decoded in one pass
+    """
+
+    path: Path
+    form: str
+    width: int
+    height: int
+    stream_frames: int
+    processes: int
+    pts: tuple[int, ...]
+    time_base: Fraction
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain values, the stamps as seconds."""
+        return {
+            "output": str(self.path),
+            "form": self.form,
+            "frames": len(self.pts),
+            "width": self.width,
+            "height": self.height,
+            "stream_frames": self.stream_frames,
+            "processes": self.processes,
+            "time_s": [float(pts * self.time_base) for pts in self.pts],
+        }
 
 
 def decode(
@@ -122,8 +154,8 @@ def save(
     workers: int | None = None,
     intervals: int | None = None,
     progress: Progress | None = None,
-) -> int:
-    """Decode a video into a file or folder; returns the number of frames written.
+) -> Saved:
+    """Decode a video into a file or folder.
 
     `form` is `npy` (one array, uint8 (n, height, width, 3)), `raw` (the same without a header) or `png` (a new folder
     of pictures with a `frames.json` that tells their times); None goes by the suffix of `output`, a folder having
@@ -150,4 +182,4 @@ def save(
             shutil.rmtree(aside)
         else:
             aside.unlink(missing_ok=True)
-    return len(plan.stamps)
+    return Saved(output, form, plan.width, plan.height, plan.frames, len(plan.runs), plan.stamps, plan.time_base)

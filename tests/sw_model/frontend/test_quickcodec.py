@@ -192,7 +192,9 @@ def test_giving_up_after_a_group_leaves_nothing(small_video, nothing_left):
 def test_saved_arrays(small_video, tmp_path, workers, nothing_left):
     frames, _ = plain(small_video)
     (tmp_path / "v.npy").write_text("old")
-    assert quickcodec.save(small_video, tmp_path / "v.npy", workers=workers) == 48
+    saved = quickcodec.save(small_video, tmp_path / "v.npy", workers=workers)
+    assert (saved.form, saved.width, saved.height, len(saved.pts)) == ("npy", 96, 64, 48)
+    assert (saved.stream_frames, saved.processes) == (48, workers)
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), frames)
     quickcodec.save(small_video, tmp_path / "new" / "v.raw", workers=workers)
     assert (tmp_path / "new" / "v.raw").read_bytes() == frames.tobytes()
@@ -201,7 +203,8 @@ def test_saved_arrays(small_video, tmp_path, workers, nothing_left):
 
 def test_saved_pictures(small_video, tmp_path, nothing_left):
     frames, stamps = plain(small_video)
-    assert quickcodec.save(small_video, tmp_path / "pictures", fps=5, workers=2) == 24
+    saved = quickcodec.save(small_video, tmp_path / "pictures", fps=5, workers=2)
+    assert list(saved.pts) == stamps[::2] and saved.json()["time_s"] == [i / 5 for i in range(24)]
     about = json.loads((tmp_path / "pictures" / "frames.json").read_text())
     assert about["width"] == 96 and about["height"] == 64 and len(about["frames"]) == 24
     for row in about["frames"]:
