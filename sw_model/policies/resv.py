@@ -8,6 +8,10 @@ import numpy as np
 from golden.resv import ResvConfig, ResvLayer
 from sw_model.policies.base import Matmul, ModelShape, Policy, Selection, Step, Work
 
+# clustering goes token by token; a GPU framework has no population count: exclusive or, bit count by table (3), age and
+# distance masks (2), minimum, its test on the host, count, running mean (3), three appends
+CLUSTERING_KERNELS = 15
+
 
 class ReSV(Policy):
     """`select` scores every layer with its own queries; `account` assumes what `config.prefetch` says.
@@ -73,7 +77,7 @@ class ReSV(Policy):
             threshold_entries=clusters,
             threshold_passes=float(np.mean(passes)) if passes else self._passes[step.stage],
             predict_read_bytes=clusters * (2 * m.key_dim + 12) * step.batch,  # mean key, hash, count, birth
-            gpu_kernels=20 + 6 * t,  # clustering goes token by token
+            gpu_kernels=20 + CLUSTERING_KERNELS * t,
             schedule=self.config.prefetch,
         )
 
