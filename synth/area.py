@@ -16,7 +16,7 @@ from synth.files import git_revision
 from synth.lib.technology import Technology
 from synth.library import Library
 from synth.macros import MIN_BITS, Macro
-from synth.mapping import Mapped, map_block
+from synth.mapping import Mapped, map_block, period_ps
 from synth.text import table
 
 PREDICTIVE = Technology()
@@ -174,7 +174,8 @@ def area(
     Raises
     ------
     ValueError
-        Unknown unit, point or tool, or a library without what mapping needs (`synth.library.LibraryError`).
+        Unknown unit, point or tool, clock out of range, or a library without what mapping needs (a
+        `synth.library.LibraryError`).
     synth.mapping.MappingError
         yosys failed, or a cell has no counterpart in the library.
     """
@@ -203,7 +204,7 @@ def area_of_rtlil(
     macro_bits: int = MIN_BITS,
 ) -> Area:
     """As `area`, for any design as RTLIL text whose top module is `unit`."""
-    library = library or libraries.embedded()
+    library, clock_ps = library or libraries.embedded(), period_ps(clock_mhz)
     blocks = partition(rtlil, unit)
     by_name = {block.name: block for block in blocks}
     mapped = {
@@ -211,7 +212,7 @@ def area_of_rtlil(
             block,
             library,
             point=point,
-            clock_ps=1e6 / clock_mhz,
+            clock_ps=clock_ps,
             tool=tool,
             macro_bits=macro_bits,
             stubs=[by_name[name] for name in block.children],

@@ -20,11 +20,14 @@ def write_all(folder: Path, files: Mapping[str, str]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     aside = {name: folder / f".{name}.{os.getpid()}" for name in files}
+    name = ""
     try:
         for name, text in files.items():
             aside[name].write_text(text)
         for name, path in aside.items():
             path.replace(folder / name)
+    except OSError as error:  # a full disk's names no file
+        raise OSError(error.errno, error.strerror, str(folder / name)) from error
     finally:
         for path in aside.values():
             path.unlink(missing_ok=True)
@@ -45,12 +48,12 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def git_revision() -> str | None:
-    """Commit of this source tree, `-dirty` when it was changed since; None outside a repository."""
+def git_revision(folder: Path = _ROOT) -> str | None:
+    """Commit of a source tree (this one), `-dirty` when it was changed since; None outside a repository."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],
-            cwd=_ROOT,
+            cwd=folder,
             capture_output=True,
             text=True,
             check=True,

@@ -54,6 +54,13 @@ class Mapped:
         return Counter(cell["type"] for cell in self.module["cells"].values() if cell["type"] not in apart)
 
 
+def period_ps(clock_mhz: float) -> float:
+    """Period of a clock in ps; `ValueError` for one that no circuit has."""
+    if not 0 < clock_mhz <= 10_000:
+        raise ValueError(f"clock_mhz = {clock_mhz}: must be above 0 and at most 10000")
+    return 1e6 / clock_mhz
+
+
 def map_block(
     block: Block,
     library: Library,

@@ -1,124 +1,230 @@
-"""The command line: what a command prints and leaves, and one line with status 2 for what it cannot do."""
+"""The command line as a user meets it: what succeeds, and every refusal in one line with exit status 2."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
-import numpy as np
 import pytest
 
 import vrex
-from sw_model.frontend import clip, generator, quickcodec, statistics
-from sw_model.frontend.generator import Generator
-from sw_model.frontend.trace import write_trace
+from sw_model.frontend import clip
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ("--preset", "tiny", "--layers", "1", "--frames", "6", "--grid", "2")
 
 
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Runs one command in a folder of its own; gives (status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def keep_handler():
+    """`main` takes SIGTERM over; the test process gets it back."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
-    def go(*arguments):
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    frames = clip.synthesise(24, width=96, height=64, scene_frames=12)
+    return clip.encode(frames, tmp_path_factory.mktemp("clip") / "small.mp4", gop=8)
+
+
+def run(capsys, *arguments):
+    """Exit status, stdout, stderr of one command in this process."""
+    try:
         status = vrex.main([str(argument) for argument in arguments])
-        return status, *capsys.readouterr()
-
-    return go
-
-
-@pytest.fixture(scope="module")
-def film(tmp_path_factory):
-    pictures = clip.synthesise(24, width=96, height=64, scene_frames=10, seed=5)
-    return clip.encode(pictures, tmp_path_factory.mktemp("film") / "film.mp4", gop=8)
+    except SystemExit as stop:  # argparse
+        status = stop.code
+    done = capsys.readouterr()
+    return status, done.out, done.err
 
 
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    config = generator.small(3)
-    chunks = Generator(config).chunks(12, text_every=6, text_tokens=4)
-    return write_trace(tmp_path_factory.mktemp("trace") / "t.safetensors", config.geometry, chunks, {"model": "none"})
+def refused(capsys, *arguments):
+    """The one line of a refusal, progress left out."""
+    status, out, err = run(capsys, *arguments)
+    assert status == 2, (out, err)
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("vrex")]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    return lines[0]
 
 
-def test_decode(run, film, tmp_path):
-    status, out, err = run("decode", film)
-    assert status == 0 and "film: 24 frames of 96 x 64" in out and "frames: 24 of 24" in err
-    assert len(list((tmp_path / "build/frames/film").glob("*.png"))) == 24
-    status, out, _ = run("decode", film, "--out", "a.npy", "--fps", 2, "--size", "48x32", "--workers", 1, "--json")
-    told = json.loads(out)
-    assert (told["frames"], told["stream_frames"], told["form"]) == (5, 24, "npy")
-    want = quickcodec.decode(film, fps=2, size=(48, 32), workers=1)
-    np.testing.assert_array_equal(np.load("a.npy"), want.frames)
-    assert told["time_s"] == want.time_s.tolist()
-    status, out, _ = run("decode", film, "--out", "b.raw", "--time", 0.5, "--time", 1.2, "--json")
-    assert status == 0 and json.loads(out)["time_s"] == [0.5, 1.2]
+def commands():
+    actions = vrex.parser()._subparsers._group_actions
+    return list(actions[0].choices)
 
 
-def test_stats(run, film, trace):
-    status, out, _ = run("stats", trace, "--json")
-    told = json.loads(out)
-    config = generator.small(3)
-    want = statistics.measure(Generator(config).chunks(12, text_every=6, text_tokens=4))
-    assert status == 0 and told["source"]["kind"] == "trace" and told["source"]["model"] == "none"
-    assert told["layers"] == [vars(layer) for layer in want]
-    status, out, err = run("stats", trace)
-    assert "correlation of cosine and Hamming distance" in out and "chunks: 14 of 14" in err
-    status, out, _ = run("stats", film, "--layers", 2, "--grid", 2, "--frames", 5, "--json")
-    told = json.loads(out)
-    assert [layer["tokens"] for layer in told["layers"]] == [5 * 5 + 25] * 2
-    status, out, _ = run("stats", "generator", "--frames", 3, "--json")
-    assert json.loads(out)["layers"][0]["tokens"] == 30
+@pytest.mark.parametrize("command", [None, *commands()])
+def test_help(capsys, command):
+    status, out, err = run(capsys, *filter(None, [command, "--help"]))
+    assert status == 0 and err == ""
+    assert out.startswith("usage: vrex")
 
 
-def test_a_trace_is_known_by_its_content_and_can_be_cut_short(run, trace, tmp_path):
-    (tmp_path / "renamed").write_bytes(trace.read_bytes())
-    for frames, tokens in ((6, 64), (7, 74), (12, 128), (99, 128)):
-        _, out, _ = run("stats", "renamed", "--frames", frames, "--json")
-        assert json.loads(out)["layers"][0]["tokens"] == tokens
+def test_demo_from_video_to_report(capsys, tmp_path, video):
+    folder = tmp_path / "report"
+    status, out, err = run(capsys, "demo", "--video", video, *TINY, "--out", folder)
+    assert status == 0, err
+    assert "RTL equals golden: 30 tokens" in out
+    page = (folder / "index.html").read_text()
+    assert "<html" in page and 'src="http' not in page
+    summary = json.loads((folder / "demo.json").read_text())
+    assert summary["video"]["size"] == [96, 64]
+    assert summary["rtl"]["busy_cycles"] == summary["rtl"]["formula_cycles"] > 0
+    assert (folder / "hcu" / "hcu.v").read_text().count("endmodule") > 1
+    assert not list(folder.rglob(".*"))  # nothing aside is left
 
 
-def test_quality(run, trace):
-    status, out, _ = run("quality", trace, "--policy", "full", "--policy", "resv", "--json")
-    rows = json.loads(out)["table"]
-    assert status == 0
-    assert [(row["policy"], row["stage"], row["steps"]) for row in rows] == [
-        ("full", "frame", 11),
-        ("full", "text", 2),
-        ("resv", "frame", 11),
-        ("resv", "text", 2),
-    ]
-    assert rows[0]["output_error"] == 0 < rows[2]["output_error"]
-    status, out, _ = run("quality", trace, "--every", 6)
-    assert status == 0 and all(name in out for name in ("oaken", "mosaic", "codecsight"))
+def test_demo_refuses_what_is_no_video(capsys, tmp_path, video):
+    text = tmp_path / "text.mp4"
+    text.write_text("not a film\n" * 100)
+    empty = tmp_path / "empty.mp4"
+    empty.touch()
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(video.read_bytes()[: video.stat().st_size // 2])
+    sound = tmp_path / "sound.wav"
+    import wave
+
+    with wave.open(str(sound), "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(8000)
+        out.writeframes(bytes(1600))
+    for path in (tmp_path / "missing.mp4", tmp_path, text, empty, cut, sound):
+        folder = tmp_path / "out"
+        assert str(path) in refused(capsys, "demo", "--video", path, *TINY, "--out", folder)
+        assert not list(folder.rglob("*.*"))
 
 
-def test_bad_input_gives_one_line(run, film, trace, tmp_path):
-    (tmp_path / "half.safetensors").write_bytes(trace.read_bytes()[:-100])
-    (tmp_path / "half.mp4").write_bytes(film.read_bytes()[:-100])
-    (tmp_path / "text.py").write_text("x = 1")
-    cases = {
-        ("decode", "none.mp4"): "video 'none.mp4': no such file",
-        ("decode", "half.mp4"): "video 'half.mp4'",
-        ("decode", film, "--form", "gif"): "form must be one of npy, png, raw, got 'gif'",
-        ("decode", film, "--workers", 0): "workers must be at least 1, got 0",
-        ("stats", "none.safetensors"): "trace 'none.safetensors': no such file",
-        ("stats", "half.safetensors"): "trace 'half.safetensors': truncated",
-        ("stats", "text.py"): "video 'text.py': not a whole video",
-        ("stats", film, "--frames", 0): "frames must be at least 1, got 0",
-        ("stats", trace, "--ratio", 2): "ratio must be finite and between 0 and 1, got 2.0",
-        ("stats", trace, "--n-hp", 40): "n_hp must be between 1 and 32, got 40",
-        ("quality", trace, "--policy", "best"): "policy must be one of full, ",
-        ("quality", trace, "--policy", "text.py"): "policy file 'text.py' must define one subclass of Policy, got 0",
-    }
-    for arguments, words in cases.items():
-        status, out, err = run(*arguments)
-        (line,) = [line for line in err.splitlines() if line.startswith("vrex: ")]
-        assert status == 2 and not out and words in line, (arguments, line)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["half.mp4", "half.safetensors", "text.py"]
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--layers", "0"), "layers"),
+        (("--layers", "-1"), "layers"),
+        (("--grid", "0"), "grid"),
+        (("--frames", "0"), "frames"),
+        (("--frames", "-3"), "frames"),
+        (("--fps", "0"), "fps"),
+        (("--fps", "-2.5"), "fps"),
+        (("--fps", "nan"), "fps"),
+        (("--stall", "1"), "stall"),
+        (("--stall", "-0.1"), "stall"),
+        (("--seed", "-1"), "seed"),
+        (("--preset", "huge"), "preset 'huge'"),
+        (("--yosys", "vivado"), "yosys build 'vivado'"),
+    ],
+)
+def test_demo_refuses_parameters(capsys, tmp_path, video, arguments, named):
+    line = refused(capsys, "demo", "--video", video, *TINY, "--out", tmp_path / "out", *arguments)
+    assert named in line
+    assert not list((tmp_path / "out").rglob("*.*"))
 
 
-def test_capture_without_its_libraries_or_model(run):
-    status, _, err = run("capture", "no/model", "--prompt", "x", "--out", "t.safetensors", "--random-weights")
-    assert status == 2 and ("capture needs PyTorch" in err or "model 'no/model' cannot be loaded" in err)
+@pytest.mark.parametrize("command", ["generate", "synth", "verify"])
+def test_unknown_unit(capsys, command):
+    assert "unknown unit 'gpu'" in refused(capsys, command, "gpu")
 
 
-@pytest.mark.parametrize("arguments", [["decode", "f", "--size", "3y4"], ["capture", "m"], ["nonsense"]])
-def test_wrong_words_stop_before_anything_starts(arguments):
-    with pytest.raises(SystemExit, match="2"):
-        vrex.main(arguments)
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--preset", "huge"), "unknown preset 'huge'"),
+        (("--set", "lanes=4"), "unknown parameter 'lanes'"),
+        (("--set", "hash_bits"), "must be name=value"),
+        (("--set", "hash_bits=many"), "must be an integer"),
+        (("--set", "hash_bits=0"), "hash_bits"),
+        (("--set", "hash_bits=-8"), "hash_bits"),
+    ],
+)
+def test_configurations_refused(capsys, tmp_path, arguments, named):
+    for command in (("generate", "hcu", "--out", tmp_path / "out"), ("synth", "hcu")):
+        assert named in refused(capsys, *command, *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_generate_and_synth_as_json(capsys, tmp_path):
+    status, out, _ = run(capsys, "generate", "hcu", "--preset", "tiny", "--out", tmp_path, "--json")
+    assert status == 0 and json.loads(out)[0]["unit"] == "hcu"
+    status, out, _ = run(capsys, "synth", "hcu", "--preset", "tiny", "--json")
+    assert status == 0 and json.loads(out)[0]["unit"] == "hcu"
+
+
+def test_bad_clock(capsys, tmp_path):
+    assert "clock" in refused(capsys, "generate", "hcu", "--preset", "tiny", "--clock", "0", "--out", tmp_path / "out")
+    assert "clock" in refused(capsys, "synth", "hcu", "--preset", "tiny", "--clock", "-5")
+
+
+def test_output_that_cannot_be_a_folder(capsys, tmp_path, video):
+    (tmp_path / "file").write_text("in the way")
+    for command in (("generate", "hcu", "--preset", "tiny"), ("demo", "--video", video, *TINY)):
+        assert str(tmp_path / "file") in refused(capsys, *command, "--out", tmp_path / "file" / "out")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def in_namespace(script: str, *arguments: object, **environment: object) -> subprocess.CompletedProcess:
+    """A shell script in a mount namespace of its own; skips where this user may not make one."""
+    unshare = shutil.which("unshare")
+    own = [unshare, "--mount", "--map-root-user", "sh", "-ec"]
+    if unshare is None or subprocess.run([*own, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
+        pytest.skip("needs unshare and a tmpfs of its own")
+    changed = os.environ | {name: str(value) for name, value in environment.items()}
+    return subprocess.run(
+        [*own, script, "sh", *map(str, arguments)], cwd=ROOT, env=changed, capture_output=True, text=True
+    )
+
+
+def test_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = (
+        'mount -t tmpfs -o size=64k none "$2"; status=0\n'
+        '"$1" vrex.py generate hcu --preset paper --out "$2/out" || status=$?\n'
+        'find "$2" -type f >&2; exit $status'
+    )
+    done = in_namespace(script, sys.executable, disk)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("vrex: no space left on the device") and str(disk) in last, done.stderr
+
+
+def test_read_only_disk(tmp_path):
+    script = 'mount -t tmpfs -o ro none "$2"; exec "$1" vrex.py generate hcu --preset tiny --out "$2/out"'
+    done = in_namespace(script, sys.executable, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"vrex: {tmp_path}/out: Read-only file system"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path, video, number):
+    """In the middle of the simulator's build: the compiler is stopped too, and no report is left."""
+    environment = os.environ | {"VREX_BUILD": str(tmp_path / "build")}
+    command = [sys.executable, "vrex.py", "demo", "--video", str(video), *TINY, "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "RTL" in line:
+                break
+        time.sleep(2)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith("vrex: interrupted")
+    assert not list((tmp_path / "out").rglob("*.*"))
+    marker = str(tmp_path / "build").encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            assert marker not in (folder / "cmdline").read_bytes(), folder
+        except OSError:
+            continue  # gone meanwhile
+
+
+def test_reader_that_goes_away():
+    done = subprocess.run(
+        ["sh", "-c", '"$1" vrex.py generate --help | head -c 1; exit 0', "sh", sys.executable],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hw import yosys
 from hw.config import Config
 from hw.dre.hcu import HCU
 from sw_model.demo.page import Results, sections
@@ -68,6 +69,7 @@ def run(options: Options, folder: Path, *, progress: Progress | None = None) -> 
     rule = hcu_rule(unit, th_hd=threshold, recent_capacity_tokens=config.window_tokens)
     if not 0 <= options.stall < 1:
         raise ValueError(f"stall = {options.stall}: must be at least 0 and below 1")
+    yosys.version(options.yosys)  # a tool that is missing is said now, not after minutes
     folder.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
 

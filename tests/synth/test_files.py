@@ -25,3 +25,7 @@ def test_digest_depends_on_where_texts_end():
 
 def test_version_is_the_projects():
     assert files.version().count(".") == 2
+
+
+def test_no_revision_outside_a_repository(tmp_path):
+    assert files.git_revision(tmp_path) is None

@@ -9,7 +9,6 @@ import pytest
 
 from sw_model.report import ORIGINS, Column, Fact, Image, Marked, Section, Table, run_metadata, write
 from sw_model.report import page as page_module
-from sw_model.report.metadata import git_revision
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
 
@@ -159,4 +158,3 @@ def test_metadata_tells_how_to_run_again(tmp_path):
     json.dumps(told)
     seen = render(tmp_path, metadata=told)
     assert "nested.grid" in seen.text
-    assert git_revision(tmp_path) == "unknown"
