@@ -28,6 +28,9 @@ class Op(IntEnum):
     FREE = 9
     MIGRATE = 10
     SYNC = 11
+    HOLD = 12
+    MARK = 13
+    EVICT = 14
 
 
 class Fault(IntEnum):
@@ -42,6 +45,7 @@ class Fault(IntEnum):
     NOT_RESIDENT = 6
     STAGING = 7
     REGION = 8
+    HELD = 11
 
 
 class Tier(IntEnum):
@@ -161,6 +165,7 @@ class UnitConfig:
     capacity      tokens that stay resident after STEP
     spill_storage new pages go to storage instead of the host
     burst_bytes   longest descriptor
+    hold_limit    largest number of holders of a page besides its cluster
     """
 
     kv_heads: int
@@ -176,6 +181,7 @@ class UnitConfig:
     capacity: int = 1
     spill_storage: bool = False
     burst_bytes: int = 4096
+    hold_limit: int = 15
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "burst_bytes"):
@@ -293,9 +299,7 @@ class KvmuUnit:
         if command.cluster >= self.config.clusters:
             return [Reply(command.op, Fault.CLUSTER, last=1)]
         pages = self.table.chains.get(command.cluster, [])
-        if command.heads:
-            for page in pages:
-                self.table.marks[page] = self.table.marks.get(page, 0) | command.heads
+        self.table.mark(pages, command.heads)
         return [Reply(command.op, count=len(pages), last=1)]
 
     def _fetch_command(self, command: Command) -> list[Reply]:
@@ -375,6 +379,8 @@ class KvmuUnit:
             cause = Fault.ADDRESS
         elif table.page(page).frame is None:
             cause = Fault.NOT_RESIDENT
+        elif page in table.held:
+            cause = Fault.HELD
         else:
             table.seal(page)
             cause = table.full(command.cluster)
@@ -397,8 +403,33 @@ class KvmuUnit:
     def _free_command(self, command: Command) -> list[Reply]:
         if not self.table.in_use(command.page):
             return [Reply(command.op, Fault.ADDRESS, last=1)]
-        self.table.free(command.page)
-        return [Reply(command.op, last=1)]
+        return [Reply(command.op, count=self.table.free(command.page), last=1)]
+
+    def _hold_command(self, command: Command) -> list[Reply]:
+        table, page = self.table, command.page
+        if not table.in_use(page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        if table.held.get(page, 0) == self.config.hold_limit:
+            return [Reply(command.op, Fault.HELD, last=1)]
+        table.seal(page)
+        table.held[page] = table.held.get(page, 0) + 1
+        return [Reply(command.op, count=table.holders(page), last=1)]
+
+    def _mark_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        self.table.mark([command.page], command.heads)
+        return [Reply(command.op, count=1, last=1)]
+
+    def _evict_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        chain = self.table.chains.get(command.cluster, [])
+        gone = chain[command.index : max(command.index, len(chain) - command.page)]
+        replies = [Reply(command.op, page=page, count=len(self.table.page(page).tokens)) for page in gone]
+        for page in gone:
+            self.table.unchain(page)
+        return [*replies, Reply(command.op, count=len(gone), last=1)]
 
     def _migrate_command(self, command: Command) -> list[Reply]:
         table, page = self.table, command.page
@@ -461,6 +492,7 @@ class _Table(Kvmu):
         self.unit = unit
         self.chains: dict[int, list[int]] = {}
         self.homes: dict[int, Home] = {}
+        self.held: dict[int, int] = {}  # holders of a page besides its cluster, where there are any
         self.marks: dict[int, int] = {}
 
     @property
@@ -499,8 +531,34 @@ class _Table(Kvmu):
     def enter(self, number: int) -> None:
         self._enter(number)
 
-    def free(self, number: int) -> None:
-        self._free(number)
+    def mark(self, pages: Sequence[int], heads: int) -> None:
+        if heads:
+            for page in pages:
+                self.marks[page] = self.marks.get(page, 0) | heads
+
+    def holders(self, number: int) -> int:
+        return self.held.get(number, 0) + (number in self.chains[self.page(number).cluster])
+
+    def free(self, number: int) -> int:
+        """One holder lets go, the cluster last; how many are left."""
+        if number not in self.held:
+            self._free(number)
+            return 0
+        self.held[number] -= 1
+        left = self.holders(number)
+        if not self.held[number]:
+            del self.held[number]
+        if not left:
+            self._free(number)
+        return left
+
+    def unchain(self, number: int) -> None:
+        """The cluster lets go of a page."""
+        self._close(number)
+        if number in self.held:
+            self.chains[self.page(number).cluster].remove(number)
+        else:
+            self._free(number)
 
     def _place(self, token: int, cluster: int) -> tuple[int, int]:
         page, slot = super()._place(token, cluster)
@@ -511,7 +569,9 @@ class _Table(Kvmu):
         return page, slot
 
     def _free(self, number: int) -> None:
-        self.chains[self.page(number).cluster].remove(number)
+        chain = self.chains[self.page(number).cluster]
+        if number in chain:
+            chain.remove(number)
         del self.homes[number]
         self.marks.pop(number, None)
         super()._free(number)

@@ -29,6 +29,11 @@ class KVMU(wiring.Component):
     one extent; extents are cut into descriptors. A page marked twice is fetched once. Freed numbers are used again,
     oldest first.
 
+    A page belongs to its cluster and to any number of other holders (HOLD): tables elsewhere that name it by number,
+    such as a second stream with the same prefix. EVICT shortens a chain to its first and last pages; FREE lets one
+    holder go. The page is free when nobody holds it; until then it keeps its bytes and can be fetched (MARK). A
+    compaction is MOVE, token by token, in ascending order, into the chain that stays.
+
     The tables hold one layer of one sequence. Selections are of pages: a MOVE between SELECT and FETCH does not
     move a mark; FREE clears it.
 
@@ -55,6 +60,7 @@ class KVMU(wiring.Component):
     kv_heads, head_dim : of the model; a slot holds 2 * head_dim values of BF16, key then value
     page_tokens, pages, frames, clusters, layers : slots of a page, table sizes, layers with a region of their own
     cluster_bits, address_bits, tags : width of cluster numbers and byte addresses, transfers in flight
+    hold_bits : width of the count of other holders of a page
 
     Members
     -------
@@ -89,11 +95,17 @@ class KVMU(wiring.Component):
         cluster_bits: int = 16,
         address_bits: int = 48,
         tags: int = 4,
+        hold_bits: int = 4,
     ):
         for name, value in (("page_tokens", page_tokens), ("pages", pages), ("frames", frames)):
             if value < 2 or value & (value - 1):
                 raise ValueError(f"{name} = {value}: must be a power of two, at least 2")
-        for name, value in (("kv_heads", kv_heads), ("head_dim", head_dim), ("layers", layers)):
+        for name, value in (
+            ("kv_heads", kv_heads),
+            ("head_dim", head_dim),
+            ("layers", layers),
+            ("hold_bits", hold_bits),
+        ):
             if value < 1:
                 raise ValueError(f"{name} = {value}: must be at least 1")
         if not 2 <= clusters <= 1 << cluster_bits:
@@ -103,6 +115,7 @@ class KVMU(wiring.Component):
         self.kv_heads, self.head_dim, self.page_tokens = kv_heads, head_dim, page_tokens
         self.pages, self.frames, self.clusters, self.layers = pages, frames, clusters, layers
         self.cluster_bits, self.address_bits, self.tags = cluster_bits, address_bits, tags
+        self.hold_bits = hold_bits
         self.slot_bytes = 4 * head_dim
         self.unit_bytes = page_tokens * self.slot_bytes
         self.page_bytes = kv_heads * self.unit_bytes
@@ -121,7 +134,12 @@ class KVMU(wiring.Component):
             layers=layers,
         )
         self.reply = reply_layout(
-            pages=pages, page_tokens=page_tokens, kv_heads=kv_heads, address_bits=address_bits, tags=tags
+            pages=pages,
+            page_tokens=page_tokens,
+            kv_heads=kv_heads,
+            address_bits=address_bits,
+            tags=tags,
+            hold_bits=hold_bits,
         )
         completion = data.StructLayout({"tag": range(tags), "error": 1})
         self.cycles = KvmuTiming(kv_heads=kv_heads, group=self.group, clear_rows=max(clusters, pages))
@@ -191,7 +209,8 @@ class KVMU(wiring.Component):
                 "newer": page_bits,
                 "used": range(self.page_tokens + 1),
                 "frame": range(self.frames),
-                "in_use": 1,
+                "held": self.hold_bits,  # holders besides the cluster
+                "chained": 1,  # in the chain of its cluster
                 "open": 1,
                 "resident": 1,
                 "saved": 1,  # the home tier holds a copy
@@ -203,7 +222,7 @@ class KVMU(wiring.Component):
     def chain(self) -> data.StructLayout:
         """A row of the cluster table."""
         page_bits = (self.pages - 1).bit_length()
-        return data.StructLayout({"first": page_bits, "newest": page_bits, "some": 1})
+        return data.StructLayout({"first": page_bits, "newest": page_bits, "length": range(self.pages + 1)})
 
     def _tables(self) -> Tables:
         return Tables(

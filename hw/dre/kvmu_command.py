@@ -20,9 +20,12 @@ class Op(enum.Enum, shape=unsigned(4)):
     FIND = 6  # where is slot number `index` of `cluster`, counted along its pages [`head`]
     MOVE = 7  # give the token in (`page`, `slot`) to `cluster`; its page takes no more tokens
     SEAL = 8  # `page` takes no more tokens
-    FREE = 9  # forget `page` and its tokens
+    FREE = 9  # one holder of `page` lets go, its cluster last; nobody left: forget the page and its tokens
     MIGRATE = 10  # keep the offloaded copy of `page` in `tier`
     SYNC = 11  # answer when no transfer is in flight
+    HOLD = 12  # one more holder of `page`, which takes no more tokens and stays until FREE has let go of it as often
+    MARK = 13  # mark `page` for the heads in `heads`
+    EVICT = 14  # `cluster` lets go of all its pages but the first `index` and the last `page` ones
 
 
 class Fault(enum.Enum, shape=unsigned(4)):
@@ -39,6 +42,7 @@ class Fault(enum.Enum, shape=unsigned(4)):
     REGION = 8  # a region does not fit into the address space
     STRAY = 9  # a completion that no descriptor waits for
     TRANSFER = 10  # a completion with an error
+    HELD = 11  # others hold the page, so no token moves out of it; or HOLD finds its count at the limit
 
 
 class Stat(python_enum.StrEnum):
@@ -81,11 +85,14 @@ def command_layout(
     )
 
 
-def reply_layout(*, pages: int, page_tokens: int, kv_heads: int, address_bits: int, tags: int) -> data.StructLayout:
-    """Each command gives one beat with `last`; before it STEP reports pages and FETCH reports (page, head) units.
+def reply_layout(
+    *, pages: int, page_tokens: int, kv_heads: int, address_bits: int, tags: int, hold_bits: int
+) -> data.StructLayout:
+    """Each command gives one beat with `last`; before it STEP and EVICT report pages, FETCH (page, head) units.
 
     page, slot, head, tier, address : a place; `transit`: these bytes move under tag `tag`
-    count : tokens of the page or unit; in the last beat pages (STEP, SELECT) or units (FETCH)
+    count : tokens of the page or unit; in the last beat pages (STEP, SELECT, MARK, EVICT), units (FETCH) or holders
+    left (HOLD, FREE)
     tagged : descriptors left under `tag`; its completion follows on `o_complete`
     """
     return data.StructLayout(
@@ -97,7 +104,7 @@ def reply_layout(*, pages: int, page_tokens: int, kv_heads: int, address_bits: i
             "head": range(kv_heads),
             "tier": Tier,
             "address": address_bits,
-            "count": range(pages * kv_heads + 1),
+            "count": range(max(pages * kv_heads, page_tokens, 1 << hold_bits) + 1),
             "transit": 1,
             "tagged": 1,
             "tag": range(tags),

@@ -21,6 +21,7 @@ class Control(Paging):
             self._place(m)
             self._move(m)
             self._release(m)
+            self._evict(m)
             self._offload(m)
             self._select(m)
             self._fetch(m)
@@ -122,17 +123,21 @@ class Control(Paging):
                     self._refuse(m, Fault.REGION)
 
     def _select(self, m: Module) -> None:
-        """SELECT: mark every page of the chain."""
+        """SELECT: mark every page of the chain. MARK: one page."""
         tables, unit = self.tables, self.unit
         with m.State("SELECT"):
             m.d.sync += [self.owner.eq(self.chain), self.page.eq(self.chain.first)]
             m.d.comb += self._read_page(self.chain.first)
-            m.next = "MARK"
+            m.next = "MARKING"
             with m.If(self.bad_cluster):
                 self._refuse(m, Fault.CLUSTER)
-            with m.Elif(~self.chain.some):
+            with m.Elif(~self.some):
                 m.next = "ANSWER"
         with m.State("MARK"):
+            m.next = "MARKING"
+            with m.If(~self.known):
+                self._refuse(m, Fault.ADDRESS)
+        with m.State("MARKING"):
             m.d.comb += [
                 tables.marks.w_addr.eq(self.page),
                 tables.marks.w_mask.eq(self.cmd.heads),
@@ -142,7 +147,7 @@ class Control(Paging):
             with m.If(self.cmd.heads.any()):
                 m.d.comb += self._touch(self.page, 1)
             m.d.sync += [self.page.eq(self.entry.newer), self.reply.count.eq(self.reply.count + 1)]
-            with m.If(self.page == self.owner.newest):
+            with m.If((self.page == self.owner.newest) | (self.cmd.op == Op.MARK)):
                 m.next = "ANSWER"
 
     def _fetch(self, m: Module) -> None:
@@ -273,7 +278,7 @@ class Control(Paging):
             m.next = "FIND_PAGE"
             with m.If(self.bad_cluster):
                 self._refuse(m, Fault.CLUSTER)
-            with m.Elif(~self.chain.some | self.bad_head):
+            with m.Elif(~self.some | self.bad_head):
                 self._refuse(m, Fault.ADDRESS)
         with m.State("FIND_PAGE"):
             with m.If(self.index < entry.used):

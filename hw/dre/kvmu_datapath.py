@@ -70,6 +70,7 @@ class Datapath:
         self.page = Signal(self.page_bits)
         self.owner, self.gone = Signal(unit.chain), Signal(unit.entry)
         self.index = Signal(range(unit.pages * unit.page_tokens))
+        self.quota = Signal(range(unit.pages + 1))  # pages that EVICT still takes out
         self.row, self.seen = Signal(range(max(2, unit.pages // unit.group))), Signal(unit.group)
         # both sides of a copy; the target is also the place of an answer
         self.source_tier, self.target_tier = Signal(Tier), Signal(Tier)
@@ -90,7 +91,8 @@ class Datapath:
         self.touched = Value.cast(tables.touched.r_data)
         self.new_chain, self.new_entry = Signal(unit.chain), Signal(unit.entry)
         self.home = Mux(self.entry.storage, Tier.STORAGE, Tier.HOST)
-        self.known = self.entry.in_use & (self.cmd.page < tables.free_pages.fresh)
+        self.some = self.chain.length != 0
+        self.known = (self.entry.chained | self.entry.held.any()) & (self.cmd.page < tables.free_pages.fresh)
         self.bad_head = self._outside(self.cmd.head, unit.kv_heads)
         self.bad_cluster = self._outside(self.cmd.cluster, unit.clusters)
 

@@ -72,8 +72,19 @@ class KvmuTiming:
     def sync(self) -> int:
         return 3
 
-    def free(self) -> int:
-        return 8
+    def hold(self) -> int:
+        return 3
+
+    def mark(self) -> int:
+        return 4
+
+    def free(self, *, last: bool) -> int:
+        """`last`: nobody else holds the page."""
+        return 8 if last else 3
+
+    def evict(self, pages: int, stay: int) -> int:
+        """`pages` leave the chain, the first `stay` of it do not."""
+        return 4 + stay + 5 * pages if pages else 3
 
     def step(self, units: Sequence[Sequence[int | None]], cuts: Sequence[int]) -> int:
         """`units`: one list for each page that leaves."""
@@ -130,7 +141,10 @@ class KvmuTiming:
             "cycles_lookup": self.lookup(),
             "cycles_seal": self.seal(),
             "cycles_sync": self.sync(),
-            "cycles_free": self.free(),
+            "cycles_hold": self.hold(),
+            "cycles_mark": self.mark(),
+            "cycles_free": "8, or 3 when others still hold the page",
+            "cycles_evict": "4 + first pages that stay + 5 per page that leaves, or 3 when none does",
             "cycles_fetch": f"4 + ceil(pages in use / {self.group}) + 2 per marked page + copies",
             "cycles_step": "4 + 4 per page + copies",
             "cycles_move": "5 + copies, 1 more when a page opens, 4 more when one is freed",

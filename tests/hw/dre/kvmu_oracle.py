@@ -29,9 +29,11 @@ class Oracle:
         unit = self.unit
         self.place = {}  # token -> (page, slot)
         self.cluster = {}  # token -> cluster
-        self.page_cluster, self.page_used = {}, {}
+        self.page_cluster, self.page_used = {}, {}  # in the order in which the pages were opened
+        self.holders = {}  # page -> holders, its cluster among them while it has it
         self.resident = []  # pages, oldest first
         self.marks = set()
+        self.sealed = set()  # pages that were held at some time
         rows = {0: unit.frames, 1: unit.pages, 2: unit.pages}
         bases = ("device", "host", "storage")
         self.regions = {t: [self.cfg[f"cfg_{bases[t]}_base"] + layer * n * unit.page_bytes] for t, n in rows.items()}
@@ -80,7 +82,7 @@ class Oracle:
             assert last["fault"] == Fault.OP.value and len(replies) == 1 and not group
             return
         name = NAMES[command["op"]]
-        if name not in ("STEP", "FETCH"):
+        if name not in ("STEP", "FETCH", "EVICT"):
             assert len(replies) == 1
         if group and name != "FETCH":
             self.transfer(group)
@@ -125,21 +127,32 @@ class Oracle:
         page, slot = reply["page"], reply["slot"]
         assert (page, slot) not in set(self.place.values()), "two tokens in one slot"
         if page in self.page_cluster:
-            assert self.page_cluster[page] == cluster and page in self.resident
+            assert self.page_cluster[page] == cluster and page in self.resident and page not in self.sealed
             assert slot == self.page_used[page] < self.unit.page_tokens
         else:
             assert slot == 0
-            self.page_cluster[page], self.page_used[page] = cluster, 0
+            self.page_cluster[page], self.page_used[page], self.holders[page] = cluster, 0, 1
             self.resident.append(page)
         self.page_used[page] += 1
         self.place[token], self.cluster[token] = (page, slot), cluster
         low, high = self.regions[0]
         assert reply["tier"] == 0 and low <= reply["address"] < high
 
+    def chain(self, cluster):
+        return [page for page, owner in self.page_cluster.items() if owner == cluster]
+
+    def let_go(self, page):
+        self.holders[page] -= 1
+        if not self.holders[page]:
+            for token in [t for t, (p, _) in self.place.items() if p == page]:
+                del self.place[token], self.cluster[token]
+            self.forget(page)
+
     def forget(self, page):
-        del self.page_cluster[page], self.page_used[page]
+        del self.page_cluster[page], self.page_used[page], self.holders[page]
         if page in self.resident:
             self.resident.remove(page)
+        self.sealed.discard(page)
         self.marks = {(p, h) for p, h in self.marks if p != page}
 
     def hear_step(self, command, replies, last, group):
@@ -159,10 +172,37 @@ class Oracle:
     def hear_select(self, command, replies, last, group):
         if self.refused(last, [(command["cluster"] >= self.unit.clusters, Fault.CLUSTER)]):
             return
-        pages = [p for p, c in self.page_cluster.items() if c == command["cluster"]]
+        pages = self.chain(command["cluster"])
         assert last["count"] == len(pages)
-        heads = [h for h in range(self.unit.kv_heads) if command["heads"] >> h & 1]
-        self.marks |= {(p, h) for p in pages for h in heads}
+        self.mark(pages, command["heads"])
+
+    def mark(self, pages, heads):
+        self.marks |= {(p, h) for p in pages for h in range(self.unit.kv_heads) if heads >> h & 1}
+
+    def hear_mark(self, command, replies, last, group):
+        if not self.refused(last, [(command["page"] not in self.page_cluster, Fault.ADDRESS)]):
+            assert last["count"] == 1
+            self.mark([command["page"]], command["heads"])
+
+    def hear_hold(self, command, replies, last, group):
+        page, limit = command["page"], (1 << self.unit.hold_bits) - 1
+        known = page in self.page_cluster
+        others = known and self.holders[page] - (self.page_cluster[page] is not None)
+        if not self.refused(last, [(not known, Fault.ADDRESS), (known and others == limit, Fault.HELD)]):
+            self.holders[page] += 1
+            self.sealed.add(page)
+            assert last["count"] == self.holders[page]
+
+    def hear_evict(self, command, replies, last, group):
+        if self.refused(last, [(command["cluster"] >= self.unit.clusters, Fault.CLUSTER)]):
+            return
+        chain = self.chain(command["cluster"])
+        gone = [p for n, p in enumerate(chain) if command["index"] <= n < len(chain) - command["page"]]
+        assert [(r["page"], r["count"]) for r in replies[:-1]] == [(p, self.page_used[p]) for p in gone]
+        assert last["count"] == len(gone)
+        for page in gone:
+            self.page_cluster[page] = None
+            self.let_go(page)
 
     def hear_fetch(self, command, replies, last, group):
         units = replies[:-1]
@@ -239,6 +279,7 @@ class Oracle:
             (command["cluster"] >= self.unit.clusters, Fault.CLUSTER),
             (token is None, Fault.ADDRESS),
             (token is not None and where[0] not in self.resident, Fault.NOT_RESIDENT),
+            (token is not None and self.holders[where[0]] > 1 - (self.page_cluster[where[0]] is None), Fault.HELD),
         ]
         if last["fault"] in (Fault.NO_PAGE.value, Fault.NO_FRAME.value):
             assert not any(holds for holds, _ in causes)
@@ -260,9 +301,8 @@ class Oracle:
     def hear_free(self, command, replies, last, group):
         page = command["page"]
         if not self.refused(last, [(page not in self.page_cluster, Fault.ADDRESS)]):
-            for token in [t for t, (p, _) in self.place.items() if p == page]:
-                del self.place[token], self.cluster[token]
-            self.forget(page)
+            self.let_go(page)
+            assert last["count"] == self.holders.get(page, 0)
 
     def hear_migrate(self, command, replies, last, group):
         known = command["page"] in self.page_cluster and command["tier"] in (1, 2)

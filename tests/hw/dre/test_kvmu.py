@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from golden.kvmu_unit import Command, Fault, KvmuUnit, Op, UnitConfig
+from golden.kvmu_unit import Command, Fault, Kind, KvmuUnit, Op, UnitConfig
 from hw.config import PRESETS, Config
 from hw.dre.kvmu import KVMU
 from hw.dre.kvmu_command import Fault as HwFault
@@ -24,6 +24,7 @@ SMALL = {
     "cluster_bits": 4,
     "layers": 4,
     "address_bits": 18,
+    "hold_bits": 2,
 }
 BASES = (0x1000, 0x8000, 0x18000, 0x2E010)
 MIX = {
@@ -38,6 +39,9 @@ MIX = {
     "FREE": 0.9,
     "MIGRATE": 0.5,
     "SYNC": 0.2,
+    "HOLD": 0.5,
+    "MARK": 0.5,
+    "EVICT": 0.3,
     "BEGIN": 0.01,
 }
 
@@ -75,6 +79,7 @@ class Bench:
             capacity=capacity,
             spill_storage=spill_storage,
             burst_bytes=burst_bytes or 4096,
+            hold_limit=(1 << self.unit.hold_bits) - 1,
         )
         self.golden = KvmuUnit(self.config)
         self.commands, self.replies = [], []
@@ -105,10 +110,14 @@ class Bench:
                 "bank": int(rng.integers(2)),
             }
             op = int(Op[name])
+            if name == "EVICT":
+                fields["index"], fields["page"] = rng.integers(3, size=2).tolist()
+                self.do(op, **fields)
+                continue
             if rng.random() < wild:
                 fields["cluster"] = int(rng.integers(unit.clusters + 2))
                 fields["tier"] = int(rng.integers(4))
-                op = int(rng.integers(12, 16)) if rng.random() < 0.1 else op
+                op = 15 if rng.random() < 0.1 else op
             elif pages := [n for n, page in enumerate(table.pages) if page]:
                 fields["page"] = int(rng.choice(pages))
                 fields["slot"] = int(rng.integers(len(table.pages[fields["page"]].tokens)))
@@ -145,18 +154,18 @@ def test_codes_agree_with_the_golden_unit():
 
 
 VARIANTS = {
-    "tight": {},
-    "roomy": {"capacity": 32, "frames": 16, "staging_units": 32},
-    "storage": {"spill_storage": True, "capacity": 5, "burst_bytes": 0},
-    "odd bursts": {"burst_bytes": 7, "capacity": 3, "staging_units": 5},
+    "tight": (0.4, {}),
+    "roomy": (0.0, {"capacity": 32, "frames": 16, "staging_units": 32}),
+    "storage": (0.6, {"spill_storage": True, "capacity": 5, "burst_bytes": 0}),
+    "odd bursts": (0.2, {"burst_bytes": 7, "capacity": 3, "staging_units": 5}),
 }
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.4])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_random_commands(variant, stall, rng, seed):
-    bench = Bench(**VARIANTS[variant])
-    bench.random(rng, 400)
+def test_random_commands(variant, rng, seed):
+    stall, settings = VARIANTS[variant]
+    bench = Bench(**settings)
+    bench.random(rng, 800)
     bench.check(stall=stall, seed=seed)
 
 
@@ -204,9 +213,8 @@ def test_counters(rng):
     assert record.status["stat_waiting"] == record.status["stat_blocked_reply"] == 0
 
 
-def test_full_tables_and_exhausted_lists_are_refused_and_left_intact():
+def full_tables(bench):
     """Every frame, then every page; each refusal twice in a row; then everything goes on."""
-    bench = Bench(capacity=0)
     for token in range(8):
         bench.do(Op.APPEND, cluster=token % 6)
         bench.do(Op.SEAL, page=token)
@@ -230,11 +238,9 @@ def test_full_tables_and_exhausted_lists_are_refused_and_left_intact():
         assert bench.do(Op.FREE, page=page)[-1].fault == Fault.ADDRESS
     for token in range(9):
         bench.do(Op.APPEND, cluster=token % 6)
-    bench.check()
 
 
-def test_selections_of_nothing():
-    bench = Bench()
+def selections_of_nothing(bench):
     bench.do(Op.FETCH)
     bench.do(Op.STEP)
     assert bench.do(Op.SELECT, cluster=1, heads=3)[-1].count == 0
@@ -244,11 +250,10 @@ def test_selections_of_nothing():
     bench.do(Op.SELECT, cluster=1, heads=3)
     bench.do(Op.FREE, page=0)  # a freed page is not fetched
     assert len(bench.do(Op.FETCH)) == 1
-    bench.check()
 
 
-def test_a_page_selected_twice_is_fetched_once():
-    bench = Bench(capacity=1, staging_units=12)
+def a_page_selected_twice_is_fetched_once(bench):
+    before = len(bench.golden.descriptors)
     for cluster in (0, 0, 0, 0, 0, 1, 2):
         bench.do(Op.APPEND, cluster=cluster)
     bench.do(Op.STEP)
@@ -260,9 +265,43 @@ def test_a_page_selected_twice_is_fetched_once():
         (1, 0, 1),
         (1, 1, 1),
     ]
+    moved = sum(d.bytes for d in bench.golden.descriptors[before:] if d.kind == Kind.FETCH)
+    assert moved == 2 * 32 * (4 + 1)
+    bench.do(Op.MARK, page=0, heads=2)
+    bench.do(Op.SELECT, cluster=0, heads=2)
+    assert [(r.page, r.head) for r in bench.do(Op.FETCH)[:-1]] == [(0, 1), (1, 1)]
     assert len(bench.do(Op.FETCH)) == 1
-    record = bench.check()
-    assert record.outputs["o_dma"]["bytes"].sum() == 64 * (4 + 1 + 1) + 64 * (4 + 1)
+
+
+def a_held_page_stays_until_its_last_holder_lets_go(bench):
+    for _ in range(6):
+        bench.do(Op.APPEND, cluster=2)
+    assert [bench.do(Op.HOLD, page=0)[-1].count for _ in range(3)] == [2, 3, 4]
+    assert bench.do(Op.HOLD, page=0)[-1].fault == Fault.HELD
+    assert bench.do(Op.MOVE, page=0, slot=1, cluster=3)[-1].fault == Fault.HELD
+    assert [r.page for r in bench.do(Op.EVICT, cluster=2)[:-1]] == [0, 1]
+    assert bench.do(Op.SELECT, cluster=2, heads=3)[-1].count == 0
+    assert bench.do(Op.LOOKUP, page=1)[-1].fault == Fault.ADDRESS
+    bench.do(Op.APPEND, cluster=2)  # page 1 again: a chain of its own
+    assert [bench.do(Op.FREE, page=0)[-1].count for _ in range(3)] == [2, 1, 0]
+    assert bench.do(Op.FREE, page=0)[-1].fault == Fault.ADDRESS
+
+
+DIRECTED = (
+    full_tables,
+    selections_of_nothing,
+    a_page_selected_twice_is_fetched_once,
+    a_held_page_stays_until_its_last_holder_lets_go,
+)
+
+
+def test_boundaries():
+    """One script after the other, each on empty tables, in one simulation."""
+    bench = Bench(capacity=0)
+    for script in DIRECTED:
+        script(bench)
+        bench.do(Op.BEGIN)
+    bench.check()
 
 
 def test_regions_that_do_not_fit():
@@ -275,12 +314,11 @@ def test_regions_that_do_not_fit():
     assert record.outputs["o"]["fault"].tolist() == [Fault.REGION] * 3
 
 
-@pytest.mark.parametrize("capacity", [3, 30])
-def test_cycle_formulas(capacity, rng):
+def test_cycle_formulas(rng):
     """Every command takes exactly the cycles its formula says."""
-    bench = Bench(capacity=capacity, frames=16, staging_units=32, burst_bytes=40)
+    bench = Bench(capacity=20, frames=16, staging_units=32, burst_bytes=40)
     want = []
-    for _ in range(500):
+    for _ in range(800):
         before = _Before(bench)
         bench.random(rng, 1, wild=0.0)
         want.append(before.cycles())
@@ -310,6 +348,10 @@ class _Before:
             return None
         cuts, ends = self._cuts()
         name = Op(command.op).name.lower()
+        if name == "evict":
+            return timing.evict(replies[-1].count, command.index)
+        if name == "free":
+            return timing.free(last=not replies[-1].count)
         opens = replies[-1].page >= len(self.pages) or not self.pages[replies[-1].page]
         if name == "append":
             return timing.append(opens=opens)
@@ -364,6 +406,7 @@ def test_bad_sizes_are_named():
         ("clusters", 1),
         ("kv_heads", 0),
         ("layers", 0),
+        ("hold_bits", 0),
         ("tags", 3),
     ):
         with pytest.raises(ValueError, match=f"{name} = {value}"):
