@@ -122,7 +122,12 @@ def build(
         The simulator is missing or the build failed.
     """
     return build_verilog(
-        {f"{name}.v": _verilog(component, name)}, name, simulator=simulator, waves=waves, coverage=coverage
+        {f"{name}.v": _verilog(component, name)},
+        name,
+        simulator=simulator,
+        waves=waves,
+        coverage=coverage,
+        repeats=bool(getattr(component, "parts", {})),
     )
 
 
@@ -133,8 +138,13 @@ def build_verilog(
     simulator: str | None = None,
     waves: bool | None = None,
     coverage: bool | None = None,
+    repeats: bool = False,
 ) -> Build:
-    """As `build`, for Verilog files (file name -> text) whose top module is `name`."""
+    """As `build`, for Verilog files (file name -> text) whose top module is `name`.
+
+    With `repeats`, Verilator writes the code of a module once for all its instances: sixteen equal lanes build
+    ten times faster and run somewhat slower.
+    """
     simulator = simulator or chosen_simulator()
     waves = "VREX_WAVES" in os.environ if waves is None else waves
     coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
@@ -146,6 +156,8 @@ def build_verilog(
         use_verilator()
         # the generated Verilog is linted by its own test; here warnings would only hide a build
         options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
+        # both optimizations tie a module's code to what drives the instance
+        options += ["-fno-dfg", "-fno-gate"] if repeats else []
         options += ["--trace-fst"] if waves else []
         options += ["--coverage-line", "--coverage-toggle"] if coverage else []
         runner = _PortsOnly()

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.arith.adders import Row, carry_save, ripple_add
 from hw.arith.formats import BF16, FP32, canonical_nan, infinity, normalise, round_and_pack, zero
 from hw.common.parts import place
-from hw.common.pipeline import CreditGate, delay
+from hw.common.pipeline import CreditGate, Cuts, delay
 from hw.common.tree import popcount, reduce_tree
 from hw.config import Config
 
@@ -148,16 +148,14 @@ class DotCore(wiring.Component):
 
     def __init__(self, *, inputs: int, align_bits: int = 24, cuts: tuple[str, ...] = DEPTHS[4]):
         check_sizes(inputs, align_bits)
-        if unknown := [cut for cut in cuts if cut not in CUTS]:
-            raise ValueError(f"cuts has {unknown[0]!r}: must be of {', '.join(CUTS)}")
-        self.inputs, self.align_bits, self.cuts = inputs, align_bits, tuple(cuts)
+        self.inputs, self.align_bits, self.cuts = inputs, align_bits, Cuts(CUTS, cuts)
         vector = data.ArrayLayout(BF16.size, inputs)
         super().__init__({"a": In(vector), "b": In(vector), "y": Out(FP32.size)})
 
     @property
     def latency(self) -> int:
         """Cycles from operands to result."""
-        return len(set(self.cuts))
+        return self.cuts.latency
 
     @property
     def parts(self) -> dict[str, wiring.Component]:
@@ -173,10 +171,7 @@ class DotCore(wiring.Component):
         m = Module()
 
         def cut(position: str, name: str, value: Value) -> Signal:
-            """`value` behind the register at `position`, if there is one."""
-            held = Signal(len(value), name=name, reset_less=True)
-            m.d["sync" if position in self.cuts else "comb"] += held.eq(value)
-            return held
+            return self.cuts.at(m, position, name, value)
 
         def node(name: str, value: Value) -> Signal:
             held = Signal(len(Value.cast(value)), name=name)

@@ -1,10 +1,40 @@
-"""A pipeline that never stalls behind a stream interface: credits and a FIFO at its narrow end."""
+"""Pipelines: registers at named positions, and a pipeline that never stalls behind a stream interface."""
+
+from collections.abc import Iterable
 
 from amaranth import Module, Signal, Value
-from amaranth.hdl import ShapeLike
+from amaranth.hdl import ShapeLike, ValueLike
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
+
+class Cuts:
+    """Where the registers of a pipeline stand: those of its positions that were chosen.
+
+    Parameters
+    ----------
+    positions : every place where a register can stand, in order
+    chosen : where one stands; `ValueError` for an unknown place
+    """
+
+    def __init__(self, positions: Iterable[str], chosen: Iterable[str]):
+        positions, chosen = tuple(positions), tuple(chosen)
+        if unknown := [cut for cut in chosen if cut not in positions]:
+            raise ValueError(f"cuts has {unknown[0]!r}: must be of {', '.join(positions)}")
+        self.chosen = tuple(position for position in positions if position in chosen)
+
+    @property
+    def latency(self) -> int:
+        """Cycles from end to end."""
+        return len(self.chosen)
+
+    def at(self, m: Module, position: str, name: str, value: ValueLike) -> Signal:
+        """`value` behind the register at `position`, if there is one."""
+        value = Value.cast(value)
+        held = Signal(len(value), name=name, reset_less=True)
+        m.d["sync" if position in self.chosen else "comb"] += held.eq(value)
+        return held
 
 
 class CreditGate(wiring.Component):
