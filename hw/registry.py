@@ -9,6 +9,7 @@ from amaranth.lib import wiring
 
 from hw.arith.dot import DotTree
 from hw.config import Config
+from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
 
@@ -45,6 +46,12 @@ UNITS = {
             HCU.from_config,
             "Hash clustering unit: nearest-leader search by Hamming distance",
             "hw.dre.hcu",
+        ),
+        Unit(
+            "hc_table",
+            HcTable.from_config,
+            "HC table: entries of the hash clusters, and their token lists in memory",
+            "hw.dre.hc_table",
         ),
         Unit(
             "kvmu",

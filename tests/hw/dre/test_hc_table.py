@@ -1,0 +1,218 @@
+"""The HC table's Verilog against its golden twin, and against its own cycle formulas."""
+
+import numpy as np
+import pytest
+
+from golden.clustering import ClusterRule, ClusterTable
+from golden.hc_table import Entry, HcTableConfig
+from golden.hc_table import Fault as GoldenFault
+from golden.hc_table import HcTable as GoldenTable
+from hw.config import PRESETS, Config
+from hw.dre.hc_table import Fault, HcTable, Op
+from hw.emit import to_rtlil
+from sim.run import simulate
+from tests.hw.dre.test_hcu import codes
+
+SMALL = {
+    "clusters": 32,
+    "pages": 64,
+    "page_tokens": 4,
+    "lanes": 4,
+    "dimension": 16,
+    "hash_bits": 16,
+    "cluster_bits": 8,
+    "address_bits": 20,
+}
+BASES = (0x40, 0x1000, 0x3010, 0x8000)
+PORTS = ("record", "list", "link", "mean")
+
+
+class Bench:
+    """One unit and its golden twin: commands in, what each gives out."""
+
+    def __init__(self, bases=BASES, unit=None):
+        self.unit = unit or HcTable(**SMALL)
+        names = ("clusters", "pages", "page_tokens", "dimension", "address_bits")
+        self.golden = GoldenTable(HcTableConfig(**{n: getattr(self.unit, n) for n in names}, bases=bases))
+        self.config = {f"cfg_{name}_base": base for name, base in zip(PORTS, bases, strict=True)}
+        self.commands, self.replies, self.beats, self.faults, self.cycles = [], [], [], [], []
+
+    def do(self, op, **fields):
+        golden, command = self.golden, {"op": op.value if isinstance(op, Op) else op, **fields}
+        fault, cycles = GoldenFault.NONE, 2
+        field = {"token": 0, "cluster": 0, "hash": 0, "count": 0, "opened": 0, "first": 0, "newest": 0, **fields}
+        if op == Op.UPDATE:
+            writes = len(golden.writes)
+            fault = golden.update(**{name: field[name] for name in ("token", "cluster", "hash", "count", "opened")})
+            cycles += len(golden.writes) - writes
+        elif op == Op.BEGIN:
+            fault = golden.begin(field["first"])
+        elif op == Op.LOAD:
+            fault = golden.load(Entry(*(field[name] for name in ("hash", "token", "count", "first", "newest"))))
+        elif op == Op.LINK:
+            fault = golden.link(field["first"], field["newest"])
+        elif op in (Op.READ, Op.LIST):
+            fault = golden.known(field["cluster"])
+            if fault:
+                self.replies.append({"op": op.value, "fault": fault, "last": 1})
+            elif op == Op.READ:
+                entry = golden.entries[field["cluster"]]
+                values = {n: getattr(entry, n) for n in ("hash", "count", "born", "first", "newest")}
+                address = golden.representative(field["cluster"])
+                self.replies.append({"op": op.value, **values, "address": address, "last": 1})
+            else:
+                pages = golden.pages(field["cluster"])
+                cycles += 2 * len(pages)
+                self.replies += [{"op": op.value, "address": a, "count": n, "last": 0} for a, n in pages]
+                self.replies[-1]["last"] = 1
+        elif op == Op.COUNTS:
+            fault = GoldenFault.REGION if golden.config.region_bad else fault
+            if not fault:
+                rows, size = golden.counts(self.unit.lanes), len(golden.entries)
+                used = [min(self.unit.lanes, size - n * self.unit.lanes) for n in range(len(rows))]
+                last = len(rows) - 1
+                self.beats += [(row.tolist(), u, n == last) for n, (row, u) in enumerate(zip(rows, used, strict=True))]
+                cycles += len(rows)
+        else:
+            fault = Fault.OP.value
+        self.commands.append(command)
+        self.faults.append(int(fault))
+        self.cycles.append(cycles)
+        return fault
+
+    def tokens(self, stream, start=0):
+        """Updates as the HCU gives them."""
+        table = ClusterTable(ClusterRule(th_hd=4))
+        assigned = table.assign(stream)
+        for n in range(len(stream)):
+            yield {
+                "token": start + n,
+                "cluster": int(assigned.cluster[n]),
+                "hash": int(stream[n]),
+                "count": int(assigned.count[n]),
+                "opened": int(assigned.opened[n]),
+            }
+
+    def check(self, **options):
+        names = list(dict(iter(self.unit.command)))
+        columns = {n: np.array([c.get(n, 0) for c in self.commands], np.int64) for n in names}
+        writes = self.golden.writes
+        outputs = {"o": len(self.replies), "o_counts": len(self.beats), "o_write": len(writes)}
+        record = simulate(self.unit, "hc_table", {"i": columns}, outputs, config=self.config, **options)
+        got = record.outputs
+        for reply, n in zip(self.replies, range(len(self.replies)), strict=True):
+            for name, value in reply.items():
+                assert got["o"][name][n] == value, (n, name, reply)
+        assert got["o_counts"]["counts"].tolist() == [row for row, _, _ in self.beats]
+        assert got["o_counts"]["used"].tolist() == [used for _, used, _ in self.beats]
+        assert got["o_counts"]["last"].tolist() == [last for _, _, last in self.beats]
+        assert got["o_write"]["address"].tolist() == [address for address, _ in writes]
+        assert got["o_write"]["bytes"].tolist() == [len(value) for _, value in writes]
+        assert [int(v) for v in got["o_write"]["data"]] == [int.from_bytes(value, "little") for _, value in writes]
+        assert record.status["size"] == len(self.golden.entries)
+        assert record.status["stat_faults"] == sum(1 << fault for fault in {*self.faults} - {0})
+        assert record.status["stat_refused"] == sum(fault > 0 for fault in self.faults)
+        assert record.status["stat_writes"] == len(writes)
+        return record
+
+
+def mixed(bench, rng, count=500):
+    """Updates with other commands in between, some of them wrong."""
+    updates = bench.tokens(codes(rng, count, bench.unit.hash_bits, centers=14, flip=0.05))
+    for update in updates:
+        bench.do(Op.UPDATE, **update)
+        cluster = int(rng.integers(len(bench.golden.entries) + 2))
+        match int(rng.integers(12)):
+            case 0:
+                bench.do(Op.READ, cluster=cluster)
+            case 1:
+                bench.do(Op.LIST, cluster=cluster)
+            case 2:
+                bench.do(Op.COUNTS)
+            case 3:
+                bench.do(Op.UPDATE, **{**update, "count": int(rng.integers(6)), "cluster": cluster})
+            case 4:
+                bench.do(7)
+
+
+def test_faults_agree_with_the_golden_unit():
+    assert {f.name: f.value for f in GoldenFault} == {f.name: f.value for f in Fault if f is not Fault.OP}
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5], ids=["streaming", "stalled"])
+def test_matches_golden(stall, rng, seed):
+    bench = Bench()
+    mixed(bench, rng)
+    assert {GoldenFault.CLUSTER, GoldenFault.COUNT, GoldenFault.NO_PAGE} <= {*bench.faults}
+    record = bench.check(stall=stall, seed=seed)
+    if not stall:
+        assert np.diff(record.cycles["i"]).tolist() == bench.cycles[:-1]
+        assert record.status["stat_blocked_write"] == record.status["stat_blocked_reply"] == 0
+
+
+def test_an_empty_table_a_full_one_and_a_restored_one(rng):
+    bench = Bench()
+    for op in (Op.COUNTS, Op.READ, Op.LIST):
+        bench.do(op)
+    for cluster in range(33):
+        bench.do(Op.UPDATE, token=cluster, cluster=cluster, hash=cluster, count=1, opened=1)
+    for op in (Op.COUNTS, Op.LIST):
+        bench.do(op, cluster=31)
+    bench.do(Op.UPDATE, token=40, cluster=31, count=2)
+    saved, used, links = list(bench.golden.entries), bench.golden.used, dict(bench.golden.links)
+    bench.do(Op.BEGIN)
+    bench.do(Op.COUNTS)
+    bench.do(Op.UPDATE, token=0, cluster=0, hash=9, count=1, opened=1)
+    bench.do(Op.BEGIN, first=used)
+    for entry in saved:
+        bench.do(Op.LOAD, hash=entry.hash, token=entry.born, count=entry.count, first=entry.first, newest=entry.newest)
+    for first, newest in links.items():
+        bench.do(Op.LINK, first=first, newest=newest)
+    assert bench.do(Op.LOAD) == GoldenFault.CLUSTER
+    bench.do(Op.UPDATE, token=41, cluster=31, count=3)
+    for cluster in (0, 31, 32):
+        bench.do(Op.LIST, cluster=cluster)
+        bench.do(Op.READ, cluster=cluster)
+    bench.do(Op.COUNTS)
+    bench.check()
+
+
+def test_regions_that_do_not_fit():
+    bench = Bench(bases=(0, 0, 0, 0xFFF00))
+    for op in (Op.BEGIN, Op.UPDATE, Op.READ, Op.COUNTS):
+        assert bench.do(op) == GoldenFault.REGION
+    bench.check()
+
+
+def test_reset_in_mid_flight(rng, seed):
+    bench = Bench()
+    mixed(bench, rng, 60)
+    bench.check(stall=0.3, seed=seed, reset_after=150)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset(preset, rng, seed):
+    """A stream of the paper's shape through every size that is built."""
+    bench = Bench(unit=HcTable.from_config(Config.preset(preset)), bases=(0, 0x100000, 0x200000, 0x300000))
+    for update in bench.tokens(codes(rng, 200, bench.unit.hash_bits, centers=6, flip=0.02)):
+        bench.do(Op.UPDATE, **update)
+    bench.do(Op.COUNTS)
+    for cluster in range(len(bench.golden.entries)):
+        bench.do(Op.LIST, cluster=cluster)
+    bench.check(stall=0.2, seed=seed)
+    assert bench.unit.memory_bits["counts"] == bench.unit.clusters * 16
+
+
+def test_bad_sizes_are_named():
+    for name, value in (
+        ("clusters", 30),
+        ("clusters", 4),
+        ("clusters", 512),
+        ("pages", 1),
+        ("page_tokens", 3),
+        ("lanes", 1),
+        ("dimension", 0),
+        ("count_bits", 17),
+    ):
+        with pytest.raises(ValueError, match=f"{name} = {value}"):
+            to_rtlil(HcTable(**{**SMALL, name: value}), "hc_table")
