@@ -6,7 +6,9 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from amaranth.lib import wiring
 from cocotb_tools.runner import Runner, Verilator, get_runner
 
 from hw import emit
+from sim import object_cache
 
 SIMULATORS = ("verilator", "icarus")
 
@@ -55,8 +58,6 @@ def use_verilator() -> None:
     os.environ["VERILATOR_ROOT"] = str(root)
     os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
     os.environ["MAKEFLAGS"] = " ".join(f"{name}={value}" for name, value in _MAKE_VARIABLES.items())
-    if shutil.which("ccache"):
-        os.environ.setdefault("OBJCACHE", "ccache")
 
 
 def chosen_simulator() -> str:
@@ -76,10 +77,16 @@ def has_simulator(name: str) -> bool:
 
 
 class _PortsOnly(Verilator):
-    """cocotb's Verilator runner without `--public-flat-rw`: only the top's ports stay visible, builds halve."""
+    """cocotb's Verilator runner without `--public-flat-rw`: only the top's ports stay visible, builds halve.
+
+    The makefile's compiler calls go through ccache or, without it, our cache of Verilator's own objects.
+    """
 
     def _build_command(self):
-        return [[word for word in command if word != "--public-flat-rw"] for command in super()._build_command()]
+        verilate, make = super()._build_command()
+        own = [sys.executable, str(Path(object_cache.__file__)), str(build_root() / "objects")]
+        cached = os.environ.get("OBJCACHE") or ("ccache" if shutil.which("ccache") else shlex.join(own))
+        return [[word for word in verilate if word != "--public-flat-rw"], [*make, f"OBJCACHE={cached}"]]
 
 
 @dataclass(frozen=True)
