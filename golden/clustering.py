@@ -11,7 +11,7 @@ import numpy as np
 from golden import check
 
 FAR = 64  # a distance beyond any code's
-BLOCK = 256  # tokens that are searched at once
+BLOCK = 512  # tokens that are searched at once
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,15 @@ class ClusterTable:
             and tokens < rule.tc_max
         )
 
-    def _open(self, code: np.uint32, token: int) -> int:
-        cluster = self._size
-        if cluster == len(self._codes):
+    def _open(self, codes: np.ndarray, tokens: np.ndarray) -> None:
+        """New clusters of no tokens yet, with these codes and first tokens."""
+        start, self._size = self._size, self._size + len(codes)
+        while self._size > len(self._codes):
             for name in ("_codes", "_counts", "_born", "_ones"):
                 old = getattr(self, name)
                 if old is not None:
                     setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
-        self._codes[cluster], self._counts[cluster], self._born[cluster] = code, 0, token
-        self._size += 1
-        return cluster
+        self._codes[start : self._size], self._born[start : self._size] = codes, tokens
 
     def _assign_one(self, code: np.uint32) -> tuple[np.ndarray, ...]:
         """The rules as the text has them, for one token."""
@@ -181,7 +180,8 @@ class ClusterTable:
         overflow = best < 0 and full
         distance = 0
         if opened:
-            cluster = self._open(code, token)
+            cluster = self._size
+            self._open(np.array([code]), np.array([token]))
         else:
             nearest = int(np.argmin(distances)) if compared else -1
             joined = best if best >= 0 else nearest
@@ -198,11 +198,21 @@ class ClusterTable:
         self.tokens += 1
         return tuple(np.array([v]) for v in (cluster, opened, self._counts[cluster], distance, overflow, compared))
 
+    def _preferred(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each token, a column of (clusters, tokens), the cluster that the rule prefers, and its distance."""
+        rank = distances >= self.rule.limit if self.rule.assign_rule == "first" else distances
+        # rank and number in one word: the smallest word has the lowest number on ties
+        words = rank.astype(np.uint32)
+        words <<= np.uint32(24)
+        words |= np.arange(len(rank), dtype=np.uint32)[:, None]
+        chosen = (words.min(axis=0) & np.uint32(0xFFFFFF)).astype(np.int64)
+        return chosen, distances[chosen, np.arange(len(chosen))]
+
     def _assign_block(self, codes: np.ndarray) -> tuple[np.ndarray, ...]:
         """The same for many tokens at once, while no limit is near (`_plain`).
 
-        All distances to the clusters that exist are taken first; then each token that is still without a match, in
-        order, opens a cluster, and those after it move there if it suits them better.
+        All distances to the clusters that exist are taken first; then the tokens still without a match find the new
+        leaders among themselves; then every token moves to a new leader before it that suits it better.
         """
         rule, start, n = self.rule, self.tokens, len(codes)
         base, old = self._first, self._size
@@ -210,35 +220,40 @@ class ClusterTable:
         first = np.full(n, base)
         if rule.candidates == "recent":
             first = np.maximum(base, np.searchsorted(self.born, tokens - rule.recent_capacity_tokens))
-        best, distance = np.full(n, -1, np.int64), np.full(n, FAR, np.int32)
+        best, distance = np.full(n, -1, np.int64), np.full(n, FAR, np.uint8)
         if old > base:
-            table = np.bitwise_count(self._codes[None, base:old] ^ codes[:, None])
+            table = np.bitwise_count(self._codes[base:old, None] ^ codes)
             leaving = int(first[-1]) - base  # clusters that age out within the block
             if leaving:
-                gone = np.arange(base, base + leaving)[None, :] < first[:, None]
-                table[:, :leaving][gone] = FAR
-            best = (table < rule.limit).argmax(axis=1) if rule.assign_rule == "first" else table.argmin(axis=1)
-            distance = table[np.arange(n), best].astype(np.int32)
-            best = best + base
-        matched = distance < rule.limit
+                table[:leaving][np.arange(base, base + leaving)[:, None] < first] = FAR
+            best, distance = self._preferred(table)
+            best += base
+        # of the tokens without a match, each that no new leader before it suits becomes a leader
+        free = np.flatnonzero(distance >= rule.limit)
+        near = np.bitwise_count(codes[free, None] ^ codes[free]) < rule.limit
+        suited = np.zeros(len(free), bool)
+        leads = np.zeros(len(free), bool)
+        for i in range(len(free)):
+            if not suited[i]:
+                leads[i] = True
+                suited |= near[i]
+        leaders = free[leads]
         opened = np.zeros(n, bool)
-        at = 0
-        while not matched[at:].all():
-            at += int(np.argmin(matched[at:]))
-            cluster = self._open(codes[at], start + at)
-            best[at], distance[at], opened[at], matched[at] = cluster, 0, True, True
-            at += 1
-            if at == n:
-                break
-            news = np.bitwise_count(codes[at:] ^ codes[at - 1]).astype(np.int32)
-            moves = news < (np.where(matched[at:], 0, distance[at:]) if rule.assign_rule == "first" else distance[at:])
-            best[at:][moves], distance[at:][moves] = cluster, news[moves]
-            matched[at:] |= news < rule.limit
+        opened[leaders] = True
+        if len(leaders):
+            self._open(codes[leaders], start + leaders)
+            table = np.bitwise_count(codes[leaders, None] ^ codes)
+            table[leaders[:, None] >= np.arange(n)] = FAR  # only those before a token are there to join
+            which, closest = self._preferred(table)
+            moves = (distance >= rule.limit) if rule.assign_rule == "first" else closest < distance
+            moves &= closest < rule.limit
+            best[moves], distance[moves] = old + which[moves], closest[moves]
+            best[leaders], distance[leaders] = old + np.arange(len(leaders)), 0
         # the k-th token of a cluster within the block finds k - 1 more in it than before the block
         order = np.argsort(best, kind="stable")
         ranked = best[order]
-        starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
-        sizes = np.diff(np.r_[starts, n])
+        starts = np.flatnonzero(np.diff(ranked, prepend=-1))
+        sizes = np.diff(starts, append=n)
         rank = np.empty(n, np.int64)
         rank[order] = np.arange(n) - np.repeat(starts, sizes) + 1
         counts = self._counts[best] + rank

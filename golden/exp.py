@@ -13,6 +13,7 @@ from golden import bf16, check
 from golden.bf16 import BF16, FP32
 
 FRACTION_BITS = 8  # of the base-2 exponent
+FARTHEST = 127 << FRACTION_BITS  # steps from which on the result is 0
 
 
 def scale(head_dim: int) -> np.ndarray:
@@ -67,5 +68,15 @@ def exp_rows(scores: np.ndarray, head_dim: int) -> np.ndarray:
         raise ValueError(f"scores must have a last axis of at least 1, got shape {rows.shape}")
     if not np.isfinite(rows).all():
         raise ValueError("scores must be finite, got a NaN or an infinity")
-    code = bf16.encode(rows, FP32)
-    return exp(code, bf16.encode(rows.max(axis=-1, keepdims=True), FP32), scale(head_dim))
+    factor = bf16.decode(scale(head_dim), FP32).astype(np.float32)
+    # the same operations in the host's FP32: they differ in subnormals only, and those are less than one step
+    with np.errstate(over="ignore"):
+        distance = (rows.max(axis=-1, keepdims=True) - rows) * factor
+    return _by_step()[np.minimum(distance, FARTHEST).astype(np.int32)]
+
+
+@cache
+def _by_step() -> np.ndarray:
+    """uint16: the result after 0 .. FARTHEST whole steps."""
+    steps = bf16.encode(np.arange(FARTHEST + 1), FP32)
+    return exp(np.zeros_like(steps), steps, bf16.encode(np.ones(1), FP32))

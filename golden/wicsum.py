@@ -16,6 +16,7 @@ from golden import check
 FRACTION_BITS = 24
 MAX_COUNT = 65535
 MAX_FINITE_CODE = 0x7F7F
+PLACE_BITS = 20  # of a cluster's place in its row
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class WtuConfig:
         if self.n_buckets & (self.n_buckets - 1):
             raise ValueError(f"n_buckets must be a power of two, got {self.n_buckets}")
         check.whole("refine_levels", self.refine_levels, 0, 32)
-        check.whole("max_clusters", self.max_clusters, 1, 1 << 20)
+        check.whole("max_clusters", self.max_clusters, 1, 1 << PLACE_BITS)
         check.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
         check.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
         check.choice("threshold", self.threshold, ("ratio", "budget", "count"))
@@ -109,7 +110,7 @@ def fixed_point(codes: np.ndarray) -> np.ndarray:
     exponent = codes >> 7
     largest = exponent.max(axis=1, keepdims=True, initial=0)
     mantissa = (codes & 127 | 128) << FRACTION_BITS - 7
-    return np.where(exponent == 0, 0, mantissa >> np.minimum(largest - exponent, 63))
+    return (mantissa >> largest - exponent) * (exponent > 0)  # a shift by 64 or more gives 0
 
 
 def ratio_threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
@@ -173,14 +174,12 @@ def _sweep(
         none = np.zeros(len(keys), np.int64)
         return none, none, none
     low, high = keys.min(axis=1), keys.max(axis=1)
-    descending = 0xFFFF - keys if config.bucket_domain == "code" else high[:, None] - keys
-    # NumPy sorts 16-bit integers by radix
-    order = np.argsort(
-        descending.astype(np.uint16 if config.bucket_domain == "code" else np.int64), axis=1, kind="stable"
-    )
-    crossed = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1) > threshold[:, None]
-    first = np.take_along_axis(order, crossed.argmax(axis=1)[:, None], axis=1)
-    crossing = np.take_along_axis(keys, first, axis=1)[:, 0]
+    # key and place in one word, largest key first: such words sort faster than places by their keys
+    rows, columns = np.arange(len(keys)), np.arange(keys.shape[1])
+    words = np.sort((high[:, None] - keys << PLACE_BITS) + columns, axis=1)
+    places = (words & (1 << PLACE_BITS) - 1) + rows[:, None] * keys.shape[1]
+    crossed = np.cumsum(weight.ravel()[places], axis=1) > threshold[:, None]
+    crossing = high - (words[rows, crossed.argmax(axis=1)] >> PLACE_BITS)
 
     whole = total <= threshold
     active = ~whole

@@ -36,6 +36,17 @@ def test_equals_the_definition(rng, d):
     np.testing.assert_array_equal(exp_rows(scores, d), expected)
 
 
+@pytest.mark.parametrize("d", [1, 64, 1 << 20])
+def test_rows_equal_the_bit_exact_operations(rng, d):
+    """Everything between the host's FP32 and the flushing one: subnormal scores and distances, overflow."""
+    size = np.float32(2.0) ** rng.integers(-149, 128, (40, 60)).astype(FLOAT)
+    rows = (size * rng.choice([-1, 0, 1], size.shape)).astype(FLOAT)
+    rows[0] = np.nextafter(FLOAT(1), FLOAT(2)) * FLOAT(2.0**-100)
+    rows[0, ::2] = FLOAT(2.0**-100)
+    code, top = bf16.encode(rows, FP32), bf16.encode(rows.max(axis=1, keepdims=True), FP32)
+    np.testing.assert_array_equal(exp_rows(rows, d), exp(code, top, scale(d)))
+
+
 @pytest.mark.parametrize("d", [8, 64, 128])
 def test_relative_error_and_monotony(d):
     distance = np.linspace(0, 80 * math.sqrt(d), 200_001).astype(FLOAT)
