@@ -120,19 +120,20 @@ def generate(args: argparse.Namespace, console: Console) -> None:
 
 def synth(args: argparse.Namespace, console: Console) -> None:
     from synth.area import area
-    from synth.library import load
+    from synth.library import choose
+    from synth.timing import timing
 
-    chosen, config = units(args.unit), configuration(args)
-    library = load(args.liberty) if args.liberty else None
-    reports = []
+    chosen, config, library = units(args.unit), configuration(args), choose(args.liberty)
+    told, tables = [], []
     for index, unit in enumerate(chosen):
         console.progress("synthesis", index, len(chosen))
         made = area(unit.name, config, library, point=args.point, clock_mhz=args.clock, tool=args.yosys)
-        reports.append(made)
+        paths = timing(made, library)
+        told.append({**made.json(), "timing": paths.json()})
+        tables += [made.table(), paths.table()]
     console.progress("synthesis", len(chosen), len(chosen))
     console.close()
-    text = json.dumps([report.json() for report in reports], indent=2)
-    print(text if args.json else "\n\n".join(report.table() for report in reports))
+    print(json.dumps(told, indent=2) if args.json else "\n\n".join(tables))
 
 
 def decode(args: argparse.Namespace, console: Console) -> None:
@@ -234,57 +235,6 @@ def capture(args: argparse.Namespace, console: Console) -> None:
         )
 
 
-def requested(args: argparse.Namespace) -> Any:
-    """The run that the options of `model` and `explain` ask for."""
-    from sw_model.request import parse, value_of
-
-    names = ("system", "policy", "workload", "tokens", "batch", "link", "ratio", "memory_detail")
-    return parse({name: getattr(args, name) for name in names} | dict(map(value_of, args.set)))
-
-
-def model(args: argparse.Namespace, console: Console) -> None:
-    from sw_model import perfetto, request
-    from sw_model.files import write_json
-
-    asked = requested(args)
-    result = asked.run()
-    if args.trace:
-        write_json(args.trace, perfetto.trace_events(result))
-    told = request.report(asked, result)
-    if args.out:
-        write_json(args.out, told)
-    print(json.dumps(told, indent=2) if args.json else request.as_text(asked, result))
-
-
-def explain(args: argparse.Namespace, console: Console) -> None:
-    from sw_model.explain import explain as explained
-    from sw_model.request import recall
-
-    asked = recall(args.run_file, args.row) if args.run_file else requested(args)
-    told = explained(asked, progress=console.progress)
-    console.close()
-    print(json.dumps(told.json(), indent=2) if args.json else f"{told.words()}\n\n{told.table()}")
-
-
-def reproduce(args: argparse.Namespace, console: Console) -> None:
-    from sw_model.reproduce import reproduce as compared
-
-    told = compared(*args.figure, link=args.link, progress=console.progress)
-    console.close()
-    print(json.dumps(told.json(), indent=2) if args.json else told.as_text())
-
-
-def sweep(args: argparse.Namespace, console: Console) -> None:
-    from sw_model.sweep import load_sweep
-    from sw_model.sweep import sweep as swept
-
-    plan = load_sweep(args.file)
-    out = args.out or Path("build/sweeps") / f"{plan.name}.csv"
-    table = swept(plan, out, workers=args.workers, scheduler=args.scheduler, progress=console.progress)
-    console.close()
-    print(json.dumps(table, indent=2) if args.json else f"{out}: {len(table)} rows")
-
-
 def verify(args: argparse.Namespace, console: Console) -> int:
     import subprocess
 
@@ -330,25 +280,6 @@ def add_source(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="the table as JSON on stdout")
 
 
-def add_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (vrex8)")
-    command.add_argument("--policy", default="resv", help="retrieval policy, or a Python file with one (resv)")
-    command.add_argument("--workload", default="frame", help="frame, text, coin or stream (frame)")
-    command.add_argument("--tokens", type=int, default=40000, help="context length (default 40000)")
-    command.add_argument("--batch", type=int, default=1, help="streams at once (default 1)")
-    command.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
-    command.add_argument("--ratio", type=float, help="share of the context retrieved (default published)")
-    command.add_argument("--memory-detail", action="store_true", help="replay the reads of KV bank by bank")
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="change a number of the system (link.nominal_gbps=8) or an assumption (assume.retained_hit=0)",
-    )
-    command.add_argument("--json", action="store_true", help="the result as JSON on stdout")
-
-
 def picture_size(text: str) -> tuple[int, int]:
     """`WxH` as two numbers."""
     width, _, height = text.partition("x")
@@ -388,12 +319,14 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, default=Path("build/generated"), metavar="FOLDER")
     one.add_argument("--json", action="store_true", help="descriptions as JSON on stdout")
 
-    one = command("synth", synth, "area of units: cells, um2, NAND2 equivalents, memory bits")
+    one = command("synth", synth, "area and timing of units: cells, um2, NAND2 equivalents, memory bits, fmax")
     one.add_argument("unit", nargs="*", help="units (default all)")
     add_configuration(one)
     add_tool(one)
-    one.add_argument("--liberty", type=Path, action="append", metavar="FILE", help="cell library; may be repeated")
-    one.add_argument("--point", default="area", help="area, balanced or fast (default area)")
+    one.add_argument(
+        "--liberty", type=Path, action="append", default=[], metavar="FILE", help="cell library (repeatable), or osu018"
+    )
+    one.add_argument("--point", default="balanced", help="area, balanced or fast (default balanced)")
     one.add_argument("--clock", type=float, default=800.0, metavar="MHZ", help="target clock (default 800)")
     one.add_argument("--json", action="store_true", help="reports as JSON on stdout")
 
@@ -433,28 +366,6 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--random-weights", action="store_true", help="draw the weights; MODEL needs a config.json only")
     one.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
     one.add_argument("--json", action="store_true", help="summary as JSON on stdout")
-
-    one = command("model", model, "one run of the system model: latency, stages, bytes, energy")
-    add_run(one)
-    one.add_argument("--out", type=Path, metavar="FILE", help="the result as JSON, which `vrex explain` reads")
-    one.add_argument("--trace", type=Path, metavar="FILE", help="the schedule as a Chrome trace, for ui.perfetto.dev")
-
-    one = command("explain", explain, "what bounds a run, and what would change it")
-    one.add_argument("run_file", nargs="?", type=Path, metavar="RUN", help="JSON of a run or of a sweep (or options)")
-    one.add_argument("--row", type=int, default=0, help="of a sweep (default 0)")
-    add_run(one)
-
-    one = command("reproduce", reproduce, "published figures beside the model's, with the residuals")
-    one.add_argument("figure", nargs="*", help="identifiers such as vrex.fig13, or their beginnings (default all)")
-    one.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
-    one.add_argument("--json", action="store_true", help="the table as JSON on stdout")
-
-    one = command("sweep", sweep, "many runs, from a TOML file; killed sweeps go on where they were")
-    one.add_argument("file", type=Path, help="name, [fixed] values, [grid] lists of values")
-    one.add_argument("--out", type=Path, metavar="FILE", help=".csv or .parquet (default build/sweeps/NAME.csv)")
-    one.add_argument("--workers", type=int, metavar="N", help="local processes (default one per core)")
-    one.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, instead of local processes")
-    one.add_argument("--json", action="store_true", help="the rows as JSON on stdout")
 
     one = command("verify", verify, "run the cocotb tests of units against their golden models")
     one.add_argument("unit", nargs="*", help="units (default all)")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hw import emit, registry, yosys
@@ -247,9 +245,3 @@ def _block_area(block: Block, mapped: Mapped, library: Library) -> BlockArea:
         register_um2=sum(library.cell(name).area * count for name, count in registers.items()),
         macros=mapped.macros,
     )
-
-
-def areas(units: Sequence[str], config: Config, liberty: Sequence[Path | str] = (), **options: Any) -> list[Area]:
-    """`area` of several units with the library that `synth.library.choose` finds for `liberty`."""
-    chosen = libraries.choose(liberty)
-    return [area(unit, config, chosen, **options) for unit in units]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import vrex
 from sw_model.frontend import clip
+from synth.lib.liberty import library_text
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ("--preset", "tiny", "--layers", "1", "--frames", "6", "--grid", "2")
@@ -149,7 +151,16 @@ def test_generate_and_synth_as_json(capsys, tmp_path):
     status, out, _ = run(capsys, "generate", "hcu", "--preset", "tiny", "--out", tmp_path, "--json")
     assert status == 0 and json.loads(out)[0]["unit"] == "hcu"
     status, out, _ = run(capsys, "synth", "hcu", "--preset", "tiny", "--json")
-    assert status == 0 and json.loads(out)[0]["unit"] == "hcu"
+    (told,) = json.loads(out)
+    assert status == 0 and told["unit"] == "hcu" and told["timing"]["fmax_mhz"] > 0
+
+
+def test_synth_refuses_a_library_without_delays(capsys, tmp_path):
+    text = re.sub(r"timing \(\) \{", "nothing () {", library_text())
+    assert text != library_text()
+    (tmp_path / "bare.lib").write_text(text)
+    line = refused(capsys, "synth", "hcu", "--preset", "tiny", "--liberty", tmp_path / "bare.lib")
+    assert "cell NAND2_X1 has no delay tables" in line
 
 
 def test_bad_clock(capsys, tmp_path):
