@@ -235,6 +235,57 @@ def capture(args: argparse.Namespace, console: Console) -> None:
         )
 
 
+def requested(args: argparse.Namespace) -> Any:
+    """The run that the options of `model` and `explain` ask for."""
+    from sw_model.request import parse, value_of
+
+    names = ("system", "policy", "workload", "tokens", "batch", "link", "ratio", "memory_detail")
+    return parse({name: getattr(args, name) for name in names} | dict(map(value_of, args.set)))
+
+
+def model(args: argparse.Namespace, console: Console) -> None:
+    from sw_model import perfetto, request
+    from sw_model.files import write_json
+
+    asked = requested(args)
+    result = asked.run()
+    if args.trace:
+        write_json(args.trace, perfetto.trace_events(result))
+    told = request.report(asked, result)
+    if args.out:
+        write_json(args.out, told)
+    print(json.dumps(told, indent=2) if args.json else request.as_text(asked, result))
+
+
+def explain(args: argparse.Namespace, console: Console) -> None:
+    from sw_model.explain import explain as explained
+    from sw_model.request import recall
+
+    asked = recall(args.run_file, args.row) if args.run_file else requested(args)
+    told = explained(asked, progress=console.progress)
+    console.close()
+    print(json.dumps(told.json(), indent=2) if args.json else f"{told.words()}\n\n{told.table()}")
+
+
+def reproduce(args: argparse.Namespace, console: Console) -> None:
+    from sw_model.reproduce import reproduce as compared
+
+    told = compared(*args.figure, link=args.link, progress=console.progress)
+    console.close()
+    print(json.dumps(told.json(), indent=2) if args.json else told.as_text())
+
+
+def sweep(args: argparse.Namespace, console: Console) -> None:
+    from sw_model.sweep import load_sweep
+    from sw_model.sweep import sweep as swept
+
+    plan = load_sweep(args.file)
+    out = args.out or Path("build/sweeps") / f"{plan.name}.csv"
+    table = swept(plan, out, workers=args.workers, scheduler=args.scheduler, progress=console.progress)
+    console.close()
+    print(json.dumps(table, indent=2) if args.json else f"{out}: {len(table)} rows")
+
+
 def verify(args: argparse.Namespace, console: Console) -> int:
     import subprocess
 
@@ -278,6 +329,25 @@ def add_source(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, help="of weights, generator and hyperplanes (default 0)")
     command.add_argument("--every", type=int, default=1, metavar="N", help="retrieve on every Nth frame (default 1)")
     command.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (vrex8)")
+    command.add_argument("--policy", default="resv", help="retrieval policy, or a Python file with one (resv)")
+    command.add_argument("--workload", default="frame", help="frame, text, coin or stream (frame)")
+    command.add_argument("--tokens", type=int, default=40000, help="context length (default 40000)")
+    command.add_argument("--batch", type=int, default=1, help="streams at once (default 1)")
+    command.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
+    command.add_argument("--ratio", type=float, help="share of the context retrieved (default published)")
+    command.add_argument("--memory-detail", action="store_true", help="replay the reads of KV bank by bank")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a number of the system (link.nominal_gbps=8) or an assumption (assume.retained_hit=0)",
+    )
+    command.add_argument("--json", action="store_true", help="the result as JSON on stdout")
 
 
 def picture_size(text: str) -> tuple[int, int]:
@@ -366,6 +436,28 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--random-weights", action="store_true", help="draw the weights; MODEL needs a config.json only")
     one.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
     one.add_argument("--json", action="store_true", help="summary as JSON on stdout")
+
+    one = command("model", model, "one run of the system model: latency, stages, bytes, energy")
+    add_run(one)
+    one.add_argument("--out", type=Path, metavar="FILE", help="the result as JSON, which `vrex explain` reads")
+    one.add_argument("--trace", type=Path, metavar="FILE", help="the schedule as a Chrome trace, for ui.perfetto.dev")
+
+    one = command("explain", explain, "what bounds a run, and what would change it")
+    one.add_argument("run_file", nargs="?", type=Path, metavar="RUN", help="JSON of a run or of a sweep (or options)")
+    one.add_argument("--row", type=int, default=0, help="of a sweep (default 0)")
+    add_run(one)
+
+    one = command("reproduce", reproduce, "published figures beside the model's, with the residuals")
+    one.add_argument("figure", nargs="*", help="identifiers such as vrex.fig13, or their beginnings (default all)")
+    one.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
+    one.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+
+    one = command("sweep", sweep, "many runs, from a TOML file; killed sweeps go on where they were")
+    one.add_argument("file", type=Path, help="name, [fixed] values, [grid] lists of values")
+    one.add_argument("--out", type=Path, metavar="FILE", help=".csv or .parquet (default build/sweeps/NAME.csv)")
+    one.add_argument("--workers", type=int, metavar="N", help="local processes (default one per core)")
+    one.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, instead of local processes")
+    one.add_argument("--json", action="store_true", help="the rows as JSON on stdout")
 
     one = command("verify", verify, "run the cocotb tests of units against their golden models")
     one.add_argument("unit", nargs="*", help="units (default all)")

@@ -97,3 +97,10 @@ def multiply(a: np.ndarray, b: np.ndarray, fmt: Format = BF16) -> np.ndarray:
     """a * b."""
     with np.errstate(invalid="ignore"):
         return encode(decode(a, fmt) * decode(b, fmt), fmt)
+
+
+def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """BF16 codes of a / b for FP32 codes, rounded once: no quotient of two FP32 numbers is close to a middle of two
+    BF16 numbers without being one."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return encode(decode(a, FP32) / decode(b, FP32))

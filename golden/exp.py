@@ -43,7 +43,11 @@ def exp(score: np.ndarray, maximum: np.ndarray, factor: np.ndarray) -> np.ndarra
     -------
     BF16 codes, uint16. A score not below the maximum gives 1, one too far below it gives 0, a NaN gives NaN.
     """
-    distance = bf16.multiply(bf16.subtract(maximum, score, FP32), factor, FP32)
+    return power(bf16.multiply(bf16.subtract(maximum, score, FP32), factor, FP32))
+
+
+def power(distance: np.ndarray) -> np.ndarray:
+    """BF16 codes, uint16, of 2 ** (-floor(x) / 256) for FP32 codes of x, below zero taken as 0; a NaN gives NaN."""
     value = bf16.decode(distance, FP32)
     steps = np.floor(np.clip(np.nan_to_num(value, nan=0.0), 0, 1 << 16)).astype(np.int64)
     fraction, borrow = (column[steps & 0xFF] for column in table())

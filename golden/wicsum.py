@@ -63,6 +63,7 @@ class Rows:
     cutoff     uint16 (R,), lower bound of the last bucket taken (0 for an empty row)
     acc        int64 (R,), the sum over the selected clusters
     passes     int32 (R,), buckets examined; 0 where the whole row is taken because its sum never crosses
+    levels     int32 (R,), how often the range was divided into buckets; 0 likewise
     selected   bool (R, C)
     total      int64 (R,), the sum over the row
     threshold  int64 (R,), the selection stops when `acc > threshold`
@@ -71,6 +72,7 @@ class Rows:
     cutoff: np.ndarray
     acc: np.ndarray
     passes: np.ndarray
+    levels: np.ndarray
     selected: np.ndarray
     total: np.ndarray
     threshold: np.ndarray
@@ -140,7 +142,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     else:
         threshold = np.full(len(keys), check.whole("target", target, 1) - 1, np.int64)
     domain = value if config.bucket_domain == "linear" else keys
-    bound, passes = _sweep(domain, weight, total, threshold, config)
+    bound, passes, levels = _sweep(domain, weight, total, threshold, config)
     selected = domain >= bound[:, None]
     # the bound of a linear bucket is not a code: the smallest selected code stands for it
     cutoff = bound if domain is keys else np.where(selected, keys, 0xFFFF).min(axis=1, initial=0xFFFF)
@@ -153,6 +155,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
         cutoff=(cutoff if keys.shape[1] else np.zeros(len(keys))).astype(np.uint16),
         acc=acc,
         passes=passes.astype(np.int32),
+        levels=levels.astype(np.int32),
         selected=selected,
         total=total,
         threshold=threshold,
@@ -161,14 +164,15 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
 
 def _sweep(
     keys: np.ndarray, weight: np.ndarray, total: np.ndarray, threshold: np.ndarray, config: WtuConfig
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bound of the last bucket taken, and buckets examined, for every row: int64 (R,) each.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lower bound of the last bucket taken, buckets examined and levels, for every row: int64 (R,) each.
 
     Whole buckets are added from the top, so the bucket that crosses the threshold is the one that holds the
     key at which the sorted sum crosses: one sort gives that key, the levels are arithmetic on the bounds.
     """
     if not keys.shape[1]:
-        return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+        none = np.zeros(len(keys), np.int64)
+        return none, none, none
     low, high = keys.min(axis=1), keys.max(axis=1)
     # key and place in one word, largest key first: such words sort faster than places by their keys
     rows, columns = np.arange(len(keys)), np.arange(keys.shape[1])
@@ -180,16 +184,17 @@ def _sweep(
     whole = total <= threshold
     active = ~whole
     bits = config.n_buckets.bit_length() - 1
-    passes = np.zeros(len(keys), np.int64)
+    passes, levels = np.zeros((2, len(keys)), np.int64)
     bound, top = low.copy(), high.copy()
     for _ in range(config.refine_levels + 1):
         shift = np.maximum(np.frexp((top - bound).astype(np.float64))[1] - bits, 0)  # frexp gives the bit length
         bucket = top - crossing >> shift
         passes += np.where(active, bucket + 1, 0)
+        levels += active
         top = np.where(active, top - (bucket << shift), top)
         bound = np.where(active, np.maximum(bound, top - (1 << shift) + 1), bound)
         active &= shift > 0
-    return bound, passes
+    return bound, passes, levels
 
 
 def sweep_cycles(clusters: int, passes: np.ndarray, lanes: int = 16) -> np.ndarray:

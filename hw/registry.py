@@ -12,6 +12,7 @@ from hw.config import Config
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
+from hw.dre.wtu import WTU
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ UNITS = {
             KVMU.from_config,
             "KV cache management unit: paging, residency, and selections as DMA descriptors",
             "hw.dre.kvmu",
+        ),
+        Unit(
+            "wtu_sweep",
+            WTU.from_config,
+            "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
+            "hw.dre.wtu",
         ),
     )
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 
+from golden import check
 from sw_model.engine import PS_PER_S, Task, Timeline, schedule
 from sw_model.memory.dram import pattern, replay
 from sw_model.memory.pcie import PcieLink
@@ -59,15 +60,14 @@ class Assumptions:
     chunks: int = 4
 
     def __post_init__(self) -> None:
-        if not 0 <= self.retained_hit <= 1:
-            raise ValueError(f"retained_hit = {self.retained_hit} must lie in 0..1")
-        if self.resident_tokens < 0:
-            raise ValueError(f"resident_tokens = {self.resident_tokens} must not be negative")
-        for name in ("requests_in_flight", "request_bytes", "chunks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)} must be at least 1")
-        if not self.memory_latency_ns > 0:
-            raise ValueError(f"memory_latency_ns = {self.memory_latency_ns} must be positive")
+        try:
+            check.number("retained_hit", self.retained_hit, 0, 1)
+            check.whole("resident_tokens", self.resident_tokens, 0)
+            for name in ("requests_in_flight", "request_bytes", "chunks"):
+                check.whole(name, getattr(self, name), 1)
+            check.number("memory_latency_ns", self.memory_latency_ns, 1)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -226,11 +226,10 @@ class Graph:
         if not total:
             return after
         storage, before = self.rates.storage, [after]
-        pace = min(self.rates.link, storage or self.rates.link)
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
             done += size
-            arrived = [self.add("fetch", "PCIe", size / pace, before, layer, size)]
+            arrived = [self.add("fetch", "PCIe", size / self.rates.link, before, layer, size)]
             if storage:
                 arrived.append(self.add("fetch", "SSD", size / storage, before, layer, size))
             before = arrived
@@ -342,8 +341,10 @@ def ssd_bytes_per_s(extent: int) -> float:
 
 @lru_cache(maxsize=256)
 def dram_share(memory: str, unit: int, nbytes: int) -> float:
-    """Share of the peak of `nbytes` read in scattered pieces of `unit`, 256 outstanding, replayed bank by bank."""
+    """Share of the peak of `nbytes` read in scattered pieces of `unit`, 256 outstanding, replayed bank by bank; of more
+    than 64 MiB the first, for the share is steady long before."""
     spec = load_memory(memory)
+    nbytes = min(nbytes, 1 << 26)
     unit = max(spec.burst_bytes, unit // spec.burst_bytes * spec.burst_bytes)
     return replay(spec, pattern(spec, "rand", unit, max(1, nbytes // unit), outstanding=256)).share
 

@@ -14,7 +14,9 @@ from sw_model import published_arith, published_other, published_vrex
 from sw_model.figures import DATA, Progress, published
 from sw_model.model import Assumptions
 from sw_model.published_vrex import Case
+from synth import text
 
+USES = ("system", "arith")
 FREE_ASSUMPTIONS = {
     "resident tokens": "4096 newest tokens per stream stay in device memory",
     "resident hits": "KV fetched for one step stays until the next: 0.31 of a selection, on a synthetic stream",
@@ -68,6 +70,42 @@ class Reproduction:
         rows = [r for r in self.rows if r.use == use]
         judged = [r for r in rows if r.verdict in ("inside", "outside")]
         return sum(r.verdict == "inside" for r in judged), len(judged), len(rows)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "score": {use: dict(zip(("inside", "judged", "all"), self.score(use), strict=True)) for use in USES},
+            "targets": [vars(row) for row in self.rows],
+            "contradictions": list(self.contradictions),
+            "free assumptions": self.free_assumptions,
+        }
+
+    def as_text(self) -> str:
+        """The targets as a table, what is to be said about each, contradictions and assumptions."""
+        head = ("target", "verdict", "residual %", "tolerance", "published", "model")
+        body = [
+            (r.id, r.verdict, "" if r.residual is None else f"{100 * r.residual:+.0f}", brief(r.tolerance),
+             brief(r.published), brief(r.model))
+            for r in self.rows
+        ]  # fmt: skip
+        parts = [text.table(head, body), *(f"{r.id}: {r.says}" for r in self.rows if r.says)]
+        parts += ["", *(f"contradiction: {c}" for c in self.contradictions)]
+        parts += ["", *(f"assumed, {name}: {what}" for name, what in self.free_assumptions.items()), ""]
+        for use in USES:
+            inside, judged, every = self.score(use)
+            if every:
+                parts.append(f"{use}: {inside} of {judged} judged are inside their tolerance, of {every} targets")
+        return "\n".join(parts)
+
+
+def brief(value: Any) -> str:
+    """A nested value in few characters."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {brief(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(brief, value)) + "]"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 def numbers(value: Any) -> list[float]:

@@ -1,5 +1,7 @@
 """BF16 and FP32 operations against integer arithmetic, exact rationals and the formats of ml_dtypes."""
 
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -133,3 +135,26 @@ def test_encode_is_nearest(value):
 def test_wrong_types_are_refused():
     with pytest.raises(TypeError, match="must hold BF16 bit patterns"):
         bf16.add(np.zeros(2), np.zeros(2, np.uint16))
+
+
+def test_divide_is_rounded_once(rng):
+    """Against rationals, quotients close to middles of two BF16 numbers among them."""
+    divisor = rng.integers(1, 1 << 16, 400)
+    middle = (2 * rng.integers(128, 256, 400) + 1) * divisor  # times 2**k: a tie
+    near = np.concatenate([middle + d for d in (-1, 0, 1)]).astype(np.float64)
+    a = np.concatenate([near, rng.standard_normal(400)]).astype(np.float32)
+    b = np.concatenate([divisor, divisor, divisor, rng.standard_normal(400)]).astype(np.float32)
+    got = bf16.decode(bf16.divide(a.view(np.uint32), b.view(np.uint32)))
+    for x, y, q in zip(a, b, got, strict=True):
+        exact = Fraction(float(x)) / Fraction(float(y))
+        significand = Fraction(q) / Fraction(2) ** (int(np.floor(np.log2(abs(q)))) - 7)
+        error = abs(exact - Fraction(q)) / abs(Fraction(q) / significand)
+        assert error < Fraction(1, 2) or (error == Fraction(1, 2) and significand % 2 == 0) or abs(significand) == 128
+
+
+def test_divide_specials():
+    zero, one, infinity, nan = 0, 0x3F800000, 0x7F800000, 0x7FC00000
+    a = np.array([zero, zero, one, one, infinity, infinity, one, nan], np.uint32)
+    b = np.array([zero, one, zero, infinity, infinity, one, zero | 1 << 31, one], np.uint32)
+    expected = [0x7FC0, 0, 0x7F80, 0, 0x7FC0, 0x7F80, 0xFF80, 0x7FC0]
+    np.testing.assert_array_equal(bf16.divide(a, b), expected)

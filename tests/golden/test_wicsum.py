@@ -30,10 +30,10 @@ def plain_prefix(keys, adds, threshold) -> list[int]:
 
 
 def plain_sweep(keys, adds, threshold, n_buckets, refine_levels):
-    """(lower bound, sum, buckets examined) with buckets walked one by one from the top."""
+    """(lower bound, sum, buckets examined, levels) with buckets walked one by one from the top."""
     low, high, acc, passes = min(keys), max(keys), 0, 0
     if sum(adds) <= threshold:
-        return low, sum(adds), 0
+        return low, sum(adds), 0, 0
     for level in range(refine_levels + 1):
         width = 1 << max(0, (high - low).bit_length() - (n_buckets.bit_length() - 1))
         upper = high
@@ -46,7 +46,7 @@ def plain_sweep(keys, adds, threshold, n_buckets, refine_levels):
             acc += inside
             upper = lower - 1
         if level == refine_levels or width == 1:
-            return lower, acc + inside, passes
+            return lower, acc + inside, passes, level + 1
         low, high = lower, upper
     raise AssertionError
 
@@ -75,13 +75,13 @@ def test_ratio_sweep_matches_the_text(row, ratio, n_buckets, refine, domain, wei
     adds = [v * (t if weight == "score_x_tc" else 1) for v, t in zip(values, counts, strict=True)]
     threshold = sum(adds) * ratio >> 16
     keys = codes if domain == "code" else values
-    bound, acc, passes = plain_sweep(keys, adds, threshold, n_buckets, refine)
+    bound, acc, passes, levels = plain_sweep(keys, adds, threshold, n_buckets, refine)
 
     config = WtuConfig(n_buckets=n_buckets, refine_levels=refine, bucket_domain=domain, weight=weight)
     got = select(np.array([codes]), np.array(counts), ratio, config)
     expected = [k >= bound for k in keys]
     assert got.selected[0].tolist() == expected
-    assert (int(got.acc[0]), int(got.passes[0])) == (acc, passes)
+    assert (int(got.acc[0]), int(got.passes[0]), int(got.levels[0])) == (acc, passes, levels)
     assert (int(got.total[0]), int(got.threshold[0])) == (sum(adds), threshold)
     cutoff = bound if domain == "code" else min(c for c, e in zip(codes, expected, strict=True) if e)
     assert got.cutoff[0] == cutoff and got.cutoff.dtype == np.uint16

@@ -1,0 +1,72 @@
+"""What bounds a run: the waits add up to it, and turning a knob does what the table says."""
+
+import pytest
+
+from sw_model.explain import FREE, bounds_of, explain
+from sw_model.request import Request
+from sw_model.systems import load_system
+
+
+@pytest.fixture(scope="module")
+def fetching():
+    return explain(Request(tokens=40000))
+
+
+def test_waits_add_up(fetching):
+    assert sum(b.seconds for b in fetching.bounds) == pytest.approx(fetching.result.total_s, rel=1e-12)
+    by_stage = {}
+    for b in fetching.bounds:
+        by_stage[b.stage] = by_stage.get(b.stage, 0) + b.seconds
+    assert by_stage == pytest.approx({k: v.exposed_s for k, v in fetching.result.stages.items() if v.exposed_s})
+
+
+def test_a_long_context_is_bound_by_the_link(fetching):
+    first = fetching.bounds[0]
+    assert (first.stage, first.resource) == ("fetch", "PCIe")
+    knobs = {knob.name: knob for knob in fetching.knobs}
+    link = knobs["host link"]
+    assert link.twice_s == Request(tokens=40000, changes={"link.nominal_gbps": 8.0}).run().total_s
+    assert link.free_s == Request(tokens=40000, changes={"link.nominal_gbps": 204.8}).run().total_s
+    assert link.then.resource == "DRAM" and link.free_s <= link.twice_s < fetching.result.total_s
+    half = Request(tokens=40000, ratio=0.327 / 2).run().total_s
+    assert knobs["share retrieved"].twice_s == pytest.approx(half)
+    assert [k.twice_s for k in fetching.knobs] == sorted(k.twice_s for k in fetching.knobs)
+
+
+def test_a_short_context_is_bound_by_the_weights():
+    told = explain(Request(tokens=500))
+    assert (told.bounds[0].stage, told.bounds[0].resource) == ("weights", "DRAM")
+    assert "host link" not in {knob.name for knob in told.knobs}
+    assert told.idle == ("device memory bandwidth",)  # requests in flight bound it first
+    wide = explain(Request(tokens=500, changes={"assume.requests_in_flight": 64}))
+    assert wide.knobs[0].name == "device memory bandwidth"
+
+
+def test_a_drive_is_blamed_and_not_its_link():
+    told = explain(Request(tokens=40000, link="realistic"))
+    assert (told.bounds[0].stage, told.bounds[0].resource) == ("fetch", "SSD")
+    assert "host link" in told.idle
+    behind = next(k for k in told.knobs if k.name == "host memory instead of a drive")
+    assert behind.twice_s < told.result.total_s
+
+
+def test_gpu_knobs():
+    told = explain(Request("agx-orin", "full", tokens=1000))
+    overhead = next(k for k in told.knobs if k.name == "framework overhead")
+    ops = 32 * 30 + 24 * 16
+    saved = ops * load_system("agx-orin").gpu.op_overhead_us * 1e-6
+    assert told.result.total_s - overhead.free_s == pytest.approx(saved * (1 - 1 / FREE), rel=0.02)
+    assert "share retrieved" in told.idle  # FlexGen takes everything
+
+
+def test_words_and_table(fetching):
+    said = fetching.words()
+    assert "bound by fetch on the host link" in said and f"{fetching.result.total_s * 1e3:.4g} ms" in said
+    assert fetching.table().splitlines()[0].startswith("knob")
+    told = fetching.json()
+    assert told["bounds"][0]["share"] == pytest.approx(fetching.bounds[0].seconds / fetching.result.total_s)
+
+
+def test_sessions_count_every_step():
+    result = Request(workload="coin", tokens=1000).run()
+    assert sum(b.seconds for b in bounds_of(result)) == pytest.approx(result.total_s, rel=1e-12)

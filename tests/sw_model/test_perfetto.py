@@ -1,0 +1,29 @@
+"""A run as a trace: every task once, slices of a track apart, bytes and time as in the result."""
+
+import itertools
+
+import pytest
+
+from sw_model.perfetto import trace_events
+from sw_model.request import Request
+
+
+def test_trace_is_the_schedule():
+    result = Request(workload="coin", tokens=5000).run()
+    told = trace_events(result)
+    tracks = {e["tid"]: e["args"]["name"] for e in told["traceEvents"] if e["name"] == "thread_name"}
+    slices = [e for e in told["traceEvents"] if e["ph"] == "X"]
+    assert set(tracks.values()) == set(result.utilisation)
+    busy, moved = dict.fromkeys(result.utilisation, 0.0), dict.fromkeys(result.bytes_moved, 0)
+    for e in slices:
+        name, steps = tracks[e["tid"]], e["args"]["steps"]
+        busy[name] += steps * e["dur"]
+        if e["args"]["bytes"]:
+            moved[name] += steps * e["args"]["bytes"]
+    assert busy == pytest.approx({k: share * result.total_s * 1e6 for k, share in result.utilisation.items()})
+    assert moved == result.bytes_moved
+    for track in tracks:
+        own = sorted((e for e in slices if e["tid"] == track), key=lambda e: e["ts"])
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-6 for a, b in itertools.pairwise(own))
+    end = max(e["ts"] + e["dur"] for e in slices)
+    assert end == pytest.approx(sum(line.makespan_ps for line in result.timelines) / 1e6)

@@ -1,0 +1,102 @@
+"""Runs as plain values: there and back, every bad value named in one line, and what a result tells."""
+
+import json
+
+import pytest
+
+from sw_model.model import Assumptions, run
+from sw_model.request import Request, as_text, figures, parse, recall, report, value_of
+from sw_model.systems import load_system
+from sw_model.workloads import coin_session, frame
+
+
+def test_there_and_back():
+    asked = Request("vrex48", "mosaic", "coin", 5000, 2, "realistic", 0.1, changes={"link.nominal_gbps": 16})
+    assert parse(json.loads(json.dumps(asked.json()))) == asked
+    assert asked.machine().link.nominal_gbps == 16
+    assert asked.replace(tokens=7, changes={"core.cores": 96}).changes == {"link.nominal_gbps": 16, "core.cores": 96}
+
+
+def test_a_request_is_the_run():
+    asked = Request("vrex8", "resv", "frame", 20000, 4, changes={"assume.retained_hit": 0.5})
+    want = run(load_system("vrex8"), "resv", frame(20000, 4), assume=Assumptions(retained_hit=0.5))
+    assert asked.run() == want
+    assert Request(workload="coin", tokens=1000).load() == coin_session(1000)
+    assert sum(p.count for p in Request(workload="stream", tokens=995).load().phases) == 100
+
+
+def test_figures_add_up():
+    asked = Request(workload="coin", tokens=5000)
+    result = asked.run()
+    row = figures(result)
+    assert sum(v for k, v in row.items() if k.startswith("exposed_ms.")) == pytest.approx(row["total_ms"])
+    assert sum(v for k, v in row.items() if k.startswith("energy_j.")) == pytest.approx(row["energy_j"])
+    assert row["bytes.PCIe"] == result.bytes_moved["PCIe"] and row["fits"] is True
+    told = report(asked, result)
+    assert told["figures"] == row and parse(told["request"]) == asked
+    assert {fact["name"] for fact in told["facts"]} >= {"host link", "WTU per layer"}
+    shown = as_text(asked, result)
+    assert f"{row['total_ms']:.3f}" in shown and "fetch" in shown
+
+
+def test_more_than_the_memory_is_said():
+    asked = Request("vrex8", "oaken", tokens=400_000, batch=4, changes={"assume.resident_tokens": 10**9})
+    result = asked.run()
+    assert not result.fits and "more than the 32 GB there are" in as_text(asked, result)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"system": "tpu"}, "unknown system 'tpu'"),
+        ({"system": 8}, "system must be a name"),
+        ({"policy": "magic"}, "policy must be one of"),
+        ({"workload": "dance"}, "workload must be one of"),
+        ({"tokens": 0}, "tokens must be at least 1"),
+        ({"tokens": "many"}, "tokens must be an integer"),
+        ({"batch": 2.5}, "batch must be an integer"),
+        ({"ratio": 2}, "ratio must be finite"),
+        ({"link": "dream"}, "link must be one of"),
+        ({"memory_detail": 1}, "memory_detail must be true or false"),
+        ({"colour": "red"}, "unknown key 'colour'"),
+        ({"assume.luck": 1}, "assume.luck is not an assumption"),
+        ({"assume.chunks": 2.5}, "chunks must be an integer"),
+        ({"assume.memory_latency_ns": -3}, "memory_latency_ns"),
+        ({"link.nominal_gbps": 0}, "link.nominal_gbps = 0 must be positive"),
+        ({"core.on_chip_kib": 1e9}, "larger than the device memory"),
+        ({"core.wheels": 4}, "wheels"),
+        ({"wheel.size": 4}, "'wheel.size' cannot be set"),
+        ({"system": "a100", "core.cores": 4}, "A100 has no core"),
+    ],
+)
+def test_bad_values_are_named(values, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        parse(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_the_command_line():
+    assert value_of("core.cores=4") == ("core.cores", 4) and value_of("assume.retained_hit=.5")[1] == 0.5
+    assert value_of("link.behind=cpu") == ("link.behind", "cpu")
+    for bad in ("cores", "cores=3"):
+        with pytest.raises(ValueError, match=f"--set '{bad}'"):
+            value_of(bad)
+
+
+def test_recall(tmp_path):
+    asked = Request(tokens=3000, changes={"core.cores": 4})
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(report(asked, asked.run())))
+    assert recall(path) == asked
+    path.write_text(json.dumps([{"run": 0, **asked.json(), **figures(asked.run())}]))
+    assert recall(path, 0) == asked
+    with pytest.raises(ValueError, match=r"row 1 must lie in 0..0"):
+        recall(path, 1)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="neither a run nor a sweep"):
+        recall(path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        recall(path)
+    with pytest.raises(ValueError, match="No such file"):
+        recall(tmp_path / "none.json")

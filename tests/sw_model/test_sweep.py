@@ -1,0 +1,239 @@
+"""Sweeps: the same table from one process, two, a cluster, and after being killed; nothing made twice, nothing lost."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sw_model.request import Request, figures
+from sw_model.sweep import journal_path, load_sweep, parse_sweep, rows_of, sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+GRID = {"system": ["vrex8", "agx-orin"], "tokens": [1000, 20000], "policy": ["resv", "mosaic"]}
+PLAN = parse_sweep({"name": "small", "fixed": {"workload": "text"}, "grid": GRID})
+
+
+@pytest.fixture(scope="module")
+def want():
+    """The rows, made one by one without the sweep."""
+    rows = []
+    for index, request in enumerate(PLAN.requests):
+        rows.append({"run": index, **request.json(), **figures(request.run())})
+    return rows
+
+
+def test_grid_order():
+    asked = [(r.system, r.tokens, r.policy) for r in PLAN.requests]
+    assert asked[:3] == [("vrex8", 1000, "resv"), ("vrex8", 1000, "mosaic"), ("vrex8", 20000, "resv")]
+    assert len(asked) == 8 and {r.workload for r in PLAN.requests} == {"text"}
+
+
+def test_table_files(tmp_path, want):
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    assert sweep(PLAN, tmp_path / "t.csv", workers=1) == want
+    told = json.loads((tmp_path / "t.json").read_text())
+    assert told["table"] == want and told["rows"] == 8 and told["git revision"]
+    with (tmp_path / "t.csv").open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [float(row["total_ms"]) for row in read] == [row["total_ms"] for row in want]
+    assert read[0]["utilisation.GPU"] == "" and read[-1]["utilisation.LXE"] == ""
+    sweep(PLAN, tmp_path / "t.parquet", workers=1)
+    table = pyarrow.read_table(tmp_path / "t.parquet")
+    assert table.column("total_ms").to_pylist() == [row["total_ms"] for row in want]
+    assert table.column("bytes.PCIe").to_pylist() == [row.get("bytes.PCIe") for row in want]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.json", "t.parquet"]
+
+
+def test_processes_do_not_matter(tmp_path, want):
+    assert sweep(PLAN, tmp_path / "two.csv", workers=2) == want
+    sweep(PLAN, tmp_path / "one.csv", workers=1)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_goes_on_where_it_was(tmp_path, want, monkeypatch):
+    """A sweep that stops after three rows, in the middle of writing the fourth, makes the other five and no more."""
+    made = []
+
+    def counted(part):
+        made.extend(index for index, _ in part)
+        return rows_of(part)
+
+    def stop(what, done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sw_model.sweep.rows_of", counted)
+    out = tmp_path / "t.csv"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(PLAN, out, workers=1, progress=stop)
+    assert not out.exists()
+    with journal_path(out).open("ab") as file:
+        file.write(b'[{"run": 3, "total')
+    seen = []
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == want
+    assert made == list(range(8)) and seen == [3, 4, 5, 6, 7, 8]
+    # done: run again, it makes nothing
+    assert sweep(PLAN, out, workers=1) == want and len(made) == 8
+    assert not journal_path(out).exists()
+
+
+def test_killed_for_good(tmp_path, want):
+    """SIGKILL in the middle, then again: the table is that of a sweep that was not killed."""
+    spec = tmp_path / "s.toml"
+    spec.write_text(
+        'name = "small"\n[fixed]\nworkload = "text"\n[grid]\n'
+        + "".join(f"{key} = {json.dumps(values)}\n" for key, values in GRID.items())
+    )
+    assert load_sweep(spec) == PLAN
+    out = tmp_path / "t.csv"
+    command = [
+        sys.executable,
+        "-c",
+        f"from sw_model.sweep import *; sweep(load_sweep({str(spec)!r}), {str(out)!r}, workers=1)",
+    ]
+    child = subprocess.Popen(command, cwd=ROOT)
+    limit = time.monotonic() + 60
+    while not (journal_path(out).exists() and journal_path(out).read_bytes().count(b"\n") >= 2):
+        assert time.monotonic() < limit and child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    kept = journal_path(out).read_bytes().count(b"\n") - 1
+    first = []
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: first.append(done)) == want
+    assert first[0] == kept >= 1
+
+
+def test_full_disk(tmp_path, want, monkeypatch):
+    """The disk fills up with the third row: one line that names the file; with room again the sweep goes on."""
+    out, calls, sync = tmp_path / "t.csv", [], os.fsync
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == 4:  # the head and two rows fitted
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        sweep(PLAN, out, workers=1)
+    assert caught.value.filename == str(journal_path(out)) and not out.exists()
+    assert journal_path(out).read_bytes().count(b"\n") == 3
+    assert sweep(PLAN, out, workers=1) == want
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "name is missing"),
+        ({"name": "x", "colour": 1}, "unknown key 'colour'"),
+        ({"name": "x", "grid": {"tokens": 5}}, "grid.tokens must be a list"),
+        ({"name": "x", "grid": {"tokens": []}}, "grid.tokens must be a list"),
+        ({"name": "x", "fixed": {"tokens": 5}, "grid": {"tokens": [5]}}, "in .fixed. and in .grid."),
+        ({"name": "x", "grid": {"tokens": [5, -5]}}, "run 1: tokens must be at least 1"),
+        ({"name": "x", "fixed": {"link.lanes": 3}}, "run 0: system: link.lanes = 3"),
+        ({"name": "x", "fixed": {"wings": 2}}, "run 0: unknown key 'wings'"),
+    ],
+)
+def test_bad_sweeps(data, message):
+    with pytest.raises(ValueError, match=message):
+        parse_sweep(data)
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(ValueError, match="No such file"):
+        load_sweep(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("name = ")
+    with pytest.raises(ValueError, match="is not TOML"):
+        load_sweep(tmp_path / "bad.toml")
+    with pytest.raises(ValueError, match=r"out must end in \.csv or \.parquet, got 'x\.xls'"):
+        sweep(PLAN, "x.xls")
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        sweep(PLAN, tmp_path / "t.csv", workers=0)
+    other = tmp_path / "o.csv"
+    journal_path(other).write_bytes(b'{"sweep": "other", "digest": "0"}\n')
+    with pytest.raises(ValueError, match="belongs to another sweep"):
+        sweep(PLAN, other)
+
+
+def dask(*arguments, **more):
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A scheduler and two workers on loopback: (address, scheduler process, worker processes)."""
+    pytest.importorskip("distributed")
+    file = tmp_path / "scheduler.json"
+    quiet = ("--no-dashboard", "--host", "127.0.0.1")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    scheduler = dask("distributed.cli.dask_scheduler", "--port", "0", "--scheduler-file", file, *quiet, env=environment)
+    workers = []
+    try:
+        limit = time.monotonic() + 60
+        while not file.exists() or not file.read_text().endswith("}"):
+            assert time.monotonic() < limit and scheduler.poll() is None
+            time.sleep(0.05)
+        address = json.loads(file.read_text())["address"]
+        once = ("--nthreads", "1", "--no-nanny", "--local-directory", tmp_path)
+        workers = [dask("distributed.cli.dask_worker", address, *once, *quiet, env=environment) for _ in range(2)]
+        yield address, scheduler, workers
+    finally:
+        for child in (*workers, scheduler):
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.heavy
+def test_cluster(tmp_path, want, cluster):
+    address, _, workers = cluster
+    out = tmp_path / "t.csv"
+    assert sweep(PLAN, out, scheduler=address) == want
+    # one worker dies: the other makes its runs
+    workers[0].kill()
+    assert sweep(PLAN, tmp_path / "again.csv", scheduler=address) == want
+    assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
+
+
+@pytest.mark.heavy
+def test_scheduler_dies(tmp_path, want, cluster):
+    """One line, and what was finished is kept: going on without the scheduler gives the same table."""
+    address, scheduler, _ = cluster
+    out = tmp_path / "t.csv"
+
+    def kill(what, done, total):
+        if done:
+            scheduler.kill()
+
+    with pytest.raises(ConnectionError, match=f"scheduler '{address}' was lost; run the sweep again to go on"):
+        sweep(PLAN, out, scheduler=address, progress=kill)
+    seen = []
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == want
+    assert seen[0] == 4
+
+
+def test_no_scheduler(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("sw_model.sweep.PATIENCE_S", 0.5)
+    with pytest.raises(ValueError, match=r"scheduler 'tcp://127\.0\.0\.1:9' cannot be reached"):
+        sweep(PLAN, tmp_path / "t.csv", scheduler="tcp://127.0.0.1:9")
+
+
+def test_missing_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"pyarrow is missing: pip install 'vrex-rtl\[sweep\]'"):
+        sweep(PLAN, tmp_path / "t.parquet")
+
+
+def test_requests_of_a_sweep_are_checked_requests():
+    assert all(isinstance(request, Request) for request in PLAN.requests)
+    changed = parse_sweep({"name": "small", "fixed": {"workload": "text"}, "grid": {**GRID, "tokens": [1000]}})
+    assert changed.digest != PLAN.digest
