@@ -20,7 +20,6 @@ from golden import scores, wicsum
 from golden.clustering import ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.resv import Resv, ResvConfig
-from sw_model.frontend import generator
 from sw_model.frontend.generator import Generator, GeneratorConfig
 from sw_model.frontend.stream import Geometry
 
@@ -56,7 +55,8 @@ def plain_cutoff(codes, counts, ratio_q16=RATIO_Q16, buckets=16, refine=1):
         weight.append(((significand << 17) >> (top - exponent) if exponent else 0) * count)
     low, high, acc = min(codes), max(codes), 0
     threshold = sum(weight) * ratio_q16 >> 16
-    for level in range(refine + 1):
+    level = 0
+    while True:
         shift = max(0, (high - low).bit_length() - (buckets.bit_length() - 1))
         upper = high
         while True:
@@ -70,7 +70,7 @@ def plain_cutoff(codes, counts, ratio_q16=RATIO_Q16, buckets=16, refine=1):
             upper = lower - 1
         if level == refine or shift == 0:
             return lower
-        low, high = lower, upper
+        low, high, level = lower, upper, level + 1
 
 
 def plain_exp(score, top, factor):
