@@ -3,7 +3,7 @@
 Per layer the accelerator overlaps as V-Rex VI-C describes: weights stream through the on-chip buffers while
 the matrix engine uses the previous piece, the next layer's retrieval is predicted as soon as this layer's
 queries exist, and its KV crosses the link during attention and feed-forward. A GPU runs one kernel after
-another and waits for its copies: it stands for the measured baselines, whose frameworks fetch layer by layer.
+another, and V-Rex's baselines on it wait for each layer's copy.
 """
 
 from collections import defaultdict
@@ -32,6 +32,8 @@ DECODER_OPS, VISION_OPS = 30, 16
 
 # the published software of these keeps the whole cache in host memory or storage, and nothing from step to step
 OFFLOADS_ALL = ("full", "infinigen", "infinigenp", "rekv")
+# V-Rex's measured baselines, its own algorithm in software among them, wait for each layer's copy on a GPU
+WAITS = (*OFFLOADS_ALL, "resv")
 HASH_BITS = 32
 
 
@@ -133,9 +135,11 @@ def ps(seconds: float) -> int:
 class Graph:
     """Task list under construction for one step of one phase."""
 
-    def __init__(self, system: System, model: Model, phase: Phase, batch: int, work: Work, rates: "Rates"):
+    def __init__(
+        self, system: System, model: Model, phase: Phase, batch: int, work: Work, rates: "Rates", waits: bool = False
+    ):
         self.system, self.model, self.phase, self.batch = system, model, phase, batch
-        self.work, self.rates = work, rates
+        self.work, self.rates, self.waits = work, rates, waits
         self.chunks = rates.assume.chunks
         self.tasks: list[Task] = []
         self.flops: dict[str, float] = defaultdict(float)
@@ -286,7 +290,7 @@ class Graph:
         width = model.q_heads * model.head_dim
         kv_width = 2 * model.kv_heads * model.head_dim
         x = self.vision()
-        overlaps = self.system.core is not None
+        overlaps = not self.waits
         ready = self.fetch(0, x) if work.schedule == "ahead" and overlaps else -1
         for layer in range(model.layers):
             if not self.system.core:
@@ -457,7 +461,8 @@ def run(
         forgets = work.schedule == "ahead" or keeps_nothing(chosen, system)
         retained = 0.0 if forgets else assume.retained_hit
         rates = rates_of(system, link, work, assume, workload.batch, retained, memory_detail)
-        graph = Graph(system, model, phase, workload.batch, work, rates)
+        waits = system.gpu is not None and chosen.name in WAITS
+        graph = Graph(system, model, phase, workload.batch, work, rates, waits)
         graph.step()
         n, line = phase.count, schedule(graph.tasks)
         steps.append(Step(phase, work, rates, line))
