@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from amaranth.lib import wiring
 
@@ -12,7 +13,7 @@ from hw.config import Config
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
-from hw.dre.wtu import WTU
+from hw.dre.wtu import WTU, Point
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,14 @@ UNITS = {
             "hw.dre.kvmu",
         ),
         Unit(
-            "wtu_sweep",
+            "wtu",
             WTU.from_config,
+            "Weighted cumulative-sum threshold unit: a histogram of each row narrows down its cutoff",
+            "hw.dre.wtu",
+        ),
+        Unit(
+            "wtu_sweep",
+            partial(WTU.from_config, point=Point.SWEEP),
             "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
             "hw.dre.wtu",
         ),

@@ -10,6 +10,7 @@ from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.wtu_command import TARGET_BITS, Mode, Op, Order, Sizes, Stat
+from hw.dre.wtu_histogram import Histogram
 from hw.dre.wtu_reporter import Reporter
 from hw.dre.wtu_selector import Selector
 from hw.dre.wtu_store import Store
@@ -20,9 +21,10 @@ class Point(python_enum.StrEnum):
     """Design points: the same results, bit for bit."""
 
     SWEEP = "sweep"  # reads the row once for each bucket, as the paper describes
+    FAST = "fast"  # reads the row once for all buckets of a level
 
 
-SELECTORS: dict[Point, type[Selector]] = {Point.SWEEP: Sweep}
+SELECTORS: dict[Point, type[Selector]] = {Point.SWEEP: Sweep, Point.FAST: Histogram}
 
 
 class WTU(wiring.Component):
@@ -85,7 +87,7 @@ class WTU(wiring.Component):
         buckets: int = 16,
         count_bits: int = 16,
         cluster_bits: int = 16,
-        point: Point = Point.SWEEP,
+        point: Point = Point.FAST,
     ):
         self.sizes = sizes = Sizes(lanes, clusters, buckets, count_bits, cluster_bits)
         if point not in SELECTORS:
@@ -108,7 +110,7 @@ class WTU(wiring.Component):
         )
 
     @classmethod
-    def from_config(cls, config: Config, point: Point = Point.SWEEP) -> "WTU":
+    def from_config(cls, config: Config, point: Point = Point.FAST) -> "WTU":
         """One of the `wtu_cores` WTUs of one core."""
         return cls(
             lanes=config.wtu_lanes,
@@ -142,6 +144,11 @@ class WTU(wiring.Component):
         """
         beats = max(1, -(-clusters // self.sizes.lanes))
         return SELECTORS[self.point].cycles(self.sizes, beats, passes, levels)
+
+    @property
+    def reset_cycles(self) -> int:
+        """Cycles after a reset before the selector takes a row."""
+        return SELECTORS[self.point].reset_cycles(self.sizes)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

@@ -52,6 +52,11 @@ class Selector(wiring.Component):
         return {}
 
     @staticmethod
+    def reset_cycles(sizes: Sizes) -> int:
+        """Cycles after a reset before it takes a row."""
+        return 0
+
+    @staticmethod
     def cycles(sizes: Sizes, beats: int, passes: int, levels: int) -> int:
         """Cycles of a row of `beats` beats in which `passes` buckets are examined in `levels` levels."""
         raise NotImplementedError
