@@ -254,6 +254,13 @@ def model(args: argparse.Namespace, console: Console) -> None:
     told = request.report(asked, result)
     if args.out:
         write_json(args.out, told)
+    if args.report:
+        from sw_model import explain
+        from sw_model.report import run_metadata, system, write
+
+        page = system.run_section(explain.explain(asked, progress=console.progress))
+        console.close()
+        write(args.report, "System model", [page], run_metadata(asked.json()))
     print(json.dumps(told, indent=2) if args.json else request.as_text(asked, result))
 
 
@@ -267,12 +274,47 @@ def explain(args: argparse.Namespace, console: Console) -> None:
     print(json.dumps(told.json(), indent=2) if args.json else f"{told.words()}\n\n{told.table()}")
 
 
+def compare(args: argparse.Namespace, console: Console) -> None:
+    from sw_model import compare as rivals
+    from sw_model import quality
+    from sw_model.report import run_metadata, system, write
+
+    base = requested(args)
+    names = args.policies or rivals.RIVALS
+    sides = rivals.compare(base, names, args.contexts or rivals.CONTEXTS, progress=console.progress)
+    rows: list[Any] = []
+    length = 0
+    if args.source:
+        stream = source(args)
+        chunks = watched(stream, console)
+        rows, length = rivals.measure(chunks, stream.geometry, stream.tokens_per_frame, names, args.every)
+    console.close()
+    if args.report:
+        page = system.comparison_section(sides, rows, "text" if base.workload == "text" else "frame", length)
+        write(args.report, "Policies side by side", [page], run_metadata(base.json()))
+    if args.json:
+        told = {"sides": [asdict(side) for side in sides], "winners": rivals.winners(sides)}
+        print(json.dumps(told | {"quality": [asdict(row) for row in rows]}, indent=2))
+    else:
+        print(rivals.as_text(sides) + (f"\n\n{quality.as_text(rows)}" if rows else ""))
+
+
 def reproduce(args: argparse.Namespace, console: Console) -> None:
+    from sw_model import claims
+    from sw_model.report import run_metadata, system, write
     from sw_model.reproduce import reproduce as compared
 
     told = compared(*args.figure, link=args.link, progress=console.progress)
+    judged = claims.judge(progress=console.progress) if args.claims else []
     console.close()
-    print(json.dumps(told.json(), indent=2) if args.json else told.as_text())
+    if args.report:
+        pages = [system.reproduction_section(told)] + ([system.claims_section(judged)] if judged else [])
+        write(args.report, "Published figures", pages, run_metadata({"link": args.link}))
+    if args.json:
+        values = {j.claim.what: {"claimed": j.claim.value, **j.values} for j in judged}
+        print(json.dumps(told.json() | ({"claims": values} if judged else {}), indent=2))
+    else:
+        print(told.as_text() + (f"\n\n{claims.as_text(judged)}" if judged else ""))
 
 
 def sweep(args: argparse.Namespace, console: Console) -> None:
@@ -320,15 +362,23 @@ def add_tool(command: argparse.ArgumentParser) -> None:
     command.add_argument("--yosys", default="yowasp", help="yosys build: yowasp or pyosys (default yowasp)")
 
 
+def add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--report", type=Path, metavar="FILE", help="a page with charts (HTML)")
+
+
 def add_source(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", help="a trace (safetensors), a video, or the word `generator`")
+    add_source_options(command)
+    command.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+
+
+def add_source_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--frames", type=int, help="most frames to take (default all; generator 1000)")
     command.add_argument("--layers", type=int, default=1, help="decoder layers, except of a trace (default 1)")
     command.add_argument("--grid", type=int, default=3, help="video: cells per side of a frame (default 3)")
     command.add_argument("--fps", type=float, help="video: frames per second to take (default every frame)")
     command.add_argument("--seed", type=int, default=0, help="of weights, generator and hyperplanes (default 0)")
     command.add_argument("--every", type=int, default=1, metavar="N", help="retrieve on every Nth frame (default 1)")
-    command.add_argument("--json", action="store_true", help="the table as JSON on stdout")
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
@@ -441,6 +491,7 @@ def parser() -> argparse.ArgumentParser:
     add_run(one)
     one.add_argument("--out", type=Path, metavar="FILE", help="the result as JSON, which `vrex explain` reads")
     one.add_argument("--trace", type=Path, metavar="FILE", help="the schedule as a Chrome trace, for ui.perfetto.dev")
+    add_report(one)
 
     one = command("explain", explain, "what bounds a run, and what would change it")
     one.add_argument("run_file", nargs="?", type=Path, metavar="RUN", help="JSON of a run or of a sweep (or options)")
@@ -450,7 +501,19 @@ def parser() -> argparse.ArgumentParser:
     one = command("reproduce", reproduce, "published figures beside the model's, with the residuals")
     one.add_argument("figure", nargs="*", help="identifiers such as vrex.fig13, or their beginnings (default all)")
     one.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
+    one.add_argument("--claims", action="store_true", help="V-Rex's claims under both links too (a minute)")
+    add_report(one)
     one.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+
+    one = command(
+        "compare", compare, "retrieval policies side by side: latency, bytes, energy, quality, who wins where"
+    )
+    one.add_argument("--policies", nargs="+", metavar="POLICY", help="default V-Rex's and its rivals")
+    one.add_argument("--contexts", nargs="+", type=int, metavar="TOKENS", help="default 1000 to 80000")
+    add_run(one)
+    one.add_argument("--source", help="measure quality: a trace (safetensors), a video, or the word `generator`")
+    add_source_options(one)
+    add_report(one)
 
     one = command("sweep", sweep, "many runs, from a TOML file; killed sweeps go on where they were")
     one.add_argument("file", type=Path, help="name, [fixed] values, [grid] lists of values")

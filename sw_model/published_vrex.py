@@ -26,7 +26,9 @@ BATCH = (
 
 @lru_cache(maxsize=1024)
 def result(system: str, policy: str, load: Workload, assume: Assumptions, link: str, ratio: float | None) -> Result:
-    return replace(run(load_system(system), policy, load, assume=assume, link=link, ratio=ratio), timelines=())
+    detail = link == "realistic"  # real links go with real memory
+    made = run(load_system(system), policy, load, assume=assume, link=link, ratio=ratio, memory_detail=detail)
+    return replace(made, timelines=())
 
 
 @dataclass(frozen=True)

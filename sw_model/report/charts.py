@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from sw_model.report.page import Image
 
@@ -178,6 +179,118 @@ def paired_bars(
 
     size = (SIZE[0], 1.1 + 0.24 * max(1, len(series)) * len(labels))
     return _svg(draw, f"Bars of {', '.join(series)} in {unit} for {', '.join(labels)}", caption, size)
+
+
+def _logarithmic(axes: Axes, *names: str) -> None:
+    """Plain numbers at the decades, none between them."""
+    for name in names:
+        getattr(axes, f"set_{name}scale")("log")
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _apart(values: Sequence[float], least: float) -> list[float]:
+    """The values, each moved up as far as it takes to lie `least` above the next lower one."""
+    out, last = [0.0] * len(values), -np.inf
+    for index in sorted(range(len(values)), key=lambda i: values[i]):
+        out[index] = last = max(values[index], last + least)
+    return out
+
+
+def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, alt: str, caption: str = "") -> Image:
+    """Curves over two logarithmic axes, each named at its right end; where curves end close together the names are
+    moved apart."""
+
+    values = [value for points in series.values() for _, value in points]
+    low, high = min(values) / 1.15, max(values) * 1.15
+
+    def draw(axes: Axes) -> None:
+        colors = _colors(len(series))
+        ends = [np.log(points[-1][1] / low) / np.log(high / low) for points in series.values()]
+        for points, color in zip(series.values(), colors, strict=True):
+            axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6, marker="o", markersize=3)
+        for name, at, color in zip(series, _apart(ends, 0.055), colors, strict=True):
+            axes.annotate(name, (1.02, at), xycoords="axes fraction", color=color, va="center", fontsize=8.5)
+        _logarithmic(axes, "x", "y")
+        axes.set_ylim(low, high)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+
+    return _svg(draw, alt, caption)
+
+
+def roofline(
+    points: Mapping[str, tuple[float, float]], *, peak_tflops: float, memory_gbps: float, caption: str = ""
+) -> Image:
+    """Operations per byte and TFLOPS of some runs under the roof of the machine."""
+
+    def draw(axes: Axes) -> None:
+        low = min([intensity for intensity, _ in points.values()], default=1.0) / 3
+        ridge = peak_tflops * 1e3 / memory_gbps
+        high = max([3 * ridge, *(3 * intensity for intensity, _ in points.values())])
+        at = np.array([low, ridge, high])
+        axes.plot(at, np.minimum(peak_tflops, at * memory_gbps / 1e3), color=INK, linewidth=1.4)
+        for (name, (intensity, rate)), color in zip(points.items(), _colors(len(points)), strict=True):
+            axes.plot(intensity, rate, "o", color=color, markersize=6, label=name)
+        _logarithmic(axes, "x", "y")
+        axes.set_xlabel("operations per byte of device memory")
+        axes.set_ylabel("TFLOPS")
+        axes.legend(loc="lower right")
+
+    roof = f"{peak_tflops:g} TFLOPS and {memory_gbps:g} GB/s"
+    return _svg(draw, f"Roofline of {roof} with {', '.join(points)}", caption)
+
+
+def timeline(lanes: Mapping[str, Sequence[tuple[float, float, str]]], *, caption: str = "") -> Image:
+    """What each lane does when: `lanes[name]` are (start, length, what) in milliseconds."""
+    kinds = list(dict.fromkeys(what for tasks in lanes.values() for _, _, what in tasks))
+    color = dict(zip(kinds, _colors(len(kinds)), strict=True))
+
+    def draw(axes: Axes) -> None:
+        for y, tasks in enumerate(lanes.values()):
+            for kind in kinds:
+                spans = [(start, length) for start, length, what in tasks if what == kind]
+                axes.broken_barh(spans, (y - 0.36, 0.72), color=color[kind], linewidth=0, label=kind)
+        axes.set_yticks(range(len(lanes)), list(lanes))
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("ms")
+        handles, names = axes.get_legend_handles_labels()
+        first = {name: handle for handle, name in reversed(list(zip(handles, names, strict=True)))}
+        shown = {kind: first[kind] for kind in kinds}
+        axes.figure.legend(shown.values(), shown, loc="outside upper left", ncols=4, handlelength=1)
+
+    size = (SIZE[0], 1.2 + 0.34 * max(3, len(lanes)))
+    return _svg(draw, f"Timeline of {', '.join(lanes)} over {', '.join(kinds)}", caption, size)
+
+
+def pareto(points: Mapping[str, tuple[float, float]], *, x: str, y: str, caption: str = "") -> Image:
+    """Points of which less is better in both directions; the front, which nobody beats in both, is joined."""
+    front = pareto_front(points)
+
+    def draw(axes: Axes) -> None:
+        axes.step(*zip(*(points[name] for name in front), strict=True), where="post", color=LINE, linewidth=2, zorder=1)
+        span = max(value for _, value in points.values()) - min(value for _, value in points.values())
+        beside = _apart([value for _, value in points.values()], 0.06 * span)
+        for (name, (at, value)), label in zip(points.items(), beside, strict=True):
+            axes.plot(at, value, "o", color=PALETTE[0] if name in front else SOFT, markersize=6, zorder=2)
+            axes.annotate(name, (at, label), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
+        _logarithmic(axes, "x")
+        axes.margins(x=0.15, y=0.1)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+
+    return _svg(draw, f"{y} over {x} of {', '.join(points)}; best: {', '.join(front)}", caption)
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names of the points that no other one equals or beats in both coordinates, by the first coordinate."""
+    front: list[str] = []
+    for name, (_, value) in sorted(points.items(), key=lambda item: item[1]):
+        if not front or value < points[front[-1]][1]:
+            front.append(name)
+    return front
 
 
 def _colors(count: int) -> list[str]:

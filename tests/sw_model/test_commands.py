@@ -45,6 +45,17 @@ def test_reproduce(run):
     assert "vrex.fig13.fps" in out and "contradiction: V-Rex" in out and "1 of 1 judged are inside" in out
 
 
+def test_compare(run, tmp_path):
+    options = ("--policies", "resv", "hybrid", "--contexts", 1000, 40000)
+    source = ("--source", "generator", "--frames", 4, "--every", 2)
+    status, out, err = run("compare", *options, *source, "--report", "c.html", "--json")
+    told = json.loads(out)
+    assert status == 0 and told["winners"]["40000"]["latency"] == ["hybrid"] and "policies: 4 of 4" in err
+    assert {row["policy"] for row in told["quality"]} == {"resv", "hybrid"}
+    assert "Policies side by side" in (tmp_path / "c.html").read_text()
+    assert "least, within 1 %" in run("compare", *options)[1]
+
+
 def test_sweep(run, tmp_path):
     (tmp_path / "s.toml").write_text('name = "two"\n[grid]\ntokens = [1000, 5000]\n')
     status, out, err = run("sweep", "s.toml", "--workers", 1)

@@ -1,0 +1,66 @@
+"""Policies side by side: rows are the runs, winners are the least, and the front is what nobody beats."""
+
+import pytest
+
+from sw_model.compare import MEASURES, RIVALS, Side, as_text, compare, measure, trade, winners
+from sw_model.frontend.generator import Generator, small
+from sw_model.quality import Quality
+from sw_model.report.charts import pareto_front
+from sw_model.request import Request
+
+
+@pytest.fixture(scope="module")
+def sides():
+    return compare(Request(), contexts=(1000, 40000))
+
+
+def test_rows_are_the_runs(sides):
+    assert [(s.tokens, s.policy) for s in sides] == [(n, p) for n in (1000, 40000) for p in RIVALS]
+    result = Request(policy="mosaic", tokens=40000).run()
+    row = next(s for s in sides if (s.policy, s.tokens) == ("mosaic", 40000))
+    assert row.latency_ms == result.total_s * 1e3 and row.energy_j == result.total_j
+    assert row.link_gb == result.bytes_moved["PCIe"] / 1e9
+
+
+def test_fixed_budgets_do_not_grow(sides):
+    """A window and a block budget cost the same at any length; a share of the context does not."""
+    table = {(s.policy, s.tokens): s for s in sides}
+    for name in ("hybrid", "codecsight"):
+        assert table[name, 40000].latency_ms == pytest.approx(table[name, 1000].latency_ms, rel=0.01)
+        assert table[name, 40000].link_gb == 0
+    assert table["mosaic", 40000].latency_ms < table["resv", 40000].latency_ms / 2
+    assert table["resv", 40000].link_gb < table["quickprefill", 40000].link_gb
+
+
+def test_winners_are_the_least(sides):
+    for tokens, best in winners(sides).items():
+        here = {s.policy: s for s in sides if s.tokens == tokens}
+        for name, value in MEASURES.items():
+            least = min(map(value, here.values()))
+            assert value(here[best[name][0]]) == least
+            assert set(best[name]) == {p for p, s in here.items() if value(s) <= 1.01 * least}
+    assert "hybrid" in as_text(sides)
+
+
+def test_trade_and_front():
+    points = {"a": (1.0, 5.0), "b": (2.0, 3.0), "c": (2.0, 4.0), "d": (3.0, 3.0), "e": (4.0, 1.0)}
+    assert pareto_front(points) == ["a", "b", "e"]
+    sides = [Side("a", 100, 1.0, 0, 0, 0), Side("b", 100, 2.0, 0, 0, 0), Side("a", 200, 9.0, 0, 0, 0)]
+    quality = [Quality("a", "frame", 1, 1, 1, 0.5, 0), Quality("a", "text", 1, 1, 1, 0.1, 0)]
+    quality.append(Quality("b", "frame", 1, 1, 1, 0.7, 0))
+    assert trade(sides, quality, 100, "frame") == ({"a": (1.0, 0.5), "b": (2.0, 0.7)}, ["a"])
+
+
+def test_quality_on_a_stream(seed):
+    config = small(seed)
+    rows, length = measure(
+        Generator(config).chunks(12, text_every=6, text_tokens=4), config.geometry, config.tokens_per_frame,
+        ("full", "resv"), 2,
+    )  # fmt: skip
+    assert {row.policy for row in rows} == {"full", "resv"}
+    assert length == 12 * config.tokens_per_frame + 2 * 4
+
+
+def test_bad_policy():
+    with pytest.raises(ValueError, match="policy must be one of"):
+        compare(Request(), ("resv", "luck"), (1000,))
