@@ -29,6 +29,7 @@ class Config:
     dpe_inputs: int = 64  # inputs of one tree N_w
     align_bits: int = 24  # alignment width W of the fused dot product
     vpe_lanes: int = 64  # vector lanes
+    vpe_rows: int = 64  # rows of one FP32 number per lane that the VPE's memory holds
     lxe_memory_bytes: int = 384 * 1024  # on-chip memory of the LXE
     # DRE: HCU
     hash_bits: int = 32  # hash bits per key N_hp
@@ -60,6 +61,8 @@ class Config:
                 raise ValueError(f"{field.name} = {value}: must be at least 1")
         for name in (
             "dpe_inputs",
+            "vpe_lanes",
+            "vpe_rows",
             "hcu_accumulators",
             "hcu_clusters",
             "hcu_tokens",
@@ -116,6 +119,7 @@ PRESETS = {
         dpe_trees=4,
         dpe_inputs=4,
         vpe_lanes=4,
+        vpe_rows=16,
         lxe_memory_bytes=4 * 1024,
         hash_bits=16,
         hcu_lanes=8,
@@ -135,6 +139,7 @@ PRESETS = {
         dpe_trees=16,
         dpe_inputs=16,
         vpe_lanes=16,
+        vpe_rows=32,
         lxe_memory_bytes=32 * 1024,
         hcu_clusters=256,
         window_tokens=1024,

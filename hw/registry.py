@@ -14,6 +14,7 @@ from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
 from hw.dre.wtu import WTU, Point
+from hw.lxe.vpe import VPE
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ UNITS = {
             partial(WTU.from_config, point=Point.SWEEP),
             "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
             "hw.dre.wtu",
+        ),
+        Unit(
+            "vpe",
+            VPE.from_config,
+            "Vector engine: micro-programs for softmax, norms, RoPE, hash bits, means",
+            "hw.lxe.vpe",
         ),
     )
 }

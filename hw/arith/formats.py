@@ -103,3 +103,17 @@ def round_and_pack(m: Module, layout: data.StructLayout, sign: Value, exponent: 
         # a carry out of the rounding leaves a fraction of zero
         m.d.comb += code.eq(Cat(rounded[: precision - 1], field[:EXPONENT_BITS], sign))
     return code
+
+
+def to_bf16(m: Module, name: str, code: Value) -> Value:
+    """BF16 code of an FP32 code, rounded to nearest even; subnormals give zero, NaN the canonical one."""
+    number, rounded, result = view(FP32, code), Signal(15, name=f"{name}_kept"), Signal(16, name=name)
+    up = code[15] & (code[16] | code[:15].any())
+    m.d.comb += rounded.eq(code[16:31] + up)
+    with m.If(is_nan(number)):
+        m.d.comb += result.eq(canonical_nan(BF16))
+    with m.Elif(is_zero(number)):
+        m.d.comb += result.eq(zero(BF16, number.sign))
+    with m.Else():
+        m.d.comb += result.eq(Cat(rounded, number.sign))
+    return result

@@ -1,0 +1,1 @@
+"""LXE: the matrix and vector engines for language-model kernels."""

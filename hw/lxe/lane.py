@@ -1,0 +1,189 @@
+"""One lane of the vector engine: add or compare, multiply, function, accumulate."""
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.arith.divide import Divide
+from hw.arith.elementary import Exp, Reciprocal, Rsqrt, Silu
+from hw.arith.floats import FloatAdd, FloatMultiply
+from hw.arith.formats import FP32, canonical_nan, is_nan, is_zero, to_bf16, view, zero
+from hw.lxe.microcode import Function, Pre, Times
+
+STAGES = 6  # from the cycle in which operands are read to the cycle in which results are written
+
+LANE = {
+    # stage 1, operands and `pre`
+    "stream": In(32),
+    "memory_a": In(32),
+    "memory_b": In(32),
+    "same_a": In(32),
+    "same_b": In(32),
+    "a_stream": In(1),
+    "a_memory": In(1),
+    "a_kept": In(1),
+    "keep": In(1),
+    "b_memory": In(1),
+    "pre": In(Pre),
+    # stage 2, `times`
+    "times": In(Times),
+    "c": In(32),
+    # stage 3, `function`, held while it divides
+    "hold": In(1),
+    "divide": In(1),
+    "divisor": In(32),
+    "function": In(Function),
+    # stage 4, second half of SiLU
+    "silu": In(1),
+    # stage 5, `post`
+    "accumulate": In(1),
+    "load": In(1),
+    "subtract": In(1),
+    "maximum": In(1),
+    "use": In(1),
+    "fold": In(1),
+    "other": In(32),
+    # stage 6, result
+    "from_total": In(1),
+    "round": In(1),
+    "y": Out(32),
+    "total": Out(32),
+}
+
+
+def compare(m: Module, name: str, a: Value, b: Value) -> tuple[Value, Value]:
+    """The larger of two FP32 numbers (NaN if one is NaN, subnormals zero, -0 < +0), and whether a > b."""
+    x, y = view(FP32, a), view(FP32, b)
+    below, larger, greater = Signal(name=f"{name}_below"), Signal(32, name=f"{name}_larger"), Signal(name=name)
+    unordered = is_nan(x) | is_nan(y)
+    zeros = is_zero(x) & is_zero(y)
+    m.d.comb += [
+        below.eq(Mux(x.sign ^ y.sign, x.sign, (Value.cast(a)[:31] < Value.cast(b)[:31]) ^ x.sign)),
+        greater.eq(~below & (Value.cast(a) != Value.cast(b)) & ~zeros & ~unordered),
+    ]
+    chosen = view(FP32, Mux(below, b, a))
+    with m.If(unordered):
+        m.d.comb += larger.eq(canonical_nan(FP32))
+    with m.Elif(is_zero(chosen)):
+        m.d.comb += larger.eq(zero(FP32, chosen.sign))
+    with m.Else():
+        m.d.comb += larger.eq(chosen)
+    return larger, greater
+
+
+class Lane(wiring.Component):
+    """The arithmetic of one lane, a pipeline of six stages whose control comes from outside.
+
+    1 operands, add or compare | 2 multiply | 3 function, first half | 4 second half | 5 accumulate | 6 round, result
+
+    Timing: one element per cycle; a division holds stage 3 for `Divide.latency` cycles more.
+
+    Members: see `LANE`, by stage. `y` is an element's result, `total` the lane's accumulator; `other` another lane's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(LANE)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+
+        # stage 1
+        kept, a, b = (Signal(32, name=n) for n in ("kept", "a", "b"))
+        with m.If(self.keep):
+            m.d.sync += kept.eq(a)
+        m.d.comb += [
+            a.eq(
+                Mux(self.a_kept, kept, Mux(self.a_stream, self.stream, Mux(self.a_memory, self.memory_a, self.same_a)))
+            ),
+            b.eq(Mux(self.b_memory, self.memory_b, self.same_b)),
+        ]
+        m.submodules.first_adder = add = FloatAdd(FP32)
+        larger, greater = compare(m, "greater", a, b)
+        m.d.comb += [
+            add.a.eq(Cat(a[:-1], a[-1] ^ (self.pre == Pre.RSUB))),
+            add.b.eq(Cat(b[:-1], b[-1] ^ (self.pre == Pre.SUB))),
+        ]
+        v, v_next, late_b = Signal(32, reset_less=True), Signal(32), Signal(32, reset_less=True)
+        with m.Switch(self.pre):
+            with m.Case(Pre.ADD, Pre.SUB, Pre.RSUB):
+                m.d.comb += v_next.eq(add.y)
+            with m.Case(Pre.MAX):
+                m.d.comb += v_next.eq(larger)
+            with m.Case(Pre.GREATER):
+                m.d.comb += v_next.eq(Mux(greater, 0x3F800000, 0))
+            with m.Default():
+                m.d.comb += v_next.eq(a)
+        m.d.sync += [v.eq(v_next), late_b.eq(b)]
+
+        # stage 2
+        m.submodules.multiplier = multiply = FloatMultiply(FP32)
+        m.d.comb += multiply.a.eq(v)
+        with m.Switch(self.times):
+            with m.Case(Times.B):
+                m.d.comb += multiply.b.eq(late_b)
+            with m.Case(Times.C):
+                m.d.comb += multiply.b.eq(self.c)
+            with m.Default():
+                m.d.comb += multiply.b.eq(v)
+        p = Signal(32, reset_less=True)
+        with m.If(~self.hold):
+            m.d.sync += p.eq(Mux(self.times == Times.ONE, v, multiply.y))
+
+        # stage 3
+        narrow = to_bf16(m, "narrow", p)
+        m.submodules.exp, m.submodules.reciprocal, m.submodules.rsqrt = exp, reciprocal, rsqrt = (
+            Exp(),
+            Reciprocal(),
+            Rsqrt(),
+        )
+        m.submodules.silu, m.submodules.divider = silu, divider = Silu(), Divide()
+        m.d.comb += [
+            exp.x.eq(p),
+            divider.a.eq(p),
+            divider.b.eq(self.divisor),
+            divider.start.eq(self.divide),
+        ]
+        m.d.comb += [unit.x.eq(narrow) for unit in (reciprocal, rsqrt, silu)]
+        r = Signal(32, reset_less=True)
+        units = {
+            Function.EXP: exp,
+            Function.RECIPROCAL: reciprocal,
+            Function.RSQRT: rsqrt,
+            Function.DIVIDE: divider,
+        }
+        with m.Switch(self.function):
+            for function, unit in units.items():
+                with m.Case(function):
+                    m.d.sync += r.eq(Cat(Const(0, 16), unit.y))
+            with m.Default():
+                m.d.sync += r.eq(p)
+
+        # stage 4
+        element = Signal(32, reset_less=True)
+        m.d.sync += element.eq(Mux(self.silu, Cat(Const(0, 16), silu.y), r))
+
+        # stage 5; a fold adds another lane's total
+        total, late_element, addend = Signal(32, reset_less=True), Signal(32, reset_less=True), Signal(32)
+        m.submodules.second_adder = add = FloatAdd(FP32)
+        m.d.comb += [
+            addend.eq(Mux(self.fold, self.other, element)),
+            add.a.eq(total),
+            add.b.eq(Cat(addend[:-1], addend[-1] ^ self.subtract)),
+        ]
+        larger, _ = compare(m, "total_greater", total, addend)
+        m.d.sync += late_element.eq(element)
+        with m.If(self.accumulate):
+            with m.If(self.load):
+                neutral = Mux(self.maximum, 0xFF800000, 0x80000000)
+                m.d.sync += total.eq(Mux(self.use, element, neutral))
+            with m.Elif(self.use | self.fold):
+                m.d.sync += total.eq(Mux(self.maximum, larger, add.y))
+
+        # stage 6
+        result = Signal(32)
+        m.d.comb += [
+            result.eq(Mux(self.from_total, total, late_element)),
+            self.y.eq(Mux(self.round, Cat(Const(0, 16), to_bf16(m, "rounded", result)), result)),
+            self.total.eq(total),
+        ]
+        return m

@@ -1,0 +1,52 @@
+"""Streams and programs for the vector engine, and its Verilog as a function."""
+
+import numpy as np
+
+from golden import bf16
+from golden.bf16 import BF16, FP32
+from golden.vpe import widen
+from hw.lxe.microcode import Instruction
+from sim.run import simulate
+
+SPECIAL = np.array(
+    [
+        *(0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x00800000, 0x80800000, 0x3F800000, 0xBF800000),
+        *(0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFA00001, 0x3F808000, 0x3F818000),
+        *(0x7F7F8000, 0x00FFFFFF, 0x3EFFFFFF, 0x40000000, 0x42B17218, 0xC2B17218, 0x3F80FFFF, 0x4B800001),
+    ],
+    np.uint32,
+)
+
+
+def numbers(rng, n, scale=1.0):
+    """FP32 codes of normally distributed BF16 numbers."""
+    return widen(bf16.encode(rng.standard_normal(n) * scale, BF16))
+
+
+def edge_beats(rng, count, lanes):
+    """Beats in which every second number is special, the others any FP32 codes."""
+    any_code = rng.integers(0, 1 << 32, (count, lanes), dtype=np.uint32)
+    return np.where(rng.random((count, lanes)) < 0.5, rng.choice(SPECIAL, (count, lanes)), any_code)
+
+
+def beats(vectors, lanes, rng=None):
+    """FP32 codes (m, n) as beats; the last beat of a vector is filled with any codes."""
+    vectors = np.atleast_2d(vectors)
+    missing = -vectors.shape[1] % lanes
+    rng = rng or np.random.default_rng(0)
+    fill = rng.choice(SPECIAL, (len(vectors), missing))
+    return np.concatenate([vectors, fill], axis=1).astype(np.uint32).reshape(-1, lanes)
+
+
+def reals(beat_rows, n):
+    """The inverse of `beats`, as float64 (m, n)."""
+    lanes = beat_rows.shape[1]
+    return bf16.decode(beat_rows.astype(np.uint32), FP32).reshape(-1, -(-n // lanes) * lanes)[:, :n]
+
+
+def run(unit, program, stream, **options):
+    """The Verilog's record for a program and its input beats."""
+    fields = [op.fields() for op in program]
+    code = {name: np.array([f[name] for f in fields]) for name in Instruction().fields()}
+    results = sum(op.results for op in program)
+    return simulate(unit, "vpe", {"code": code, "i": stream}, {"o": results}, **options)
