@@ -264,8 +264,9 @@ class Oracle:
         if command["cluster"] >= self.unit.clusters:
             assert last["fault"] == Fault.CLUSTER.value
             return True
-        used = sum(self.page_used[p] for p, c in self.page_cluster.items() if c == command["cluster"])
-        holes = used != sum(c == command["cluster"] for c in self.cluster.values())
+        pages = self.chain(command["cluster"])
+        used = sum(self.page_used[p] for p in pages)
+        holes = used != sum(page in pages for page, _ in self.place.values())
         if command["index"] >= used or command["head"] >= self.unit.kv_heads:
             assert last["fault"] == Fault.ADDRESS.value
         elif last["fault"]:
