@@ -138,7 +138,7 @@ class _Engine:
         if not trace.exists():
             return ""
         bits = [line.split() for line in (self.folder / f"{file}.aim").read_text().splitlines()]
-        inputs = {int(at): (name, int(bit)) for kind, at, bit, name in bits if kind == "input"}
+        inputs = {int(at): (name, int(bit)) for at, bit, name in (b[1:] for b in bits if b[0] == "input")}
         lines = []
         rows = [line for line in trace.read_text().splitlines()[1:] if not line.startswith("#")]  # after the registers
         for cycle, row in enumerate(rows):
