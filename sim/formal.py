@@ -144,8 +144,9 @@ class _Engine:
         for cycle, row in enumerate(rows):
             values = {name: 0 for name, _ in inputs.values() if name != "clk"}
             for at, value in enumerate(row):
-                if value == "1" and inputs[at][0] in values:
-                    values[inputs[at][0]] |= 1 << inputs[at][1]
+                name, bit = inputs.get(at, ("", 0))
+                if value == "1" and name in values:
+                    values[name] |= 1 << bit
             lines.append(f"{cycle:4} " + " ".join(f"{name}={value}" for name, value in values.items()))
         target = Path("build/formal").absolute() / f"{self.name}.txt"
         target.parent.mkdir(parents=True, exist_ok=True)
