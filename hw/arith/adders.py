@@ -2,20 +2,13 @@
 
 A full adder is yosys's `$fa` cell. In RTLIL it stays one cell per word, so that a synthesis flow maps it to
 full-adder and half-adder cells; in Verilog it is the plain XOR and AND-OR logic of whole words, which simulates fast.
+
+Many equal additions side by side are written as planes: word k holds bit k of every lane, one bit per lane.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from amaranth import Cat, Const, Instance, Module, Signal, Value
-
-
-@dataclass(frozen=True)
-class Row:
-    """An addend whose lowest bit has weight 2**low."""
-
-    value: Value
-    low: int = 0
 
 
 def full_adders(m: Module, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
@@ -35,46 +28,57 @@ def heights(tallest: int) -> list[int]:
     return found[::-1] if tallest > 2 else []
 
 
-def carry_save(m: Module, rows: Sequence[Row], width: int) -> tuple[Value, Value]:
-    """Two words of `width` bits whose sum is the sum of all `rows`, modulo 2**width (Dadda, 1965).
+def carry_save(m: Module, columns: Sequence[Value], lanes: int = 1) -> tuple[list[Value], list[Value]]:
+    """Two addends, as planes, whose sum is that of all bits of `columns`, modulo 2**len(columns) (Dadda, 1965).
 
     The least number of full adders; a half adder (a full adder with a constant 0) only where a column would otherwise
-    be one too tall. Adders of one rank in neighbouring columns stand in one word.
+    be one too tall.
+
+    Parameters
+    ----------
+    columns : the bits of weight 2**k at index k, plane after plane: every `lanes` bits, one of each lane
+    lanes : sums side by side
     """
-    columns: list[list[Value]] = [[] for _ in range(width)]
-    for row in rows:
-        for k in range(min(len(row.value), width - row.low)):
-            columns[row.low + k].append(row.value[k])
-    for limit in heights(max(len(column) for column in columns)):
-        ranks: list[dict[int, list[Value]]] = []  # by rank: column -> three bits to add
-        arriving = 0
-        for k, column in enumerate(columns):
-            rank = 0
-            while (excess := len(column) + rank + arriving - limit) > 0:
-                taken, columns[k] = column[: 2 + (excess > 1)], column[2 + (excess > 1) :]
-                column = columns[k]
-                if rank == len(ranks):
-                    ranks.append({})
-                ranks[rank][k] = [*taken, Const(0, 1)][:3]
-                rank += 1
-            arriving = rank
-        for adders in ranks:
-            totals, carries = full_adders(m, *(Cat(*bits) for bits in zip(*adders.values(), strict=True)))
-            for i, k in enumerate(adders):
-                columns[k].append(totals[i])
-                if k + 1 < width:
-                    columns[k + 1].append(carries[i])
-    words = [Cat(*((*column, Const(0, 1), Const(0, 1))[word] for column in columns)) for word in (0, 1)]
-    return words[0], words[1]
+    words = [Value.cast(column) for column in columns]
+    for limit in heights(max(len(word) for word in words) // lanes):
+        carries: Value = Cat()
+        for k, word in enumerate(words):
+            excess = max(0, (len(word) + len(carries)) // lanes - limit)
+            made: list[tuple[Value, Value]] = []
+            for width in [excess // 2] if lanes == 1 else [lanes] * (excess // 2):
+                made.append(full_adders(m, *(word[i * width : (i + 1) * width] for i in range(3))))
+                word = word[3 * width :]
+            if excess % 2:
+                made.append(full_adders(m, word[:lanes], word[lanes : 2 * lanes], Const(0, lanes)))
+                word = word[2 * lanes :]
+            words[k] = Cat(word, *(total for total, _ in made), carries)
+            carries = Cat(*(carry for _, carry in made))
+    nothing = Const(0, lanes)
+    first, second = ([word[at : at + lanes] if len(word) > at else nothing for word in words] for at in (0, lanes))
+    return first, second
 
 
-def ripple_add(m: Module, a: Value, b: Value, carry: Value | int = 0) -> Value:
-    """a + b + carry with its carry out, equal widths: one full adder per bit, the smallest adder there is."""
+def ripple_add(m: Module, a: Sequence[Value], b: Sequence[Value]) -> list[Value]:
+    """Planes of a + b with the carry out as the last: one full adder per bit, the smallest adder there is.
+
+    Constant zeros take no adder.
+    """
     if len(a) != len(b):
         raise ValueError(f"widths {len(a)}, {len(b)}: must be equal")
-    bits = []
-    carried = Const(carry, 1) if isinstance(carry, int) else carry
-    for k in range(len(a)):
-        total, carried = full_adders(m, a[k], b[k], carried)
-        bits.append(total)
-    return Cat(*bits, carried)
+    planes: list[Value] = []
+    carry: Value = Const(0, len(a[0]))
+    for x, y in zip(a, b, strict=True):
+        given = [value for value in (x, y, carry) if not (isinstance(value, Const) and value.value == 0)]
+        nothing = Const(0, len(x))
+        if len(given) < 2:
+            total, carry = given[0] if given else nothing, nothing
+        else:
+            total, carry = full_adders(m, *[*given, nothing][:3])
+        planes.append(total)
+    return [*planes, carry]
+
+
+def count_ones(m: Module, word: Value) -> Value:
+    """Number of ones in `word`, `len(word).bit_length()` bits wide."""
+    columns = [word, *[Cat()] * (len(word).bit_length() - 1)]
+    return Cat(*ripple_add(m, *carry_save(m, columns)))[: len(columns)]

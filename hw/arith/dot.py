@@ -1,14 +1,15 @@
 """Fused BF16 dot product: exact products, one alignment, one carry-save tree, one rounding."""
 
-from amaranth import Cat, Const, Module, Mux, Signal, Value
+from collections.abc import Iterable, Sequence
+
+from amaranth import Cat, Const, Module, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, carry_save, ripple_add
+from hw.arith.adders import carry_save, count_ones, ripple_add
 from hw.arith.formats import BF16, FP32, canonical_nan, infinity, normalise, round_and_pack, zero
-from hw.common.parts import place
 from hw.common.pipeline import CreditGate, Cuts, delay
-from hw.common.tree import popcount, reduce_tree
+from hw.common.tree import reduce_tree
 from hw.config import Config
 
 CUTS = ("operands", "products", "sums", "total", "result")  # where a register can stand, in order
@@ -19,11 +20,8 @@ DEPTHS = {
     4: ("operands", "products", "sums", "result"),
     5: CUTS,
 }
-
-
-def dot_parts(align_bits: int) -> dict[str, wiring.Component]:
-    """The modules that a `DotCore` instantiates."""
-    return {"dot_multiply": Multiply(), f"dot_align{align_bits}": Align(align_bits)}
+DEPTH = 3
+RADIX = 8  # lanes that one search of the largest exponent compares at once
 
 
 def check_sizes(inputs: int, align_bits: int) -> None:
@@ -34,100 +32,106 @@ def check_sizes(inputs: int, align_bits: int) -> None:
         raise ValueError(f"align_bits = {align_bits}: must be 16 to 30")
 
 
-MULTIPLY = {
-    "a": In(BF16.size),
-    "b": In(BF16.size),
-    "product": Out(16),
-    "key": Out(9),
-    **{name: Out(1) for name in ("sign", "zero", "invalid", "plus", "minus")},
-}
+def planes_layout(inputs: int) -> data.ArrayLayout:
+    """BF16 codes bit-sliced: element k holds bit k of every operand."""
+    return data.ArrayLayout(inputs, BF16.size)
 
 
-def align_ports(width: int) -> dict[str, wiring.Member]:
-    """Ports of `Align`."""
-    return {"product": In(16), "key": In(9), "sign": In(1), "zero": In(1), "top": In(9), "row": Out(width)}
+def to_planes(codes: Value) -> Value:
+    """A vector of BF16 codes bit-sliced; wires only."""
+    word = Value.cast(codes)
+    return Cat(*(word[k :: BF16.size] for k in range(BF16.size)))
 
 
-class Multiply(wiring.Component):
-    """One lane before the alignment: exact product, exponent key and special cases. Combinational.
+def node(m: Module, name: str, value: Value) -> Signal:
+    """`value` as a signal: an expression that is used twice would be written out twice."""
+    held = Signal(len(value), name=name)
+    m.d.comb += held.eq(value)
+    return held
 
-    Members
-    -------
-    a, b : BF16 codes
-    product : (128 + fa) * (128 + fb), whatever the exponents ; key : Ea + Eb, 0 when the product is zero
-    sign, zero : of the product
-    invalid : the result is NaN ; plus, minus : an infinity of that sign
+
+def any_plane(planes: Sequence[Value]) -> Value:
+    return reduce_tree(lambda x, y: x | y, planes)
+
+
+def all_planes(planes: Sequence[Value]) -> Value:
+    return reduce_tree(lambda x, y: x & y, planes)
+
+
+def largest(m: Module, planes: Sequence[Value], alive: Value) -> Value:
+    """The largest of the numbers that `planes` hold in the lanes that are `alive`; 0 when none is.
+
+    Bit by bit from the top, lanes drop out where another of their group has a one and they have not. Groups of `RADIX`
+    lanes first, so that a group's lower bits are searched while the groups are compared by their upper ones.
     """
-
-    def __init__(self) -> None:
-        super().__init__(MULTIPLY)
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        a, b = data.View(BF16, self.a), data.View(BF16, self.b)
-        zero_a, zero_b, special_a, special_b = (Signal(name=n) for n in ("zero_a", "zero_b", "special_a", "special_b"))
-        # rows of partial products; the hidden ones are plain wires
-        hidden = Cat(a.fraction, Const(1, 1))
-        rows = [Row(hidden & b.fraction[k].replicate(8), k) for k in range(7)] + [Row(hidden, 7)]
-        first, second = carry_save(m, rows, 16)
-        m.d.comb += [
-            zero_a.eq(~a.exponent.any()),
-            zero_b.eq(~b.exponent.any()),
-            special_a.eq(a.exponent.all()),
-            special_b.eq(b.exponent.all()),
-            self.product.eq(ripple_add(m, first, second)[:16]),
-            self.zero.eq(zero_a | zero_b),
-            self.key.eq(Mux(self.zero, 0, a.exponent + b.exponent)),
-            self.sign.eq(a.sign ^ b.sign),
-            self.invalid.eq(
-                (special_a & (a.fraction.any() | zero_b)) | (special_b & (b.fraction.any() | zero_a)),
-            ),
-            self.plus.eq((special_a | special_b) & ~self.sign),
-            self.minus.eq((special_a | special_b) & self.sign),
-        ]
-        return m
+    while True:
+        lanes = len(alive)
+        groups = max(1, lanes // RADIX)
+        found = []
+        for plane in reversed(planes):
+            ones = alive & plane
+            while len(ones) > groups:
+                ones = ones[: len(ones) // 2] | ones[len(ones) // 2 :]
+            found.append(node(m, "found", ones))
+            alive = node(m, "alive", alive & (plane | ~found[-1].replicate(lanes // groups)))
+        planes, alive = found[::-1], Const(-1, groups)
+        if groups == 1:
+            return Cat(*planes)
 
 
-class Align(wiring.Component):
-    """One lane after it: the product at the top of `width` bits, shifted right, complemented if negative.
+def multiply(m: Module, a: Sequence[Value], b: Sequence[Value]) -> list[Value]:
+    """Planes of (128 + a) * (128 + b) for planes of 7-bit fractions, exact; the hidden ones are wires."""
+    one = Const(-1, len(a[0]))
+    columns: list[list[Value]] = [[] for _ in range(16)]
+    for i, x in enumerate([*a, one]):
+        for k, y in enumerate([*b, one]):
+            columns[i + k].append(y if i == 7 else x if k == 7 else x & y)
+    return ripple_add(m, *carry_save(m, [Cat(*column) for column in columns], len(one)))[:16]
 
-    Short distances come first: the value is still narrow there. A distance of 32 or more and a zero product clear it.
 
-    Members
-    -------
-    product, key, sign, zero : from `Multiply` ; top : the largest key of all lanes ; row : addend of the lane
+def below(m: Module, planes: Sequence[Value], top: Value) -> list[Value]:
+    """Planes of ~(top - x), which is x + ~top, for the numbers x that `planes` hold.
+
+    Gates, not full adders: one bit of `top` drives every lane, and mapping buffers only what it can see into.
     """
+    found: list[Value] = []
+    carry: Value = Const(0, len(planes[0]))
+    for plane, bit in zip(planes, top, strict=True):
+        differ = node(m, "differ", plane ^ ~bit.replicate(len(plane)))
+        found.append(node(m, "not_distance", differ ^ carry))
+        carry = node(m, "carry", differ & carry | ~differ & plane)
+    return found
 
-    def __init__(self, width: int):
-        self.width = width
-        super().__init__(align_ports(width))
 
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        distance, far = Signal(9), Signal()
-        m.d.comb += [
-            distance.eq(ripple_add(m, self.top, ~self.key, 1)[:9]),
-            far.eq(self.zero | distance[5:].any()),
-        ]
-        value: Value = Cat(Const(0, 7), self.product)  # and the 7 bits that shifts by 1, 2 and 4 reach
-        for k in range(5):
-            if k == 3:
-                value = Cat(Const(0, self.width - 23), value) if self.width > 23 else value[23 - self.width :]
-            shifted = Signal(len(value), name=f"shifted{1 << k}")
-            m.d.comb += shifted.eq(Mux(distance[k], value[1 << k :], value))
-            value = shifted
-        m.d.comb += self.row.eq((value & (~far).replicate(self.width)) ^ self.sign.replicate(self.width))
-        return m
+def align(m: Module, product: Sequence[Value], not_distance: Sequence[Value], near: Value, width: int) -> list[Value]:
+    """Planes of the 16-bit products at the top of `width` bits, shifted right by 0 to 31, cut off; 0 if not `near`.
+
+    Short distances come first: the value is still narrow there. `not_distance` is the inverted distance.
+    """
+    low = Const(0, len(near))
+    value = [low] * 7 + list(product)  # and the 7 bits that shifts by 1, 2 and 4 reach
+    for k, stay in enumerate(not_distance):
+        move = ~stay
+        if k == 3:
+            value = [low] * (width - 23) + value[max(0, 23 - width) :]
+        if k == 4:
+            stay, move = node(m, "stay", stay & near), node(m, "move", move & near)
+        moved = [*value[1 << k :], *[low] * (1 << k)][: len(value)]
+        value = [node(m, f"by{1 << k}", stay & x | move & y) for x, y in zip(value, moved, strict=True)]
+    return value
 
 
 class DotCore(wiring.Component):
     """The arithmetic of one MAC tree as a pipeline that never stalls: y = sum of a[i] * b[i].
 
-    operands | multiply, add exponents, largest exponent | align, carry-save tree | add | normalise, round | result
+    operands | multiply, distances to the largest exponent | align, carry-save tree | add | normalise, round | result
 
     Every product is exact. It is shifted right by its distance to the largest exponent and cut off after `align_bits`
-    bits, as sign and magnitude; a negative one is then complemented, and the number of negatives is one more row of the
-    carry-save tree. Nothing before the final adder propagates a carry across rows.
+    bits, as sign and magnitude; a negative one is then complemented, and the number of negatives is one more addend of
+    the carry-save tree. Nothing before the final adder propagates a carry across rows.
+
+    All lanes are computed as planes, words with one bit of every lane: the text of the design does not grow with
+    `inputs`, and a simulator computes 64 lanes with one instruction.
 
     Timing: `latency` cycles, one result per cycle, no stall; registers stand at the bars named by `cuts`.
 
@@ -143,24 +147,18 @@ class DotCore(wiring.Component):
 
     Members
     -------
-    a, b : BF16 codes ; y : FP32 code, `latency` cycles later
+    a, b : BF16 codes as planes ; y : FP32 code, `latency` cycles later
     """
 
-    def __init__(self, *, inputs: int, align_bits: int = 24, cuts: tuple[str, ...] = DEPTHS[4]):
+    def __init__(self, *, inputs: int, align_bits: int = 24, cuts: Iterable[str] = DEPTHS[DEPTH]):
         check_sizes(inputs, align_bits)
         self.inputs, self.align_bits, self.cuts = inputs, align_bits, Cuts(CUTS, cuts)
-        vector = data.ArrayLayout(BF16.size, inputs)
-        super().__init__({"a": In(vector), "b": In(vector), "y": Out(FP32.size)})
+        super().__init__({"a": In(planes_layout(inputs)), "b": In(planes_layout(inputs)), "y": Out(FP32.size)})
 
     @property
     def latency(self) -> int:
         """Cycles from operands to result."""
         return self.cuts.latency
-
-    @property
-    def parts(self) -> dict[str, wiring.Component]:
-        """Modules that this one instantiates."""
-        return dot_parts(self.align_bits)
 
     @property
     def sum_bits(self) -> int:
@@ -169,64 +167,50 @@ class DotCore(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
+        width = self.align_bits
 
         def cut(position: str, name: str, value: Value) -> Signal:
             return self.cuts.at(m, position, name, value)
 
-        def node(name: str, value: Value) -> Signal:
-            held = Signal(len(Value.cast(value)), name=name)
-            m.d.comb += held.eq(value)
-            return held
+        # operands, and what is special about them
+        a = [cut("operands", f"a{k}", self.a[k]) for k in range(BF16.size)]
+        b = [cut("operands", f"b{k}", self.b[k]) for k in range(BF16.size)]
+        fraction_a, exponent_a, fraction_b, exponent_b = a[:7], a[7:15], b[:7], b[7:15]
+        zero_a, zero_b = (node(m, "zero", ~any_plane(exponent)) for exponent in (exponent_a, exponent_b))
+        special_a, special_b = (node(m, "special", all_planes(exponent)) for exponent in (exponent_a, exponent_b))
+        sign, zeros = node(m, "sign", a[15] ^ b[15]), node(m, "zeros", zero_a | zero_b)
+        invalid = (special_a & (any_plane(fraction_a) | zero_b)) | (special_b & (any_plane(fraction_b) | zero_a))
+        infinite = node(m, "infinite", special_a | special_b)
+        plus, minus = node(m, "plus", (infinite & ~sign).any()), node(m, "minus", (infinite & sign).any())
+        flags = cut("products", "flags", Cat(invalid.any() | (plus & minus), plus, minus))
 
-        def words(value: Value, width: int) -> list[Value]:
-            return [value[i * width : (i + 1) * width] for i in range(self.inputs)]
+        # keys, the exponents of the products; their distances to the largest of those that are not zero
+        key = ripple_add(m, exponent_a, exponent_b)
+        top = largest(m, key, ~zeros)
+        not_distance = below(m, key, top)
+        near = cut("products", "near", ~zeros & all_planes(not_distance[5:]))
+        not_distance = [cut("products", f"not_distance{k}", plane) for k, plane in enumerate(not_distance[:5])]
 
-        # products, keys, specials, the largest key
-        a, b = cut("operands", "a_held", Value.cast(self.a)), cut("operands", "b_held", Value.cast(self.b))
-        lanes = [
-            place(m, "dot_multiply", f"multiply{i}", MULTIPLY, a=x, b=y)
-            for i, (x, y) in enumerate(zip(words(a, BF16.size), words(b, BF16.size), strict=True))
-        ]
-        gathered = {name: Cat(lane[name] for lane in lanes) for name in lanes[0]}
-        invalid, plus, minus = (gathered[name].any() for name in ("invalid", "plus", "minus"))
-        merges = iter(range(self.inputs))
+        # products of significands; aligned
+        negatives = cut("products", "negatives", count_ones(m, sign))
+        sign, top = cut("products", "sign_held", sign), cut("products", "top_held", top)
+        product = [cut("products", f"product{k}", p) for k, p in enumerate(multiply(m, fraction_a, fraction_b))]
+        rows = align(m, product, not_distance, near, width)
 
-        def larger(x: Value, y: Value) -> Value:
-            return node(f"larger{next(merges)}", Mux(x < y, y, x))
-
-        top = cut("products", "top", reduce_tree(larger, [lane["key"] for lane in lanes]))
-        negatives = cut("products", "negatives", popcount(node("signs", gathered["sign"])))
-        flags = cut("products", "flags", Cat(invalid | (plus & minus), plus, minus))
-
-        # align and add: magnitudes, complemented when negative, plus one per negative, minus its 2**W
-        held = {
-            name: words(cut("products", f"{name}_held", gathered[name]), len(lanes[0][name]))
-            for name in ("product", "key", "sign", "zero")
-        }
-        rows = [
-            Row(
-                place(
-                    m,
-                    f"dot_align{self.align_bits}",
-                    f"align{i}",
-                    align_ports(self.align_bits),
-                    top=top,
-                    **{name: columns[i] for name, columns in held.items()},
-                )["row"]
-            )
-            for i in range(self.inputs)
-        ]
-        lift = node("lift", (-negatives)[: self.sum_bits - self.align_bits])
-        low = Cat(negatives, Const(0, self.align_bits))[: self.align_bits]
-        rows.append(Row(node("count_row", Cat(low, lift))))
-        first, second = carry_save(m, rows, self.sum_bits)
+        # magnitudes, complemented when negative, plus one per negative, minus its 2**width
+        columns = [row ^ sign for row in rows] + [Cat()] * (self.sum_bits - width)
+        lift = (-negatives)[: self.sum_bits - width]
+        for start, count in ((0, negatives), (width, lift)):
+            for k, bit in enumerate(count):
+                columns[start + k] = Cat(columns[start + k], bit)
+        first, second = (Cat(*addend) for addend in carry_save(m, columns))
         first, second = cut("sums", "first", first), cut("sums", "second", second)
         top, flags = cut("sums", "top_sums", top), cut("sums", "flags_sums", flags)
 
         # one carry-propagate addition; magnitude and sign
-        total = node("sum", (first + second)[: self.sum_bits])
+        total = node(m, "sum", (first + second)[: self.sum_bits])
         negative = total[-1]
-        size = node("size", ((total ^ negative.replicate(self.sum_bits)) + negative)[: self.sum_bits - 1])
+        size = node(m, "size", ((total ^ negative.replicate(self.sum_bits)) + negative)[: self.sum_bits - 1])
         negative, size = cut("total", "negative", negative), cut("total", "magnitude", size)
         top, flags = cut("total", "top_total", top), cut("total", "flags_total", flags)
 
@@ -261,7 +245,7 @@ class DotTree(wiring.Component):
     i : stream of `{a, b}`, `inputs` BF16 codes each ; o : stream of FP32 codes
     """
 
-    def __init__(self, *, inputs: int, align_bits: int = 24, depth: int = 4):
+    def __init__(self, *, inputs: int, align_bits: int = 24, depth: int = DEPTH):
         if depth not in DEPTHS:
             raise ValueError(f"depth = {depth}: must be {min(DEPTHS)} to {max(DEPTHS)}")
         check_sizes(inputs, align_bits)
@@ -274,11 +258,6 @@ class DotTree(wiring.Component):
     def from_config(cls, config: Config) -> "DotTree":
         """One tree of the matrix engine."""
         return cls(inputs=config.dpe_inputs, align_bits=config.align_bits)
-
-    @property
-    def parts(self) -> dict[str, wiring.Component]:
-        """Modules that this one instantiates."""
-        return dot_parts(self.align_bits)
 
     @property
     def latency(self) -> int:
@@ -295,8 +274,8 @@ class DotTree(wiring.Component):
         m.submodules.core = core = DotCore(inputs=self.inputs, align_bits=self.align_bits, cuts=DEPTHS[self.depth])
         m.submodules.gate = gate = CreditGate(FP32.size, stages=core.latency)
         m.d.comb += [
-            core.a.eq(self.i.payload.a),
-            core.b.eq(self.i.payload.b),
+            Value.cast(core.a).eq(to_planes(self.i.payload.a)),
+            Value.cast(core.b).eq(to_planes(self.i.payload.b)),
             self.i.ready.eq(gate.ready),
             gate.take.eq(self.i.valid & gate.ready),
             gate.done.eq(delay(m, "done", gate.take, core.latency)),
