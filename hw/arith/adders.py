@@ -7,8 +7,17 @@ Many equal additions side by side are written as planes: word k holds bit k of e
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from amaranth import Cat, Const, Instance, Module, Signal, Value
+
+
+@dataclass(frozen=True)
+class Row:
+    """An addend whose lowest bit has weight 2**low."""
+
+    value: Value
+    low: int = 0
 
 
 def full_adders(m: Module, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
@@ -78,7 +87,15 @@ def ripple_add(m: Module, a: Sequence[Value], b: Sequence[Value]) -> list[Value]
     return [*planes, carry]
 
 
+def add_rows(m: Module, rows: Sequence[Row], width: int) -> Value:
+    """The sum of all `rows` modulo 2**width: a carry-save tree, then a ripple adder."""
+    columns: list[list[Value]] = [[] for _ in range(width)]
+    for row in rows:
+        for k in range(min(len(row.value), width - row.low)):
+            columns[row.low + k].append(row.value[k])
+    return Cat(*ripple_add(m, *carry_save(m, [Cat(*column) for column in columns])))[:width]
+
+
 def count_ones(m: Module, word: Value) -> Value:
     """Number of ones in `word`, `len(word).bit_length()` bits wide."""
-    columns = [word, *[Cat()] * (len(word).bit_length() - 1)]
-    return Cat(*ripple_add(m, *carry_save(m, columns)))[: len(columns)]
+    return add_rows(m, [Row(bit) for bit in word], len(word).bit_length())

@@ -4,7 +4,7 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, carry_save, ripple_add
+from hw.arith.adders import Row, add_rows
 from hw.dre.wtu_command import KEY_BITS, TARGET_BITS, Mode, Sizes
 from hw.dre.wtu_decision import Decision
 from hw.dre.wtu_weights import Weights
@@ -102,8 +102,7 @@ class Flow:
         ]
 
         self.addends = [Signal(sizes.sum_bits, name=f"addend{w}") for w in range(sizes.lanes)]
-        a, b = carry_save(m, [Row(addend) for addend in self.addends], sizes.sum_bits)
-        m.d.sync += decision.amount.eq(ripple_add(m, a, b)[:-1])
+        m.d.sync += decision.amount.eq(add_rows(m, [Row(addend) for addend in self.addends], sizes.sum_bits))
         m.d.comb += [
             decision.row_low.eq(row.low),
             decision.row_high.eq(row.high),

@@ -4,7 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, carry_save, ripple_add
+from hw.arith.adders import Row, add_rows
 from hw.dre.wtu_command import FRACTION_BITS, KEY_BITS, Mode, Sizes
 
 MANTISSA_BITS = 8  # of a BF16 number, with the hidden one
@@ -69,9 +69,8 @@ class Weights(wiring.Component):
             m.d.comb += some.eq(self.use[w] & ~(scored & (exponent == 0)))
             rows = [Signal(len(tokens), name=f"row{w}_{k}") for k in range(MANTISSA_BITS)]
             m.d.comb += [row.eq(Mux(factor[k] & some, tokens, 0)) for k, row in enumerate(rows)]
-            a, b = carry_save(m, [Row(row, k) for k, row in enumerate(rows)], len(product))
             m.d.sync += [
-                product.eq(ripple_add(m, a, b)[:-1]),
+                product.eq(add_rows(m, [Row(row, k) for k, row in enumerate(rows)], len(product))),
                 up.eq(Mux(scored & ~far, EXACT - distance, 0)),
             ]
         return m
