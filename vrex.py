@@ -243,11 +243,29 @@ def requested(args: argparse.Namespace) -> Any:
     return parse({name: getattr(args, name) for name in names} | dict(map(value_of, args.set)))
 
 
+def with_measured_ratio(asked: Any, args: argparse.Namespace, console: Console) -> Any:
+    """The request with the share of the past that its policy retrieves on the source."""
+    from sw_model import quality
+
+    stage = "text" if asked.workload == "text" else "frame"
+    if asked.workload == "coin":
+        raise ValueError("--source goes with the workloads frame, text and stream: a session has two shares")
+    stream = source(args)
+    (policy,) = quality.policies_for(stream.geometry, stream.tokens_per_frame, [asked.policy]).values()
+    shares = quality.retrieved(watched(stream, console), policy)
+    console.close()
+    if stage not in shares:
+        raise ValueError(f"--source {args.source}: has no {stage} with a past")
+    return asked.replace(ratio=shares[stage])
+
+
 def model(args: argparse.Namespace, console: Console) -> None:
     from sw_model import perfetto, request
     from sw_model.files import write_json
 
     asked = requested(args)
+    if args.source:
+        asked = with_measured_ratio(asked, args, console)
     result = asked.run()
     if args.trace:
         write_json(args.trace, perfetto.trace_events(result))
@@ -489,6 +507,8 @@ def parser() -> argparse.ArgumentParser:
 
     one = command("model", model, "one run of the system model: latency, stages, bytes, energy")
     add_run(one)
+    one.add_argument("--source", help="measure the share retrieved on a trace (safetensors), a video, or `generator`")
+    add_source_options(one)
     one.add_argument("--out", type=Path, metavar="FILE", help="the result as JSON, which `vrex explain` reads")
     one.add_argument("--trace", type=Path, metavar="FILE", help="the schedule as a Chrome trace, for ui.perfetto.dev")
     add_report(one)

@@ -13,7 +13,7 @@ from golden import check
 from golden.attention import attention_mass, light_attention
 from golden.growable import Growable
 from sw_model.frontend.stream import STAGES, Chunk, Geometry
-from sw_model.policies import POLICIES, ModelShape, Policy, Selection, load
+from sw_model.policies import POLICIES, ModelShape, Policy, Selection, Step, load
 from sw_model.policies.mosaic import Mosaic
 from sw_model.policies.rekv import ReKV
 from synth import text
@@ -121,6 +121,22 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
         for (name, stage), total in sums.items()
         if counts[stage]
     ]
+
+
+def retrieved(chunks: Iterable[Chunk], policy: Policy) -> dict[str, float]:
+    """Run a fresh policy over a stream: the mean share of the past that it retrieved, in each stage that had a past.
+
+    Raises ValueError if the stream has no step with a past.
+    """
+    stages = []
+    for chunk in chunks:
+        stages.append(chunk.stage)
+        for layer in range(len(chunk.k)):
+            policy.append(layer, chunk.k[layer], chunk.v[layer])
+            policy.select(layer, chunk.q[layer], chunk.stage)
+    if len(stages) < 2:
+        raise ValueError("chunks must hold a step that has a past, got none")
+    return {stage: policy.ratio(Step(1, 1, stage, policy.model)) for stage in STAGES if stage in stages[1:]}
 
 
 def _measure(

@@ -38,6 +38,18 @@ def test_model_and_explain(run, tmp_path):
     assert run("explain", "run.json")[1].splitlines()[0] == told["words"]
 
 
+def test_model_of_a_measured_stream(run):
+    """The share that the policy retrieves on the stream is the one the run is made with."""
+    options = ("--policy", "quickprefill", "--tokens", 5000, "--source", "generator", "--frames", 40)
+    status, out, err = run("model", *options, "--json")
+    ratio = json.loads(out)["request"]["ratio"]
+    assert status == 0 and 0.5 < ratio < 1 and "chunks: 40 of 40" in err  # half of each complete group is kept
+    status, _, err = run("model", *options, "--workload", "coin")
+    assert status == 2 and "goes with the workloads frame, text and stream" in err
+    status, _, err = run("model", *options, "--workload", "text")
+    assert status == 2 and "--source generator: has no text with a past" in err
+
+
 def test_reproduce(run):
     status, out, _ = run("reproduce", "vrex.fig13.fps", "--json")
     assert status == 0 and json.loads(out)["targets"][0]["verdict"] == "inside"

@@ -8,7 +8,7 @@ import pytest
 from sw_model.frontend.generator import Generator, GeneratorConfig
 from sw_model.frontend.stream import Geometry
 from sw_model.policies.base import Policy, Selection, Step, Work
-from sw_model.quality import policies_for, quality_table, shape_of
+from sw_model.quality import policies_for, quality_table, retrieved, shape_of
 
 GEOMETRY = Geometry(layers=2, q_heads=4, kv_heads=2, head_dim=16)
 
@@ -24,6 +24,16 @@ class Odd(Policy):
 
     def account(self, step: Step) -> Work:
         return self.work(step, 0, 0)
+
+
+class Noting(Odd):
+    """Odd, and remembering what it retrieved."""
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        self.queries(layer, queries, stage)
+        selection = super().select(layer, queries, stage)
+        self.note(layer, stage, selection.tokens)
+        return selection
 
 
 def stream(frames, seed, text_every=4):
@@ -91,6 +101,21 @@ def test_every_measures_a_part_of_the_same_run(seed):
     (all_steps,) = quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})
     (some,) = quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))}, every=4)
     assert (all_steps.steps, some.steps) == (8, 2)  # the first step has no past
+
+
+def test_retrieved_share_of_a_stream(seed):
+    """The share that `select` returned, token by token, is what the cost model is then told."""
+    chunks = stream(8, seed)
+    shares = retrieved(chunks, Odd(shape_of(GEOMETRY)))
+    want = {"frame": [], "text": []}
+    for i, chunk in enumerate(chunks[1:], start=1):
+        past = sum(c.tokens for c in chunks[:i])
+        want[chunk.stage].append((past // 2 + min(3, past)) / 2 / past)
+    assert set(shares) == {"frame", "text"} and shares["frame"] == 1.0  # Odd notes nothing: constructed
+    measured = retrieved(stream(8, seed), Noting(shape_of(GEOMETRY)))
+    assert measured == pytest.approx({stage: np.mean(values) for stage, values in want.items()})
+    with pytest.raises(ValueError, match="a step that has a past"):
+        retrieved(chunks[:1], Odd(shape_of(GEOMETRY)))
 
 
 def test_bad_input_is_named(seed):
