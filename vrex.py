@@ -476,7 +476,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--time", type=float, action="append", metavar="S", help="the frame at this second; repeatable")
     one.add_argument("--size", type=picture_size, metavar="WxH", help="scale the frames (default as coded)")
     one.add_argument("--workers", type=int, help="decoding processes (default one per core)")
-    one.add_argument("--intervals", type=int, help="keyframe intervals to aim at (default 4 per process)")
+    one.add_argument("--intervals", type=int, help="keyframe intervals to aim at (default 16 per process)")
     one.add_argument("--json", action="store_true", help="summary as JSON on stdout")
 
     one = command("stats", stats, "the statistics of a key stream that V-Rex reports, beside its numbers")

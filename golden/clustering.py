@@ -10,7 +10,7 @@ import numpy as np
 
 from golden import check
 
-FAR = 64  # a distance beyond any code's
+FAR = 63  # a distance beyond any code's
 BLOCK = 512  # tokens that are searched at once
 
 
@@ -201,11 +201,12 @@ class ClusterTable:
     def _preferred(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each token, a column of (clusters, tokens), the cluster that the rule prefers, and its distance."""
         rank = distances >= self.rule.limit if self.rule.assign_rule == "first" else distances
-        # rank and number in one word: the smallest word has the lowest number on ties
-        words = rank.astype(np.uint32)
-        words <<= np.uint32(24)
-        words |= np.arange(len(rank), dtype=np.uint32)[:, None]
-        chosen = (words.min(axis=0) & np.uint32(0xFFFFFF)).astype(np.int64)
+        # six bits of rank and the number in one word: the smallest word has the lowest number on ties
+        kind, bits = (np.uint16, 10) if len(rank) <= 1024 else (np.uint32, 26)
+        words = rank.astype(kind)
+        words <<= bits
+        words |= np.arange(len(rank), dtype=kind)[:, None]
+        chosen = words.min(axis=0).astype(np.int64) & (1 << bits) - 1
         return chosen, distances[chosen, np.arange(len(chosen))]
 
     def _assign_block(self, codes: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -250,14 +251,13 @@ class ClusterTable:
             best[moves], distance[moves] = old + which[moves], closest[moves]
             best[leaders], distance[leaders] = old + np.arange(len(leaders)), 0
         # the k-th token of a cluster within the block finds k - 1 more in it than before the block
-        order = np.argsort(best, kind="stable")
-        ranked = best[order]
-        starts = np.flatnonzero(np.diff(ranked, prepend=-1))
-        sizes = np.diff(starts, append=n)
+        place = best - base
+        order = np.argsort(place.astype(np.min_scalar_type(self._size)), kind="stable")  # 16 bits: by radix
+        sizes = np.bincount(place)
         rank = np.empty(n, np.int64)
-        rank[order] = np.arange(n) - np.repeat(starts, sizes) + 1
-        counts = self._counts[best] + rank
-        self._counts[ranked[starts]] += sizes.astype(np.int32)
+        rank[order] = np.arange(n) - (np.cumsum(sizes) - sizes)[place[order]]
+        counts = self._counts[best] + rank + 1
+        self._counts[base : base + len(sizes)] += sizes.astype(np.int32)
         self.tokens += n
         compared = old + np.cumsum(opened) - opened - first
         return best, opened, counts, distance, np.zeros(n, bool), compared

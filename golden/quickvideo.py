@@ -6,7 +6,7 @@ counts from the first stamp and rounds). The real decoder that follows these int
 `sw_model.frontend.quickcodec`.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -106,9 +106,8 @@ def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
 def members(stream: Scan, cut: list[tuple[int, int]], which: int) -> list[int]:
     """Stamps that interval `which` of `cut` decodes and keeps, ascending."""
     start, end = cut[which]
-    if which == len(cut) - 1:
-        return [pts for pts in stream.stamps if pts >= start]
-    return [pts for pts in stream.stamps if start <= pts < end]
+    last = which == len(cut) - 1
+    return list(stream.stamps[bisect_left(stream.stamps, start) : None if last else bisect_left(stream.stamps, end)])
 
 
 def seek_target(stream: Scan, start: int) -> int:

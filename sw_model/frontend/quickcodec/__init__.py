@@ -97,7 +97,7 @@ def decode(
         times ask for comes once
     size : (width, height) to scale to; None keeps the coded size
     workers : decoding processes; None takes one per usable core, 1 decodes in this process
-    intervals : keyframe intervals to aim at, dealt to the workers in turn; None takes 4 per worker
+    intervals : keyframe intervals to aim at; None takes 16 per worker
     progress : called with (frames written, frames wanted) after every frame
 
     Raises `VideoError` for a file that is no whole video, ValueError for a bad argument, OSError when memory runs

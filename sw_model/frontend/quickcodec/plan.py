@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +16,7 @@ from golden import quickvideo
 from sw_model.frontend import video
 from sw_model.frontend.video import VideoError
 
-INTERVALS_PER_WORKER = 4  # so that no worker is left with one long interval while the others are done
+INTERVALS_PER_WORKER = 16  # so that no worker is left with a long interval while the others are done
 
 
 @dataclass(frozen=True)
@@ -128,16 +129,21 @@ def _choose(
 def _deal(
     stream: quickvideo.Scan, wanted: list[tuple[int, int]], workers: int, intervals: int
 ) -> tuple[tuple[Run, ...], ...]:
-    """Cut the wanted frames at keyframe intervals and deal those to workers in turn."""
+    """Cut the wanted frames at keyframe intervals; each goes to the worker that has the fewest frames so far.
+
+    The published scheduler deals the intervals in turn, which is the same when all are equally long.
+    """
     slots = dict(wanted)
     cut = quickvideo.intervals(stream, intervals)
-    pieces = []
+    dealt: list[list[Run]] = [[] for _ in range(workers)]
+    loads = [0] * workers
     for which in range(len(cut)):
         mine = [(pts, slots[pts]) for pts in quickvideo.members(stream, cut, which) if pts in slots]
         if mine:
-            pieces.append(_runs(stream, mine))
-    dealt = quickvideo.schedule(len(pieces), min(workers, len(pieces)))
-    return tuple(tuple(run for i in mine for run in pieces[i]) for mine in dealt)
+            least = loads.index(min(loads))
+            dealt[least] += _runs(stream, mine)
+            loads[least] += len(mine)
+    return tuple(tuple(runs) for runs in dealt if runs)
 
 
 def _runs(stream: quickvideo.Scan, wanted: list[tuple[int, int]]) -> list[Run]:
@@ -156,8 +162,8 @@ def _runs(stream: quickvideo.Scan, wanted: list[tuple[int, int]]) -> list[Run]:
 
 def _seeks(stream: quickvideo.Scan, pts: int) -> tuple[int, ...]:
     """Keyframes to seek to for the frame stamped `pts`: the last one up to it and two before; none for the start."""
-    upto = [key for key in stream.keyframes if key <= pts]
-    return tuple(upto[:-4:-1]) if len(upto) > 1 else ()
+    upto = bisect_right(stream.keyframes, pts)
+    return stream.keyframes[max(0, upto - 3) : upto][::-1] if upto > 1 else ()
 
 
 def _cores() -> int:
