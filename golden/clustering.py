@@ -202,10 +202,9 @@ class ClusterTable:
         """For each token, a column of (clusters, tokens), the cluster that the rule prefers, and its distance."""
         rank = distances >= self.rule.limit if self.rule.assign_rule == "first" else distances
         # six bits of rank and the number in one word: the smallest word has the lowest number on ties
-        kind, bits = (np.uint16, 10) if len(rank) <= 1024 else (np.uint32, 26)
-        words = rank.astype(kind)
-        words <<= bits
-        words |= np.arange(len(rank), dtype=kind)[:, None]
+        bits = 10 if len(rank) <= 1024 else 26
+        kind = np.dtype(np.uint16 if bits == 10 else np.uint32)
+        words = rank.astype(kind) << bits | np.arange(len(rank), dtype=kind)[:, None]
         chosen = words.min(axis=0).astype(np.int64) & (1 << bits) - 1
         return chosen, distances[chosen, np.arange(len(chosen))]
 
@@ -244,7 +243,8 @@ class ClusterTable:
         if len(leaders):
             self._open(codes[leaders], start + leaders)
             table = np.bitwise_count(codes[leaders, None] ^ codes)
-            table[leaders[:, None] >= np.arange(n)] = FAR  # only those before a token are there to join
+            late = leaders[:, None] >= np.arange(n)  # only leaders before a token are there to join
+            np.maximum(table, late * np.uint8(FAR), out=table)
             which, closest = self._preferred(table)
             moves = (distance >= rule.limit) if rule.assign_rule == "first" else closest < distance
             moves &= closest < rule.limit

@@ -9,7 +9,6 @@ import copy
 import math
 import os
 import time
-from operator import mul
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -89,7 +88,7 @@ def plain_exp(score, top, factor):
 
 def plain_scores(query, means):
     """Dot products with the representative keys, then their exponentials."""
-    dots = [FLOAT(sum(map(mul, query, mean))) for mean in means]
+    dots = [FLOAT(sum(q * k for q, k in zip(query, mean, strict=True))) for mean in means]
     top, factor = max(dots), FLOAT(math.log2(math.e) * 256 / math.sqrt(len(query)))
     return [plain_exp(score, top, factor) for score in dots]
 
