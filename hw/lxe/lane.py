@@ -1,7 +1,7 @@
 """One lane of the vector engine: add or compare, multiply, function, accumulate."""
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.divide import Divide
@@ -12,42 +12,44 @@ from hw.lxe.microcode import Function, Pre, Times
 
 STAGES = 6  # from the cycle in which operands are read to the cycle in which results are written
 
+# what is the same in every lane, by stage
+SHARED = data.StructLayout(
+    {
+        # 1, operands and `pre`
+        "same_a": 32,
+        "same_b": 32,
+        "a_stream": 1,
+        "a_memory": 1,
+        "a_kept": 1,
+        "keep": 1,
+        "b_memory": 1,
+        "pre": Pre,
+        # 2, `times`
+        "times": Times,
+        "c": 32,
+        # 3, `function`, held while it divides
+        "hold": 1,
+        "divide": 1,
+        "divisor": 32,
+        "function": Function,
+        # 4, second half of SiLU
+        "silu": 1,
+        # 5, `post`
+        "accumulate": 1,
+        "load": 1,
+        "subtract": 1,
+        "maximum": 1,
+        "fold": 1,
+        # 6, result
+        "from_total": 1,
+        "round": 1,
+    }
+)
 LANE = {
-    # stage 1, operands and `pre`
-    "stream": In(32),
-    "memory_a": In(32),
-    "memory_b": In(32),
-    "same_a": In(32),
-    "same_b": In(32),
-    "a_stream": In(1),
-    "a_memory": In(1),
-    "a_kept": In(1),
-    "keep": In(1),
-    "b_memory": In(1),
-    "pre": In(Pre),
-    # stage 2, `times`
-    "times": In(Times),
-    "c": In(32),
-    # stage 3, `function`, held while it divides
-    "hold": In(1),
-    "divide": In(1),
-    "divisor": In(32),
-    "function": In(Function),
-    # stage 4, second half of SiLU
-    "silu": In(1),
-    # stage 5, `post`
-    "accumulate": In(1),
-    "load": In(1),
-    "subtract": In(1),
-    "maximum": In(1),
+    "shared": In(SHARED),
+    **dict.fromkeys(("stream", "memory_a", "memory_b", "other"), In(32)),
     "use": In(1),
-    "fold": In(1),
-    "other": In(32),
-    # stage 6, result
-    "from_total": In(1),
-    "round": In(1),
-    "y": Out(32),
-    "total": Out(32),
+    **dict.fromkeys(("y", "total"), Out(32)),
 }
 
 
@@ -78,7 +80,12 @@ class Lane(wiring.Component):
 
     Timing: one element per cycle; a division holds stage 3 for `Divide.latency` cycles more.
 
-    Members: see `LANE`, by stage. `y` is an element's result, `total` the lane's accumulator; `other` another lane's.
+    Members
+    -------
+    shared : control and operands that are the same in every lane, see `SHARED`
+    stream, memory_a, memory_b : operands, stage 1
+    use : the element takes part in a reduction, stage 5 ; other : total of another lane, to be combined with this one's
+    y : an element's result, stage 6 ; total : the lane's accumulator
     """
 
     def __init__(self) -> None:
@@ -86,25 +93,30 @@ class Lane(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
+        shared = self.shared
 
         # stage 1
         kept, a, b = (Signal(32, name=n) for n in ("kept", "a", "b"))
-        with m.If(self.keep):
+        with m.If(shared.keep):
             m.d.sync += kept.eq(a)
         m.d.comb += [
             a.eq(
-                Mux(self.a_kept, kept, Mux(self.a_stream, self.stream, Mux(self.a_memory, self.memory_a, self.same_a)))
+                Mux(
+                    shared.a_kept,
+                    kept,
+                    Mux(shared.a_stream, self.stream, Mux(shared.a_memory, self.memory_a, shared.same_a)),
+                )
             ),
-            b.eq(Mux(self.b_memory, self.memory_b, self.same_b)),
+            b.eq(Mux(shared.b_memory, self.memory_b, shared.same_b)),
         ]
         m.submodules.first_adder = add = FloatAdd(FP32)
         larger, greater = compare(m, "greater", a, b)
         m.d.comb += [
-            add.a.eq(Cat(a[:-1], a[-1] ^ (self.pre == Pre.RSUB))),
-            add.b.eq(Cat(b[:-1], b[-1] ^ (self.pre == Pre.SUB))),
+            add.a.eq(Cat(a[:-1], a[-1] ^ (shared.pre == Pre.RSUB))),
+            add.b.eq(Cat(b[:-1], b[-1] ^ (shared.pre == Pre.SUB))),
         ]
         v, v_next, late_b = Signal(32, reset_less=True), Signal(32), Signal(32, reset_less=True)
-        with m.Switch(self.pre):
+        with m.Switch(shared.pre):
             with m.Case(Pre.ADD, Pre.SUB, Pre.RSUB):
                 m.d.comb += v_next.eq(add.y)
             with m.Case(Pre.MAX):
@@ -118,16 +130,16 @@ class Lane(wiring.Component):
         # stage 2
         m.submodules.multiplier = multiply = FloatMultiply(FP32)
         m.d.comb += multiply.a.eq(v)
-        with m.Switch(self.times):
+        with m.Switch(shared.times):
             with m.Case(Times.B):
                 m.d.comb += multiply.b.eq(late_b)
             with m.Case(Times.C):
-                m.d.comb += multiply.b.eq(self.c)
+                m.d.comb += multiply.b.eq(shared.c)
             with m.Default():
                 m.d.comb += multiply.b.eq(v)
         p = Signal(32, reset_less=True)
-        with m.If(~self.hold):
-            m.d.sync += p.eq(Mux(self.times == Times.ONE, v, multiply.y))
+        with m.If(~shared.hold):
+            m.d.sync += p.eq(Mux(shared.times == Times.ONE, v, multiply.y))
 
         # stage 3
         narrow = to_bf16(m, "narrow", p)
@@ -140,8 +152,8 @@ class Lane(wiring.Component):
         m.d.comb += [
             exp.x.eq(p),
             divider.a.eq(p),
-            divider.b.eq(self.divisor),
-            divider.start.eq(self.divide),
+            divider.b.eq(shared.divisor),
+            divider.start.eq(shared.divide),
         ]
         m.d.comb += [unit.x.eq(narrow) for unit in (reciprocal, rsqrt, silu)]
         r = Signal(32, reset_less=True)
@@ -151,7 +163,7 @@ class Lane(wiring.Component):
             Function.RSQRT: rsqrt,
             Function.DIVIDE: divider,
         }
-        with m.Switch(self.function):
+        with m.Switch(shared.function):
             for function, unit in units.items():
                 with m.Case(function):
                     m.d.sync += r.eq(Cat(Const(0, 16), unit.y))
@@ -160,30 +172,30 @@ class Lane(wiring.Component):
 
         # stage 4
         element = Signal(32, reset_less=True)
-        m.d.sync += element.eq(Mux(self.silu, Cat(Const(0, 16), silu.y), r))
+        m.d.sync += element.eq(Mux(shared.silu, Cat(Const(0, 16), silu.y), r))
 
         # stage 5; a fold adds another lane's total
         total, late_element, addend = Signal(32, reset_less=True), Signal(32, reset_less=True), Signal(32)
         m.submodules.second_adder = add = FloatAdd(FP32)
         m.d.comb += [
-            addend.eq(Mux(self.fold, self.other, element)),
+            addend.eq(Mux(shared.fold, self.other, element)),
             add.a.eq(total),
-            add.b.eq(Cat(addend[:-1], addend[-1] ^ self.subtract)),
+            add.b.eq(Cat(addend[:-1], addend[-1] ^ shared.subtract)),
         ]
         larger, _ = compare(m, "total_greater", total, addend)
         m.d.sync += late_element.eq(element)
-        with m.If(self.accumulate):
-            with m.If(self.load):
-                neutral = Mux(self.maximum, 0xFF800000, 0x80000000)
+        with m.If(shared.accumulate):
+            with m.If(shared.load):
+                neutral = Mux(shared.maximum, 0xFF800000, 0x80000000)
                 m.d.sync += total.eq(Mux(self.use, element, neutral))
-            with m.Elif(self.use | self.fold):
-                m.d.sync += total.eq(Mux(self.maximum, larger, add.y))
+            with m.Elif(self.use | shared.fold):
+                m.d.sync += total.eq(Mux(shared.maximum, larger, add.y))
 
         # stage 6
         result = Signal(32)
         m.d.comb += [
-            result.eq(Mux(self.from_total, total, late_element)),
-            self.y.eq(Mux(self.round, Cat(Const(0, 16), to_bf16(m, "rounded", result)), result)),
+            result.eq(Mux(shared.from_total, total, late_element)),
+            self.y.eq(Mux(shared.round, Cat(Const(0, 16), to_bf16(m, "rounded", result)), result)),
             self.total.eq(total),
         ]
         return m

@@ -14,7 +14,7 @@ from hw.common.memory import Ram
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate
 from hw.config import Config
-from hw.lxe.lane import LANE, STAGES, Lane
+from hw.lxe.lane import LANE, SHARED, STAGES, Lane
 from hw.lxe.microcode import REDUCTIONS, SCALARS, Function, Instruction, Post, Source, instruction_layout
 
 CODE_DEPTH = 4  # instructions that wait on chip
@@ -243,23 +243,15 @@ class VPE(wiring.Component):
         entering = Signal()
         folding = valid[5] & stage[5].last & ((stage[5].post == Post.SUM) | (stage[5].post == Post.MAX))
         m.d.sync += entering.eq(valid[5])
+        moves = {3: ~stay, STAGES: fold == 0}
         for s in range(1, STAGES + 1):
-            following, value = Signal(control, name=f"next{s}"), stage[s - 1]
-            m.d.comb += following.eq(value)
+            following = Signal(control, name=f"next{s}")
+            m.d.comb += following.eq(stage[s - 1])
             if s == 2:  # scalars are read in stage 1
-                m.d.comb += following.c_value.eq(
-                    Mux(value.c_immediate, value.immediate, _select(scalars, value.c)),
-                )
-            if s == 3:
-                with m.If(~stay):
-                    m.d.sync += [valid[s].eq(valid[s - 1]), stage[s].eq(following)]
-            elif s == 4:
-                m.d.sync += [valid[s].eq(valid[s - 1] & ~stay), stage[s].eq(following)]
-            elif s == STAGES:
-                with m.If(fold == 0):
-                    m.d.sync += [valid[s].eq(valid[s - 1]), stage[s].eq(following)]
-            else:
-                m.d.sync += [valid[s].eq(valid[s - 1]), stage[s].eq(following)]
+                value = Mux(stage[1].c_immediate, stage[1].immediate, _select(scalars, stage[1].c))
+                m.d.comb += following.c_value.eq(value)
+            with m.If(moves.get(s, 1)):
+                m.d.sync += [valid[s].eq(valid[s - 1] & ~(stay & (s == 4))), stage[s].eq(following)]
         with m.If(fold != 0):
             m.d.sync += fold.eq(fold - 1)
         with m.Elif(folding):
@@ -273,12 +265,13 @@ class VPE(wiring.Component):
             for name in ("a", "b")
         }
         turning = five.post == Post.ROTATE
-        final_beat = _tail_mask(m, five, self.lanes)
+        use = _tail_mask(m, "use", five, self.lanes)
         totals = [Signal(32, name=f"total{k}") for k in range(self.lanes)]
         fold_step = Signal(range(self.fold_cycles + 1))
         m.d.comb += fold_step.eq(self.fold_cycles - fold)
         active = fold != 0
         post = Mux(active, six.post, five.post)
+        lanes = Signal(SHARED)
         shared = {
             "same_a": same["a"],
             "same_b": same["b"],
@@ -303,10 +296,8 @@ class VPE(wiring.Component):
             "from_total": six.post == Post.ROTATE,
             "round": six.round,
         }
-        wires = {}
         for name, value in shared.items():
-            wires[name] = Signal(LANE[name].shape, name=f"lanes_{name}")
-            m.d.comb += wires[name].eq(value)
+            m.d.comb += lanes[name].eq(value)
         results = []
         for k in range(self.lanes):
             other = Signal(32, name=f"other{k}")
@@ -323,12 +314,12 @@ class VPE(wiring.Component):
                 LANE,
                 clk=ClockSignal(),
                 rst=ResetSignal(),
+                shared=Value.cast(lanes),
                 stream=arrived[k],
                 memory_a=memory_a.r_data[k],
                 memory_b=memory_b.r_data[k],
-                use=final_beat[k],
+                use=use[k],
                 other=other,
-                **{name: Value.cast(wire) for name, wire in wires.items()},
             )
             m.d.comb += totals[k].eq(out["total"])
             results.append(out["y"])
@@ -336,7 +327,7 @@ class VPE(wiring.Component):
         # packed signs
         packed, bits = Signal(32), Signal(self.lanes)
         positive = Cat(~word[31] & word[23:31].any() & ~(word[23:31].all() & word[:23].any()) for word in results)
-        m.d.comb += bits.eq(positive & _tail_mask(m, six, self.lanes))
+        m.d.comb += bits.eq(positive & _tail_mask(m, "packs", six, self.lanes))
         with m.If(valid[6] & (six.post == Post.PACK)):
             before = Signal(32)
             m.d.sync += before.eq(packed)
@@ -357,12 +348,14 @@ class VPE(wiring.Component):
             narrow.eq(Mux(six.round, Cat(Const(0, 16), to_bf16(m, "scalar_rounded", scalar)), scalar)),
             gate.done.eq(done & six.emits),
         ]
-        reducing = Cat(six.post == post for post in REDUCTIONS).any()
+        reducing = Signal()
+        m.d.comb += reducing.eq(Cat(six.post == post for post in REDUCTIONS).any())
         for k in range(self.lanes):
             m.d.comb += gate.result[k].eq(Mux(reducing, narrow if k == 0 else 0, results[k]))
             for memory in (memory_a, memory_b):
                 m.d.comb += memory.w_data[k].eq(results[k])
-        writes = entering & six.to_memory & ((six.post != Post.ROTATE) | six.phase[0])
+        writes = Signal()
+        m.d.comb += writes.eq(entering & six.to_memory & ((six.post != Post.ROTATE) | six.phase[0]))
         for memory in (memory_a, memory_b):
             m.d.comb += [memory.w_addr.eq(six.to_row), memory.w_mask.eq(writes.replicate(self.lanes))]
         with m.If(done & reducing & six.last), m.Switch(six.to_scalar):
@@ -396,7 +389,11 @@ def _select(words: Sequence[Signal], index: Value) -> Value:
     return Mux(index[-1], _select(words[half:], index[:-1]), _select(words[:half], index[:-1]))
 
 
-def _tail_mask(m: Module, control: data.View, lanes: int) -> Value:
+def _tail_mask(m: Module, name: str, control: data.View, lanes: int) -> Value:
     """Which lanes take part in a reduction: all, but in a row's last beat the first `tail`."""
-    everyone = ~control.last | (control.tail == 0)
-    return Cat(everyone | (control.tail > k) for k in range(lanes))
+    everyone, mask = Signal(name=f"{name}_everyone"), Signal(lanes, name=name)
+    m.d.comb += [
+        everyone.eq(~control.last | (control.tail == 0)),
+        mask.eq(Cat(everyone | (control.tail > k) for k in range(lanes))),
+    ]
+    return mask

@@ -10,7 +10,7 @@ from golden.representative import Representatives
 from golden.vpe import VectorEngine, maximum
 from hw.lxe import programs
 from hw.lxe.microcode import Instruction, Post, Pre, Times
-from tests.hw.lxe.vpe_cases import beats, numbers, reals
+from tests.hw.lxe.vpe_cases import beats, from_pairs, numbers, reals, rope_stream
 
 LANES, ROWS = 8, 64
 HALF_UNIT = 2.0**-8  # of a BF16 number, relative to the power of two above it
@@ -49,19 +49,6 @@ def test_rms_norm(rng, n):
     got = reals(execute(programs.rms_norm(n, LANES, 3), stream), n)
     mean = np.square(value(x)).mean(axis=1, keepdims=True)
     np.testing.assert_allclose(got, value(x) / np.sqrt(mean + 1e-5) * value(weight), rtol=HALF_UNIT + 2e-4)
-
-
-def rope_stream(vectors, angle, lanes):
-    """A table of cosines and sines, and vectors (m, d), both as pairs of beats."""
-    table = np.stack([bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)])
-    halves = vectors.reshape(len(vectors), 2, -1, lanes)
-    return np.concatenate(
-        [table.reshape(2, -1, lanes).transpose(1, 0, 2).reshape(-1, lanes), halves.swapaxes(1, 2).reshape(-1, lanes)]
-    )
-
-
-def from_pairs(rows, d, lanes):
-    return value(rows).reshape(-1, d // 2 // lanes, 2, lanes).swapaxes(1, 2).reshape(-1, d)
 
 
 @pytest.mark.parametrize("d", [16, 64])

@@ -44,6 +44,19 @@ def reals(beat_rows, n):
     return bf16.decode(beat_rows.astype(np.uint32), FP32).reshape(-1, -(-n // lanes) * lanes)[:, :n]
 
 
+def rope_stream(vectors, angle, lanes):
+    """Cosines and sines of angles (d / 2,), then vectors (m, d): all as pairs of beats."""
+    turn = np.stack([bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)])
+    pairs = np.concatenate([turn[None], vectors.reshape(len(vectors), 2, -1)])
+    return pairs.reshape(len(pairs), 2, -1, lanes).swapaxes(1, 2).reshape(-1, lanes)
+
+
+def from_pairs(beat_rows, d, lanes):
+    """Vectors that were streamed as pairs of beats, float64 (m, d)."""
+    value = bf16.decode(beat_rows.astype(np.uint32), FP32)
+    return value.reshape(-1, d // 2 // lanes, 2, lanes).swapaxes(1, 2).reshape(-1, d)
+
+
 def run(unit, program, stream, **options):
     """The Verilog's record for a program and its input beats."""
     fields = [op.fields() for op in program]
