@@ -13,6 +13,7 @@ from hw.config import Config
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
+from hw.dre.kvpu import KVPU
 from hw.dre.wtu import WTU, Point
 from hw.lxe.vpe import VPE
 
@@ -61,6 +62,12 @@ UNITS = {
             KVMU.from_config,
             "KV cache management unit: paging, residency, and selections as DMA descriptors",
             "hw.dre.kvmu",
+        ),
+        Unit(
+            "kvpu",
+            KVPU.from_config,
+            "KV prediction unit: HCU, HC table, WTU and KVMU as one stream machine",
+            "hw.dre.kvpu",
         ),
         Unit(
             "wtu",
