@@ -84,7 +84,7 @@ class Kvpu:
         rows, selected, replies = [], [], []
         for group in groups:
             rows.append(select(group.keys, counts, self.target, self.wtu))
-            selected.append(rows[-1].selected.any(axis=0))
+            selected.append(np.logical_or.reduce(rows[-1].selected, axis=0))
             for cluster in np.flatnonzero(selected[-1]).tolist():
                 self.kvmu.execute(Command(Op.SELECT, cluster=cluster, heads=1 << group.head))
         if groups:
