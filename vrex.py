@@ -261,7 +261,7 @@ def with_measured_ratio(asked: Any, args: argparse.Namespace, console: Console) 
 
 def model(args: argparse.Namespace, console: Console) -> None:
     from sw_model import perfetto, request
-    from sw_model.files import write_json
+    from synth.files import write_json
 
     asked = requested(args)
     if args.source:

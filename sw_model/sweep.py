@@ -37,9 +37,9 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from sw_model.files import write_bytes, write_json
 from sw_model.report.metadata import run_metadata
 from sw_model.request import Request, figures, parse
+from synth.files import write, write_json
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
@@ -296,7 +296,7 @@ def write_table(rows: Sequence[Row], out: Path) -> None:
         writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_bytes(out, text.getvalue().encode())
+        write(out, text.getvalue())
         return
     import pyarrow
     import pyarrow.parquet
@@ -304,4 +304,4 @@ def write_table(rows: Sequence[Row], out: Path) -> None:
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(table, sink)
-    write_bytes(out, sink.getvalue().to_pybytes())
+    write(out, sink.getvalue().to_pybytes())

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def write_all(folder: Path, files: Mapping[str, str]) -> None:
-    """Write every file (name -> text) into `folder`, made when missing: all aside first, then all renamed.
+def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write every file (name -> text or bytes) into `folder`, made when missing: all aside first, then all renamed.
 
     Raises `OSError` (unwritable folder, full disk) without leaving a half-written file.
     """
@@ -22,8 +24,8 @@ def write_all(folder: Path, files: Mapping[str, str]) -> None:
     aside = {name: folder / f".{name}.{os.getpid()}" for name in files}
     name = ""
     try:
-        for name, text in files.items():
-            aside[name].write_text(text)
+        for name, content in files.items():
+            aside[name].write_bytes(content.encode() if isinstance(content, str) else content)
         for name, path in aside.items():
             path.replace(folder / name)
     except OSError as error:  # a full disk's names no file
@@ -33,9 +35,14 @@ def write_all(folder: Path, files: Mapping[str, str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write one file, as `write_all` does."""
-    write_all(path.parent, {path.name: text})
+    write_all(path.parent, {path.name: content})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, as `write_all` does."""
+    write(path, json.dumps(value, indent=2) + "\n")
 
 
 def build_root() -> Path:

@@ -10,6 +10,7 @@ from sw_model.demo.steps import RtlRun, VideoRun
 from sw_model.figures import FrameRow
 from sw_model.frontend.statistics import Row
 from sw_model.report import Column, Fact, Marked, Section, Table, charts, overlay
+from sw_model.report.system import breakdown
 from synth.area import Area
 from synth.generate import Generated
 
@@ -244,14 +245,11 @@ def _system(results: Results) -> Section:
     for system, title in (("vrex8", "V-Rex8"), ("vrex48", "V-Rex48")):
         by_link = {link: [row for row in rows if row.system == system] for link, rows in results.frames.items()}
         paper = by_link["paper"]
-        stages = list(paper[0].result.stages)
         images.append(
-            charts.stacked_bars(
-                [f"{row.kv_tokens // 1000}K" for row in paper],
-                {stage: [row.result.stages[stage].exposed_s * 1e3 for row in paper] for stage in stages},
-                unit="ms",
-                reference=[row.paper_ms for row in paper],
-                caption=f"{title}: one frame, where the time goes (bars: model, marks: V-Rex Fig. 13)",
+            breakdown(
+                [(f"{row.kv_tokens // 1000}K", row.result) for row in paper],
+                f"{title}: one frame, where the time goes (bars: model, marks: V-Rex Fig. 13)",
+                [row.paper_ms for row in paper],
             )
         )
         tables.append(

@@ -16,6 +16,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from synth.files import write as write_file
+
 # origin -> the mark shown beside the number
 ORIGINS = {
     "measured from RTL": "RTL",
@@ -184,15 +186,8 @@ def write(
         metadata=_groups(metadata),
         origins=ORIGINS,
     )
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return path
+    write_file(Path(path), page)
+    return Path(path)
 
 
 def _columns(table: Table) -> list[Column]:

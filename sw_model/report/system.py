@@ -9,7 +9,7 @@ from sw_model import compare
 from sw_model.claims import Judged
 from sw_model.engine import PS_PER_S
 from sw_model.explain import Explanation
-from sw_model.model import LINKS, Result
+from sw_model.model import LINKS, STAGES, Result
 from sw_model.quality import Quality
 from sw_model.report import charts
 from sw_model.report.page import Column, Fact, Image, Marked, Section, Table
@@ -20,13 +20,16 @@ LANES = ("GPU", "LXE", "VPE", "HCU", "WTU", "DRAM", "PCIe", "SSD")
 DRAWN_LAYERS = 3
 
 
-def breakdown(results: Sequence[tuple[str, Result]], caption: str = "") -> Image:
-    """Where the time of some runs goes: waiting time by stage."""
-    stages = list(dict.fromkeys(stage for _, result in results for stage in result.stages))
+def breakdown(
+    results: Sequence[tuple[str, Result]], caption: str = "", published_ms: Sequence[float | None] | None = None
+) -> Image:
+    """Where the time of some runs goes: waiting time by stage, with a mark where a paper gives the whole."""
+    stages = [stage for stage in STAGES if any(stage in result.stages for _, result in results)]
     parts = {
         stage: [r.stages[stage].exposed_s * 1e3 if stage in r.stages else 0.0 for _, r in results] for stage in stages
     }
-    return charts.stacked_bars([name for name, _ in results], parts, unit="ms", caption=caption)
+    names = [name for name, _ in results]
+    return charts.stacked_bars(names, parts, unit="ms", reference=published_ms, caption=caption)
 
 
 def roofline(system: System, results: Sequence[tuple[str, Result]], caption: str = "") -> Image:

@@ -134,11 +134,11 @@ def test_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = write(tmp_path / "page.html", "first", [], {})
     before = path.read_text()
 
-    def full(self, text, **options):
+    def full(self, content):
         self.touch()
         raise OSError(28, "No space left on device", str(self))
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         write(path, "second", [], {})
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
