@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -20,10 +21,10 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
     Raises `OSError` (unwritable folder, full disk) without leaving a half-written file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     aside = {name: folder / f".{name}.{os.getpid()}" for name in files}
-    name = ""
+    name = next(iter(files), "")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             aside[name].write_bytes(content.encode() if isinstance(content, str) else content)
         for name, path in aside.items():
@@ -32,7 +33,8 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
         raise OSError(error.errno, error.strerror, str(folder / name)) from error
     finally:
         for path in aside.values():
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder that is a file
+                path.unlink(missing_ok=True)
 
 
 def write(path: Path, content: str | bytes) -> None:
