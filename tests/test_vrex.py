@@ -205,7 +205,7 @@ def test_read_only_disk(tmp_path):
     script = 'mount -t tmpfs -o ro none "$2"; exec "$1" vrex.py generate hcu --preset tiny --out "$2/out"'
     done = in_namespace(script, sys.executable, tmp_path)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"vrex: {tmp_path}/out: Read-only file system"
+    assert done.stderr.splitlines()[-1] == f"vrex: {tmp_path}/out/hcu/hcu.v: Read-only file system"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
