@@ -408,8 +408,9 @@ def work_of(
 
 
 def energy(system: System, steps: Sequence[Step]) -> dict[str, float]:
-    """Joules by part. The accelerator's units draw Table III's power while they work, its link and drive while they
-    transfer, its memory per bit; a GPU draws its board power throughout."""
+    """Joules by part. The accelerator's units draw Table III's power while they work, the drive while it transfers, the
+    memory per bit; a link that a step uses stays up, and draws its power, for all of the step. A GPU draws its board
+    power throughout."""
     power, core = system.power, system.core
     out: dict[str, float] = defaultdict(float)
     for step in steps:
@@ -423,7 +424,8 @@ def energy(system: System, steps: Sequence[Step]) -> dict[str, float]:
             dre = power.hcu_mw * busy.get("HCU", 0.0) + power.wtu_mw * busy.get("WTU", 0.0) + power.kvmu_mw * link_s
             out["DRE"] += dre * 1e-3 * core.cores
             out["DRAM"] += power.dram_pj_per_bit * 1e-12 * bits
-            out["PCIe"] += power.pcie_w_per_lane * system.link.lanes * link_s
+            up_s = n * step.line.makespan_ps / PS_PER_S if busy.get("PCIe") else 0.0
+            out["PCIe"] += power.pcie_w_per_lane * system.link.lanes * up_s
         else:
             out["board"] += power.board_w * n * step.line.makespan_ps / PS_PER_S
         out["storage"] += power.storage_w * link_s

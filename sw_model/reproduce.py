@@ -26,7 +26,7 @@ FREE_ASSUMPTIONS = {
     "GPU copies": "V-Rex's GPU baselines wait for each layer's copy, over a real link and drive in both presets",
     "answer length": "16 tokens end each of CodecSight's requests",
     "DRAM energy": "5 pJ/bit for LPDDR5 (4 to 6 quoted), 3.97 for HBM2e",
-    "idle units": "accelerator units, link and drive draw nothing while idle, a GPU all of Table I's power throughout",
+    "idle units": "units and drive draw nothing while idle, a used link and a GPU all of their power throughout",
 }
 
 

@@ -99,6 +99,20 @@ def test_runs_are_deterministic():
     assert first == second and first.timelines[0].start_ps == second.timelines[0].start_ps
 
 
+def test_energy_by_hand():
+    """A token of a short context: units by their busy time, memory by its bits, and no link that is not used."""
+    r = run(load_system("vrex8"), "resv", workloads.text(1000))
+    busy = {name: share * r.total_s for name, share in r.utilisation.items()}
+    assert r.energy_j["LXE"] == pytest.approx((2.31139 + 0.11894) * 8 * busy["LXE"])
+    assert r.energy_j["DRAM"] == pytest.approx(5e-12 * 8 * r.bytes_moved["DRAM"])
+    assert "PCIe" not in r.energy_j and "storage" not in r.energy_j
+    used = run(load_system("vrex8"), "resv", workloads.text(40000))
+    assert used.energy_j["PCIe"] == pytest.approx(12 * used.total_s)
+    assert used.energy_j["storage"] == pytest.approx(4.1 * used.utilisation["PCIe"] * used.total_s)
+    gpu = run(load_system("agx-orin"), "full", workloads.frame(1000))
+    assert gpu.energy_j["board"] == pytest.approx(40 * gpu.total_s)
+
+
 def test_gpus_fetch_without_overlap():
     """A GPU baseline waits for its copies: a step takes its compute and its transfer one after the other."""
     r = run(load_system("agx-orin"), "full", workloads.frame(20000))
