@@ -27,6 +27,8 @@ class Config:
     # LXE: matrix (DPE) and vector (VPE) engine
     dpe_trees: int = 64  # MAC trees N_h
     dpe_inputs: int = 64  # inputs of one tree N_w
+    dpe_load_rows: int = 8  # rows of a weight tile that one beat loads
+    dpe_slots: int = 64  # accumulators of one tree: activation rows that share a tile
     align_bits: int = 24  # alignment width W of the fused dot product
     vpe_lanes: int = 64  # vector lanes
     vpe_rows: int = 64  # rows of one FP32 number per lane that the VPE's memory holds
@@ -74,6 +76,7 @@ class Config:
         ):
             self._check(name, is_power_of_two(getattr(self, name)), "a power of two")
         self._check("align_bits", 16 <= self.align_bits <= 30, "16 to 30")
+        self._check("dpe_load_rows", self.dpe_trees % self.dpe_load_rows == 0, f"a divisor of {self.dpe_trees}")
         self._check("hash_bits", self.hash_bits <= 32, "1 to 32")
         self._check("hcu_lanes", self.hcu_lanes <= self.hash_bits, f"1 to hash_bits = {self.hash_bits}")
         self._check("hcu_clusters", self.hcu_clusters >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
@@ -118,6 +121,8 @@ PRESETS = {
         head_dim=8,
         dpe_trees=4,
         dpe_inputs=4,
+        dpe_load_rows=2,
+        dpe_slots=8,
         vpe_lanes=4,
         vpe_rows=16,
         lxe_memory_bytes=4 * 1024,
@@ -138,6 +143,8 @@ PRESETS = {
         head_dim=64,
         dpe_trees=16,
         dpe_inputs=16,
+        dpe_load_rows=4,
+        dpe_slots=32,
         vpe_lanes=16,
         vpe_rows=32,
         lxe_memory_bytes=32 * 1024,

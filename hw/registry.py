@@ -15,6 +15,7 @@ from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.wtu import WTU, Point
+from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 
 
@@ -80,6 +81,12 @@ UNITS = {
             partial(WTU.from_config, point=Point.SWEEP),
             "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
             "hw.dre.wtu",
+        ),
+        Unit(
+            "dpe",
+            DPE.from_config,
+            "Matrix engine: MAC trees side by side, double-buffered weights, FP32 sums over tiles",
+            "hw.lxe.dpe",
         ),
         Unit(
             "vpe",

@@ -1,0 +1,175 @@
+"""The matrix engine's Verilog against the golden product, bit for bit, and against its own cycle formula."""
+
+import numpy as np
+import pytest
+
+from golden import bf16
+from golden.bf16 import FP32
+from golden.dot import matmul
+from hw.config import PRESETS, Config
+from hw.emit import to_rtlil
+from hw.lxe.dpe import DPE
+from sim.build import has_simulator
+from sim.run import simulate
+
+GOOD = {"trees": 4, "inputs": 4, "load_rows": 2, "slots": 8}
+SHAPES = {  # trees, inputs, rows of a load, slots, alignment width, pipeline depth
+    "one of each": (1, 1, 1, 1, 16, 1),
+    "whole tile in a beat": (3, 8, 3, 5, 30, 5),
+    "row by row": (5, 2, 1, 4, 20, 2),
+}
+
+
+def stream(unit, x, w):
+    """Beats of `w` (M, K) times the columns of `x` (K, T): tile after tile, K inside M."""
+    (rows, depth), tokens = w.shape, x.shape[1]
+    blocks, steps = -(-rows // unit.trees), -(-depth // unit.inputs)
+    w = np.pad(w, ((0, blocks * unit.trees - rows), (0, steps * unit.inputs - depth)))
+    x = np.pad(x, ((0, steps * unit.inputs - depth), (0, 0)))
+    tiles = w.reshape(blocks, unit.trees, steps, unit.inputs).swapaxes(1, 2)
+    columns = np.tile(x.reshape(steps, unit.inputs, tokens).swapaxes(1, 2), (blocks, 1, 1, 1))
+    step, token = np.meshgrid(np.arange(steps), np.arange(tokens), indexing="ij")
+    flags = {"slot": token, "first": step == 0, "last": step == steps - 1, "release": token == tokens - 1}
+    return {
+        "i": {
+            "x": columns.reshape(-1, unit.inputs),
+            **{name: np.tile(value.astype(int), (blocks, 1, 1)).ravel() for name, value in flags.items()},
+        },
+        "i_weights": tiles.reshape(-1, unit.load_rows, unit.inputs),
+    }
+
+
+def run(unit, x, w, **options):
+    """The product (T, M) from the Verilog, and the record."""
+    beats = stream(unit, x, w)
+    results = int(beats["i"]["last"].sum())
+    record = simulate(unit, "dpe", beats, {"o": results}, **options)
+    y = record.outputs["o"]["y"].reshape(-1, x.shape[1], unit.trees)
+    assert np.array_equal(record.outputs["o"]["slot"], beats["i"]["slot"][beats["i"]["last"] == 1])
+    return y.swapaxes(0, 1).reshape(x.shape[1], -1)[:, : len(w)], record
+
+
+def operands(rng, rows, depth, tokens):
+    """Weights and activations of a language model's size; a few zeros, subnormals and infinities."""
+    w, x = bf16.encode(rng.standard_normal((rows, depth)) / 8), bf16.encode(rng.standard_normal((depth, tokens)))
+    odd = np.array([0x0000, 0x8000, 0x0040, 0x7F80, 0x3F80], np.uint16)
+    for values in (w, x):
+        at = rng.random(values.shape) < 0.002
+        values[at] = rng.choice(odd, at.sum())
+    return x, w
+
+
+def check(unit, rng, rows, depth, tokens, **options):
+    x, w = operands(rng, rows, depth, tokens)
+    y, record = run(unit, x, w, **options)
+    np.testing.assert_array_equal(y, matmul(x.T, w, unit.inputs, unit.align_bits))
+    return record
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5, {"o": 0.9}, {"i_weights": 0.9}], ids=str)
+def test_equals_golden(rng, seed, stall):
+    unit = DPE.from_config(Config.preset("tiny"))
+    record = check(unit, rng, 11, 30, unit.slots, stall=stall, seed=seed)
+    assert record.status["stat_busy"] == len(record.cycles["i"])
+    assert record.status["stat_tiles"] == 3 * 8
+    assert record.status["stat_results"] == 3 * unit.slots
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", SHAPES)
+def test_any_shape(rng, seed, name):
+    trees, inputs, load_rows, slots, width, depth = SHAPES[name]
+    unit = DPE(trees=trees, inputs=inputs, load_rows=load_rows, slots=slots, align_bits=width, depth=depth)
+    check(unit, rng, 3 * trees - 1, 4 * inputs - 1, slots, stall=0.3, seed=seed)
+    check(unit, rng, trees, 2 * inputs, slots)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
+def test_latency_and_throughput(rng, tokens):
+    """Tiles follow each other without a gap once their use takes longer than loading the next."""
+    unit = DPE.from_config(Config.preset("tiny"))
+    tiles = 6
+    record = check(unit, rng, unit.trees, tiles * unit.inputs, tokens)
+    period = max(tokens, unit.loads + 1)
+    expected = (np.arange(tiles)[:, None] * period + np.arange(tokens)).ravel()
+    taken, loaded, out = (record.cycles[name] for name in ("i", "i_weights", "o"))
+    np.testing.assert_array_equal(taken - taken[0], expected)
+    np.testing.assert_array_equal(out, taken[-tokens:] + unit.latency)
+    assert out[-1] - loaded[0] == unit.cycles(tiles, tokens)
+    assert record.status["stat_blocked"] == 0
+    assert unit.timing["latency"] == unit.latency == 6
+
+
+def test_one_slot_every_cycle(rng):
+    """Sums follow each other in one slot without a gap: each beat needs the sum of the beat before."""
+    unit = DPE.from_config(Config.preset("tiny"))
+    beats = stream(unit, *operands(rng, unit.trees, unit.inputs, 40))
+    beats["i"]["slot"][:] = 3
+    beats["i"]["first"] = (np.arange(40) % 8 == 0).astype(int)
+    beats["i"]["last"] = (np.arange(40) % 8 == 7).astype(int)
+    record = simulate(unit, "dpe", beats, {"o": 5})
+    assert np.all(np.diff(record.cycles["i"]) == 1)
+    w = beats["i_weights"].reshape(unit.trees, unit.inputs)
+    long = np.tile(w, (1, 8))
+    expected = matmul(beats["i"]["x"].reshape(5, 8 * unit.inputs), long, unit.inputs)
+    np.testing.assert_array_equal(record.outputs["o"]["y"], expected)
+
+
+@pytest.mark.parametrize("cycles", [3, 29])
+def test_reset_in_mid_flight(rng, seed, cycles):
+    unit = DPE.from_config(Config.preset("tiny"))
+    record = check(unit, rng, 4, 24, 5, stall=0.3, seed=seed, reset_after=cycles)
+    assert record.status["stat_busy"] == 6 * 5
+
+
+@pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
+def test_icarus_agrees(rng, seed):
+    check(DPE.from_config(Config.preset("tiny")), rng, 8, 12, 3, stall=0.3, seed=seed, simulator="icarus")
+
+
+@pytest.mark.heavy
+def test_small_preset(rng, seed):
+    check(DPE.from_config(Config.preset("small")), rng, 30, 200, 12, stall=0.2, seed=seed)
+
+
+@pytest.mark.heavy
+def test_paper_preset_streams_tiles(rng):
+    """A slice of a 4096 x 4096 by 4096 x 10 product: every cycle of the inner loop is used."""
+    unit = DPE.from_config(Config.preset("paper"))
+    tokens = 10
+    record = check(unit, rng, 2 * unit.trees, 12 * unit.inputs, tokens)
+    tiles = 2 * 12
+    assert np.all(np.diff(record.cycles["i"]) == 1)
+    assert record.cycles["o"][-1] - record.cycles["i_weights"][0] == unit.cycles(tiles, tokens)
+    assert record.status["stat_busy"] == tiles * tokens
+    whole = (4096 // unit.trees) * (4096 // unit.inputs)
+    assert unit.cycles(whole, tokens) - whole * tokens == unit.loads + unit.latency
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset):
+    config = Config.preset(preset)
+    text = to_rtlil(DPE.from_config(config), "dpe")
+    assert text.count("cell \\dpe_row \\") == config.dpe_trees
+    assert text.count("\nmodule \\dpe_row\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"trees": 0}, {"inputs": 3}, {"load_rows": 3}, {"slots": 0}, {"align_bits": 31}, {"depth": 6}],
+    ids=str,
+)
+def test_rejects_bad_parameters(change):
+    name, value = next(iter(change.items()))
+    with pytest.raises(ValueError, match=f"{name} = {value}"):
+        DPE(**{**GOOD, **change})
+
+
+def test_results_are_fp32(rng):
+    """Sums of tiles against float64, relative to the sum of magnitudes."""
+    unit = DPE.from_config(Config.preset("tiny"))
+    w, x = bf16.encode(rng.standard_normal((4, 64))), bf16.encode(rng.standard_normal((64, 4)))
+    y, _ = run(unit, x, w)
+    exact = bf16.decode(x).T @ bf16.decode(w).T
+    size = np.abs(bf16.decode(x)).T @ np.abs(bf16.decode(w)).T
+    assert np.all(np.abs(bf16.decode(y.astype(np.uint32), FP32) - exact) <= 2.0**-20 * size)
