@@ -11,13 +11,27 @@ from typing import Any
 
 import cocotb
 import numpy as np
-from cocotb.triggers import ClockCycles, gather, with_timeout
+from cocotb.triggers import ClockCycles, RisingEdge, gather, with_timeout
 
 from sim.streams import PERIOD_NS, Echo, Sink, Source, reset, start_clock
 
 
 def _integers(words: np.ndarray) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in words]
+
+
+def _bytes(words: list[int], width: int) -> np.ndarray:
+    size = (width + 7) // 8
+    return np.frombuffer(b"".join(word.to_bytes(size, "little") for word in words), np.uint8).reshape(-1, size)
+
+
+async def _record(dut: Any, ports: dict[str, list[int]]) -> None:
+    """Append what every port holds when the clock rises, for ever."""
+    handles = [(getattr(dut, name), words) for name, words in ports.items()]
+    while True:
+        await RisingEdge(dut.clk)
+        for handle, words in handles:
+            words.append(int(handle.value))
 
 
 @cocotb.test()
@@ -27,6 +41,9 @@ async def streams(dut: Any) -> None:
     job = json.loads((folder / "job.json").read_text())
     stimulus = np.load(folder / "stimulus.npz")
     start_clock(dut)
+    ports: dict[str, list[int]] = {name: [] for name in job["ports"]}
+    if ports:
+        cocotb.start_soon(_record(dut, ports))
     for name, value in job["config"].items():
         getattr(dut, name).value = value
     await reset(dut)
@@ -52,12 +69,12 @@ async def streams(dut: Any) -> None:
     record: dict[str, Any] = {}
     for name, sink in sinks.items():
         assert sink.valid.value == 0, f"{name}: more than the expected {job['outputs'][name]} beats"
-        size = (len(sink.payload) + 7) // 8
-        raw = b"".join(word.to_bytes(size, "little") for word in sink.words)
-        record[f"words.{name}"] = np.frombuffer(raw, np.uint8).reshape(-1, size)
+        record[f"words.{name}"] = _bytes(sink.words, len(sink.payload))
         record[f"cycles.{name}"] = np.array(sink.cycles, np.int64)
     for name, source in sources.items():
         record[f"cycles.{name}"] = np.array(source.cycles, np.int64)
     for name in job["status"]:
         record[f"status.{name}"] = int(getattr(dut, name).value)
+    for name, words in ports.items():
+        record[f"ports.{name}"] = _bytes(words, len(getattr(dut, name)))
     np.savez(folder / "record.npz", **record)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
 from sim.build import Build, SimulatorError, build, build_root
@@ -29,12 +30,15 @@ class Record:
     cycles : clock cycle of each transfer, for every stream
     status : value of every other output port (`stat_*`) at the end
     folder : where logs and waveforms are
+    ports : with `record_ports`, every port but the clock: uint8 (cycles, width), the bits that each clock edge of the
+        run met, from the reset on
     """
 
     outputs: dict[str, Any]
     cycles: dict[str, np.ndarray]
     status: dict[str, int]
     folder: Path = field(repr=False)
+    ports: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
 def simulate(
@@ -53,6 +57,7 @@ def simulate(
     drain_cycles: int = 8,
     reset_after: int = 0,
     echo: Mapping[str, str] | None = None,
+    record_ports: bool = False,
 ) -> Record:
     """Run `component` in a simulator: send `inputs`, take exactly `outputs[stream]` beats from each output stream.
 
@@ -66,6 +71,7 @@ def simulate(
     timeout_cycles, drain_cycles : longest run; cycles after the last beat in which none may follow
     echo : input streams that answer an output stream, beat for beat, with the fields of the same names
     reset_after : when not 0, everything runs that many cycles first, is reset in mid-flight and starts over
+    record_ports : also record every port in every cycle
 
     Raises
     ------
@@ -80,6 +86,7 @@ def simulate(
         if set(given) != ports:
             raise ValueError(f"streams given {sorted(given)}: must be {sorted(ports)}")
     shapes = {key: getattr(component, key).payload.shape() for key in streams}
+    widths = {**_ports(component), "rst": 1}
     settings = dict(config or {})
     if unknown := settings.keys() - members.keys():
         raise ValueError(f"config names {sorted(unknown)}, which {name} has not")
@@ -96,6 +103,7 @@ def simulate(
         "timeout_cycles": timeout_cycles,
         "drain_cycles": drain_cycles,
         "reset_after": reset_after,
+        "ports": [*_ports(component), "rst"] if record_ports else [],
         "echo": {answer: [asked, _common_fields(shapes[asked], shapes[answer])] for answer, asked in echo.items()},
     }
     folder = run_folder(name)
@@ -110,6 +118,10 @@ def simulate(
                 cycles={key: record[f"cycles.{key}"] for key in streams},
                 status={key: int(record[f"status.{key}"]) for key in job["status"]},
                 folder=folder,
+                ports={
+                    key: np.unpackbits(record[f"ports.{key}"], axis=1, bitorder="little", count=widths[key])
+                    for key in job["ports"]
+                },
             )
     finally:
         if not made.waves and not made.coverage and (folder / "record.npz").exists():
@@ -119,6 +131,13 @@ def simulate(
 def _common_fields(asked: Any, answer: Any) -> list[tuple[int, int, int]]:
     """(offset, offset, width) of the fields that two layouts share."""
     return [(asked[n].offset, f.offset, f.width) for n, f in answer if n in dict(iter(asked))]
+
+
+def _ports(component: wiring.Component) -> dict[str, int]:
+    """Width of every port by its name in Verilog; a port without bits is none."""
+    flat = component.signature.flatten(component)
+    widths = {"__".join(map(str, path)): Shape.cast(member.shape).width for path, member, _ in flat}
+    return {name: width for name, width in widths.items() if width}
 
 
 def run_folder(name: str) -> Path:

@@ -393,9 +393,18 @@ class Library:
         if power and not self.voltage > 0:
             raise LibraryError(f"library {self.name}: it names no nom_voltage, so there is no power")
 
-    @cached_property
+    @property
     def fo4_ps(self) -> float:
         """Fan-out-of-4 delay in ps: an inverter that drives four of its kind, at the slew such a chain settles to."""
+        return self._fo4[0]
+
+    @property
+    def fo4_slew(self) -> float:
+        """The slew that a chain of such inverters settles to, the mean of both edges, in the library's unit."""
+        return self._fo4[1]
+
+    @cached_property
+    def _fo4(self) -> tuple[float, float]:
         self.require(timing=True)
         cell = self.inverter
         (source,), (target,) = cell.inputs, cell.outputs
@@ -405,7 +414,7 @@ class Library:
         for _ in range(20):
             rise, fall = arc.tables["rise_transition"](fall, load), arc.tables["fall_transition"](rise, load)
         delay = arc.tables["cell_rise"](fall, load) + arc.tables["cell_fall"](rise, load)
-        return float(delay) / 2 * self.seconds * 1e12
+        return float(delay) / 2 * self.seconds * 1e12, float(rise + fall) / 2
 
     def json(self) -> dict[str, object]:
         """What a report states about its technology."""

@@ -1,7 +1,8 @@
-"""Memories as macros: cut out of the logic before mapping, their area estimated, modelled again for simulation."""
+"""Memories as macros: cut out of the logic before mapping, area and energy estimated, modelled for simulation."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +13,11 @@ MIN_BITS = 512  # smaller memories become flip-flops: no compiler makes an SRAM 
 # Share of a macro's area that is bit cells grows with its size: about 0.3 at 1 kbit and 0.6 from 1 Mbit on. V-Rex's
 # Table III gives 0.34 mm2 for 384 KB, 0.108 um2 a bit: a share of 0.59 with single-port cells of 0.064 um2.
 _SHARE = ((1 << 10, 0.3), (1 << 20, 0.6))
+# Reading 64 bits: bytes of the memory -> pJ at 45 nm (Horowitz, ISSCC 2014) and at 7 nm (Jouppi et al., Ten Lessons
+# From Three Generations Shaped Google's TPUv4i, ISCA 2021, Table 2); between the nodes on a log scale.
+_ACCESS_PJ = ((8 << 10, 10.0, 7.5), (32 << 10, 20.0, 8.5), (1 << 20, 100.0, 14.0))
+_NODE_SHARE = math.log(14 / 7) / math.log(45 / 7)
+_OFF_FINS = 3  # off devices of a 6T cell: one n, one p, one access transistor, a fin each
 TWO_PORT = 2.0  # area of an 8T cell (one read and one write port) over a 6T cell's
 
 
@@ -44,6 +50,21 @@ class Macro:
         share = low + (high - low) * min(1.0, max(0.0, position))
         ports = self.reads + self.writes
         return self.bits * technology.bit_cell_um2 * (1.0 if ports == 1 else TWO_PORT * (ports / 2)) / share
+
+    @property
+    def access_j(self) -> float:
+        """Estimate for 14 nm: energy of one read or write of a word, sizes in between and below on a log scale."""
+        sizes = [math.log(size) for size, _, _ in _ACCESS_PJ]
+        energies = [math.log(new) + _NODE_SHARE * math.log(old / new) for _, old, new in _ACCESS_PJ]
+        size = math.log(self.bits / 8)
+        k = 0 if size < sizes[1] else 1
+        slope = (energies[k + 1] - energies[k]) / (sizes[k + 1] - sizes[k])
+        return math.exp(energies[k] + slope * (size - sizes[k])) * 1e-12 * self.width / 64
+
+    def leakage_w(self, technology: Technology) -> float:
+        """Estimate: the bit cells' leakage with devices of the logic's threshold."""
+        fin_um = technology.device_width_um / technology.fins
+        return self.bits * _OFF_FINS * fin_um * technology.off_na_per_um * 1e-9 * technology.voltage_v
 
     def json(self) -> dict[str, Any]:
         return {**asdict(self), "bits": self.bits}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,7 +59,11 @@ class Netlist:
             if cell["type"] in apart:
                 self.opaque.append((name, cell["type"], pins, cell["port_directions"]))
             else:
-                cells.append((name, cell["type"], {pin: bits[0] for pin, bits in pins.items() if bits}))
+                named = {pin: bits[0] for pin, bits in pins.items() if bits}
+                for pin in library.cell(cell["type"]).outputs:  # an output that drives nothing has a net too
+                    if pin not in named:
+                        named[pin] = nets([(name, pin)])[0]
+                cells.append((name, cell["type"], named))
         self._names: dict[int, str] = {0: "0", 1: "1"}
         for name, wire in sorted(module["netnames"].items(), key=lambda item: (item[1]["hide_name"], len(item[0]))):
             for k, bit in enumerate(wire["bits"]):
@@ -109,7 +113,7 @@ class Netlist:
         made = []
         for (at, kind), members in sorted(groups.items()):
             names = tuple(cells[number][0] for number in members)
-            used = [pin for pin in kinds[kind].pins if pin in cells[members[0]][2]]
+            used = [pin for pin in kinds[kind].pins if any(pin in cells[n][2] for n in members)]
             arrays = {pin: np.array([cells[n][2].get(pin, 0) for n in members]) for pin in used}
             made.append(Group(kind, at, names, arrays))
         self.registers = [group for group in made if self.library.cell(group.type).state is not None]
@@ -117,7 +121,12 @@ class Netlist:
 
     @cached_property
     def loads(self) -> np.ndarray:
-        """Capacitance on every net in the library's unit: input pins, wire per fan-out, four inverters at a port."""
+        """Capacitance on every net in the library's unit: input pins, wire per fan-out, four inverters at a port and
+        one at a macro or block inside."""
+        return self.capacitance(outputs=True, inside={kind for _, kind, _, _ in self.opaque})
+
+    def capacitance(self, *, outputs: bool, inside: Container[str]) -> np.ndarray:
+        """As `loads`, with the stand-ins at `outputs` and at the macros and blocks of types `inside` only."""
         load, fanout = np.zeros(self.size), np.zeros(self.size)
         for group in (*self.registers, *self.logic):
             cell = self.library.cell(group.type)
@@ -127,11 +136,11 @@ class Netlist:
                     np.add.at(fanout, group.pins[pin], 1)
         inverter = self.library.inverter
         gate = inverter.pins[inverter.inputs[0]].capacitance
-        for bits in self.outputs.values():
+        for bits in self.outputs.values() if outputs else ():
             np.add.at(load, bits, OUTPUT_FANOUT * gate)
             np.add.at(fanout, bits, OUTPUT_FANOUT)
-        for _, _, pins, directions in self.opaque:
-            for pin, bits in pins.items():
+        for _, kind, pins, directions in self.opaque:
+            for pin, bits in pins.items() if kind in inside else ():
                 if directions[pin] == "input":
                     np.add.at(load, bits, gate)
                     np.add.at(fanout, bits, 1)

@@ -4,20 +4,9 @@ State is kept in small integer arrays: per bank the open row and the earliest ac
 bank group and rank the earliest of each command they limit. A queue entry is (burst, bank, row, arrival, write).
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with the on-disk cache, or without it where no folder can be written."""
-    try:
-        return numba.njit(cache=True, error_model="numpy")(function)
-    except RuntimeError:
-        return numba.njit(error_model="numpy")(function)
-
+from synth.compiled import compiled
 
 FAR = 1 << 60
 # the parameter vector

@@ -1,0 +1,62 @@
+"""Activity of the mapped HCU under streams that its RTL answered."""
+
+import numpy as np
+import pytest
+
+from hw import registry
+from hw.arith.dot import DotTree
+from hw.config import Config
+from hw.dre.kvmu import KVMU
+from synth.activity import guessed, measure
+from synth.area import area
+from synth.circuit import Circuit
+from synth.stimulus import IDLE_CYCLES, stimulus
+
+TINY = Config.preset("tiny")
+
+
+@pytest.fixture(scope="module")
+def hcu():
+    return registry.unit("hcu").build(TINY)
+
+
+@pytest.fixture
+def circuit(predictive):
+    return Circuit(area("hcu", TINY, predictive), predictive)
+
+
+def test_the_netlist_answers_as_the_rtl_and_idles_when_nothing_comes(hcu, circuit):
+    idle = measure(circuit, hcu, stimulus(hcu, "idle"))
+    busy = measure(circuit, hcu, stimulus(hcu, "random", beats=60))
+    assert idle.cycles >= IDLE_CYCLES - 4
+    assert idle.toggles["hcu"].sum() < busy.toggles["hcu"].sum()
+    assert (busy.toggles["hcu"][2:] <= 2).all()
+
+
+def test_a_wrong_netlist_is_found(hcu, circuit):
+    gates = circuit._gate_arrays
+    gates[4][:] = np.roll(gates[4], 1)  # every gate takes its neighbour's function
+    with pytest.raises(ArithmeticError, match="differs from the RTL's in cycle"):
+        measure(circuit, hcu, stimulus(hcu, "random", beats=60))
+
+
+def test_guess_is_the_same_for_every_net(circuit):
+    rates = guessed(circuit, 0.15).toggles["hcu"]
+    assert set(rates) == {0.15, 2.0} and (rates == 2.0).sum() == 1
+
+
+def test_keys_reach_the_inputs(hcu, rng):
+    keys = rng.standard_normal((30, 2, 64)).astype("bfloat16")
+    given = stimulus(hcu, "video", keys=keys)
+    assert given.outputs == {"o": 30} and len(set(given.inputs["i"]["hash"].tolist())) > 10
+    tree = DotTree(inputs=16)
+    pieces = stimulus(tree, "video", keys=keys, beats=20).inputs["i"]["a"]
+    assert np.array_equal(pieces[:8].ravel(), keys[0].ravel().view(np.uint16))
+    assert np.array_equal(pieces[8:16].ravel(), keys[1].ravel().view(np.uint16))
+
+
+def test_rejects_what_has_no_stimulus(hcu):
+    with pytest.raises(ValueError, match="KVMU: no stimulus"):
+        stimulus(KVMU.from_config(TINY), "idle")
+    with pytest.raises(ValueError, match="'video': must be idle, random or come with keys"):
+        stimulus(hcu, "video")
