@@ -118,12 +118,26 @@ def generate(args: argparse.Namespace, console: Console) -> None:
         print(*(one.folder / name for name in one.files), sep="\n")
 
 
+def stimuli(args: argparse.Namespace, component: Any) -> Iterator[Any]:
+    """What `--power` names, for one unit: `idle`, `random`, or the keys of a source."""
+    from sw_model.frontend.clip import find_clip
+    from sw_model.frontend.source import first_keys
+    from synth.stimulus import BEATS, IDLE, RANDOM, stimulus
+
+    for name in args.power:
+        source = find_clip().path if name == "video" else name
+        keys = None if name in (IDLE, RANDOM) else first_keys(source, BEATS)
+        yield stimulus(component, name, keys=keys)
+
+
 def synth(args: argparse.Namespace, console: Console) -> None:
     from synth.area import area
     from synth.library import choose
+    from synth.power import compare, powers_table
     from synth.timing import timing
 
     chosen, config, library = units(args.unit), configuration(args), choose(args.liberty)
+    library.require(timing=True, power=bool(args.power))
     told, tables = [], []
     for index, unit in enumerate(chosen):
         console.progress("synthesis", index, len(chosen))
@@ -131,6 +145,11 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         paths = timing(made, library)
         told.append({**made.json(), "timing": paths.json()})
         tables += [made.table(), paths.table()]
+        if args.power:
+            component = unit.build(config)
+            powers = compare(made, library, component, stimuli(args, component), clock_mhz=args.clock)
+            told[-1]["power"] = [power.json() for power in powers]
+            tables.append(powers_table(powers))
     console.progress("synthesis", len(chosen), len(chosen))
     console.close()
     print(json.dumps(told, indent=2) if args.json else "\n\n".join(tables))
@@ -466,6 +485,13 @@ def parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--point", default="balanced", help="area, balanced or fast (default balanced)")
     one.add_argument("--clock", type=float, default=800.0, metavar="MHZ", help="target clock (default 800)")
+    one.add_argument(
+        "--power",
+        action="append",
+        default=[],
+        metavar="STIMULUS",
+        help="power under idle, random, generator, video, or a video or trace FILE; repeatable",
+    )
     one.add_argument("--json", action="store_true", help="reports as JSON on stdout")
 
     one = command("decode", decode, "decode a video on all cores, cut at its keyframes, into pictures or one array")

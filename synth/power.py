@@ -7,19 +7,22 @@ block that its pins are in. Clocks are ideal: no tree, no gating. Memories are e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from amaranth.lib import wiring
 
-from synth.activity import Activity
+from synth.activity import Activity, guessed, measure
 from synth.area import PREDICTIVE, Area
 from synth.circuit import CLOCK, Circuit
-from synth.library import Energy
+from synth.library import Energy, Library
 from synth.netlist import Group, Netlist
+from synth.stimulus import Stimulus
 from synth.text import table
 
+GUESSES = (0.1, 0.2)  # toggles per net and cycle that tools assume when they are given none
 KINDS = ("clock", "registers", "logic", "leakage")
 
 
@@ -155,6 +158,20 @@ def _internal(netlist: Netlist, group: Group, pin: str, rates: np.ndarray) -> fl
     return float(((weight * np.stack(energies)).sum(axis=0) * rates[nets]).sum() * library.joules)
 
 
+def compare(
+    area: Area, library: Library, component: wiring.Component, stimuli: Iterable[Stimulus], *, clock_mhz: float
+) -> list[Power]:
+    """Power of a mapped unit under each stimulus, then with guessed activities.
+
+    `component` is what the unit was mapped from. Raises what `synth.activity.measure` and `power` raise.
+    """
+    library.require(timing=True, power=True)
+    circuit = Circuit(area, library)
+    activities = [measure(circuit, component, stimulus) for stimulus in stimuli]
+    activities += [guessed(circuit, rate) for rate in GUESSES]
+    return [power(area, circuit, activity, clock_mhz=clock_mhz) for activity in activities]
+
+
 def powers_table(powers: Sequence[Power]) -> str:
     """Stimuli of one unit beside each other, then the blocks of the first."""
     head = ["stimulus", "cycles", "toggles*", *KINDS, "total mW", "memories**"]
@@ -176,7 +193,16 @@ def powers_table(powers: Sequence[Power]) -> str:
         "* per net and cycle, clock apart; a guess toggles every net alike and lets memories rest",
         "** estimate for 14 nm, not part of the total",
     ]
-    lines = [table(head, rows), *notes]
+    lines = [table(head, rows), *_how_wrong(powers), *notes]
     if len(inside) > 1:
         lines += ["", powers[0].stimulus, table(["block", "count", *KINDS, "total mW", "memories**"], inside)]
     return "\n".join(lines)
+
+
+def _how_wrong(powers: Sequence[Power]) -> Iterator[str]:
+    """One line for each guess: what it makes of the power that depends on data, over what was measured."""
+    measured = [p for p in powers if p.cycles]
+    for guess in (p for p in powers if not p.cycles and measured):
+        switched = guess.of("registers") + guess.of("logic")
+        ratios = [f"{switched / (p.of('registers') + p.of('logic')):.3g} x {p.stimulus}" for p in measured]
+        yield f"{guess.stimulus}: registers and logic are {', '.join(ratios)}"

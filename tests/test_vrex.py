@@ -155,6 +155,13 @@ def test_generate_and_synth_as_json(capsys, tmp_path):
     assert status == 0 and told["unit"] == "hcu" and told["timing"]["fmax_mhz"] > 0
 
 
+def test_synth_with_power(capsys):
+    arguments = ("synth", "hcu", "--preset", "tiny", "--point", "area", "--power", "idle", "--power", "generator")
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0 and "guess 0.2: registers and logic are" in out
+    assert "no stimulus" in refused(capsys, "synth", "kvmu", "--preset", "tiny", "--power", "idle")
+
+
 def test_synth_refuses_a_library_without_delays(capsys, tmp_path):
     text = re.sub(r"timing \(\) \{", "nothing () {", library_text())
     assert text != library_text()

@@ -73,6 +73,19 @@ def open_source(name: Path | str, options: Options | None = None) -> Source:
     return _traced(Path(name), options) if _is_trace(Path(name)) else _filmed(Path(name), options)
 
 
+def first_keys(name: Path | str, tokens: int, options: Options | None = None) -> np.ndarray:
+    """Keys of the first `tokens` tokens of a source's first layer, all KV heads: bfloat16 (tokens, heads * d).
+
+    Fewer when the source ends before; raises what `open_source` raises.
+    """
+    found: list[np.ndarray] = []
+    for chunk in open_source(name, options).chunks:
+        found.extend(chunk.k[0].reshape(chunk.tokens, -1))
+        if len(found) >= tokens:
+            break
+    return np.stack(found[:tokens])
+
+
 def _is_trace(path: Path) -> bool:
     """By its name, or because it starts as safetensors do: eight bytes of length, then JSON."""
     if path.suffix == ".safetensors" or not path.is_file():

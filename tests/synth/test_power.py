@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,6 +218,13 @@ def test_table_shows_stimuli_beside_each_other(predictive):
     found, circuit = mapped(Multiplier(), predictive)
     text = powers_table([watts(found, circuit, rate) for rate in (0.1, 0.2)])
     assert "guess 0.1" in text and "guess 0.2" in text and "estimate for 14 nm" in text
+
+
+def test_table_says_how_wrong_a_guess_is(predictive):
+    found, circuit = mapped(Multiplier(), predictive)
+    real = replace(guessed(circuit, 0.05), stimulus="real", cycles=10)
+    result = power(found, circuit, real, clock_mhz=MHZ)
+    assert "guess 0.2: registers and logic are 4 x real" in powers_table([result, watts(found, circuit, 0.2)])
 
 
 def test_library_without_power_tables(predictive, tmp_path):
