@@ -7,7 +7,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, carry_save
+from hw.arith.adders import carry_save
 from hw.arith.formats import (
     BF16,
     FP32,
@@ -35,11 +35,13 @@ def lookup(address: Value, words: Sequence[int], width: int) -> Value:
 
 
 def multiply(m: Module, name: str, a: Value, b: Value) -> Value:
-    """Unsigned a * b, through a carry-save tree."""
+    """Unsigned a * b, through a carry-save tree; zeros of a constant b cost nothing."""
     width = len(a) + len(b)
-    first, second = carry_save(m, [Row(a & b[k].replicate(len(a)), k) for k in range(len(b))], width)
+    set_bits = [k for k in range(len(b)) if not isinstance(b, Const) or b.value >> k & 1]
+    columns = [Cat(a[i - k] & b[k] for k in set_bits if 0 <= i - k < len(a)) for i in range(width)]
+    first, second = carry_save(m, columns)
     product = Signal(width, name=name)
-    m.d.comb += product.eq((first + second)[:width])
+    m.d.comb += product.eq((Cat(*first) + Cat(*second))[:width])
     return product
 
 
