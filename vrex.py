@@ -215,7 +215,7 @@ def quality(args: argparse.Namespace, console: Console) -> None:
     from sw_model.quality import as_text, policies_for, quality_table
 
     stream = source(args)
-    policies = policies_for(stream.geometry, stream.tokens_per_frame, args.policy or POLICIES)
+    policies = policies_for(stream.geometry, stream.tokens_per_frame, args.policy or POLICIES, args.budget_frames)
     rows = quality_table(watched(stream, console), policies, every=args.every)
     console.close()
     if args.json:
@@ -514,6 +514,7 @@ def parser() -> argparse.ArgumentParser:
     one = command("quality", quality, "attention under each retrieval policy beside full attention")
     add_source(one)
     one.add_argument("--policy", action="append", metavar="NAME", help="a policy or a .py file; repeatable (all)")
+    one.add_argument("--budget-frames", type=int, metavar="N", help="frames that rekv, mosaic and codecsight keep")
 
     one = command("capture", capture, "queries, keys and values of a Hugging Face model, as a trace")
     one.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its name on the hub")

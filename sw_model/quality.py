@@ -11,9 +11,12 @@ from ml_dtypes import bfloat16
 
 from golden import check
 from golden.attention import attention_mass, light_attention
+from golden.codecsight import CodecSightConfig
 from golden.growable import Growable
+from golden.mosaic import MosaicConfig
 from sw_model.frontend.stream import STAGES, Chunk, Geometry
 from sw_model.policies import POLICIES, ModelShape, Policy, Selection, Step, load
+from sw_model.policies.codecsight import CodecSight
 from sw_model.policies.mosaic import Mosaic
 from sw_model.policies.rekv import ReKV
 from synth import text
@@ -45,17 +48,31 @@ def shape_of(geometry: Geometry) -> ModelShape:
     return ModelShape(g.layers, g.q_heads * g.head_dim, g.q_heads, g.kv_heads, g.head_dim)
 
 
-def policies_for(geometry: Geometry, tokens_per_frame: int, names: Iterable[str] = POLICIES) -> dict[str, Policy]:
+def policies_for(
+    geometry: Geometry,
+    tokens_per_frame: int,
+    names: Iterable[str] = POLICIES,
+    budget_frames: int | None = None,
+) -> dict[str, Policy]:
     """Policies with their defaults, ready for a stream of this geometry: all published ones, or those of `names`.
 
     A name is a published policy's or a Python file's (`sw_model.policies.load`); ValueError if there is no such.
+    `budget_frames` is how many frames ReKV, Mosaic and CodecSight keep; None: as published (64, 64 and 80), which is
+    all of a short stream.
     """
     model = shape_of(geometry)
+    frames = None if budget_frames is None else check.whole("budget_frames", budget_frames, 1)
     made: dict[str, Policy] = {}
     for name in names:
         policy = load(name)
-        if policy in (ReKV, Mosaic):
-            made[policy.name] = policy(model, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
+        if policy is ReKV:
+            made[policy.name] = ReKV(model, frames or 64, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
+        elif policy is Mosaic:
+            config = MosaicConfig(budget_frames=frames or 64)
+            made[policy.name] = Mosaic(model, config, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
+        elif policy is CodecSight:
+            window = frames or 80
+            made[policy.name] = CodecSight(model, CodecSightConfig(window=window, stride=max(1, window // 5)))
         else:
             made[policy.name] = policy(model)
     return made

@@ -63,7 +63,7 @@ def test_stats(run, film, trace):
     told = json.loads(out)
     assert [layer["tokens"] for layer in told["layers"]] == [5 * 5 + 25] * 2
     status, out, _ = run("stats", "generator", "--frames", 3, "--json")
-    assert json.loads(out)["layers"][0]["tokens"] == 30
+    assert json.loads(out)["layers"][0]["tokens"] == 3 * 10 + 25
 
 
 def test_a_trace_is_known_by_its_content_and_can_be_cut_short(run, trace, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 from hw import yosys
 from hw.config import Config
 from hw.dre.hcu import HCU
+from sw_model.demo import retrieval
 from sw_model.demo.page import Results, sections
 from sw_model.demo.steps import cluster_video, hcu_rule, through_rtl
 from sw_model.figures import fig13_frames
@@ -103,9 +104,11 @@ def run(options: Options, folder: Path, *, progress: Progress | None = None) -> 
     with step("generator statistics"):
         chunks = generator.Generator(generator.coin(seed=GENERATOR_SEED)).chunks(GENERATOR_FRAMES, text_every=100)
         measured = statistics.measure(chunks, cluster_text=False, every=50, after_tokens=2000)
+    with step("retrieval quality"):
+        tables = retrieval.compare(clip, grid=options.grid, fps=options.fps, frames=options.frames, seed=options.seed)
     with step("system model"):
         frames = {link: fig13_frames(link=link) for link in ("paper", "realistic")}
-    results = Results(video, rtl, generated, areas, statistics.table(measured), frames, seconds)
+    results = Results(video, rtl, generated, areas, statistics.table(measured), tables, frames, seconds)
     metadata = run_metadata({**asdict(options), "hardware": config.asdict(), "rule": asdict(rule)})
     with step("report"):
         write_all(folder, {"demo.json": json.dumps(summary(results, metadata), indent=2, default=str) + "\n"})
@@ -134,6 +137,7 @@ def summary(results: Results, metadata: dict[str, Any]) -> dict[str, Any]:
         },
         "area": results.area.json(),
         "generator": [asdict(row) for row in results.generator],
+        "retrieval": {name: [asdict(row) for row in rows] for name, rows in results.retrieval.items()},
         "frames": {
             link: [
                 {"system": r.system, "kv_tokens": r.kv_tokens, "model_ms": r.model_ms, "paper_ms": r.paper_ms}

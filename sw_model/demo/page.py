@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sw_model.demo import retrieval
 from sw_model.demo.steps import RtlRun, VideoRun
 from sw_model.figures import FrameRow
 from sw_model.frontend.statistics import Row
+from sw_model.quality import Quality
 from sw_model.report import Column, Fact, Marked, Section, Table, charts, overlay
 from sw_model.report.system import breakdown
 from synth.area import Area
@@ -27,6 +29,7 @@ class Results:
     generated: Generated
     area: Area
     generator: list[Row]
+    retrieval: dict[str, list[Quality]]  # by stream
     frames: dict[str, list[FrameRow]]  # by link preset
     seconds: dict[str, float]
 
@@ -40,6 +43,7 @@ def sections(results: Results) -> list[Section]:
         _rtl(results),
         _area(results),
         _generator(results),
+        retrieval.section(results.retrieval),
         _system(results),
         _time(results),
     ]

@@ -19,7 +19,7 @@ from sw_model.frontend.video import probe
 
 GENERATOR = "generator"
 QUESTION_TOKENS = 25  # of an average COIN session (V-Rex, section III-A)
-QUESTION_EVERY = 100  # generated frames
+QUESTION_EVERY = 100  # generated frames, or at their end
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Source:
 def open_source(name: Path | str, options: Options | None = None) -> Source:
     """The source called `name`: `generator`, a trace (safetensors), or else a video.
 
-    A video is asked a question at its end, the generator one after every hundred frames. Raises `TraceError` or
-    `VideoError` for a damaged file, ValueError for a bad option.
+    A video is asked a question at its end, the generator after every hundred frames or at its end. Raises `TraceError`
+    or `VideoError` for a damaged file, ValueError for a bad option.
     """
     options = options or Options()
     if str(name) == GENERATOR:
@@ -97,8 +97,9 @@ def _is_trace(path: Path) -> bool:
 def _generated(options: Options) -> Source:
     config = generator.coin(options.layers, options.seed)
     frames = options.frames or 1000
-    chunks = generator.Generator(config).chunks(frames, text_every=QUESTION_EVERY, text_tokens=QUESTION_TOKENS)
-    total = frames + frames // QUESTION_EVERY
+    every = min(frames, QUESTION_EVERY)
+    chunks = generator.Generator(config).chunks(frames, text_every=every, text_tokens=QUESTION_TOKENS)
+    total = frames + frames // every
     about = {"kind": "generator", "seed": options.seed, "frames": frames}
     return Source(config.geometry, chunks, config.tokens_per_frame, total, about)
 

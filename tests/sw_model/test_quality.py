@@ -126,3 +126,13 @@ def test_bad_input_is_named(seed):
         quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))}, every=0)
+
+
+def test_budgets_of_frames(seed):
+    """Two frames of budget: what ReKV and CodecSight retrieve is two frames, Mosaic chooses whole clusters."""
+    policies = policies_for(GEOMETRY, 3, ("rekv", "mosaic", "codecsight"), budget_frames=2)
+    rows = {row.policy: row for row in quality_table(stream(9, seed, text_every=9), policies) if row.stage == "text"}
+    assert rows["rekv"].ratio == rows["codecsight"].ratio == pytest.approx(2 / 9)
+    assert 0 < rows["mosaic"].ratio < 1  # the first cluster is taken even if it is larger
+    with pytest.raises(ValueError, match="budget_frames must be at least 1, got 0"):
+        policies_for(GEOMETRY, 3, budget_frames=0)
