@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hw.dre.wtu import Point
+
 PRESETS = Path(__file__).parent / "presets"
 
 
 @dataclass(frozen=True)
 class Core:
-    """The accelerator's cores (kind `vrex`)."""
+    """The accelerator's cores (kind `vrex`). `wtu_point`: `sweep`, as V-Rex Fig. 12 draws it, or `fast`."""
 
     cores: int
     clock_mhz: float
@@ -26,6 +28,7 @@ class Core:
     hcu_lanes: int
     wtu_lanes: int
     on_chip_kib: float
+    wtu_point: str = "sweep"
 
     @property
     def peak_tflops(self) -> float:
@@ -213,5 +216,8 @@ def check(system: System, where: str = "system") -> None:
             f"{where}: core.on_chip_kib = {system.core.on_chip_kib} on {system.core.cores} cores is"
             f" larger than the device memory of {memory.capacity_gb} GB"
         )
+    if system.core and system.core.wtu_point not in tuple(Point):
+        points = ", ".join(Point)
+        raise ValueError(f"{where}: core.wtu_point = {system.core.wtu_point!r} is not one of {points}")
     if system.gpu and system.gpu.gemm_efficiency > 1:
         raise ValueError(f"{where}: gpu.gemm_efficiency = {system.gpu.gemm_efficiency} exceeds 1")

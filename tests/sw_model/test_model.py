@@ -1,16 +1,19 @@
 """Runs: conservation, bounds by hand, monotony, determinism, bad input."""
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 
-from golden.wicsum import sweep_cycles
 from hw.dre.hcu import HCU
+from hw.dre.wtu import WTU, Point
+from hw.lxe import programs
+from hw.lxe.vpe import VPE
 from sw_model import workloads
 from sw_model.figures import fig13_frames
 from sw_model.model import OFFLOADS_ALL, Assumptions, run, shape_of, work_of
 from sw_model.policies import POLICIES
 from sw_model.systems import load_system
-from sw_model.units import hcu_cycles, wtu_cycles
+from sw_model.units import hcu_cycles, vpe_cycles, wtu_cycles
 from sw_model.workloads import LLAMA3_8B
 
 CASES = [
@@ -161,8 +164,25 @@ def test_fig13_table_carries_the_published_values():
 def test_unit_cycles_are_the_units_own():
     """The fast model's cycle counts equal the formulas that the RTL's tests hold."""
     core = load_system("vrex8").core
-    for clusters, passes in ((16, 3), (1250, 12), (4096, 1)):
-        rows = 8 * core.cores
-        assert wtu_cycles(rows, clusters, passes, core) == 8 * sweep_cycles(clusters, np.array(passes), core.wtu_lanes)
+    for point in Point:
+        wtu = WTU(lanes=16, clusters=4096, point=point)
+        chosen = replace(core, wtu_point=point.value)
+        for clusters, passes in ((16, 3), (1250, 12), (4096, 2)):
+            want = -(-clusters // 16) + 8 * wtu.cycles(clusters, passes, 2)
+            assert wtu_cycles(8 * core.cores, clusters, passes, chosen) == want
     hcu = HCU(hash_bits=32, lanes=core.hcu_lanes, accumulators=1, clusters=1024, tokens=32, window=4096)
     assert hcu_cycles(128 * core.cores, 32, core) == hcu.token_cycles(0, 128)
+    vpe = VPE(lanes=64, rows=1024)
+    for n in (4096, 8192):
+        assert vpe_cycles(n * core.cores, "softmax", core) >= vpe.cycles(programs.softmax(n, 64, 128)) > 3 * n // 64
+    assert vpe_cycles(14336 * core.cores, "silu_mul", core) == vpe.cycles(programs.gated(14336, 64))
+
+
+def test_the_fast_threshold_unit_is_an_option():
+    slow, fast = (
+        run(load_system("vrex8").replace(core={"wtu_point": point}), "resv", workloads.frame(40000))
+        for point in ("sweep", "fast")
+    )
+    assert fast.utilisation["WTU"] * fast.total_s < slow.utilisation["WTU"] * slow.total_s / 3
+    with pytest.raises(ValueError, match=r"core\.wtu_point = 'magic' is not one of sweep, fast"):
+        load_system("vrex8").replace(core={"wtu_point": "magic"})
