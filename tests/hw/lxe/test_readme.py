@@ -1,0 +1,39 @@
+"""The README of the LXE names what there is, and its numbers are the units' own."""
+
+import re
+from pathlib import Path
+
+from hw.config import Config
+from hw.lxe import programs
+from hw.lxe.microcode import Function, Post, Pre, Source, Times
+from hw.lxe.vpe import VPE
+
+README = (Path(__file__).parents[3] / "hw/lxe/README.md").read_text()
+UNIT = VPE.from_config(Config.preset("paper"))
+LANES = UNIT.lanes
+PROGRAMS = {
+    "exponentials of 1,250 scores": programs.exponentials(1250, LANES, 128),
+    "softmax of 1,250 scores": programs.softmax(1250, LANES, 128),
+    "softmax of 4,096 scores": programs.softmax(4096, LANES, 128),
+    "RMSNorm of 10 vectors of 2,048": programs.rms_norm(2048, LANES, 10),
+    "RoPE of 40 heads of 128": programs.rope(128, LANES, 40),
+    "hash bits of 10 tokens of 32": programs.hash_bits(32, LANES, 10),
+    "squared norms of 10 keys of 1,024": programs.key_norms(1024, LANES, 10),
+    "running mean of 1,024, 10 members": programs.running_mean(1024, LANES, 32, 10),
+    "SiLU(gate) * up of 4,096": programs.gated(4096, LANES),
+}
+
+
+def test_cycles_of_the_programs():
+    for name, program in PROGRAMS.items():
+        taken = sum(op.rows * op.beats for op in program if op.a is Source.STREAM)
+        row = f"| {name} | {taken}, {sum(op.results for op in program)} | {UNIT.cycles(program):,} |"
+        assert row in README
+
+
+def test_every_port_and_step_is_explained():
+    ports = set(UNIT.signature.members)
+    assert not [name for name in ports if f"`{name}`" not in README]
+    assert set(re.findall(r"`(stat_\w+)`", README)) <= ports
+    for steps in (Pre, Times, Function, Post):
+        assert not [step.name for step in steps if f"`{step.name}`" not in README]
