@@ -142,6 +142,8 @@ def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float
     values, cached  (n, ...) equal shapes
     """
     new = check.reals("values", values)
+    if new.ndim == 0:
+        raise ValueError("values must have a row for every token, got a scalar")
     old = check.reals("cached", cached, *new.shape)
     past = len(new) - check.whole("suffix", suffix, 0, len(new))
     distance = ((new - old)[:past] ** 2).reshape(past, -1).sum(axis=1)

@@ -6,10 +6,14 @@ from numbers import Integral, Real
 import numpy as np
 
 
+class KindError(TypeError, ValueError):
+    """An argument of the wrong type or dtype: caught as either."""
+
+
 def whole(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """`value` as an int in [low, high]. TypeError if it is not an integer, ValueError if out of range."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+        raise KindError(f"{name} must be an integer, got {value!r}")
     number = int(value)
     if (low is not None and number < low) or (high is not None and number > high):
         raise ValueError(f"{name} must be {_span(low, high)}, got {number}")
@@ -19,7 +23,7 @@ def whole(name: str, value: object, low: int | None = None, high: int | None = N
 def number(name: str, value: object, low: float | None = None, high: float | None = None) -> float:
     """`value` as a finite float in [low, high]. TypeError if it is no number, ValueError if out of range."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        raise KindError(f"{name} must be a number, got {value!r}")
     result = float(value)
     if not np.isfinite(result) or (low is not None and result < low) or (high is not None and result > high):
         raise ValueError(f"{name} must be finite and {_span(low, high)}, got {result}")
@@ -41,7 +45,7 @@ def reals(name: str, value: object, *shape: int | None) -> np.ndarray:
     try:
         array = np.asarray(value).astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of real numbers, got {type(value).__name__}") from error
+        raise KindError(f"{name} must be an array of real numbers, got {type(value).__name__}") from error
     _shaped(name, array, shape)
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -58,7 +62,7 @@ def wholes(name: str, value: object, *shape: int | None, low: int | None = None,
     if array.size == 0:
         array = array.astype(np.int64)
     if not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"{name} must be an array of integers, got dtype {array.dtype}")
+        raise KindError(f"{name} must be an array of integers, got dtype {array.dtype}")
     array = array.astype(np.int64)
     _shaped(name, array, shape)
     bad = np.zeros(array.shape, bool)

@@ -183,7 +183,7 @@ def check_vectors(vectors: np.ndarray) -> None:
     """TypeError unless `vectors` has the fields of FFmpeg's export; ValueError for a scale or size of 0."""
     names = vectors.dtype.names or ()
     if missing := [name for name in FIELDS if name not in names]:
-        raise TypeError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
+        raise check.KindError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
     for name in ("w", "h", "motion_scale"):
         if (vectors[name] == 0).any():
             raise ValueError(f"vectors must have {name} above 0, got 0 at index {int(np.argmin(vectors[name]))}")

@@ -63,7 +63,7 @@ def exp_rows(scores: np.ndarray, head_dim: int) -> np.ndarray:
     """
     rows = np.asarray(scores)
     if rows.dtype != np.float32:
-        raise TypeError(f"scores must be float32, got dtype {rows.dtype}")
+        raise check.KindError(f"scores must be float32, got dtype {rows.dtype}")
     if rows.ndim == 0 or rows.shape[-1] == 0:
         raise ValueError(f"scores must have a last axis of at least 1, got shape {rows.shape}")
     if not np.isfinite(rows).all():

@@ -36,7 +36,7 @@ class KvmuConfig:
         check.whole("capacity_tokens", self.capacity_tokens, 1)
         check.choice("layout", self.layout, ("clustered", "arrival"))
         if not isinstance(self.retain_fetched, bool):
-            raise TypeError(f"retain_fetched must be True or False, got {self.retain_fetched!r}")
+            raise check.KindError(f"retain_fetched must be True or False, got {self.retain_fetched!r}")
 
     @property
     def slots(self) -> int:

@@ -41,15 +41,16 @@ class Representatives:
         counts : (C,) tokens of every cluster after the step
         """
         vectors = check.reals("keys", keys, None, self.dimension).astype(np.float32)
-        target = check.wholes("clusters", clusters, len(vectors), low=0, high=len(counts) - 1)
-        grown = len(counts) - len(self.means)
+        tokens = check.wholes("counts", counts, None, low=1)
+        target = check.wholes("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
+        grown = len(tokens) - len(self.means)
         if grown < 0:
-            raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(counts)}")
+            raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(tokens)}")
         self.means = np.concatenate([self.means, np.zeros((grown, self.dimension), bfloat16)])
         if self.mean_store == "fp32_sum":
             self._sums = np.concatenate([self._sums, np.zeros((grown, self.dimension), np.float32)])
         touched, slot, added = np.unique(target, return_inverse=True, return_counts=True)
-        total = np.asarray(counts)[touched].astype(np.float32)
+        total = tokens[touched].astype(np.float32)
         if self.mean_store == "bf16":
             before = total - added.astype(np.float32)
             sums = flush(self.means[touched].astype(np.float32) * before[:, None])

@@ -92,7 +92,7 @@ class ResvConfig:
         check.whole("seed", self.seed, 0)
         for name in ("center_keys", "cluster_text", "score_includes_current"):
             if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+                raise check.KindError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.selector == "wtu" and self.score_transform != "exp":
             raise ValueError(f"score_transform must be exp when selector is wtu, got {self.score_transform!r}")
         if self.wtu.threshold != "ratio":

@@ -20,11 +20,11 @@ MOSAIC = WtuConfig(refine_levels=3, weight="tc", threshold="budget")
 QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", threshold="count")
 
 
-def sortable(codes: np.ndarray) -> np.ndarray:
+def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
     """BF16 codes as uint16 keys whose unsigned order is the order of the values (-0 just below +0)."""
-    bits = check.wholes("codes", codes, low=0, high=0xFFFF)
+    bits = check.wholes(name, codes, low=0, high=0xFFFF)
     if (bits & 0x7F80 == 0x7F80).any():
-        raise ValueError("codes must be finite BF16, got an infinity or a NaN")
+        raise ValueError(f"{name} must be finite BF16, got an infinity or a NaN")
     return np.where(bits & 0x8000, ~bits, bits | 0x8000).astype(np.uint16)
 
 
@@ -35,7 +35,7 @@ def by_ratio(codes: np.ndarray, counts: np.ndarray, ratio_q16: int = 19661) -> R
 
 def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> Rows:
     """Mosaic: clusters of BF16 cosines (R, C) in descending order until they hold `budget` tokens."""
-    return select(sortable(cosines), sizes, budget, MOSAIC)
+    return select(_rows("cosines", cosines), sizes, budget, MOSAIC)
 
 
 def smallest(norms: np.ndarray, k: int) -> Rows:
@@ -46,5 +46,9 @@ def smallest(norms: np.ndarray, k: int) -> Rows:
 
 def top_k(scores: np.ndarray, k: int) -> Rows:
     """The `k` largest BF16 codes (R, C) of each row, lowest index on ties."""
-    keys = sortable(scores)
+    keys = _rows("scores", scores)
     return select(keys, np.ones(keys.shape, np.int64), k, TOP_K)
+
+
+def _rows(name: str, codes: np.ndarray) -> np.ndarray:
+    return sortable(check.wholes(name, codes, None, None), name)

@@ -139,9 +139,10 @@ class Decoder:
         """Hidden states (T, hidden) after all layers of the embeddings `x` (T, hidden) at `positions`."""
         c = self.config
         x = check.reals("x", x, None, c.hidden)
-        if len(np.asarray(positions)) != len(x):
-            raise ValueError(f"positions must be one per row of x ({len(x)}), got {len(np.asarray(positions))}")
-        where = np.asarray(positions)[:, None]  # the same for all heads
+        where = check.reals("positions", positions)
+        if where.shape[:1] != x.shape[:1]:
+            raise ValueError(f"positions must be one per row of x ({len(x)}), got shape {where.shape}")
+        where = where[:, None]  # the same for all heads
         for layer, w in enumerate(self.weights):
             normed = _rms_norm(x)
             q = c.rotate((normed @ w["q"]).reshape(len(x), c.q_heads, c.d), where)

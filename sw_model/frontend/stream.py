@@ -66,7 +66,7 @@ class Chunk:
         for name in ("q", "k", "v"):
             array = getattr(self, name)
             if array.dtype != BF16:
-                raise TypeError(f"{name} must be bfloat16, got {array.dtype}")
+                raise check.KindError(f"{name} must be bfloat16, got {array.dtype}")
             if array.ndim != 4 or array.shape[1] != tokens:
                 raise ValueError(f"{name} must have shape (layers, {tokens}, heads, d), got {array.shape}")
         if self.k.shape != self.v.shape:

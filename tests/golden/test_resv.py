@@ -269,6 +269,9 @@ SWITCHES = [
     {"prefetch": "next_layer", "score_includes_current": False, "attend": "own"},
     {"wtu": WtuConfig(refine_levels=0)},
     {"wtu": WtuConfig(refine_levels=3)},
+    {"wtu": WtuConfig(n_buckets=4)},
+    {"kvmu": KvmuConfig(page_tokens=2, capacity_tokens=5, retain_fetched=True)},
+    {"kvmu": KvmuConfig(capacity_tokens=5, layout="arrival")},
 ]
 
 
@@ -340,6 +343,19 @@ def test_table_overhead_of_the_published_configuration():
     entry = dimension * 2 + tokens * 4 + 4 + 4 + 4
     assert entry == 2188 and round(100 * entry / (tokens * dimension * 2 * 2), 2) == 1.67
     assert 32 / (dimension * 16) == 0.001953125 <= 0.005 and 32 / (128 * 16) > 0.005
+    # neither clusters of single heads nor means in FP32 would fit the published overhead
+    assert 8 * (128 * 2 + tokens * 4 + 12) / (tokens * dimension * 4) > 0.024
+    assert round(100 * (entry + dimension * 2) / (tokens * dimension * 4), 1) == 3.2
+
+
+def test_arithmetic_of_the_published_frame():
+    """40K tokens: the HCU's cycles on eight cores, and a fetch that cannot cross the link within the frame."""
+    tokens, clusters, cores = 40_000, 1250, 8
+    slices = -(-ResvConfig().n_hp // 16)
+    assert slices * 10 * clusters / cores == 3125  # cycles a layer, ten tokens
+    fetched, link = 0.327 * tokens * 131_072, 4e9 * 0.254
+    assert round(fetched / 1e9, 2) == 1.71 and link == 1.016e9
+    assert 1 - link / fetched >= 0.40  # what must already be resident
 
 
 def test_published_defaults():

@@ -129,7 +129,7 @@ def test_small_functions():
             lambda: Decoder(DecoderConfig(), np.random.default_rng(0)).prefill(
                 np.ones((2, 32)), np.arange(3), Cache.empty(DecoderConfig())
             ),
-            r"positions must be one per row of x \(2\), got 3",
+            r"positions must be one per row of x \(2\), got shape \(3,\)",
         ),
     ],
 )

@@ -15,10 +15,14 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from golden import quickvideo
 from sw_model.frontend import clip, quickcodec, video
 from sw_model.frontend.quickcodec import decoding
+from sw_model.frontend.quickcodec import plan as planning
 from sw_model.frontend.quickcodec.plan import Plan
 from sw_model.frontend.video import VideoError
 
@@ -130,6 +134,28 @@ def test_every_slot_is_written_once(small_video):
     slots = [slot for runs in plan.runs for run in runs for _, slot in run.wanted]
     assert sorted(slots) == list(range(48))
     assert len(plan.runs) == 3 == len([runs for runs in plan.runs if runs])
+
+
+@settings(derandomize=True, database=None, deadline=None)
+@given(
+    stamps=st.lists(st.integers(-50, 900), min_size=1, max_size=60, unique=True),
+    data=st.data(),
+    workers=st.integers(1, 6),
+    intervals=st.integers(1, 80),
+)
+def test_any_stream_is_dealt_whole(stamps, data, workers, intervals):
+    """Each wanted frame goes to one worker, decoded from the last keyframe up to it."""
+    stamps.sort()
+    keys = {0, *data.draw(st.sets(st.integers(0, len(stamps) - 1)))}
+    stream = quickvideo.scan([(pts, i in keys) for i, pts in enumerate(stamps)])
+    chosen = data.draw(st.lists(st.sampled_from(stamps), min_size=1, unique=True))
+    wanted = [(pts, slot) for slot, pts in enumerate(sorted(chosen))]
+    dealt = planning._deal(stream, wanted, workers, intervals)
+    assert len(dealt) <= workers and all(dealt)
+    assert sorted(frame for runs in dealt for run in runs for frame in run.wanted) == wanted
+    for run in (run for runs in dealt for run in runs):
+        key = max(stamps[i] for i in keys if stamps[i] <= run.wanted[0][0])
+        assert run.seek[:1] in ((), (key,)) and (run.seek or key == stamps[0])
 
 
 # -- which frames
