@@ -63,7 +63,7 @@ class HcTable(wiring.Component):
     ------
     One command at a time; cycles from its transfer to the first in which the next can be taken, while nobody stalls:
     `cycles_update` 4, or 5 when a list continues on a new page, or 2 when refused; BEGIN, LOAD, LINK and READ 2;
-    LIST 2 * pages + 1; COUNTS ceil(clusters / lanes) + 2, a beat per cycle. Outputs depend on registers only.
+    LIST 2 * pages + 2; COUNTS ceil(clusters / lanes) + 2, a beat per cycle. Outputs depend on registers only.
 
     Numerics: integers only.
 
@@ -191,7 +191,7 @@ class HcTable(wiring.Component):
             "latency": self.latency,
             "cycles_update": "4, or 5 when a list continues on a new page",
             "cycles_read": 2,
-            "cycles_list": "2 * pages + 1",
+            "cycles_list": "2 * pages + 2",
             "cycles_counts": f"ceil(clusters / {self.lanes}) + 2",
         }
 

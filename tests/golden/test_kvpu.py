@@ -1,0 +1,50 @@
+"""The KVPU's golden twin against its parts used one by one, and a page table without a chip's limits."""
+
+import numpy as np
+import pytest
+
+from golden.clustering import ClusterRule, ClusterTable
+from golden.hc_table import HcTableConfig
+from golden.kvmu import Kvmu, KvmuConfig
+from golden.kvmu_unit import Kind, Op, UnitConfig
+from golden.kvpu import Kvpu, Scores
+from golden.selection import RESV
+from golden.wicsum import exact, fixed_point
+
+RULE = ClusterRule(th_hd=5, recent_capacity_tokens=60)
+TABLE = HcTableConfig(clusters=256, pages=256, page_tokens=4, dimension=16)
+PAGES = UnitConfig(
+    2, 8, 4, pages=256, frames=256, clusters=256, staging_units=512, capacity=30, bases=(0, 1 << 20, 2 << 20, 3 << 20)
+)
+TARGET = 19661
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_step_is_its_parts_in_order(retain, rng):
+    chain = Kvpu(RULE, TABLE, PAGES, RESV, TARGET, retain)
+    clusters, pages = ClusterTable(RULE), Kvmu(KvmuConfig(4, 30, retain_fetched=retain), 2, 8)
+    owner = np.empty(0, np.int64)
+    for _ in range(25):
+        codes = (rng.integers(0, 2**16, 6)[rng.integers(0, 6, 10)] ^ (1 << rng.integers(0, 16, 10))).astype(np.uint32)
+        scores = {}
+        assigned, placed = chain.cluster(codes)
+        assert assigned.cluster.tolist() == clusters.assign(codes).cluster.tolist()
+        count = len(clusters)
+        groups = [Scores(head, rng.integers(0x3C00, 0x3F81, (3, count))) for head in range(2)]
+        before = len(chain.kvmu.descriptors)
+        rows, selected, moved = chain.fetch(groups)
+        for group, found, chosen in zip(groups, rows, selected, strict=True):
+            at_least = exact(fixed_point(group.keys).astype(float), clusters.counts, TARGET / 65536)
+            assert (found.selected | ~at_least).all()
+            assert (chosen == found.selected.any(axis=0)).all()
+            scores[group.head] = chosen
+        wanted = pages.fetch([np.flatnonzero(scores[head][owner]) for head in range(2)])
+        fetched = [d for d in chain.kvmu.descriptors[before:] if d.kind in (Kind.FETCH, Kind.RETAIN)]
+        owner = np.concatenate([owner, assigned.cluster])
+        pages.append(assigned.cluster)
+        assert [r.op for r in placed] == [Op.APPEND] * 10
+        assert not any(r.fault for r in placed + moved)
+        if not retain:  # a retained page comes with every head
+            assert sum(d.bytes for d in fetched) == wanted.nbytes
+    assert len(chain.kvmu.descriptors) > 100 and chain.table.counts(4).sum() == 250
+    assert chain.begin(0)[-1].fault == 0 and not chain.table.entries
