@@ -16,6 +16,7 @@ from hw.dre.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.wtu import WTU, Point
 from hw.lxe.dpe import DPE
+from hw.lxe.memory import OperandMemory
 from hw.lxe.vpe import VPE
 
 
@@ -87,6 +88,12 @@ UNITS = {
             DPE.from_config,
             "Matrix engine: MAC trees side by side, double-buffered weights, FP32 sums over tiles",
             "hw.lxe.dpe",
+        ),
+        Unit(
+            "operand_memory",
+            OperandMemory.from_config,
+            "On-chip memory of the matrix engine: weights and activations as beats",
+            "hw.lxe.memory",
         ),
         Unit(
             "vpe",
