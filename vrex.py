@@ -256,10 +256,11 @@ def capture(args: argparse.Namespace, console: Console) -> None:
 
 def requested(args: argparse.Namespace) -> Any:
     """The run that the options of `model` and `explain` ask for."""
-    from sw_model.request import parse, value_of
+    from sw_model.request import parse, synthesised_power, value_of
 
     names = ("system", "policy", "workload", "tokens", "batch", "link", "ratio", "memory_detail")
-    return parse({name: getattr(args, name) for name in names} | dict(map(value_of, args.set)))
+    powers = synthesised_power(args.power) if args.power else {}
+    return parse({name: getattr(args, name) for name in names} | powers | dict(map(value_of, args.set)))
 
 
 def with_measured_ratio(asked: Any, args: argparse.Namespace, console: Console) -> Any:
@@ -427,6 +428,12 @@ def add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
     command.add_argument("--ratio", type=float, help="share of the context retrieved (default published)")
     command.add_argument("--memory-detail", action="store_true", help="replay the reads of KV bank by bank")
+    command.add_argument(
+        "--power",
+        type=Path,
+        metavar="FILE",
+        help="units' power from JSON of `vrex synth --power` (default V-Rex Table III)",
+    )
     command.add_argument(
         "--set",
         action="append",

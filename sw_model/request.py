@@ -143,6 +143,32 @@ def value_of(pair: str) -> tuple[str, Any]:
     return name, said
 
 
+UNIT_POWER = {
+    "dpe": "dpe_mw",
+    "vpe": "vpe_mw",
+    "hcu": "hcu_mw",
+    "wtu": "wtu_mw",
+    "wtu_sweep": "wtu_mw",
+    "kvmu": "kvmu_mw",
+}
+
+
+def synthesised_power(path: Path) -> dict[str, float]:
+    """Changes that replace Table III's powers by those of a synthesis report (`vrex synth --power --json`): for each of
+    its units the largest over its stimuli, estimated memories included. Raises ValueError if it has none."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        units = [(unit["unit"], unit["power"]) for unit in told if unit["unit"] in UNIT_POWER and unit.get("power")]
+        powers = {name: max(p["total_mw"] + p["memories_mw_estimated"] for p in runs) for name, runs in units}
+    except OSError as error:
+        raise ValueError(f"power report {path}: {error.strerror or error}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
+        raise ValueError(f"power report {path} is not what `vrex synth --power --json` prints: {error}") from None
+    if not powers:
+        raise ValueError(f"power report {path} has no power of {', '.join(UNIT_POWER)}")
+    return {f"power.{UNIT_POWER[name]}": value for name, value in powers.items()}
+
+
 def recall(path: Path, row: int = 0) -> Request:
     """The request of a result file: of a run, or of a row of a sweep. Raises ValueError if it has none."""
     try:

@@ -1,15 +1,18 @@
 """Cycle formulas of the accelerator's units; each says where it comes from.
 
-HCU, WTU and VPE: the units' own formulas, which their simulations hold exactly. DPE: one 64 x 64 tile times one vector
-a cycle, the next tile's weights loading meanwhile at one row a cycle.
+All are the units' own formulas, which their simulations hold exactly; what a core's description does not say is that of
+the hardware's preset `paper`.
 """
 
+import math
 from functools import lru_cache
 from math import ceil
 
+from hw.config import Config
 from hw.dre.hcu import HCU
 from hw.dre.wtu import WTU, Point
 from hw.lxe import programs
+from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model.systems import Core
 
@@ -22,6 +25,12 @@ _PROGRAMS = {
     "silu_mul": lambda lanes: (14336, programs.gated(14336, lanes)),
     "gelu": lambda lanes: (4096, programs.gated(4096, lanes)),  # the same steps with another constant
 }
+
+
+@lru_cache
+def _dpe(trees: int, inputs: int) -> DPE:
+    paper = Config.preset("paper")
+    return DPE(trees=trees, inputs=inputs, load_rows=math.gcd(trees, paper.dpe_load_rows), slots=paper.dpe_slots)
 
 
 @lru_cache
@@ -60,9 +69,12 @@ def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:
-    """`times` products of (vectors x inputs) by (inputs x outputs), tiles split over the cores."""
-    tiles = times * ceil(inputs / core.dpe_cols) * ceil(outputs / core.dpe_rows)
-    return ceil(ceil(tiles / core.cores) * max(vectors, core.dpe_rows))
+    """`times` products of (vectors x inputs) by (inputs x outputs), tiles split over the cores; vectors beyond the
+    accumulators of a tree take the tiles again."""
+    unit = _dpe(core.dpe_rows, core.dpe_cols)
+    tiles = ceil(times * ceil(inputs / core.dpe_cols) * ceil(outputs / core.dpe_rows) / core.cores)
+    turns = ceil(vectors / unit.slots)
+    return unit.cycles(tiles * turns, ceil(vectors / turns)) if tiles else 0
 
 
 def vpe_cycles(elements: float, what: str, core: Core) -> int:

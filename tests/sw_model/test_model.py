@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from hw.config import Config
 from hw.dre.hcu import HCU
 from hw.dre.wtu import WTU, Point
 from hw.lxe import programs
+from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model import workloads
 from sw_model.figures import fig13_frames
 from sw_model.model import OFFLOADS_ALL, Assumptions, run, shape_of, work_of
 from sw_model.policies import POLICIES
 from sw_model.systems import load_system
-from sw_model.units import hcu_cycles, vpe_cycles, wtu_cycles
+from sw_model.units import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
 from sw_model.workloads import LLAMA3_8B
 
 CASES = [
@@ -172,6 +174,9 @@ def test_unit_cycles_are_the_units_own():
             assert wtu_cycles(8 * core.cores, clusters, passes, chosen) == want
     hcu = HCU(hash_bits=32, lanes=core.hcu_lanes, accumulators=1, clusters=1024, tokens=32, window=4096)
     assert hcu_cycles(128 * core.cores, 32, core) == hcu.token_cycles(0, 128)
+    dpe = DPE.from_config(Config.preset("paper"))
+    assert dpe_cycles(10, 4096, 6144, core) == dpe.cycles(64 * 96 // 8, 10)
+    assert dpe_cycles(576, 1024, 1024, core) == dpe.cycles(9 * 16 * 16 // 8, 64)
     vpe = VPE(lanes=64, rows=1024)
     for n in (4096, 8192):
         assert vpe_cycles(n * core.cores, "softmax", core) >= vpe.cycles(programs.softmax(n, 64, 128)) > 3 * n // 64

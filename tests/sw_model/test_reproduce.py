@@ -38,7 +38,7 @@ def test_arithmetic_is_met_but_where_the_paper_contradicts_itself(everything):
 
 def test_most_of_what_is_judged_is_inside(everything):
     """No figure has a constant of its own, so a change of the model may move this, and has to say so here."""
-    assert everything.score() == (32, 41, 49)
+    assert everything.score() == (31, 41, 49)
 
 
 def test_serving_model_by_hand():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sw_model.model import Assumptions, run
-from sw_model.request import Request, as_text, figures, parse, recall, report, value_of
+from sw_model.request import Request, as_text, figures, parse, recall, report, synthesised_power, value_of
 from sw_model.systems import load_system
 from sw_model.workloads import coin_session, frame
 
@@ -81,6 +81,24 @@ def test_settings_of_the_command_line():
     for bad in ("cores", "cores=3"):
         with pytest.raises(ValueError, match=f"--set '{bad}'"):
             value_of(bad)
+
+
+def test_power_of_a_synthesis_report(tmp_path):
+    """The units that the report has draw what it says, the others Table III's."""
+    path = tmp_path / "power.json"
+    runs = [{"stimulus": s, "total_mw": t, "memories_mw_estimated": 0.5} for s, t in (("idle", 1.0), ("random", 40.0))]
+    path.write_text(json.dumps([{"unit": "vpe", "power": runs}, {"unit": "hcu"}, {"unit": "other", "power": runs}]))
+    assert synthesised_power(path) == {"power.vpe_mw": 40.5}
+    ours = Request(changes=synthesised_power(path)).run()
+    table = Request().run()
+    assert ours.energy_j["VPE"] == pytest.approx(table.energy_j["VPE"] * 40.5 / 122.06)
+    assert ours.energy_j["LXE"] == table.energy_j["LXE"]
+    for content, message in (("[]", "has no power of dpe"), ("{", "is not what"), ('[{"power": 1}]', "is not what")):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            synthesised_power(path)
+    with pytest.raises(ValueError, match="No such file"):
+        synthesised_power(tmp_path / "none.json")
 
 
 def test_recall(tmp_path):
