@@ -131,6 +131,7 @@ def stimuli(args: argparse.Namespace, component: Any) -> Iterator[Any]:
 
 
 def synth(args: argparse.Namespace, console: Console) -> None:
+    from synth import report
     from synth.area import area
     from synth.library import choose
     from synth.power import compare, powers_table
@@ -138,6 +139,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
 
     chosen, config, library = units(args.unit), configuration(args), choose(args.liberty)
     library.require(timing=True, power=bool(args.power))
+    against = report.read(args.against) if args.against else None
     told, tables = [], []
     for index, unit in enumerate(chosen):
         console.progress("synthesis", index, len(chosen))
@@ -152,6 +154,11 @@ def synth(args: argparse.Namespace, console: Console) -> None:
             tables.append(powers_table(powers))
     console.progress("synthesis", len(chosen), len(chosen))
     console.close()
+    whole = report.report(told)
+    if against:
+        tables.append(report.compare(against, whole).table())
+    if args.out:
+        tables.append(f"report: {report.write(args.out, whole, against)}")
     print(json.dumps(told, indent=2) if args.json else "\n\n".join(tables))
 
 
@@ -379,6 +386,7 @@ def verify(args: argparse.Namespace, console: Console) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(root), f"--seed={args.seed}"]
     command += [f"--sim={args.sim}"] if args.sim else []
     command += ["--waves"] if args.waves else []
+    command += ["--gates"] if args.gates else []
     command += ["--coverage"] if args.coverage else []
     command += ["--heavy"] if args.heavy else []
     started = time.time()
@@ -499,6 +507,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="STIMULUS",
         help="power under idle, random, generator, video, or a video or trace FILE; repeatable",
     )
+    one.add_argument("--out", type=Path, metavar="FOLDER", help="the report as JSON and an HTML page")
+    one.add_argument("--against", type=Path, metavar="FILE", help="JSON of an earlier report to compare with")
     one.add_argument("--json", action="store_true", help="reports as JSON on stdout")
 
     one = command("decode", decode, "decode a video on all cores, cut at its keyframes, into pictures or one array")
@@ -581,6 +591,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--sim", choices=("verilator", "icarus"), help="simulator (default verilator)")
     one.add_argument("--seed", type=int, default=1, help="seed of all stimulus (default 1)")
     one.add_argument("--waves", action="store_true", help="keep waveforms (FST)")
+    one.add_argument("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
     one.add_argument("--coverage", action="store_true", help="line and toggle coverage (Verilator)")
     one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
     return top

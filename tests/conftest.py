@@ -14,6 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sim", choices=("verilator", "icarus"), help="simulator of every test that does not name one")
     parser.addoption("--waves", action="store_true", help="keep waveforms in build/sim/runs")
     parser.addoption("--coverage", action="store_true", help="keep line and toggle coverage in build/sim/runs")
+    parser.addoption("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
     parser.addoption("--heavy", action="store_true", help="also run the tests marked heavy")
 
 
@@ -21,6 +22,15 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, variable in (("--sim", "VREX_SIM"), ("--waves", "VREX_WAVES"), ("--coverage", "VREX_COVERAGE")):
         if value := config.getoption(option):
             os.environ[variable] = str(value)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _gates(request: pytest.FixtureRequest):
+    if request.config.getoption("--gates"):
+        import sim.build
+        from synth.gates import of_component
+
+        sim.build.instead = of_component
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -162,6 +162,15 @@ def test_synth_with_power(capsys):
     assert "no stimulus" in refused(capsys, "synth", "kvmu", "--preset", "tiny", "--power", "idle")
 
 
+def test_synth_reports_and_compares(capsys, tmp_path):
+    arguments = ("synth", "hcu", "--preset", "tiny", "--point", "area", "--out", tmp_path / "first")
+    assert run(capsys, *arguments)[0] == 0
+    arguments = (*arguments[:-1], tmp_path / "second", "--against", tmp_path / "first" / "synth.json")
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0 and "+0.00%" in out and (tmp_path / "second" / "index.html").exists()
+    assert "not a report" in refused(capsys, *arguments[:-1], tmp_path / "first" / "index.html")
+
+
 def test_synth_refuses_a_library_without_delays(capsys, tmp_path):
     text = re.sub(r"timing \(\) \{", "nothing () {", library_text())
     assert text != library_text()

@@ -1,0 +1,57 @@
+"""The mapped netlist in a simulator, and the models of its cells against yosys's own reading of the Liberty."""
+
+import numpy as np
+import pytest
+
+import sim.build
+from golden.clustering import ClusterRule, ClusterTable
+from hw import yosys
+from hw.config import Config
+from hw.dre.hcu import HCU, Op
+from sim.run import simulate
+from synth.gates import cell_model, of_component
+
+
+def test_cell_models_say_what_yosys_reads(predictive, tmp_path):
+    """SAT over all inputs of every gate; flip-flops from equal states, one step (their state starts at 0)."""
+    cells = [cell for cell in predictive.cells() if cell.state is None or cell.state.kind == "ff"]
+    (tmp_path / "models.v").write_text("\n".join(cell_model(cell) for cell in cells))
+    commands = [
+        f"read_verilog {tmp_path}/models.v",
+        "proc",
+        *(f"rename {cell.name} model_{cell.name}" for cell in cells),
+    ]
+    commands += [f"read_liberty -ignore_miss_func {predictive.path}"]
+    for cell in cells:
+        miter = f"miter_{cell.name}"
+        commands += [f"miter -equiv -flatten {cell.name} model_{cell.name} {miter}", f"async2sync {miter}"]
+        steps = "" if cell.state is None else "-seq 1 -tempinduct -set-init-zero "
+        commands.append(f"sat {steps}-verify -prove trigger 0 {miter}")
+    log = yosys.run(commands)
+    assert log.count("SUCCESS!") + log.count("successfully") >= len(cells) > 40
+
+
+def test_a_wrong_model_is_found(predictive, tmp_path):
+    (tmp_path / "models.v").write_text(cell_model(predictive.cell("AOI21_X1")).replace("'h", "'h1"))
+    commands = [f"read_verilog {tmp_path}/models.v", "rename AOI21_X1 model", f"read_liberty {predictive.path}"]
+    commands += ["miter -equiv -flatten AOI21_X1 model miter", "sat -verify -prove trigger 0 miter"]
+    with pytest.raises(yosys.YosysError):
+        yosys.run(commands)
+
+
+def test_rejects_a_latch(predictive):
+    with pytest.raises(ValueError, match="LATCH_X1 is a latch"):
+        cell_model(predictive.cell("LATCH_X1"))
+
+
+def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed, monkeypatch):
+    monkeypatch.setattr(sim.build, "instead", of_component)
+    unit = HCU.from_config(Config.preset("tiny"))
+    stream = rng.integers(0, 1 << 16, 120).astype(np.uint32)
+    beats = {"op": np.full(120, Op.TOKEN.value), "hash": stream, "last": np.arange(120) % 10 == 9}
+    settings = {"cfg_threshold": 6, "cfg_window": 40, "cfg_count_max": 5}
+    record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=settings, stall=0.3, seed=seed)
+    rule = ClusterRule(th_hd=6, recent_capacity_tokens=40, tc_max=5, max_candidates=16, max_clusters=1 << 16)
+    want = ClusterTable(rule).assign(stream)
+    for name in ("cluster", "opened", "count", "distance", "overflow"):
+        assert record.outputs["o"][name].tolist() == getattr(want, name).astype(int).tolist(), name
