@@ -84,8 +84,9 @@ def spread(cycles):
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--area", action="store_true")
+    with_area = options.parse_args().area
     config, core, rng = Config.preset("paper"), load_system("vrex8").core, np.random.default_rng(7)
-    lanes, frame_cycles = config.wtu_lanes, {}
+    lanes, head_cycles = config.wtu_lanes, {}
     beats = -(-CLUSTERS // lanes)
     for stage in ("frame", "text"):
         layer, newest, groups = stream(stage)
@@ -93,15 +94,12 @@ def main() -> None:
         keys = np.concatenate(groups)
         weights = fixed_point(keys) * counts
         lines = []
-        for point in Point:
-            unit = WTU.from_config(config, point)
-            for report, size in (("union of 40", 40), ("each row", 1)):
-                rows = [Row(words, counts, join=(n + 1) % size != 0) for n, words in enumerate(keys)]
-                record, want = run(unit, rows, Settings())
-                gaps = np.diff(record.cycles["o_row"])
-                lines.append([f"{point}, {report} reported", *spread(gaps)])
-                if size == 40:
-                    frame_cycles[stage, point] = gaps.mean() * 40
+        for point, size in ((Point.SWEEP, 40), (Point.FAST, 1), (Point.FAST, 40)):
+            rows = [Row(words, counts, join=(n + 1) % size != 0) for n, words in enumerate(keys)]
+            record, want = run(WTU.from_config(config, point), rows, Settings())
+            gaps = np.diff(record.cycles["o_row"])
+            lines.append([f"{point}, {'every row' if size == 1 else f'union of {size}'} reported", *spread(gaps)])
+            head_cycles[stage, point] = gaps.mean() * 40
         passes = np.concatenate([w.passes for w in want])
         formula = sweep_cycles(CLUSTERS, passes, lanes)
         lines.append(["formula, 2 beats + passes x beats", *spread(formula)])
@@ -117,7 +115,7 @@ def main() -> None:
         print(
             f"\n{stage} rows: {len(keys)} of C = {CLUSTERS}, {lanes} lanes, {passes.mean():.1f} passes, cycles per row"
         )
-        print(table(("", "mean", "p99", "worst", "of formula"), lines))
+        print(table(("", "mean", "p99", "worst", "of formula"), lines), flush=True)
         selected = np.concatenate([w.selected for w in want])
         examined = select(keys, counts, Settings().target, WtuConfig(refine_levels=0)).selected
         print(
@@ -132,13 +130,13 @@ def main() -> None:
     clock = core.clock_mhz * 1e6
     lines = []
     for point in Point:
-        wtu = frame_cycles["frame", point]
+        wtu = head_cycles["frame", point]
         ms = 1e3 * LAYERS * np.array([hcu_cycles, wtu]) / clock
         lines.append([point, *(f"{v:.4f}" for v in (*ms, ms.sum())), f"{100 * ms.sum() / FRAME_MS:.3f} %"])
     print(f"\nframe of 10 tokens at 40K on {core.cores} cores: a KV head's 40 rows and 1/8 of the candidates each, ms")
     print(table(("WTU", "HCU", "WTU", "both", f"of {FRAME_MS} ms (paper: 0.5 %)"), lines))
 
-    if options.parse_args().area:
+    if with_area:
         found = {name: area(name, config) for name in ("wtu_sweep", "wtu", "hcu", "kvmu")}
         logic, whole = found["wtu_sweep"].nand2, found["wtu_sweep"].area_um2 + found["wtu_sweep"].macro_um2
         lines = []
