@@ -4,8 +4,8 @@ A specification is a component that contains the unit under proof and states pro
 what it relies on with `Assume`. Its output ports `cover_*` say what must be able to happen, so that no proof is
 empty. Reset is an input like any other: a property holds across resets too.
 
-The engine is abc, which is part of yosys: `pdr` (property-directed reachability), which finds its own inductive
-invariant, for the properties, and `bmc3` for what must be reached.
+The engine is abc, which is part of yosys: `pdr` (property-directed reachability) for all time, which finds its own
+inductive invariant, and `bmc3` for a number of cycles and for what must be reached.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def prove(
 
     Parameters
     ----------
-    depth : cycles that suffice; None: prove for all time. A counterexample of any length is a failure
+    depth : cycles of a bounded proof; None: for all time
     cover_depth : cycles within which every cover must be reached
     timeout_s : longest time for each of these
     tool : yosys build, as `hw.yosys.run` takes it
@@ -88,7 +88,7 @@ def prove(
         (engine.folder / "design.il").write_text(rtlil.convert(component, name=name, platform="formal", emit_src=False))
         report(f"{name}: properties", 0, 1 + len(covers))
         engine.graph("asserts", ["delete -output o:*"], "-B")
-        verdict, cycle = engine.run("asserts", "pdr" if depth is None else f"pdr -F {depth}")
+        verdict, cycle = engine.run("asserts", "pdr" if depth is None else f"bmc3 -F {depth}")
         held = verdict == "snl_UNSAT" or (depth is not None and verdict == "snl_UNK" and cycle >= depth - 1)
         if not held:
             why = f"fails in cycle {cycle}" if verdict == "snl_SAT" else f"is not decided within {timeout_s} s"

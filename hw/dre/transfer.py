@@ -78,7 +78,8 @@ class Joiner(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         held, valid = Signal(piece_layout(self.address_bits, self.length_bits)), Signal()
-        source_end, target_end = Signal(self.address_bits), Signal(self.address_bits)
+        # one bit more than an address: the end of the address space does not touch its start
+        source_end, target_end = Signal(self.address_bits + 1), Signal(self.address_bits + 1)
         piece = self.i.payload
         end, touches = Signal(), Signal()
         m.d.comb += [
@@ -100,8 +101,8 @@ class Joiner(wiring.Component):
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [
                 valid.eq(~end),
-                source_end.eq((piece.source + piece.bytes)[: self.address_bits]),
-                target_end.eq((piece.target + piece.bytes)[: self.address_bits]),
+                source_end.eq((piece.source + piece.bytes)[: len(source_end)]),
+                target_end.eq((piece.target + piece.bytes)[: len(target_end)]),
             ]
             with m.If(touches):
                 m.d.sync += held.bytes.eq((held.bytes + piece.bytes)[: self.length_bits])
@@ -113,7 +114,7 @@ class Joiner(wiring.Component):
 class Splitter(wiring.Component):
     """Cuts extents into descriptors.
 
-    None is longer than `cfg_burst_bytes`, and none crosses a multiple of 4 KiB on either side.
+    None is longer than `cfg_burst_bytes`, and none crosses a multiple of `boundary` on either side.
 
     Timing: a descriptor per cycle, the first one cycle after its extent, no gap between extents; a combinational
     path from `o.ready` to `i.ready`.
@@ -121,18 +122,19 @@ class Splitter(wiring.Component):
     Members
     -------
     i : stream of `piece_layout`, bytes > 0 ; o : stream of `descriptor_layout`
-    cfg_burst_bytes : 1 to 4096; 0 stands for 4096
+    cfg_burst_bytes : 1 to `boundary`; 0 stands for `boundary`
     kind, tag : copied into every descriptor
     idle : nothing is being cut
     """
 
-    def __init__(self, *, address_bits: int, length_bits: int, tag_bits: int):
+    def __init__(self, *, address_bits: int, length_bits: int, tag_bits: int, boundary: int = BOUNDARY):
         self.address_bits, self.length_bits, self.tag_bits = address_bits, length_bits, tag_bits
+        self.boundary = boundary
         super().__init__(
             {
                 "i": In(stream.Signature(piece_layout(address_bits, length_bits))),
                 "o": Out(stream.Signature(descriptor_layout(address_bits, tag_bits))),
-                "cfg_burst_bytes": In(range(BOUNDARY + 1)),
+                "cfg_burst_bytes": In(range(boundary + 1)),
                 "kind": In(Kind),
                 "tag": In(tag_bits),
                 "idle": Out(1),
@@ -142,15 +144,15 @@ class Splitter(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         rest, valid = Signal(piece_layout(self.address_bits, self.length_bits)), Signal()
-        offset_bits = BOUNDARY.bit_length() - 1
-        size = range(BOUNDARY + 1)
+        offset_bits = self.boundary.bit_length() - 1
+        size = range(self.boundary + 1)
         limits = [Signal(size, name=f"limit{n}") for n in range(4)]
         take, final = Signal(size), Signal()
         m.d.comb += [
-            limits[0].eq(Mux(self.cfg_burst_bytes == 0, BOUNDARY, self.cfg_burst_bytes)),
-            limits[1].eq(BOUNDARY - rest.source[:offset_bits]),
-            limits[2].eq(BOUNDARY - rest.target[:offset_bits]),
-            limits[3].eq(Mux(rest.bytes > BOUNDARY, BOUNDARY, rest.bytes)),
+            limits[0].eq(Mux(self.cfg_burst_bytes == 0, self.boundary, self.cfg_burst_bytes)),
+            limits[1].eq(self.boundary - rest.source[:offset_bits]),
+            limits[2].eq(self.boundary - rest.target[:offset_bits]),
+            limits[3].eq(Mux(rest.bytes > self.boundary, self.boundary, rest.bytes)),
             take.eq(reduce_tree(lambda a, b: Mux(b < a, b, a), limits)),
             final.eq(take == rest.bytes),
             self.idle.eq(~valid),
