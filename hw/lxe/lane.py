@@ -116,27 +116,19 @@ class Lane(wiring.Component):
             add.b.eq(Cat(b[:-1], b[-1] ^ (shared.pre == Pre.SUB))),
         ]
         v, v_next, late_b = Signal(32, reset_less=True), Signal(32), Signal(32, reset_less=True)
-        with m.Switch(shared.pre):
-            with m.Case(Pre.ADD, Pre.SUB, Pre.RSUB):
-                m.d.comb += v_next.eq(add.y)
-            with m.Case(Pre.MAX):
-                m.d.comb += v_next.eq(larger)
-            with m.Case(Pre.GREATER):
-                m.d.comb += v_next.eq(Mux(greater, 0x3F800000, 0))
-            with m.Default():
-                m.d.comb += v_next.eq(a)
+        # selections as chains of two: a wide one becomes a Verilog function, of which simulators copy every instance
+        one = Mux(greater, 0x3F800000, 0)
+        compared = Mux(shared.pre == Pre.MAX, larger, Mux(shared.pre == Pre.GREATER, one, a))
+        sums = (shared.pre == Pre.ADD) | (shared.pre == Pre.SUB) | (shared.pre == Pre.RSUB)
+        m.d.comb += v_next.eq(Mux(sums, add.y, compared))
         m.d.sync += [v.eq(v_next), late_b.eq(b)]
 
         # stage 2
         m.submodules.multiplier = multiply = FloatMultiply(FP32)
-        m.d.comb += multiply.a.eq(v)
-        with m.Switch(shared.times):
-            with m.Case(Times.B):
-                m.d.comb += multiply.b.eq(late_b)
-            with m.Case(Times.C):
-                m.d.comb += multiply.b.eq(shared.c)
-            with m.Default():
-                m.d.comb += multiply.b.eq(v)
+        m.d.comb += [
+            multiply.a.eq(v),
+            multiply.b.eq(Mux(shared.times == Times.B, late_b, Mux(shared.times == Times.C, shared.c, v))),
+        ]
         p = Signal(32, reset_less=True)
         with m.If(~shared.hold):
             m.d.sync += p.eq(Mux(shared.times == Times.ONE, v, multiply.y))
@@ -156,19 +148,15 @@ class Lane(wiring.Component):
             divider.start.eq(shared.divide),
         ]
         m.d.comb += [unit.x.eq(narrow) for unit in (reciprocal, rsqrt, silu)]
-        r = Signal(32, reset_less=True)
-        units = {
-            Function.EXP: exp,
-            Function.RECIPROCAL: reciprocal,
-            Function.RSQRT: rsqrt,
-            Function.DIVIDE: divider,
-        }
-        with m.Switch(shared.function):
-            for function, unit in units.items():
-                with m.Case(function):
-                    m.d.sync += r.eq(Cat(Const(0, 16), unit.y))
-            with m.Default():
-                m.d.sync += r.eq(p)
+        r, result = Signal(32, reset_less=True), p
+        for function, unit in (
+            (Function.EXP, exp),
+            (Function.RECIPROCAL, reciprocal),
+            (Function.RSQRT, rsqrt),
+            (Function.DIVIDE, divider),
+        ):
+            result = Mux(shared.function == function, Cat(Const(0, 16), unit.y), result)
+        m.d.sync += r.eq(result)
 
         # stage 4
         element = Signal(32, reset_less=True)
