@@ -15,6 +15,17 @@ from amaranth.lib import wiring
 
 from hw import yosys
 
+# warnings of Verilator's -Wall that the Verilog has, and why they say nothing about a unit
+LINT_WAIVERS = {
+    "DECLFILENAME": "a unit is one file with all its modules",
+    "WIDTHEXPAND": "yosys leaves operands at their own widths where Verilog's extension is what is meant",
+    "WIDTHTRUNC": "the same for results, and for `!vector`, which is its reduction",
+    "PROCASSINIT": "registers have their reset value as initial value too, for FPGAs and simulators",
+    "UNUSEDSIGNAL": "yosys keeps whole vectors of which it uses some bits",
+    "UNDRIVEN": "vectors inside, of which the bits that nothing reads have lost their driver",
+    "VARHIDDEN": "arguments of the functions that yosys writes for multiplexers: a, b and s",
+    "CASEOVERLAP": "those multiplexers are casez over selects of which one at most is set",
+}
 CLEAN_UP = ("proc", "techmap t:$fa", "memory_collect", "opt_expr", "opt_merge", "opt_dff", "opt_clean")
 
 

@@ -131,7 +131,7 @@ def build(
         The simulator is missing or the build failed.
     """
     return build_verilog(
-        instead(component, name) if instead else {f"{name}.v": _verilog(component, name)},
+        instead(component, name) if instead else {f"{name}.v": verilog(component, name)},
         name,
         simulator=simulator,
         waves=waves,
@@ -208,7 +208,7 @@ def build_verilog(
     return Build(name, simulator, folder, runner, waves, coverage)
 
 
-def _verilog(component: wiring.Component, name: str) -> str:
+def verilog(component: wiring.Component, name: str) -> str:
     """Verilog of `component`, cached by its RTLIL."""
     text = emit.to_rtlil(component, name)
     store = build_root() / "verilog"

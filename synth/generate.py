@@ -152,6 +152,7 @@ def _sdc(unit: str, clock_mhz: float, found: list[dict[str, Any]]) -> str:
 
 
 def _core(unit: str, summary: str, version: str) -> str:
+    lint = ", ".join(["-Wall", *(f"-Wno-{name}" for name in emit.LINT_WAIVERS)])
     return f"""CAPI=2:
 name: vrex:ip:{unit}:{version}
 description: {json.dumps(summary)}
@@ -174,7 +175,7 @@ targets:
     tools:
       verilator:
         mode: lint-only
-        verilator_options: [-Wall]
+        verilator_options: [{lint}]
   synth:
     <<: *default
     filesets: [rtl, constraints]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from synth.area import Area
-from synth.library import Library
+from synth.library import Arc, Library
 from synth.netlist import Group, Netlist
 from synth.text import table
 
@@ -167,6 +167,11 @@ def timing(area: Area, library: Library) -> Timing:
     return Timing(area.unit, library.json(), library.fo4_ps, paths, area.tools)
 
 
+def _delays(arc: Arc) -> bool:
+    """Whether an arc has delays of any edge."""
+    return any(f"cell_{edge}" in arc.tables for edge in _EDGES)
+
+
 class _Analysis:
     """Arrivals of one block. Row 0 of every array is the rising edge, row 1 the falling one."""
 
@@ -212,7 +217,7 @@ class _Analysis:
             cell = self.library.cell(group.type)
             for pin in cell.outputs:
                 for arc in cell.pins[pin].arcs if pin in group.pins else ():
-                    if "cell_rise" in arc.tables and cell.pins[arc.related].clock:
+                    if _delays(arc) and cell.pins[arc.related].clock:
                         self._arc(group, arc, group.pins[pin], clocked=True)
         for instance, kind, pins, directions in self.n.opaque:
             for pin, bits in pins.items():
@@ -230,7 +235,7 @@ class _Analysis:
         for pin in cell.outputs:
             if pin in group.pins:
                 for arc in cell.pins[pin].arcs:
-                    if "cell_rise" in arc.tables and arc.related in group.pins:
+                    if _delays(arc) and arc.related in group.pins:
                         self._arc(group, arc, group.pins[pin])
 
     def _arc(self, group: Group, arc: Any, out: np.ndarray, clocked: bool = False) -> None:
@@ -238,6 +243,8 @@ class _Analysis:
         source = group.pins[arc.related]
         load = self.n.loads[out]
         for edge, name in enumerate(_EDGES):
+            if f"cell_{name}" not in arc.tables:  # real libraries split arcs by edge and state
+                continue
             delays, slews = arc.tables[f"cell_{name}"], arc.tables[f"{name}_transition"]
             causes = {"positive_unate": (edge,), "negative_unate": (1 - edge,)}.get(arc.sense, (0, 1))
             for cause in (0,) if clocked else causes:

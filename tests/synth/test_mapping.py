@@ -1,0 +1,84 @@
+"""Mappings that fail leave one clear error and nothing behind."""
+
+import re
+
+import pytest
+
+from hw import yosys
+from synth.area import area_of_rtlil
+from synth.library import Library
+from synth.mapping import MappingError
+
+XOR = r"""attribute \top 1
+module \dut
+  wire input 1 \a
+  wire input 2 \b
+  wire output 3 \y
+  cell $xor $1
+    parameter \A_SIGNED 0
+    parameter \A_WIDTH 1
+    parameter \B_SIGNED 0
+    parameter \B_WIDTH 1
+    parameter \Y_WIDTH 1
+    connect \A \a
+    connect \B \b
+    connect \Y \y
+  end
+end
+"""
+LATCH = r"""attribute \top 1
+module \dut
+  wire input 1 \a
+  wire input 2 \b
+  wire output 3 \y
+  cell $dlatch $1
+    parameter \EN_POLARITY 1'1
+    parameter \WIDTH 1
+    connect \EN \a
+    connect \D \b
+    connect \Q \y
+  end
+end
+"""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
+    return tmp_path / "synth" / "mapped"
+
+
+@pytest.mark.parametrize("survives", [0, 1], ids=["elaborating", "mapping"])
+def test_a_killed_tool_leaves_nothing(survives, cache, predictive, monkeypatch):
+    """Whichever of the two yosys runs is killed: an error that says so, an empty cache, and a good run afterwards."""
+    real, runs = yosys.run, []
+
+    def run(commands, **options):
+        runs.append(commands)
+        if len(runs) > survives:
+            monkeypatch.setattr(yosys, "_YOWASP", "import os; os.kill(os.getpid(), 9)")
+        return real(commands, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(yosys, "_YOWASP", yosys._YOWASP)
+        patch.setattr(yosys, "run", run)
+        with pytest.raises(MappingError, match="dut: mapping to predictive14 failed: yosys: killed by signal 9"):
+            area_of_rtlil(XOR, "dut", predictive)
+    assert list(cache.iterdir()) == []
+    monkeypatch.undo()
+    monkeypatch.setenv("VREX_BUILD", str(cache.parent.parent))
+    assert area_of_rtlil(XOR, "dut", predictive).cells == 1
+
+
+def test_what_the_library_cannot_hold_is_named(cache, predictive):
+    text, count = re.subn(r"  cell \(LATCH.*?\n  }\n", "", predictive.text, flags=re.S)
+    assert count == 1
+    with pytest.raises(MappingError, match=r"dut: .* \(type \$_DLATCH_P_\) cannot be legalized: D latches are not"):
+        area_of_rtlil(LATCH, "dut", Library([("plain.lib", text)], "user"))
+    assert list(cache.iterdir()) == []
+
+
+def test_a_tool_that_gives_up_is_quoted(cache, predictive):
+    with pytest.raises(MappingError, match=r"failed: yosys: .*ERROR"):
+        area_of_rtlil(XOR.replace("$xor", "$nothing"), "dut", predictive)
+    assert list(cache.iterdir()) == []
