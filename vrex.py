@@ -624,10 +624,12 @@ def reason(error: BaseException) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; bad input gives one line on stderr and status 2."""
     args = parser().parse_args(argv)
+    from amaranth.hdl import UnusedElaboratable
+
     from hw.yosys import YosysError
     from sim.build import SimulatorError
 
-    warnings.filterwarnings("ignore", module="amaranth")
+    warnings.simplefilter("ignore", UnusedElaboratable)  # units are also built to read their formulas
     console = Console()
 
     def interrupt(number: int, frame: object) -> NoReturn:
