@@ -143,13 +143,14 @@ def synth(args: argparse.Namespace, console: Console) -> None:
     told, tables = [], []
     for index, unit in enumerate(chosen):
         console.progress("synthesis", index, len(chosen))
+        component = unit.build(config)
+        given = list(stimuli(args, component))  # a unit without a stimulus is told before it is mapped
         made = area(unit.name, config, library, point=args.point, clock_mhz=args.clock, tool=args.yosys)
         paths = timing(made, library)
         told.append({**made.json(), "timing": paths.json()})
         tables += [made.table(), paths.table()]
         if args.power:
-            component = unit.build(config)
-            powers = compare(made, library, component, stimuli(args, component), clock_mhz=args.clock)
+            powers = compare(made, library, component, given, clock_mhz=args.clock)
             told[-1]["power"] = [power.json() for power in powers]
             tables.append(powers_table(powers))
     console.progress("synthesis", len(chosen), len(chosen))
