@@ -14,9 +14,10 @@ from pathlib import Path
 
 def compile(folder: Path, command: list[str]) -> int:
     """Run the compiler, or take the object that the same command made before; the compiler's exit status."""
-    source, target = Path(command[-1]), Path(command[command.index("-o") + 1])
-    if not source.stem.startswith("verilated"):
+    source = Path(command[-1])
+    if not source.stem.startswith("verilated") or "-o" not in command:
         return subprocess.run(command, check=False).returncode
+    target = Path(command[command.index("-o") + 1])
     compiler = Path(shutil.which(command[0]) or command[0]).resolve()
     made = f"{compiler}\0{compiler.stat().st_mtime_ns}\0" + "\0".join(command)
     key = hashlib.sha256(made.encode() + source.read_bytes()).hexdigest()[:16]

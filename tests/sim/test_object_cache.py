@@ -52,6 +52,13 @@ def test_designs_are_never_kept(compiler):
         assert compiler("one", name="Vtop__ALL.cpp")[:2] == (0, call)
 
 
+def test_a_call_that_names_no_object_goes_through(tmp_path):
+    (tmp_path / "verilated.cpp").write_text("")
+    assert compile(tmp_path / "cache", ["false", str(tmp_path / "verilated.cpp")]) == 1
+    assert compile(tmp_path / "cache", ["true", str(tmp_path / "Vtop__0.cpp")]) == 0
+    assert not (tmp_path / "cache").exists()
+
+
 def test_failures_are_passed_on_and_not_kept(compiler):
     for call in (1, 2):
         assert compiler("bad") == (3, call, None)
