@@ -602,11 +602,15 @@ def stop_children() -> None:
     """Terminate every process this one started, however deep."""
     found = [os.getpid()]
     for pid in found:
-        for entry in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += map(int, entry.read_text().split())
-    for pid in found[1:]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if pid != os.getpid():
+                os.kill(pid, signal.SIGSTOP)  # one that stands still starts no more
+            for entry in Path(f"/proc/{pid}/task").glob("*/children"):
+                found += map(int, entry.read_text().split())
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for pid in found[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def reason(error: BaseException) -> str:

@@ -239,12 +239,17 @@ def test_interrupted(tmp_path, video, number):
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("vrex: interrupted")
     assert not list((tmp_path / "out").rglob("*.*"))
-    marker = str(tmp_path / "build").encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            assert marker not in (folder / "cmdline").read_bytes(), folder
-        except OSError:
-            continue  # gone meanwhile
+    marker, deadline = str(tmp_path / "build").encode(), time.monotonic() + 10
+    while left := [folder.name for folder in Path("/proc").glob("[0-9]*") if marker in command_line(folder)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # gone meanwhile
+        return b""
 
 
 def test_reader_that_goes_away():

@@ -1,7 +1,7 @@
 """Retrieval policies behind one interface: `POLICIES` by name, `load` by name or from a Python file."""
 
-import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 from sw_model.policies.base import LLAMA3_8B, Matmul, ModelShape, Policy, Selection, Step, Work
 from sw_model.policies.codecsight import CodecSight
@@ -34,11 +34,10 @@ def load(name: str) -> type[Policy]:
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"policy file must exist, got {name!r}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    try:  # not imported: that would leave byte code beside the user's file, and might take an old one for it
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:  # whatever the user's file raises, one line says so
         raise ValueError(f"policy file {name!r} must run, got {type(error).__name__}: {error}") from error
     found = [
