@@ -1,6 +1,6 @@
 """QuickCodec against a sequential decode of the same file, on two cores.
 
-Run by hand: python tests/sw_model/frontend/bench_quickcodec.py [--video FILE] [--repeat 5] [--workers 2]. Both decode
+Run by hand: python -m tests.sw_model.frontend.bench_quickcodec [--video FILE] [--repeat 5] [--workers 2]. Both decode
 every frame to RGB in memory, alternately and in this one run; the frames must be identical. The sequential decoder is
 the shortest PyAV loop there is, on one thread. Without a file a clip of 1280 x 720 is made first.
 """
