@@ -26,7 +26,6 @@ import itertools
 import json
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -37,6 +36,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from sw_model import preset_file
 from sw_model.report.metadata import run_metadata
 from sw_model.request import Request, figures, parse
 from synth.files import write, write_json
@@ -63,14 +63,7 @@ class Sweep:
 
 def load_sweep(path: Path | str) -> Sweep:
     """The sweep of a TOML file; every run of it is checked. Raises ValueError naming what is wrong."""
-    path = Path(path)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"sweep file {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"sweep file {path} is not TOML: {error}") from None
-    return parse_sweep(data, str(path))
+    return parse_sweep(preset_file.read(Path(path), "sweep"), str(path))
 
 
 def parse_sweep(data: dict[str, Any], where: str = "sweep") -> Sweep:

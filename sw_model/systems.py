@@ -5,15 +5,13 @@ A number is written `key = { value = 4, source = "..." }`. `load_system` takes a
 a user's own file.
 """
 
-import math
-import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hw.dre.wtu import Point
-
-PRESETS = Path(__file__).parent / "presets"
+from sw_model import preset_file
+from sw_model.preset_file import PRESETS
 
 
 @dataclass(frozen=True)
@@ -129,58 +127,32 @@ _COUNTS = {"cores", "dpe_rows", "dpe_cols", "vpe_lanes", "hcu_lanes", "wtu_lanes
 
 
 def preset_names() -> list[str]:
-    return sorted(p.stem for p in PRESETS.glob("*.toml"))
+    return preset_file.names(PRESETS)
 
 
 def load_system(name_or_path: str | Path) -> System:
     """The system of a preset's name or of a TOML file. Raises ValueError naming what is wrong."""
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = PRESETS / f"{name_or_path}.toml"
-        if not path.is_file():
-            raise ValueError(f"unknown system {str(name_or_path)!r}: one of {', '.join(preset_names())}")
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ValueError(f"system file {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"system file {path} is not TOML: {error}") from None
-    return parse_system(data, str(path))
+    path = preset_file.find(name_or_path, PRESETS, "system")
+    return parse_system(preset_file.read(path, "system"), str(path))
 
 
 def parse_system(data: dict[str, Any], where: str = "system") -> System:
     """A checked system from the parsed TOML."""
-    known = {"name", "kind", "memory", *_PARTS}
-    if unknown := set(data) - known:
-        raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")
-    for key in ("name", "kind", "memory"):
-        if not isinstance(data.get(key), str):
-            raise ValueError(f"{where}: {key} is missing or not a string")
-    kind = data["kind"]
+    named = ("name", "kind", "memory")
+    if unknown := set(data) - {*named, *_PARTS}:
+        raise ValueError(f"{where}: unknown key {min(unknown)!r}")
+    known = preset_file.words(data, named, where)
+    kind = known["kind"]
     if kind not in ("vrex", "gpu"):
         raise ValueError(f"{where}: kind {kind!r} is neither 'vrex' nor 'gpu'")
     sources: dict[str, str] = {}
     parts: dict[str, Any] = {}
-    wanted = {"device_memory", "link", "power", "core" if kind == "vrex" else "gpu"}
-    for part in wanted:
-        table = data.get(part)
-        if not isinstance(table, dict):
-            raise ValueError(f"{where}: table [{part}] is missing")
-        values = {}
-        for key, entry in table.items():
-            if isinstance(entry, dict):
-                if set(entry) != {"value", "source"}:
-                    raise ValueError(f"{where}: {part}.{key} needs exactly a value and a source")
-                values[key], sources[f"{part}.{key}"] = entry["value"], entry["source"]
-            elif isinstance(entry, str):
-                values[key] = entry
-            else:
-                raise ValueError(f"{where}: {part}.{key} = {entry!r} has no source beside it")
-        try:
-            parts[part] = _PARTS[part](**values)
-        except TypeError as error:
-            raise ValueError(f"{where}: [{part}] {str(error).removeprefix('__init__() ')}") from None
-    system = System(name=data["name"], kind=kind, memory=data["memory"], sources=sources, **parts)
+    for part in ("core" if kind == "vrex" else "gpu", "device_memory", "link", "power"):
+        table = preset_file.table(data, part, where)
+        values, origins = preset_file.sourced(table, f"{where}: {part}.")
+        sources |= {f"{part}.{key}": origin for key, origin in origins.items()}
+        parts[part] = preset_file.build(_PARTS[part], values, f"{where}: [{part}]")
+    system = System(**known, sources=sources, **parts)
     check(system, where)
     return system
 
@@ -192,14 +164,9 @@ def check(system: System, where: str = "system") -> None:
         if table is None:
             continue
         for key, value in vars(table).items():
-            if isinstance(value, str):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{where}: {part}.{key} = {value!r} is not a finite number")
-            if value < 0 or (value == 0 and key not in _MAY_BE_ZERO):
-                raise ValueError(f"{where}: {part}.{key} = {value!r} must be positive")
-            if key in _COUNTS and value != int(value):
-                raise ValueError(f"{where}: {part}.{key} = {value!r} must be a whole number")
+            if not isinstance(value, str):
+                zero, whole = key in _MAY_BE_ZERO, key in _COUNTS
+                preset_file.positive(f"{part}.{key}", value, where, zero=zero, whole=whole)
     link, memory = system.link, system.device_memory
     if link.generation not in range(1, 6):
         raise ValueError(f"{where}: link.generation = {link.generation} is not a PCIe generation (1 to 5)")

@@ -1,11 +1,12 @@
 """Memories as TOML presets: organisation, timing in clocks, controller, address mappings."""
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PRESETS = Path(__file__).parent.parent / "presets" / "memory"
+from sw_model import preset_file
+
+PRESETS = preset_file.PRESETS / "memory"
 STYLES = ("lpddr5", "hbm", "ddr")
 DIGITS = ("ch", "pc", "ra", "bg", "ba", "ro", "co")
 REFRESH = ("none", "all-bank", "per-bank")
@@ -61,33 +62,31 @@ class Memory:
 
 
 def memory_names() -> list[str]:
-    return sorted(p.stem for p in PRESETS.glob("*.toml"))
+    return preset_file.names(PRESETS)
 
 
 def load_memory(name_or_path: str | Path) -> Memory:
     """The memory of a preset's name or of a TOML file. Raises ValueError naming what is wrong."""
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = PRESETS / f"{name_or_path}.toml"
-        if not path.is_file():
-            raise ValueError(f"unknown memory {str(name_or_path)!r}: one of {', '.join(memory_names())}")
-    try:
-        return parse_memory(tomllib.loads(path.read_text()), str(path))
-    except OSError as error:
-        raise ValueError(f"memory file {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"memory file {path} is not TOML: {error}") from None
+    path = preset_file.find(name_or_path, PRESETS, "memory")
+    return parse_memory(preset_file.read(path, "memory"), str(path))
 
 
 def parse_memory(data: dict[str, Any], where: str = "memory") -> Memory:
+    """A checked memory from the parsed TOML, whose numbers all come from its one `source`."""
+    parts = {"organisation", "timing_clocks", "controller", "mapping"}
+    if unknown := set(data) - {"name", "style", "source", *parts}:
+        raise ValueError(f"{where}: unknown key {min(unknown)!r}")
+    known = preset_file.words(data, ("name", "style", "source"), where)
+    del known["source"]
+    organisation, timing, control, maps = (
+        preset_file.table(data, part, where) for part in ("organisation", "timing_clocks", "controller", "mapping")
+    )
     try:
-        timing, org, control = data["timing_clocks"], data["organisation"], data["controller"]
-        mapping = {k: tuple((d, r) for d, r in v) for k, v in data["mapping"].items()}
-        memory = Memory(name=data["name"], style=data["style"], timing=dict(timing), mapping=mapping, **org, **control)
-    except KeyError as error:
-        raise ValueError(f"{where}: {error.args[0]} is missing") from None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {str(error).removeprefix('Memory.__init__() ')}") from None
+        mapping = {name: tuple((digit, radix) for digit, radix in digits) for name, digits in maps.items()}
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: a mapping must be a list of [digit, radix], got {maps!r}") from None
+    values = {**known, "timing": timing, "mapping": mapping, **organisation, **control}
+    memory = preset_file.build(Memory, values, where)
     check(memory, where)
     return memory
 
@@ -101,9 +100,7 @@ def check(memory: Memory, where: str) -> None:
     counts = ["channels", "pseudo_channels", "ranks", "bank_groups", "banks_per_group", "rows"]
     counts += ["bursts_per_row", "burst_bytes", "clock_ps", "read_queue", "write_queue"]
     for key in counts:
-        value = getattr(memory, key)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{where}: {key} = {value!r} must be a positive whole number")
+        preset_file.positive(key, getattr(memory, key), where, whole=True)
     wanted = {"cl", "cwl", "rcd_read", "rcd_write", "rp", "rp_all", "ras", "rc", "wr", "rtp"}
     wanted |= {"ccd_s", "ccd_l", "wtr_s", "wtr_l", "rrd_s", "rrd_l", "faw", "rfc", "refi"}
     wanted |= {"bl_min", "bl_max", "aad"} if memory.style == "lpddr5" else {"bl"}
@@ -112,8 +109,7 @@ def check(memory: Memory, where: str) -> None:
     if missing := wanted - set(memory.timing):
         raise ValueError(f"{where}: timing {sorted(missing)[0]} is missing")
     for key, clocks in memory.timing.items():
-        if not isinstance(clocks, int) or clocks < 0:
-            raise ValueError(f"{where}: timing {key} = {clocks!r} must be a whole number of clocks")
+        preset_file.positive(f"timing {key}", clocks, where, zero=True, whole=True)
     if memory.timing["refi"] <= memory.timing["rfc"]:
         raise ValueError(f"{where}: refresh takes longer ({memory.timing['rfc']}) than its interval")
     fields = [memory.channels, memory.pseudo_channels, memory.ranks, memory.bank_groups]

@@ -7,19 +7,18 @@ channels serve first come, first served; a closed loop holds a number of request
 table in memory, no cache, which is what fetching KV pages needs.
 """
 
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sw_model import preset_file
 from sw_model.memory.dram import splitmix64
 from sw_model.memory.dram_kernel import compiled
 
-PRESETS = Path(__file__).parent.parent / "presets" / "ssd"
+PRESETS = preset_file.PRESETS / "ssd"
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,13 @@ class Ssd:
     link_gbps: float
     command_us: float
 
+    sources: dict[str, str] = field(default_factory=dict, compare=False)
+
     def __post_init__(self) -> None:
         for key in ("channels", "chips_per_channel", "page_bytes"):
-            value = getattr(self, key)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{self.name}: {key} = {value!r} must be a positive whole number")
-        for key in ("read_us", "channel_gbps", "link_gbps"):
-            if not getattr(self, key) > 0:
-                raise ValueError(f"{self.name}: {key} = {getattr(self, key)!r} must be positive")
-        if self.command_us < 0:
-            raise ValueError(f"{self.name}: command_us = {self.command_us!r} must not be negative")
+            preset_file.positive(key, getattr(self, key), self.name, whole=True)
+        for key in ("read_us", "channel_gbps", "link_gbps", "command_us"):
+            preset_file.positive(key, getattr(self, key), self.name, zero=key == "command_us")
 
     @property
     def chips(self) -> int:
@@ -60,22 +56,9 @@ class SsdRun:
 
 def load_ssd(name_or_path: str | Path) -> Ssd:
     """A preset by name, or a TOML file. Raises ValueError naming what is wrong."""
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = PRESETS / f"{name_or_path}.toml"
-        if not path.is_file():
-            names = ", ".join(sorted(p.stem for p in PRESETS.glob("*.toml")))
-            raise ValueError(f"unknown drive {str(name_or_path)!r}: one of {names}")
-    try:
-        data: dict[str, Any] = tomllib.loads(path.read_text())
-        values = {key: entry["value"] if isinstance(entry, dict) else entry for key, entry in data.items()}
-        return Ssd(**values)
-    except OSError as error:
-        raise ValueError(f"drive file {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"drive file {path} is not TOML: {error}") from None
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"drive file {path}: {error}") from None
+    path = preset_file.find(name_or_path, PRESETS, "drive")
+    values, sources = preset_file.sourced(preset_file.read(path, "drive"), f"{path}: ")
+    return preset_file.build(Ssd, values | {"sources": sources}, str(path))
 
 
 @compiled

@@ -1,0 +1,51 @@
+"""Descriptions in TOML: systems, memories, drives and sweeps complain in one style, naming file, key and value."""
+
+import pytest
+
+from sw_model.memory.spec import load_memory
+from sw_model.memory.ssd import load_ssd
+from sw_model.preset_file import PRESETS
+from sw_model.sweep import load_sweep
+from sw_model.systems import load_system
+
+KINDS = {"system": load_system, "memory": load_memory, "drive": load_ssd, "sweep": load_sweep}
+GOOD = {
+    "system": PRESETS / "vrex8.toml",
+    "memory": PRESETS / "memory" / "ddr4-3200-8ch.toml",
+    "drive": PRESETS / "ssd" / "bg6-like.toml",
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_files_that_cannot_be_read(what, tmp_path):
+    file = tmp_path / "x.toml"
+    with pytest.raises(ValueError, match=f"{what} file {file}: No such file"):
+        KINDS[what](file)
+    file.write_text("name = ")
+    with pytest.raises(ValueError, match=f"{what} file {file} is not TOML"):
+        KINDS[what](file)
+    file.write_bytes(b"name = '\xff'")
+    with pytest.raises(ValueError, match=f"{what} file {file} is not TOML"):
+        KINDS[what](file)
+    file.write_text('colour = "red"')
+    with pytest.raises(ValueError, match=rf"{file}.*(colour|channels)"):
+        KINDS[what](file)
+
+
+@pytest.mark.parametrize("what", GOOD)
+def test_own_files(what, tmp_path):
+    """A preset works from any path, and a slip in it is named with the file."""
+    text, file = GOOD[what].read_text(), tmp_path / "own.toml"
+    file.write_text(text)
+    assert KINDS[what](file) == KINDS[what](GOOD[what].stem)
+    with pytest.raises(ValueError, match=f"unknown {what} 'abacus': one of .*{GOOD[what].stem}"):
+        KINDS[what]("abacus")
+    first = next(line for line in text.splitlines() if "= {" in line or line.startswith("channels"))
+    file.write_text(
+        text.replace(first, first.split(" =")[0] + (' = { value = -1, source = "x" }' if "{" in first else " = -1"))
+    )
+    with pytest.raises(ValueError, match="-1 must be positive"):
+        KINDS[what](file)
+    file.write_text(text.replace(first, ""))
+    with pytest.raises(ValueError, match=f"{file}.*missing.*{first.split(' =')[0]}"):
+        KINDS[what](file)
