@@ -85,12 +85,17 @@ class Frame:
         return vectors.to_ndarray().astype(MOTION_DTYPE)
 
     def rgb(self, width: int | None = None, height: int | None = None) -> np.ndarray:
-        """Pixels as `uint8 (height, width, 3)`, area-averaged to the given size (default: the coded size)."""
+        """Pixels as `uint8 (height, width, 3)`, area-averaged to the given size (default: the coded size).
+
+        A view of the picture that FFmpeg made: its rows may be padded.
+        """
         for name, value in (("width", width), ("height", height)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 pixel, got {value}")
         image = self.image.reformat(width=width, height=height, format="rgb24", interpolation="AREA")
-        return image.to_ndarray()
+        plane = image.planes[0]
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
+        return rows[:, : 3 * plane.width].reshape(plane.height, plane.width, 3)
 
 
 def open_video(path: Path) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:

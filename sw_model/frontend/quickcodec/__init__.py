@@ -2,7 +2,7 @@
 
 One pass over the packets finds the time stamps of all frames and keyframes. Intervals that meet at keyframes
 (`golden.quickvideo`) are decoded by processes of their own, which write each wanted frame straight to its place:
-shared memory, a file, or a folder of pictures. Frames are those of `sw_model.frontend.video`, pixel for pixel.
+memory they share, a file, or a folder of pictures. Frames are those of `sw_model.frontend.video`, pixel for pixel.
 
 A stream that cannot be cut (stamps missing or out of order, frames that only a decoder from the start can make) is
 decoded in one pass instead; the result is the same.
@@ -97,18 +97,18 @@ def decode(
         times ask for comes once
     size : (width, height) to scale to; None keeps the coded size
     workers : decoding processes; None takes one per usable core, 1 decodes in this process
-    intervals : keyframe intervals to aim at; None takes 16 per worker
+    intervals : keyframe intervals to aim at; None takes 4 per worker
     progress : called with (frames written, frames wanted) after every frame
 
     Raises `VideoError` for a file that is no whole video, ValueError for a bad argument, OSError when memory runs
-    out, and RuntimeError when a decoding process is killed. However it ends, no process and no shared memory stay.
+    out, and RuntimeError when a decoding process is killed. However it ends, no process and no memory stay.
     """
     plan = Plan.make(Path(path), fps, times_s, size, workers, intervals)
     with SharedFrames(plan.shape) as shared:
         for done, _ in enumerate(write_frames(plan, shared.target), start=1):
             if progress is not None:
                 progress(done, len(plan.stamps))
-        return Decoded(shared.keep(), np.array(plan.stamps, np.int64), plan.time_base)
+        return Decoded(shared.frames(), np.array(plan.stamps, np.int64), plan.time_base)
 
 
 def groups(
@@ -122,12 +122,12 @@ def groups(
 ) -> Iterator[np.ndarray]:
     """Groups of frames uint8 (n, height, width, 3) in order, each as soon as it is complete, while decoding goes on.
 
-    This is what prefill overlaps with. Parameters and errors as `decode`, but a stream that turns out to be irregular
-    while it is decoded is a `VideoError`.
+    This is what prefill overlaps with. Parameters and errors as `decode`, but the intervals are shorter (16 per worker)
+    so that early frames come early, and a stream that turns out to be irregular while it is decoded is a `VideoError`.
     """
     if group_frames < 1:
         raise ValueError(f"group_frames must be at least 1, got {group_frames}")
-    plan = Plan.make(Path(path), fps, None, size, workers, intervals)
+    plan = Plan.make(Path(path), fps, None, size, workers, intervals, per_worker=16)
     return _groups(plan, group_frames)
 
 
@@ -136,10 +136,11 @@ def _groups(plan: Plan, group_frames: int) -> Iterator[np.ndarray]:
     missing = [min(group_frames, total - i) for i in range(0, total, group_frames)]
     given = 0
     with SharedFrames(plan.shape) as shared:
+        frames = shared.frames()
         for slot in write_frames(plan, shared.target, restart=False):
             missing[slot // group_frames] -= 1
             while given < len(missing) and missing[given] == 0:
-                yield shared.copy(given * group_frames, (given + 1) * group_frames)
+                yield frames[given * group_frames : (given + 1) * group_frames].copy()
                 given += 1
 
 

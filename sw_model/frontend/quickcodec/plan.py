@@ -16,7 +16,7 @@ from golden import quickvideo
 from sw_model.frontend import video
 from sw_model.frontend.video import VideoError
 
-INTERVALS_PER_WORKER = 16  # so that no worker is left with a long interval while the others are done
+INTERVALS_PER_WORKER = 4  # to even out easy and hard scenes; each costs a seek and the pictures a decoder holds back
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Plan:
         size: tuple[int, int] | None,
         workers: int | None,
         intervals: int | None,
+        per_worker: int = INTERVALS_PER_WORKER,
     ) -> Plan:
         if fps is not None and times_s is not None:
             raise ValueError(f"fps and times_s exclude each other, got fps {fps} and {len(times_s)} times")
@@ -72,7 +73,7 @@ class Plan:
         if size is not None and (len(size) != 2 or min(size) < 1):
             raise ValueError(f"size must be (width, height), both at least 1, got {size}")
         workers = workers or _cores()
-        intervals = intervals or (INTERVALS_PER_WORKER * workers if workers > 1 else 1)
+        intervals = intervals or (per_worker * workers if workers > 1 else 1)
         info, stamps, stream = _scan(path)
         wanted = _choose(stamps, info.time_base, fps, times_s)
         ranks = {pts: rank for rank, pts in enumerate(stamps)}

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +17,6 @@ from PIL import Image
 
 from sw_model.frontend.quickcodec.plan import Plan
 
-_SHARED = Path("/dev/shm")  # where Linux shows shared memory as files
 Write = Callable[[int, np.ndarray], None]  # slot, frame
 
 
@@ -28,54 +26,37 @@ class Target(Protocol):
     def opened(self) -> AbstractContextManager[Write]: ...
 
 
+def free_memory_bytes() -> int:
+    """What can be had without swapping, as Linux counts it."""
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].removesuffix("kB")) * 1024
+
+
 class SharedFrames:
-    """Shared memory for frames of the given shape; gone, whatever happens, when its context ends."""
+    """Memory for frames of the given shape that other processes write to as to a file.
+
+    It has no name and goes with the last process that holds it, however that one ends. Writing to it costs half of
+    what writing to a fresh mapping does, where each page is first cleared.
+    """
 
     def __init__(self, shape: tuple[int, ...]):
         size = int(np.prod(shape))
-        if _SHARED.exists() and (free := shutil.disk_usage(_SHARED).free) < size:
-            raise OSError(errno.ENOSPC, f"the frames need {size} bytes of shared memory, {free} are free")
+        if (free := free_memory_bytes()) < size:
+            raise OSError(errno.ENOMEM, f"the frames need {size} bytes of memory, {free} are free")
         self._shape = shape
-        self._memory = shared_memory.SharedMemory(create=True, size=size)
-        self.target = SharedTarget(self._memory.name, shape)
+        self._file = os.memfd_create("frames")
+        os.truncate(self._file, size)
+        self.target = FileTarget(Path(f"/proc/{os.getpid()}/fd/{self._file}"), 0, shape)
 
     def __enter__(self) -> SharedFrames:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._memory.close()
-        self._memory.unlink()
+        os.close(self._file)
 
-    def copy(self, start: int, stop: int) -> np.ndarray:
-        """A copy of some frames. (A view would keep the memory from being closed.)"""
-        return np.ndarray(self._shape, np.uint8, self._memory.buf)[start:stop].copy()
-
-    def keep(self) -> np.ndarray:
-        """All frames, in memory that goes when the array goes: the shared pages themselves where that can be."""
-        path = _SHARED / self._memory.name
-        if not path.exists():
-            return self.copy(0, self._shape[0])
-        return np.asarray(np.memmap(path, np.uint8, "r+", 0, self._shape))
-
-
-@dataclass(frozen=True)
-class SharedTarget:
-    """Shared memory, by its name."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    @contextmanager
-    def opened(self) -> Iterator[Write]:
-        memory = shared_memory.SharedMemory(self.name)
-
-        def write(slot: int, frame: np.ndarray) -> None:
-            np.ndarray(self.shape, np.uint8, memory.buf)[slot] = frame
-
-        try:
-            yield write
-        finally:
-            memory.close()
+    def frames(self) -> np.ndarray:
+        """All frames, uint8; the array stays valid when the context has ended."""
+        return np.asarray(np.memmap(self.target.path, np.uint8, "r+", 0, self._shape))
 
 
 @dataclass(frozen=True)
@@ -88,9 +69,20 @@ class FileTarget:
 
     @contextmanager
     def opened(self) -> Iterator[Write]:
-        frames = np.memmap(self.path, np.uint8, "r+", self.offset, self.shape)
-        yield frames.__setitem__
-        frames.flush()
+        file = os.open(self.path, os.O_WRONLY)
+
+        def write(slot: int, frame: np.ndarray) -> None:
+            rest = np.ascontiguousarray(frame).data.cast("B")
+            at = self.offset + slot * len(rest)
+            while rest:
+                written = os.pwrite(file, rest, at)
+                rest, at = rest[written:], at + written
+
+        try:
+            yield write
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 @dataclass(frozen=True)

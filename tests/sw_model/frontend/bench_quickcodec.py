@@ -40,7 +40,7 @@ def large_clip(folder, frames):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--video", type=Path)
-    parser.add_argument("--frames", type=int, default=300, help="of the clip that is made without --video")
+    parser.add_argument("--frames", type=int, default=900, help="of the clip that is made without --video")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
