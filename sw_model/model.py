@@ -8,7 +8,7 @@ another, and V-Rex's baselines on it wait for each layer's copy.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
 
@@ -338,9 +338,11 @@ class Rates:
 
 @lru_cache(maxsize=256)
 def ssd_bytes_per_s(extent: int) -> float:
-    """Useful rate of a drive reading extents of this size, 64 outstanding; a flash drive reads whole 4 KiB blocks."""
-    whole = ceil(extent / 4096) * 4096
-    return read(load_ssd("bg6-like"), whole, 400, 64, random=True).bandwidth_gbps * 1e9 * extent / whole
+    """Useful rate of a drive's flash reading extents of this size, 64 outstanding, in whole blocks of 4 KiB. The link
+    in front of it is the system's, not the one that the drive was measured with."""
+    drive, whole = load_ssd("bg6-like"), ceil(extent / 4096) * 4096
+    drive = replace(drive, link_gbps=drive.channels * drive.channel_gbps)
+    return read(drive, whole, 400, 64, random=True).bandwidth_gbps * 1e9 * extent / whole
 
 
 @lru_cache(maxsize=256)
@@ -380,8 +382,9 @@ def rates_of(
     if (link == "paper" and system.core) or not fetch:
         return Rates(assume, stream, kv, system.link.nominal_gbps * 1e9, None, fetch)
     pcie = PcieLink(system.link.generation, system.link.lanes)
-    storage = ssd_bytes_per_s(min(extent, 1 << 19)) if system.link.behind == "ssd" else None
-    return Rates(assume, stream, kv, pcie.fetch_gbps(min(extent, 1 << 20)) * 1e9, storage, fetch)
+    if system.link.behind == "ssd":  # the drive writes what was asked for into the device's memory
+        return Rates(assume, stream, kv, pcie.write_gbps(4096) * 1e9, ssd_bytes_per_s(min(extent, 1 << 19)), fetch)
+    return Rates(assume, stream, kv, pcie.fetch_gbps(min(extent, 1 << 20)) * 1e9, None, fetch)
 
 
 @dataclass(frozen=True)

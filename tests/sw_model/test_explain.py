@@ -42,8 +42,12 @@ def test_a_short_context_is_bound_by_the_weights():
     assert wide.knobs[0].name == "device memory bandwidth"
 
 
-def test_a_drive_is_blamed_and_not_its_link():
-    told = explain(Request(tokens=40000, link="realistic"))
+def test_the_slower_of_drive_and_link_is_blamed():
+    """Clusters are read in 16 KiB, faster than the link carries them; single tokens in blocks that are mostly thrown
+    away."""
+    clustered = explain(Request(tokens=40000, link="realistic"))
+    assert (clustered.bounds[0].stage, clustered.bounds[0].resource) == ("fetch", "PCIe")
+    told = explain(Request(policy="infinigenp", tokens=40000, link="realistic"))
     assert (told.bounds[0].stage, told.bounds[0].resource) == ("fetch", "SSD")
     assert "host link" in told.idle
     behind = next(k for k in told.knobs if k.name == "host memory instead of a drive")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sw_model import published_codec
+from sw_model import published_codec, published_quickvideo
 from sw_model.figures import published
 from sw_model.model import Assumptions
 from sw_model.reproduce import FREE_ASSUMPTIONS, Reading, judge, reproduce, worst_residual
@@ -38,24 +38,28 @@ def test_arithmetic_is_met_but_where_the_paper_contradicts_itself(everything):
 
 def test_most_of_what_is_judged_is_inside(everything):
     """No figure has a constant of its own, so a change of the model may move this, and has to say so here."""
-    assert everything.score() == (31, 41, 49)
+    assert everything.score() == (34, 46, 49)
 
 
 def test_serving_model_by_hand():
-    """Full recomputation of 20,480 tokens by a decoder of 6.5 G parameters at 218 TFLOPS: products, causal attention
-    and launches."""
+    """Full recomputation of 20,480 tokens by a decoder of 6.5 G parameters at 82 % of 312 TFLOPS: products, causal
+    attention and launches."""
     model = published_codec.INTERN
     tokens = 80 * 256
     flops = 2 * 6.5e9 * tokens + 28 * 4 * 3584 * tokens * tokens / 2
-    assert published_codec.full(model).prefill == pytest.approx(flops / (312e12 * 0.7) + 28 * 30 * 18e-6)
+    assert published_codec.full(model).prefill == pytest.approx(flops / (312e12 * 0.822) + 28 * 30 * 18e-6)
     assert published_codec.recomputed(0.0) == 20 and published_codec.recomputed(0.5) == 12.5
     assert published_codec.codecsight(model, 0.0).total > published_codec.codecsight(model, 0.5).total
 
 
-def test_arithmetic_holds(everything):
-    """The one miss is the paper's own: 35 W against 40 W is 12.5 %, not 11.4 %."""
-    outside = [r.id for r in everything.rows if r.use == "arith" and r.verdict == "outside"]
-    assert outside == ["vrex.power_delta"]
+def test_quickvideo_by_hand():
+    """Qwen2.5-VL gives two of 1800 frames 8 x 15 cells; a first group of 32 frames ends four frames into the second
+    interval, which another core decodes, so it waits for the first: 750 frames, or 31 with the start of the next."""
+    assert published_quickvideo.pair_tokens(1800) == 8 * 15
+    ready = published_quickvideo.ready_s(30, 16, 64, 32)
+    scan = published_quickvideo.SCAN_SHARE * 30 * 60 * 24
+    assert ready[0] == pytest.approx((31 * 24 + scan) * published_quickvideo.FRAME_S)
+    assert published_quickvideo.sequential_s(60, 16) == pytest.approx(60)  # a minute for an hour
 
 
 def test_tpot_of_the_edge_is_weight_streaming(everything):
