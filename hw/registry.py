@@ -10,6 +10,8 @@ from amaranth.lib import wiring
 
 from hw.arith.dot import DotTree
 from hw.config import Config
+from hw.core.core import Core
+from hw.core.dma import Dma
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import KVMU
@@ -46,6 +48,18 @@ UNITS = {
             DotTree.from_config,
             "Fused BF16 dot product: one MAC tree of the matrix engine",
             "hw.arith.dot",
+        ),
+        Unit(
+            "core",
+            Core.from_config,
+            "Core: programs of commands from memory, AXI4 masters, AXI4-Lite registers, interrupt",
+            "hw.core.core",
+        ),
+        Unit(
+            "dma",
+            Dma.from_config,
+            "Transfer engine: the KVMU's descriptors as AXI4 bursts between device memory and host link",
+            "hw.core.dma",
         ),
         Unit(
             "hcu",

@@ -1,0 +1,1 @@
+"""The core: LXE and DRE behind AXI, driven by a command sequencer."""

@@ -1,0 +1,139 @@
+"""The core: a machine that runs programs, behind AXI4 masters, AXI4-Lite registers and an interrupt."""
+
+# mypy: disable-error-code="assignment,arg-type"
+
+from amaranth import Module, Mux, ResetInserter, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import Config
+from hw.core.axi import Cause, axi4_lite
+from hw.core.dma import BURST
+from hw.core.isa import Unit
+from hw.core.machine import READERS, WRITERS, Machine
+from hw.core.map import CLEAR, DONE, FAILED, START, VERSION, registers
+from hw.core.master import Master
+from hw.core.registers import RegisterFile
+
+
+class Core(wiring.Component):
+    """Runs programs from the device memory.
+
+    Software writes the regions, the program's place and length, and `start`. The interrupt comes when the program is
+    complete, or on a fault. A fault (an AXI error, an address out of its region, no such command, a program without an
+    end, a full table) stops everything: no burst is asked for any more, those in flight come to their end, all units
+    are reset. Cause, source and address stay in their registers until `clear`; then the next program can start. The
+    tables of the units are empty then.
+
+    Timing: data dependent (`latency` None); counters say where the cycles went.
+
+    Members
+    -------
+    device, host : AXI4 ; registers : AXI4-Lite ; interrupt
+
+    Raises
+    ------
+    ValueError
+        For a configuration whose matrix and vector engines do not have one width.
+    """
+
+    latency = None
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.map = registers()
+        self.machine = Machine(config)
+        sizes = {"word": self.machine.word, "burst": BURST}
+        self.device_master = Master(**sizes, readers=len(READERS), writers=len(WRITERS))
+        self.host_master = Master(**sizes, readers=1, writers=1)
+        super().__init__(
+            {
+                "device": Out(self.device_master.axi.signature),
+                "host": Out(self.host_master.axi.signature),
+                "registers": In(axi4_lite(address_bits=self.map.address_bits)),
+                "interrupt": Out(1),
+            }
+        )
+
+    @classmethod
+    def from_config(cls, config: Config) -> "Core":
+        """One core."""
+        return cls(config)
+
+    @property
+    def timing(self) -> dict[str, object]:
+        """Latency and what a word of memory is, as written into the generated unit's JSON."""
+        return {"latency": self.latency, "bytes_per_word": self.machine.word // 8}
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        machine, file, again = self.machine, RegisterFile(self.map), Signal()
+        m.submodules.file = file
+        m.submodules.machine = ResetInserter(again)(machine)
+        m.submodules.device_master, m.submodules.host_master = device, host = self.device_master, self.host_master
+        wiring.connect(m, wiring.flipped(self.registers), file.axi)
+        wiring.connect(m, device.axi, wiring.flipped(self.device))
+        wiring.connect(m, host.axi, wiring.flipped(self.host))
+        for number in range(len(READERS)):
+            wiring.connect(m, machine.device_read[number], device.read[number])
+        for number in range(len(WRITERS)):
+            wiring.connect(m, machine.device_write[number], device.write[number])
+        wiring.connect(m, machine.host_read, host.read[0])
+        wiring.connect(m, machine.host_write, host.write[0])
+
+        cause, source, address = Signal(Cause), Signal.like(machine.source), Signal.like(machine.fault.address)
+        clear, stopped, wrong = file.pulse_control[CLEAR], Signal(), Signal()
+        m.d.comb += [
+            device.base.eq(file.value_device_base),
+            host.base.eq(file.value_host_base),
+            machine.device_words.eq(file.value_device_words),
+            machine.host_words.eq(file.value_host_words),
+            machine.program.eq(file.value_program),
+            machine.commands.eq(file.value_commands),
+            wrong.eq(Value.cast(machine.fault.cause) != Cause.NONE),
+            file.set_interrupt[DONE].eq(machine.done),
+            self.interrupt.eq((file.value_interrupt & file.value_interrupt_enable).any()),
+            file.given_version.eq(VERSION | self.machine.word << 16),
+            file.given_cause.eq(Value.cast(cause) | source << 4),
+            file.given_fault_address.eq(address),
+            file.given_position.eq(machine.position),
+        ]
+        with m.FSM(init="READY") as fsm:
+            m.d.comb += [
+                file.given_status[0].eq(machine.busy & fsm.ongoing("READY")),
+                file.given_status[1].eq(fsm.ongoing("HALT") | fsm.ongoing("RESET")),
+                file.given_status[2].eq(fsm.ongoing("STOPPED")),
+            ]
+            with m.State("READY"):
+                m.d.comb += [machine.start.eq(file.pulse_control[START] & ~machine.busy), machine.halt.eq(wrong)]
+                with m.If(wrong):
+                    m.d.sync += [cause.eq(machine.fault.cause), address.eq(machine.fault.address)]
+                    m.d.sync += source.eq(machine.source)
+                    m.next = "HALT"
+            with m.State("HALT"):
+                m.d.comb += machine.halt.eq(1)
+                with m.If(machine.idle):
+                    m.next = "RESET"
+            with m.State("RESET"):
+                m.d.comb += [machine.halt.eq(1), again.eq(1), file.set_interrupt[FAILED].eq(1)]
+                m.next = "STOPPED"
+            with m.State("STOPPED"):
+                m.d.comb += stopped.eq(1)
+                with m.If(clear):
+                    m.d.sync += [cause.eq(Cause.NONE), source.eq(0), address.eq(0)]
+                    m.next = "READY"
+
+        zero = file.pulse_clear_counters
+        events = {"cycles": machine.busy, "stalled": machine.busy & ~machine.taking.any()}
+        for unit in Unit:
+            events[f"busy_{unit.name.lower()}"] = machine.taking[unit]
+            events[f"done_{unit.name.lower()}"] = machine.complete[unit]
+        for name, event in events.items():
+            counter = Signal(32, name=f"counter_{name}")
+            m.d.comb += getattr(file, f"given_{name}").eq(counter)
+            m.d.sync += counter.eq(Mux(zero, 0, counter + event))
+        for side, master in (("device", device), ("host", host)):
+            m.d.comb += master.stat_clear.eq(zero)
+            for name in ("read", "write", "read_wait", "write_wait"):
+                m.d.comb += getattr(file, f"given_{side}_{name}").eq(getattr(master, f"stat_{name}"))
+        return m

@@ -1,0 +1,224 @@
+"""The instruction set of the core: one table, from which decoder, assembler, disassembler and document come.
+
+A command is 64 bytes. Its first 32 bits are the same in all: opcode, and for every unit how many of the commands given
+to it before this one may still be under way when this one starts. The rest are the fields of the opcode, packed from
+bit 32 on, lowest first. Addresses and lengths in memory are words: as many BF16 numbers as the matrix engine has
+inputs. Commands of one unit run in order; those of different units only wait where they say so.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+COMMAND_BYTES = 64
+HEADER_BITS = 32
+OPCODE_BITS = 8
+WAIT_BITS = 2
+
+
+class Unit(enum.IntEnum):
+    """What executes commands; the number is its place among the waits."""
+
+    LOAD = 0  # memory to operand memory
+    MATRIX = 1  # the matrix engine
+    VECTOR = 2  # the vector engine
+    CACHE = 3  # the KV prediction unit
+    COPY = 4  # memory to memory
+
+
+class Wait(enum.IntEnum):
+    """Which earlier commands of a unit must be complete."""
+
+    NONE = 0
+    ALL = 1
+    ALL_BUT_ONE = 2  # the newest may still be under way
+    ALL_BUT_TWO = 3
+
+
+class Size(enum.IntEnum):
+    """Where a length comes from that the program does not know; the field `extra` is added to it."""
+
+    CONSTANT = 0
+    CLUSTERS = 1  # clusters in the HC table
+    TOKENS = 2  # past tokens that the KV head of the field `head` attends to
+
+
+class To(enum.IntEnum):
+    """Where the results of a vector command go."""
+
+    MEMORY = 0
+    CODES = 1  # element 0 of each row: hash codes of tokens, to be clustered
+    SCORES = 2  # rows of keys, one per cluster, to be thresholded
+
+
+@dataclass(frozen=True)
+class Field:
+    """A number in a command."""
+
+    name: str
+    bits: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """One command: `unit` executes it, None: the sequencer itself."""
+
+    name: str
+    code: int
+    unit: Unit | None
+    text: str
+    fields: tuple[Field, ...] = ()
+
+    def __post_init__(self) -> None:
+        bits = HEADER_BITS + sum(f.bits for f in self.fields)
+        if bits > 8 * COMMAND_BYTES:
+            raise ValueError(f"opcode {self.name} has {bits} bits: must be at most {8 * COMMAND_BYTES}")
+
+
+ADDRESS, STRIDE, COUNT, ROW = 32, 24, 16, 16
+_SIZE = (
+    Field("size", 2, "what gives the length that is not known: 0 nothing, 1 CLUSTERS, 2 TOKENS of `head`"),
+    Field("head", 8, "KV head"),
+    Field("extra", 16, "added to it; the length itself when `size` is 0"),
+)
+
+OPCODES = (
+    Opcode("END", 0x01, None, "The program is complete when every command before is."),
+    Opcode(
+        "COPY",
+        0x10,
+        Unit.COPY,
+        "Copy words inside the device memory, or from and to the host link.",
+        (
+            Field("source", ADDRESS, "first word"),
+            Field("target", ADDRESS, "first word"),
+            Field("words", STRIDE, "how many, at least 1"),
+            Field("from_host", 1, "the source is behind the host link"),
+            Field("to_host", 1, "the target is behind the host link"),
+        ),
+    ),
+)
+BY_NAME = {op.name: op for op in OPCODES}
+BY_CODE = {op.code: op for op in OPCODES}
+
+
+class AssemblyError(ValueError):
+    """A command that does not exist, or a field that does not or does not fit."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its opcode's name, the fields that are not 0, and what it waits for."""
+
+    name: str
+    fields: Mapping[str, int] = field(default_factory=dict)
+    waits: Mapping[Unit, Wait] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The 64 bytes; `AssemblyError` names what is wrong."""
+        if self.name not in BY_NAME:
+            raise AssemblyError(f"unknown command {self.name!r}: choose one of {', '.join(BY_NAME)}")
+        op = BY_NAME[self.name]
+        if unknown := set(self.fields) - {f.name for f in op.fields}:
+            known = ", ".join(f.name for f in op.fields) or "none"
+            raise AssemblyError(f"{self.name} has no field {sorted(unknown)[0]!r}: choose of {known}")
+        word, place = op.code, HEADER_BITS
+        for unit, wait in self.waits.items():
+            word |= int(wait) << OPCODE_BITS + WAIT_BITS * int(unit)
+        for f in op.fields:
+            value = int(self.fields.get(f.name, 0))
+            if not 0 <= value < 1 << f.bits:
+                raise AssemblyError(f"{self.name} {f.name} = {value}: must be 0 to {(1 << f.bits) - 1}")
+            word |= value << place
+            place += f.bits
+        return word.to_bytes(COMMAND_BYTES, "little")
+
+
+def decode(code: bytes) -> Command:
+    """The command in 64 bytes; `AssemblyError` for an opcode that does not exist."""
+    word = int.from_bytes(code, "little")
+    op = BY_CODE.get(word & (1 << OPCODE_BITS) - 1)
+    if op is None:
+        raise AssemblyError(f"opcode {code[0]:#04x}: choose one of {', '.join(f'{o.code:#04x}' for o in OPCODES)}")
+    fields, place = {}, HEADER_BITS
+    for f in op.fields:
+        if value := word >> place & (1 << f.bits) - 1:
+            fields[f.name] = value
+        place += f.bits
+    waits = {u: Wait(word >> OPCODE_BITS + WAIT_BITS * u & 3) for u in Unit}
+    return Command(op.name, fields, {u: w for u, w in waits.items() if w})
+
+
+def encode(program: Iterable[Command]) -> bytes:
+    """A program as it stands in memory."""
+    return b"".join(command.encode() for command in program)
+
+
+def assemble(text: str) -> list[Command]:
+    """Commands from lines `NAME field=value .. after UNIT[-1|-2] ..`; `#` starts a comment.
+
+    `AssemblyError` names the line.
+    """
+    program = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        try:
+            command = _parse(words)
+            command.encode()
+        except ValueError as error:
+            raise AssemblyError(f"line {number}: {error}") from None
+        program.append(command)
+    return program
+
+
+def _parse(words: Sequence[str]) -> Command:
+    name, *rest = words
+    fields: dict[str, int] = {}
+    waits: dict[Unit, Wait] = {}
+    waiting = False
+    for word in rest:
+        if word == "after":
+            waiting = True
+        elif waiting:
+            unit, _, less = word.partition("-")
+            if unit not in Unit.__members__ or less not in ("", "1", "2"):
+                raise AssemblyError(f"wait {word!r}: must be {', '.join(Unit.__members__)}, with -1 or -2 behind")
+            waits[Unit[unit]] = Wait(1 + int(less or 0))
+        else:
+            key, equal, value = word.partition("=")
+            if not equal:
+                raise AssemblyError(f"{word!r}: must be field=value or after")
+            try:
+                fields[key] = int(value, 0)
+            except ValueError:
+                raise AssemblyError(f"{key} = {value!r}: must be a number") from None
+    return Command(name, fields, waits)
+
+
+def disassemble(program: Iterable[Command]) -> str:
+    """The lines that `assemble` takes."""
+    lines = []
+    for command in program:
+        words = [command.name, *(f"{key}={value}" for key, value in command.fields.items() if value)]
+        waits = [unit.name + ("" if w == Wait.ALL else f"-{w - 1}") for unit, w in sorted(command.waits.items()) if w]
+        lines.append(" ".join([*words, *(["after", *waits] if waits else [])]))
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def markdown() -> str:
+    """The document of the instruction set: a table of commands and one of fields for each."""
+    lines = ["| command | opcode | unit | does |", "|---|---|---|---|"]
+    units = {op: "-" if op.unit is None else op.unit.name for op in OPCODES}
+    lines += [f"| `{op.name}` | {op.code:#04x} | {units[op]} | {op.text} |" for op in OPCODES]
+    for op in OPCODES:
+        if not op.fields:
+            continue
+        lines += ["", f"`{op.name}`", "", "| bits | field | what |", "|---|---|---|"]
+        place = HEADER_BITS
+        for f in op.fields:
+            lines.append(f"| {place + f.bits - 1}:{place} | `{f.name}` | {f.text} |")
+            place += f.bits
+    return "\n".join(lines) + "\n"

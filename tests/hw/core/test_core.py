@@ -1,0 +1,204 @@
+"""The core's Verilog runs programs: copies with their waits, every fault, and what comes after it."""
+
+import numpy as np
+import pytest
+
+from hw.config import PRESETS, Config
+from hw.core.axi import Cause
+from hw.core.core import Core
+from hw.core.isa import Command, Unit, Wait
+from hw.core.map import SEQUENCER
+from hw.emit import to_rtlil
+from sim.axi import DECERR, SLVERR, Failure
+from tests.hw.core.bench import Bench
+
+SIZE = 1 << 15  # bytes of each memory
+PLACE = SIZE // 16  # word of the first program: the upper half of the device memory
+DATA = PLACE  # words in which copies happen
+END = Command("END")
+
+
+def bench(rng, **options):
+    memories = [bytearray(rng.integers(0, 256, SIZE, np.uint8).tobytes()) for _ in range(2)]
+    return Bench(Core.from_config(Config.preset("tiny")), *memories, **options)
+
+
+def copies(rng, count, longest=40):
+    """Random copies; one that touches words of an earlier one waits for it."""
+    program, touched = [], []  # touched: since the last wait
+    for _ in range(count):
+        words = int(rng.integers(1, longest))
+        source, target = (int(rng.integers(0, DATA - words)) for _ in range(2))
+        sides = rng.integers(0, 2, 2).tolist()
+        reads, writes = (
+            {(side, n + at) for n in range(words)} for side, at in zip(sides, (source, target), strict=True)
+        )
+        waits = {}
+        if any(reads & w or writes & w or writes & r for r, w in touched) or reads & writes:
+            waits, touched = {Unit.COPY: Wait.ALL}, []
+        touched.append((reads, writes))
+        fields = {"source": source, "target": target, "words": words, "from_host": sides[0], "to_host": sides[1]}
+        program.append(Command("COPY", fields, waits))
+    return program
+
+
+def disjoint(program):
+    """Without copies onto themselves, whose result depends on the order of words."""
+    keep = []
+    for command in program:
+        f = command.fields
+        apart = f["from_host"] != f["to_host"] or abs(f["source"] - f["target"]) >= f["words"]
+        keep += [command] * apart
+    return keep
+
+
+def execute(program, memories):
+    """The copies one after the other, on words of eight bytes."""
+    for command in program:
+        f = command.fields
+        data = memories[f["from_host"]][8 * f["source"] : 8 * (f["source"] + f["words"])]
+        memories[f["to_host"]][8 * f["target"] : 8 * (f["target"] + f["words"])] = data
+
+
+def succeeded(outcome):
+    return outcome.done and not outcome.failed and not outcome.hung and outcome.cause is Cause.NONE
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.3])
+def test_programs_of_copies(stall, rng, seed):
+    """Three programs, one after the other."""
+    case = bench(rng)
+    wanted = []
+    for n in range(3):
+        program = disjoint(copies(rng, 25))
+        case.put(PLACE + n * 256, [*program, END])
+        case.run(PLACE + n * 256, len(program) + 1)
+        wanted.append(program)
+    memories = [bytearray(case.device), bytearray(case.host)]
+    for program in wanted:
+        execute(program, memories)
+    outcomes, record = case.simulate(stall=stall, seed=seed)
+    assert all(map(succeeded, outcomes))
+    assert record.images == {"device": bytes(memories[0]), "host": bytes(memories[1])}
+    assert record.traffic["device"]["most"]["read"] > 1
+
+
+def test_waiting_is_what_orders_them(rng, seed):
+    """A chain of copies, each from where the last one went: all wait, and the word arrives."""
+    case, hops = bench(rng), 12
+    chain = [
+        Command("COPY", {"source": 64 * n, "target": 64 * (n + 1), "words": 3}, {Unit.COPY: Wait.ALL})
+        for n in range(hops)
+    ]
+    case.put(PLACE, [*chain, END])
+    case.run(PLACE, hops + 1)
+    first = bytes(case.device[:24])
+    outcomes, record = case.simulate(seed=seed)
+    assert succeeded(outcomes[0])
+    assert record.images["device"][512 * hops : 512 * hops + 24] == first
+
+
+def faulty(rng, kind):
+    """A program that stops with a fault: commands or bytes, their number, cause, source and address."""
+    good = disjoint(copies(rng, 6))
+    beyond = {"source": 2 * PLACE - 4, "target": 0, "words": 8}
+    if kind == "opcode":
+        return [*good, b"\xee" + bytes(63), END], len(good) + 2, Cause.OPCODE, SEQUENCER, len(good)
+    if kind == "truncated":
+        return good, len(good), Cause.TRUNCATED, SEQUENCER, len(good)
+    if kind == "empty":
+        return [], 0, Cause.TRUNCATED, SEQUENCER, 0
+    if kind == "read beyond":
+        return [*good, Command("COPY", beyond), END], len(good) + 2, Cause.REGION, Unit.COPY, 2 * PLACE - 4
+    if kind == "write beyond":
+        wrong = {"source": 0, "target": 5 << 20, "words": 8, "to_host": 1}
+        return [*good, Command("COPY", wrong), END], len(good) + 2, Cause.REGION, Unit.COPY, 5 << 20
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize("kind", ["opcode", "truncated", "empty", "read beyond", "write beyond"])
+def test_faults_of_programs(kind, rng, seed):
+    """Stops with cause, source and address; stays stopped until it is cleared; then runs the next program."""
+    case = bench(rng)
+    program, count, cause, source, address = faulty(rng, kind)
+    code = b"".join(part if isinstance(part, bytes) else part.encode() for part in program)
+    case.put(PLACE, code)
+    case.put(PLACE + 512, [Command("COPY", {"source": PLACE, "target": 8, "words": 4}), END])
+    case.run(PLACE, count)
+    case.script += case.driver.start(PLACE + 512, 2)  # ignored
+    case.script.append(["wait", 300])
+    case.script += case.driver.read("status")
+    at = len(case.script) - 1
+    case.script += case.driver.clear()
+    case.run(PLACE + 512, 2)
+    outcomes, record = case.simulate(seed=seed)
+    first, second = outcomes
+    assert first.failed and not first.done and not first.hung
+    assert (first.cause, first.source, first.address) == (cause, source, address)
+    assert record.answers[at] == [4, 0]  # stopped
+    assert succeeded(second)
+    assert record.images["device"][64:96] == bytes(case.device[8 * PLACE : 8 * PLACE + 32])
+
+
+@pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+@pytest.mark.parametrize("side", ["device", "host"])
+def test_errors_of_memory(side, write, response, rng, seed):
+    """One failing answer, at a random beat; then the same program again, which passes."""
+    case = bench(rng)
+    program = disjoint(copies(rng, 25))
+    case.put(PLACE, [*program, END])
+    case.run(PLACE, len(program) + 1, clear=True)
+    case.run(PLACE, len(program) + 1)
+    failure = Failure(write, int(rng.integers(0, 15)), response)
+    outcomes, _ = case.simulate(seed=seed, failures={side: [failure]})
+    first, second = outcomes
+    assert first.failed and not first.done and not first.hung
+    assert first.cause.name == {SLVERR: "SLVERR", DECERR: "DECERR"}[response]
+    assert first.source in (Unit.COPY, SEQUENCER)
+    assert succeeded(second)
+
+
+@pytest.mark.parametrize("stall", [0.3, pytest.param(0.0, marks=pytest.mark.heavy)])
+def test_reset_in_every_state(stall, rng, seed):
+    """Resets at many moments of a program; after the last one it runs as if nothing had been."""
+    case = bench(rng)
+    program = [c for c in disjoint(copies(rng, 30)) if not c.fields["to_host"]]
+    memory = [bytearray(case.device), bytearray(case.host)]
+    case.put(PLACE, [*program, END])
+    for cycles in [*range(1, 40, 3), *rng.integers(40, 500, 8).tolist()]:
+        case.reset_after(PLACE, len(program) + 1, int(cycles))
+    # what the interrupted runs left is put back by a copy from the host's upper half
+    case.host[8 * DATA :] = memory[1][8 * DATA :] = case.device[: 8 * DATA]
+    case.put(PLACE + 1024, [Command("COPY", {"source": DATA, "target": 0, "words": DATA, "from_host": 1}), END])
+    case.run(PLACE + 1024, 2)
+    case.run(PLACE, len(program) + 1)
+    outcomes, record = case.simulate(stall=stall, seed=seed)
+    assert all(map(succeeded, outcomes))
+    execute(program, memory)
+    assert record.images["device"][: 8 * DATA] == bytes(memory[0][: 8 * DATA])
+
+
+def test_counters(rng, seed):
+    case = bench(rng)
+    program = disjoint(copies(rng, 10))
+    case.put(PLACE, [*program, END])
+    case.run(PLACE, len(program) + 1)
+    names = ("done_copy", "device_read", "device_write", "host_read", "host_write", "cycles", "busy_copy", "stalled")
+    for name in names:
+        case.script += case.driver.read(name)
+    _, record = case.simulate(seed=seed)
+    values = dict(zip(names, (value for value, _ in record.answers[-len(names) :]), strict=True))
+    assert values["done_copy"] == len(program)
+    words = {s: [sum(c.fields["words"] for c in program if c.fields[f"{d}_host"] == s) for d in ("from", "to")]
+             for s in (0, 1)}  # fmt: skip
+    assert values["device_read"] == words[0][0] + 8 * (len(program) + 1)
+    assert values["device_write"] == words[0][1]
+    assert [values["host_read"], values["host_write"]] == words[1]
+    assert values["busy_copy"] + values["stalled"] == values["cycles"] > 100
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset):
+    core = Core.from_config(Config.preset(preset))
+    assert to_rtlil(core, "core") and core.timing["bytes_per_word"] == 2 * core.config.dpe_inputs

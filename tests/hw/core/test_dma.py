@@ -1,0 +1,151 @@
+"""The transfer engine's Verilog between two timed memories, against the copies themselves done in order."""
+
+import numpy as np
+import pytest
+
+from golden.kvmu_unit import Descriptor, Tier
+from hw.config import PRESETS, Config
+from hw.core.axi import Cause, check_burst
+from hw.core.dma import BURST, Dma
+from hw.core.engines import Reader, Writer
+from hw.core.master import Master
+from hw.emit import to_rtlil
+from sim.axi import DECERR, SLVERR, Failure, FixedTiming
+from sim.axi_run import Image, simulate
+
+SIZE = 1 << 16
+BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
+
+
+def copies(rng, word, count, longest=2048):
+    """Descriptors of whole words whose bytes do not depend on their order; lengths from one word to `longest`."""
+    half, out, starts = SIZE // 2, [], {Tier.DEVICE: SIZE // 2, Tier.HOST: SIZE // 2}
+    for n in range(count):
+        source, target = rng.choice([Tier.DEVICE, Tier.HOST], 2)
+        nbytes = int(rng.integers(1, longest // word + 1)) * word
+        if starts[target] + nbytes > SIZE:
+            break
+        where = int(rng.integers(0, (half - nbytes) // word)) * word
+        out.append(Descriptor(where, starts[target], int(source), int(target), nbytes, 0, n % 4, 0))
+        starts[target] += nbytes
+    return out
+
+
+def images(rng, **options):
+    data = {port: rng.integers(0, 256, SIZE, np.uint8).tobytes() for port in BASES}
+    shared = {"longest": BURST, "outstanding": 16, **options}
+    return {port: Image(data[port], start=BASES[port], **shared) for port in BASES}
+
+
+def expected(memories, moved):
+    data = [bytearray(memories[port].data) for port in BASES]
+    for d in moved:
+        data[d.target_tier][d.target : d.target + d.bytes] = data[d.source_tier][d.source : d.source + d.bytes]
+    return dict(zip(BASES, map(bytes, data), strict=True))
+
+
+def run(unit, memories, moved, **options):
+    names = ("source", "target", "source_tier", "target_tier", "bytes", "tag")
+    return simulate(
+        unit,
+        "dma",
+        memories,
+        inputs={"i_dma": {n: np.array([int(getattr(d, n)) for d in moved], np.int64) for n in names}},
+        outputs={"o_done": len(moved)},
+        config={
+            **{f"cfg_{port}_base": base for port, base in BASES.items()},
+            **{f"cfg_{port}_words": SIZE * 8 // unit.word for port in BASES},
+        },
+        **options,
+    )
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+def test_moves_every_byte(stall, rng, seed):
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = copies(rng, unit.word // 8, 50)
+    memories = images(rng, stall=stall, timing=FixedTiming(latency=20))
+    record = run(unit, memories, moved, stall=stall, seed=seed)
+    assert record.images == expected(memories, moved)
+    assert len(moved) > 30
+    assert sorted(record.outputs["o_done"]["tag"].tolist()) == sorted(d.tag for d in moved)
+    assert record.status["stat_fault"] == 0 and record.status["stat_idle"] == 1
+    assert sum(t["beats"]["write"] for t in record.traffic.values()) == sum(d.bytes for d in moved) * 8 // unit.word
+
+
+def test_a_word_per_cycle(rng):
+    """Long copies from device to host: reads and writes both flow, one word a cycle but for the start."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = [Descriptor(4096 * n, 4096 * n, 0, 1, 4096, 0, 0, 0) for n in range(8)]
+    record = run(unit, images(rng, timing=FixedTiming(latency=16)), moved)
+    words = sum(d.bytes for d in moved) * 8 // unit.word
+    assert words <= record.cycles < words + 120
+
+
+@pytest.mark.parametrize("port", BASES)
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+@pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
+def test_errors_stop_it(port, write, response, rng, seed):
+    """After an error nothing more is asked, all in flight ends, and the address is that of the burst that failed."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = copies(rng, unit.word // 8, 40, longest=1024)
+    at = int(rng.integers(0, 20))
+    memories = images(rng, timing=FixedTiming(latency=10))
+    memories[port].failures = [Failure(write, at, response)]
+    record = run(unit, memories, moved, seed=seed, cycles=6000)
+    fault, side = record.status["stat_fault"], list(BASES).index(port)
+    assert fault & 15 == {SLVERR: Cause.SLVERR, DECERR: Cause.DECERR}[response].value
+    word = unit.word // 8
+    # bursts in order: cut at multiples of the longest one
+    bursts = []
+    for d in moved:
+        if (d.target_tier if write else d.source_tier) != side:
+            continue
+        place, end = (d.target, d.target + d.bytes) if write else (d.source, d.source + d.bytes)
+        while place < end:
+            stop = min(end, (place // (BURST * word) + 1) * BURST * word)
+            bursts.append((place // word, (stop - place) // word))
+            place = stop
+    if write:
+        assert fault >> 4 == bursts[at][0]
+    else:
+        ends = np.cumsum([words for _, words in bursts])
+        assert fault >> 4 == bursts[int(np.searchsorted(ends, at, side="right"))][0]
+    assert record.status["stat_idle"] == 1
+    assert len(record.outputs["o_done"]["tag"]) < len(moved)
+
+
+@pytest.mark.parametrize(
+    "source, target, nbytes",
+    [(SIZE - 8, 0, 16), (0, SIZE, 8), (4, 0, 8), (0, 12, 8), (0, 0, 20), (1 << 34, 0, 8)],
+    ids=["read beyond", "write beyond", "source inside a word", "target inside a word", "half a word", "far beyond"],
+)
+@pytest.mark.heavy
+def test_refuses_what_is_outside(source, target, nbytes, rng):
+    unit = Dma.from_config(Config.preset("tiny"))
+    memories = images(rng)
+    record = run(unit, memories, [Descriptor(source, target, 0, 1, nbytes, 0, 0, 0)], cycles=200)
+    assert record.status["stat_fault"] & 15 == Cause.REGION.value
+    assert record.images == {port: image.data for port, image in memories.items()}
+    assert not any(t["bursts"]["read" if "target" in str(source) else "write"] for t in record.traffic.values())
+
+
+def test_rejects_bad_parameters():
+    for burst, word in ((3, 64), (512, 64), (64, 1024), (0, 64)):
+        with pytest.raises(ValueError, match="burst = "):
+            check_burst(burst, word)
+    with pytest.raises(ValueError, match="data_bits = 48"):
+        check_burst(1, 48)
+    for engine in (Reader, Writer):
+        with pytest.raises(ValueError, match="depth = 8"):
+            engine(word=64, burst=16, depth=8)
+        with pytest.raises(ValueError, match="bursts = 0"):
+            engine(word=64, bursts=0)
+    with pytest.raises(ValueError, match="readers = 0"):
+        Master(word=64, burst=16, readers=0, writers=1)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset):
+    unit = Dma.from_config(Config.preset(preset))
+    assert to_rtlil(unit, "dma") and unit.timing["words_per_cycle"] == 1

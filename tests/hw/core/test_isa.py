@@ -1,0 +1,70 @@
+"""Assembler, disassembler and document of the instruction set."""
+
+import re
+
+import pytest
+
+from hw.core import isa
+from hw.core.isa import BY_NAME, COMMAND_BYTES, HEADER_BITS, AssemblyError, Command, Unit, Wait
+
+
+def random_command(rng):
+    op = isa.OPCODES[int(rng.integers(len(isa.OPCODES)))]
+    fields = {f.name: int(rng.integers(0, 1 << f.bits)) for f in op.fields if rng.random() < 0.8}
+    waits = {unit: Wait(int(rng.integers(1, 4))) for unit in Unit if rng.random() < 0.4}
+    return Command(op.name, {k: v for k, v in fields.items() if v}, waits)
+
+
+def test_every_way_back(rng):
+    """Command, bytes, command; command, text, command."""
+    program = [random_command(rng) for _ in range(300)]
+    code = isa.encode(program)
+    parts = [code[n : n + COMMAND_BYTES] for n in range(0, len(code), COMMAND_BYTES)]
+    assert [isa.decode(part) for part in parts] == program
+    assert isa.assemble(isa.disassemble(program)) == program
+
+
+def test_text():
+    text = """
+    # a copy, then another behind it
+    COPY source=0x10 target=32 words=4
+    COPY source=32 target=0 words=4 to_host=1 after COPY LOAD-1 VECTOR-2
+    END
+    """
+    first, second, last = isa.assemble(text)
+    assert first == Command("COPY", {"source": 16, "target": 32, "words": 4})
+    assert second.waits == {Unit.COPY: Wait.ALL, Unit.LOAD: Wait.ALL_BUT_ONE, Unit.VECTOR: Wait.ALL_BUT_TWO}
+    assert last == Command("END")
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("JUMP", "line 1: unknown command 'JUMP'"),
+        ("COPY sauce=1", "line 1: COPY has no field 'sauce'"),
+        ("COPY source=4294967296", "line 1: COPY source = 4294967296: must be 0 to 4294967295"),
+        ("COPY source=x", "line 1: source = 'x': must be a number"),
+        ("COPY words", "line 1: 'words': must be field=value"),
+        ("END after NOBODY", "line 1: wait 'NOBODY'"),
+        ("END after COPY-3", "line 1: wait 'COPY-3'"),
+    ],
+)
+def test_refuses(line, message):
+    with pytest.raises(AssemblyError, match=re.escape(message)):
+        isa.assemble(line)
+
+
+def test_unknown_opcode():
+    with pytest.raises(AssemblyError, match="opcode 0xee"):
+        isa.decode(b"\xee" + bytes(63))
+
+
+def test_opcodes_are_distinct_and_documented():
+    assert len(isa.BY_CODE) == len(BY_NAME) == len(isa.OPCODES)
+    text = isa.markdown()
+    for op in isa.OPCODES:
+        assert f"| `{op.name}` | {op.code:#04x} |" in text
+        place = HEADER_BITS
+        for f in op.fields:
+            assert f"| {place + f.bits - 1}:{place} | `{f.name}` |" in text
+            place += f.bits
