@@ -101,6 +101,3 @@ EVALUATORS: dict[str, Callable[[Case], Value]] = {
     "hybrid.fig1": hybrid_throughput,
     "hybrid.client": hybrid_client,
 }
-
-_SYNTHESIS = "areas and powers come from synthesis reports, not from the system model"
-NOT_MODELLED = {"vrex.area": _SYNTHESIS, "vrex.area_pct": _SYNTHESIS, "vrex.power": _SYNTHESIS}

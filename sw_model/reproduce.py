@@ -10,13 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sw_model import published_arith, published_codec, published_other, published_quickvideo, published_vrex
+from sw_model import (
+    published_arith,
+    published_codec,
+    published_other,
+    published_quickvideo,
+    published_synthesis,
+    published_vrex,
+)
 from sw_model.figures import DATA, Progress, published
 from sw_model.model import Assumptions
 from sw_model.published_vrex import Case
 from synth import text
 
 USES = ("system", "arith")
+PAPERS = (published_vrex, published_synthesis, published_codec, published_other, published_quickvideo)
 FREE_ASSUMPTIONS = {
     "resident tokens": "4096 newest tokens per stream stay in device memory",
     "resident hits": "KV fetched for one step stays until the next: 0.31 of a selection, on a synthetic stream",
@@ -26,7 +34,7 @@ FREE_ASSUMPTIONS = {
     "video decoding": "a core decodes as fast beside others as alone: 3.5 ms a frame of 1080 lines",
     "answer length": "16 tokens end each of CodecSight's requests",
     "DRAM energy": "5 pJ/bit for LPDDR5 (4 to 6 quoted), 3.97 for HBM2e",
-    "idle units": "units and drive draw nothing while idle, a used link and a GPU all of their power throughout",
+    "idle units": "a waiting unit draws its clock, 0.26 of its power, a drive nothing, a used link and a GPU all",
 }
 
 
@@ -174,10 +182,10 @@ def judge(target: dict[str, Any], reading: Reading) -> Row:
 def evaluate(name: str, assume: Assumptions, link: str) -> Reading:
     if name in published_arith.EVALUATORS:
         return Reading(*published_arith.EVALUATORS[name]())
-    for papers in (published_vrex, published_codec, published_other, published_quickvideo):
+    for papers in PAPERS:
         if name in papers.EVALUATORS:
             return Reading(*papers.EVALUATORS[name](Case(assume, link)))
-    return Reading(None, says="not modelled: " + published_other.NOT_MODELLED.get(name, "no evaluator"))
+    return Reading(None, says="not modelled: no evaluator")
 
 
 def rows(figures: list[str], assume: Assumptions, link: str, progress: Progress | None) -> Iterator[Row]:

@@ -105,10 +105,14 @@ def test_runs_are_deterministic():
 
 
 def test_energy_by_hand():
-    """A token of a short context: units by their busy time, memory by its bits, and no link that is not used."""
+    """A token of a short context: units by their busy time and a share of the rest, memory by its bits, and no link
+    that is not used."""
     r = run(load_system("vrex8"), "resv", workloads.text(1000))
     busy = {name: share * r.total_s for name, share in r.utilisation.items()}
-    assert r.energy_j["LXE"] == pytest.approx((2.31139 + 0.11894) * 8 * busy["LXE"])
+    drawn_s = busy["LXE"] + 0.256 * (r.total_s - busy["LXE"])
+    assert r.energy_j["LXE"] == pytest.approx((2.31139 + 0.11894) * 8 * drawn_s)
+    gated = run(load_system("vrex8"), "resv", workloads.text(1000), assume=Assumptions(idle_share=0))
+    assert gated.energy_j["LXE"] == pytest.approx((2.31139 + 0.11894) * 8 * busy["LXE"])
     assert r.energy_j["DRAM"] == pytest.approx(5e-12 * 8 * r.bytes_moved["DRAM"])
     assert "PCIe" not in r.energy_j and "storage" not in r.energy_j
     used = run(load_system("vrex8"), "resv", workloads.text(40000))

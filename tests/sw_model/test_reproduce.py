@@ -22,9 +22,8 @@ def test_every_target_has_a_row(everything):
 
 def test_verdicts_follow_from_residuals(everything):
     for row in everything.rows:
-        if row.verdict == "not modelled":
-            assert row.model is None and row.says.startswith("not modelled"), row.id
-        elif row.use == "system" and isinstance(row.tolerance, float) and row.residual is not None:
+        assert row.verdict != "not modelled", row.id
+        if row.use == "system" and isinstance(row.tolerance, float) and row.residual is not None:
             assert (row.verdict == "inside") == (abs(row.residual) <= row.tolerance), row.id
         if row.verdict == "outside" and row.use == "system" and isinstance(row.tolerance, float):
             assert "closed by" in row.says, row.id
@@ -36,9 +35,9 @@ def test_arithmetic_is_met_but_where_the_paper_contradicts_itself(everything):
     assert len(arith) == 18 and {name for name, verdict in arith.items() if verdict != "inside"} == {"vrex.power_delta"}
 
 
-def test_most_of_what_is_judged_is_inside(everything):
+def test_most_is_inside(everything):
     """No figure has a constant of its own, so a change of the model may move this, and has to say so here."""
-    assert everything.score() == (34, 46, 49)
+    assert everything.score() == (38, 49, 49)
 
 
 def test_serving_model_by_hand():
