@@ -37,17 +37,17 @@ def planes_layout(inputs: int) -> data.ArrayLayout:
     return data.ArrayLayout(inputs, BF16.size)
 
 
-def to_planes(codes: Value) -> Value:
-    """A vector of BF16 codes bit-sliced; wires only."""
-    word = Value.cast(codes)
-    return Cat(*(word[k :: BF16.size] for k in range(BF16.size)))
-
-
 def node(m: Module, name: str, value: Value) -> Signal:
     """`value` as a signal: an expression that is used twice would be written out twice."""
     held = Signal(len(value), name=name)
     m.d.comb += held.eq(value)
     return held
+
+
+def to_planes(m: Module, name: str, codes: Value) -> Signal:
+    """A vector of BF16 codes bit-sliced; wires only."""
+    word = node(m, name, Value.cast(codes))  # a signal: Amaranth works out an expression anew for each bit taken of it
+    return node(m, f"{name}_planes", Cat(*(word[k :: BF16.size] for k in range(BF16.size))))
 
 
 def any_plane(planes: Sequence[Value]) -> Value:
@@ -274,8 +274,8 @@ class DotTree(wiring.Component):
         m.submodules.core = core = DotCore(inputs=self.inputs, align_bits=self.align_bits, cuts=DEPTHS[self.depth])
         m.submodules.gate = gate = CreditGate(FP32.size, stages=core.latency)
         m.d.comb += [
-            Value.cast(core.a).eq(to_planes(self.i.payload.a)),
-            Value.cast(core.b).eq(to_planes(self.i.payload.b)),
+            Value.cast(core.a).eq(to_planes(m, "a", self.i.payload.a)),
+            Value.cast(core.b).eq(to_planes(m, "b", self.i.payload.b)),
             self.i.ready.eq(gate.ready),
             gate.take.eq(self.i.valid & gate.ready),
             gate.done.eq(delay(m, "done", gate.take, core.latency)),

@@ -221,7 +221,7 @@ class DPE(wiring.Component):
         # what goes with a beat through the trees
         held = Signal(planes_layout(self.inputs).size, reset_less=True)
         with m.If(take):
-            m.d.sync += held.eq(to_planes(beat.x))
+            m.d.sync += held.eq(to_planes(m, "x", beat.x))
         taken = delay(m, "taken", take, core_latency)
         along = Signal(data.StructLayout({"slot": range(self.slots), "first": 1, "last": 1}))
         m.d.comb += [along.slot.eq(beat.slot), along.first.eq(beat.first), along.last.eq(beat.last)]
@@ -233,6 +233,7 @@ class DPE(wiring.Component):
         ending, valid = Signal.like(along, name="ending", reset_less=True), Signal()
         m.d.sync += [ending.eq(along), valid.eq(taken)]
 
+        planes = [to_planes(m, f"weights{k}", codes) for k, codes in enumerate(weights)]
         for k in range(self.trees):
             row = place(
                 m,
@@ -242,7 +243,7 @@ class DPE(wiring.Component):
                 clk=ClockSignal(),
                 rst=ResetSignal(),
                 x=held,
-                weights=to_planes(weights[k % self.load_rows]),
+                weights=planes[k % self.load_rows],
                 load=load & (group == k // self.load_rows),
                 swap=swap,
                 fresh=ending.first,

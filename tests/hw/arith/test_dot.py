@@ -68,7 +68,7 @@ def test_presets_equal_golden(rng, seed, preset):
 def test_a_million_dot_products_of_64(rng):
     unit = DotTree.from_config(Config.preset("paper"))
     for _ in range(10):
-        a, b = cases(rng, unit.inputs, 9_100)  # of each of the eleven kinds
+        a, b = cases(rng, unit.inputs, 10_000)  # of each of the twelve kinds
         np.testing.assert_array_equal(run(unit, a, b).outputs["o"], dot(a, b))
 
 
