@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from amaranth import ClockSignal, Module, ResetSignal
+from amaranth import ClockSignal, Module, ResetSignal, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -18,45 +18,69 @@ FORMATS = {"bf16": (BF16, bf16.BF16), "fp32": (FP32, bf16.FP32)}
 LANES = 16
 
 
-class Lanes(wiring.Component):
-    """`LANES` equal units behind streams."""
+class Units(wiring.Component):
+    """`LANES` of every operation on every format behind streams; all take as long as the slowest."""
 
-    def __init__(self, unit):
-        self.unit = unit
-        row = data.ArrayLayout(unit.layout.size, LANES)
-        pair = data.StructLayout({"a": row, "b": row})
-        super().__init__({"i": In(stream.Signature(pair)), "o": Out(stream.Signature(row))})
+    def __init__(self, cuts):
+        self.units = {
+            f"{operation}_{fmt}": unit(layout, cuts=cuts.get(operation, ()))
+            for operation, (unit, _) in OPERATIONS.items()
+            for fmt, (layout, _) in FORMATS.items()
+        }
+        self.latency = max(unit.latency for unit in self.units.values())
+        rows = {fmt: data.ArrayLayout(layout.size, LANES) for fmt, (layout, _) in FORMATS.items()}
+        operands = {f"{fmt}_{side}": row for fmt, row in rows.items() for side in "ab"}
+        results = {name: rows[name.split("_")[1]] for name in self.units}
+        ports = {"i": In(stream.Signature(data.StructLayout(operands)))}
+        super().__init__(ports | {"o": Out(stream.Signature(data.StructLayout(results)))})
 
     @property
     def parts(self):
-        return {"lane": self.unit}
+        return self.units
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.gate = gate = CreditGate(self.o.payload.shape(), stages=self.unit.latency)
-        clock = {"clk": ClockSignal(), "rst": ResetSignal()} if self.unit.latency else {}
-        for k in range(LANES):
-            ports = dict(self.unit.signature.members)
-            y = place(m, "lane", f"lane{k}", ports, a=self.i.payload.a[k], b=self.i.payload.b[k], **clock)["y"]
-            m.d.comb += gate.result[k].eq(y)
+        m.submodules.gate = gate = CreditGate(self.o.payload.shape(), stages=self.latency)
+        for name, unit in self.units.items():
+            ports, fmt = dict(unit.signature.members), name.split("_")[1]
+            clock = {"clk": ClockSignal(), "rst": ResetSignal()} if unit.latency else {}
+            for k in range(LANES):
+                a, b = (self.i.payload[f"{fmt}_{side}"][k] for side in "ab")
+                y = place(m, name, f"{name}{k}", ports, a=a, b=b, **clock)["y"]
+                for cycle in range(unit.latency, self.latency):
+                    later = Signal(len(y), name=f"{name}{k}_{cycle}", reset_less=True)
+                    m.d.sync += later.eq(y)
+                    y = later
+                m.d.comb += gate.result[name][k].eq(y)
         m.d.comb += [
             self.i.ready.eq(gate.ready),
             gate.take.eq(self.i.valid & gate.ready),
-            gate.done.eq(delay(m, "done", gate.take, self.unit.latency)),
+            gate.done.eq(delay(m, "done", gate.take, self.latency)),
         ]
         wiring.connect(m, wiring.flipped(self.o), gate.o)
         return m
 
 
-def check(operation, fmt, a, b, cuts=(), **options):
-    """Both operands through the Verilog, `LANES` pairs a beat; all results equal the golden ones."""
-    unit_type, reference = OPERATIONS[operation]
-    layout, golden_format = FORMATS[fmt]
-    unit = Lanes(unit_type(layout, cuts=cuts))
-    a, b = (np.resize(v, (-(-len(v) // LANES), LANES)).astype(golden_format.dtype) for v in (a, b))
-    record = simulate(unit, "lanes", {"i": {"a": a, "b": b}}, {"o": len(a)}, **options)
-    np.testing.assert_array_equal(record.outputs["o"], reference(a, b, golden_format))
-    assert options.get("stall") or np.all(record.cycles["o"] - record.cycles["i"] == unit.unit.latency + 2)
+def check(pairs, cuts=None, **options):
+    """The operands of each format through every operation, `LANES` pairs a beat; all results equal the golden ones."""
+    unit = Units(cuts or {})
+    beats = -(-max(len(a) for a, _ in pairs.values()) // LANES)
+    rows = {
+        fmt: [np.resize(side, (beats, LANES)).astype(golden.dtype) for side in pairs[fmt]]
+        for fmt, (_, golden) in FORMATS.items()
+    }
+    operands = {f"{fmt}_{side}": codes for fmt in rows for side, codes in zip("ab", rows[fmt], strict=True)}
+    record = simulate(unit, "floats", {"i": operands}, {"o": beats}, **options)
+    for operation, (_, reference) in OPERATIONS.items():
+        for fmt, (_, golden) in FORMATS.items():
+            name = f"{operation}_{fmt}"
+            np.testing.assert_array_equal(record.outputs["o"][name], reference(*rows[fmt], golden), err_msg=name)
+    assert options.get("stall") or np.all(record.cycles["o"] - record.cycles["i"] == unit.latency + 2)
+
+
+def in_both(a, b):
+    """Pairs of BF16 codes for both formats."""
+    return {"bf16": (a, b), "fp32": (a.astype(np.uint32) << 16, b.astype(np.uint32) << 16)}
 
 
 def boundary_fields(fraction_bits):
@@ -73,7 +97,7 @@ def boundary_pairs(fmt):
     fractions, exponents = (np.array(values, np.uint32) for values in boundary_fields(bits))
     magnitudes = (exponents[:, None] << bits | fractions).ravel()
     codes = np.concatenate([magnitudes, magnitudes | 1 << (8 + bits)])
-    return (side.ravel() for side in np.meshgrid(codes, codes))
+    return tuple(side.ravel() for side in np.meshgrid(codes, codes))
 
 
 def random_pairs(rng, fmt, count):
@@ -86,53 +110,44 @@ def random_pairs(rng, fmt, count):
     return a, b
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_random_pairs(rng, seed, operation, fmt):
-    check(operation, fmt, *random_pairs(rng, fmt, 30_000))
+def test_random_pairs(rng):
+    check({fmt: random_pairs(rng, fmt, 30_000) for fmt in FORMATS})
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_boundaries(operation, fmt):
-    check(operation, fmt, *boundary_pairs(fmt))
+def test_boundaries():
+    check({fmt: boundary_pairs(fmt) for fmt in FORMATS})
 
 
-@pytest.mark.parametrize(
-    ("operation", "cuts"),
-    [("add", FloatAdd.CUTS), ("multiply", ("result",))],
-    ids=str,
-)
-def test_registers_change_nothing_but_the_latency(rng, seed, operation, cuts):
-    a, b = random_pairs(rng, "bf16", 1000)
-    check(operation, "bf16", a, b, cuts)
-    check(operation, "bf16", a, b, cuts, stall=0.4, seed=seed)
-    assert OPERATIONS[operation][0](BF16, cuts=cuts).latency == len(cuts)
+def test_registers_change_nothing_but_the_latency(rng, seed):
+    cuts = {"add": FloatAdd.CUTS, "multiply": ("result",)}
+    pairs = {fmt: random_pairs(rng, fmt, 1000) for fmt in FORMATS}
+    check(pairs, cuts)
+    check(pairs, cuts, stall=0.4, seed=seed)
+    for operation, chosen in cuts.items():
+        assert OPERATIONS[operation][0](BF16, cuts=chosen).latency == len(chosen)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_million_pairs(rng, operation, fmt):
-    check(operation, fmt, *random_pairs(rng, fmt, 1_000_000))
+def test_a_million_pairs(rng):
+    check({fmt: random_pairs(rng, fmt, 1_000_000) for fmt in FORMATS})
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("distance", [*range(11), 40])
-def test_add_every_significand_pair(distance):
-    a, b = (side.ravel() for side in np.meshgrid(np.arange(128), np.arange(128)))
-    top = np.array([1, 2, 9, 127, 254]).repeat(a.size)
-    a, b = np.tile(a, 5), np.tile(b, 5)
-    codes = (top << 7 | a, (top - distance).clip(0) << 7 | b)
-    check("add", "bf16", np.tile(codes[0], 2), np.concatenate([codes[1], codes[1] | 0x8000]))
+@pytest.mark.parametrize("top", [1, 2, 9, 127, 254])
+def test_every_significand_pair_at_every_distance(top):
+    """Both signs of the smaller operand; sums of all distances that matter, products over the whole range."""
+    fractions = [side.ravel() for side in np.meshgrid(np.arange(128), np.arange(128))]
+    fields = [field for field in (top - d for d in (*range(11), 40)) if field >= 0]
+    a = np.tile(top << 7 | fractions[0], len(fields))
+    b = np.concatenate([field << 7 | fractions[1] for field in fields])
+    check(in_both(np.tile(a, 2), np.concatenate([b, b | 0x8000])))
 
 
 @pytest.mark.heavy
-def test_multiply_every_significand_pair():
+def test_every_significand_pair_around_underflow_and_overflow():
     a, b = (side.ravel() for side in np.meshgrid(np.arange(128), np.arange(128)))
     pairs = [(1, 125), (1, 126), (1, 127), (127, 127), (127, 254), (128, 254), (254, 126), (254, 254)]
-    codes = [np.concatenate([pair[side] << 7 | v for pair in pairs]) for side, v in ((0, a), (1, b))]
-    check("multiply", "bf16", *codes)
+    check(in_both(*(np.concatenate([pair[k] << 7 | v for pair in pairs]) for k, v in ((0, a), (1, b)))))
 
 
 def test_bad_parameters():

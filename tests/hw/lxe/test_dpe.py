@@ -6,11 +6,12 @@ import pytest
 from golden import bf16
 from golden.bf16 import FP32
 from golden.dot import matmul
-from hw.config import PRESETS, Config
+from hw.config import Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
 from sim.build import has_simulator
 from sim.run import simulate
+from tests.hw.lxe.dpe_cases import operands, run, stream
 
 GOOD = {"trees": 4, "inputs": 4, "load_rows": 2, "slots": 8}
 SHAPES = {  # trees, inputs, rows of a load, slots, alignment width, pipeline depth
@@ -18,45 +19,6 @@ SHAPES = {  # trees, inputs, rows of a load, slots, alignment width, pipeline de
     "whole tile in a beat": (3, 8, 3, 5, 30, 5),
     "row by row": (5, 2, 1, 4, 20, 2),
 }
-
-
-def stream(unit, x, w):
-    """Beats of `w` (M, K) times the columns of `x` (K, T): tile after tile, K inside M."""
-    (rows, depth), tokens = w.shape, x.shape[1]
-    blocks, steps = -(-rows // unit.trees), -(-depth // unit.inputs)
-    w = np.pad(w, ((0, blocks * unit.trees - rows), (0, steps * unit.inputs - depth)))
-    x = np.pad(x, ((0, steps * unit.inputs - depth), (0, 0)))
-    tiles = w.reshape(blocks, unit.trees, steps, unit.inputs).swapaxes(1, 2)
-    columns = np.tile(x.reshape(steps, unit.inputs, tokens).swapaxes(1, 2), (blocks, 1, 1, 1))
-    step, token = np.meshgrid(np.arange(steps), np.arange(tokens), indexing="ij")
-    flags = {"slot": token, "first": step == 0, "last": step == steps - 1, "release": token == tokens - 1}
-    return {
-        "i": {
-            "x": columns.reshape(-1, unit.inputs),
-            **{name: np.tile(value.astype(int), (blocks, 1, 1)).ravel() for name, value in flags.items()},
-        },
-        "i_weights": tiles.reshape(-1, unit.load_rows, unit.inputs),
-    }
-
-
-def run(unit, x, w, **options):
-    """The product (T, M) from the Verilog, and the record."""
-    beats = stream(unit, x, w)
-    results = int(beats["i"]["last"].sum())
-    record = simulate(unit, "dpe", beats, {"o": results}, **options)
-    y = record.outputs["o"]["y"].reshape(-1, x.shape[1], unit.trees)
-    assert np.array_equal(record.outputs["o"]["slot"], beats["i"]["slot"][beats["i"]["last"] == 1])
-    return y.swapaxes(0, 1).reshape(x.shape[1], -1)[:, : len(w)], record
-
-
-def operands(rng, rows, depth, tokens):
-    """Weights and activations of a language model's size; a few zeros, subnormals and infinities."""
-    w, x = bf16.encode(rng.standard_normal((rows, depth)) / 8), bf16.encode(rng.standard_normal((depth, tokens)))
-    odd = np.array([0x0000, 0x8000, 0x0040, 0x7F80, 0x3F80], np.uint16)
-    for values in (w, x):
-        at = rng.random(values.shape) < 0.002
-        values[at] = rng.choice(odd, at.sum())
-    return x, w
 
 
 def check(unit, rng, rows, depth, tokens, **options):
@@ -133,20 +95,22 @@ def test_small_preset(rng, seed):
 
 
 @pytest.mark.heavy
-def test_paper_preset_streams_tiles(rng):
-    """A slice of a 4096 x 4096 by 4096 x 10 product: every cycle of the inner loop is used."""
+def test_paper_preset_takes_a_whole_product(rng):
+    """A 4096 x 4096 by 4096 x 10 product: every cycle of the inner loop is used, every result has the exact latency."""
     unit = DPE.from_config(Config.preset("paper"))
-    tokens = 10
-    record = check(unit, rng, 2 * unit.trees, 12 * unit.inputs, tokens)
-    tiles = 2 * 12
-    assert np.all(np.diff(record.cycles["i"]) == 1)
-    assert record.cycles["o"][-1] - record.cycles["i_weights"][0] == unit.cycles(tiles, tokens)
+    tokens, tiles = 10, (4096 // unit.trees) * (4096 // unit.inputs)
+    record = check(unit, rng, 4096, 4096, tokens)
+    taken, out = record.cycles["i"], record.cycles["o"]
+    assert len(taken) == tiles * tokens
+    assert np.all(np.diff(taken) == 1)
+    ends = taken.reshape(4096 // unit.trees, -1)[:, -tokens:]
+    np.testing.assert_array_equal(out, ends.ravel() + unit.latency)
+    assert out[-1] - record.cycles["i_weights"][0] == unit.cycles(tiles, tokens)
     assert record.status["stat_busy"] == tiles * tokens
-    whole = (4096 // unit.trees) * (4096 // unit.inputs)
-    assert unit.cycles(whole, tokens) - whole * tokens == unit.loads + unit.latency
+    assert record.status["stat_blocked"] == record.status["stat_starved"] == 0
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ["tiny", "small", pytest.param("paper", marks=pytest.mark.heavy)])
 def test_every_preset_elaborates(preset):
     config = Config.preset(preset)
     text = to_rtlil(DPE.from_config(config), "dpe")

@@ -2,86 +2,73 @@
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory, memories
-from sim.payload import pack
+from sim.run import simulate
 
+SIZES = ["tiny", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("small", "paper"))]
+STREAMS = ("i_weights", "i_activations")
 GOOD = {"inputs": 4, "load_rows": 2, "weight_rows": 12, "activation_rows": 5, "slots": 4}
 
 
-def number(layout, values):
-    return int.from_bytes(pack(layout, values)[0].tobytes(), "little")
+def check(unit, rng, count, **options):
+    """Writes and reads at the same time, in few rows so that they meet: a read finds all writes up to its own cycle.
+
+    Rows that nothing was written to may hold anything.
+    """
+    groups = unit.weight_rows // unit.load_rows
+    weight_rows = rng.choice([0, 1, unit.load_rows, unit.weight_rows - 1], count)
+    rows = rng.choice([0, 1, unit.activation_rows - 1], count)
+    kind = rng.integers(0, 2, count)
+    write = {
+        "row": np.where(kind, rows, weight_rows),
+        "activations": kind,
+        "codes": rng.integers(0, 1 << 16, (count, unit.inputs), dtype=np.uint16),
+    }
+    places = rng.choice([0, min(1, groups - 1), groups - 1], count)
+    flags = {name: rng.integers(0, 2, count) for name in ("first", "last", "release")}
+    along = {"slot": rng.integers(0, unit.slots, count), **flags}
+    read = {"row": rng.permutation(rows), **along}
+    inputs = {"i_write": write, "i_weights": places, "i_activations": read}
+    outputs = {"o_weights": count, "o_activations": count}
+    record = simulate(unit, "operand_memory", inputs, outputs, **options)
+
+    held = np.zeros((2, max(unit.weight_rows, unit.activation_rows), unit.inputs), np.uint16)
+    known = np.zeros(held.shape[:2], bool)
+    done = 0
+    reads = [(cycle, kind, k) for kind in (0, 1) for k, cycle in enumerate(record.cycles[STREAMS[kind]])]
+    for cycle, kind, k in sorted(reads):
+        while done < count and record.cycles["i_write"][done] <= cycle:
+            at = write["activations"][done], write["row"][done]
+            held[at], known[at] = write["codes"][done], True
+            done += 1
+        if kind:
+            got = {name: record.outputs["o_activations"][name][k] for name in ("x", *along)}
+            found, at = got.pop("x")[None], np.array([read["row"][k]])
+            assert got == {name: values[k] for name, values in along.items()}
+        else:
+            found, at = record.outputs["o_weights"][k], places[k] * unit.load_rows + np.arange(unit.load_rows)
+        np.testing.assert_array_equal(found[known[kind, at]], held[kind, at[known[kind, at]]], err_msg=f"read {k}")
+    assert known.sum() > 3
+    return record
 
 
-async def send(ctx, source, word):
-    ctx.set(source.payload.as_value() if hasattr(source.payload, "as_value") else source.payload, word)
-    ctx.set(source.valid, 1)
-    await ctx.tick().until(source.ready)
-    ctx.set(source.valid, 0)
+@pytest.mark.parametrize("preset", SIZES)
+def test_reads_what_was_written(rng, seed, preset):
+    """Without stalls a read of each kind and a write every cycle, each with the exact latency; with stalls the same."""
+    unit = OperandMemory.from_config(Config.preset(preset))
+    cycles = check(unit, rng, 300).cycles
+    for name in STREAMS:
+        assert np.all(np.diff(cycles[name]) == 1)
+        assert np.all(cycles[name.replace("i_", "o_")] - cycles[name] == unit.latency)
+    check(unit, rng, 300, stall=0.5, seed=seed)
 
 
-async def pause(ctx, rng, chance):
-    while rng.random() < chance:
-        await ctx.tick()
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.5], ids=["streaming", "stalled"])
-def test_reads_what_was_written(rng, chance):
-    unit = OperandMemory(**GOOD)
-    weights = rng.integers(0, 1 << 16, (unit.weight_rows, unit.inputs), dtype=np.uint16)
-    rows = rng.integers(0, 1 << 16, (unit.activation_rows, unit.inputs), dtype=np.uint16)
-    places, asked = rng.integers(0, unit.weight_rows // unit.load_rows, 40), rng.integers(0, unit.activation_rows, 40)
-    slots = rng.integers(0, unit.slots, 40)
-    tiles, beats, cycles = [], [], []
-
-    async def write_then_ask(ctx):
-        for activations, table in ((0, weights), (1, rows)):
-            for row, codes in enumerate(table):
-                values = {"row": [row], "activations": [activations], "codes": codes[None]}
-                await send(ctx, unit.i_write, number(unit.write, values))
-        await ctx.tick().repeat(2)
-        for row, slot in zip(asked, slots, strict=True):
-            await pause(ctx, rng, chance)
-            fields = {"row": [row], "slot": [slot], "first": [slot & 1], "last": [0], "release": [row & 1]}
-            await send(ctx, unit.i_activations, number(unit.read, fields))
-
-    async def ask_weights(ctx):
-        await ctx.tick().repeat(len(weights) + len(rows) + 4)
-        for place in places:
-            await pause(ctx, rng, chance)
-            await send(ctx, unit.i_weights, int(place))
-
-    def taker(target, found):
-        async def take(ctx):
-            cycle = 0
-            while len(found) < 40:
-                ready = int(rng.random() >= chance)
-                ctx.set(target.ready, ready)
-                *_, valid, word = await ctx.tick().sample(target.valid, target.payload.as_value())
-                cycle += 1
-                if valid and ready:
-                    found.append(word)
-                    cycles.append(cycle)
-
-        return take
-
-    simulator = Simulator(unit)
-    simulator.add_clock(1e-6)
-    for process in (write_then_ask, ask_weights, taker(unit.o_weights, tiles), taker(unit.o_activations, beats)):
-        simulator.add_testbench(process)
-    simulator.run()
-    grouped = weights.reshape(-1, unit.load_rows, unit.inputs)
-    assert tiles == [number(unit.o_weights.payload.shape(), grouped[p][None]) for p in places]
-    along = {"slot": slots, "first": slots & 1, "last": 0 * slots, "release": asked & 1}
-    for n, beat in enumerate(beats):
-        fields = {name: values[n : n + 1] for name, values in along.items()}
-        assert beat == number(unit.activations, {"x": rows[asked[n]][None], **fields})
-    if not chance:
-        assert np.all(np.diff(sorted(cycles))[-60:] <= 1)  # a beat of each stream every cycle
+def test_reset_in_mid_flight(rng):
+    check(OperandMemory(**GOOD), rng, 40, reset_after=9)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
