@@ -17,6 +17,7 @@ SIZES = {  # inputs, alignment width, pipeline depth
     "odd width": (2, 21, 3),
     "wide": (4, 30, 5),
 }
+LATER = ("tiny", "narrow")  # with --heavy: each size is a build
 
 
 def sized(name):
@@ -34,7 +35,7 @@ def cases(rng, inputs, rows):
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.4])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [pytest.param(name, marks=[pytest.mark.heavy] * (name in LATER)) for name in SIZES])
 def test_equals_golden(rng, seed, size, stall):
     """Under stalls too; without them every result has the exact latency, one every cycle."""
     unit = sized(size)

@@ -118,6 +118,7 @@ def test_boundaries():
     check({fmt: boundary_pairs(fmt) for fmt in FORMATS})
 
 
+@pytest.mark.heavy
 def test_registers_change_nothing_but_the_latency(rng, seed):
     cuts = {"add": FloatAdd.CUTS, "multiply": ("result",)}
     pairs = {fmt: random_pairs(rng, fmt, 1000) for fmt in FORMATS}

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from golden import bf16
-from golden.bf16 import FP32
 from golden.dot import matmul
 from hw.config import Config
 from hw.emit import to_rtlil
@@ -28,7 +26,7 @@ def check(unit, rng, rows, depth, tokens, **options):
     return record
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.5, {"o": 0.9}, {"i_weights": 0.9}], ids=str)
+@pytest.mark.parametrize("stall", [0.5, {"o": 0.9}, {"i_weights": 0.9}], ids=str)
 def test_equals_golden(rng, seed, stall):
     unit = DPE.from_config(Config.preset("tiny"))
     record = check(unit, rng, 11, 30, unit.slots, stall=stall, seed=seed)
@@ -127,13 +125,3 @@ def test_rejects_bad_parameters(change):
     name, value = next(iter(change.items()))
     with pytest.raises(ValueError, match=f"{name} = {value}"):
         DPE(**{**GOOD, **change})
-
-
-def test_results_are_fp32(rng):
-    """Sums of tiles against float64, relative to the sum of magnitudes."""
-    unit = DPE.from_config(Config.preset("tiny"))
-    w, x = bf16.encode(rng.standard_normal((4, 64))), bf16.encode(rng.standard_normal((64, 4)))
-    y, _ = run(unit, x, w)
-    exact = bf16.decode(x).T @ bf16.decode(w).T
-    size = np.abs(bf16.decode(x)).T @ np.abs(bf16.decode(w)).T
-    assert np.all(np.abs(bf16.decode(y.astype(np.uint32), FP32) - exact) <= 2.0**-20 * size)

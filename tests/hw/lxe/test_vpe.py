@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from golden.vpe import VectorEngine
-from hw.config import PRESETS, Config
+from hw.config import Config
 from hw.emit import to_rtlil
 from hw.lxe import programs
 from hw.lxe.microcode import Function, Instruction, Post, Pre, Source, Times
@@ -164,7 +164,7 @@ def test_functions_of_every_bf16_number(function):
     check(unit, [Instruction(function=function, beats=1 << 13, rows=2, to_stream=True)], stream)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", ["tiny", "small", pytest.param("paper", marks=pytest.mark.heavy)])
 def test_every_preset_elaborates(name):
     unit = preset(name)
     text = to_rtlil(unit, "vpe")
