@@ -22,7 +22,7 @@ class Script:
     """Runs the steps of a job one after the other; what they answer goes into `answers`.
 
     write ADDRESS VALUE, read ADDRESS (gives [value, response]), wait CYCLES, reset,
-    interrupt CYCLES: wait until it rises, at most that long (gives the cycle, or -1)
+    interrupt CYCLES: wait until `irq` rises, at most that long (gives the cycle, or -1)
     """
 
     def __init__(self, dut: Any, memories: dict[str, AxiMemory], port: str | None, stall: float, seed: int):
@@ -46,9 +46,9 @@ class Script:
         await ClockCycles(self.dut.clk, cycles)
 
     async def _interrupt(self, cycles: int) -> int:
-        if self.dut.interrupt.value != 1:
+        if self.dut.irq.value != 1:
             try:
-                await with_timeout(RisingEdge(self.dut.interrupt), cycles * PERIOD_NS, "ns")
+                await with_timeout(RisingEdge(self.dut.irq), cycles * PERIOD_NS, "ns")
             except SimTimeoutError:
                 return -1
         await RisingEdge(self.dut.clk)

@@ -11,7 +11,7 @@ from hw.core.axi import Cause, axi4_lite
 from hw.core.dma import BURST
 from hw.core.isa import Unit
 from hw.core.machine import READERS, WRITERS, Machine
-from hw.core.map import CLEAR, DONE, FAILED, START, VERSION, registers
+from hw.core.map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.master import Master
 from hw.core.registers import RegisterFile
 
@@ -29,7 +29,7 @@ class Core(wiring.Component):
 
     Members
     -------
-    device, host : AXI4 ; registers : AXI4-Lite ; interrupt
+    device, host : AXI4 ; registers : AXI4-Lite ; irq : interrupt
 
     Raises
     ------
@@ -41,8 +41,8 @@ class Core(wiring.Component):
 
     def __init__(self, config: Config):
         self.config = config
-        self.map = registers()
         self.machine = Machine(config)
+        self.map = registers(settings(self.machine.cache.settings))
         sizes = {"word": self.machine.word, "burst": BURST}
         self.device_master = Master(**sizes, readers=len(READERS), writers=len(WRITERS))
         self.host_master = Master(**sizes, readers=1, writers=1)
@@ -51,7 +51,7 @@ class Core(wiring.Component):
                 "device": Out(self.device_master.axi.signature),
                 "host": Out(self.host_master.axi.signature),
                 "registers": In(axi4_lite(address_bits=self.map.address_bits)),
-                "interrupt": Out(1),
+                "irq": Out(1),
             }
         )
 
@@ -59,6 +59,11 @@ class Core(wiring.Component):
     def from_config(cls, config: Config) -> "Core":
         """One core."""
         return cls(config)
+
+    @property
+    def parts(self) -> dict[str, wiring.Component]:
+        """Modules that the engines instantiate."""
+        return {**self.machine.matrix.engine.parts, **self.machine.vector.engine.parts}
 
     @property
     def timing(self) -> dict[str, object]:
@@ -84,20 +89,22 @@ class Core(wiring.Component):
         cause, source, address = Signal(Cause), Signal.like(machine.source), Signal.like(machine.fault.address)
         clear, stopped, wrong = file.pulse_control[CLEAR], Signal(), Signal()
         m.d.comb += [
-            device.base.eq(file.value_device_base),
-            host.base.eq(file.value_host_base),
+            device.base.eq(file.value_device_start),
+            host.base.eq(file.value_host_start),
             machine.device_words.eq(file.value_device_words),
             machine.host_words.eq(file.value_host_words),
             machine.program.eq(file.value_program),
             machine.commands.eq(file.value_commands),
             wrong.eq(Value.cast(machine.fault.cause) != Cause.NONE),
-            file.set_interrupt[DONE].eq(machine.done),
-            self.interrupt.eq((file.value_interrupt & file.value_interrupt_enable).any()),
+            file.set_events[DONE].eq(machine.done),
+            self.irq.eq((file.value_events & file.value_events_enable).any()),
             file.given_version.eq(VERSION | self.machine.word << 16),
             file.given_cause.eq(Value.cast(cause) | source << 4),
             file.given_fault_address.eq(address),
             file.given_position.eq(machine.position),
         ]
+        for name in machine.cache.settings:
+            m.d.comb += getattr(machine, name).eq(getattr(file, f"value_{name.removeprefix('cfg_')}"))
         with m.FSM(init="READY") as fsm:
             m.d.comb += [
                 file.given_status[0].eq(machine.busy & fsm.ongoing("READY")),
@@ -115,7 +122,7 @@ class Core(wiring.Component):
                 with m.If(machine.idle):
                     m.next = "RESET"
             with m.State("RESET"):
-                m.d.comb += [machine.halt.eq(1), again.eq(1), file.set_interrupt[FAILED].eq(1)]
+                m.d.comb += [machine.halt.eq(1), again.eq(1), file.set_events[FAILED].eq(1)]
                 m.next = "STOPPED"
             with m.State("STOPPED"):
                 m.d.comb += stopped.eq(1)
@@ -124,7 +131,11 @@ class Core(wiring.Component):
                     m.next = "READY"
 
         zero = file.pulse_clear_counters
-        events = {"cycles": machine.busy, "stalled": machine.busy & ~machine.taking.any()}
+        events = {
+            "matrix_beats": machine.stat_matrix,
+            "vector_beats": machine.stat_vector,
+        }
+        events |= {"cycles": machine.busy, "stalled": machine.busy & ~machine.taking.any()}
         for unit in Unit:
             events[f"busy_{unit.name.lower()}"] = machine.taking[unit]
             events[f"done_{unit.name.lower()}"] = machine.complete[unit]

@@ -29,7 +29,7 @@ class Driver:
 
     def setup(self, **values: int) -> list[Step]:
         """Enable both interrupts and write registers."""
-        steps = self.write("interrupt_enable", 1 << DONE | 1 << FAILED)
+        steps = self.write("events_enable", 1 << DONE | 1 << FAILED)
         for name, value in values.items():
             steps += self.write(name, value)
         return steps
@@ -46,9 +46,9 @@ class Driver:
     def finish(self, cycles: int) -> list[Step]:
         """Wait for the interrupt, at most so many cycles; then read events, cause and address; take the events back."""
         steps: list[Step] = [["interrupt", cycles]]
-        for name in ("interrupt", "status", "cause", "fault_address"):
+        for name in ("events", "status", "cause", "fault_address"):
             steps += self.read(name)
-        return steps + self.write("interrupt", 1 << DONE | 1 << FAILED)
+        return steps + self.write("events", 1 << DONE | 1 << FAILED)
 
     def clear(self) -> list[Step]:
         """Go on after a fault."""

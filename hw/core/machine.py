@@ -2,20 +2,31 @@
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Cat, Const, Module, Value
+from amaranth import Cat, Module, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import Config
 from hw.core.axi import FAULT, WORD_BITS, Cause, read_port, write_port
-from hw.core.dma import BURST, Copier, attach
+from hw.core.cache import Cache
+from hw.core.copies import Copies
+from hw.core.dma import BURST, attach
 from hw.core.engines import Reader, Writer
 from hw.core.isa import Unit
+from hw.core.loader import Loader
 from hw.core.map import SEQUENCER, SOURCE_BITS
-from hw.core.sequencer import PROGRAM_BITS, Sequencer, view
+from hw.core.matrix import Matrix
+from hw.core.sequencer import PROGRAM_BITS, Sequencer
+from hw.core.vector import Vector
 
-READERS = ("program", "copy")  # of the device port, by ID
-WRITERS = ("copy",)
+READERS = {  # of the device port, by ID: whose they are, words on their way
+    "program": (SEQUENCER, 32),
+    "code": (Unit.VECTOR, 16),
+    "load": (Unit.LOAD, 64),
+    "vector": (Unit.VECTOR, 32),
+    "copy": (Unit.COPY, 64),
+}
+WRITERS = {"matrix": (Unit.MATRIX, 32), "vector": (Unit.VECTOR, 32), "table": (Unit.CACHE, 16), "copy": (Unit.COPY, 32)}
 
 
 class Machine(wiring.Component):
@@ -32,8 +43,29 @@ class Machine(wiring.Component):
     """
 
     def __init__(self, config: Config):
+        if not config.dpe_trees == config.dpe_inputs == config.vpe_lanes:
+            sizes = f"{config.dpe_trees}, {config.dpe_inputs}, {config.vpe_lanes}"
+            raise ValueError(f"dpe_trees, dpe_inputs, vpe_lanes = {sizes}: must be equal")
+        if config.head_dim % config.dpe_inputs:
+            raise ValueError(f"head_dim = {config.head_dim}: must be a multiple of dpe_inputs = {config.dpe_inputs}")
+        if config.vpe_lanes % config.wtu_lanes:
+            raise ValueError(f"wtu_lanes = {config.wtu_lanes}: must divide vpe_lanes = {config.vpe_lanes}")
         self.config = config
         self.word = word = 16 * config.dpe_inputs
+        self.beats = config.head_dim // config.dpe_inputs  # words of a key of one head
+        self.matrix, self.cache = Matrix(config), Cache(config)
+        self.vector = Vector(config, self.cache.kvpu.score)
+        self.loader = Loader(self.matrix.memory, beats=self.beats, kv_heads=config.kv_heads, units=self.cache.units)
+        kvmu = self.cache.kvpu.kvmu
+        self.copies = Copies(
+            word=word,
+            beats=self.beats,
+            kv_heads=config.kv_heads,
+            unit_words=kvmu.unit_bytes * 8 // word,
+            most=self.cache.most,
+            descriptor=kvmu.o_dma.payload.shape(),
+            tags=kvmu.tags,
+        )
         super().__init__(
             {
                 "device_read": Out(read_port(word, BURST)).array(len(READERS)),
@@ -54,6 +86,9 @@ class Machine(wiring.Component):
                 "source": Out(SOURCE_BITS),
                 "taking": Out(len(Unit)),
                 "complete": Out(len(Unit)),
+                "stat_matrix": Out(1),
+                "stat_vector": Out(1),
+                **{name: In(shape) for name, shape in self.cache.settings.items()},
             }
         )
 
@@ -61,7 +96,7 @@ class Machine(wiring.Component):
         m = Module()
         m.submodules.sequencer = sequencer = Sequencer(word=self.word)
         readers, writers = {}, {}
-        faults: list[tuple[Value, Value]] = []  # source, fault
+        faults: list[tuple[int, Value]] = []  # source, fault
         idle: list[Value] = []
 
         def engine(made: Reader | Writer, name: str, port: wiring.PureInterface, limit: Value, source: int) -> None:
@@ -71,14 +106,13 @@ class Machine(wiring.Component):
             faults.append((source, made.fault))
             idle.append(made.idle)
 
-        sources = {"program": SEQUENCER, "copy": Unit.COPY}
         sizes = {"word": self.word, "burst": BURST}
-        for number, name in enumerate(READERS):
-            readers[name] = Reader(**sizes)
-            engine(readers[name], f"read_{name}", self.device_read[number], self.device_words, sources[name])
-        for number, name in enumerate(WRITERS):
-            writers[name] = Writer(**sizes)
-            engine(writers[name], f"write_{name}", self.device_write[number], self.device_words, sources[name])
+        for number, (name, (source, depth)) in enumerate(READERS.items()):
+            readers[name] = Reader(**sizes, depth=depth)
+            engine(readers[name], f"read_{name}", self.device_read[number], self.device_words, source)
+        for number, (name, (source, depth)) in enumerate(WRITERS.items()):
+            writers[name] = Writer(**sizes, depth=depth)
+            engine(writers[name], f"write_{name}", self.device_write[number], self.device_words, source)
         host_reader, host_writer = Reader(**sizes), Writer(**sizes)
         engine(host_reader, "read_host", self.host_read, self.host_words, Unit.COPY)
         engine(host_writer, "write_host", self.host_write, self.host_words, Unit.COPY)
@@ -98,11 +132,12 @@ class Machine(wiring.Component):
         ]
         faults.append((SEQUENCER, sequencer.fault))
 
-        m.submodules.copier = copier = Copier(word=self.word, own_bits=1)
+        self._units(m, sequencer, readers, writers, faults)
+        copier = self.copies.copier
+        m.submodules.copier = copier
         attach(m, copier, 0, readers["copy"], writers["copy"])
         attach(m, copier, 1, host_reader, host_writer)
         faults.append((Unit.COPY, copier.fault))
-        self._copy(m, sequencer, copier)
 
         # the first in this list that has one
         for source, fault in reversed(faults):
@@ -110,16 +145,75 @@ class Machine(wiring.Component):
                 m.d.comb += [self.fault.eq(fault), self.source.eq(source)]
         return m
 
-    def _copy(self, m: Module, sequencer: Sequencer, copier: Copier) -> None:
-        """COPY commands."""
-        order, low = view(sequencer.o[Unit.COPY].payload, "COPY"), (self.word // 8).bit_length() - 1
+    def _units(
+        self,
+        m: Module,
+        sequencer: Sequencer,
+        readers: dict[str, Reader],
+        writers: dict[str, Writer],
+        faults: list[tuple[int, Value]],
+    ) -> None:
+        """The units, their commands, their memory, and what they say to each other."""
+        loader, matrix, vector, cache, copies = self.loader, self.matrix, self.vector, self.cache, self.copies
+        units = {
+            Unit.LOAD: loader,
+            Unit.MATRIX: matrix,
+            Unit.VECTOR: vector,
+            Unit.CACHE: cache,
+            Unit.COPY: copies,
+        }
+        for unit, made in units.items():
+            m.submodules[unit.name.lower()] = made
+            wiring.connect(m, sequencer.o[unit], made.i)
+            m.d.comb += self.complete[unit].eq(made.complete)
+        m.d.comb += [made.sizes.eq(cache.sizes) for made in (loader, matrix, vector)]
+        m.d.comb += [getattr(cache, name).eq(getattr(self, name)) for name in cache.settings]
+        faults += [(Unit.LOAD, loader.fault), (Unit.CACHE, cache.fault)]
+
+        wiring.connect(m, loader.job, readers["load"].i)
+        wiring.connect(m, readers["load"].o, loader.words)
+        wiring.connect(m, loader.write, matrix.load)
         m.d.comb += [
-            copier.i.valid.eq(sequencer.o[Unit.COPY].valid),
-            sequencer.o[Unit.COPY].ready.eq(copier.i.ready),
-            copier.i.payload.source.eq(Cat(Const(0, low), order.source)),
-            copier.i.payload.target.eq(Cat(Const(0, low), order.target)),
-            copier.i.payload.bytes.eq(Cat(Const(0, low), order.words)),
-            copier.i.payload.from_host.eq(order.from_host),
-            copier.i.payload.to_host.eq(order.to_host),
-            self.complete[Unit.COPY].eq(copier.o.valid),
+            cache.list_head.eq(loader.list_head),
+            cache.list_at.eq(loader.list_at),
+            cache.list_en.eq(loader.list_en),
+            loader.list_entry.eq(cache.list_entry),
+        ]
+
+        for made, name, job, words in (
+            (matrix, "matrix", matrix.job, matrix.words),
+            (vector, "vector", vector.out_job, vector.out_words),
+            (cache, "table", cache.job, cache.words),
+        ):
+            wiring.connect(m, job, writers[name].i)
+            wiring.connect(m, words, writers[name].i_data)
+            if made is not cache:
+                m.d.comb += made.stored.eq(writers[name].done)
+        for name, job, words in (
+            ("code", vector.code_job, vector.code_words),
+            ("vector", vector.in_job, vector.in_words),
+        ):
+            wiring.connect(m, job, readers[name].i)
+            wiring.connect(m, readers[name].o, words)
+        wiring.connect(m, vector.codes, cache.codes)
+        wiring.connect(m, vector.scores, cache.scores)
+        wiring.connect(m, cache.members, vector.members)
+        low = (self.word // 8).bit_length() - 1
+        m.d.comb += [
+            cache.recall.eq(vector.recall),
+            vector.mean_base.eq((self.cfg_mean_base >> low)[:WORD_BITS]),
+            self.stat_matrix.eq(matrix.stat_busy),
+            self.stat_vector.eq(vector.stat_busy),
+        ]
+
+        wiring.connect(m, copies.give, copies.copier.i)
+        wiring.connect(m, copies.copier.o, copies.given)
+        wiring.connect(m, cache.dma, copies.dma)
+        m.d.comb += [
+            cache.dma_done.eq(copies.dma_done),
+            cache.dma_tag.eq(copies.dma_tag),
+            cache.place_at.eq(copies.place_at),
+            copies.place.eq(cache.place),
+            copies.tokens.eq(cache.tokens),
+            cache.placed.eq(copies.placed),
         ]

@@ -45,7 +45,7 @@ class Bench:
     def set_up(self) -> None:
         """Write the regions and settings, as after power-on."""
         words = {"device_words": len(self.device) // self.word_bytes, "host_words": len(self.host) // self.word_bytes}
-        bases = {f"{side}_base": base for side, base in BASES.items()}
+        bases = {f"{side}_start": base for side, base in BASES.items()}
         self.script += self.driver.setup(**bases, **words, **self.settings)
 
     def put(self, place, program):

@@ -1,0 +1,77 @@
+"""Vector kernels against float64, and against the vector engine's programs executed from their definition."""
+
+import numpy as np
+import pytest
+
+from golden import bf16, kernels
+from golden.bf16 import FP32
+from golden.vpe import VectorEngine, narrow, widen
+from hw.core.layer import residual
+from hw.lxe import programs
+
+LANES = 8
+
+
+def run(program, *inputs):
+    """BF16 codes that the engine gives, flat; inputs are FP32 codes, whole beats."""
+    stream = np.concatenate([np.asarray(part, np.uint32).reshape(-1, LANES) for part in inputs])
+    return narrow(VectorEngine(LANES, 64).run(program, stream)).ravel()
+
+
+def reals(rng, *shape):
+    return bf16.encode(rng.standard_normal(shape) * 3)
+
+
+def test_rms_norm(rng):
+    x, weight = reals(rng, 5, 24), reals(rng, 24)
+    got = kernels.rms_norm(x, weight, LANES)
+    program = programs.rms_norm(24, LANES, 5)
+    np.testing.assert_array_equal(got.ravel(), run(program, widen(weight), widen(x)))
+    v = bf16.decode(x)
+    want = v / np.sqrt((v * v).mean(axis=1, keepdims=True) + 1e-5) * bf16.decode(weight)
+    np.testing.assert_allclose(bf16.decode(got), want, rtol=2**-8)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 21])
+def test_softmax(n, rng):
+    scores = bf16.encode(rng.standard_normal(n) * 20, FP32)
+    padded = np.pad(scores, (0, -n % LANES))
+    got = kernels.softmax(scores, 64, LANES)
+    np.testing.assert_array_equal(got, run(programs.softmax(n, LANES, 64), padded)[:n])
+    np.testing.assert_array_equal(
+        kernels.exponentials(scores, 64), run(programs.exponentials(n, LANES, 64), padded)[:n]
+    )
+    weights = np.exp(bf16.decode(scores, FP32) / 8)
+    np.testing.assert_allclose(bf16.decode(got), weights / weights.sum(), rtol=0.02, atol=1e-30)
+
+
+def test_rope(rng):
+    x = bf16.encode(rng.standard_normal((1, 3, 16)), FP32)
+    angle = rng.uniform(-3, 3, (1, 8))
+    cos, sin = bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)
+    got = kernels.rope(x, cos, sin)
+    np.testing.assert_array_equal(got.ravel(), run(programs.rope(16, LANES, 3), cos, sin, x))
+    low, high = np.split(bf16.decode(x, FP32), 2, axis=2)
+    want = np.concatenate(
+        [low * np.cos(angle) - high * np.sin(angle), high * np.cos(angle) + low * np.sin(angle)], axis=2
+    )
+    np.testing.assert_allclose(bf16.decode(got), want, atol=0.02)
+
+
+def test_gated_and_residual(rng):
+    gate, up = (bf16.encode(rng.standard_normal(24) * 4, FP32) for _ in range(2))
+    got = kernels.gated(gate, up)
+    np.testing.assert_array_equal(got, run(programs.gated(24, LANES), gate, up))
+    g = bf16.decode(gate, FP32)
+    np.testing.assert_allclose(bf16.decode(got), g / (1 + np.exp(-g)) * bf16.decode(up, FP32), rtol=0.02)
+    x = reals(rng, 24)
+    got = kernels.residual(x, up)
+    np.testing.assert_array_equal(got, run(residual(24, LANES), widen(x), up))
+    np.testing.assert_allclose(bf16.decode(got), bf16.decode(x) + bf16.decode(up, FP32), rtol=2**-8, atol=1e-30)
+
+
+def test_signs(rng):
+    projections = bf16.encode(np.where(rng.random((6, 13)) < 0.2, 0, rng.standard_normal((6, 13))), FP32)
+    got = kernels.signs(projections)
+    for row, code in zip(bf16.decode(projections, FP32), got.tolist(), strict=True):
+        assert code == sum(1 << j for j, value in enumerate(row) if value > 0)
