@@ -133,6 +133,7 @@ def stimuli(args: argparse.Namespace, component: Any) -> Iterator[Any]:
 def synth(args: argparse.Namespace, console: Console) -> None:
     from synth import report
     from synth.area import area
+    from synth.equivalence import prove
     from synth.library import choose
     from synth.power import compare, powers_table
     from synth.timing import timing
@@ -149,6 +150,10 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         paths = timing(made, library)
         told.append({**made.json(), "timing": paths.json()})
         tables += [made.table(), paths.table()]
+        if args.equiv:
+            proved = prove(made, library, tool=args.yosys, progress=console.progress)
+            told[-1]["equivalence"] = proved.json()
+            tables.append(proved.table())
         if args.power:
             powers = compare(made, library, component, given, clock_mhz=args.clock)
             told[-1]["power"] = [power.json() for power in powers]
@@ -508,6 +513,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="STIMULUS",
         help="power under idle, random, generator, video, or a video or trace FILE; repeatable",
     )
+    one.add_argument("--equiv", action="store_true", help="prove that the netlist is equivalent to the RTL")
     one.add_argument("--out", type=Path, metavar="FOLDER", help="the report as JSON and an HTML page")
     one.add_argument("--against", type=Path, metavar="FILE", help="JSON of an earlier report to compare with")
     one.add_argument("--json", action="store_true", help="reports as JSON on stdout")

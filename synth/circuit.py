@@ -6,7 +6,6 @@ word is written, as `synth.macros` models them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +14,9 @@ import numpy as np
 from synth.area import Area
 from synth.boolean import truth_table
 from synth.compiled import compiled
-from synth.library import Library, LibraryCell
+from synth.library import Library
 from synth.macros import Macro
-from synth.netlist import Group, Netlist
-
-CLOCK = "clk"
+from synth.netlist import CLOCK, Group, Netlist
 
 
 @dataclass(frozen=True)
@@ -135,45 +132,12 @@ class Circuit:
         return self._table_at[bits, inputs]
 
     def _place_registers(self, netlist: Netlist, group: Group, base: int) -> None:
-        cell = self.library.cell(group.type)
-        clock = self._clock(netlist, group, cell)
-        state = cell.state
-        assert state is not None
-        data = tuple(pin for pin in cell.inputs if pin != clock)
-        names = (*data, *state.args[:2])
-        inputs = self._columns(group, data, base)
-        table = self._table(truth_table(state.get("next_state"), names), len(names))
-        for pin in (pin for pin in cell.outputs if pin in group.pins):
-            values = truth_table(cell.pins[pin].function, tuple(state.args[:2]))
-            inverted = {0b0010: False, 0b0100: True}.get(values & 0b0110)
-            if inverted is None:
-                raise ValueError(f"cell {cell.name}: output {pin} is not its state or the state's inverse")
+        register = netlist.register(group)
+        table = self._table(register.following, len(register.data) + 2)
+        self._next.append((self._columns(group, register.data, base), table))
+        for pin, inverted in register.outputs.items():
             self._states.append((group.pins[pin] + base, self._registers, inverted))
-        self._next.append((inputs, table))
         self._registers += len(group.names)
-
-    def _clock(self, netlist: Netlist, group: Group, cell: LibraryCell) -> str:
-        """The clock pin of a register type, after the checks that its cells can be run."""
-        state = cell.state
-        assert state is not None
-        where = f"netlist {netlist.name}: cell {cell.name}"
-        if state.kind != "ff":
-            raise ValueError(f"{where} is a latch: activity is counted for flip-flops only")
-        edge = truth_table(state.get("clocked_on"), cell.inputs)
-        clock = next((pin for pin in cell.inputs if edge == truth_table(pin, cell.inputs)), None)
-        if clock is None:
-            raise ValueError(f"{where} is not clocked by a rising edge of one pin")
-        if not np.isin(group.pins[clock], netlist.inputs.get(CLOCK, [])).all():
-            raise ValueError(f"{where} has a clock that is not the port {CLOCK!r}")
-        for kind in ("clear", "preset"):
-            if not (function := state.get(kind)):
-                continue
-            used = tuple(pin for pin in cell.inputs if re.search(rf"\b{pin}\b", function))
-            nets = self._columns(group, used, 0)
-            active = truth_table(function, used) >> (nets << np.arange(len(used))).sum(1).astype(object) & 1
-            if (nets > 1).any() or active.any():
-                raise ValueError(f"{where} has an asynchronous {kind} in use")
-        return clock
 
     def _finish(self) -> None:
         """One array of everything, gates in an order in which each comes after what drives it."""

@@ -155,7 +155,7 @@ def _run(
             f"read_rtlil {elaborated}",
             f"read_verilog -lib {folder}/macros.v",
             f"read_liberty -lib -ignore_miss_func -ignore_miss_dir -ignore_miss_data_latch {liberty}",
-            *(command for macro in found for command in _to_macro(macro, f"{top}/c:{_escaped(macro.cell)}")),
+            *as_macros(found, top),
             f"techmap -map {folder}/adders.v t:$fa",
             f"{SYNTH} -run fine: -top {top}",
             "attrmap -remove init",
@@ -173,10 +173,14 @@ def _run(
     )
 
 
-def _to_macro(macro: Macro, cell: str) -> list[str]:
-    """Commands that turn a memory cell into an instance of its macro."""
-    unset = " ".join(f"-unset {name}" for name in macros.PARAMETERS)
-    return [f"chtype -set {macro.module} {cell}", f"setparam {unset} {cell}"]
+def as_macros(found: Sequence[Macro], top: str) -> list[str]:
+    """yosys commands that turn the memory cells of module `top` into instances of their macros."""
+    commands = []
+    for macro in found:
+        cell = f"{top}/c:{_escaped(macro.cell)}"
+        unset = " ".join(f"-unset {name}" for name in macros.PARAMETERS)
+        commands += [f"chtype -set {macro.module} {cell}", f"setparam {unset} {cell}"]
+    return commands
 
 
 def _fields(macro: Macro) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from synth.boolean import truth_table
 from synth.library import Library
 from synth.mapping import Mapped
 
+CLOCK = "clk"
 OUTPUT_FANOUT = 4  # inverters that every output port drives
 
 
@@ -24,6 +27,22 @@ class Group:
     level: int
     names: tuple[str, ...]
     pins: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Register:
+    """What the flip-flops of a group do at a rising edge of the clock.
+
+    Attributes
+    ----------
+    data : the pins but the clock
+    following : truth table of the next state over `data`, the state and its inverse
+    outputs : pin -> whether it shows the inverse of the state
+    """
+
+    data: tuple[str, ...]
+    following: int
+    outputs: dict[str, bool]
 
 
 class Netlist:
@@ -118,6 +137,36 @@ class Netlist:
             made.append(Group(kind, at, names, arrays))
         self.registers = [group for group in made if self.library.cell(group.type).state is not None]
         self.logic = [group for group in made if self.library.cell(group.type).state is None]
+
+    def register(self, group: Group) -> Register:
+        """How the registers of a group work; `ValueError` for what has no place in a design with one clock: latches,
+        falling or gated clocks, asynchronous resets in use."""
+        cell = self.library.cell(group.type)
+        where, state = f"netlist {self.name}: cell {cell.name}", cell.state
+        assert state is not None
+        if state.kind != "ff":
+            raise ValueError(f"{where} is a latch: only flip-flops have a next state")
+        edge = truth_table(state.get("clocked_on"), cell.inputs)
+        clock = next((pin for pin in cell.inputs if edge == truth_table(pin, cell.inputs)), None)
+        if clock is None:
+            raise ValueError(f"{where} is not clocked by a rising edge of one pin")
+        if not np.isin(group.pins[clock], self.inputs.get(CLOCK, [])).all():
+            raise ValueError(f"{where} has a clock that is not the port {CLOCK!r}")
+        for kind in ("clear", "preset"):
+            if function := state.get(kind):
+                used = tuple(pin for pin in cell.inputs if re.search(rf"\b{pin}\b", function))
+                nets = np.stack([group.pins.get(pin, np.zeros(len(group.names), int)) for pin in used], axis=1)
+                active = truth_table(function, used) >> (nets << np.arange(len(used))).sum(1).astype(object) & 1
+                if (nets > 1).any() or active.any():
+                    raise ValueError(f"{where} has an asynchronous {kind} in use")
+        data, names = tuple(pin for pin in cell.inputs if pin != clock), tuple(state.args[:2])
+        outputs = {}
+        for pin in (pin for pin in cell.outputs if pin in group.pins):
+            inverted = {0b0010: False, 0b0100: True}.get(truth_table(cell.pins[pin].function, names) & 0b0110)
+            if inverted is None:
+                raise ValueError(f"{where}: output {pin} is not its state or the state's inverse")
+            outputs[pin] = inverted
+        return Register(data, truth_table(state.get("next_state"), (*data, *names)), outputs)
 
     @cached_property
     def loads(self) -> np.ndarray:

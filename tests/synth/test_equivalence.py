@@ -1,0 +1,90 @@
+"""Netlists against their RTL: whole units are proved, damaged netlists are found."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw import emit, registry
+from hw.common.memory import Ram
+from hw.config import Config
+from synth.area import area, area_of_rtlil
+from synth.equivalence import EquivalenceError, prove
+
+QUICK = ("hcu", "operand_memory")
+
+
+class Small(wiring.Component):
+    """Sums with enables beside a memory that stays a macro, some of its bits constant, and one of flip-flops."""
+
+    a: In(6)
+    y: Out(6)
+    q: Out(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram, m.submodules.few = ram, few = Ram(depth=64, width=16), Ram(depth=8, width=6)
+        total = Signal(6)
+        with m.If(self.a != 3):
+            m.d.sync += total.eq(total + self.a)
+        m.d.comb += [self.y.eq(few.r_data[0]), few.r_addr.eq(total), few.r_en.eq(1), few.w_addr.eq(self.a)]
+        m.d.comb += [few.w_mask.eq(total[0]), few.w_data[0].eq(total), self.q.eq(ram.r_data[0]), ram.r_en.eq(1)]
+        m.d.comb += [ram.w_addr.eq(self.a), ram.r_addr.eq(total), ram.w_mask.eq(1), ram.w_data[0].eq(total * 5)]
+        return m
+
+
+@pytest.fixture(scope="module")
+def small(predictive):
+    return area_of_rtlil(emit.to_rtlil(Small(), "small"), "small", predictive)
+
+
+@pytest.mark.parametrize(
+    "unit", [unit if unit in QUICK else pytest.param(unit, marks=pytest.mark.heavy) for unit in registry.UNITS]
+)
+def test_every_unit_is_proved(unit, predictive):
+    found = area(unit, Config.preset("tiny"), predictive, point="balanced")
+    proved = prove(found, predictive)
+    assert [proof.block for proof in proved.blocks] == [block.name for block in found.blocks]
+    for proof, block in zip(proved.blocks, found.blocks, strict=True):
+        assert proof.count == block.count and proof.netlist_registers == block.flip_flops <= proof.rtl_registers
+    assert json.loads(json.dumps(proved.json()))["equivalent"] and "is equivalent" in proved.table()
+
+
+def gate(module, rng):
+    """One gate becomes another."""
+    other = {"NAND2_X1": "NOR2_X1", "NOR2_X1": "NAND2_X1", "XOR2_X1": "XNOR2_X1", "XNOR2_X1": "XOR2_X1"}
+    cells = [cell for _, cell in sorted(module["cells"].items()) if cell["type"] in other]
+    chosen = cells[rng.integers(len(cells))]
+    chosen["type"] = other[chosen["type"]]
+
+
+def wires(module, rng):
+    """Two registers take each other's data."""
+    cells = [c for _, c in sorted(module["cells"].items()) if c["type"] == "DFF_X1"]
+    one, two = (cells[k]["connections"] for k in rng.choice(len(cells), 2, replace=False))
+    one["D"], two["D"] = two["D"], one["D"]
+
+
+@pytest.mark.parametrize("damage", [gate, wires])
+def test_a_damaged_netlist_is_found(damage, small, predictive, tmp_path, rng):
+    mapped = small.mapped["small"]
+    shutil.copytree(mapped.folder, tmp_path / "damaged", ignore=shutil.ignore_patterns("equivalent-*"))
+    path = tmp_path / "damaged" / "netlist.json"
+    netlist = json.loads(path.read_text())
+    damage(netlist["modules"]["small"], rng)
+    path.write_text(json.dumps(netlist))
+    damaged = replace(small, mapped={"small": replace(mapped, folder=tmp_path / "damaged")})
+    with pytest.raises(EquivalenceError, match=r"small: the netlist differs from the RTL: (register|small_macro0)"):
+        prove(damaged, predictive)
+    assert not list((tmp_path / "damaged").glob("equivalent-*"))
+
+
+def test_proofs_are_kept(small, predictive, monkeypatch):
+    first = prove(small, predictive)
+    assert first.blocks[0].netlist_registers == small.flip_flops
+    monkeypatch.setattr("hw.yosys.run", lambda *args, **kwargs: pytest.fail("compared again"))
+    assert prove(small, predictive) == first
