@@ -220,12 +220,13 @@ def _prove(mapped: Mapped, library: Library, tool: str) -> Proof:
         raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {what}")
     if told[0] != "snl_UNSAT":
         raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(told)}")
-    return Proof(mapped.name, 1, len(outputs), len(registers), len(names))
+    return Proof(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
 
 
-def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, set[str]]:
-    """The netlist's side, and the names of its registers."""
-    netlist, side, registers = Netlist(mapped, library), _Side(), set()
+def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
+    """The netlist's side, and the label of its registers by each of their names."""
+    netlist, side = Netlist(mapped, library), _Side()
+    registers: dict[int, str] = {}
     pins = {**netlist.inputs, **netlist.outputs}
     directions = dict.fromkeys(netlist.inputs, "input") | dict.fromkeys(netlist.outputs, "output")
     side.ports("port ", pins, directions, "input")
@@ -241,10 +242,9 @@ def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, set[str]]:
         # the register's value is that of the net it is found by; its state may be the inverse
         following = register.following ^ (-turned & (1 << (1 << len(register.data) + 2)) - 1)
         for k, net in enumerate(group.pins[first]):
-            name = netlist.net_name(net)
-            registers.add(name)
-            side.inputs[f"register {name}"].append(net)
-            side.outputs[f"register {name}"].append(f"next{net}")
+            label = registers[net] = f"register {netlist.net_name(net)}"
+            side.inputs[label].append(net)
+            side.outputs[label].append(f"next{net}")
             states = [f"inverse{net}", net] if turned else [net, f"inverse{net}"]
             side.gates.append((f"inverse{net}", 0b01, [net]))
             read = [group.pins[pin][k] if pin in group.pins else 0 for pin in register.data]
@@ -253,7 +253,7 @@ def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, set[str]]:
                 side.gates.append((group.pins[pin][k], 0b01 if inverted != turned else 0b10, [net]))
     for instance, kind, opaque, ways in netlist.opaque:
         side.ports(_opaque(mapped, instance, kind), opaque, ways, "output")
-    return side, registers
+    return side, {name: registers[net] for name, net in netlist.labels.items() if net in registers}
 
 
 @dataclass(frozen=True)
@@ -314,10 +314,10 @@ def _rtl(mapped: Mapped, tool: str) -> tuple[_Side, list[_Register]]:
     return side, registers
 
 
-def _match(block: str, rtl: _Side, registers: list[_Register], names: set[str]) -> None:
+def _match(block: str, rtl: _Side, registers: list[_Register], names: dict[str, str]) -> None:
     """Cut the RTL's registers: each takes the label of the netlist's register of its name, or of one that it always
     equals, or of a constant; one that nothing reads is left out."""
-    labels = [next((f"register {own}" for own in register.names if own in names), None) for register in registers]
+    labels = [next((names[own] for own in register.names if own in names), None) for register in registers]
     if None in labels:
         seen = _simulate(rtl, registers)
         known = {seen[r.value]: label for r, label in zip(registers, labels, strict=True) if label}

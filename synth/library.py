@@ -23,6 +23,7 @@ MAX_BYTES = 512 * 1024 * 1024
 
 _COMMENT = re.compile(r"/\*.*?\*/|\\\r?\n|//[^\n]*", re.S)
 _TOKEN = re.compile(r'"([^"]*)"|([{}();:,\n])|([^\s{}();:,"]+)')
+_PIN_LOAD = re.compile(r"((?<![a-z_])capacitance\s*:\s*)([\d.eE+-]+)")
 _PREFIX = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 
 
@@ -269,6 +270,17 @@ class Library:
         path = build_root() / "libraries" / f"{self.name}-{self.digest}.lib"
         if not path.exists():
             write(path, self.text)
+        return path
+
+    @property
+    def loaded_path(self) -> Path:
+        """As `path`, every input pin with the wire that leads to it: abc knows no wire load, but sizes for pins."""
+        wire = self.wire_farads / self.farads
+        if not wire:
+            return self.path
+        path = self.path.with_suffix(".loaded.lib")
+        if not path.exists():
+            write(path, _PIN_LOAD.sub(lambda m: f"{m[1]}{float(m[2]) + wire:.6g}" if float(m[2]) else m[0], self.text))
         return path
 
     @property

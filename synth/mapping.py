@@ -92,7 +92,7 @@ def map_block(
     library.require(timing=True)
     script = POINTS[point].format(ps=f"-D {clock_ps:.0f}")
     adders = _adder_map(library)
-    options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool)]
+    options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name]
     key = digest(block.rtlil, *(stub(b) for b in stubs), library.digest, *options)
     folder = build_root() / "mapped" / f"{_file_name(block.name)}-{point}-{key}"
     if not (folder / "netlist.json").exists():
@@ -161,9 +161,10 @@ def _run(
             "attrmap -remove init",
             "setundef -zero",
             f"dfflibmap {unused} -liberty {liberty}",
-            f"abc -liberty {liberty} {unused} -script {folder}/abc.script -constr {folder}/abc.constr",
+            f"abc -liberty {library.loaded_path} {unused} -script {folder}/abc.script -constr {folder}/abc.constr",
             "setundef -zero",
-            "opt_clean -purge",
+            "delete t:$scopeinfo",
+            "opt_clean",
             "rename -enumerate -pattern g% c:$*",
             "rename -enumerate -pattern n% w:$*",
             f"write_json {folder}/netlist.json",

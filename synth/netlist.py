@@ -54,6 +54,7 @@ class Netlist:
     Attributes
     ----------
     inputs, outputs : port -> nets, lowest bit first
+    labels : every name of a net -> the net
     registers, logic : groups of cells; logic in order of levels
     opaque : (instance, type, pin -> nets) of macros and blocks inside
     """
@@ -83,11 +84,13 @@ class Netlist:
                     if pin not in named:
                         named[pin] = nets([(name, pin)])[0]
                 cells.append((name, cell["type"], named))
+        self.labels: dict[str, int] = {}
         self._names: dict[int, str] = {0: "0", 1: "1"}
         for name, wire in sorted(module["netnames"].items(), key=lambda item: (item[1]["hide_name"], len(item[0]))):
             for k, bit in enumerate(wire["bits"]):
                 if bit in numbers:
                     label = name if len(wire["bits"]) == 1 else f"{name}[{k}]"
+                    self.labels[label] = numbers[bit]
                     self._names.setdefault(numbers[bit], label)
         self.size = len(numbers) - 1
         self._group(cells)

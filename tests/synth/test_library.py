@@ -6,6 +6,7 @@ import pytest
 
 from synth import library
 from synth.lib.liberty import library_text
+from synth.lib.technology import Technology
 from synth.library import OSU018, Library, LibraryError, Table, choose, load
 
 TEXT = library_text()
@@ -124,6 +125,18 @@ def test_adders_are_found_by_function(predictive):
     found = predictive.find({"s": "a ^ b ^ c", "co": "a * b + b * c + a * c"}, 3)
     assert found is not None and found[0].name == "FA_X1" and found[1] == {"s": "S", "co": "CO"}
     assert predictive.find({"y": "a ^ b ^ c"}, 3) is None
+
+
+def test_pins_carry_their_wires_where_a_tool_knows_no_wire_load(predictive):
+    wire = predictive.wire_farads / predictive.farads
+    loaded = Library([("loaded", predictive.loaded_path.read_text())], "user")
+    for cell in predictive.cells():
+        for name in cell.inputs:
+            assert loaded.cell(cell.name).pins[name].capacitance == pytest.approx(
+                cell.pins[name].capacitance + wire, rel=1e-4
+            )
+    bare = Library([("bare", library_text(Technology(wire_pitches=0.0)))], "embedded")
+    assert bare.loaded_path == bare.path
 
 
 def test_choose():
