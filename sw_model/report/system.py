@@ -108,7 +108,9 @@ def comparison_section(
                 series[side.policy].append((side.tokens, measure(side)))
         if series:
             alt = f"{name} over tokens of context for {', '.join(series)}"
-            images.append(charts.lines(series, x="tokens of context", y=unit, alt=alt, caption=name))
+            none = [policy for policy in dict.fromkeys(side.policy for side in sides) if policy not in series]
+            caption = f"{name}; none: {', '.join(none)}" if none else name
+            images.append(charts.lines(series, x="tokens of context", y=unit, alt=alt, caption=caption))
     nearest = min((side.tokens for side in sides), key=lambda tokens: abs(tokens - length))
     points, front = compare.trade(sides, quality, nearest, stage)
     if points:

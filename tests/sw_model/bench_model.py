@@ -1,4 +1,4 @@
-"""How long runs and sweeps take: `python tests/sw_model/bench_model.py`. Processor seconds, best of three."""
+"""How long runs and sweeps take: `python -m tests.sw_model.bench_model`. Processor seconds, best of three."""
 
 import tempfile
 import time
