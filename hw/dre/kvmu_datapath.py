@@ -1,21 +1,15 @@
 """Registers, addresses and output of the KVMU: what its states share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from amaranth import Const, Module, Mux, Signal, Value
-from amaranth.lib import data
+from amaranth.lib import data, wiring
 
 from hw.common.memory import Ram
 from hw.dre.age_list import AgeList
 from hw.dre.free_list import FreeList
 from hw.dre.kvmu_command import Fault, Stat
 from hw.dre.transfer import Joiner, Kind, Splitter, Tier, Tracker
-
-if TYPE_CHECKING:
-    from hw.dre.kvmu import KVMU
 
 
 @dataclass(frozen=True)
@@ -48,12 +42,13 @@ class Datapath:
 
     Attributes
     ----------
+    unit : the KVMU, for its ports, sizes and layouts
     kind : of the transfers of the present command
     fault : cause raised in this cycle
     events : what each counter adds in this cycle
     """
 
-    def __init__(self, unit: KVMU, tables: Tables, joiner: Joiner, splitter: Splitter, tracker: Tracker):
+    def __init__(self, unit: wiring.Component, tables: Tables, joiner: Joiner, splitter: Splitter, tracker: Tracker):
         self.unit, self.tables = unit, tables
         self.joiner, self.splitter, self.tracker = joiner, splitter, tracker
         self.page_bits, self.group_bits = (unit.pages - 1).bit_length(), (unit.group - 1).bit_length()

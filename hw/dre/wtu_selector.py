@@ -1,5 +1,7 @@
 """The part of the WTU that its two design points share: rows in, choices out, reads and sums in between."""
 
+from abc import ABC, abstractmethod
+
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -10,7 +12,7 @@ from hw.dre.wtu_decision import Decision
 from hw.dre.wtu_weights import Weights
 
 
-class Selector(wiring.Component):
+class Selector(wiring.Component, ABC):
     """Signature of a design point.
 
     Timing: `cycles` gives those from taking a row to being ready for the next one, exact while `o` does not stall.
@@ -57,9 +59,9 @@ class Selector(wiring.Component):
         return 0
 
     @staticmethod
+    @abstractmethod
     def cycles(sizes: Sizes, beats: int, passes: int, levels: int) -> int:
         """Cycles of a row of `beats` beats in which `passes` buckets are examined in `levels` levels."""
-        raise NotImplementedError
 
 
 class Flow:
