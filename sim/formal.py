@@ -5,27 +5,34 @@ what it relies on with `Assume`. Its output ports `cover_*` say what must be abl
 empty. Reset is an input like any other: a property holds across resets too.
 
 The engine is abc, which is part of yosys: `pdr` (property-directed reachability) for all time, which finds its own
-inductive invariant, and `bmc3` for a number of cycles and for what must be reached.
+inductive invariant, and `bmc3` for a number of cycles and for what must be reached. What is claimed of each unit
+stands in `hw.formal`.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 from hw import yosys
+from hw.common.proofs import StreamContract
+from hw.emit import to_rtlil
+from hw.formal import claims
 
 Progress = Callable[[str, int, int], None]  # what, done, total (0: unknown)
 COVER = "cover_"
-# one flat module, memories as registers; then gates, asserts or else outputs as what must not happen
-_FLAT = ("flatten", "memory_map", "async2sync", "chformal -lower", "opt -full")
-_GATES = ("setundef -undriven -anyseq", "techmap", "opt -fast", "dffunmap", "simplemap", "aigmap", "opt_clean")
+SLOW_TIMEOUT_S = 1500
+# memories as registers, or giving anything each time they are read
+_MEMORIES = {False: ("memory_map",), True: ("memory_nordff", "cutpoint t:$mem_v2")}
+_GATES = (
+    *("async2sync", "chformal -lower", "opt -full", "setundef -undriven -anyseq", "techmap", "opt -fast"),
+    *("dffunmap", "simplemap", "aigmap", "opt_clean"),
+)
 _NOTHING = "module nothing(input a, input b, output y); assign y = a & b; endmodule"
 
 
@@ -40,15 +47,22 @@ class Proof:
     Attributes
     ----------
     name : of the specification
+    claim : the first line of its docstring
     depth : every property holds in the first `depth` cycles, for all inputs; None: in all cycles
     covers : what can happen, with the cycle in which it first does
     seconds : time taken
     """
 
     name: str
+    claim: str
     depth: int | None
     covers: dict[str, int]
     seconds: float
+
+    @property
+    def kind(self) -> str:
+        """`induction` or `bounded`."""
+        return "induction" if self.depth is None else "bounded"
 
 
 def prove(
@@ -57,6 +71,7 @@ def prove(
     *,
     depth: int | None = None,
     cover_depth: int = 50,
+    any_memory: bool = False,
     timeout_s: int = 600,
     tool: str = "yowasp",
     progress: Progress | None = None,
@@ -67,6 +82,7 @@ def prove(
     ----------
     depth : cycles of a bounded proof; None: for all time
     cover_depth : cycles within which every cover must be reached
+    any_memory : whatever memories hold at any time; covers are reached with the memories as they are
     timeout_s : longest time for each of these
     tool : yosys build, as `hw.yosys.run` takes it
 
@@ -85,24 +101,73 @@ def prove(
     covers = [port for port in component.signature.members if port.startswith(COVER)]
     with tempfile.TemporaryDirectory(prefix="formal-") as text:
         engine = _Engine(Path(text), name, timeout_s, tool)
-        (engine.folder / "design.il").write_text(rtlil.convert(component, name=name, platform="formal", emit_src=False))
-        report(f"{name}: properties", 0, 1 + len(covers))
-        engine.graph("asserts", ["delete -output o:*"], "-B")
-        verdict, cycle = engine.run("asserts", "pdr" if depth is None else f"bmc3 -F {depth}")
+        (engine.folder / "design.il").write_text(to_rtlil(component, name))
+        report(f"{name}: gates", 0, 3)
+        engine.graphs(covers, any_memory)
+        report(f"{name}: properties", 1, 3)
+        ((verdict, cycle),) = engine.solve(["asserts"], "pdr" if depth is None else f"bmc3 -F {depth}")
         held = verdict == "snl_UNSAT" or (depth is not None and verdict == "snl_UNK" and cycle >= depth - 1)
         if not held:
             why = f"fails in cycle {cycle}" if verdict == "snl_SAT" else f"is not decided within {timeout_s} s"
             raise FormalError(f"{name}: a property {why}{engine.counterexample('asserts')}")
         bound, reached = None if verdict == "snl_UNSAT" else depth, {}
-        for n, port in enumerate(covers):
-            report(f"{name}: {port}", 1 + n, 1 + len(covers))
-            engine.graph(port, ["delete t:$assert", f"delete -output o:* o:{port} %d"])
-            verdict, cycle = engine.run(port, f"bmc3 -F {cover_depth}")
+        report(f"{name}: covers", 2, 3)
+        for port, (verdict, cycle) in zip(covers, engine.solve(covers, f"bmc3 -F {cover_depth}"), strict=True):
             if verdict != "snl_SAT":
                 raise FormalError(f"{name}: {port} is not reached within {cover_depth} cycles")
             reached[port.removeprefix(COVER)] = cycle
-        report(name, 1 + len(covers), 1 + len(covers))
-    return Proof(name, bound, reached, time.monotonic() - start)
+        report(name, 3, 3)
+    claim = (component.__doc__ or "").partition("\n")[0]
+    return Proof(name, claim, bound, reached, time.monotonic() - start)
+
+
+def prove_unit(
+    name: str, *, quick: bool = False, tool: str = "yowasp", progress: Progress | None = None
+) -> Iterator[Proof]:
+    """Prove what `hw.formal` claims of the unit called `name`, one after the other.
+
+    Parameters
+    ----------
+    quick : leave out the claims that take minutes
+    tool : yosys build, as `hw.yosys.run` takes it
+
+    Raises
+    ------
+    ValueError
+        For an unknown unit, with the valid names.
+    FormalError
+        As `prove` does; also when a stream's valid or payload depends on a ready without a register between.
+    """
+    asked = [claim for claim in claims(name) if not (quick and claim.slow)]
+    for n, claim in enumerate(asked):
+        if progress:
+            progress(f"{name}: {claim.name}", n, len(asked))
+        spec = claim.build()
+        if isinstance(spec, StreamContract):
+            no_loops(spec.unit, name, tool=tool)
+        yield prove(
+            spec,
+            f"{name}_{claim.name}",
+            depth=claim.depth,
+            any_memory=claim.any_memory,
+            timeout_s=SLOW_TIMEOUT_S,
+            tool=tool,
+        )
+    if progress:
+        progress(name, len(asked), len(asked))
+
+
+def no_loops(component: wiring.Component, name: str, *, tool: str = "yowasp") -> None:
+    """Check that no output stream's valid or payload depends on any ready within a cycle.
+
+    Then units can be connected in any way without a combinational loop. Raises `FormalError` that names the two.
+    """
+    with tempfile.TemporaryDirectory(prefix="formal-") as text:
+        engine = _Engine(Path(text), name, SLOW_TIMEOUT_S, tool)
+        (engine.folder / "design.il").write_text(to_rtlil(component, name))
+        for out, sources in engine.sources().items():
+            if out.endswith(("__valid", "__payload")) and (bad := [s for s in sources if s.endswith("__ready")]):
+                raise FormalError(f"{name}: {out} depends on {bad[0]} within a cycle")
 
 
 @dataclass(frozen=True)
@@ -114,23 +179,66 @@ class _Engine:
     timeout_s: int
     tool: str
 
-    def graph(self, file: str, commands: list[str], options: str = "") -> None:
-        """Write the design after `commands` as an and-inverter graph."""
-        load = [f"read_rtlil {self.folder}/design.il", f"prep -top {self.name}", *_FLAT, "delete t:$cover"]
-        out = f"write_aiger -I {options} -zinit -map {self.folder}/{file}.aim {self.folder}/{file}.aig"
-        yosys.run([*load, *commands, "opt_clean", *_GATES, out], tool=self.tool)
+    def graphs(self, covers: Sequence[str], any_memory: bool) -> None:
+        """Write and-inverter graphs: `asserts`, and one for each cover."""
+        asserts = ["delete -output o:*", *_MEMORIES[any_memory], "opt_clean", *_GATES, self._write("asserts", "-B")]
+        reach = ["chformal -assert -remove", f"delete -output o:* o:{COVER}* %d", *_MEMORIES[False], *_GATES]
+        each = []
+        for port in covers:
+            each += ["design -load reach", f"delete -output o:* o:{port} %d", "opt_clean", self._write(port)]
+        split = ["design -save flat", *asserts, "design -load flat", *reach, "design -save reach", *each]
+        yosys.run([*self._load(), *(split if covers else asserts)], tool=self.tool)
 
-    def run(self, file: str, solve: str) -> tuple[str, int]:
-        """abc's verdict, and the cycle that belongs to it."""
+    def sources(self) -> dict[str, set[str]]:
+        """For each output the inputs that reach it without a register."""
+        target = self.folder / "all"
+        commands = [
+            *self._load(),
+            *_MEMORIES[False],
+            *_GATES,
+            f"write_aiger -I -ascii -zinit -map {target}.aim {target}",
+        ]
+        yosys.run(commands, tool=self.tool)
+        lines = target.read_text().splitlines()
+        _, inputs, latches, outputs, gates = map(int, lines[0].split()[1:6])
+        rows = [[int(word) for word in line.split()] for line in lines[1 : 1 + inputs + latches + outputs + gates]]
+        names: dict[str, dict[int, str]] = {"input": {}, "output": {}}
+        for words in map(str.split, Path(f"{target}.aim").read_text().splitlines()):
+            if words[0] in names:
+                names[words[0]][int(words[1])] = words[3]
+        reach: dict[int, set[str]] = {row[0] >> 1: {names["input"].get(n, "")} for n, row in enumerate(rows[:inputs])}
+        for gate, *ends in rows[inputs + latches + outputs :]:  # in topological order
+            reach[gate >> 1] = set().union(*(reach.get(end >> 1, set()) for end in ends))
+        found: dict[str, set[str]] = {}
+        for n, (end,) in enumerate(rows[inputs + latches : inputs + latches + outputs]):
+            if n in names["output"]:
+                found.setdefault(names["output"][n], set()).update(reach.get(end >> 1, set()))
+        return found
+
+    def _load(self) -> list[str]:
+        return [f"read_rtlil {self.folder}/design.il", "techmap t:$fa", f"prep -flatten -top {self.name}"]
+
+    def _write(self, file: str, options: str = "") -> str:
+        graph = self.folder / file
+        return f"write_aiger -I {options} -zinit -map {graph}.aim {graph}.aig"
+
+    def solve(self, files: Sequence[str], command: str) -> list[tuple[str, int]]:
+        """abc's verdict on each graph, and the cycle that belongs to it."""
+        if not files:
+            return []
         (self.folder / "nothing.v").write_text(_NOTHING)
-        status, trace = self.folder / f"{file}.status", self.folder / f"{file}.aiw"
-        commands = ("read_aiger %s.aig", "fold", "orpos", f"{solve} -T {self.timeout_s}", "write_status %s.status")
-        script = ";".join(command.replace("%s", str(self.folder / file)) for command in commands)
-        # abc works on the graph in place of the network that yosys hands it, and gives that back untouched
-        script = f"+backup;{script};write_cex -a {trace};restore".replace(" ", ",")
+        script, graphs = "+backup", [self.folder / file for file in files]
+        for graph in graphs:
+            script += f";read_aiger {graph}.aig;fold;orpos;{command} -T {self.timeout_s}"
+            script += f";write_status {graph}.status;write_cex -a {graph}.aiw"
+        # abc works on the graphs in place of the network that yosys hands it, and gives that back untouched
+        script = f"{script};restore".replace(" ", ",")
         yosys.run([f"read_verilog {self.folder}/nothing.v", "techmap", f"abc -script {script}"], tool=self.tool)
-        words = status.read_text().split("\n")[0].split()
-        return words[0], int(words[-1] if words[0] == "snl_SAT" else words[1])
+        found = []
+        for graph in graphs:
+            words = graph.with_suffix(".status").read_text().split("\n")[0].split()
+            found.append((words[0], int(words[-1] if words[0] == "snl_SAT" else words[1])))
+        return found
 
     def counterexample(self, file: str) -> str:
         """Write down the inputs that break a property, cycle by cycle; where, for a message."""

@@ -7,11 +7,12 @@ from amaranth.hdl import Assert, Assume, Shape
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.common.proofs import constant
 from hw.dre.age_list import AgeList
 from hw.dre.free_list import FreeList
 from hw.dre.kvmu import KVMU
 from hw.dre.kvmu_command import Fault, Op
-from hw.dre.transfer import Joiner, Splitter, Tier
+from hw.dre.transfer import Joiner, Splitter, Tier, Tracker
 
 
 class FreeListSpec(wiring.Component):
@@ -159,8 +160,7 @@ class TransferSpec(wiring.Component):
         piece, descriptor = joiner.i.payload, splitter.o.payload
         limit = 1 << self.address_bits
         held = Signal()
-        burst = Signal.like(self.burst)
-        m.d.sync += [held.eq(joiner.i.valid & ~joiner.i.ready), burst.eq(self.burst)]
+        m.d.sync += held.eq(joiner.i.valid & ~joiner.i.ready)
         m.d.comb += [
             joiner.i.valid.eq(self.offer),
             piece.source.eq(self.source),
@@ -176,9 +176,7 @@ class TransferSpec(wiring.Component):
             before = Signal.like(port)
             m.d.sync += before.eq(port)
             m.d.comb += Assume(~held | (self.offer & (port == before)))
-        started = Signal()
-        m.d.sync += started.eq(1)
-        m.d.comb += Assume(~started | (self.burst == burst))
+        constant(m, self.burst)
 
         taken, sent = joiner.i.valid & joiner.i.ready, splitter.o.valid & splitter.o.ready
         inside = Signal(self.length_bits + 2)  # bytes taken and not sent
@@ -212,6 +210,73 @@ class TransferSpec(wiring.Component):
             self.cover_joined.eq(joiner.o.valid & (joiner.o.payload.bytes == limit)),
             self.cover_cut.eq(sent & ~splitter.i.ready),
         ]
+        return m
+
+
+class TrackerSpec(wiring.Component):
+    """A tag is reported once after it is closed, when nothing of it is in flight, and with an error if there was one.
+
+    For any tag, unknown to the unit. A completion is stray exactly when none is in flight under its tag. Commands
+    issue only under a free tag or the one they began with, close what they have issued, and never issue more than can
+    be counted; completions come as they like.
+    """
+
+    def __init__(self, *, tags: int, count_bits: int):
+        self.tags, self.count_bits = tags, count_bits
+        tag = range(tags)
+        super().__init__(
+            {
+                **{name: In(1) for name in ("issue", "close", "done", "done_error", "ready")},
+                "done_tag": In(tag),
+                "tag": In(tag),  # constant in time
+                "cover_failed": Out(1),
+                "cover_two": Out(1),
+                "cover_stray": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.unit = unit = Tracker(tags=self.tags, count_bits=self.count_bits)
+        constant(m, self.tag)
+        issuing = Signal()  # a command has issued and not closed
+        flying, used, closed, wrong = Signal(self.count_bits), Signal(), Signal(), Signal()
+        here, mine, reported = Signal(), Signal(), Signal()
+        most = (1 << self.count_bits) - 1
+        m.d.comb += [
+            unit.issue.eq(self.issue),
+            unit.close.eq(self.close),
+            unit.i_done.valid.eq(self.done),
+            unit.i_done.payload.tag.eq(self.done_tag),
+            unit.i_done.payload.error.eq(self.done_error),
+            unit.o.ready.eq(self.ready),
+            here.eq(unit.tag == self.tag),
+            mine.eq(self.done & (self.done_tag == self.tag)),
+            reported.eq(unit.o.valid & (unit.o.payload.tag == self.tag)),
+            Assume(~ResetSignal()),
+            Assume(~self.issue | issuing | unit.free),
+            Assume(~self.close | (issuing & ~self.issue)),
+            Assume(~(self.issue & here) | (flying != most)),
+            Assert(~reported | (closed & (flying == 0) & (unit.o.payload.error == wrong))),
+            Assert(~mine | (unit.stray == (flying == 0))),
+            Assert(~here | (unit.free == ~used)),
+            Assert(~used | unit.active),
+            self.cover_failed.eq(reported & wrong),
+            self.cover_two.eq(reported & unit.active & ~here & issuing),
+            self.cover_stray.eq(mine & unit.stray & used),
+        ]
+        m.d.sync += [
+            issuing.eq((issuing | self.issue) & ~self.close),
+            flying.eq(flying + (self.issue & here) - (mine & (flying != 0))),
+        ]
+        with m.If(self.issue & here):
+            m.d.sync += used.eq(1)
+        with m.If(self.close & here):
+            m.d.sync += closed.eq(1)
+        with m.If(mine & (flying != 0) & self.done_error):
+            m.d.sync += wrong.eq(1)
+        with m.If(reported & self.ready):
+            m.d.sync += [used.eq(0), closed.eq(0), wrong.eq(0)]
         return m
 
 
@@ -262,11 +327,7 @@ class KvmuSpec(wiring.Component):
             bases[tier] = (start, start + pages * unit.page_bytes)
             start += pages * unit.page_bytes
         staging = (start, start + 2 * self.staging_units * unit.unit_bytes)
-        # what does not change, does not change
-        for port in (self.slot, self.page, self.other, self.head):
-            first, seen = Signal.like(port), Signal()
-            m.d.sync += [first.eq(Mux(seen, first, port)), seen.eq(1)]
-            m.d.comb += Assume(~seen | (port == first))
+        constant(m, self.slot, self.page, self.other, self.head)
         m.d.comb += [Assume(~ResetSignal()), Assume(self.page != self.other)]
 
         asked, turn = unit.i.payload, Signal(range(len(self.script) + 1))
@@ -409,23 +470,23 @@ class KvmuSpec(wiring.Component):
         return m
 
 
-def _small(*script: object) -> Callable[[], KvmuSpec]:
-    """The KVMU at four pages and two frames, with a script of operations."""
+def small_kvmu() -> KVMU:
+    """Four pages of two slots, two frames."""
+    sizes = {"kv_heads": 2, "head_dim": 1, "page_tokens": 2, "pages": 4, "frames": 2, "clusters": 2, "layers": 1}
+    return KVMU(**sizes, cluster_bits=2, address_bits=9, tags=2, hold_bits=1)
 
-    def build() -> KvmuSpec:
-        sizes = {"kv_heads": 2, "head_dim": 1, "page_tokens": 2, "pages": 4, "frames": 2, "clusters": 2, "layers": 1}
-        unit = KVMU(**sizes, cluster_bits=2, address_bits=9, tags=2, hold_bits=1)
-        return KvmuSpec(unit, staging_units=2, script=script)
 
-    return build
+def _scripted(*script: object) -> Callable[[], KvmuSpec]:
+    return lambda: KvmuSpec(small_kvmu(), staging_units=2, script=script)
 
 
 # name -> specification, and cycles of the bounded proof (None: for all time)
 PROOFS: dict[str, tuple[Callable[[], wiring.Component], int | None]] = {
     "free_list": (lambda: FreeListSpec(4), None),
     "age_list": (lambda: AgeListSpec(4, 4), None),
+    "tracker": (lambda: TrackerSpec(tags=2, count_bits=2), None),
     "transfer": (lambda: TransferSpec(address_bits=3, boundary=2), 7),
-    "kvmu_fetching": (_small(Op.APPEND, Op.APPEND, Op.STEP, Op.SELECT, Op.FETCH, Op.LOOKUP), 48),
-    "kvmu_holding": (_small(Op.APPEND, Op.APPEND, Op.HOLD, Op.EVICT, Op.LOOKUP, Op.FREE, Op.LOOKUP), 55),
-    "kvmu_moving": (_small(Op.APPEND, Op.APPEND, Op.MOVE, Op.LOOKUP, Op.FREE, Op.APPEND, Op.LOOKUP), 48),
+    "kvmu_fetching": (_scripted(Op.APPEND, Op.APPEND, Op.STEP, Op.SELECT, Op.FETCH, Op.LOOKUP), 48),
+    "kvmu_holding": (_scripted(Op.APPEND, Op.APPEND, Op.HOLD, Op.EVICT, Op.LOOKUP, Op.FREE, Op.LOOKUP), 55),
+    "kvmu_moving": (_scripted(Op.APPEND, Op.APPEND, Op.MOVE, Op.LOOKUP, Op.FREE, Op.APPEND, Op.LOOKUP), 48),
 }

@@ -1,6 +1,6 @@
 """From pieces of memory to descriptors that a DMA engine takes: joining, cutting, completion tracking."""
 
-from amaranth import Array, Cat, Module, Mux, Signal, unsigned
+from amaranth import Array, Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -235,9 +235,11 @@ class Tracker(wiring.Component):
             self.stray.eq(self.i_done.valid & (flying[done.tag] == 0)),
             self.failed.eq(hit & done.error),
         ]
-        ready = Signal(self.tags)
+        offered, offer, ready = Signal(range(self.tags)), Signal(), Signal(self.tags)
         for t in range(self.tags):
             out, back = Signal(name=f"out{t}"), Signal(name=f"back{t}")
+            with m.If(offer & self.o.ready & (offered == t)):
+                m.d.sync += [used[t].eq(0), closed[t].eq(0), wrong[t].eq(0)]
             m.d.comb += [
                 out.eq(self.issue & (self.tag == t)),
                 back.eq(hit & (done.tag == t)),
@@ -253,7 +255,6 @@ class Tracker(wiring.Component):
         with m.If(self.close):
             m.d.sync += [closed.bit_select(self.tag, 1).eq(1), self.tag.eq(self.tag + 1)]
         # the tag on offer is held until it is taken
-        offered, offer = Signal(range(self.tags)), Signal()
         with m.If(~offer | self.o.ready):
             m.d.sync += offer.eq(0)
             for t in reversed(range(self.tags)):
@@ -264,7 +265,4 @@ class Tracker(wiring.Component):
             self.o.payload.tag.eq(offered),
             self.o.payload.error.eq(wrong.bit_select(offered, 1)),
         ]
-        with m.If(offer & self.o.ready):
-            gone = Cat((offered == t) for t in range(self.tags))
-            m.d.sync += [used.eq(used & ~gone), closed.eq(closed & ~gone), wrong.eq(wrong & ~gone)]
         return m

@@ -29,7 +29,7 @@ def test_what_holds_is_proved_for_all_time():
     seen = []
     proof = formal.prove(Steps(9, 8), "steps", progress=lambda *step: seen.append(step))
     assert (proof.depth, proof.covers) == (None, {"there": 4})
-    assert seen[-1] == ("steps", 2, 2)
+    assert seen[-1] == ("steps", 3, 3)
 
 
 def test_what_fails_gives_the_inputs_that_break_it(tmp_path, monkeypatch):

@@ -1,0 +1,75 @@
+"""The one table of what is proved: for every unit of `hw.registry`, and for the parts that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amaranth.lib import wiring
+
+from hw.common.proofs import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
+from hw.config import Config
+from hw.dre import hcu_proofs, kvmu_proofs
+from hw.dre.hc_table import HcTable
+from hw.registry import unit
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One property of a unit or of one of its parts.
+
+    Attributes
+    ----------
+    name : unique within a unit
+    build : makes the specification, whose docstring is the property
+    depth : the first `depth` cycles are proved; None: all cycles
+    any_memory : the proof holds whatever memories give when they are read
+    slow : takes minutes
+    """
+
+    name: str
+    build: Callable[[], wiring.Component]
+    depth: int | None = None
+    any_memory: bool = False
+    slow: bool = False
+
+
+# queues that units are made of
+FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), places=4, patience=2))
+PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), places=5, patience=5))
+FORK = Claim("fork", lambda: ForkSpec(readers=3))
+
+
+def _table() -> HcTable:
+    widths = {"hash_bits": 2, "count_bits": 3, "token_bits": 3, "cluster_bits": 3, "address_bits": 7}
+    return HcTable(clusters=4, pages=4, page_tokens=2, lanes=2, dimension=1, **widths)
+
+
+# the stream contract where it is not proved of the smallest preset for all time and any memory
+CONTRACTS = {
+    "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
+    "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=25),
+}
+
+PARTS: dict[str, tuple[Claim, ...]] = {
+    "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=24)),
+    "kvmu": tuple(
+        Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
+    ),
+    "kvpu": (FIFO, FORK),
+    "wtu": (FIFO, PIPELINE, FORK),
+    "wtu_sweep": (FIFO, PIPELINE, FORK),
+    "dot_tree": (PIPELINE,),
+    "dpe": (PIPELINE,),
+    "vpe": (FIFO, PIPELINE),
+}
+
+
+def claims(name: str) -> tuple[Claim, ...]:
+    """What is proved of the unit called `name`, the contract of its streams first.
+
+    Raises `ValueError` that lists the valid names.
+    """
+    build = unit(name).build
+    contract = Claim("streams", lambda: StreamContract(build(Config.preset("tiny"))), any_memory=True)
+    return (CONTRACTS.get(name, contract), *PARTS.get(name, ()))
