@@ -1,7 +1,7 @@
 """What is claimed of the units is proved, and a unit that breaks its word is found out."""
 
 import pytest
-from amaranth import Module, Signal
+from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -50,13 +50,12 @@ class Register(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
+        word = Signal(2)
+        m.d.comb += [self.i.ready.eq(~self.o.valid | self.o.ready), self.o.payload.eq(word)]
         with m.If(self.i.ready | (self.flaw == "impatient")):
-            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
+            m.d.sync += [self.o.valid.eq(self.i.valid), word.eq(self.i.payload)]
         if self.flaw == "waits for ready":
-            held = Signal()
-            m.d.sync += held.eq(self.i.valid)
-            m.d.comb += self.o.payload.eq(held & self.o.ready)
+            m.d.comb += self.o.payload.eq(Mux(self.o.ready, word, 0))
         if self.flaw == "stutters":
             again = Signal()
             m.d.sync += again.eq(self.o.valid & self.o.ready & ~again)
