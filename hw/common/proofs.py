@@ -34,7 +34,8 @@ class StreamContract(wiring.Component):
 
     def __init__(self, unit: wiring.Component):
         self.unit, self.parts = unit, getattr(unit, "parts", {})
-        self.streams, ports = {}, {}
+        self.streams: dict[str, wiring.Flow] = {}
+        ports: dict[str, wiring.Member] = {}
         for name, member in unit.signature.members.items():
             port = getattr(unit, name)
             if not member.is_port and isinstance(member.signature, stream.Signature):
