@@ -131,22 +131,30 @@ def stimuli(args: argparse.Namespace, component: Any) -> Iterator[Any]:
 
 
 def synth(args: argparse.Namespace, console: Console) -> None:
+    import resource
+
     from synth import report
     from synth.area import area
     from synth.equivalence import prove
     from synth.library import choose
-    from synth.power import compare, powers_table
+    from synth.power import compare, multiplied, part, powers_table
+    from synth.table3 import UNITS, table3
     from synth.timing import timing
 
-    chosen, config, library = units(args.unit), configuration(args), choose(args.liberty)
+    started = time.perf_counter()
+    chosen, config = units(args.unit or (list(UNITS) if args.table3 else [])), configuration(args)
+    library, options = choose(args.liberty), {"point": args.point, "clock_mhz": args.clock, "tool": args.yosys}
     library.require(timing=True, power=bool(args.power))
     against = report.read(args.against) if args.against else None
     told, tables = [], []
+    blocks: list[Any] = []
     for index, unit in enumerate(chosen):
         console.progress("synthesis", index, len(chosen))
-        component = unit.build(config)
+        measured = part(unit.name, config)
+        component = unit.build(measured)
         given = list(stimuli(args, component))  # a unit without a stimulus is told before it is mapped
-        made = area(unit.name, config, library, point=args.point, clock_mhz=args.clock, tool=args.yosys)
+        made = area(unit.name, config, library, **options)
+        blocks += made.mapped.values()
         paths = timing(made, library)
         told.append({**made.json(), "timing": paths.json()})
         tables += [made.table(), paths.table()]
@@ -155,12 +163,22 @@ def synth(args: argparse.Namespace, console: Console) -> None:
             told[-1]["equivalence"] = proved.json()
             tables.append(proved.table())
         if args.power:
-            powers = compare(made, library, component, given, clock_mhz=args.clock)
+            on = made if measured == config else area(unit.name, measured, library, **options)
+            found = compare(on, library, component, given, clock_mhz=args.clock)
+            powers = [multiplied(one, on, made) for one in found]
             told[-1]["power"] = [power.json() for power in powers]
             tables.append(powers_table(powers))
     console.progress("synthesis", len(chosen), len(chosen))
     console.close()
-    whole = report.report(told)
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
+    kept = sum(block.kept for block in blocks)
+    run = {"seconds": time.perf_counter() - started, "peak_mb": peak, "blocks": len(blocks), "blocks_kept": kept}
+    whole = report.report(told, run)
+    if args.table3 and (beside := table3(told)):
+        tables = [beside.table()]
+    tables.append(
+        "{seconds:.0f} s, {peak_mb:.0f} MB at most; {blocks_kept} of {blocks} blocks from before".format(**run)
+    )
     if against:
         tables.append(report.compare(against, whole).table())
     if args.out:
@@ -513,6 +531,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="STIMULUS",
         help="power under idle, random, generator, video, or a video or trace FILE; repeatable",
     )
+    one.add_argument("--table3", action="store_true", help="one core row by row beside V-Rex's Table III, nothing else")
     one.add_argument("--equiv", action="store_true", help="prove that the netlist is equivalent to the RTL")
     one.add_argument("--out", type=Path, metavar="FOLDER", help="the report as JSON and an HTML page")
     one.add_argument("--against", type=Path, metavar="FILE", help="JSON of an earlier report to compare with")

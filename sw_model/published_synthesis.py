@@ -19,7 +19,7 @@ from sw_model.figures import DATA
 from sw_model.published_arith import AREA, AREA_PCT, POWER
 from sw_model.published_vrex import Case, Value
 from sw_model.systems import load_system
-from synth import report
+from synth import report, table3
 from synth.area import PREDICTIVE
 from synth.files import write_all
 from synth.macros import Macro
@@ -47,7 +47,7 @@ def memory(name: str) -> Macro:
 
 def areas() -> dict[str, float]:
     """mm2 of a core's parts."""
-    value = {name: mapped()["nand2"][unit] * report.NAND2_UM2_14NM / 1e6 for unit, name in UNITS.items()}
+    value = {name: mapped()["nand2"][unit] * table3.NAND2_UM2_14NM / 1e6 for unit, name in UNITS.items()}
     for name in MEMORIES:
         value[name] = value.get(name, 0.0) + memory(name).area_um2(PREDICTIVE) / 1e6
     return value

@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from hw import emit, registry, yosys
+from hw import yosys
 from hw.config import Config
 from synth import library as libraries
 from synth.blocks import Block, partition
+from synth.elaborate import rtlil
 from synth.files import git_revision
 from synth.lib.technology import Technology
 from synth.library import Library
@@ -177,9 +178,8 @@ def area(
     synth.mapping.MappingError
         yosys failed, or a cell has no counterpart in the library.
     """
-    component = registry.unit(unit).build(config)
     return area_of_rtlil(
-        emit.to_rtlil(component, unit),
+        rtlil(unit, config),
         unit,
         library,
         config=config.asdict(),
@@ -191,7 +191,7 @@ def area(
 
 
 def area_of_rtlil(
-    rtlil: str,
+    design: str,
     unit: str,
     library: Library | None = None,
     *,
@@ -203,7 +203,7 @@ def area_of_rtlil(
 ) -> Area:
     """As `area`, for any design as RTLIL text whose top module is `unit`."""
     library, clock_ps = library or libraries.embedded(), period_ps(clock_mhz)
-    blocks = partition(rtlil, unit)
+    blocks = partition(design, unit)
     by_name = {block.name: block for block in blocks}
     mapped = {
         block.name: map_block(

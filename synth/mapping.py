@@ -35,12 +35,16 @@ class MappingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Mapped:
-    """A mapped block: `netlist.json`, `netlist.v` and `elaborated.il` (RTL before mapping) in `folder`."""
+    """A mapped block: `netlist.json`, `netlist.v` and `elaborated.il` (RTL before mapping) in `folder`.
+
+    `kept`: an earlier run left it.
+    """
 
     name: str
     folder: Path
     macros: tuple[Macro, ...]
     children: dict[str, int]
+    kept: bool = False
 
     @cached_property
     def module(self) -> dict[str, Any]:
@@ -95,7 +99,8 @@ def map_block(
     options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name]
     key = digest(block.rtlil, *(stub(b) for b in stubs), library.digest, *options)
     folder = build_root() / "mapped" / f"{_file_name(block.name)}-{point}-{key}"
-    if not (folder / "netlist.json").exists():
+    kept = (folder / "netlist.json").exists()
+    if not kept:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
@@ -107,7 +112,7 @@ def map_block(
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     found = tuple(Macro(**entry) for entry in json.loads((folder / "macros.json").read_text()))
-    mapped = Mapped(block.name, folder, found, block.children)
+    mapped = Mapped(block.name, folder, found, block.children, kept)
     if unknown := [name for name in mapped.cells if name not in library]:
         shutil.rmtree(folder)
         raise MappingError(f"{block.name}: library {library.name} has no cell for {', '.join(sorted(unknown))}")

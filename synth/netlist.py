@@ -194,8 +194,11 @@ class Netlist:
         for _, kind, pins, directions in self.opaque:
             for pin, bits in pins.items() if kind in inside else ():
                 if directions[pin] == "input":
-                    np.add.at(load, bits, gate)
-                    np.add.at(fanout, bits, 1)
+                    once = np.unique(
+                        bits
+                    )  # a net at many bits of a pin, such as a write enable, is one pin of the macro
+                    load[once] += gate
+                    fanout[once] += 1
         load += fanout * self.library.wire_farads / self.library.farads
         load[:2] = 0
         return load

@@ -8,12 +8,13 @@ block that its pins are in. Clocks are ideal: no tree, no gating. Memories are e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from amaranth.lib import wiring
 
+from hw.config import Config
 from synth.activity import Activity, guessed, measure
 from synth.area import PREDICTIVE, Area
 from synth.circuit import CLOCK, Circuit
@@ -23,6 +24,8 @@ from synth.stimulus import Stimulus
 from synth.text import table
 
 GUESSES = (0.1, 0.2)  # toggles per net and cycle that tools assume when they are given none
+# arrays of equal parts: power is measured on so many parts, that of each block then multiplied to its area in the whole
+PARTS = {"dpe": ("dpe_trees", 8), "vpe": ("vpe_lanes", 8)}
 KINDS = ("clock", "registers", "logic", "leakage")
 
 
@@ -60,6 +63,7 @@ class Power:
     clock_mhz: float
     mean_toggles: float  # per net and cycle, the clock apart
     blocks: tuple[BlockPower, ...]
+    measured_on: str = ""  # what part of the unit, when not all of it
 
     def of(self, kind: str) -> float:
         """Power of one of `KINDS`, of `memories`, or the `total`."""
@@ -73,6 +77,7 @@ class Power:
             "cycles": self.cycles,
             "clock_mhz": self.clock_mhz,
             "mean_toggles": round(self.mean_toggles, 5),
+            "measured_on": self.measured_on,
             **{keys[name]: self.of(name) * 1e3 for name in names},
             "blocks": [
                 {"name": b.name, "count": b.count, **{keys[name]: getattr(b, name) * 1e3 for name in names}}
@@ -172,6 +177,35 @@ def compare(
     return [power(area, circuit, activity, clock_mhz=clock_mhz) for activity in activities]
 
 
+def part(unit: str, config: Config) -> Config:
+    """The configuration on which the power of `unit` is measured: the same, or with fewer of its equal parts."""
+    name, count = PARTS.get(unit, ("", 0))
+    return config.replace(**{name: count}) if name and getattr(config, name) > count else config
+
+
+def multiplied(measured: Power, part: Area, whole: Area) -> Power:
+    """The power of `whole` from that of its `part`: each block's grows as its area does, its memories' as their bits.
+    Blocks of one of them only are taken together."""
+    if part.config == whole.config:
+        return measured
+    common = {block.name for block in part.blocks} & {block.name for block in whole.blocks}
+
+    def sizes(area: Area, name: str) -> tuple[float, float]:
+        blocks = [b for b in area.blocks if (b.name if b.name in common else "") == name]
+        return sum(b.area_um2 * b.count for b in blocks), sum(b.memory_bits * b.count for b in blocks)
+
+    counts = {block.name: block.count for block in whole.blocks}
+    blocks = []
+    for block in measured.blocks:
+        name = block.name if block.name in common else ""
+        (area, bits), (all_area, all_bits) = sizes(part, name), sizes(whole, name)
+        grown = {kind: getattr(block, kind) * all_area / area for kind in KINDS}
+        memories = block.memories * all_bits / bits if bits else 0.0
+        blocks.append(replace(block, count=counts.get(block.name, block.count), memories=memories, **grown))
+    changed = [f"{name} = {value}" for name, value in part.config.items() if value != whole.config[name]]
+    return replace(measured, blocks=tuple(blocks), measured_on=", ".join(changed))
+
+
 def powers_table(powers: Sequence[Power]) -> str:
     """Stimuli of one unit beside each other, then the blocks of the first."""
     head = ["stimulus", "cycles", "toggles*", *KINDS, "total mW", "memories**"]
@@ -193,6 +227,8 @@ def powers_table(powers: Sequence[Power]) -> str:
         "* per net and cycle, clock apart; a guess toggles every net alike and lets memories rest",
         "** estimate for 14 nm, not part of the total",
     ]
+    if powers[0].measured_on:
+        notes.append(f"measured on {powers[0].measured_on}, each block multiplied to its area in the whole unit")
     lines = [table(head, rows), *_how_wrong(powers), *notes]
     if len(inside) > 1:
         lines += ["", powers[0].stimulus, table(["block", "count", *KINDS, "total mW", "memories**"], inside)]

@@ -13,33 +13,18 @@ from typing import Any
 
 import jinja2
 
-from synth.area import PREDICTIVE
 from synth.files import version, write_all
 from synth.power import KINDS
+from synth.table3 import table3
 from synth.text import table
 
-# V-Rex, Table III: mm2 and mW of one core, 14 nm at 800 MHz
-TABLE_III = {
-    "dpe": (1.37, 2311.39),
-    "vpe": (0.14, 122.06),
-    "hcu": (0.01, 2.99),
-    "wtu": (0.02, 39.04),
-    "kvmu": (0.01, 15.01),
-}
-# one 2-input NAND, placed: 3 gate pitches wide in rows that are 70 % full
-NAND2_UM2_14NM = PREDICTIVE.area_um2(3) / PREDICTIVE.utilisation
-SCALING = (
-    f"scaled to 14 nm: 2-input NANDs times {NAND2_UM2_14NM:.3f} um2, a placed one of 3 gate pitches and "
-    f"{PREDICTIVE.tracks} tracks (WikiChip's 14LPP pitches) at {PREDICTIVE.utilisation:.0%} utilisation; estimated "
-    "memories added"
-)
 PALETTE = ("#2f6690", "#7aa6c2", "#c8963e", "#3f7d6e", "#a4503c", "#7d6b9d", "#9fb8a0", "#8b939c", "#d3b58b", "#4a4e69")
 COLOURS = dict(zip(KINDS, PALETTE, strict=False))
 
 
-def report(units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The report of whole units."""
-    return {"version": version(), "units": list(units)}
+def report(units: Sequence[Mapping[str, Any]], run: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The report of whole units; `run` says what the run itself took."""
+    return {"version": version(), "units": list(units), "run": dict(run or {})}
 
 
 def write(folder: Path, made: Mapping[str, Any], against: Mapping[str, Any] | None = None) -> Path:
@@ -57,8 +42,7 @@ def write(folder: Path, made: Mapping[str, Any], against: Mapping[str, Any] | No
         boxes=treemap(made["units"]),
         bars=bars(made["units"]),
         kinds=COLOURS,
-        published=published(made["units"]),
-        scaling=SCALING,
+        table3=table3(made["units"]),
         changes=None if against is None else compare(against, made),
     )
     write_all(folder, {"synth.json": json.dumps(made, indent=2) + "\n", "index.html": page})
@@ -74,26 +58,6 @@ def read(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path}: not a report of vrex synth") from error
     raise ValueError(f"{path}: not a report of vrex synth")
-
-
-def published(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The units that V-Rex's Table III has, ours beside its; power under the last measured stimulus."""
-    rows = []
-    for unit in (unit for unit in units if unit["unit"] in TABLE_III):
-        measured = [entry for entry in unit.get("power", ()) if entry["cycles"]]
-        rows.append(
-            {
-                "unit": unit["unit"],
-                "library": unit["library"]["name"],
-                "mm2": (unit["area_um2"] + unit["macro_um2_estimated"]) / 1e6,
-                "mm2_14nm": (unit["nand2"] * NAND2_UM2_14NM + unit["macro_um2_estimated"]) / 1e6,
-                "mm2_paper": TABLE_III[unit["unit"]][0],
-                "stimulus": measured[-1]["stimulus"] if measured else None,
-                "mw": measured[-1]["total_mw"] + measured[-1]["memories_mw_estimated"] if measured else None,
-                "mw_paper": TABLE_III[unit["unit"]][1],
-            }
-        )
-    return rows
 
 
 @dataclass(frozen=True)

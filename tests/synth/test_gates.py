@@ -44,6 +44,7 @@ def test_rejects_a_latch(predictive):
         cell_model(predictive.cell("LATCH_X1"))
 
 
+@pytest.mark.heavy
 def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed, monkeypatch):
     monkeypatch.setattr(sim.build, "instead", of_component)
     unit = HCU.from_config(Config.preset("tiny"))

@@ -114,7 +114,7 @@ def plain(found, library, rates):
     load = {}
     for cell in module["cells"].values():
         for pin, nets in cell["connections"].items():
-            for net in nets if cell["port_directions"][pin] == "input" else []:
+            for net in set(nets) if cell["port_directions"][pin] == "input" else ():
                 own = gate if cell["type"] in macros else library.cell(cell["type"]).pins[pin].capacitance
                 load[net] = load.get(net, 0) + own + wire
     for port in module["ports"].values():

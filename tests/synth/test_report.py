@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from synth.report import NAND2_UM2_14NM, TABLE_III, compare, published, read, report, treemap, write
+from synth.report import compare, read, report, treemap, write
 
 
 def unit(name="hcu", area=500.0, **changes):
@@ -43,14 +43,6 @@ def test_treemap_areas_are_proportional_and_fill_the_square():
     for box in boxes:
         assert box.width * box.height == pytest.approx(1e4 * box.value / total)
         assert box.x >= 0 and box.x + box.width <= 100.001 and box.y >= 0 and box.y + box.height <= 100.001
-
-
-def test_beside_the_paper():
-    (row,) = published([unit(), unit("hc_table")])
-    assert row["mm2_14nm"] == pytest.approx((2500 * NAND2_UM2_14NM + 60) / 1e6)
-    assert (row["mm2_paper"], row["mw_paper"]) == TABLE_III["hcu"] == (0.01, 2.99)
-    assert row["stimulus"] == "video" and row["mw"] == 5.25
-    assert published([unit(power=[])])[0]["mw"] is None
 
 
 def test_page_and_json(tmp_path):

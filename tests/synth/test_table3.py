@@ -1,0 +1,57 @@
+import json
+
+import pytest
+
+from synth.table3 import NAND2_UM2_14NM, PUBLISHED, UNITS, table3
+
+
+def unit(name, nand2, memories_um2, mw=None, memories_mw=0.0):
+    measured = {"stimulus": "generator", "cycles": 100, "total_mw": mw, "memories_mw_estimated": memories_mw}
+    guess = {"stimulus": "guess 0.1", "cycles": 0, "total_mw": 1e9, "memories_mw_estimated": 1e9}
+    return {
+        "unit": name,
+        "library": {"name": "predictive14"},
+        "nand2": nand2,
+        "macro_um2_estimated": memories_um2,
+        "power": [measured, guess] if mw is not None else [],
+    }
+
+
+def core():
+    """Round numbers: 10**6 NANDs and 10**4 um2 in each unit, a memory of 1 mW in each, k mW in the k-th."""
+    return [unit(name, 1e6, 1e4, float(k), 1.0) for k, name in enumerate(UNITS, start=1)]
+
+
+def test_rows_and_shares_by_hand():
+    found = table3([*core(), unit("dma", 1e9, 1e9, 1e9)])
+    rows = {row.name: row for row in found.rows}
+    each = NAND2_UM2_14NM
+    assert list(rows) == list(PUBLISHED) and found.missing == ()
+    assert rows["DPE"].mm2 == pytest.approx(each) and rows["DPE"].memories_mm2 == 0
+    assert rows["LXE memories"].mm2 == pytest.approx(each + 0.03)
+    assert rows["LXE memories"].mw == pytest.approx(3 + 3)  # the operand memory's logic, three memories
+    assert rows["HCU"].mw == pytest.approx(4 + 1)
+    total_mm2, total_mw = 7 * (each + 0.01), sum(range(1, 8)) + 7
+    shares = found.shares()
+    assert shares["area"] == pytest.approx(100 * 4 * (each + 0.01) / total_mm2)
+    assert shares["logic area"] == pytest.approx(100 * 4 / 7)
+    assert shares["power"] == pytest.approx(100 * (4 + 5 + 6 + 7 + 4) / total_mw)
+    assert f"{total_mm2:.4f}" in found.cells()[-1]
+
+
+def test_the_papers_table_adds_up():
+    """Its total is 1.89 mm2 and 2609.43 mW, of which DRE has 2.0 and 2.2 per cent."""
+    area, power = (sum(pair[k] for pair in PUBLISHED.values() if pair) for k in (0, 1))
+    assert area == pytest.approx(1.89) and power == pytest.approx(2609.43)
+    dre = [PUBLISHED[name] for name in ("HCU", "WTU", "KVMU")]
+    assert sum(pair[0] for pair in dre) / area == pytest.approx(0.02, abs=0.002)
+    assert sum(pair[1] for pair in dre) / power == pytest.approx(0.022, abs=0.001)
+
+
+def test_what_was_not_measured_is_not_in_a_sum():
+    units = [unit("dpe", 1e6, 0.0, 5.0), unit("hcu", 1e3, 0.0)]
+    found = table3(units)
+    assert found.shares()["power"] is None and found.shares()["area"] == pytest.approx(100 / 1001)
+    assert set(found.missing) == set(UNITS) - {"dpe", "hcu"} and "not in this run: vpe" in found.table()
+    assert json.loads(json.dumps(found.json()))["rows"][0]["mw"] == 5.0
+    assert table3([unit("dma", 1.0, 1.0)]) is None
