@@ -225,9 +225,9 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
 
 
 def _pages(unit: KVMU, bases: Bases) -> tuple[UnitConfig, dict[str, int]]:
-    """The golden unit's sizes and the settings of its ports: half of the stream's tokens stay resident."""
+    """The golden unit's sizes and the settings of its ports: at most half of the stream's tokens stay resident."""
     names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
-    staging, capacity = 64, BEATS // 2
+    staging, capacity = 64, min(BEATS // 2, unit.frames * unit.page_tokens // 4)
     sizes = {n: getattr(unit, n) for n in names}
     config = UnitConfig(**sizes, bases=bases, staging_units=staging, capacity=capacity)
     return config, {"cfg_staging_units": staging, "cfg_capacity": capacity} | _as_ports(REGIONS, bases)
