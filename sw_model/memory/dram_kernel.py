@@ -56,10 +56,17 @@ def _scan(tm, now, which, bank, group, rank, chan, slots, queue, n, room, mark):
     one_bus = tm[HBM] == 0
     for i in range(n):
         e = queue[i]
-        b, g, r = slots[e, Q_BANK], slots[e, Q_GROUP], slots[e, Q_RANK]
+        b = slots[e, Q_BANK]
         opened = bank[b, B_ROW]
         if which == ACTIVE:
             mark[b, 1] = stamp
+        else:
+            # an older request that wants the same of this bank becomes ready at the same time, and goes first
+            same = 2 if opened == slots[e, Q_ROW] else 3
+            if mark[b, same] == stamp:
+                continue
+            mark[b, same] = stamp
+        g, r = slots[e, Q_GROUP], slots[e, Q_RANK]
         if opened == slots[e, Q_ROW]:
             mark[b, 0] = stamp
             if slots[e, Q_WRITE]:
@@ -291,7 +298,7 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
     queue = np.zeros((n_ch, 4, slots.shape[1]), np.int64)
     queue[:, FREE] = np.arange(slots.shape[1])
     length = np.zeros((n_ch, 3), np.int64)
-    mark = np.zeros((n_ch, n_bank, 2), np.int64)
+    mark = np.zeros((n_ch, n_bank, 4), np.int64)
     head = np.full(n_ch, -1, np.int64)
     last = np.full(n_ch, -1, np.int64)
     following = np.full(len(b_ch), -1, np.int32)
