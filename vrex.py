@@ -423,6 +423,29 @@ def verify(args: argparse.Namespace, console: Console) -> int:
     return 1 if status else 0
 
 
+def formal(args: argparse.Namespace, console: Console) -> int:
+    from sim.formal import FormalError, prove_unit
+
+    told = []
+    try:
+        for unit in units(args.unit):
+            for proof in prove_unit(unit.name, quick=args.quick, tool=args.yosys, progress=console.progress):
+                console.close()
+                told.append({**asdict(proof), "kind": proof.kind})
+                if not args.json:
+                    extent = proof.kind if proof.depth is None else f"first {proof.depth} cycles"
+                    covers = ", ".join(f"{name} in cycle {cycle}" for name, cycle in proof.covers.items())
+                    print(f"{proof.name}: {extent}, {proof.seconds:.1f} s\n    {proof.claim}\n    reached: {covers}")
+    except FormalError as error:
+        console.close()
+        print(f"vrex: {error}", file=sys.stderr)
+        return 1
+    console.close()
+    if args.json:
+        print(json.dumps(told, indent=2))
+    return 0
+
+
 def add_configuration(command: argparse.ArgumentParser) -> None:
     command.add_argument("--preset", default="paper", help="tiny, small or paper (default paper)")
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one parameter")
@@ -620,6 +643,12 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
     one.add_argument("--coverage", action="store_true", help="line and toggle coverage (Verilator)")
     one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
+
+    one = command("formal", formal, "prove what is claimed of units for all inputs")
+    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("--quick", action="store_true", help="without the proofs that take minutes")
+    one.add_argument("--json", action="store_true", help="results on stdout as JSON")
+    add_tool(one)
     return top
 
 

@@ -11,6 +11,7 @@ from hw.common.proofs import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamCon
 from hw.config import Config
 from hw.dre import hcu_proofs, kvmu_proofs
 from hw.dre.hc_table import HcTable
+from hw.dre.kvpu import KVPU
 from hw.registry import unit
 
 
@@ -45,10 +46,18 @@ def _table() -> HcTable:
     return HcTable(clusters=4, pages=4, page_tokens=2, lanes=2, dimension=1, **widths)
 
 
+def _chain() -> KVPU:
+    sizes = {"hash_bits": 2, "hcu_lanes": 2, "hcu_clusters": 2, "hcu_tokens": 2, "window_tokens": 2, "head_dim": 1}
+    tables = {"wtu_lanes": 2, "wtu_clusters": 4, "wtu_buckets": 4, "page_tokens": 2, "kvmu_pages": 4, "kvmu_frames": 2}
+    widths = {"token_bits": 3, "cluster_bits": 3, "count_bits": 2}
+    return KVPU(Config.preset("tiny").replace(**sizes, **tables, **widths))
+
+
 # the stream contract where it is not proved of the smallest preset for all time and any memory
 CONTRACTS = {
     "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
     "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=25),
+    "kvpu": Claim("streams", lambda: StreamContract(_chain()), depth=20, slow=True),
 }
 
 PARTS: dict[str, tuple[Claim, ...]] = {

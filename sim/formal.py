@@ -82,7 +82,7 @@ def prove(
     ----------
     depth : cycles of a bounded proof; None: for all time
     cover_depth : cycles within which every cover must be reached
-    any_memory : whatever memories hold at any time; covers are reached with the memories as they are
+    any_memory : whatever memories give when they are read, be it what the unit would never write; also for the covers
     timeout_s : longest time for each of these
     tool : yosys build, as `hw.yosys.run` takes it
 
@@ -182,7 +182,7 @@ class _Engine:
     def graphs(self, covers: Sequence[str], any_memory: bool) -> None:
         """Write and-inverter graphs: `asserts`, and one for each cover."""
         asserts = ["delete -output o:*", *_MEMORIES[any_memory], "opt_clean", *_GATES, self._write("asserts", "-B")]
-        reach = ["chformal -assert -remove", f"delete -output o:* o:{COVER}* %d", *_MEMORIES[False], *_GATES]
+        reach = ["chformal -assert -remove", f"delete -output o:* o:{COVER}* %d", *_MEMORIES[any_memory], *_GATES]
         each = []
         for port in covers:
             each += ["design -load reach", f"delete -output o:* o:{port} %d", "opt_clean", self._write(port)]

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import vrex
+from hw import formal as formal_claims
+from hw.common.proofs import Fifo, QueueSpec
 from sw_model.frontend import clip
 from synth.lib.liberty import library_text
 
@@ -125,9 +127,23 @@ def test_demo_refuses_parameters(capsys, tmp_path, video, arguments, named):
     assert not list((tmp_path / "out").rglob("*.*"))
 
 
-@pytest.mark.parametrize("command", ["generate", "synth", "verify"])
+@pytest.mark.parametrize("command", ["generate", "synth", "verify", "formal"])
 def test_unknown_unit(capsys, command):
     assert "unknown unit 'gpu'" in refused(capsys, command, "gpu")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_formal(capsys, monkeypatch, tmp_path, broken):
+    monkeypatch.chdir(tmp_path)
+    places = 1 if broken else 2
+    claim = formal_claims.Claim("part", lambda: QueueSpec(Fifo(width=1, depth=2), places=places, patience=2))
+    monkeypatch.setattr("sim.formal.claims", lambda name: (claim,))
+    status, out, err = run(capsys, "formal", "hcu", "--json")
+    if broken:
+        assert status == 1 and "vrex: hcu_part: a property fails in cycle" in err and not out
+    else:
+        (proof,) = json.loads(out)
+        assert status == 0 and (proof["name"], proof["kind"]) == ("hcu_part", "induction") and proof["covers"]
 
 
 @pytest.mark.parametrize(
