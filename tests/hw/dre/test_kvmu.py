@@ -304,6 +304,25 @@ def test_boundaries():
     bench.check()
 
 
+def test_completions_that_are_wrong():
+    """Some that no descriptor waits for, the others with an error: both are reported, and the unit goes on."""
+    bench = Bench(capacity=0)
+    for _ in range(5):
+        bench.do(Op.APPEND, cluster=1)
+    bench.do(Op.STEP)  # a full page leaves
+    assert bench.do(Op.APPEND, cluster=2)[-1].fault == Fault.NONE  # opens a page, so it waits for the completions
+    sent = bench.golden.descriptors
+    assert {d.tag for d in sent} == {0}
+    # one after the other from the start: early and late ones are strays
+    answers = {"tag": np.zeros(80, np.int64), "error": np.ones(80, np.int64)}
+    inputs = {"i": columns(bench.commands, Command), "i_done": answers}
+    outputs = {"o": len(bench.replies), "o_dma": len(sent), "o_complete": 1}
+    record = simulate(bench.unit, "kvmu", inputs, outputs, config=bench.settings, stall={"i_done": 0.8})
+    assert record.status["stat_faults"] == 1 << HwFault.STRAY.value | 1 << HwFault.TRANSFER.value
+    assert record.outputs["o_complete"]["error"].tolist() == [1]
+    assert record.outputs["o"]["fault"].tolist() == [0] * len(bench.replies)
+
+
 def test_regions_that_do_not_fit():
     bench = Bench(bases=(0, 0x8000, 0x18000, 0x3FF00), staging_units=2)
     for _ in range(2):
