@@ -3,7 +3,7 @@
 # mypy: disable-error-code="assignment,arg-type"
 
 from amaranth import Module, Mux, ResetInserter, Signal, Value
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import Config
@@ -14,6 +14,16 @@ from hw.core.machine import READERS, WRITERS, Machine
 from hw.core.map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.master import Master
 from hw.core.registers import RegisterFile
+
+TRACE = data.StructLayout(
+    {
+        "started": len(Unit),  # for every unit: one of its commands begins
+        "complete": len(Unit),  # one of its commands is complete
+        "matrix": 1,  # the matrix engine takes a beat
+        "vector": 1,  # the vector engine gives a beat
+        **{f"{side}_{way}": 1 for side in ("device", "host") for way in ("read", "write")},  # a word on the port
+    }
+)
 
 
 class Core(wiring.Component):
@@ -29,7 +39,7 @@ class Core(wiring.Component):
 
     Members
     -------
-    device, host : AXI4 ; registers : AXI4-Lite ; irq : interrupt
+    device, host : AXI4 ; registers : AXI4-Lite ; irq : interrupt ; trace : what happens in every cycle
 
     Raises
     ------
@@ -52,6 +62,7 @@ class Core(wiring.Component):
                 "host": Out(self.host_master.axi.signature),
                 "registers": In(axi4_lite(address_bits=self.map.address_bits)),
                 "irq": Out(1),
+                "trace": Out(TRACE),
             }
         )
 
@@ -130,6 +141,17 @@ class Core(wiring.Component):
                     m.d.sync += [cause.eq(Cause.NONE), source.eq(0), address.eq(0)]
                     m.next = "READY"
 
+        m.d.comb += [
+            self.trace.started.eq(machine.started),
+            self.trace.complete.eq(machine.complete),
+            self.trace.matrix.eq(machine.stat_matrix),
+            self.trace.vector.eq(machine.stat_vector),
+        ]
+        for side, master in (("device", device), ("host", host)):
+            m.d.comb += [
+                self.trace[f"{side}_read"].eq(master.axi.rvalid & master.axi.rready),
+                self.trace[f"{side}_write"].eq(master.axi.wvalid & master.axi.wready),
+            ]
         zero = file.pulse_clear_counters
         events = {
             "matrix_beats": machine.stat_matrix,

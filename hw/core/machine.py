@@ -2,7 +2,7 @@
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Cat, Module, Value
+from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -39,7 +39,9 @@ class Machine(wiring.Component):
     device_words, host_words : sizes of the regions
     halt : ask memory for nothing more ; idle : no burst in flight
     fault, source : in the cycle in which something goes wrong
-    taking, complete : for every unit, commands under way; one is complete
+    taking, started, complete : for every unit, commands under way; one begins; one is complete
+    stat_matrix, stat_vector : the engine takes, or gives, a beat
+    cfg_* : as the KV prediction unit's
     """
 
     def __init__(self, config: Config):
@@ -86,6 +88,7 @@ class Machine(wiring.Component):
                 "source": Out(SOURCE_BITS),
                 "taking": Out(len(Unit)),
                 "complete": Out(len(Unit)),
+                "started": Out(len(Unit)),
                 "stat_matrix": Out(1),
                 "stat_vector": Out(1),
                 **{name: In(shape) for name, shape in self.cache.settings.items()},
@@ -165,7 +168,12 @@ class Machine(wiring.Component):
         for unit, made in units.items():
             m.submodules[unit.name.lower()] = made
             wiring.connect(m, sequencer.o[unit], made.i)
-            m.d.comb += self.complete[unit].eq(made.complete)
+            seen = Signal(name=f"seen_{unit.name.lower()}")  # the command on offer has begun
+            m.d.comb += [
+                self.complete[unit].eq(made.complete),
+                self.started[unit].eq(made.i.valid & ~seen),
+            ]
+            m.d.sync += seen.eq(made.i.valid & ~made.i.ready)
         m.d.comb += [made.sizes.eq(cache.sizes) for made in (loader, matrix, vector)]
         m.d.comb += [getattr(cache, name).eq(getattr(self, name)) for name in cache.settings]
         faults += [(Unit.LOAD, loader.fault), (Unit.CACHE, cache.fault)]

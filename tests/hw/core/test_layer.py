@@ -1,162 +1,18 @@
 """A decoder layer with ReSV attention from commands in memory, against the golden layer, bit for bit."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from golden import bf16
-from golden.clustering import ClusterRule
-from golden.hashing import hyperplanes
-from golden.hc_table import HcTableConfig
-from golden.kvmu_unit import Op, UnitConfig
-from golden.kvpu import Kvpu
-from golden.layer import Layer, LayerShape, angles, pair_order
+from golden.kvmu_unit import Op
 from golden.rope import rotate
-from golden.selection import RESV
 from golden.transformer import attention, causal, silu
-from hw.config import Config
-from hw.core.core import Core
-from hw.core.isa import Command
-from hw.core.layer import LayerCompiler, Region, Sizes, tiles
-from tests.hw.core.bench import Bench
-
-CASES = {  # hidden, ffn, largest step, keys of a row
-    "tiny": Sizes(hidden=16, ffn=24, tokens=2, keys=64),
-    "small": Sizes(hidden=256, ffn=384, tokens=4, keys=512),
-}
-
-
-class LayerBench:
-    """A core, its golden twin, and steps that run on both."""
-
-    def __init__(self, preset, rng, *, threshold, capacity, target=19661, staging_units=32):
-        self.config = c = Config.preset(preset)
-        self.sizes, self.rng, n = CASES[preset], rng, c.dpe_inputs
-        self.core = Core.from_config(c)
-        word = self.core.machine.word // 8
-        unit = self.core.machine.cache.kvpu
-        page = unit.kvmu.page_bytes
-        # device memory: tables, frames, staging, layer, programs, inputs and outputs of the steps
-        place, bases = 0, {}
-        for name, size in (
-            ("record", unit.table.clusters * 16),
-            ("list", unit.table.pages * c.page_tokens * 4),
-            ("link", unit.table.pages * 4),
-            ("mean", unit.table.clusters * unit.table.dimension * 2),
-            ("device", c.kvmu_frames * page),
-            ("staging", 2 * staging_units * unit.kvmu.unit_bytes),
-        ):
-            bases[name] = place
-            place += -(-size // word) * word
-        self.words = 4 * (1 << 20) // word
-        self.region = Region(self.words, place // word)
-        self.layer = LayerCompiler(c, self.sizes, self.region, bases["mean"] // word)
-        settings = {
-            "threshold": threshold,
-            "window": 0,
-            "count_max": 65535,
-            "target": target,
-            "refine": RESV.refine_levels,
-            "staging_units": staging_units,
-            "capacity": capacity,
-            "host_base": 0,
-            "storage_base": 0,
-            **{f"{name}_base": base for name, base in bases.items()},
-        }
-        self.bench = Bench(
-            self.core, bytearray(self.words * word), bytearray(c.kvmu_pages * page), settings, limit=100_000
-        )
-
-        shape = LayerShape(self.sizes.hidden, self.sizes.ffn, c.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n)
-        weights = {
-            name: bf16.encode(rng.standard_normal((rows, columns)) / np.sqrt(columns))
-            for name, (rows, columns) in shape.weights().items()
-        }
-        weights["planes"] = hyperplanes(c.kv_heads * c.head_dim, c.hash_bits).view(np.uint16).T.copy()
-        norms = tuple(bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8) for _ in range(2))
-        table = unit.table
-        self.golden = Layer(
-            shape,
-            weights,
-            norms,
-            Kvpu(
-                ClusterRule(th_hd=threshold, candidates="all", max_candidates=unit.hcu.clusters),
-                HcTableConfig(table.clusters, table.pages, table.page_tokens, table.dimension,
-                              bases=tuple(bases[name] for name in ("record", "list", "link", "mean"))),
-                UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.kvmu_pages, c.kvmu_frames, unit.kvmu.clusters,
-                           tags=unit.kvmu.tags, bases=(bases["device"], 0, 0, bases["staging"]),
-                           staging_units=staging_units, capacity=capacity),
-                RESV,
-                target,
-            ),
-        )  # fmt: skip
-        order = self.golden.order
-        stored = dict(weights)
-        for name, heads in (("q", c.q_heads), ("k", c.kv_heads)):
-            stored[name] = weights[name].reshape(heads, c.head_dim, -1)[:, order].reshape(weights[name].shape)
-        stored["planes"] = self.golden._planes()
-        for name, matrix in stored.items():
-            self._put(self.layer.weights[name], tiles(matrix, n))
-        for place, norm in zip(self.layer.norms, norms, strict=True):
-            self._put(place, norm.tobytes())
-        for place, image in self.layer.images.items():
-            self._put(place, image)
-        self.position, self.traces, self.outputs = 0, [], []
-        self._run([Command("BEGIN"), Command("END")])
-
-    def _put(self, place, image):
-        self.bench.put(place, image)
-
-    def _run(self, program):
-        place = self.region.take(len(self.bench.driver.image(program)) // self.bench.word_bytes)
-        self.bench.put(place, program)
-        self.bench.run(place, len(program))
-
-    def step(self, x):
-        """A step of the tokens `x` (T, hidden), BF16 codes."""
-        tokens, n = len(x), self.config.dpe_inputs
-        trace = self.golden.step(x, range(self.position, self.position + tokens))
-        cos, sin = angles(np.arange(self.position, self.position + tokens), self.config.head_dim, 5e5)
-        turned = np.stack([cos.reshape(tokens, -1, n), sin.reshape(tokens, -1, n)], axis=2)
-        assert self.golden.order.tolist() == pair_order(self.config.head_dim, n).tolist()
-        words = self.bench.word_bytes
-        copies = []
-        for image, target in ((x.tobytes(), self.layer.x), (turned.astype("<u4").tobytes(), self.layer.cosines)):
-            source = self.region.take(len(image) // words)
-            self._put(source, image)
-            copies.append(Command("COPY", {"source": source, "target": target, "words": len(image) // words}))
-        self._run([*copies, Command("END")])
-        program = self.layer.step(tokens)
-        self._run(program)
-        size = tokens * self.sizes.hidden * 2
-        out = self.region.take(size // words)
-        self._run([Command("COPY", {"source": self.layer.out, "target": out, "words": size // words}), Command("END")])
-        self.position += tokens
-        self.traces.append(trace)
-        self.outputs.append((out * words, trace.output))
-        return trace
-
-    def memory(self, image, place, count, dtype="<u2"):
-        """`count` words of the device memory."""
-        at = place * self.bench.word_bytes
-        return np.frombuffer(image[at : at + count * self.bench.word_bytes], dtype)
-
-    def check(self, **options):
-        """Runs everything on the core; the record."""
-        outcomes, record = self.bench.simulate(**options)
-        for outcome in outcomes:
-            assert outcome.done and not outcome.failed and not outcome.hung, outcome
-        for n, (at, output) in enumerate(self.outputs):
-            got = np.frombuffer(record.images["device"][at : at + output.nbytes], "<u2").reshape(output.shape)
-            np.testing.assert_array_equal(got, output, err_msg=f"step {n}")
-        return record
-
-
-def frames(bench, count, tokens, drift=0.3):
-    """Steps of tokens that change slowly from one to the next, as frames of a video do."""
-    base = bench.rng.standard_normal((tokens, bench.sizes.hidden))
-    for _ in range(count):
-        base += drift * bench.rng.standard_normal(base.shape)
-        yield bf16.encode(base)
+from hw.core.axi import Cause
+from sim.axi import DECERR, SLVERR, Failure
+from sim.timeline import busy, chrome_trace, picture, spans
+from tests.hw.core.layer_bench import LayerBench, frames
 
 
 @pytest.mark.parametrize("stall", [0.0, pytest.param(0.3, marks=pytest.mark.heavy)])
@@ -171,17 +27,111 @@ def test_layer_at_tiny(stall, rng, seed):
     bench.check(stall=stall, seed=seed)
 
 
+def test_timeline(rng, seed, tmp_path):
+    """Every command of a step has its span in the trace, units overlap, and what was drawn is all there."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    record = bench.check(seed=seed, ports=["trace"])
+    trace, found = record.ports["trace"], spans(record.ports["trace"], bench.programs)
+    assert len(found) == sum(command.name != "END" for program in bench.programs for command in program)
+    used, together = busy(found), max(span.end for span in found) - min(span.start for span in found)
+    assert all(used.values()) and sum(used.values()) > 1.2 * together
+    events = chrome_trace(found, trace)["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == len(found)
+    assert picture(found, trace).count("<title>") == len(found) + 1
+    with pytest.raises(ValueError, match=r"beginnings and \d+ ends"):
+        spans(trace, bench.programs[:-1])
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_layer_at_small(stall, rng, seed):
     """Frames of four tokens, then text; pages leave the device and come back."""
-    bench = LayerBench("small", rng, threshold=7, capacity=24)
+    bench = LayerBench("small", rng, threshold=7, capacity=8)
     for x in frames(bench, 6, 4):
         bench.step(x)
     for _ in range(2):
         bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
     assert any(reply.op == Op.FETCH and reply.transit for trace in bench.traces for reply in trace.replies)
     bench.check(stall=stall, seed=seed)
+
+
+def faults(bench, kind):
+    """A step's program with something wrong in it, and the cause it stops with."""
+    program = bench.layer.step(2)
+    at = len(program) // 2
+    where = next(n for n in range(at, len(program)) if program[n].name == "LOAD")
+    if kind == "truncated":
+        return program[:at], Cause.TRUNCATED
+    if kind == "opcode":
+        return [*program[:at], b"\x7f" + bytes(63), *program[at:]], Cause.OPCODE
+    if kind == "region":
+        beyond = dataclasses.replace(program[where], fields={**program[where].fields, "source": bench.words - 1})
+        return [*program[:where], beyond, *program[where + 1 :]], Cause.REGION
+    if kind == "size":
+        beyond = dataclasses.replace(program[where], fields={**program[where].fields, "to": 5000, "activations": 0})
+        return [*program[:where], beyond, *program[where + 1 :]], Cause.SIZE
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize("kind", ["truncated", pytest.param("opcode", marks=pytest.mark.heavy), "region", "size"])
+def test_goes_on_after_a_bad_program(kind, rng, seed):
+    """Every unit has been at work when it stops; after the clear the layer runs as if nothing had been."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    program, cause = faults(bench, kind)
+    bench.begin()
+    bench.run(program, clear=True)
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    bench.check(failed=2, seed=seed)
+    assert bench.outcomes[1].failed and not bench.outcomes[1].hung and bench.outcomes[1].cause is cause
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.heavy)])
+def test_goes_on_after_errors_of_memory(count, rng, seed):
+    """Errors at random beats of a step, one after the other; then steps as if nothing had been."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    program = bench.layer.step(2)
+    failures, reads, writes = [], 0, 0
+    for n in range(count):
+        bench.begin()
+        bench.run(program, clear=True)
+        # what the programs before have read and written is not known; errors lie so far apart that each has one
+        reads, writes = reads + int(rng.integers(200, 1500)), writes + int(rng.integers(10, 100))
+        failures.append(Failure(bool(n % 2), writes if n % 2 else reads, SLVERR if rng.random() < 0.5 else DECERR))
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    bench.check(failed=2 * count, seed=seed, failures={"device": failures})
+    stopped = [outcome for outcome in bench.outcomes if outcome.failed]
+    assert stopped and not any(outcome.hung for outcome in bench.outcomes)
+    assert all(outcome.cause in (Cause.SLVERR, Cause.DECERR) for outcome in stopped)
+
+
+def test_full_tables_stop_it(rng, seed):
+    """Every token opens a cluster and a page of its own, and none leaves: the frames run out."""
+    bench = LayerBench("tiny", rng, threshold=0, capacity=64)
+    bench.clearing = True
+    steps = list(frames(bench, bench.config.kvmu_frames // 2 + 1, 2, drift=5.0))
+    for x in steps:
+        bench.step(x)
+    outcomes, _ = bench.bench.simulate(seed=seed)
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    assert failed and failed[0].cause is Cause.TABLE and not any(outcome.hung for outcome in outcomes)
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.heavy)])
+def test_reset_in_the_middle(count, rng, seed):
+    """Resets at random moments of a step; then steps as if nothing had been."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    program = bench.layer.step(2)
+    place = bench.region.take(len(bench.bench.driver.image(program)) // bench.bench.word_bytes)
+    bench.bench.put(place, program)
+    for cycles in rng.integers(50, 4500, count).tolist():
+        bench.bench.reset_after(place, len(program), cycles)
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    bench.check(seed=seed)
 
 
 def test_golden_layer_is_close_to_float64(rng):
