@@ -122,13 +122,10 @@ class Layer:
         trace.output = kernels.residual(attended, self.product(middle, w["down"]))
         return trace
 
-    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, StepTrace]:
-        """The six steps: hash, cluster, score, threshold, fetch, attend; q, k in memory order, BF16 codes.
-
-        Gives the context (T, Hq, d), and the trace without its output.
-        """
-        s, start, tokens = self.shape, len(self.keys), len(k)
-        vectors = k.reshape(tokens, -1)
+    def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, list[Reply]]:
+        """The first two steps: hash codes of keys and values (T, Hkv, d) in memory order, and the places they get."""
+        start = len(self.keys)
+        vectors = k.reshape(len(k), -1)
         codes = kernels.signs(self.product(vectors, self._planes()))
         assigned, replies = self.table.cluster(codes)
         for n, reply in enumerate(r for r in replies if r.op == Op.APPEND):
@@ -136,7 +133,20 @@ class Layer:
         self.means.update(vectors.view(bfloat16), assigned.cluster, self.table.clusters.counts)
         self.keys += list(k)
         self.values += list(v)
+        return codes, replies
 
+    def fill(self, k: np.ndarray, v: np.ndarray) -> None:
+        """A step that asks for nothing."""
+        self.append(k, v)
+        self.table.fetch([])
+
+    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, StepTrace]:
+        """The six steps: hash, cluster, score, threshold, fetch, attend; q, k in memory order, BF16 codes.
+
+        Gives the context (T, Hq, d), and the trace without its output.
+        """
+        s, start, tokens = self.shape, len(self.keys), len(k)
+        codes, replies = self.append(k, v)
         group = s.q_heads // s.kv_heads
         rows = q.reshape(tokens, s.kv_heads, group, -1).swapaxes(0, 1).reshape(s.kv_heads, tokens * group, -1)
         means = self.means.means.view(np.uint16).reshape(-1, s.kv_heads, s.head_dim)

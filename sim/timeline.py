@@ -77,6 +77,15 @@ def busy(found: Sequence[Span]) -> dict[Unit, int]:
     return total
 
 
+def together(found: Sequence[Span]) -> np.ndarray:
+    """Cycles in which 0, 1, .. units had a command, from the first beginning to the last end: int64 (units + 1,)."""
+    first, last = min(span.start for span in found), max(span.end for span in found)
+    at_work = np.zeros((len(Unit), last - first), bool)
+    for span in found:
+        at_work[span.unit, span.start - first : span.end - first] = True
+    return np.bincount(at_work.sum(axis=0), minlength=len(Unit) + 1)
+
+
 def chrome_trace(
     found: Sequence[Span], trace: np.ndarray, *, window: int = 64, clock_mhz: float = 800
 ) -> dict[str, Any]:

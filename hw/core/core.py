@@ -7,6 +7,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import Config
+from hw.core import isa
 from hw.core.axi import Cause, axi4_lite
 from hw.core.dma import BURST
 from hw.core.isa import Unit
@@ -39,7 +40,7 @@ class Core(wiring.Component):
 
     Members
     -------
-    device, host : AXI4 ; registers : AXI4-Lite ; irq : interrupt ; trace : what happens in every cycle
+    device, host : AXI4 ; registers : AXI4-Lite ; irq : interrupt ; stat_trace : what happens in every cycle
 
     Raises
     ------
@@ -62,7 +63,7 @@ class Core(wiring.Component):
                 "host": Out(self.host_master.axi.signature),
                 "registers": In(axi4_lite(address_bits=self.map.address_bits)),
                 "irq": Out(1),
-                "trace": Out(TRACE),
+                "stat_trace": Out(TRACE),
             }
         )
 
@@ -75,6 +76,15 @@ class Core(wiring.Component):
     def parts(self) -> dict[str, wiring.Component]:
         """Modules that the engines instantiate."""
         return {**self.machine.matrix.engine.parts, **self.machine.vector.engine.parts}
+
+    @property
+    def documents(self) -> dict[str, str]:
+        """Files that go with the Verilog: register map and instruction set."""
+        return {
+            "core_registers.md": self.map.markdown(),
+            "core_registers.h": self.map.c_header(),
+            "core_commands.md": isa.markdown(),
+        }
 
     @property
     def timing(self) -> dict[str, object]:
@@ -142,15 +152,15 @@ class Core(wiring.Component):
                     m.next = "READY"
 
         m.d.comb += [
-            self.trace.started.eq(machine.started),
-            self.trace.complete.eq(machine.complete),
-            self.trace.matrix.eq(machine.stat_matrix),
-            self.trace.vector.eq(machine.stat_vector),
+            self.stat_trace.started.eq(machine.started),
+            self.stat_trace.complete.eq(machine.complete),
+            self.stat_trace.matrix.eq(machine.stat_matrix),
+            self.stat_trace.vector.eq(machine.stat_vector),
         ]
         for side, master in (("device", device), ("host", host)):
             m.d.comb += [
-                self.trace[f"{side}_read"].eq(master.axi.rvalid & master.axi.rready),
-                self.trace[f"{side}_write"].eq(master.axi.wvalid & master.axi.wready),
+                self.stat_trace[f"{side}_read"].eq(master.axi.rvalid & master.axi.rready),
+                self.stat_trace[f"{side}_write"].eq(master.axi.wvalid & master.axi.wready),
             ]
         zero = file.pulse_clear_counters
         events = {

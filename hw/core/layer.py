@@ -238,20 +238,25 @@ class LayerCompiler:
             ),
         ]  # fmt: skip
 
-    def attention(self, tokens: int) -> list[Command]:
-        """The six steps, from turned queries and keys and values to the context of every head."""
+    def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
+        """The six steps, from turned queries and keys and values to the context of every head.
+
+        Without `query` the tokens are only clustered and placed.
+        """
         t, c = tokens, self.config
         program = [
             *self._multiply("planes", t, self._activations(self.turned["k"], t, self.kv, {VECTOR: ALL}),
                             self.projected, wide=False),
             # hash and cluster
             self._vector("hash", {MATRIX: ALL}, repeat=t, a=self.projected, a_stride=self.hashes, a_beats=self.hashes,
-                         to=To.CODES, flag=1, extra=1),
+                         to=To.CODES, flag=query, extra=1),
             Command("CLUSTER", {}, {VECTOR: ALL}),
             Command("PLACE", {"keys": self.turned["k"], "values": self.turned["v"], "key_stride": self.kv,
                               "value_stride": self.kv}, {CACHE: ALL}),
             Command("MEANS", {"keys": self.turned["k"], "stride": self.kv}, {CACHE: ALL}),
         ]  # fmt: skip
+        if not query:
+            return program
         for h in range(c.kv_heads):
             program += self._score(h, t)
         program.append(Command("FETCH", {}, {VECTOR: ALL}))

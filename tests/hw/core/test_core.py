@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hw.config import PRESETS, Config
+from hw.core import isa
 from hw.core.axi import Cause
 from hw.core.core import Core
 from hw.core.isa import Command, Unit, Wait
@@ -64,7 +65,7 @@ def succeeded(outcome):
     return outcome.done and not outcome.failed and not outcome.hung and outcome.cause is Cause.NONE
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.3])
+@pytest.mark.parametrize("stall", [0.3, pytest.param(0.0, marks=pytest.mark.heavy)])
 def test_programs_of_copies(stall, rng, seed):
     """Three programs, one after the other."""
     case = bench(rng)
@@ -116,7 +117,14 @@ def faulty(rng, kind):
     raise AssertionError(kind)
 
 
-@pytest.mark.parametrize("kind", ["opcode", "truncated", "empty", "read beyond", "write beyond"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "opcode",
+        *(pytest.param(k, marks=pytest.mark.heavy) for k in ("truncated", "empty", "read beyond")),
+        "write beyond",
+    ],
+)
 def test_faults_of_programs(kind, rng, seed):
     """Stops with cause, source and address; stays stopped until it is cleared; then runs the next program."""
     case = bench(rng)
@@ -142,7 +150,7 @@ def test_faults_of_programs(kind, rng, seed):
 
 @pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-@pytest.mark.parametrize("side", ["device", "host"])
+@pytest.mark.parametrize("side", ["device", pytest.param("host", marks=pytest.mark.heavy)])
 def test_errors_of_memory(side, write, response, rng, seed):
     """One failing answer, at a random beat; then the same program again, which passes."""
     case = bench(rng)
@@ -196,6 +204,17 @@ def test_counters(rng, seed):
     assert values["device_write"] == words[0][1]
     assert [values["host_read"], values["host_write"]] == words[1]
     assert values["busy_copy"] + values["stalled"] == values["cycles"] > 100
+
+
+def test_documents():
+    """Every register and every command is in what goes with the Verilog."""
+    core = Core.from_config(Config.preset("tiny"))
+    documents = core.documents
+    for name, offset in core.map.offsets.items():
+        assert f"| 0x{offset:03x} | `{name}` |" in documents["core_registers.md"]
+        assert f"#define VREX_{name.upper()} 0x{offset:03x}u" in documents["core_registers.h"]
+    for op in isa.OPCODES:
+        assert f"| `{op.name}` |" in documents["core_commands.md"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

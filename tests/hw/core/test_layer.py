@@ -11,7 +11,10 @@ from golden.rope import rotate
 from golden.transformer import attention, causal, silu
 from hw.core.axi import Cause
 from sim.axi import DECERR, SLVERR, Failure
-from sim.timeline import busy, chrome_trace, picture, spans
+from sim.timeline import busy, chrome_trace, picture, spans, together
+from sw_model.memory.live import DramTiming, PcieTiming
+from sw_model.memory.pcie import PcieLink
+from sw_model.memory.spec import load_memory
 from tests.hw.core.layer_bench import LayerBench, frames
 
 
@@ -27,16 +30,30 @@ def test_layer_at_tiny(stall, rng, seed):
     bench.check(stall=stall, seed=seed)
 
 
+def test_layer_with_the_system_models_memories(rng, seed):
+    """LPDDR5 and a PCIe link instead of fixed latencies: the same bytes, later."""
+    cycles = []
+    for timing in (None, {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}):
+        bench = LayerBench("tiny", np.random.default_rng(seed), threshold=4, capacity=4)
+        for x in frames(bench, 6, 2):
+            bench.step(x)
+        record = bench.check(seed=seed, timing=timing)
+        assert record.traffic["host"]["beats"]["read"]
+        cycles.append(record.cycles)
+    assert cycles[1] > 1.2 * cycles[0]
+
+
 def test_timeline(rng, seed, tmp_path):
     """Every command of a step has its span in the trace, units overlap, and what was drawn is all there."""
     bench = LayerBench("tiny", rng, threshold=4, capacity=16)
     for x in frames(bench, 2, 2):
         bench.step(x)
-    record = bench.check(seed=seed, ports=["trace"])
-    trace, found = record.ports["trace"], spans(record.ports["trace"], bench.programs)
+    record = bench.check(seed=seed, ports=["stat_trace"])
+    trace, found = record.ports["stat_trace"], spans(record.ports["stat_trace"], bench.programs)
     assert len(found) == sum(command.name != "END" for program in bench.programs for command in program)
-    used, together = busy(found), max(span.end for span in found) - min(span.start for span in found)
-    assert all(used.values()) and sum(used.values()) > 1.2 * together
+    used, counts = busy(found), together(found)
+    assert all(used.values()) and sum(used.values()) == sum(n * count for n, count in enumerate(counts))
+    assert counts[2:].sum() > 0.1 * counts[1:].sum()  # a tenth of the time, more than one at least
     events = chrome_trace(found, trace)["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == len(found)
     assert picture(found, trace).count("<title>") == len(found) + 1
@@ -49,7 +66,7 @@ def test_timeline(rng, seed, tmp_path):
 def test_layer_at_small(stall, rng, seed):
     """Frames of four tokens, then text; pages leave the device and come back."""
     bench = LayerBench("small", rng, threshold=7, capacity=8)
-    for x in frames(bench, 6, 4):
+    for x in frames(bench, 5, 4):
         bench.step(x)
     for _ in range(2):
         bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
@@ -75,7 +92,9 @@ def faults(bench, kind):
     raise AssertionError(kind)
 
 
-@pytest.mark.parametrize("kind", ["truncated", pytest.param("opcode", marks=pytest.mark.heavy), "region", "size"])
+@pytest.mark.parametrize(
+    "kind", ["region", *(pytest.param(k, marks=pytest.mark.heavy) for k in ("truncated", "opcode", "size"))]
+)
 def test_goes_on_after_a_bad_program(kind, rng, seed):
     """Every unit has been at work when it stops; after the clear the layer runs as if nothing had been."""
     bench = LayerBench("tiny", rng, threshold=4, capacity=16)
@@ -108,6 +127,7 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
     assert all(outcome.cause in (Cause.SLVERR, Cause.DECERR) for outcome in stopped)
 
 
+@pytest.mark.heavy
 def test_full_tables_stop_it(rng, seed):
     """Every token opens a cluster and a page of its own, and none leaves: the frames run out."""
     bench = LayerBench("tiny", rng, threshold=0, capacity=64)
