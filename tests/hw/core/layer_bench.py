@@ -116,11 +116,17 @@ class LayerBench:
         self.programs.append(program)
 
     def step(self, x):
-        """A step of the tokens `x` (T, hidden), BF16 codes."""
-        tokens, n = len(x), self.config.dpe_inputs
+        """A step of the tokens `x` (T, hidden), BF16 codes, on both; the golden trace."""
         if not self.traces:
             self.begin()
-        trace = self.golden.step(x, range(self.position, self.position + tokens))
+        trace = self.golden.step(x, range(self.position, self.position + len(x)))
+        self.traces.append(trace)
+        self.outputs.append((self.give(x), trace.output))
+        return trace
+
+    def give(self, x):
+        """A step on the core; the byte address of its output."""
+        tokens, n = len(x), self.config.dpe_inputs
         cos, sin = angles(np.arange(self.position, self.position + tokens), self.config.head_dim, 5e5)
         turned = np.stack([cos.reshape(tokens, -1, n), sin.reshape(tokens, -1, n)], axis=2)
         words = self.bench.word_bytes
@@ -130,15 +136,12 @@ class LayerBench:
             self._put(source, image)
             copies.append(Command("COPY", {"source": source, "target": target, "words": len(image) // words}))
         self.run([*copies, Command("END")])
-        program = self.layer.step(tokens)
-        self.run(program)
+        self.run(self.layer.step(tokens))
         size = tokens * self.sizes.hidden * 2
         out = self.region.take(size // words)
         self.run([Command("COPY", {"source": self.layer.out, "target": out, "words": size // words}), Command("END")])
         self.position += tokens
-        self.traces.append(trace)
-        self.outputs.append((out * words, trace.output))
-        return trace
+        return out * words
 
     def memory(self, image, place, count, dtype="<u2"):
         """`count` words of the device memory."""

@@ -128,16 +128,17 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
 
 
 @pytest.mark.heavy
-def test_full_tables_stop_it(rng, seed):
-    """Every token opens a cluster and a page of its own, and none leaves: the frames run out."""
-    bench = LayerBench("tiny", rng, threshold=0, capacity=64)
+def test_a_full_table_stops_it(rng, seed):
+    """A staging area of one unit, and steps that fetch more; after the clear the tables are empty and it goes on."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=4, staging_units=1)
     bench.clearing = True
-    steps = list(frames(bench, bench.config.kvmu_frames // 2 + 1, 2, drift=5.0))
-    for x in steps:
-        bench.step(x)
+    bench.begin()
+    for x in frames(bench, 7, 2):
+        bench.give(x)
     outcomes, _ = bench.bench.simulate(seed=seed)
     failed = [outcome for outcome in outcomes if outcome.failed]
-    assert failed and failed[0].cause is Cause.TABLE and not any(outcome.hung for outcome in outcomes)
+    assert failed and all(outcome.cause is Cause.TABLE for outcome in failed)
+    assert not any(outcome.hung for outcome in outcomes) and outcomes[-1].done
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.heavy)])
