@@ -12,6 +12,7 @@ from hw.config import Config
 from hw.dre import hcu_proofs, kvmu_proofs
 from hw.dre.hc_table import HcTable
 from hw.dre.kvpu import KVPU
+from hw.dre.wtu import WTU, Point
 from hw.registry import unit
 
 
@@ -46,6 +47,10 @@ def _table() -> HcTable:
     return HcTable(clusters=4, pages=4, page_tokens=2, lanes=2, dimension=1, **widths)
 
 
+def _threshold(point: Point) -> WTU:
+    return WTU(lanes=2, clusters=8, buckets=4, count_bits=3, cluster_bits=4, point=point)
+
+
 def _chain() -> KVPU:
     sizes = {"hash_bits": 2, "hcu_lanes": 2, "hcu_clusters": 2, "hcu_tokens": 2, "window_tokens": 2, "head_dim": 1}
     tables = {"wtu_lanes": 2, "wtu_clusters": 4, "wtu_buckets": 4, "page_tokens": 2, "kvmu_pages": 4, "kvmu_frames": 2}
@@ -57,11 +62,13 @@ def _chain() -> KVPU:
 CONTRACTS = {
     "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
     "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=25),
+    "wtu": Claim("streams", lambda: StreamContract(_threshold(Point.FAST)), any_memory=True),
+    "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(Point.SWEEP)), any_memory=True),
     "kvpu": Claim("streams", lambda: StreamContract(_chain()), depth=20, slow=True),
 }
 
 PARTS: dict[str, tuple[Claim, ...]] = {
-    "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=24)),
+    "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
     "kvmu": tuple(
         Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
     ),
@@ -74,6 +81,9 @@ PARTS: dict[str, tuple[Claim, ...]] = {
 }
 
 
+BUSES = {"core", "dma"}  # their ports are buses and jobs; of these nothing is claimed yet
+
+
 def claims(name: str) -> tuple[Claim, ...]:
     """What is proved of the unit called `name`, the contract of its streams first.
 
@@ -81,4 +91,5 @@ def claims(name: str) -> tuple[Claim, ...]:
     """
     build = unit(name).build
     contract = Claim("streams", lambda: StreamContract(build(Config.preset("tiny"))), any_memory=True)
-    return (CONTRACTS.get(name, contract), *PARTS.get(name, ()))
+    contracts = () if name in BUSES else (CONTRACTS.get(name, contract),)
+    return (*contracts, *PARTS.get(name, (FIFO,)))

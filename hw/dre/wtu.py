@@ -65,7 +65,7 @@ class WTU(wiring.Component):
     i : stream of `Sizes.beat`
     o_row : stream of `Sizes.result` ; o : stream of `Sizes.bitmap` ; o_index : stream of `Sizes.index`
     cfg_mode, cfg_order : see `Mode`, `Order`
-    cfg_target : ratio in 1/65536, at most 65536 (RATIO), or the number to reach, 0 counts as 1
+    cfg_target : ratio in 1/65536, at most 65536 (RATIO), or the number to reach, at least 1
     cfg_refine : how often the bucket that passes the threshold is divided again
     stat_* : see `Stat`; stat_fault : sticky, words were dropped
 
