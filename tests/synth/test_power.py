@@ -13,12 +13,13 @@ from amaranth.lib.wiring import In, Out
 import synth.area
 from hw import emit
 from hw.common.memory import Ram
+from hw.config import Config
 from synth.activity import guessed
 from synth.area import PREDICTIVE, area_of_rtlil
 from synth.blocks import partition
 from synth.circuit import Circuit
 from synth.library import OSU018, LibraryError, load
-from synth.power import KINDS, power, powers_table
+from synth.power import KINDS, multiplied, part, power, powers_table
 
 MHZ = 500.0
 
@@ -225,6 +226,28 @@ def test_table_says_how_wrong_a_guess_is(predictive):
     real = replace(guessed(circuit, 0.05), stimulus="real", cycles=10)
     result = power(found, circuit, real, clock_mhz=MHZ)
     assert "guess 0.2: registers and logic are 4 x real" in powers_table([result, watts(found, circuit, 0.2)])
+
+
+def test_a_part_stands_for_the_whole(predictive):
+    found, circuit = mapped(Multiplier(), predictive)
+    activity = guessed(circuit, 0.1)
+    activity.accesses["dut"][:] = [[1.0, 0.5]]
+    small = replace(found, config={"lanes": 2, "rows": 4})
+    blocks = tuple(replace(block, count=3 * block.count) for block in found.blocks)
+    large = replace(found, config={"lanes": 6, "rows": 4}, blocks=blocks)
+    measured = power(found, circuit, activity, clock_mhz=MHZ)
+    result = multiplied(measured, small, large)
+    for kind in (*KINDS, "memories", "total"):
+        assert result.of(kind) == pytest.approx(3 * measured.of(kind))
+    assert result.measured_on == "lanes = 2" and [block.count for block in result.blocks] == [3]
+    assert "measured on lanes = 2" in powers_table([result])
+    assert multiplied(measured, small, small) is measured
+
+
+def test_arrays_are_measured_on_a_part():
+    paper = Config.preset("paper")
+    assert part("dpe", paper).dpe_trees == 8 and part("vpe", paper).vpe_lanes == 8
+    assert part("hcu", paper) == paper and part("dpe", Config.preset("tiny")) == Config.preset("tiny")
 
 
 def test_library_without_power_tables(predictive, tmp_path):
