@@ -81,7 +81,7 @@ def generate(
         "tools": {"amaranth": importlib.metadata.version("amaranth"), "yosys": yosys.version(tool)},
         "config": config.asdict(),
         "clock_mhz": clock_mhz,
-        "timing": getattr(component, "timing", {"latency": getattr(component, "latency", None)}),
+        "timing": timing(component),
         "ports": ports(component, verilog, unit),
         "memories": memories(rtlil),
         "verilog": {"file": f"{unit}.v", "sha256": hashlib.sha256(verilog.encode()).hexdigest()},
@@ -95,6 +95,18 @@ def generate(
     }
     write_all(Path(folder), files)
     return Generated(unit, Path(folder), tuple(files), description)
+
+
+def timing(component: wiring.Component) -> dict[str, Any]:
+    """Latency and cycle formulas of a component."""
+    return dict(getattr(component, "timing", {"latency": getattr(component, "latency", None)}))
+
+
+def fields(shape: Any) -> list[dict[str, Any]]:
+    """Name, offset and width of the fields of a layout; none of any other shape."""
+    if not isinstance(shape, data.Layout):
+        return []
+    return [{"name": str(key), "offset": f.offset, "width": Shape.cast(f.shape).width} for key, f in shape]
 
 
 def ports(component: wiring.Component, verilog: str, name: str) -> list[dict[str, Any]]:
@@ -113,12 +125,8 @@ def ports(component: wiring.Component, verilog: str, name: str) -> list[dict[str
             "direction": declared.group(1),
             "width": int(declared.group(2) or 0) + 1,
         }
-        shape = shapes.get(port)
-        if isinstance(shape, data.Layout):
-            entry["fields"] = [
-                {"name": str(key), "offset": field.offset, "width": Shape.cast(field.shape).width}
-                for key, field in shape
-            ]
+        if layout := fields(shapes.get(port)):
+            entry["fields"] = layout
         found.append(entry)
     return found
 

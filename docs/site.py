@@ -1,0 +1,221 @@
+"""What the documentation site consists of: READMEs where they are, and pages made from the code while it is built.
+
+MkDocs calls `on_config` and `on_files`. Pages keep their place in the repository, so that one link serves both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import enum
+import importlib
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from amaranth.hdl import Shape, UnusedElaboratable
+from amaranth.lib import data, stream, wiring
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
+
+from hw.config import PRESETS, Config  # noqa: E402
+from hw.registry import UNITS, Unit  # noqa: E402
+from synth.generate import fields, timing  # noqa: E402
+from vrex import parser  # noqa: E402
+
+TUTORIALS = ("generate", "verify", "policy", "system", "figure")
+FOLDERS = ("golden", "hw", "sim", "synth", "sw_model")
+PRESET = "paper"  # the sizes on a unit's page
+
+
+def sources() -> list[str]:
+    """Markdown files of the repository that are pages, by path."""
+    readmes = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("README.md"))
+    written = [ROOT / "README.md", *readmes, *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path.relative_to(ROOT).as_posix() for path in written]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The table of contents."""
+    deeper = [name for name in sources() if name.endswith("/README.md") and name.count("/") > 1]
+    config.nav = [
+        {"Tour": "README.md"},
+        {"Tutorials": [f"docs/tutorials/{name}.md" for name in TUTORIALS]},
+        {"Folders": [{folder: f"{folder}/README.md"} for folder in FOLDERS]},
+        {"Parts": [{name.removesuffix("/README.md"): name} for name in deeper]},
+        {"Units": ["docs/units/index.md", *({name: f"docs/units/{name}.md"} for name in UNITS)]},
+        {"Numerics": "docs/numerics.md"},
+        {"Commands": "docs/commands.md"},
+        {"Contributing": "docs/CONTRIBUTING.md"},
+        {"Changes": "docs/CHANGELOG.md"},
+    ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Every page: those that are written and those that are made."""
+    theirs = [file for file in files if not file.src_uri.endswith(".md")]
+    written = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in (*sources(), "docs/site.css")]
+    made = {"docs/commands.md": commands(), "docs/units/index.md": index()}
+    made |= {f"docs/units/{unit.name}.md": page(unit) for unit in UNITS.values()}
+    return Files([*theirs, *written, *(File.generated(config, name, content=text) for name, text in made.items())])
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    lines = [list(head), ["---"] * len(list(head)), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def commands() -> str:
+    """Every command's own help."""
+    os.environ["COLUMNS"] = "100"  # argparse asks the terminal
+    (actions,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    pages = [f"## vrex {name}\n\n```text\n{made.format_help()}```" for name, made in actions.choices.items()]
+    return "\n\n".join(["# Commands", "What `--help` says.", *pages]) + "\n"
+
+
+def index() -> str:
+    rows = [(f"[{unit.name}]({unit.name}.md)", unit.summary, f"`{unit.module}`") for unit in UNITS.values()]
+    told = (
+        f"What `hw/registry.py` lists: each can be generated, verified and synthesised by its name. Sizes are those of "
+        f"the `{PRESET}` preset; `vrex generate UNIT --preset PRESET --json` tells the same of any other configuration."
+    )
+    return f"# Units\n\n{told}\n\n{table(('unit', 'what', 'module'), rows)}\n"
+
+
+class Watched(Config):
+    """A configuration that notes which of its parameters were read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in Config.__dataclass_fields__:
+            object.__getattribute__(self, "__dict__").setdefault("_read", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+def page(unit: Unit) -> str:
+    """One unit's page: docstring, timing, ports, codes, counters, parameters."""
+    watched = Watched(**PRESETS[PRESET].asdict())
+    watched.__dict__["_read"] = set()  # building it has checked every value
+    component = unit.build(watched)
+    home = f"../../{Path(*unit.module.split('.')[:-1])}/README.md"
+    tests = f"tests/{'/'.join(unit.module.split('.')[:-1])}/test_{unit.module.split('.')[-1]}.py"
+    parts = [
+        f"# {unit.name}",
+        f"{unit.summary}. Source: `{unit.module.replace('.', '/')}.py`, tests: `{tests}`. "
+        f"[How it works and what was measured]({home}).",
+        docstring(type(component)),
+        "## Cycles",
+        table(("what", "value"), ((name, f"`{value}`") for name, value in flat(timing(component)))),
+        "## Ports",
+        table(("port", "direction", "bits", "fields (bits)"), ports(component)),
+    ]
+    for code in codes(component):
+        rows = [(f"`{name}`", value, comment) for name, value, comment in members(code)]
+        parts += [f"### {code.__name__}", (inspect.getdoc(code) or "").split("\n\n")[0], table(("", "code", ""), rows)]
+    if rows := counters(component):
+        parts += ["## Counters", table(("counter", "bits", "counts"), rows)]
+    parts += ["## Parameters", "Those of `hw/config.py` that it is built from.", parameters(watched.__dict__["_read"])]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def docstring(kind: type) -> str:
+    """A docstring's text as it is, its sections as headings, its definitions as lists."""
+    text = inspect.getdoc(kind) or ""
+    head, *sections = re.split(r"^(\w+)\n-+\n", text, flags=re.M)
+    parts = [head.strip()]
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        parts += [f"## {title}", definitions(body) if title in ("Parameters", "Members", "Raises") else body.strip()]
+    return "\n\n".join(parts)
+
+
+def definitions(body: str) -> str:
+    """`name, name : meaning ; name : meaning` and `name`, then its meaning indented, as a list."""
+    items: list[str] = []
+    for line in body.strip().splitlines():
+        if line[:1].isspace() and items:
+            items[-1] += " " + line.strip()
+        elif line.strip():
+            items += line.split(" ; ")
+    split = (item.partition(" : ") for item in items)
+    return "\n".join(f"- `{name}`: {meaning}" if found else f"- {name}" for name, found, meaning in split)
+
+
+def flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{before}{name}: ")
+        else:
+            yield before + name.replace("_", " "), "depends on the data" if value is None else value
+
+
+def ports(component: wiring.Component) -> Iterator[tuple[object, ...]]:
+    """One row per stream and per plain port."""
+    for name, member in component.signature.members.items():
+        direction = "in" if member.flow is wiring.In else "out"
+        if member.is_signature and isinstance(member.signature, stream.Signature):
+            shape, direction = member.signature.payload_shape, f"stream {direction}"
+        elif member.is_signature:
+            shape, direction = None, f"interface {direction}"
+        else:
+            shape = member.shape
+        if not name.startswith("stat_"):
+            layout = ", ".join(f"{f['name']} {f['width']}" for f in fields(shape))
+            yield f"`{name}`", direction, "" if shape is None else Shape.cast(shape).width, layout
+
+
+def codes(component: wiring.Component) -> list[type[enum.Enum]]:
+    """The enumerations that its ports carry, and the faults it reports."""
+    found: dict[type[enum.Enum], None] = {}
+
+    def look(shape: Any) -> None:
+        if isinstance(shape, enum.EnumMeta):
+            found[shape] = None
+        elif isinstance(shape, data.ArrayLayout):
+            look(shape.elem_shape)
+        elif isinstance(shape, data.Layout):
+            for _, field in shape:
+                look(field.shape)
+
+    for _, member, _ in component.signature.flatten(component):
+        look(member.shape)
+    fault = getattr(sys.modules[type(component).__module__], "Fault", None)
+    if fault is not None and any(name.startswith("stat_fault") for name in component.signature.members):
+        found[fault] = None
+    return list(found)
+
+
+def members(code: type[enum.Enum]) -> list[tuple[str, object, str]]:
+    """Name, value and comment of each member."""
+    said = dict(re.findall(r"^ +(\w+) = [^#\n]+# (.*)$", inspect.getsource(code), re.M))
+    return [(one.name, getattr(one.value, "value", one.value), said.get(one.name, "")) for one in code]
+
+
+def counters(component: wiring.Component) -> list[tuple[str, object, str]]:
+    """Name, width and meaning of each `stat_*` port, those of units inside included."""
+    meaning: dict[str, str] = {}
+    for before, part in (("", component), *((f"{n}_", p) for n, p in getattr(component, "units", {}).items())):
+        stat = getattr(importlib.import_module(type(part).__module__), "Stat", None)
+        meaning |= {f"stat_{before}{value}": said for _, value, said in (members(stat) if stat else ())}
+    return [
+        (f"`{name}`", Shape.cast(member.shape).width, meaning.get(name, "see Members"))
+        for name, member in component.signature.members.items()
+        if name.startswith("stat_") and name != "stat_clear"
+    ]
+
+
+def parameters(read: set[str]) -> str:
+    """Value in each preset and meaning of the parameters that were read."""
+    said = dict(re.findall(r"^ +(\w+): int = [^#\n]+# (.*)$", inspect.getsource(Config), re.M))
+    names = [field.name for field in dataclasses.fields(Config) if field.name in read]
+    rows = [(f"`{n}`", *(getattr(PRESETS[p], n) for p in PRESETS), said[n]) for n in names]
+    return table(("parameter", *PRESETS, "meaning"), rows)
