@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: demo test lint heavy clean setup
+.PHONY: demo test lint heavy docs clean setup
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -19,6 +19,9 @@ heavy: $(STAMP)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: $(STAMP)
+	@$(BIN)/mkdocs build -q --strict -f docs/mkdocs.yml && echo "build/site/index.html"
 
 setup: $(STAMP)
 

@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
 
 from hw.config import PRESETS, Config  # noqa: E402
+from hw.core import isa  # noqa: E402
 from hw.registry import UNITS, Unit  # noqa: E402
 from synth.generate import fields, timing  # noqa: E402
 from vrex import parser  # noqa: E402
@@ -53,6 +54,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Folders": [{folder: f"{folder}/README.md"} for folder in FOLDERS]},
         {"Parts": [{name.removesuffix("/README.md"): name} for name in deeper]},
         {"Units": ["docs/units/index.md", *({name: f"docs/units/{name}.md"} for name in UNITS)]},
+        {"Instructions": "docs/instructions.md"},
+        {"Registers": "docs/registers.md"},
         {"Numerics": "docs/numerics.md"},
         {"Commands": "docs/commands.md"},
         {"Contributing": "docs/CONTRIBUTING.md"},
@@ -64,8 +67,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Every page: those that are written and those that are made."""
     theirs = [file for file in files if not file.src_uri.endswith(".md")]
-    written = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in (*sources(), "docs/site.css")]
+    examples = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs/examples").glob("*.py"))]
+    given = (*sources(), *examples, "docs/site.css")
+    written = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in given]
     made = {"docs/commands.md": commands(), "docs/units/index.md": index()}
+    made |= {"docs/instructions.md": instructions(), "docs/registers.md": registers()}
     made |= {f"docs/units/{unit.name}.md": page(unit) for unit in UNITS.values()}
     return Files([*theirs, *written, *(File.generated(config, name, content=text) for name, text in made.items())])
 
@@ -93,6 +99,21 @@ def index() -> str:
     return f"# Units\n\n{told}\n\n{table(('unit', 'what', 'module'), rows)}\n"
 
 
+def instructions() -> str:
+    """What programs of the core consist of."""
+    parts = ["# Instruction set", (isa.__doc__ or "").replace(":", ".", 1), isa.markdown(), "## Values of fields"]
+    for code in (isa.Unit, isa.Wait, isa.Size, isa.To):
+        parts += code_table(code)
+    return "\n\n".join(parts) + "\n"
+
+
+def registers() -> str:
+    """What software sees of the core."""
+    core = UNITS["core"].build(PRESETS[PRESET])
+    told = "AXI4-Lite, 32 bits a word; registers of more bits take two words, the lower half first."
+    return f"# Register map\n\n{told}\n\n{core.map.markdown()}"
+
+
 class Watched(Config):
     """A configuration that notes which of its parameters were read."""
 
@@ -107,6 +128,9 @@ def page(unit: Unit) -> str:
     watched = Watched(**PRESETS[PRESET].asdict())
     watched.__dict__["_read"] = set()  # building it has checked every value
     component = unit.build(watched)
+    for part in (component, *vars(component).values()):
+        if getattr(part, "config", None) is watched:
+            part.elaborate(None)  # has kept it to read from it only then
     home = f"../../{Path(*unit.module.split('.')[:-1])}/README.md"
     tests = f"tests/{'/'.join(unit.module.split('.')[:-1])}/test_{unit.module.split('.')[-1]}.py"
     parts = [
@@ -120,11 +144,10 @@ def page(unit: Unit) -> str:
         table(("port", "direction", "bits", "fields (bits)"), ports(component)),
     ]
     for code in codes(component):
-        rows = [(f"`{name}`", value, comment) for name, value, comment in members(code)]
-        parts += [f"### {code.__name__}", (inspect.getdoc(code) or "").split("\n\n")[0], table(("", "code", ""), rows)]
+        parts += code_table(code)
     if rows := counters(component):
         parts += ["## Counters", table(("counter", "bits", "counts"), rows)]
-    parts += ["## Parameters", "Those of `hw/config.py` that it is built from.", parameters(watched.__dict__["_read"])]
+    parts += ["## Configuration", "What it is built from, of `hw/config.py`.", parameters(watched.__dict__["_read"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -134,20 +157,27 @@ def docstring(kind: type) -> str:
     head, *sections = re.split(r"^(\w+)\n-+\n", text, flags=re.M)
     parts = [head.strip()]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
-        parts += [f"## {title}", definitions(body) if title in ("Parameters", "Members", "Raises") else body.strip()]
+        shown = {"Parameters": definitions, "Members": definitions, "Raises": errors}.get(title, str.strip)
+        parts += [f"## {title}", shown(body)]
     return "\n\n".join(parts)
 
 
 def definitions(body: str) -> str:
-    """`name, name : meaning ; name : meaning` and `name`, then its meaning indented, as a list."""
+    """`name, name : meaning ; name : meaning`, over several lines, as a list."""
     items: list[str] = []
     for line in body.strip().splitlines():
         if line[:1].isspace() and items:
             items[-1] += " " + line.strip()
         elif line.strip():
-            items += line.split(" ; ")
+            items += re.split(r" ?; (?=[\w*, ]+ : )", line)
     split = (item.partition(" : ") for item in items)
     return "\n".join(f"- `{name}`: {meaning}" if found else f"- {name}" for name, found, meaning in split)
+
+
+def errors(body: str) -> str:
+    """`error`, then its cause indented, as a list."""
+    found = re.findall(r"^(\S.*)\n((?:\s+.+\n?)+)", body, re.M)
+    return "\n".join(f"- `{name}`: {' '.join(cause.split())}" for name, cause in found)
 
 
 def flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -163,14 +193,16 @@ def ports(component: wiring.Component) -> Iterator[tuple[object, ...]]:
     for name, member in component.signature.members.items():
         direction = "in" if member.flow is wiring.In else "out"
         if member.is_signature and isinstance(member.signature, stream.Signature):
-            shape, direction = member.signature.payload_shape, f"stream {direction}"
+            shape, direction = member.signature.members["payload"].shape, f"stream {direction}"
         elif member.is_signature:
-            shape, direction = None, f"interface {direction}"
+            inner = [(k, Shape.cast(m.shape).width) for k, m in member.signature.members.items() if m.is_port]
+            yield f"`{name}`", f"interface {direction}", "", ", ".join(f"{k} {width}" for k, width in inner)
+            continue
         else:
             shape = member.shape
         if not name.startswith("stat_"):
             layout = ", ".join(f"{f['name']} {f['width']}" for f in fields(shape))
-            yield f"`{name}`", direction, "" if shape is None else Shape.cast(shape).width, layout
+            yield f"`{name}`", direction, Shape.cast(shape).width, layout
 
 
 def codes(component: wiring.Component) -> list[type[enum.Enum]]:
@@ -192,6 +224,12 @@ def codes(component: wiring.Component) -> list[type[enum.Enum]]:
     if fault is not None and any(name.startswith("stat_fault") for name in component.signature.members):
         found[fault] = None
     return list(found)
+
+
+def code_table(code: type[enum.Enum]) -> list[str]:
+    """Heading, meaning and codes of an enumeration."""
+    rows = [(f"`{name}`", value, said) for name, value, said in members(code)]
+    return [f"### {code.__name__}", inspect.getdoc(code) or "", table(("", "code", ""), rows)]
 
 
 def members(code: type[enum.Enum]) -> list[tuple[str, object, str]]:

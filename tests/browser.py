@@ -1,0 +1,137 @@
+"""A page in a real headless browser, driven over Chromium's DevTools protocol on a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SWITCHES = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+)
+SEEN = """JSON.stringify({
+  wide: document.documentElement.scrollWidth, shown: document.documentElement.clientWidth,
+  pictures: document.images.length, words: document.body.innerText.split(/\\s+/).length,
+  broken: [...document.images].filter(x => !x.complete || !x.naturalWidth).map(x => x.src.slice(0, 80)),
+  small: [...document.querySelectorAll("p, td, th, li, figcaption")].map(x => parseFloat(getComputedStyle(x).fontSize))
+    .reduce((a, b) => Math.min(a, b), 99)})"""
+
+
+@dataclass
+class Seen:
+    """What a browser made of a page: widths in pixels, pictures and which are broken, errors, what it asked for."""
+
+    wide: int
+    shown: int
+    pictures: int
+    broken: list[str]
+    words: int
+    small: float
+    errors: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def check(self, width: int) -> None:
+        """Nothing wrong: no error, nothing missing, nothing fetched, no sideways scrolling, no tiny print."""
+        assert not self.errors and not self.broken and not self.asked, self
+        assert self.shown == width >= self.wide and self.small >= 10 and self.words > 100, self
+
+
+class Browser:
+    """One running browser."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Any, back: Any):
+        self.process, self.out, self.back, self.number = process, out, back, 0
+        self.events: list[dict[str, Any]] = []
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
+        """The answer to one call; events that come before it are kept."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        self.out.write(json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
+        self.out.flush()
+        while True:
+            got = self.read()
+            if got.get("id") == self.number:
+                assert "error" not in got, got
+                return got["result"]
+            self.events.append(got)
+
+    def read(self) -> dict[str, Any]:
+        text = b""
+        while (byte := self.back.read(1)) != b"\0":
+            assert byte, f"the browser ended with status {self.process.wait()}"
+            text += byte
+        return json.loads(text)
+
+    def see(self, page: Path, width: int, height: int = 900, picture: Path | None = None) -> Seen:
+        """Open a file in a window of `width` CSS pixels; wait until it is loaded; `picture` gets a screenshot."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Runtime", "Log", "Page", "Network"):
+            self.call(f"{domain}.enable", session)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", session, **size)
+        self.events.clear()
+        self.call("Page.navigate", session, url=page.absolute().as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self.read())
+        told = self.call("Runtime.evaluate", session, expression=SEEN)["result"]["value"]
+        seen = Seen(**json.loads(told))
+        for event in self.events:
+            method, given = event.get("method"), event.get("params", {})
+            entry = given.get("entry", given)
+            if method == "Runtime.exceptionThrown" or "error" in (entry.get("level"), given.get("type")):
+                seen.errors.append(json.dumps(given)[:300])
+            if method == "Network.requestWillBeSent" and given["request"]["url"].startswith("http"):
+                seen.asked.append(given["request"]["url"])
+        if picture:
+            import base64
+
+            shot = self.call("Page.captureScreenshot", session, captureBeyondViewport=True)
+            picture.write_bytes(base64.b64decode(shot["data"]))
+        self.call("Target.closeTarget", targetId=target)
+        return seen
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    """A browser with a profile of its own; skips the test where none is installed."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("needs Chromium")
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [found, *SWITCHES, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        process = subprocess.Popen(  # the protocol's pipes are 3 and 4
+            ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "sh", *command],
+            pass_fds=(to_read, from_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_read)
+        os.close(from_write)
+        with os.fdopen(to_write, "wb") as out, os.fdopen(from_read, "rb") as back:
+            made = Browser(process, out, back)
+            try:
+                yield made
+            finally:
+                with contextlib.suppress(Exception):
+                    made.call("Browser.close")
+                process.terminate()
+                process.wait(20)

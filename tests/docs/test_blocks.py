@@ -1,0 +1,149 @@
+"""Every block of code in the pages runs as it is written, and prints what the page says; every command quoted exists.
+
+`docs/CONTRIBUTING.md` says how a page marks blocks that are not run, are slow, or are files.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import vrex
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("golden", "hw", "sim", "synth", "sw_model", "tests", "docs")
+PAGES = [ROOT / "README.md", *sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+BLOCK = re.compile(r"(?:^<!-- (\w+): ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+LANGUAGES = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+SECONDS = 1200
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language and text, its comment (`run` or `file`, and what it says), what it must print."""
+
+    language: str
+    text: str
+    key: str
+    value: str
+    prints: str | None
+
+    @property
+    def runs(self) -> bool:
+        return self.language in LANGUAGES and self.key != "file" and not self.value.startswith("no, ")
+
+    @property
+    def heavy(self) -> bool:
+        return (self.key, self.value) == ("run", "heavy")
+
+
+def blocks(page: Path) -> list[Block]:
+    found = BLOCK.findall(page.read_text())
+    shown = [*((language, text) for _, _, language, text in found[1:]), ("", "")]
+    return [
+        Block(language, text, key, value, after if kind == "text" else None)
+        for (key, value, language, text), (kind, after) in zip(found, shown, strict=False)
+    ]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+RUNNABLE = [page for page in PAGES if any(block.runs for block in blocks(page))]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A copy of the repository to type in, with the caches of this one; its environment."""
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ROOT.glob("*"):
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    command = tmp_path / "bin" / "vrex"  # an installed one would be that of another copy
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/vrex.py" "$@"\n')
+    command.chmod(0o755)
+    path = os.pathsep.join(map(str, (command.parent, Path(sys.executable).parent, os.environ["PATH"])))
+    build = os.environ.get("VREX_BUILD", str(ROOT / "build"))
+    return tmp_path, os.environ | {"PATH": path, "PYTHONPATH": str(tmp_path), "VREX_BUILD": build}
+
+
+def play(page: Path, clone, *, heavy: bool) -> None:
+    folder, environment = clone
+    for block in blocks(page):
+        if block.key == "file":
+            (folder / block.value).write_text(block.text)
+        elif block.runs and (heavy or not block.heavy):
+            done = subprocess.run(
+                [*LANGUAGES[block.language], block.text],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+            )
+            assert done.returncode == 0, f"{name(page)}:\n{block.text}\n{done.stdout}"
+            if block.prints is not None:
+                assert printed(block.prints, done.stdout), f"{name(page)}:\n{block.text}\n{done.stdout}"
+
+
+def printed(told: str, output: str) -> bool:
+    """Whether the lines of `told` stand in `output`, one after the other, `...` for anything."""
+    lines = (".*".join(map(re.escape, line.split("..."))) for line in told.rstrip("\n").split("\n"))
+    return re.search("^" + "\n".join(".*(?:\n.*)*?" if line == ".*" else line for line in lines) + "$", output, re.M)
+
+
+@pytest.mark.parametrize("page", [p for p in RUNNABLE if any(b.runs and not b.heavy for b in blocks(p))], ids=name)
+def test_blocks_run(page, clone):
+    play(page, clone, heavy=False)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("page", [p for p in RUNNABLE if any(b.heavy for b in blocks(p))], ids=name)
+def test_all_blocks_run(page, clone):
+    play(page, clone, heavy=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_comments_are_understood(page):
+    for block in blocks(page):
+        assert block.key in ("", "file", "run")
+        assert block.key != "run" or block.heavy or re.match(r"no, \w+ .+", block.value), block
+    assert len(re.findall("^<!-- run: ", page.read_text(), re.M)) == sum(block.key == "run" for block in blocks(page))
+
+
+def commands(page: Path) -> list[str]:
+    """Every `vrex ...` in code: inline, in tables, in blocks."""
+    text = page.read_text()
+    inline = re.findall(r"`(?:\.venv/bin/)?(vrex [^`]*)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    fenced = [line for block in blocks(page) for line in block.text.split("\n") if re.match(r"!? ?vrex ", line)]
+    return inline + fenced
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
+def test_commands_that_are_quoted_exist(page, capsys):
+    parser = vrex.parser()
+    known = parser._subparsers._group_actions[0].choices
+    for command in commands(page):
+        words = shlex.split(re.split(r"[|&>]", command.lstrip("! "))[0], comments=True)[1:]
+        if len(words) == 1 or words[1] == "...":
+            assert words[0] in known, command
+            continue
+        try:
+            parser.parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{command}: {capsys.readouterr().err}")
+
+
+def test_the_comparison_of_what_is_printed_can_fail():
+    assert printed("a\n...\nd", "a\nb\nc\nd\n") and printed("x ... z", "w\nx y z\n")
+    assert not printed("a\nd", "a\nb\nd\n") and not printed("x", "xy\n")
