@@ -5,7 +5,7 @@ A number is written `key = { value = 4, source = "..." }`. `load_system` takes a
 a user's own file.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +103,13 @@ class System:
             if not hasattr(self, key):
                 raise ValueError(f"system: unknown part {key!r}")
             old = getattr(self, key)
-            try:
-                changed[key] = replace(old, **value) if isinstance(value, dict) else value
-            except TypeError as error:
-                raise ValueError(f"system part {key!r}: {error}") from None
+            if isinstance(value, dict):
+                known = [one.name for one in fields(old)] if old else []
+                if unknown := value.keys() - set(known):
+                    raise ValueError(
+                        f"system: {self.name} has no {key}.{min(unknown)}: {', '.join(known) or 'nothing'}"
+                    )
+            changed[key] = replace(old, **value) if isinstance(value, dict) else value
         new = replace(self, **changed)
         check(new)
         return new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -100,8 +101,6 @@ class Browser:
             if method == "Network.requestWillBeSent" and given["request"]["url"].startswith("http"):
                 seen.asked.append(given["request"]["url"])
         if picture:
-            import base64
-
             shot = self.call("Page.captureScreenshot", session, captureBeyondViewport=True)
             picture.write_bytes(base64.b64decode(shot["data"]))
         self.call("Target.closeTarget", targetId=target)

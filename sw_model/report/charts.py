@@ -13,7 +13,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from sw_model.report.page import Image
+from sw_model.report.page import Image, show
 
 INK, SOFT, LINE = "#1d2733", "#5b6875", "#dde3e9"
 PALETTE = ("#2f6690", "#7aa6c2", "#c8963e", "#3f7d6e", "#a4503c", "#7d6b9d", "#9fb8a0", "#8b939c", "#d3b58b", "#4a4e69")
@@ -122,7 +122,7 @@ def stacked_bars(
         for y, value in enumerate(total):
             told = reference[y] if reference else None
             end = max(value, told if told is not None else 0.0)
-            axes.text(end + 0.02 * most, y, f"{value:.3g}", va="center", fontsize=8.5, color=INK)
+            axes.text(end + 0.02 * most, y, show(value), va="center", fontsize=8.5, color=INK)
         marked = [(y, value) for y, value in enumerate(reference or ()) if value is not None]
         if marked:
             axes.plot(
@@ -168,8 +168,7 @@ def paired_bars(
             at = np.arange(len(labels)) + (index - (len(series) - 1) / 2) * height
             axes.barh(at, [v or 0 for v in values], height=0.9 * height, color=color, label=name)
             for y, value in zip(at, values, strict=True):
-                told = "–" if value is None else f"{value:.3g}"
-                axes.text((value or 0) + 0.015 * most, y, told, va="center", fontsize=8, color=INK)
+                axes.text((value or 0) + 0.015 * most, y, show(value), va="center", fontsize=8, color=INK)
         axes.set_yticks(np.arange(len(labels)), labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)

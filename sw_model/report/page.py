@@ -26,6 +26,7 @@ ORIGINS = {
     "paper": "paper",
     "assumed": "assumed",
 }
+NOTHING = "–"  # stands where there is no value
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def show(value: Any, form: str = "") -> str:
     if isinstance(value, Marked):
         value = value.value
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
-        return "–"
+        return NOTHING
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, int | float | np.number) and form:
@@ -178,6 +179,7 @@ def write(
     )
     environment.filters["show"] = show
     environment.tests["number"] = _is_number
+    environment.tests["given"] = lambda value: show(value) != NOTHING
     environment.tests["marked"] = lambda value: isinstance(value, Marked)
     page = environment.get_template("page.html.j2").render(
         title=title,

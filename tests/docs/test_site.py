@@ -13,6 +13,7 @@ import vrex
 from hw.config import PRESETS
 from hw.core import isa
 from hw.registry import UNITS
+from tests.browser import browser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,3 +73,10 @@ def test_nothing_is_fetched_from_elsewhere(site):
     for page in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text())
         assert not fetched, page
+
+
+def test_pages_in_a_browser(site):
+    with browser() as chromium:
+        for page in ("index", "docs/tutorials/generate", "docs/units/kvmu", "docs/registers"):
+            for width in (1280, 390):
+                chromium.see(site / f"{page}.html", width).check(width)

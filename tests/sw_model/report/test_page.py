@@ -158,3 +158,13 @@ def test_metadata_tells_how_to_run_again(tmp_path):
     json.dumps(told)
     seen = render(tmp_path, metadata=told)
     assert "nested.grid" in seen.text
+
+
+def test_a_cell_without_a_value_stands_as_its_column_does_and_has_no_origin(tmp_path):
+    rows = [("high", 1.5), (Marked(None, "paper"), Marked(None, "paper")), (Marked("low", "paper"), np.nan)]
+    page = write(tmp_path / "p.html", "T", [Section("S", tables=[Table(["words", "numbers"], rows)])], {}).read_text()
+    cells = re.findall(r'<td class="(\w+)">(.*?)</td>', page)
+    assert [(kind, cell.split("<")[0]) for kind, cell in cells] == [
+        ("text", "high"), ("n", "1.5"), ("text", "–"), ("n", "–"), ("text", "low"), ("n", "–")
+    ]  # fmt: skip
+    assert [cell for _, cell in cells if "<span" in cell] == [cells[4][1]]
