@@ -104,11 +104,9 @@ class System:
                 raise ValueError(f"system: unknown part {key!r}")
             old = getattr(self, key)
             if isinstance(value, dict):
-                known = [one.name for one in fields(old)] if old else []
+                known = [one.name for one in fields(old)]
                 if unknown := value.keys() - set(known):
-                    raise ValueError(
-                        f"system: {self.name} has no {key}.{min(unknown)}: {', '.join(known) or 'nothing'}"
-                    )
+                    raise ValueError(f"system: {self.name} has no {key}.{min(unknown)}: {', '.join(known)}")
             changed[key] = replace(old, **value) if isinstance(value, dict) else value
         new = replace(self, **changed)
         check(new)

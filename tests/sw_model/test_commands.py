@@ -89,7 +89,7 @@ def test_sweep(run, tmp_path):
         (("model", "--system", "tpu"), "vrex: unknown system 'tpu'"),
         (("model", "--set", "link.nominal_gbps=0"), "vrex: system: link.nominal_gbps = 0 must be positive"),
         (("model", "--set", "link.none=1"), "vrex: system: V-Rex8 has no link.none: nominal_gbps, "),
-        (("model", "--set", "gpu.none=1"), "vrex: system: V-Rex8 has no gpu.none: nothing"),
+        (("model", "--set", "gpu.none=1"), "vrex: 'gpu.none' cannot be set: V-Rex8 has no gpu"),
         (("model", "--set", "tokens"), "vrex: --set 'tokens': must be assume.NAME=VALUE or PART.NAME=VALUE"),
         (("model", "--set", "assume.none=1"), "vrex: assume.none is not an assumption: one of chunks, "),
         (("model", "--policy", "best"), "vrex: policy must be one of full, "),
