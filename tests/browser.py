@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,13 @@ SWITCHES = (
     "--hide-scrollbars",
     "--disable-background-networking",
 )
+# the protocol's pipes are 3 and 4, whatever their numbers here
+ON_3_AND_4 = """
+import os, sys
+for pipe, place in zip(sys.argv[1:3], (100, 101)): os.dup2(int(pipe), place)
+for place in (3, 4): os.dup2(place + 97, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 SEEN = """JSON.stringify({
   wide: document.documentElement.scrollWidth, shown: document.documentElement.clientWidth,
   pictures: document.images.length, words: document.body.innerText.split(/\\s+/).length,
@@ -117,8 +125,8 @@ def browser() -> Iterator[Browser]:
     from_read, from_write = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [found, *SWITCHES, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
-        process = subprocess.Popen(  # the protocol's pipes are 3 and 4
-            ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "sh", *command],
+        process = subprocess.Popen(
+            [sys.executable, "-c", ON_3_AND_4, str(to_read), str(from_write), *command],
             pass_fds=(to_read, from_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
