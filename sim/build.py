@@ -6,10 +6,11 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,7 @@ from hw import emit
 from sim import object_cache
 
 SIMULATORS = ("verilator", "icarus")
+BLOCK_SIZE = 500_000  # characters of Verilog from which a repeated module is a build of its own
 # what `build` simulates of a component: its Verilog, or what stands here in its place (a netlist mapped from it)
 instead: Callable[[wiring.Component, str], dict[str, str]] | None = None
 
@@ -86,6 +88,8 @@ class _PortsOnly(Verilator):
 
     def _build_command(self):
         verilate, make = super()._build_command()
+        if "--hierarchical" in verilate:
+            make = ["Vtop_hier.mk" if word == "Vtop.mk" else word for word in make]
         own = [sys.executable, str(Path(object_cache.__file__)), str(build_root() / "objects")]
         cached = os.environ.get("OBJCACHE") or ("ccache" if shutil.which("ccache") else shlex.join(own))
         return [[word for word in verilate if word != "--public-flat-rw"], [*make, f"OBJCACHE={cached}"]]
@@ -136,7 +140,7 @@ def build(
         simulator=simulator,
         waves=waves,
         coverage=coverage,
-        repeats=bool(getattr(component, "parts", {})),
+        repeats=tuple(getattr(component, "parts", {})),
     )
 
 
@@ -147,12 +151,12 @@ def build_verilog(
     simulator: str | None = None,
     waves: bool | None = None,
     coverage: bool | None = None,
-    repeats: bool = False,
+    repeats: Sequence[str] = (),
 ) -> Build:
     """As `build`, for Verilog files (file name -> text) whose top module is `name`.
 
-    With `repeats`, Verilator writes the code of a module once for all its instances: sixteen equal lanes build
-    ten times faster and run somewhat slower.
+    With `repeats`, names of modules of which there are many instances, Verilator writes the code of a module once for
+    all: sixteen equal lanes build ten times faster and run somewhat slower. Large ones are verilated on their own.
     """
     simulator = simulator or chosen_simulator()
     waves = "VREX_WAVES" in os.environ if waves is None else waves
@@ -165,14 +169,18 @@ def build_verilog(
         use_verilator()
         # the generated Verilog is linted by its own test; here warnings would only hide a build
         options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
-        # both optimizations tie a module's code to what drives the instance
-        options += ["-fno-dfg", "-fno-gate"] if repeats else []
+        blocks = [module for module in repeats if _size("".join(sources.values()), module) > BLOCK_SIZE]
+        if blocks:
+            options += ["--hierarchical"]
+        elif repeats:  # both optimizations tie a module's code to what drives the instance
+            options += ["-fno-dfg", "-fno-gate"]
         options += ["--trace-fst"] if waves else []
         options += ["--coverage-line", "--coverage-toggle"] if coverage else []
         runner = _PortsOnly()
         top = sources[next(file for file, text in sources.items() if f"module {name}(" in text)]
         ports = top.split(f"module {name}(", 1)[1].split(")", 1)[0].split(",")
         lines = [f'public_flat_rw -module "{name}" -var "{port.strip()}"' for port in ports]
+        lines += [f'hier_block -module "{module}"' for module in blocks]
         sources = {"ports.vlt": "\n".join(["`verilator_config", *lines, ""]), **sources}
     else:
         if not has_simulator("icarus"):
@@ -219,6 +227,12 @@ def verilog(component: wiring.Component, name: str) -> str:
         aside.write_text(emit.rtlil_to_verilog(text, name))
         aside.rename(path)
     return path.read_text()
+
+
+def _size(text: str, module: str) -> int:
+    """Characters of the Verilog of `module` and of its own submodules, which bear its name and a dot."""
+    starts = re.compile(rf"^module \\?{re.escape(module)}(\.\S*)? ?\(.*?^endmodule", re.M | re.S)
+    return sum(len(found.group()) for found in starts.finditer(text))
 
 
 def _digest(*texts: str) -> str:

@@ -90,18 +90,18 @@ class FloatAdd(wiring.Component):
         m.d.comb += addend.eq(Cat(lost, value & (~far).replicate(len(value))))
 
         invalid = is_nan(a) | is_nan(b) | (is_infinite(a) & is_infinite(b) & (a.sign ^ b.sign))
-        flags = Cat(invalid, is_infinite(large), is_zero(large), a.sign & b.sign, large.sign, a.sign ^ b.sign)
+        flags = Cat(invalid, is_infinite(large), is_zero(large), a.sign & b.sign, large.sign)
         flags = self.cuts.at(m, "aligned", "flags", flags)
+        subtract = self.cuts.at(m, "aligned", "subtract", a.sign ^ b.sign)
         exponent = self.cuts.at(m, "aligned", "exponent", large.exponent)
         top = self.cuts.at(m, "aligned", "top", significand(large))
         addend = self.cuts.at(m, "aligned", "addend", addend)
 
         # subtraction gives no negative number: |large| >= |small|
-        subtract = flags[5]
         total = Signal(precision + 4)
         m.d.comb += total.eq(Cat(Const(0, 3), top) + (addend ^ subtract.replicate(len(addend))) + subtract)
         total = Cat(total[: precision + 3], total[precision + 3] & ~subtract)
-        total, flags = self.cuts.at(m, "sum", "total", total), self.cuts.at(m, "sum", "flags_sum", flags[:5])
+        total, flags = self.cuts.at(m, "sum", "total", total), self.cuts.at(m, "sum", "flags_sum", flags)
         exponent = self.cuts.at(m, "sum", "exponent_sum", exponent)
 
         normal, shift = normalise(m, "normal", total)

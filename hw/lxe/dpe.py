@@ -46,8 +46,8 @@ class MacRow(wiring.Component):
 
     Members
     -------
-    x, weights : BF16 codes as planes ; load : keep `weights` as the next row ; swap : the next row becomes the row
-    fresh : take no `total` ; total : FP32 code to add ; y : FP32 code
+    x : BF16 codes as planes ; weights : BF16 codes ; load : keep them as the next row
+    swap : the next row becomes the row ; fresh : take no `total` ; total : FP32 code to add ; y : FP32 code
     """
 
     def __init__(self, *, inputs: int, align_bits: int, cuts: tuple[str, ...]):
@@ -61,7 +61,7 @@ class MacRow(wiring.Component):
         m.submodules.add = add = FloatAdd(FP32)
         following, row = Signal(len(self.weights), reset_less=True), Signal(len(self.weights), reset_less=True)
         with m.If(self.load):
-            m.d.sync += following.eq(self.weights)
+            m.d.sync += following.eq(to_planes(m, "weights_held", self.weights))
         with m.If(self.swap):
             m.d.sync += row.eq(following)
         m.d.comb += [
@@ -233,7 +233,6 @@ class DPE(wiring.Component):
         ending, valid = Signal.like(along, name="ending", reset_less=True), Signal()
         m.d.sync += [ending.eq(along), valid.eq(taken)]
 
-        planes = [to_planes(m, f"weights{k}", codes) for k, codes in enumerate(weights)]
         for k in range(self.trees):
             row = place(
                 m,
@@ -243,7 +242,7 @@ class DPE(wiring.Component):
                 clk=ClockSignal(),
                 rst=ResetSignal(),
                 x=held,
-                weights=planes[k % self.load_rows],
+                weights=Value.cast(weights[k % self.load_rows]),
                 load=load & (group == k // self.load_rows),
                 swap=swap,
                 fresh=ending.first,
