@@ -237,7 +237,7 @@ def powers_table(powers: Sequence[Power]) -> str:
 
 def _how_wrong(powers: Sequence[Power]) -> Iterator[str]:
     """One line for each guess: what it makes of the power that depends on data, over what was measured."""
-    measured = [p for p in powers if p.cycles]
+    measured = [p for p in powers if p.cycles and p.of("registers") + p.of("logic")]  # a unit may rest altogether
     for guess in (p for p in powers if not p.cycles and measured):
         switched = guess.of("registers") + guess.of("logic")
         ratios = [f"{switched / (p.of('registers') + p.of('logic')):.3g} x {p.stimulus}" for p in measured]

@@ -225,7 +225,9 @@ def test_table_says_how_wrong_a_guess_is(predictive):
     found, circuit = mapped(Multiplier(), predictive)
     real = replace(guessed(circuit, 0.05), stimulus="real", cycles=10)
     result = power(found, circuit, real, clock_mhz=MHZ)
-    assert "guess 0.2: registers and logic are 4 x real" in powers_table([result, watts(found, circuit, 0.2)])
+    still = power(found, circuit, replace(guessed(circuit, 0.0), stimulus="still", cycles=10), clock_mhz=MHZ)
+    text = powers_table([still, result, watts(found, circuit, 0.2)])
+    assert "guess 0.2: registers and logic are 4 x real\n" in text
 
 
 def test_a_part_stands_for_the_whole(predictive):
