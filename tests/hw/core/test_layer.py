@@ -11,6 +11,10 @@ from golden.rope import rotate
 from golden.transformer import attention, causal, silu
 from hw.core.axi import Cause
 from sim.axi import DECERR, SLVERR, Failure
+from sim.timeline import busy, spans, together
+from sw_model.memory.live import DramTiming, PcieTiming
+from sw_model.memory.pcie import PcieLink
+from sw_model.memory.spec import load_memory
 from tests.hw.core.layer_bench import LayerBench, frames
 
 
@@ -24,6 +28,33 @@ def test_layer_at_tiny(stall, rng, seed):
         bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
     assert any(reply.op == Op.FETCH and reply.transit for trace in bench.traces for reply in trace.replies)
     bench.check(stall=stall, seed=seed)
+
+
+@pytest.mark.heavy
+def test_layer_with_the_system_models_memories(rng, seed):
+    """LPDDR5 and a PCIe link instead of fixed latencies: the same bytes, later."""
+    cycles = []
+    for timing in (None, {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}):
+        bench = LayerBench("tiny", np.random.default_rng(seed), threshold=4, capacity=4)
+        for x in frames(bench, 6, 2):
+            bench.step(x)
+        record = bench.check(seed=seed, timing=timing)
+        assert record.traffic["host"]["beats"]["read"]
+        cycles.append(record.cycles)
+    assert cycles[1] > cycles[0]
+
+
+def test_timeline(rng, seed):
+    """Every command of a step has its span in the trace, and units overlap."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    record = bench.check(seed=seed, ports=["stat_trace"])
+    found = spans(record.ports["stat_trace"], bench.programs)
+    assert len(found) == sum(command.name != "END" for program in bench.programs for command in program)
+    used, counts = busy(found), together(found)
+    assert all(used.values()) and sum(used.values()) == sum(n * count for n, count in enumerate(counts))
+    assert counts[2:].sum()  # units overlap
 
 
 @pytest.mark.heavy
@@ -90,6 +121,20 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
     stopped = [outcome for outcome in bench.outcomes if outcome.failed]
     assert stopped and not any(outcome.hung for outcome in bench.outcomes)
     assert all(outcome.cause in (Cause.SLVERR, Cause.DECERR) for outcome in stopped)
+
+
+@pytest.mark.heavy
+def test_a_full_table_stops_it(rng, seed):
+    """A staging area of one unit, and steps that fetch more; after the clear the tables are empty and it goes on."""
+    bench = LayerBench("tiny", rng, threshold=4, capacity=4, staging_units=1)
+    bench.clearing = True
+    bench.begin()
+    for x in frames(bench, 7, 2):
+        bench.give(x)
+    outcomes, _ = bench.bench.simulate(seed=seed)
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    assert failed and all(outcome.cause is Cause.TABLE for outcome in failed)
+    assert not any(outcome.hung for outcome in outcomes) and outcomes[-1].done
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.heavy)])
