@@ -1,5 +1,7 @@
 """The command line as a user meets it: what succeeds, and every refusal in one line with exit status 2."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -17,6 +19,7 @@ from hw import formal as formal_claims
 from hw.common.proofs import Fifo, QueueSpec
 from sw_model.frontend import clip
 from synth.lib.liberty import library_text
+from tests.browser import browser
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ("--preset", "tiny", "--layers", "1", "--frames", "6", "--grid", "2")
@@ -68,10 +71,19 @@ def test_help(capsys, command):
     assert out.startswith("usage: vrex")
 
 
-def test_demo_from_video_to_report(capsys, tmp_path, video):
-    folder = tmp_path / "report"
-    status, out, err = run(capsys, "demo", "--video", video, *TINY, "--out", folder)
-    assert status == 0, err
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, video):
+    """The folder of a whole main job, and what it printed."""
+    folder, before = tmp_path_factory.mktemp("demo") / "report", signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = vrex.main(["demo", "--video", str(video), *TINY, "--out", str(folder)])
+    signal.signal(signal.SIGTERM, before)
+    assert status == 0, err.getvalue()
+    return folder, out.getvalue()
+
+
+def test_demo_from_video_to_report(report):
+    folder, out = report
     assert "RTL equals golden: 30 tokens" in out
     page = (folder / "index.html").read_text()
     assert "<html" in page and 'src="http' not in page
@@ -80,6 +92,14 @@ def test_demo_from_video_to_report(capsys, tmp_path, video):
     assert summary["rtl"]["busy_cycles"] == summary["rtl"]["formula_cycles"] > 0
     assert (folder / "hcu" / "hcu.v").read_text().count("endmodule") > 1
     assert not list(folder.rglob(".*"))  # nothing aside is left
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_report_in_a_browser(report, width):
+    with browser() as chromium:
+        seen = chromium.see(report[0] / "index.html", width)
+    seen.check(width)
+    assert seen.pictures == (report[0] / "index.html").read_text().count("<img ") > 3
 
 
 def test_demo_refuses_what_is_no_video(capsys, tmp_path, video):
