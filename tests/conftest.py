@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as vrex.py does; two test workers share the cores already
 
@@ -19,6 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs under test shall not inherit that
     for option, variable in (("--sim", "VREX_SIM"), ("--waves", "VREX_WAVES"), ("--coverage", "VREX_COVERAGE")):
         if value := config.getoption(option):
             os.environ[variable] = str(value)

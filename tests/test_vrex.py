@@ -195,7 +195,7 @@ def test_synth_with_power(capsys):
     arguments = ("synth", "hcu", "--preset", "tiny", "--point", "area", "--power", "idle", "--power", "generator")
     status, out, _ = run(capsys, *arguments)
     assert status == 0 and "guess 0.2: registers and logic are" in out
-    assert "no stimulus" in refused(capsys, "synth", "kvmu", "--preset", "tiny", "--power", "idle")
+    assert "no stimulus" in refused(capsys, "synth", "dma", "--preset", "tiny", "--power", "idle")
 
 
 def test_synth_reports_and_compares(capsys, tmp_path):

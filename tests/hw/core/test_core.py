@@ -217,7 +217,7 @@ def test_documents():
         assert f"| `{op.name}` |" in documents["core_commands.md"]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [pytest.param(p, marks=[pytest.mark.heavy] * (p == "paper")) for p in PRESETS])
 def test_every_preset_elaborates(preset):
     core = Core.from_config(Config.preset(preset))
     assert to_rtlil(core, "core") and core.timing["bytes_per_word"] == 2 * core.config.dpe_inputs
