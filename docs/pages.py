@@ -24,7 +24,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path, so the imports below come after this line
 warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
 
 from hw.config import PRESETS, Config  # noqa: E402

@@ -106,11 +106,16 @@ def _columns(beats: Sequence[Mapping[str, Any]], layout: Any) -> dict[str, np.nd
     }
 
 
+def _code(op: Any) -> int:
+    """The number of an operation: type checkers do not see through Amaranth's enumerations."""
+    return int(op.value)
+
+
 def _hcu(unit: HCU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """Tokens in steps."""
     codes = _codes(keys, unit.hash_bits, count, rng)
     n = len(codes)
-    token = Op.TOKEN.value  # type: ignore[attr-defined]
+    token = _code(Op.TOKEN)
     beats = {"op": np.full(n, token), "hash": codes, "last": np.arange(n) % STEP == STEP - 1}
     settings = {"threshold": _threshold(unit.hash_bits), "window": unit.window, "count_max": 65535}
     config = {f"cfg_{key}": value for key, value in settings.items()}
@@ -191,9 +196,9 @@ def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
     """The counts and the rows of every step, joined."""
     lanes, parts, rows, beats, listed = unit.sizes.lanes, [], 0, 0, 0
     for step in _steps(keys, 32, _rule(32, unit.sizes.clusters), count, rng):
-        parts.append((step.counts, {"op": RowOp.COUNTS.value}))  # type: ignore[attr-defined]
+        parts.append((step.counts, {"op": _code(RowOp.COUNTS)}))
         for k, row in enumerate(step.rows):
-            along = {"op": RowOp.KEYS.value, "join": int(k + 1 < len(step.rows))}  # type: ignore[attr-defined]
+            along = {"op": _code(RowOp.KEYS), "join": int(k + 1 < len(step.rows))}
             parts.append((row, along))
         rows += len(step.rows)
         beats += -(-len(step.counts) // lanes)
@@ -213,10 +218,10 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
     for step in _steps(keys, unit.hash_bits, _rule(unit.hash_bits, unit.clusters), count, rng):
         for token in step.tokens:
             table.update(**token)  # type: ignore[arg-type]
-            commands.append({"op": TableOp.UPDATE.value, **token})  # type: ignore[attr-defined]
+            commands.append({"op": _code(TableOp.UPDATE), **token})
         cluster = int(step.assigned.cluster[-1])
         asked = (TableOp.COUNTS, TableOp.READ, TableOp.LIST)
-        commands += [{"op": op.value, "cluster": cluster} for op in asked]  # type: ignore[attr-defined]
+        commands += [{"op": _code(op), "cluster": cluster} for op in asked]
         beats += len(table.counts(unit.lanes))
         replies += 1 + len(table.pages(cluster))
     outputs = {"o": replies, "o_counts": beats, "o_write": len(table.writes)}

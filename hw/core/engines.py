@@ -92,6 +92,14 @@ def _error(response: Value) -> Value:
     return Mux(Value.cast(response) == Response.SLVERR, Cause.SLVERR, wrong)
 
 
+def _check_sizes(word: int, burst: int, depth: int, bursts: int) -> None:
+    check_burst(burst, word)
+    if depth < burst:
+        raise ValueError(f"depth = {depth}: must be at least burst = {burst}")
+    if bursts < 1:
+        raise ValueError(f"bursts = {bursts}: must be at least 1")
+
+
 class Reader(wiring.Component):
     """Reads jobs, in order.
 
@@ -112,11 +120,7 @@ class Reader(wiring.Component):
     """
 
     def __init__(self, *, word: int, burst: int = 16, depth: int = 64, bursts: int = 16):
-        check_burst(burst, word)
-        if depth < burst:
-            raise ValueError(f"depth = {depth}: must be at least burst = {burst}")
-        if bursts < 1:
-            raise ValueError(f"bursts = {bursts}: must be at least 1")
+        _check_sizes(word, burst, depth, bursts)
         self.word, self.burst, self.depth, self.bursts = word, burst, depth, bursts
         self.beat = words_read(word)
         super().__init__(
@@ -195,11 +199,7 @@ class Writer(wiring.Component):
     """
 
     def __init__(self, *, word: int, burst: int = 16, depth: int = 32, bursts: int = 16):
-        check_burst(burst, word)
-        if depth < burst:
-            raise ValueError(f"depth = {depth}: must be at least burst = {burst}")
-        if bursts < 1:
-            raise ValueError(f"bursts = {bursts}: must be at least 1")
+        _check_sizes(word, burst, depth, bursts)
         self.word, self.burst, self.depth, self.bursts = word, burst, depth, bursts
         self.beat = words_written(word)
         super().__init__(

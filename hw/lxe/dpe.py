@@ -1,6 +1,7 @@
 """DPE: the matrix engine, MAC trees side by side (V-Rex, section V-A, Fig. 9)."""
 
 import enum
+from typing import Any
 
 from amaranth import ClockSignal, Module, Mux, ResetSignal, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -52,12 +53,12 @@ class MacRow(wiring.Component):
 
     def __init__(self, *, inputs: int, align_bits: int, cuts: tuple[str, ...]):
         self.inputs = inputs
-        self.core = {"inputs": inputs, "align_bits": align_bits, "cuts": cuts}
+        self.core: dict[str, Any] = {"inputs": inputs, "align_bits": align_bits, "cuts": cuts}
         super().__init__(row_ports(inputs))
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.core = core = DotCore(**self.core)  # type: ignore[arg-type]
+        m.submodules.core = core = DotCore(**self.core)
         m.submodules.add = add = FloatAdd(FP32)
         following, row = Signal(len(self.weights), reset_less=True), Signal(len(self.weights), reset_less=True)
         with m.If(self.load):
