@@ -214,6 +214,7 @@ def area_of_rtlil(
             tool=tool,
             macro_bits=macro_bits,
             stubs=[by_name[name] for name in block.children],
+            inner=block is not blocks[-1],
         )
         for block in blocks
     }

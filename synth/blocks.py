@@ -12,6 +12,7 @@ from functools import cache
 
 from synth.files import digest
 
+CLOCK = "clk"  # the clock port of every unit and block
 FLAT_BYTES = 1_500_000  # RTLIL text up to this size is mapped in one piece: about 30,000 cells, half a minute
 MIN_BYTES = 20_000  # smaller modules are never blocks of their own
 

@@ -377,6 +377,12 @@ class Library:
             raise LibraryError(f"library {self.name}: it has no inverter")
         return min(found, key=lambda c: (c.area, -c.pins[c.inputs[0]].capacitance))
 
+    @cached_property
+    def buffers(self) -> tuple[LibraryCell, ...]:
+        """The buffers, the smallest first; none in some libraries."""
+        found = (cell for cell in self._usable() if cell.is_function("a", 1))
+        return tuple(sorted(found, key=lambda cell: cell.area))
+
     def _usable(self) -> Iterable[LibraryCell]:
         return (cell for cell in self.cells() if not cell.dont_use)
 

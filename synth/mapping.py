@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hw import yosys
-from synth import macros
+from synth import fanout, macros
 from synth.blocks import Block, stub
 from synth.files import build_root, digest
 from synth.library import Library
@@ -27,6 +27,7 @@ POINTS = {  # abc scripts: what a mapping aims at
     "fast": f"strash; &get -n; &syn3; &syn3; &b -s -d; &synch2; &put; dch; map; topo; {_SIZE}",
 }
 SYNTH = "synth -flatten -noabc -noshare"
+WRITE = "write_verilog -noattr -noexpr"
 
 
 class MappingError(RuntimeError):
@@ -74,6 +75,7 @@ def map_block(
     tool: str = "yowasp",
     macro_bits: int = macros.MIN_BITS,
     stubs: Sequence[Block] = (),
+    inner: bool = False,
 ) -> Mapped:
     """Map a block to `library`, or take the netlist that an equal run left.
 
@@ -83,6 +85,7 @@ def map_block(
     clock_ps : what `balanced` and `fast` size for
     macro_bits : memories of at least so many bits stay macros
     stubs : the blocks inside, which stay instances
+    inner : the block is inside another, which drives its inputs
 
     Raises
     ------
@@ -96,7 +99,8 @@ def map_block(
     library.require(timing=True)
     script = POINTS[point].format(ps=f"-D {clock_ps:.0f}")
     adders = _adder_map(library)
-    options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name]
+    trees = Path(fanout.__file__).read_text()
+    options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name, trees, str(inner)]
     key = digest(block.rtlil, *(stub(b) for b in stubs), library.digest, *options)
     folder = build_root() / "mapped" / f"{_file_name(block.name)}-{point}-{key}"
     kept = (folder / "netlist.json").exists()
@@ -105,6 +109,7 @@ def map_block(
         aside = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
             _run(block, library, script, adders, tool, macro_bits, stubs, aside)
+            _buffer(block, library, tool, inner, aside)
             if not folder.exists():
                 aside.rename(folder)
         except yosys.YosysError as error:
@@ -151,7 +156,7 @@ def _run(
     (folder / "adders.v").write_text(adders)
     (folder / "abc.script").write_text(script + "\n")
     inverter = library.inverter
-    load = 4 * inverter.pins[inverter.inputs[0]].capacitance * library.farads * 1e15
+    load = fanout.PORT_INVERTERS * inverter.pins[inverter.inputs[0]].capacitance * library.farads * 1e15
     (folder / "abc.constr").write_text(f"set_driving_cell {inverter.name}\nset_load {load:.4f} [all_outputs]\n")
     liberty = library.path
     unused = " ".join(f"-dont_use {cell.name}" for cell in library.cells() if cell.dont_use)
@@ -173,10 +178,19 @@ def _run(
             "rename -enumerate -pattern g% c:$*",
             "rename -enumerate -pattern n% w:$*",
             f"write_json {folder}/netlist.json",
-            f"write_verilog -noattr -noexpr {folder}/netlist.v",
+            f"{WRITE} {folder}/netlist.v",
         ],
         tool=tool,
     )
+
+
+def _buffer(block: Block, library: Library, tool: str, inner: bool, folder: Path) -> None:
+    """Put buffer trees into what `_run` wrote."""
+    path = folder / "netlist.json"
+    netlist = json.loads(path.read_text())
+    if fanout.buffer(netlist["modules"][block.name], library, blocks=block.children, inner=inner):
+        path.write_text(json.dumps(netlist))
+        yosys.run([f"read_json {path}", f"{WRITE} {folder}/netlist.v"], tool=tool)
 
 
 def as_macros(found: Sequence[Macro], top: str) -> list[str]:

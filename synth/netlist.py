@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from synth.blocks import CLOCK
 from synth.boolean import truth_table
+from synth.fanout import PORT_INVERTERS
 from synth.library import Library
 from synth.mapping import Mapped
-
-CLOCK = "clk"
-OUTPUT_FANOUT = 4  # inverters that every output port drives
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Netlist:
     """
 
     def __init__(self, mapped: Mapped, library: Library):
-        self.name, self.library = mapped.name, library
+        self.name, self.library, self.blocks = mapped.name, library, frozenset(mapped.children)
         module = mapped.module
         apart = {macro.module for macro in mapped.macros} | set(mapped.children)
         numbers: dict[Any, int] = {"0": 0, "x": 0, "1": 1}
@@ -173,8 +172,8 @@ class Netlist:
 
     @cached_property
     def loads(self) -> np.ndarray:
-        """Capacitance on every net in the library's unit: input pins, wire per fan-out, four inverters at a port and
-        one at a macro or block inside."""
+        """Capacitance on every net in the library's unit: input pins, wire per fan-out, `PORT_INVERTERS` at a port and
+        a pin of a block inside, one at a memory's."""
         return self.capacitance(outputs=True, inside={kind for _, kind, _, _ in self.opaque})
 
     def capacitance(self, *, outputs: bool, inside: Container[str]) -> np.ndarray:
@@ -189,16 +188,17 @@ class Netlist:
         inverter = self.library.inverter
         gate = inverter.pins[inverter.inputs[0]].capacitance
         for bits in self.outputs.values() if outputs else ():
-            np.add.at(load, bits, OUTPUT_FANOUT * gate)
-            np.add.at(fanout, bits, OUTPUT_FANOUT)
+            np.add.at(load, bits, PORT_INVERTERS * gate)
+            np.add.at(fanout, bits, PORT_INVERTERS)
         for _, kind, pins, directions in self.opaque:
+            each = PORT_INVERTERS if kind in self.blocks else 1
             for pin, bits in pins.items() if kind in inside else ():
                 if directions[pin] == "input":
                     once = np.unique(
                         bits
                     )  # a net at many bits of a pin, such as a write enable, is one pin of the macro
-                    load[once] += gate
-                    fanout[once] += 1
+                    load[once] += each * gate
+                    fanout[once] += each
         load += fanout * self.library.wire_farads / self.library.farads
         load[:2] = 0
         return load
