@@ -7,8 +7,8 @@ Blocks inside a unit come in with their own worst arrivals and requirements; mem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,11 @@ class Step:
     delay_ps: float
     arrival_ps: float
     net: str
+
+    def inside(self, instance: str, later_ps: float = 0.0) -> Step:
+        """The same as a step of what is around the block `instance`, whose clock edge comes earlier."""
+        arrival = self.arrival_ps + later_ps
+        return replace(self, instance=f"{instance}.{self.instance}", net=f"{instance}.{self.net}", arrival_ps=arrival)
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,28 @@ class Path:
 
 
 @dataclass(frozen=True)
+class End:
+    """Where a path ends: its delay and the setup in it in library units, the edge and the net that arrive, and the pin
+    of a block inside, where it is one: instance, block, pin, bit."""
+
+    delay: float
+    setup: float
+    edge: int
+    net: int
+    name: str
+    kind: str
+    block: tuple[str, str, str, int] | None = None
+
+
+@dataclass(frozen=True)
 class Boundary:
     """What a block shows to the one around it, in library units: arrival after the clock of every output net, and the
-    time that its slowest input needs before the clock. A path that runs through a block without a register is cut at
-    its ports."""
+    time that every input net needs before the clock; and the analysis that says where the former come from. A path that
+    runs through a block without a register is cut at its ports."""
 
     arrival: dict[str, np.ndarray]
-    need: float
+    need: dict[str, np.ndarray]
+    analysis: Analysis
 
 
 @dataclass(frozen=True)
@@ -152,15 +172,14 @@ def timing(area: Area, library: Library) -> Timing:
     worst: dict[str, Path] = {}
     for block in area.blocks:
         netlist, top = Netlist(area.mapped[block.name], library), block is area.blocks[-1]
-        analysis = _Analysis(netlist, boundaries)
+        analysis = Analysis(netlist, boundaries)
         for path in analysis.paths(ports=top):
             if path.kind not in worst or path.delay_ps > worst[path.kind].delay_ps:
                 worst[path.kind] = path
         if not top:
-            inputs = _Analysis(netlist, boundaries, registers=False)
-            need = max((end[0] for end in inputs.ends() if end[5] != "output"), default=-np.inf)
             arrival = {name: analysis.arrival[:, bits].max(axis=0) for name, bits in netlist.outputs.items()}
-            boundaries[block.name] = Boundary(arrival, need - analysis.port_delay)
+            needs = Analysis(netlist, boundaries, registers=False).needs()
+            boundaries[block.name] = Boundary(arrival, needs, analysis)
     if not worst:
         raise ValueError(f"unit {area.unit}: it has no path to time")
     paths = tuple(sorted(worst.values(), key=lambda path: -path.delay_ps))
@@ -172,10 +191,18 @@ def _delays(arc: Arc) -> bool:
     return any(f"cell_{edge}" in arc.tables for edge in _EDGES)
 
 
-class _Analysis:
+class Analysis:
     """Arrivals of one block. Row 0 of every array is the rising edge, row 1 the falling one."""
 
-    def __init__(self, netlist: Netlist, boundaries: dict[str, Boundary], *, registers: bool = True):
+    def __init__(
+        self,
+        netlist: Netlist,
+        boundaries: dict[str, Boundary],
+        *,
+        registers: bool = True,
+        inputs: Container[int] | None = None,
+    ):
+        """With `registers` paths begin at registers too; of the input nets all count, or those in `inputs`."""
         self.n, self.library, self.boundaries = netlist, netlist.library, boundaries
         self.ps = self.library.seconds * 1e12
         size = netlist.size
@@ -183,10 +210,12 @@ class _Analysis:
         self.slew = np.zeros((2, size))
         # how the worst arrival at (edge, net) came about: cells, which of them, its input pin, net and edge, delay
         self.before: dict[tuple[int, int], tuple[Group, int, str, int, int, float]] = {}
+        self._delays: list[tuple[int, np.ndarray, int, np.ndarray, np.ndarray]] = []  # cause, source, edge, out, delay
         self.origin: dict[int, str] = {}  # start points that are not registers of this block
+        self.inside: dict[int, tuple[str, str, str, int]] = {}  # those in blocks: instance, block, pin, bit
         self._fo4 = self.library.fo4_ps / self.ps
         self._outside()
-        self._start_inputs()
+        self._start_inputs(inputs)
         if registers:
             self._start_registers()
         for group in netlist.logic:
@@ -205,10 +234,10 @@ class _Analysis:
         data = next(pin for pin in cell.inputs if any("setup" in arc.kind for arc in cell.pins[pin].arcs))
         self.port_setup = float(self._setup(cell.pins[data].arcs, np.array([slew]))[0])
 
-    def _start_inputs(self) -> None:
+    def _start_inputs(self, chosen: Container[int] | None) -> None:
         for name, bits in self.n.inputs.items():
             for k, net in enumerate(bits):
-                if net > 1:
+                if net > 1 and (chosen is None or net in chosen):
                     self.arrival[:, net], self.slew[:, net] = self.port_delay, self.edge_slew
                     self.origin[net] = f"input {name}[{k}]" if len(bits) > 1 else f"input {name}"
 
@@ -227,8 +256,10 @@ class _Analysis:
                     else:
                         delay = np.full(len(bits), MACRO_OUT_FO4 * self._fo4)
                     self.arrival[:, bits], self.slew[:, bits] = delay, self.edge_slew
-                    for net in bits:
-                        self.origin[net] = f"{instance.lstrip(chr(92))}.{pin}"
+                    for k, net in enumerate(bits):
+                        self.origin[net] = f"{_plain(instance)}.{pin}"
+                        if kind in self.boundaries:
+                            self.inside[net] = (_plain(instance), kind, pin, k)
 
     def _propagate(self, group: Group) -> None:
         cell = self.library.cell(group.type)
@@ -252,6 +283,7 @@ class _Analysis:
                 begin = np.zeros(len(out)) if clocked else self.arrival[cause, source]
                 reached = np.isfinite(begin)
                 delay = delays(slew, load)
+                self._delays.append((cause, source, edge, out, delay))
                 better = reached & (begin + delay > self.arrival[edge, out])
                 self.arrival[edge, out] = np.where(better, begin + delay, self.arrival[edge, out])
                 self.slew[edge, out] = np.where(
@@ -270,8 +302,8 @@ class _Analysis:
             found += [arc.tables[name](slew, self.edge_slew) for name in names if name in arc.tables]
         return np.max(found, axis=0)
 
-    def ends(self) -> list[tuple[float, float, int, int, str, str]]:
-        """Worst of every kind: (delay, setup, edge, net, end, kind of end)."""
+    def ends(self) -> list[End]:
+        """Every end that a path reaches."""
         found = []
         for group in self.n.registers:
             cell = self.library.cell(group.type)
@@ -286,38 +318,52 @@ class _Analysis:
                     for k, value in enumerate(total):
                         if np.isfinite(value):
                             end = f"register {self.n.net_name(outs[k])}"
-                            found.append((float(value), float(setup[k]), edge, int(nets[k]), end, "register"))
+                            found.append(End(float(value), float(setup[k]), edge, int(nets[k]), end, "register"))
         for name, bits in self.n.outputs.items():
             for k, net in enumerate(bits):
                 for edge in (0, 1):
                     if np.isfinite(self.arrival[edge, net]):
                         end = f"output {name}[{k}]" if len(bits) > 1 else f"output {name}"
                         total = float(self.arrival[edge, net]) + self.port_setup
-                        found.append((total, self.port_setup, edge, net, end, "output"))
+                        found.append(End(total, self.port_setup, edge, net, end, "output"))
         for instance, kind, pins, directions in self.n.opaque:
             for pin, bits in pins.items():
                 if directions[pin] != "input" or pin in ("clk", "RD_CLK", "WR_CLK"):
                     continue
-                need = self.boundaries[kind].need if kind in self.boundaries else MACRO_SETUP_FO4 * self._fo4
+                if kind in self.boundaries:
+                    needs = self.boundaries[kind].need[pin]
+                else:
+                    needs = np.full(len(bits), MACRO_SETUP_FO4 * self._fo4)
                 for k, net in enumerate(bits):
+                    block = (_plain(instance), kind, pin, k) if kind in self.boundaries else None
                     for edge in (0, 1):
-                        if np.isfinite(self.arrival[edge, net]) and np.isfinite(need):
-                            end = f"{instance.lstrip(chr(92))}.{pin}[{k}]"
-                            total = float(self.arrival[edge, net]) + need
-                            found.append((total, need, edge, net, end, "inside"))
+                        total = float(self.arrival[edge, net] + needs[k])
+                        if np.isfinite(total):
+                            end = f"{_plain(instance)}.{pin}[{k}]"
+                            found.append(End(total, float(needs[k]), edge, net, end, "memory", block))
         return found
+
+    def needs(self) -> dict[str, np.ndarray]:
+        """Time from every input net to the slowest register, memory or block that it leads to, its setup included."""
+        slowest = np.full((2, self.n.size), -np.inf)
+        for end in self.ends():
+            if end.kind != "output":
+                slowest[end.edge, end.net] = max(slowest[end.edge, end.net], end.setup)
+        for cause, source, edge, out, delay in reversed(self._delays):
+            np.maximum.at(slowest[cause], source, delay + slowest[edge, out])
+        return {name: slowest[:, bits].max(axis=0) for name, bits in self.n.inputs.items()}
 
     def paths(self, *, ports: bool) -> list[Path]:
         """The worst path of every kind; without `ports` only those that begin and end inside."""
-        worst: dict[str, tuple[float, float, int, int, str]] = {}
-        for total, setup, edge, net, end, kind in self.ends():
-            begin = self._begin(edge, net)
-            name = f"{begin} to {'output' if kind == 'output' else 'register'}"
-            if not ports and (begin == "input" or kind == "output"):
+        worst: dict[str, End] = {}
+        for end in self.ends():
+            begin = self._begin(end.edge, end.net)
+            name = f"{begin} to {'output' if end.kind == 'output' else 'register'}"
+            if not ports and (begin == "input" or end.kind == "output"):
                 continue
-            if name not in worst or total > worst[name][0]:
-                worst[name] = (total, setup, edge, net, end)
-        return [self._path(name, *entry) for name, entry in worst.items()]
+            if name not in worst or end.delay > worst[name].delay:
+                worst[name] = end
+        return [self._path(name, end) for name, end in worst.items()]
 
     def _begin(self, edge: int, net: int) -> str:
         while (edge, net) in self.before:
@@ -327,9 +373,14 @@ class _Analysis:
             edge, net = cause, source
         return "input" if self.origin.get(net, "").startswith("input ") else "register"
 
-    def _path(self, kind: str, total: float, setup: float, edge: int, net: int, end: str) -> Path:
+    def _path(self, kind: str, end: End) -> Path:
+        start, before = self._until(end.edge, end.net)
+        name, setup, after = self._from(end)
+        return Path(kind, self.n.name, start, name, end.delay * self.ps, setup * self.ps, (*before, *after))
+
+    def _until(self, edge: int, net: int) -> tuple[str, list[Step]]:
+        """Start and cells of the worst path to a net."""
         steps: list[Step] = []
-        start = ""
         while (edge, net) in self.before:
             group, k, pin, source, cause, delay = self.before[edge, net]
             outs = [p for p, nets in group.pins.items() if nets[k] == net]
@@ -337,8 +388,30 @@ class _Analysis:
             arrival = float(self.arrival[edge, net]) * self.ps
             steps.append(Step(group.names[k], group.type, through, delay * self.ps, arrival, self.n.net_name(net)))
             if source < 0:
-                start = f"register {self.n.net_name(net)}"
-                break
+                return f"register {self.n.net_name(net)}", steps[::-1]
             edge, net = cause, source
-        start = start or self.origin.get(net, self.n.net_name(net))
-        return Path(kind, self.n.name, start, end, total * self.ps, setup * self.ps, tuple(reversed(steps)))
+        if net not in self.inside:
+            return self.origin.get(net, self.n.net_name(net)), steps[::-1]
+        instance, block, pin, bit = self.inside[net]
+        inner = self.boundaries[block].analysis
+        (source,) = inner.n.outputs[pin][bit : bit + 1]
+        start, before = inner._until(int(inner.arrival[:, source].argmax()), source)
+        return f"{instance}: {start}", [*(step.inside(instance) for step in before), *steps[::-1]]
+
+    def _from(self, end: End) -> tuple[str, float, list[Step]]:
+        """Name and setup of an end, and the cells between a block's pin and the register behind it."""
+        if end.block is None:
+            return end.name, end.setup, []
+        instance, block, pin, bit = end.block
+        netlist = self.boundaries[block].analysis.n
+        inner = Analysis(netlist, self.boundaries, registers=False, inputs={netlist.inputs[pin][bit]})
+        last = max((found for found in inner.ends() if found.kind != "output"), key=lambda found: found.delay)
+        _, before = inner._until(last.edge, last.net)
+        name, setup, after = inner._from(last)
+        later = (float(self.arrival[end.edge, end.net]) - inner.port_delay) * self.ps
+        return f"{instance}: {name}", setup, [step.inside(instance, later) for step in (*before, *after)]
+
+
+def _plain(name: str) -> str:
+    """A name without the backslash that escapes it."""
+    return name.lstrip("\\")

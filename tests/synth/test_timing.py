@@ -1,4 +1,6 @@
 import json
+from functools import partial
+from itertools import pairwise
 
 import pytest
 from amaranth import Module, Signal
@@ -8,8 +10,9 @@ from amaranth.lib.wiring import In, Out
 from hw import emit
 from hw.common.memory import Ram
 from synth.area import area_of_rtlil
+from synth.blocks import partition
 from synth.netlist import Netlist
-from synth.timing import MACRO_OUT_FO4, timing
+from synth.timing import MACRO_OUT_FO4, Analysis, timing
 
 
 class Ripple(wiring.Component):
@@ -108,6 +111,77 @@ def test_memory_paths_start_at_the_estimate(predictive):
     ends = {path.kind: path for path in result.paths}
     assert ends["register to output"].start.endswith("RD_DATA")
     assert ends["register to output"].delay_ps > MACRO_OUT_FO4 * result.fo4_ps
+
+
+class Stage(wiring.Component):
+    """A register behind an adder in front of an adder: both ports lead through logic, one input through more."""
+
+    a: In(12)
+    b: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        held = Signal(12)
+        m.d.sync += held.eq(self.a * 5 + self.b)
+        m.d.comb += self.y.eq(held + (held << 3))
+        return m
+
+
+class Stages(wiring.Component):
+    """Three stages with logic between."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        value = self.a
+        for k in range(3):
+            m.submodules[f"stage{k}"] = stage = Stage()
+            m.d.comb += [stage.a.eq(value ^ (value >> 5)), stage.b.eq(value)]
+            value = stage.y
+        m.d.comb += self.y.eq(value)
+        return m
+
+
+@pytest.fixture(scope="module")
+def stages(predictive):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
+        return measure(Stages(), predictive)
+
+
+def test_paths_go_on_inside_blocks(stages):
+    """From the register inside one stage to the one inside the next, with every cell on the way."""
+    found, result = stages
+    assert [block.count for block in found.blocks] == [3, 1]
+    path = next(path for path in result.paths if path.kind == "register to register")
+    assert path.start.startswith("stage") and path.end.startswith("stage") and path.start[:6] != path.end[:6]
+    places = [step.instance.split(".")[0] for step in path.steps]
+    first, last = path.start[:6], path.end[:6]
+    outside = [place for place in places if place not in (first, last)]
+    assert outside and places == [first] * places.count(first) + outside + [last] * places.count(last)
+    ends = [step.arrival_ps for step in path.steps]
+    assert all(a < b for a, b in pairwise(ends)) and path.steps[0].cell.startswith("DFF")
+    assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
+
+
+def test_needs_of_a_blocks_inputs(stages, predictive):
+    """The largest is what the slowest input needs; no single input needs more than found, `a` more than `b`."""
+    found, _ = stages
+    netlist = Netlist(found.mapped[found.blocks[0].name], predictive)
+    analysis = Analysis(netlist, {}, registers=False)
+    needs = analysis.needs()
+    worst = max(end.delay for end in analysis.ends() if end.kind != "output")
+    data = [need for name in "ab" for need in needs[name]]
+    assert max(data) == pytest.approx(worst - analysis.port_delay)
+    for name in "ab":
+        for net, need in zip(netlist.inputs[name], needs[name], strict=True):
+            alone = Analysis(netlist, {}, registers=False, inputs={net})
+            slowest = max(end.delay for end in alone.ends() if end.kind != "output")
+            assert 0.9 * need < slowest - alone.port_delay <= need * (1 + 1e-9)
+    assert max(needs["a"]) > max(needs["b"])
 
 
 def test_report(ripple):
