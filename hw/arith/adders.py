@@ -88,14 +88,16 @@ def ripple_add(m: Module, a: Sequence[Value], b: Sequence[Value]) -> list[Value]
 
 
 def add_rows(m: Module, rows: Sequence[Row], width: int) -> Value:
-    """The sum of all `rows` modulo 2**width: a carry-save tree, then a ripple adder."""
+    """The sum of all `rows` modulo 2**width: a carry-save tree, then an adder of synthesis's choice."""
     columns: list[list[Value]] = [[] for _ in range(width)]
     for row in rows:
         for k in range(min(len(row.value), width - row.low)):
             columns[row.low + k].append(row.value[k])
-    return Cat(*ripple_add(m, *carry_save(m, [Cat(*column) for column in columns])))[:width]
+    first, second = carry_save(m, [Cat(*column) for column in columns])
+    return (Cat(*first) + Cat(*second))[:width]
 
 
 def count_ones(m: Module, word: Value) -> Value:
     """Number of ones in `word`, `len(word).bit_length()` bits wide."""
-    return add_rows(m, [Row(bit) for bit in word], len(word).bit_length())
+    width = len(word).bit_length()
+    return Cat(*ripple_add(m, *carry_save(m, [word, *[Cat()] * (width - 1)])))[:width]

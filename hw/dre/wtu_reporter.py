@@ -78,10 +78,8 @@ class Reporter(wiring.Component):
                 equal[w].eq(row.limited & used & (key == row.cutoff)),
                 chosen[w].eq(used & Mux(equal[w], ranks[w] <= room, key >= row.cutoff)),
             ]
-        m.d.comb += [
-            room.eq(Mux(shown_beat == 0, row.room, left)),
-            self.selected.eq(Mux(shown, popcount(chosen), 0)),
-        ]
+        m.d.comb += room.eq(Mux(shown_beat == 0, row.room, left))
+        m.d.sync += self.selected.eq(Mux(shown, popcount(chosen), 0))
         with m.If(shown):
             m.d.sync += left.eq(Mux(ranks[-1] < room, room - ranks[-1], 0))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
-from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hw.common.memory import Ram
@@ -57,57 +57,71 @@ class Store(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         sizes, beat = self.sizes, self.i.payload
-        m.submodules.rows = rows = SyncFIFOBuffered(width=sizes.row.size, depth=2)
+        m.submodules.rows = rows = SyncFIFO(width=sizes.row.size, depth=2)
         banks = [Ram(depth=max(1, sizes.beats // 2), width=KEY_BITS, words=sizes.lanes) for _ in range(2)]
         m.submodules.even, m.submodules.odd = banks
 
-        position, held = (
+        # next beat of the ring; beats in it; beats of the row that is being loaded
+        position, held, beats = (
             Signal(range(sizes.beats)),
             Signal(range(sizes.beats + 1)),
-        )  # next beat of the ring; beats in it
-        row = Signal(sizes.row)  # the row that is being loaded
-        finished = Signal(sizes.row)  # and what it becomes with this beat
+            Signal(range(sizes.beats + 1)),
+        )
+        row = Signal(sizes.row)  # the row that is being loaded, up to the beat before
+        entered, found = Signal(), Signal(sizes.row)  # a beat has been taken, and what was found in it
+        opens, ends = Signal(), Signal()  # it is the first, the last of its row
         take, full, keep = Signal(), Signal(), Signal()
         m.d.comb += [
-            full.eq(row.beats == sizes.beats),
-            self.i.ready.eq(rows.w_rdy & ((held != sizes.beats) | full)),
+            full.eq(beats == sizes.beats),
+            self.i.ready.eq((rows.level + (entered & ends) < rows.depth) & ((held != sizes.beats) | full)),
             take.eq(self.i.valid & self.i.ready),
             keep.eq(take & ~full),
             self.overlong.eq(take & full),
-            self.vacant.eq((row.beats == 0) & (rows.level == 0)),
+            self.vacant.eq((beats == 0) & ~entered & (rows.level == 0)),
         ]
 
         keys = [Signal(KEY_BITS, name=f"key{w}") for w in range(sizes.lanes)]
-        first, empty = Signal(), Signal()
-        m.d.comb += [first.eq(row.beats == 0), empty.eq(first & beat.last & (beat.used == 0))]
-        # the extremes so far take part, too
-        lowest, highest = [Mux(first, ALL_ONES, row.low)], [Mux(first, 0, row.high)]
+        lowest, highest = [], []
         for w, key in enumerate(keys):
             used = Signal(name=f"used{w}")
             m.d.comb += [used.eq(~full & (~beat.last | (w < beat.used))), key.eq(_key(beat.words[w], self.order))]
             lowest.append(Mux(used, key, ALL_ONES))
             highest.append(Mux(used, key, 0))
-        m.d.comb += [
-            finished.start.eq(Mux(first, position, row.start)),
-            finished.beats.eq(row.beats + keep),
-            finished.tail.eq(Mux(full, sizes.lanes, beat.used)),
-            finished.join.eq(beat.join),
-            finished.low.eq(Mux(empty, 0, _extreme(m, "low", lowest, operator.lt))),
-            finished.high.eq(_extreme(m, "high", highest, operator.gt)),
-            rows.w_data.eq(finished),
-            rows.w_en.eq(take & beat.last),
-            Value.cast(self.o.payload).eq(rows.r_data),
-            self.o.valid.eq(rows.r_rdy),
-            rows.r_en.eq(self.o.ready),
+        empty = Signal()
+        m.d.comb += empty.eq((beats == 0) & beat.last & (beat.used == 0))
+        m.d.sync += [
+            entered.eq(take),
+            opens.eq(beats == 0),
+            ends.eq(beat.last),
+            found.start.eq(position),
+            found.beats.eq(beats + keep),
+            found.tail.eq(Mux(full, sizes.lanes, beat.used)),
+            found.join.eq(beat.join),
+            found.low.eq(Mux(empty, 0, _extreme(m, "low", lowest, operator.lt))),
+            found.high.eq(_extreme(m, "high", highest, operator.gt)),
         ]
         with m.If(take):
-            m.d.sync += row.eq(finished)
-            with m.If(beat.last):
-                m.d.sync += row.beats.eq(0)
+            m.d.sync += beats.eq(Mux(beat.last, 0, beats + keep))
         m.d.sync += [
             position.eq((position + keep)[: len(position)]),
             held.eq((held + keep - self.report_taken)[: len(held)]),
         ]
+
+        # one cycle later: the row with that beat
+        whole = Signal(sizes.row)
+        m.d.comb += [
+            whole.eq(found),
+            whole.start.eq(Mux(opens, found.start, row.start)),
+            whole.low.eq(Mux(~opens & (row.low < found.low), row.low, found.low)),
+            whole.high.eq(Mux(~opens & (row.high > found.high), row.high, found.high)),
+            rows.w_data.eq(whole),
+            rows.w_en.eq(entered & ends),
+            Value.cast(self.o.payload).eq(rows.r_data),
+            self.o.valid.eq(rows.r_rdy),
+            rows.r_en.eq(self.o.ready),
+        ]
+        with m.If(entered):
+            m.d.sync += row.eq(whole)
 
         read_odd, report_odd = Signal(), Signal()
         m.d.comb += self.report_taken.eq(self.report_en & ~(self.read_en & (self.read_at[0] == self.report_at[0])))

@@ -1,6 +1,6 @@
 """What each cluster of a beat adds to the sum: score x tokens, tokens, or one."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -50,16 +50,15 @@ class Weights(wiring.Component):
         for w in range(self.sizes.lanes):
             key = self.keys[w]
             exponent = key[MANTISSA_BITS - 1 : -1]
-            distance = Signal(len(exponent), name=f"distance{w}")
+            cut = Signal(signed(len(exponent) + 2), name=f"cut{w}")  # bits to drop; negative: to shift up
             score = Signal(MANTISSA_BITS, name=f"score{w}")
             factor = Signal(MANTISSA_BITS, name=f"factor{w}")
             tokens = Signal(self.sizes.count_bits, name=f"tokens{w}")
             product = Signal(MANTISSA_BITS + self.sizes.count_bits, name=f"product{w}")
             up = Signal(range(EXACT + 1), name=f"up{w}")
-            far = distance > EXACT
-            cut = (distance - EXACT)[: len(exponent)]
+            far = cut >= 0
             m.d.comb += [
-                distance.eq(largest - exponent),
+                cut.eq(largest - EXACT - exponent),
                 score.eq(key[: MANTISSA_BITS - 1] | 1 << MANTISSA_BITS - 1),
                 factor.eq(Mux(scored, Mux(far, Mux(cut < MANTISSA_BITS, score >> cut[:3], 0), score), 1)),
                 tokens.eq(Mux(self.mode == Mode.COUNT, 1, self.counts[w])),
@@ -71,6 +70,6 @@ class Weights(wiring.Component):
             m.d.comb += [row.eq(Mux(factor[k] & some, tokens, 0)) for k, row in enumerate(rows)]
             m.d.sync += [
                 product.eq(add_rows(m, [Row(row, k) for k, row in enumerate(rows)], len(product))),
-                up.eq(Mux(scored & ~far, EXACT - distance, 0)),
+                up.eq(Mux(scored & ~far, -cut, 0)),
             ]
         return m
