@@ -350,11 +350,11 @@ def compare(args: argparse.Namespace, console: Console) -> None:
 
     base = requested(args)
     names = args.policies or rivals.RIVALS
+    stream = source(args) if args.source else None  # what cannot be read is refused before anything is computed
     sides = rivals.compare(base, names, args.contexts or rivals.CONTEXTS, progress=console.progress)
     rows: list[Any] = []
     length = 0
-    if args.source:
-        stream = source(args)
+    if stream:
         chunks = watched(stream, console)
         rows, length = rivals.measure(chunks, stream.geometry, stream.tokens_per_frame, names, args.every)
     console.close()

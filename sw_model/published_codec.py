@@ -26,8 +26,12 @@ WINDOW, STRIDE, GOP = 80, 16, 16
 ANSWER_TOKENS = 16
 TX_PICTURES_S, TX_GAIN, PRUNE_S = 0.28 * 3.2, 2.12, 0.0489  # Fig. 3, 6.1.1, 6.4
 CACHEBLEND, VLCACHE = 0.16, 0.05  # recomputed share of the reused tokens, the defaults of both
-# what 85 % fewer tokens than a full recomputation implies, (4 + 1 + 15 (1 - p)) / 80 = 0.15
-PRUNED = 1 - (0.15 * WINDOW - 5) / 15
+# pruned share of the patches in clips of low, medium and high motion (6.1.4); a figure over all is at their mean
+CLASSES = (0.50, 0.27, 0.13)
+PRUNED = sum(CLASSES) / len(CLASSES)
+# what 85 % fewer tokens than a full recomputation implies, (4 + 1 + 15 (1 - p)) / 80 = 0.15; more than any class
+# prunes, so that 85, 60 and 40 % (6.1.3) are the most that was reached, as are the 87 % of the operations
+PRUNED_MOST = 1 - (0.15 * WINDOW - 5) / 15
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,10 @@ def refresh_only(model: Served) -> Seconds:
     )
 
 
+SERVED = tuple(MODELS.values())
 INTERN = MODELS["InternVL3"]
+MEAN = f"at {PRUNED:.0%} of the patches pruned, the mean of the three classes of motion"
+MOST = f"with {PRUNED_MOST:.0%} of the patches pruned, which 85 % fewer tokens implies"
 ANSWER = "answer length: 16 tokens"
 
 
@@ -155,7 +162,7 @@ def fig3(case: Case) -> Value:
 
 def end_to_end(case: Case) -> Value:
     value = {name: full(m).total / codecsight(m, PRUNED).total for name, m in MODELS.items()}
-    return value, None, f"with {PRUNED:.0%} of the patches pruned, which 85 % fewer tokens implies", ANSWER
+    return value, None, MEAN, ANSWER
 
 
 def transmission(case: Case) -> Value:
@@ -170,33 +177,34 @@ def transmission(case: Case) -> Value:
 
 
 def prefill(case: Case) -> Value:
+    """Printed for no model by itself, so the mean of both."""
     overlap = WINDOW - STRIDE
-    mine = codecsight(INTERN, PRUNED).prefill
     value = {
-        name: prefill_s(INTERN, share * overlap + STRIDE, WINDOW) / mine
+        name: sum(prefill_s(m, share * overlap + STRIDE, WINDOW) / codecsight(m, PRUNED).prefill for m in SERVED)
+        / len(SERVED)
         for name, share in (("CacheBlend", CACHEBLEND), ("VLCache", VLCACHE))
     }
-    says = "the paper contradicts itself: 60 and 40 % fewer tokens would be 2.5 and 1.7 times faster"
-    return value, None, says, "GPU matrix efficiency: that of large products on short, scattered prefills too"
+    closes = "GPU matrix efficiency: that of large products on short prefills too"
+    return value, None, f"{MEAN}, and over both models", closes
 
 
 def motion(case: Case) -> Value:
-    pruned = [0.50, 0.27, 0.13]
-    value = [full(INTERN).total / codecsight(INTERN, p).total for p in pruned]
+    value = [full(INTERN).total / codecsight(INTERN, p).total for p in CLASSES]
     inside = all(abs(mine / paper - 1) <= 0.3 for mine, paper in zip(value, (3.08, 2.74, 2.49), strict=True))
     return {"speedup": value}, inside, "the speedups, with the pruned shares as given; F1 is not modelled", ANSWER
 
 
 def ablation(case: Case) -> Value:
+    """3.87 times is more than the 3.08 of little motion, so this was done where most is pruned."""
     base = full(INTERN).total
     value = {
-        "prune": base / prune_only(INTERN, PRUNED).total,
+        "prune": base / prune_only(INTERN, PRUNED_MOST).total,
         "refresh": base / refresh_only(INTERN).total,
-        "both": base / codecsight(INTERN, PRUNED).total,
+        "both": base / codecsight(INTERN, PRUNED_MOST).total,
     }
     paper = {"prune": 2.61, "refresh": 1.64, "both": 3.87}
     inside = all(abs(value[k] / paper[k] - 1) <= 0.35 for k in paper)
-    says = "the speedups; the paper contradicts itself: both together give 3.87 here and 2.97 end to end"
+    says = f"the speedups, {MOST}; the paper contradicts itself: both give 3.87 here and at most 3.08 in 6.1.4"
     return value, inside, says, ANSWER
 
 
@@ -219,7 +227,7 @@ def gop(case: Case) -> Value:
 
 
 def tokens(case: Case) -> Value:
-    mine, overlap = recomputed(PRUNED), WINDOW - STRIDE
+    mine, overlap = recomputed(PRUNED_MOST), WINDOW - STRIDE
     blend, vl = CACHEBLEND * overlap + STRIDE, VLCACHE * overlap + STRIDE
     return [1 - mine / WINDOW, 1 - mine / blend, 1 - mine / vl], None, "the pruned share follows from the first", ""
 
@@ -228,9 +236,9 @@ def flops(case: Case) -> Value:
     """Products of encoder and decoder, attention left out."""
     m = INTERN
     vision, decoder = 2 * m.vit_params * m.patches, 2 * m.params * m.tokens
-    new = 1 + (1 - PRUNED) * (STRIDE - 1)
-    value = 1 - (vision * new + decoder * recomputed(PRUNED)) / (WINDOW * (vision + decoder))
-    return value, None, f"with {PRUNED:.0%} of the patches pruned", "the pruned share"
+    new = 1 + (1 - PRUNED_MOST) * (STRIDE - 1)
+    value = 1 - (vision * new + decoder * recomputed(PRUNED_MOST)) / (WINDOW * (vision + decoder))
+    return value, None, MOST, "the pruned share"
 
 
 EVALUATORS: dict[str, Callable[[Case], Any]] = {

@@ -71,6 +71,8 @@ def test_compare(run, tmp_path):
     assert {row["policy"] for row in told["quality"]} == {"resv", "hybrid"}
     assert "Policies side by side" in (tmp_path / "c.html").read_text()
     assert "least, within 1 %" in run("compare", *options)[1]
+    status, _, err = run("compare", *options, "--source", "none.mp4")
+    assert status == 2 and err == "vrex: video 'none.mp4': no such file\n"  # before any policy is run
 
 
 def test_sweep(run, tmp_path):
