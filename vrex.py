@@ -310,10 +310,32 @@ def with_measured_ratio(asked: Any, args: argparse.Namespace, console: Console) 
     return asked.replace(ratio=shares[stage])
 
 
+def model_in_rtl(args: argparse.Namespace, console: Console) -> None:
+    from sw_model import rtl
+    from sw_model.report import run_metadata, system, write
+    from synth.files import write_json
+
+    ratio = 0.3 if args.ratio is None else args.ratio
+    steps = 8 if args.frames is None else args.frames
+    told = rtl.run(args.rtl, args.system, steps=steps, seed=args.seed, ratio=ratio, progress=console.progress)
+    console.close()
+    if args.trace:
+        write_json(args.trace, told.trace_events())
+    if args.out:
+        write_json(args.out, told.json())
+    if args.report:
+        about = {"preset": args.rtl, "system": args.system, "frames": steps, "seed": args.seed, "ratio": ratio}
+        write(args.report, "Core in RTL", [system.rtl_section(told)], run_metadata(about))
+    print(json.dumps(told.json(), indent=2) if args.json else told.as_text())
+
+
 def model(args: argparse.Namespace, console: Console) -> None:
     from sw_model import perfetto, request
     from synth.files import write_json
 
+    if args.rtl:
+        model_in_rtl(args, console)
+        return
     asked = requested(args)
     if args.source:
         asked = with_measured_ratio(asked, args, console)
@@ -602,6 +624,11 @@ def parser() -> argparse.ArgumentParser:
     add_run(one)
     one.add_argument("--source", help="measure the share retrieved on a trace (safetensors), a video, or `generator`")
     add_source_options(one)
+    one.add_argument(
+        "--rtl",
+        metavar="PRESET",
+        help="a layer in a core's RTL (tiny, small) behind the system's memories, on --frames frames, with --ratio",
+    )
     one.add_argument("--out", type=Path, metavar="FILE", help="the result as JSON, which `vrex explain` reads")
     one.add_argument("--trace", type=Path, metavar="FILE", help="the schedule as a Chrome trace, for ui.perfetto.dev")
     add_report(one)

@@ -11,7 +11,7 @@ from typing import Any
 
 import cocotb
 import numpy as np
-from cocotb.triggers import ClockCycles, RisingEdge, SimTimeoutError, gather, with_timeout
+from cocotb.triggers import ClockCycles, Lock, RisingEdge, SimTimeoutError, gather, with_timeout
 
 from sim.axi import AxiLite, AxiMemory, Failure
 from sim.bench import _bytes, _integers, _record
@@ -22,35 +22,50 @@ class Script:
     """Runs the steps of a job one after the other; what they answer goes into `answers`.
 
     write ADDRESS VALUE, read ADDRESS (gives [value, response]), wait CYCLES, reset,
-    interrupt CYCLES: wait until `irq` rises, at most that long (gives the cycle, or -1)
+    interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
+    parallel STEPS STEPS ..: several scripts at once (gives the answers of each)
     """
 
     def __init__(self, dut: Any, memories: dict[str, AxiMemory], port: str | None, stall: float, seed: int):
         self.dut, self.memories = dut, memories
         self.lite = AxiLite(dut, port, stall=stall, seed=seed) if port else None
+        self.turn = Lock()  # of the register port
         self.answers: list[Any] = []
 
     async def run(self, steps: list[list[Any]]) -> None:
+        await self._perform(steps, self.answers)
+
+    async def _perform(self, steps: list[list[Any]], answers: list[Any]) -> None:
         for name, *values in steps:
-            self.answers.append(await getattr(self, f"_{name}")(*values))
+            answers.append(await getattr(self, f"_{name}")(*values))
+
+    async def _parallel(self, *scripts: list[list[Any]]) -> list[list[Any]]:
+        answers: list[list[Any]] = [[] for _ in scripts]
+        await gather(*(self._perform(steps, to) for steps, to in zip(scripts, answers, strict=True)))
+        return answers
 
     async def _write(self, address: int, value: int) -> int:
         assert self.lite is not None
-        return await self.lite.write(address, value)
+        async with self.turn:
+            return await self.lite.write(address, value)
 
     async def _read(self, address: int) -> list[int]:
         assert self.lite is not None
-        return list(await self.lite.read(address))
+        async with self.turn:
+            return list(await self.lite.read(address))
 
     async def _wait(self, cycles: int) -> None:
         await ClockCycles(self.dut.clk, cycles)
 
-    async def _interrupt(self, cycles: int) -> int:
-        if self.dut.irq.value != 1:
-            try:
-                await with_timeout(RisingEdge(self.dut.irq), cycles * PERIOD_NS, "ns")
-            except SimTimeoutError:
-                return -1
+    async def _interrupt(self, cycles: int, bit: int = 0) -> int:
+        async def risen() -> None:
+            while not int(self.dut.irq.value) >> bit & 1:
+                await self.dut.irq.value_change
+
+        try:
+            await with_timeout(risen(), cycles * PERIOD_NS, "ns")
+        except SimTimeoutError:
+            return -1
         await RisingEdge(self.dut.clk)
         return cycle()
 

@@ -15,7 +15,7 @@ from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
 from sim.axi import Failure, FixedTiming, Timing
-from sim.build import build
+from sim.build import Build, build
 from sim.payload import pack, unpack
 from sim.run import run_folder, run_module
 
@@ -73,6 +73,7 @@ def simulate(
     drain_cycles: int = 200,
     ports: Sequence[str] = (),
     waves: bool | None = None,
+    made: Build | None = None,
 ) -> AxiRecord:
     """Run `component` with memories behind its AXI4 ports (port name -> image).
 
@@ -82,7 +83,7 @@ def simulate(
     script, lite : steps as `sim.axi_bench.Script` takes them, and the AXI4-Lite port they go to
     cycles : when not 0, run that long and take what has come, instead of waiting for all beats
     drain_cycles : afterwards; then no burst may be in flight
-    ports : ports to record in every cycle
+    ports : ports to record in every cycle ; made : the build of `component`, when there is one
 
     Raises
     ------
@@ -95,7 +96,7 @@ def simulate(
         for key, member in members.items()
         if member.is_signature and isinstance(member.signature, stream.Signature)
     }
-    made = build(component, name, waves=waves)
+    made = made or build(component, name, waves=waves)
     plain = {key: member for key, member in members.items() if member.is_port and Shape.cast(member.shape).width}
     job: dict[str, Any] = {
         "config": {

@@ -64,6 +64,11 @@ def use_verilator() -> None:
     os.environ["MAKEFLAGS"] = " ".join(f"{name}={value}" for name, value in _MAKE_VARIABLES.items())
 
 
+def settings() -> tuple[object, ...]:
+    """What a build depends on besides its design."""
+    return chosen_simulator(), "VREX_WAVES" in os.environ, "VREX_COVERAGE" in os.environ, instead
+
+
 def chosen_simulator() -> str:
     """The simulator runs use when none is named: `$VREX_SIM`, else Verilator."""
     return os.environ.get("VREX_SIM", "verilator")

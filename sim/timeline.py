@@ -21,13 +21,21 @@ COLOURS = {
 }  # fmt: skip
 
 
+LANES = 3  # commands of a unit that are drawn beside each other
+
+
 @dataclass(frozen=True)
 class Span:
-    """A command on its unit, from cycle `start` to `end`, the first not included any more; `number` in its program."""
+    """A command on its unit, from cycle `start` up to cycle `end`; the `number`-th of the `program`-th program.
+
+    Commands of a unit overlap; `lane` says how many earlier ones of it were still under way, up to two.
+    """
 
     unit: Unit
     name: str
+    program: int
     number: int
+    lane: int
     start: int
     end: int
 
@@ -44,12 +52,12 @@ def spans(trace: np.ndarray, programs: Sequence[Sequence[Command]]) -> list[Span
 
     Commands of a unit begin and end in order, so the k-th beginning is that of its k-th command.
     """
-    waiting: dict[Unit, deque[tuple[int, str]]] = defaultdict(deque)
-    for program in programs:
+    waiting: dict[Unit, deque[tuple[str, int, int]]] = defaultdict(deque)
+    for which, program in enumerate(programs):
         for number, command in enumerate(program):
             unit = BY_NAME[command.name].unit
             if unit is not None:
-                waiting[unit].append((number, command.name))
+                waiting[unit].append((command.name, which, number))
     started, complete = column(trace, "started"), column(trace, "complete")
     found = []
     for unit in Unit:
@@ -59,8 +67,11 @@ def spans(trace: np.ndarray, programs: Sequence[Sequence[Command]]) -> list[Span
             raise ValueError(
                 f"{unit.name}: {len(begins)} beginnings and {len(ends)} ends of {len(waiting[unit])} commands"
             )
-        for begin, end, (number, name) in zip(begins.tolist(), ends.tolist(), waiting[unit], strict=True):
-            found.append(Span(unit, name, number, begin, end + 1))
+        free = [0] * LANES
+        for begin, end, given in zip(begins.tolist(), ends.tolist(), waiting[unit], strict=True):
+            lane = next((n for n, cycle in enumerate(free) if cycle <= begin), LANES - 1)
+            free[lane] = end + 1
+            found.append(Span(unit, *given, lane, begin, end + 1))
     return sorted(found, key=lambda span: (span.start, span.unit))
 
 
@@ -89,18 +100,20 @@ def together(found: Sequence[Span]) -> np.ndarray:
 def chrome_trace(
     found: Sequence[Span], trace: np.ndarray, *, window: int = 64, clock_mhz: float = 800
 ) -> dict[str, Any]:
-    """For ui.perfetto.dev, in microseconds: a track of commands for each unit; shares of cycles with a beat."""
+    """For ui.perfetto.dev, in microseconds: tracks of commands for each unit; shares of cycles with a beat."""
     events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "core"}}]
-    events += [{"ph": "M", "pid": 1, "tid": u + 1, "name": "thread_name", "args": {"name": u.name}} for u in Unit]
+    for unit, lane in sorted({(span.unit, span.lane) for span in found}):
+        about = {"name": unit.name + (f" {lane + 1}" if lane else "")}
+        events.append({"ph": "M", "pid": 1, "tid": LANES * unit + lane, "name": "thread_name", "args": about})
     events += [
         {
             "ph": "X",
             "pid": 1,
-            "tid": span.unit + 1,
+            "tid": LANES * span.unit + span.lane,
             "name": span.name,
             "ts": span.start / clock_mhz,
             "dur": (span.end - span.start) / clock_mhz,
-            "args": {"command": span.number, "cycles": span.end - span.start},
+            "args": {"program": span.program, "command": span.number, "cycles": span.end - span.start},
         }
         for span in found
     ]
@@ -117,7 +130,7 @@ def chrome_trace(
 def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> str:
     """An SVG: a row of commands for each unit, and below it how busy engines and ports were."""
     first, last = min(span.start for span in found), max(span.end for span in found)
-    left, row = 100, 26
+    left, row = 100, 32
     scale = (width - left - 10) / (last - first)
     height = row * (len(Unit) + len(ACTIVITY)) + 40
     out = [
@@ -125,11 +138,12 @@ def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> s
         f'font-size="11"><title>Commands of {last - first} cycles</title>'
     ]
     out += [f'<text x="4" y="{row * unit + 17}">{unit.name}</text>' for unit in Unit]
+    high = (row - 8) / LANES
     for span in found:
         x, w = left + (span.start - first) * scale, max(0.5, (span.end - span.start) * scale)
         note = html.escape(f"{span.name} {span.number}: {span.start - first} to {span.end - first}")
         out.append(
-            f'<rect x="{x:.1f}" y="{row * span.unit + 4}" width="{w:.1f}" height="{row - 8}" '
+            f'<rect x="{x:.1f}" y="{row * span.unit + 4 + span.lane * high:.1f}" width="{w:.1f}" height="{high:.1f}" '
             f'fill="{COLOURS[span.name]}" fill-opacity="0.8"><title>{note}</title></rect>'
         )
     bins = 300

@@ -53,7 +53,8 @@ class Generated:
 def generate(
     unit: str, config: Config, folder: Path | str, *, clock_mhz: float = CLOCK_MHZ, tool: str = "yowasp"
 ) -> Generated:
-    """Write `unit` in `config` into `folder`: `.v`, `.json`, `.sdc`, `.f` and `.core`, each aside and then renamed.
+    """Write `unit` in `config` into `folder`: `.v`, `.json`, `.sdc`, `.f` and `.core`, each aside and then renamed; with
+    them the documents that a unit has, such as a register map.
 
     Parameters
     ----------
@@ -92,6 +93,7 @@ def generate(
         f"{unit}.f": f"{unit}.v\n",
         f"{unit}.core": _core(unit, entry.summary, description["version"]),
         f"{unit}.json": json.dumps(description, indent=2) + "\n",
+        **getattr(component, "documents", {}),
     }
     write_all(Path(folder), files)
     return Generated(unit, Path(folder), tuple(files), description)

@@ -6,25 +6,29 @@ from hw.core.isa import COMMAND_BYTES, Command, encode
 from hw.core.map import CLEAR, DONE, FAILED, START
 from hw.core.registers import Map
 
-Step = list  # ["write", address, value], ["read", address], ["interrupt", cycles]: what a transport does
+Step = list  # ["write", address, value], ["read", address], ["interrupt", cycles, bit]: what a transport does
 
 
 class Driver:
-    """Accesses for one core whose register map is `table` and whose memory has words of `word_bytes`."""
+    """Accesses for one core whose register map is `table` and whose memory has words of `word_bytes`; in a cluster it
+    has the number `core`."""
 
-    def __init__(self, table: Map, word_bytes: int):
-        self.table, self.word_bytes = table, word_bytes
+    def __init__(self, table: Map, word_bytes: int, core: int = 0):
+        self.table, self.word_bytes, self.core = table, word_bytes, core
+
+    def _offset(self, name: str) -> int:
+        return (self.core << self.table.address_bits) + self.table.offsets[name]
 
     def write(self, name: str, value: int) -> list[Step]:
         """Write a register, both halves of a long one."""
-        offset, register = self.table.offsets[name], next(r for r in self.table.registers if r.name == name)
+        offset, register = self._offset(name), next(r for r in self.table.registers if r.name == name)
         if not 0 <= value < 1 << register.width:
             raise ValueError(f"{name} = {value}: must be 0 to {(1 << register.width) - 1}")
         return [["write", offset + 4 * k, value >> 32 * k & 0xFFFFFFFF] for k in range(register.words)]
 
     def read(self, name: str) -> list[Step]:
         """Read a register, the lower half of a long one first."""
-        offset, register = self.table.offsets[name], next(r for r in self.table.registers if r.name == name)
+        offset, register = self._offset(name), next(r for r in self.table.registers if r.name == name)
         return [["read", offset + 4 * k] for k in range(register.words)]
 
     def setup(self, **values: int) -> list[Step]:
@@ -45,7 +49,7 @@ class Driver:
 
     def finish(self, cycles: int) -> list[Step]:
         """Wait for the interrupt, at most so many cycles; then read events, cause and address; take the events back."""
-        steps: list[Step] = [["interrupt", cycles]]
+        steps: list[Step] = [["interrupt", cycles, self.core]]
         for name in ("events", "status", "cause", "fault_address"):
             steps += self.read(name)
         return steps + self.write("events", 1 << DONE | 1 << FAILED)

@@ -1,8 +1,8 @@
 """The instruction set of the core: one table, from which decoder, assembler, disassembler and document come.
 
-A command is 64 bytes. Its first 32 bits are the same in all: opcode, and for every unit how many of the commands given
-to it before this one may still be under way when this one starts. The rest are the fields of the opcode, packed from
-bit 32 on, lowest first. Addresses and lengths in memory are words: as many BF16 numbers as the matrix engine has
+A command is 64 bytes. Its first 32 bits are the same in all: opcode, and for every event which of the commands before
+this one must have had it when this one starts. The rest are the fields of the opcode, packed from bit 32 on, lowest
+first. Addresses and lengths in memory are words: as many BF16 numbers as the matrix engine has
 inputs. Commands of one unit run in order; those of different units only wait where they say so.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 COMMAND_BYTES = 64
 HEADER_BITS = 32
 OPCODE_BITS = 8
-WAIT_BITS = 2
+WAIT_BITS = 4
 
 
 class Unit(enum.IntEnum):
-    """What executes commands; the number is its place among the waits."""
+    """What executes commands."""
 
     LOAD = 0  # memory to operand memory
     MATRIX = 1  # the matrix engine
@@ -26,13 +26,34 @@ class Unit(enum.IntEnum):
     COPY = 4  # memory to memory
 
 
-class Wait(enum.IntEnum):
-    """Which earlier commands of a unit must be complete."""
+class Event(enum.IntEnum):
+    """What commands wait for; the number is its place among the waits.
 
-    NONE = 0
-    ALL = 1
-    ALL_BUT_ONE = 2  # the newest may still be under way
-    ALL_BUT_TWO = 3
+    A unit's own event is that a command of it is complete: memory has acknowledged everything that it wrote.
+    """
+
+    LOAD = Unit.LOAD
+    MATRIX = Unit.MATRIX
+    VECTOR = Unit.VECTOR
+    CACHE = Unit.CACHE
+    COPY = Unit.COPY
+    OPERANDS = 5  # a command of MATRIX has read its operands: others may take their places
+
+    @property
+    def unit(self) -> Unit:
+        """Whose commands have it."""
+        return Unit.MATRIX if self is Event.OPERANDS else Unit(self)
+
+
+MOST = (1 << WAIT_BITS) - 1
+
+
+def all_but(newest: int = 0) -> int:
+    """The wait for all earlier commands with an event, but for the `newest` ones; 0 waits for nothing.
+
+    No more than 14 can be left out: with a larger number the command waits for some of them, too.
+    """
+    return min(1 + newest, MOST)
 
 
 class Size(enum.IntEnum):
@@ -196,6 +217,7 @@ OPCODES = (
             Field("out_wide", 1, "FP32"),
             Field("pad", 8, "see `out_beats`"),
             Field("flag", 1, "of codes: queries follow; of scores: this is the step's last head"),
+            Field("group", 8, "repetitions after which the length grows by one, as causal rows do; 0: it stays"),
             *_SIZE,
         ),
     ),
@@ -224,7 +246,7 @@ class Command:
 
     name: str
     fields: Mapping[str, int] = field(default_factory=dict)
-    waits: Mapping[Unit, Wait] = field(default_factory=dict)
+    waits: Mapping[Event, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The 64 bytes; `AssemblyError` names what is wrong."""
@@ -235,8 +257,10 @@ class Command:
             known = ", ".join(f.name for f in op.fields) or "none"
             raise AssemblyError(f"{self.name} has no field {sorted(unknown)[0]!r}: choose of {known}")
         word, place = op.code, HEADER_BITS
-        for unit, wait in self.waits.items():
-            word |= int(wait) << OPCODE_BITS + WAIT_BITS * int(unit)
+        for event, wait in self.waits.items():
+            if not 0 <= wait <= MOST:
+                raise AssemblyError(f"{self.name} after {event.name}: wait = {wait}: must be 0 to {MOST}")
+            word |= wait << OPCODE_BITS + WAIT_BITS * event
         for f in op.fields:
             value = int(self.fields.get(f.name, 0))
             if not 0 <= value < 1 << f.bits:
@@ -257,8 +281,8 @@ def decode(code: bytes) -> Command:
         if value := word >> place & (1 << f.bits) - 1:
             fields[f.name] = value
         place += f.bits
-    waits = {u: Wait(word >> OPCODE_BITS + WAIT_BITS * u & 3) for u in Unit}
-    return Command(op.name, fields, {u: w for u, w in waits.items() if w})
+    waits = {event: word >> OPCODE_BITS + WAIT_BITS * event & MOST for event in Event}
+    return Command(op.name, fields, {event: wait for event, wait in waits.items() if wait})
 
 
 def encode(program: Iterable[Command]) -> bytes:
@@ -267,7 +291,7 @@ def encode(program: Iterable[Command]) -> bytes:
 
 
 def assemble(text: str) -> list[Command]:
-    """Commands from lines `NAME field=value .. after UNIT[-1|-2] ..`; `#` starts a comment.
+    """Commands from lines `NAME field=value .. after EVENT[-newest] ..`; `#` starts a comment.
 
     `AssemblyError` names the line.
     """
@@ -288,16 +312,17 @@ def assemble(text: str) -> list[Command]:
 def _parse(words: Sequence[str]) -> Command:
     name, *rest = words
     fields: dict[str, int] = {}
-    waits: dict[Unit, Wait] = {}
+    waits: dict[Event, int] = {}
     waiting = False
     for word in rest:
         if word == "after":
             waiting = True
         elif waiting:
-            unit, _, less = word.partition("-")
-            if unit not in Unit.__members__ or less not in ("", "1", "2"):
-                raise AssemblyError(f"wait {word!r}: must be {', '.join(Unit.__members__)}, with -1 or -2 behind")
-            waits[Unit[unit]] = Wait(1 + int(less or 0))
+            event, _, newest = word.partition("-")
+            if event not in Event.__members__ or newest not in ("", *map(str, range(1, MOST))):
+                known = ", ".join(Event.__members__)
+                raise AssemblyError(f"wait {word!r}: must be {known}, with -1 to -{MOST - 1} behind")
+            waits[Event[event]] = all_but(int(newest or 0))
         else:
             key, equal, value = word.partition("=")
             if not equal:
@@ -314,7 +339,7 @@ def disassemble(program: Iterable[Command]) -> str:
     lines = []
     for command in program:
         words = [command.name, *(f"{key}={value}" for key, value in command.fields.items() if value)]
-        waits = [unit.name + ("" if w == Wait.ALL else f"-{w - 1}") for unit, w in sorted(command.waits.items()) if w]
+        waits = [event.name + (f"-{w - 1}" if w > 1 else "") for event, w in sorted(command.waits.items()) if w]
         lines.append(" ".join([*words, *(["after", *waits] if waits else [])]))
     return "\n".join(lines) + "\n" if lines else ""
 

@@ -7,20 +7,20 @@ core finds out by itself.
 
 # mypy: disable-error-code="arg-type"
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from hw.config import Config
-from hw.core.isa import Command, Size, To, Unit, Wait
+from hw.core.builder import Builder, Filled, Given, Operands
+from hw.core.isa import Command, Size, To
 from hw.core.vector import CODE_BYTES, assemble
 from hw.lxe import programs
 from hw.lxe.lane import STAGES
 from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Instruction, Pre, Source
-
-ALL, LOAD, MATRIX, VECTOR, CACHE, COPY = Wait.ALL, Unit.LOAD, Unit.MATRIX, Unit.VECTOR, Unit.CACHE, Unit.COPY
 
 
 def residual(n: int, lanes: int) -> list[Instruction]:
@@ -173,222 +173,233 @@ class LayerCompiler:
             self.code[name] = place, len(image) // CODE_BYTES
             self.images[place] = image
 
-    # commands
+    def step(self, tokens: int) -> list[Command]:
+        """The layer for a step of `tokens` tokens, from `x` to `out`.
 
-    def _load(self, waits: Mapping[Unit, Wait], **fields: int) -> Command:
-        return Command("LOAD", fields, dict(waits))
-
-    def _vector(self, name: str, waits: Mapping[Unit, Wait], **fields: int) -> Command:
-        code, instructions = self.code[name]
-        return Command("VECTOR", {"code": code, "instructions": instructions, **fields}, dict(waits))
-
-    def _multiply(self, name: str, tokens: int, load: list[Command], out: int, wide: bool) -> list[Command]:
-        """A matrix with the activations that `load` brings, to `out`, a row for each token; the weights in halves."""
-        m_blocks, k_blocks = self.shapes[name]
-        if tokens * k_blocks > self.rows:
-            raise ValueError(f"{tokens} activations of {k_blocks} words: must be at most {self.rows} words")
-        steps: list[tuple[int, int, int, int, int]] = []  # first tile, results, inputs, first block of each
-        if k_blocks <= self.half:
-            most = self.half // k_blocks
-            steps += [(m * k_blocks, min(most, m_blocks - m), k_blocks, m, 0) for m in range(0, m_blocks, most)]
-        else:
-            for m in range(m_blocks):
-                deep = range(0, k_blocks, self.half)
-                steps += [(m * k_blocks + k, 1, min(self.half, k_blocks - k), m, k) for k in deep]
-        program, n, parts = list(load), self.width, 1 + wide
-        for at, (_, results, inputs, m, k) in enumerate(steps):
-            side = at % 2 * self.half
-
-            def bring(index: int, waits: Mapping[Unit, Wait]) -> Command:
-                first, count, depth, *_ = steps[index]
-                return self._load(
-                    waits,
-                    source=self.weights[name] + first * n,
-                    rows=1,
-                    beats=count * depth * n,
-                    to=index % 2 * self.half * n,
-                )
-
-            if at == 0:
-                program.append(bring(0, {MATRIX: ALL}))
-            if at + 1 < len(steps):
-                program.append(bring(at + 1, {MATRIX: ALL}))
-            fields = {
-                "weights": side, "m_stride": inputs, "k_stride": 1, "m_blocks": results, "k_blocks": inputs,
-                "activations": k, "x_stride": k_blocks, "vectors": tokens,
-                "first": k == 0, "last": k + inputs == k_blocks,
-                "out": out + m * parts, "stride": m_blocks * parts, "wide": wide,
-            }  # fmt: skip
-            wait = ALL if at + 1 == len(steps) else Wait.ALL_BUT_ONE
-            program.append(Command("MULTIPLY", fields, {LOAD: wait}))
-        return program
-
-    def _activations(self, place: int, tokens: int, words: int, waits: Mapping[Unit, Wait]) -> list[Command]:
-        """Rows of `words` words, one after the other, as activations."""
-        fields = {"source": place, "stride": words, "rows": tokens, "beats": words, "step": words, "activations": 1}
-        return [self._load({MATRIX: ALL, **waits}, **fields)]
-
-    def _norm(self, number: int, source: int, tokens: int) -> list[Command]:
-        words = self.x_words
-        return [
-            self._vector("norm weights", {}, repeat=1, a=self.norms[number], a_beats=words, to=To.NONE, extra=1),
-            self._vector(
-                "norm", {MATRIX: ALL, VECTOR: Wait.ALL_BUT_ONE}, repeat=tokens, a=source, a_stride=words, a_beats=words,
-                out=self.normed, out_stride=words, out_beats=words, extra=1,
-            ),
+        Keys come first: they are turned while queries are projected, clustered while values are. Weights are loaded
+        while what they will meet is still computed.
+        """
+        self._check(tokens)
+        t, w, p = tokens, self.wide, self._program()
+        norm = self._norm(p, 0, self.x, t)
+        x = self._rows(p, self.normed, t, self.x_words, [norm])
+        beside = t * self.x_words <= self.rows // 2  # there is room for the keys while x stays
+        k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
+        q = self._multiply(p, "q", t, x, w["q"], wide=True)
+        v = None if beside else self._multiply(p, "v", t, x, self.turned["v"], wide=False)
+        codes = self._hash(p, t, True, [k])
+        q = self._rope(p, "q", t, q)
+        clustered = p.builder.add("CLUSTER", {}, after=[codes])
+        means = self._means(p, clustered)
+        v = v or self._multiply(p, "v", t, x, self.turned["v"], wide=False)
+        self._place(p, clustered, [v])
+        context = self._retrieve(p, t, means, [q, v])
+        per_head = self.group * self.head
+        heads = [
+            {"source": self.context[h], "stride": per_head, "rows": t, "beats": per_head, "to": h * per_head,
+             "step": self.q}
+            for h in range(self.config.kv_heads)
         ]  # fmt: skip
+        x = cache(lambda: p.activations(heads, t * self.q, [context]))
+        attended = self._residual(p, t, self.x, w["o"], self.attended, self._multiply(p, "o", t, x, w["o"], wide=True))
+        norm = self._norm(p, 1, self.attended, t, [attended])
+        x = self._rows(p, self.normed, t, self.x_words, [norm])
+        self._multiply(p, "gate", t, x, w["gate"], wide=True)
+        up = self._multiply(p, "up", t, x, w["up"], wide=True)
+        gated = self._vector(
+            p, "gated", [up], repeat=t * self.ffn // self.piece, a=w["gate"], a_stride=2 * self.piece,
+            a_beats=self.piece, a_wide=1, b=w["up"], b_stride=2 * self.piece, b_beats=self.piece, b_wide=1,
+            b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece, extra=1,
+        )  # fmt: skip
+        x = self._rows(p, self.middle, t, self.ffn, [gated])
+        self._residual(p, t, self.attended, w["down"], self.out, self._multiply(p, "down", t, x, w["down"], wide=True))
+        return [*p.builder.commands, Command("END")]
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
-        """The six steps, from turned queries and keys and values to the context of every head.
+        """The six steps alone, from turned queries and keys and values to the context of every head.
 
         Without `query` the tokens are only clustered and placed.
         """
-        t, c = tokens, self.config
-        program = [
-            *self._multiply("planes", t, self._activations(self.turned["k"], t, self.kv, {VECTOR: ALL}),
-                            self.projected, wide=False),
-            # hash and cluster
-            self._vector("hash", {MATRIX: ALL}, repeat=t, a=self.projected, a_stride=self.hashes, a_beats=self.hashes,
-                         to=To.CODES, flag=query, extra=1),
-            Command("CLUSTER", {}, {VECTOR: ALL}),
-            Command("PLACE", {"keys": self.turned["k"], "values": self.turned["v"], "key_stride": self.kv,
-                              "value_stride": self.kv}, {CACHE: ALL}),
-            Command("MEANS", {"keys": self.turned["k"], "stride": self.kv}, {CACHE: ALL}),
-        ]  # fmt: skip
-        if not query:
-            return program
-        for h in range(c.kv_heads):
-            program += self._score(h, t)
-        program.append(Command("FETCH", {}, {VECTOR: ALL}))
-        for h in range(c.kv_heads):
-            program += self._attend(h, t)
-        return program
+        self._check(tokens)
+        p = self._program()
+        clustered = p.builder.add("CLUSTER", {}, after=[self._hash(p, tokens, query, [])])
+        means = self._means(p, clustered)
+        self._place(p, clustered, [])
+        if query:
+            self._retrieve(p, tokens, means, [])
+        return [*p.builder.commands, Command("END")]
 
-    def _queries(self, head: int, tokens: int, waits: Mapping[Unit, Wait]) -> Command:
-        """The rows of a KV head: token by token, its query heads within."""
-        beats = self.group * self.head
-        return self._load({MATRIX: ALL, **waits}, source=self.turned["q"] + head * beats, stride=self.q, rows=tokens,
-                          beats=beats, step=beats, activations=1)  # fmt: skip
-
-    def _score(self, head: int, tokens: int) -> list[Command]:
-        """Scores of all clusters for one KV head, to the threshold unit."""
-        c, rows, chunk = self.config, tokens * self.group, self.half // self.head
-        last = head == c.kv_heads - 1
-        known = {"size": Size.CLUSTERS}
-        program = [self._queries(head, tokens, {VECTOR: ALL})]
-        for at, block in enumerate(range(0, -(-c.wtu_clusters // self.width), chunk)):
-            side = at % 2 * self.half
-            mean = self.mean_word + head * self.head
-            program += [
-                self._load({MATRIX: Wait.ALL_BUT_ONE if at else ALL},
-                           source=mean + block * self.width * self.kv, stride=self.kv,
-                           rows=chunk * self.width, beats=self.head, to=side * self.width, tiled=1, vary=1, block=block,
-                           **known),
-                Command("MULTIPLY", {
-                    "weights": side, "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head,
-                    "x_stride": self.head, "vectors": rows, "first": 1, "last": 1,
-                    "out": self.scores[head] + 2 * block, "stride": self.score_words, "wide": 1, "vary": 1,
-                    "block": block, **known}, {LOAD: ALL}),
-            ]  # fmt: skip
-        program.append(
-            self._vector("exponentials", {MATRIX: ALL}, repeat=rows, a=self.scores[head], a_stride=self.score_words,
-                         a_wide=1, to=To.SCORES, flag=last, head=head, **known)
-        )  # fmt: skip
-        return program
-
-    def _attend(self, head: int, tokens: int) -> list[Command]:
-        """Attention of one KV head to the tokens that were fetched for it, and to the step's own."""
-        rows, chunk = tokens * self.group, self.half // self.head
-        known = {"size": Size.TOKENS, "head": head}
-        blocks = range(0, self.key_blocks, chunk)
-        own = {"head": head, "blocks": chunk, "stride": self.kv, "tokens": tokens}
-        program = [self._queries(head, tokens, {})]
-        for at, block in enumerate(blocks):
-            side = at % 2 * self.half
-            program += [
-                Command("GATHER", {**own, "restart": block == 0, "to": side * self.width,
-                                   "own": self.turned["k"] + head * self.head},
-                        {MATRIX: Wait.ALL_BUT_ONE if at else ALL, CACHE: ALL}),
-                Command("MULTIPLY", {
-                    "weights": side, "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head,
-                    "x_stride": self.head, "vectors": rows, "first": 1, "last": 1,
-                    "out": self.scores[head] + 2 * block, "stride": self.score_words, "wide": 1, "vary": 1,
-                    "block": block, "extra": tokens, **known}, {LOAD: ALL}),
-            ]  # fmt: skip
-        for t in range(tokens):
-            program.append(
-                self._vector("softmax", {MATRIX: ALL}, repeat=self.group,
-                             a=self.scores[head] + t * self.group * self.score_words, a_stride=self.score_words,
-                             a_wide=1, out=self.shares[head] + t * self.group * self.key_blocks,
-                             out_stride=self.key_blocks, pad=tokens - 1 - t, extra=t + 1, **known)
-            )  # fmt: skip
-        # as many tokens at a time as there are sums for
-        most = self.config.dpe_slots // (self.group * self.head)
-        fit = self.rows // (chunk * self.group)
-        for start in range(0, tokens, min(most, fit)):
-            some = min(most, fit, tokens - start) * self.group
-            row = start * self.group
-            for at, block in enumerate(blocks):
-                side = at % 2 * self.half
-                program += [
-                    Command("GATHER", {**own, "values": 1, "restart": block == 0, "to": side * self.width,
-                                       "own": self.turned["v"] + head * self.head},
-                            {MATRIX: Wait.ALL_BUT_ONE if at else ALL}),
-                    self._load({MATRIX: ALL, VECTOR: ALL},
-                               source=self.shares[head] + row * self.key_blocks + block, stride=self.key_blocks,
-                               rows=some, beats=chunk, step=chunk, activations=1, vary=2, block=block, extra=tokens,
-                               **known),
-                    Command("MULTIPLY", {
-                        "weights": side, "m_stride": 1, "k_stride": self.head, "m_blocks": self.head,
-                        "k_blocks": chunk, "x_stride": chunk, "vectors": some, "spread": 1,
-                        "out": self.context[head] + row * self.head, "stride": self.head, "vary": 2, "block": block,
-                        "extra": tokens, **known}, {LOAD: ALL}),
-                ]  # fmt: skip
-        return program
-
-    def step(self, tokens: int) -> list[Command]:
-        """The layer for a step of `tokens` tokens, from `x` to `out`."""
+    def _check(self, tokens: int) -> None:
         if not 1 <= tokens <= self.sizes.tokens:
             raise ValueError(f"tokens = {tokens}: must be 1 to {self.sizes.tokens}")
-        t, w = tokens, self.wide
-        program = self._norm(0, self.x, t)
-        loaded = self._activations(self.normed, t, self.x_words, {VECTOR: ALL})
-        for name in ("q", "k"):
-            program += self._multiply(name, t, loaded if name == "q" else [], w[name], wide=True)
-        program += self._multiply("v", t, [], self.turned["v"], wide=False)
-        for name, words in (("q", self.q), ("k", self.kv)):
-            program.append(
-                self._vector(f"rope {name}", {MATRIX: ALL}, repeat=t, a=self.cosines, a_stride=2 * self.head,
-                             a_beats=self.head, a_wide=1, b=w[name], b_stride=2 * words, b_beats=words, b_wide=1,
-                             b_used=1, out=self.turned[name], out_stride=words, out_beats=words, extra=1)
-            )  # fmt: skip
-        program += self.attention(t)
-        per_head = self.group * self.head
-        heads = [
-            self._load({MATRIX: ALL}, source=self.context[h], stride=per_head, rows=t, beats=per_head,
-                       to=h * per_head, step=self.q, activations=1)
-            for h in range(self.config.kv_heads)
-        ]  # fmt: skip
-        program += self._multiply("o", t, heads, w["o"], wide=True)
-        program.append(self._residual(t, self.x, w["o"], self.attended))
-        program += self._norm(1, self.attended, t)
-        loaded = self._activations(self.normed, t, self.x_words, {VECTOR: ALL})
-        program += self._multiply("gate", t, loaded, w["gate"], wide=True)
-        program += self._multiply("up", t, [], w["up"], wide=True)
-        pieces = t * self.ffn // self.piece
-        program.append(
-            self._vector("gated", {MATRIX: ALL}, repeat=pieces, a=w["gate"], a_stride=2 * self.piece,
-                         a_beats=self.piece, a_wide=1, b=w["up"], b_stride=2 * self.piece, b_beats=self.piece, b_wide=1,
-                         b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece, extra=1)
-        )  # fmt: skip
-        program += self._multiply(
-            "down", t, self._activations(self.middle, t, self.ffn, {VECTOR: ALL}), w["down"], wide=True
-        )
-        program.append(self._residual(t, self.attended, w["down"], self.out))
-        return [*program, Command("END")]
 
-    def _residual(self, tokens: int, x: int, y: int, out: int) -> Command:
+    # commands
+
+    def _program(self) -> Operands:
+        return Operands(Builder(), self.half * self.width, self.rows)
+
+    def _vector(self, p: Operands, name: str, after: Sequence[Given], **fields: int) -> Given:
+        code, instructions = self.code[name]
+        return p.builder.add("VECTOR", {"code": code, "instructions": instructions, **fields}, after=after)
+
+    def _rows(self, p: Operands, place: int, tokens: int, words: int, after: Sequence[Given]) -> Callable[[], Filled]:
+        """Rows of `words` words, one after the other, as activations: loaded when they are used first."""
+        fields = {"source": place, "stride": words, "rows": tokens, "beats": words, "step": words}
+        return cache(lambda: p.activations([fields], tokens * words, after))
+
+    def _multiply(self, p: Operands, name: str, tokens: int, x: Callable[[], Filled], out: int, wide: bool) -> Given:
+        """A matrix with the activations `x`, to `out`, a row for each token.
+
+        Loads start in order: both halves of the weights come before the activations, which have more to wait for.
+        """
+        m_blocks, k_blocks = self.shapes[name]
+        steps: list[tuple[int, int, int, int]] = []  # results, inputs, first block of each
+        if k_blocks <= self.half:
+            most = self.half // k_blocks
+            steps += [(min(most, m_blocks - m), k_blocks, m, 0) for m in range(0, m_blocks, most)]
+        else:
+            for m in range(m_blocks):
+                steps += [(1, min(self.half, k_blocks - k), m, k) for k in range(0, k_blocks, self.half)]
+        n, parts = self.width, 1 + wide
+
+        def bring(results: int, inputs: int, m: int, k: int) -> Filled:
+            source = self.weights[name] + (m * k_blocks + k) * n
+            return p.weights("LOAD", {"source": source, "rows": 1, "beats": results * inputs * n})
+
+        weights = [bring(*step) for step in steps[:2]]
+        for at, (results, inputs, m, k) in enumerate(steps):
+            given = p.multiply(
+                {
+                    "m_stride": inputs, "k_stride": 1, "m_blocks": results, "k_blocks": inputs,
+                    "activations": k, "x_stride": k_blocks, "vectors": tokens,
+                    "first": k == 0, "last": k + inputs == k_blocks,
+                    "out": out + m * parts, "stride": m_blocks * parts, "wide": wide,
+                },
+                weights[at], x(), n,
+            )  # fmt: skip
+            weights += [bring(*step) for step in steps[at + 2 : at + 3]]
+        return given
+
+    def _norm(self, p: Operands, number: int, source: int, tokens: int, after: Sequence[Given] = ()) -> Given:
+        words = self.x_words
+        self._vector(p, "norm weights", [], repeat=1, a=self.norms[number], a_beats=words, to=To.NONE, extra=1)
+        return self._vector(p, "norm", after, repeat=tokens, a=source, a_stride=words, a_beats=words, out=self.normed,
+                            out_stride=words, out_beats=words, extra=1)  # fmt: skip
+
+    def _residual(self, p: Operands, tokens: int, x: int, y: int, out: int, after: Given) -> Given:
         piece = self.x_piece
-        return self._vector("residual", {MATRIX: ALL, VECTOR: ALL}, repeat=tokens * self.x_words // piece, a=x,
-                            a_stride=piece, a_beats=piece, b=y, b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1,
-                            out=out, out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
+        return self._vector(p, "residual", [after], repeat=tokens * self.x_words // piece, a=x, a_stride=piece,
+                            a_beats=piece, b=y, b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1, out=out,
+                            out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
+
+    def _rope(self, p: Operands, name: str, tokens: int, after: Given) -> Given:
+        words = {"q": self.q, "k": self.kv}[name]
+        return self._vector(p, f"rope {name}", [after], repeat=tokens, a=self.cosines, a_stride=2 * self.head,
+                            a_beats=self.head, a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words,
+                            b_wide=1, b_used=1, out=self.turned[name], out_stride=words, out_beats=words,
+                            extra=1)  # fmt: skip
+
+    def _hash(self, p: Operands, tokens: int, query: bool, after: Sequence[Given]) -> Given:
+        """Keys by the hyperplanes, to hash codes."""
+        x = self._rows(p, self.turned["k"], tokens, self.kv, after)
+        projected = self._multiply(p, "planes", tokens, x, self.projected, wide=False)
+        return self._vector(p, "hash", [projected], repeat=tokens, a=self.projected, a_stride=self.hashes,
+                            a_beats=self.hashes, to=To.CODES, flag=query, extra=1)  # fmt: skip
+
+    def _means(self, p: Operands, clustered: Given) -> Given:
+        return p.builder.add("MEANS", {"keys": self.turned["k"], "stride": self.kv}, after=[clustered])
+
+    def _place(self, p: Operands, clustered: Given, after: Sequence[Given]) -> Given:
+        fields = {"keys": self.turned["k"], "values": self.turned["v"], "key_stride": self.kv, "value_stride": self.kv}
+        return p.builder.add("PLACE", fields, after=[clustered, *after])
+
+    def _retrieve(self, p: Operands, tokens: int, means: Given, after: Sequence[Given]) -> Given:
+        """Score, threshold, fetch, attend: a head's keys are gathered and multiplied while the softmax of the one
+        before runs, its values afterwards."""
+        heads = range(self.config.kv_heads)
+        scored = [self._score(p, h, tokens, means, after) for h in heads]
+        fetched = p.builder.add("FETCH", {}, after=scored)
+        shares = [self._attend(p, 0, tokens, fetched, after)]
+        for h in heads[1:]:
+            shares.append(self._attend(p, h, tokens, fetched, after))
+            self._mix(p, h - 1, tokens, shares[h - 1])
+        return self._mix(p, heads[-1], tokens, shares[-1])
+
+    def _queries(self, p: Operands, head: int, tokens: int, after: Sequence[Given]) -> Filled:
+        """The rows of a KV head: token by token, its query heads within."""
+        beats = self.group * self.head
+        fields = {"source": self.turned["q"] + head * beats, "stride": self.q, "rows": tokens, "beats": beats,
+                  "step": beats}  # fmt: skip
+        return p.activations([fields], tokens * beats, after)
+
+    def _products(self, head: int, rows: int, block: int) -> dict[str, int]:
+        """Of a head's queries with a chunk of keys: FP32 scores."""
+        chunk = self.half // self.head
+        return {
+            "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head, "x_stride": self.head,
+            "vectors": rows, "first": 1, "last": 1, "out": self.scores[head] + 2 * block, "stride": self.score_words,
+            "wide": 1, "vary": 1, "block": block,
+        }  # fmt: skip
+
+    def _score(self, p: Operands, head: int, tokens: int, means: Given, after: Sequence[Given]) -> Given:
+        """Scores of all clusters for one KV head, to the threshold unit."""
+        c, rows, chunk = self.config, tokens * self.group, self.half // self.head
+        known = {"size": Size.CLUSTERS}
+        x = self._queries(p, head, tokens, after)
+        for block in range(0, -(-c.wtu_clusters // self.width), chunk):
+            source = self.mean_word + head * self.head + block * self.width * self.kv
+            keys = p.weights(
+                "LOAD",
+                {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
+                 "vary": 1, "block": block, **known},
+                [means],
+            )  # fmt: skip
+            products = p.multiply({**self._products(head, rows, block), **known}, keys, x, self.width)
+        return self._vector(
+            p, "exponentials", [products], repeat=rows, a=self.scores[head], a_stride=self.score_words, a_wide=1,
+            to=To.SCORES, flag=head == c.kv_heads - 1, head=head, **known,
+        )  # fmt: skip
+
+    def _gather(self, p: Operands, head: int, tokens: int, block: int, values: bool, after: Sequence[Given]) -> Filled:
+        """A chunk of the keys or values that a head attends to."""
+        own = self.turned["v" if values else "k"] + head * self.head
+        fields = {"head": head, "blocks": self.half // self.head, "stride": self.kv, "tokens": tokens, "own": own,
+                  "restart": block == 0, "values": values}  # fmt: skip
+        return p.weights("GATHER", fields, after)
+
+    def _attend(self, p: Operands, head: int, tokens: int, fetched: Given, after: Sequence[Given]) -> Given:
+        """Shares of one KV head's queries in the tokens that were fetched for it, and in the step's own."""
+        rows, chunk = tokens * self.group, self.half // self.head
+        known = {"size": Size.TOKENS, "head": head}
+        x = self._queries(p, head, tokens, after)
+        for block in range(0, self.key_blocks, chunk):
+            keys = self._gather(p, head, tokens, block, False, [fetched, *after])
+            products = p.multiply({**self._products(head, rows, block), "extra": tokens, **known}, keys, x, self.width)
+        return self._vector(
+            p, "softmax", [products], repeat=rows, group=self.group, a=self.scores[head], a_stride=self.score_words,
+            a_wide=1, out=self.shares[head], out_stride=self.key_blocks, pad=tokens - 1, extra=1, **known,
+        )  # fmt: skip
+
+    def _mix(self, p: Operands, head: int, tokens: int, shares: Given) -> Given:
+        """The values of one KV head by their shares, as many tokens at a time as there are sums for."""
+        chunk = self.half // self.head
+        known = {"size": Size.TOKENS, "head": head, "extra": tokens}
+        most = min(self.config.dpe_slots // (self.group * self.head), self.rows // (chunk * self.group))
+        for start in range(0, tokens, most):
+            some, row = min(most, tokens - start) * self.group, start * self.group
+            for block in range(0, self.key_blocks, chunk):
+                values = self._gather(p, head, tokens, block, True, ())
+                fields = {
+                    "source": self.shares[head] + row * self.key_blocks + block, "stride": self.key_blocks,
+                    "rows": some, "beats": chunk, "step": chunk, "vary": 2, "block": block, **known,
+                }  # fmt: skip
+                x = p.activations([fields], some * chunk, [shares])
+                given = p.multiply(
+                    {
+                        "m_stride": 1, "k_stride": self.head, "m_blocks": self.head, "k_blocks": chunk,
+                        "x_stride": chunk, "vectors": some, "spread": 1, "out": self.context[head] + row * self.head,
+                        "stride": self.head, "vary": 2, "block": block, **known,
+                    },
+                    values, x, self.width,
+                )  # fmt: skip
+        return given

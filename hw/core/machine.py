@@ -126,7 +126,7 @@ class Machine(wiring.Component):
             sequencer.start.eq(self.start),
             sequencer.base.eq(self.program),
             sequencer.commands.eq(self.commands),
-            sequencer.complete.eq(self.complete),
+            sequencer.events.eq(Cat(self.complete, self.matrix.read)),
             self.busy.eq(sequencer.busy),
             self.done.eq(sequencer.done),
             self.position.eq(sequencer.count),

@@ -19,7 +19,7 @@ from hw.core.sizes import SIZE_BITS, blocks, length, part, sizes_layout
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory
 
-AHEAD = 4  # commands of which the activations are read, and the results are not yet stored
+AHEAD = 4  # commands of which all results have left, and memory has not acknowledged them
 
 
 class Vary(enum.IntEnum):
@@ -32,13 +32,14 @@ class Vary(enum.IntEnum):
 
 class Matrix(wiring.Component):
     """Executes MULTIPLY: one part reads weights, one activations, one stores results; each goes on to the next command
-    by itself.
+    by itself. A command is complete when memory has acknowledged its results.
 
     Timing: as the engine's; a command starts two cycles after it came.
 
     Members
     -------
-    i : stream of COMMAND ; complete : one of them is ; sizes : lengths
+    i : stream of COMMAND ; complete : one of them is, in order ; sizes : lengths
+    read : the operands of one of them have been read, in order
     load : stream of rows for the operand memory
     job, words, stored : of a writer
     stat_busy : the engine takes a beat
@@ -55,6 +56,7 @@ class Matrix(wiring.Component):
             {
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
+                "read": Out(1),
                 "sizes": In(sizes_layout(config.kv_heads)),
                 "load": In(stream.Signature(self.memory.write)),
                 "job": Out(stream.Signature(JOB)),
@@ -94,19 +96,22 @@ class Matrix(wiring.Component):
         m.d.comb += [source.valid.eq(valid), self.i.ready.eq(~valid | source.ready)]
         with m.If(self.i.ready):
             m.d.sync += [valid.eq(self.i.valid), *(order[name].eq(value) for name, value in resolved.items())]
-        m.submodules.fed = fed = SyncFIFOBuffered(width=1, depth=AHEAD)
-        self._weigh(m, parts[0], order)
-        self._feed(m, parts[1], order, fed)
-        self._store(m, parts[2], order, fed)
+        # no part is more than two commands ahead of another
+        ends = self._weigh(m, parts[0], order), self._feed(m, parts[1], order)
+        counts = [Signal(2, name=f"read_by_{name}") for name in ("weigh", "feed")]
+        m.d.comb += self.read.eq(Cat(count != 0 for count in counts).all())
+        m.d.sync += [count.eq(count + end - self.read) for count, end in zip(counts, ends, strict=True)]
+        self._store(m, parts[2], order)
         return m
 
-    def _weigh(self, m: Module, source: stream.Interface, order: data.View) -> None:
-        """Places of weights: tile after tile, inputs inside results."""
+    def _weigh(self, m: Module, source: stream.Interface, order: data.View) -> Signal:
+        """Places of weights: tile after tile, inputs inside results. High when it has read those of a command."""
         now, memory, loads = Signal(self.order), self.memory, self.engine.loads
         tile, line, mb, kb = Signal(16), Signal(16), Signal(SIZE_BITS), Signal(SIZE_BITS)
-        group, busy = Signal(range(max(2, loads))), Signal()
+        group, busy, end = Signal(range(max(2, loads))), Signal(), Signal()
         m.d.comb += [
             source.ready.eq(~busy),
+            end.eq(source.valid & source.ready & order.nothing),
             memory.i_weights.valid.eq(busy),
             memory.i_weights.payload.eq((tile * loads + group)[: len(memory.i_weights.payload)]),
         ]
@@ -120,45 +125,48 @@ class Matrix(wiring.Component):
                 with m.If(kb + 1 == now.k_blocks):
                     m.d.sync += [kb.eq(0), mb.eq(mb + 1), tile.eq(line + now.m_stride), line.eq(line + now.m_stride)]
                     with m.If(mb + 1 == now.m_blocks):
+                        m.d.comb += end.eq(1)
                         m.d.sync += busy.eq(0)
+        return end
 
-    def _feed(self, m: Module, source: stream.Interface, order: data.View, fed: SyncFIFOBuffered) -> None:
-        """Places of activations: each vector for each tile."""
+    def _feed(self, m: Module, source: stream.Interface, order: data.View) -> Signal:
+        """Places of activations: each vector for each tile. High when it has read those of a command."""
         now, memory = Signal(self.order), self.memory
         mb, kb, t = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(8)
         place, slot, base = Signal(16), Signal(16), Signal(16)
-        busy, over = Signal(), Signal()
+        busy, end = Signal(), Signal()
         read = memory.i_activations.payload
         m.d.comb += [
-            source.ready.eq(~busy & fed.w_rdy),
-            memory.i_activations.valid.eq(busy & ~over),
+            source.ready.eq(~busy),
+            end.eq(source.valid & source.ready & order.nothing),
+            memory.i_activations.valid.eq(busy),
             read.row.eq((place + kb)[: len(read.row)]),
             read.slot.eq((base + t)[: len(read.slot)]),
             read.first.eq(now.first & (kb == 0)),
             read.last.eq(now.last & (kb + 1 == now.k_blocks)),
             read.release.eq(t + 1 == now.vectors),
             slot.eq(Mux(now.spread, base + now.vectors, 0)),
-            fed.w_en.eq(busy & over),
         ]
         with m.If(source.valid & source.ready):
-            m.d.sync += [now.eq(order), busy.eq(1), over.eq(order.nothing), place.eq(order.activations)]
+            m.d.sync += [now.eq(order), busy.eq(~order.nothing), place.eq(order.activations)]
             m.d.sync += [counter.eq(0) for counter in (mb, kb, t, base)]
-        with m.If(busy & ~over & memory.i_activations.ready):
+        with m.If(busy & memory.i_activations.ready):
             m.d.sync += [t.eq(t + 1), place.eq(place + now.x_stride)]
             with m.If(read.release):
                 m.d.sync += [t.eq(0), place.eq(now.activations), kb.eq(kb + 1)]
                 with m.If(kb + 1 == now.k_blocks):
                     m.d.sync += [kb.eq(0), mb.eq(mb + 1), base.eq(slot)]
                     with m.If(mb + 1 == now.m_blocks):
-                        m.d.sync += over.eq(1)
-        with m.If(busy & over):
-            m.d.sync += busy.eq(0)
+                        m.d.comb += end.eq(1)
+                        m.d.sync += busy.eq(0)
+        return end
 
-    def _store(self, m: Module, source: stream.Interface, order: data.View, fed: SyncFIFOBuffered) -> None:
+    def _store(self, m: Module, source: stream.Interface, order: data.View) -> None:
         """Results to memory, as BF16 or FP32; the command is complete when memory has them all."""
+        m.submodules.ends = ends = SyncFIFOBuffered(width=1, depth=AHEAD)  # whether it has results
         now, engine, half = Signal(self.order), self.engine, self.word
         mb, t, address, line = Signal(SIZE_BITS), Signal(8), Signal(WORD_BITS), Signal(WORD_BITS)
-        busy, sends, upper, waiting = Signal(), Signal(), Signal(), Signal()
+        busy, sends, upper = Signal(), Signal(), Signal()
         y = engine.o.payload.y
         words = Value.cast(y)
         narrow = Cat(to_bf16(m, f"narrow{k}", y[k]) for k in range(self.width))
@@ -186,7 +194,7 @@ class Matrix(wiring.Component):
         with m.If(self.words.valid & self.words.ready & now.wide):
             m.d.sync += upper.eq(~upper)
         with m.If(source.valid & source.ready):
-            m.d.sync += [now.eq(order), busy.eq(1), sends.eq(order.last & ~order.nothing), waiting.eq(0)]
+            m.d.sync += [now.eq(order), busy.eq(1), sends.eq(order.last & ~order.nothing)]
             m.d.sync += [mb.eq(0), t.eq(0), address.eq(order.out), line.eq(order.out)]
         with m.If(taken):
             m.d.sync += [t.eq(t + 1), address.eq((address + now.stride)[:WORD_BITS])]
@@ -194,12 +202,17 @@ class Matrix(wiring.Component):
                 following = (line + 1 + now.wide)[:WORD_BITS]
                 m.d.sync += [t.eq(0), mb.eq(mb + 1), address.eq(following), line.eq(following)]
             with m.If(final):
-                m.d.sync += [sends.eq(0), waiting.eq(1)]
-        with m.If(self.stored):
-            m.d.sync += waiting.eq(0)
+                m.d.sync += sends.eq(0)
+        read, stored = Signal(4), Signal(range(AHEAD + 2))  # of commands that are not complete
         m.d.comb += [
-            self.complete.eq(busy & ~sends & ~waiting & fed.r_rdy),
-            fed.r_en.eq(self.complete),
+            ends.w_en.eq(busy & ~sends),
+            ends.w_data.eq(now.last & ~now.nothing),
+            self.complete.eq(ends.r_rdy & (read != 0) & (~ends.r_data | (stored != 0))),
+            ends.r_en.eq(self.complete),
         ]
-        with m.If(self.complete):
+        m.d.sync += [
+            read.eq(read + self.read - self.complete),
+            stored.eq((stored + self.stored - (self.complete & ends.r_data))[: len(stored)]),
+        ]
+        with m.If(ends.w_en & ends.w_rdy):
             m.d.sync += busy.eq(0)

@@ -11,7 +11,7 @@ from hw.core import isa
 from hw.core.axi import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.core.engines import words_read
 from hw.core.gearbox import Gearbox
-from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, Unit, Wait
+from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, Event, Unit
 
 QUEUE = 4  # commands of one unit that wait
 AHEAD_BITS = 4  # commands of one unit that are under way: those that wait, and a few inside
@@ -31,22 +31,22 @@ def view(command: data.View, opcode: str) -> data.View:
 
 
 class Queue(wiring.Component):
-    """Commands of one unit. Each waits, at the head, until what it names is complete.
+    """Commands of one unit. Each waits, at the head, for the events that it names.
 
-    An entry knows for every unit how many of its commands are still ahead; each completion takes one off.
+    An entry knows of every event how many are still ahead; each one that happens takes one off.
 
     Members
     -------
-    i : stream of COMMAND ; ahead : for every unit, commands that the one on `i` waits for
-    complete : for every unit, one of its commands is complete ; o : stream of COMMAND
+    i : stream of COMMAND ; ahead : of every event, how many the one on `i` waits for
+    events : those that happen ; o : stream of COMMAND
     """
 
     def __init__(self) -> None:
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
-                "ahead": In(data.ArrayLayout(AHEAD_BITS, len(Unit))),
-                "complete": In(len(Unit)),
+                "ahead": In(data.ArrayLayout(AHEAD_BITS, len(Event))),
+                "events": In(len(Event)),
                 "o": Out(stream.Signature(COMMAND)),
             }
         )
@@ -64,11 +64,11 @@ class Queue(wiring.Component):
             fifo.r_en.eq(self.o.valid & self.o.ready),
         ]
         for entry in range(QUEUE):
-            counts = [Signal(AHEAD_BITS, name=f"ahead{entry}_{unit.name.lower()}") for unit in Unit]
-            for unit, count in zip(Unit, counts, strict=True):
+            counts = [Signal(AHEAD_BITS, name=f"ahead{entry}_{event.name.lower()}") for event in Event]
+            for event, count in zip(Event, counts, strict=True):
                 with m.If(self.i.valid & self.i.ready & (newest == entry)):
-                    m.d.sync += count.eq(self.ahead[unit])
-                with m.Elif(self.complete[unit] & (count != 0)):
+                    m.d.sync += count.eq(self.ahead[event])
+                with m.Elif(self.events[event] & (count != 0)):
                     m.d.sync += count.eq(count - 1)
             waiting.append(Cat(*counts).any())
         m.d.comb += self.o.valid.eq(fifo.r_rdy & ~Array(waiting)[oldest])
@@ -83,8 +83,8 @@ class Sequencer(wiring.Component):
     """Reads a program of commands and hands them to the units.
 
     Commands are decoded in order, one per cycle, and go into the queue of their unit; one whose queue is full holds up
-    those behind it. A command starts when it is the first of its queue and, for every unit that it names, no more of
-    the earlier commands are under way than it allows. It can only wait for earlier ones, so no program hangs.
+    those behind it. A command starts when it is the first of its queue and, of every event that it names, no more are
+    still to come from the earlier commands than it allows. It can only wait for earlier ones, so no program hangs.
 
     Timing: one command per cycle from memory's speed; three cycles from decoding to the unit.
 
@@ -92,7 +92,7 @@ class Sequencer(wiring.Component):
     -------
     start : begin, only while not `busy` ; base : first word of the program ; commands : its length
     job, words : of a reader
-    o : for every unit, stream of COMMAND ; complete : for every unit, one of its commands is complete
+    o : for every unit, stream of COMMAND ; events : those that happen
     taking : for every unit, commands of it are under way
     busy ; done : high for a cycle when a program has ended ; count : commands decoded
     fault : OPCODE with the number of the command, TRUNCATED with the length; high until a reset
@@ -108,7 +108,7 @@ class Sequencer(wiring.Component):
                 "job": Out(stream.Signature(JOB)),
                 "words": In(stream.Signature(words_read(word))),
                 "o": Out(stream.Signature(COMMAND)).array(len(Unit)),
-                "complete": In(len(Unit)),
+                "events": In(len(Event)),
                 "taking": Out(len(Unit)),
                 "busy": Out(1),
                 "done": Out(1),
@@ -123,16 +123,17 @@ class Sequencer(wiring.Component):
         m.submodules.gear = gear = Gearbox(word=self.word, item=item)
         wiring.connect(m, wiring.flipped(self.words), gear.i)
         queues = [Queue() for _ in Unit]
-        under_way = [Signal(AHEAD_BITS, name=f"under_way_{unit.name.lower()}") for unit in Unit]
+        under_way = [Signal(AHEAD_BITS, name=f"under_way_{event.name.lower()}") for event in Event]
         pushed = Signal(len(Unit))
         for unit, queue in zip(Unit, queues, strict=True):
             m.submodules[f"queue_{unit.name.lower()}"] = queue
             wiring.connect(m, queue.o, wiring.flipped(self.o[unit]))
-            m.d.comb += [queue.complete.eq(self.complete), self.taking[unit].eq(under_way[unit] != 0)]
-            m.d.sync += under_way[unit].eq(under_way[unit] + pushed[unit] - self.complete[unit])
+            m.d.comb += [queue.events.eq(self.events), self.taking[unit].eq(under_way[unit] != 0)]
+        for event, count in zip(Event, under_way, strict=True):
+            m.d.sync += count.eq(count + pushed[event.unit] - self.events[event])
 
         command = gear.o.payload.as_value()
-        opcode, waits = command[:OPCODE_BITS], command[OPCODE_BITS : OPCODE_BITS + WAIT_BITS * len(Unit)]
+        opcode, waits = command[:OPCODE_BITS], command[OPCODE_BITS : OPCODE_BITS + WAIT_BITS * len(Event)]
         known, target, ends = Signal(), Signal(len(Unit)), Signal()
         with m.Switch(opcode):
             for op in OPCODES:
@@ -142,19 +143,19 @@ class Sequencer(wiring.Component):
                         m.d.comb += ends.eq(1)
                     else:
                         m.d.comb += target[op.unit].eq(1)
-        ahead = Signal(data.ArrayLayout(AHEAD_BITS, len(Unit)))
-        for unit in Unit:
-            wait = waits.word_select(unit, WAIT_BITS)
-            left = Signal(AHEAD_BITS, name=f"left_{unit.name.lower()}")
-            allowed = Mux(wait == Wait.ALL, 0, Mux(wait == Wait.ALL_BUT_ONE, 1, 2))
+        ahead = Signal(data.ArrayLayout(AHEAD_BITS, len(Event)))
+        for event in Event:
+            wait = waits.word_select(event, WAIT_BITS)
+            left = Signal(AHEAD_BITS, name=f"left_{event.name.lower()}")
             m.d.comb += [
-                left.eq(under_way[unit] - self.complete[unit]),
-                ahead[unit].eq(Mux((wait == Wait.NONE) | (left <= allowed), 0, left - allowed)),
+                left.eq(under_way[event] - self.events[event]),
+                ahead[event].eq(Mux((wait == 0) | (left < wait), 0, left - wait + 1)),
             ]
         room = Signal(len(Unit))  # a unit never has more commands under way than can be counted
-        m.d.comb += [room.eq(Cat(queue.i.ready & ~count.all() for queue, count in zip(queues, under_way, strict=True)))]
         for unit, queue in zip(Unit, queues, strict=True):
+            full = [count.all() for event, count in zip(Event, under_way, strict=True) if event.unit is unit]
             m.d.comb += [
+                room[unit].eq(queue.i.ready & ~Cat(*full).any()),
                 queue.i.payload.opcode.eq(opcode),
                 queue.i.payload.body.eq(command[HEADER_BITS:]),
                 queue.ahead.eq(ahead),

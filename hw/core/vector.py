@@ -23,6 +23,7 @@ from hw.lxe.vpe import VPE
 
 CODE_BYTES = 16  # of an instruction in memory
 WAITING = 8  # pieces of input on their way
+AHEAD = 4  # commands of which everything has left, and memory has not acknowledged it
 
 
 def assemble(program: Sequence[Instruction], rows: int, *, varies: bool = False) -> bytes:
@@ -55,7 +56,8 @@ def to_fp32(m: Module, name: str, count: Value) -> Signal:
 class Vector(wiring.Component):
     """Executes VECTOR and MEANS: one part gives code, one input, one takes output; each goes on by itself.
 
-    MEANS needs no code from memory: each event of a changed mean is an instruction, a piece of input, or output.
+    MEANS needs no code from memory: each event of a changed mean is an instruction, a piece of input, or output. A
+    command is complete when memory has acknowledged its output.
 
     Timing: as the engine's; the parts of a command start two cycles after it came.
 
@@ -96,7 +98,7 @@ class Vector(wiring.Component):
                 "stat_busy": Out(1),
             }
         )
-        # a command with its lengths: elements of a row, beats of it, elements of its last beat, beats with zeros behind
+        # a command with its lengths: elements of a row, its beats with zeros behind
         self.order = data.StructLayout(
             {
                 **{f.name: f.bits for f in BY_NAME["VECTOR"].fields},
@@ -104,8 +106,6 @@ class Vector(wiring.Component):
                 "keys": WORD_BITS,
                 "key_stride": 24,
                 "elements": SIZE_BITS,
-                "beats": SIZE_BITS,
-                "tail": SIZE_BITS,
                 "padded": SIZE_BITS,
             }
         )
@@ -119,19 +119,13 @@ class Vector(wiring.Component):
         is_means = self.i.payload.opcode == BY_NAME["MEANS"].code
         elements = length(m, "length", self.sizes, given, self.config.kv_heads)
         order, valid = Signal(self.order), Signal()
-        beats = Signal(SIZE_BITS)
-        m.d.comb += beats.eq((elements + (self.width - 1)) >> shift)
         resolved = {
             **{f.name: given[f.name] for f in BY_NAME["VECTOR"].fields},
             "repeat": Mux(~is_means & (elements == 0), 0, given.repeat),
-            "a_beats": Mux(given.a_beats == 0, beats, given.a_beats),
-            "b_beats": Mux(given.b_beats == 0, beats, given.b_beats),
             "means": is_means,
             "keys": means.keys,
             "key_stride": means.stride,
             "elements": elements,
-            "beats": beats,
-            "tail": elements[:shift],
             "padded": (elements + given.pad + (self.width - 1)) >> shift,
         }
         source = stream.Signature(self.order).create(path=("order",))
@@ -157,6 +151,21 @@ class Vector(wiring.Component):
             m.d.sync += [now.eq(order), busy.eq(1)]
         return now, busy
 
+    def _length(
+        self, m: Module, name: str, source: stream.Interface, now: data.View, ended: Value
+    ) -> tuple[Value, Value]:
+        """Beats of the row at hand and elements of its last beat; `ended`: go on to the next row."""
+        rows, beats = Signal(8, name=f"{name}_rows"), Signal(SIZE_BITS, name=f"{name}_beats")
+        shift = self.width.bit_length() - 1
+        m.d.comb += beats.eq((now.elements + (self.width - 1)) >> shift)
+        with m.If(source.valid & source.ready):
+            m.d.sync += rows.eq(0)
+        with m.Elif(ended & (now.group != 0)):
+            m.d.sync += rows.eq(rows + 1)
+            with m.If(rows + 1 == now.group):
+                m.d.sync += [rows.eq(0), now.elements.eq(now.elements + 1)]
+        return beats, now.elements[:shift]
+
     def _instruct(self, m: Module, source: stream.Interface, order: data.View, event: stream.Interface) -> None:
         """Instructions: read once for every repetition; the length of the command for those without one."""
         engine = self.engine
@@ -169,7 +178,8 @@ class Vector(wiring.Component):
         asked, given, place = Signal(16), Signal(16), Signal(8)  # repetitions asked for, given; instruction
         last, rest = Signal(), Signal()
         read = data.View(engine.instruction, gear.o.payload.as_value()[: engine.instruction.size])
-        made = Signal(engine.instruction)
+        made, ended = Signal(engine.instruction), Signal()
+        beats, tail = self._length(m, "instruct", source, now, ended)
         m.d.comb += [
             last.eq(place + 1 == now.instructions),
             rest.eq((now.instructions[:shift] if shift else Const(0, 1)) != 0),
@@ -214,10 +224,11 @@ class Vector(wiring.Component):
                 gear.o.ready.eq(busy & (given != now.repeat) & engine.code.ready),
             ]
             with m.If(read.beats == 0):
-                m.d.comb += [made.beats.eq(now.beats), made.tail.eq(now.tail)]
+                m.d.comb += [made.beats.eq(beats), made.tail.eq(tail)]
             with m.If(engine.code.valid & engine.code.ready):
                 m.d.sync += [place.eq(Mux(last, 0, place + 1)), given.eq(given + last)]
                 with m.If(last):
+                    m.d.comb += ended.eq(1)
                     m.d.sync += flush.eq(rest)
             with m.If(busy & (given == now.repeat)):
                 m.d.sync += busy.eq(0)
@@ -230,7 +241,8 @@ class Vector(wiring.Component):
         engine, word = self.engine, self.word
         now, busy = self._begin(m, "fetch", source, order)
         m.submodules.pieces = pieces = SyncFIFOBuffered(width=1, depth=WAITING)
-        count, second = Signal(16), Signal()
+        count, second, ended = Signal(16), Signal(), Signal()
+        length, _ = self._length(m, "fetch", source, now, ended)
         a_at, b_at, wide, what = Signal(WORD_BITS), Signal(WORD_BITS), Signal(), event.payload
         job, go = self.in_job, Signal()
         m.d.comb += [pieces.w_data.eq(wide), job.valid.eq(go & pieces.w_rdy), pieces.w_en.eq(job.valid & job.ready)]
@@ -250,8 +262,9 @@ class Vector(wiring.Component):
             with m.If(event.valid & event.ready & (what.part == Part.STORE) & what.last):
                 m.d.sync += busy.eq(0)
         with m.Else():
-            beats = Mux(second, now.b_beats, now.a_beats)
+            beats, known = Signal(SIZE_BITS), Mux(second, now.b_beats, now.a_beats)
             m.d.comb += [
+                beats.eq(Mux(known == 0, length, known)),
                 go.eq(busy & (count != now.repeat)),
                 wide.eq(Mux(second, now.b_wide, now.a_wide)),
                 job.payload.address.eq(Mux(second, b_at, a_at)),
@@ -265,6 +278,7 @@ class Vector(wiring.Component):
                 with m.If(~second & now.b_used):
                     m.d.sync += second.eq(1)
                 with m.Else():
+                    m.d.comb += ended.eq(1)
                     m.d.sync += [second.eq(0), count.eq(count + 1)]
             with m.If(busy & (count == now.repeat)):
                 m.d.sync += busy.eq(0)
@@ -286,22 +300,24 @@ class Vector(wiring.Component):
         """Output: to memory with zeros behind, as hash codes, or as rows of scores."""
         engine, word, width = self.engine, self.word, self.width
         now, busy = self._begin(m, "drain", source, order)
+        m.submodules.ends = ends = SyncFIFOBuffered(width=1, depth=AHEAD)  # whether memory has to acknowledge
         row, beat, address, upper = Signal(16), Signal(SIZE_BITS), Signal(WORD_BITS), Signal()
         y = engine.o.payload
         lanes = [y[k] for k in range(width)]
         varies, inside, valid_beats, all_beats = Signal(), Signal(), Signal(SIZE_BITS), Signal(SIZE_BITS)
-        wide, waiting, asked, last_row = Signal(), Signal(), Signal(), Signal()
-        storing, due, what = Signal(), Signal(), event.payload
+        wide, asked, last_row, done = Signal(), Signal(), Signal(), Signal()
+        storing, due, what, ended = Signal(), Signal(), event.payload, Signal()
+        beats, _ = self._length(m, "drain", source, now, ended)
         m.d.comb += [
             varies.eq((now.out_beats == 0) & ~now.means),
-            valid_beats.eq(Mux(now.means, self.dimension, Mux(varies, now.beats, now.out_beats))),
+            valid_beats.eq(Mux(now.means, self.dimension, Mux(varies, beats, now.out_beats))),
             all_beats.eq(Mux(varies, now.padded, valid_beats)),
             inside.eq(beat < valid_beats),
             wide.eq(now.out_wide & ~now.means),
             last_row.eq(Mux(now.means, what.last, row + 1 == now.repeat)),
         ]
         with m.If(source.valid & source.ready):
-            m.d.sync += [row.eq(0), beat.eq(0), address.eq(order.out), waiting.eq(0), asked.eq(0)]
+            m.d.sync += [row.eq(0), beat.eq(0), address.eq(order.out), asked.eq(0)]
 
         # elements beyond the length are zero
         keep = [~varies | ((beat << (width.bit_length() - 1)) + k < now.elements) for k in range(width)]
@@ -316,13 +332,12 @@ class Vector(wiring.Component):
             self.out_job.payload.last.eq(last_row),
             self.out_words.payload.data.eq(Mux(wide, Mux(upper, full[word:], full[:word]), narrow)),
             self.out_words.payload.strobe.eq(-1),
-            self.complete.eq(0),
         ]
         to = Mux(now.means, To.MEMORY, now.to)
-        ends = Mux(now.means, 0, row == now.repeat)  # nothing more to do
+        m.d.comb += done.eq(~now.means & (row == now.repeat))
         m.d.comb += [
             due.eq(~now.means | (event.valid & (what.part == Part.STORE))),
-            storing.eq(busy & (to == To.MEMORY) & ~ends & ~waiting & due),
+            storing.eq(busy & (to == To.MEMORY) & ~done & due),
             self.out_job.valid.eq(storing & ~asked),
             self.out_words.valid.eq(storing & asked & (engine.o.valid | ~inside)),
             word_goes.eq(self.out_words.valid & self.out_words.ready),
@@ -336,17 +351,14 @@ class Vector(wiring.Component):
         with m.If(ready):
             m.d.sync += beat.eq(beat + 1)
         with m.If(row_ends):
+            m.d.comb += ended.eq(1)
             m.d.sync += [beat.eq(0), row.eq(row + 1), address.eq((address + now.out_stride)[:WORD_BITS]), asked.eq(0)]
-            with m.If(last_row):
-                m.d.sync += waiting.eq(1)
-        m.d.comb += event.ready.eq(busy & now.means & ~waiting & ((what.part != Part.STORE) | row_ends))
-        with m.If(self.stored):
-            m.d.sync += waiting.eq(0)
+        m.d.comb += event.ready.eq(busy & now.means & ((what.part != Part.STORE) | row_ends))
 
         # hash codes
         code_goes, score_goes, score_row = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.codes.valid.eq(busy & (to == To.CODES) & ~ends & engine.o.valid),
+            self.codes.valid.eq(busy & (to == To.CODES) & ~done & engine.o.valid),
             self.codes.payload.hash.eq(lanes[0]),
             self.codes.payload.query.eq(now.flag),
             self.codes.payload.last.eq(last_row),
@@ -363,7 +375,7 @@ class Vector(wiring.Component):
         m.d.comb += [
             start.eq((beat << (width.bit_length() - 1)) + part * piece),
             score_row.eq(start + piece >= now.elements),
-            self.scores.valid.eq(busy & (to == To.SCORES) & ~ends & engine.o.valid),
+            self.scores.valid.eq(busy & (to == To.SCORES) & ~done & engine.o.valid),
             Value.cast(self.scores.payload.words).eq(words.word_select(part, 16 * piece)),
             self.scores.payload.used.eq(Mux(score_row, now.elements - start, piece)),
             self.scores.payload.last.eq(score_row),
@@ -378,14 +390,20 @@ class Vector(wiring.Component):
         with m.If(beat_goes):
             m.d.sync += [part.eq(0), beat.eq(beat + 1)]
             with m.If(score_row):
+                m.d.comb += ended.eq(1)
                 m.d.sync += [beat.eq(0), row.eq(row + 1)]
         m.d.comb += engine.o.ready.eq(Mux(to == To.CODES, code_goes, Mux(to == To.SCORES, beat_goes, ready & inside)))
         # without output the command ends with its last instruction: the next one of the unit comes behind it anyway
-        over = Mux(to == To.NONE, 1, Mux(to == To.MEMORY, Mux(now.means, row != 0, ends) & ~waiting, ends))
-        finished = Signal()
-        with m.If(now.means), m.If(row_ends & what.last):
+        finished, stored = Signal(), Signal(range(AHEAD + 2))
+        with m.If(now.means & row_ends & what.last):
             m.d.sync += finished.eq(1)
-        m.d.comb += self.complete.eq(busy & Mux(now.means, finished & ~waiting, over))
-        with m.If(self.complete):
+        m.d.comb += [
+            ends.w_en.eq(busy & Mux(now.means, finished, (to == To.NONE) | done)),
+            ends.w_data.eq((to == To.MEMORY) & (now.means | (now.repeat != 0))),
+            self.complete.eq(ends.r_rdy & (~ends.r_data | (stored != 0))),
+            ends.r_en.eq(self.complete),
+        ]
+        m.d.sync += stored.eq((stored + self.stored - (self.complete & ends.r_data))[: len(stored)])
+        with m.If(ends.w_en & ends.w_rdy):
             m.d.sync += [busy.eq(0), finished.eq(0)]
         assert fields("VECTOR").size <= COMMAND["body"].width

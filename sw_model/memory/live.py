@@ -2,7 +2,8 @@
 
 `DramTiming` keeps the open row of every bank and the load of every channel's data bus with the memory's own parameters,
 without refresh; the bank-level controller of `sw_model.memory.dram` schedules every command. `PcieTiming` is the
-link of `sw_model.memory.pcie` request by request: round trip, wire, tags. Both count in cycles of the core's clock.
+link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `DriveTiming` is the drive of
+`sw_model.memory.ssd`: chips, their page registers, channels. All count in cycles of the core's clock.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ import numpy as np
 from sw_model.memory.dram import decode
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import Memory
+from sw_model.memory.ssd import Ssd
 
 
 @dataclass
@@ -59,11 +61,41 @@ class DramTiming:
 
 
 @dataclass
+class DriveTiming:
+    """When a drive has read the bytes of a burst, in ns. A page stays in its chip's register until another is read."""
+
+    drive: Ssd
+    registers: dict[int, int] = field(default_factory=dict)  # page in the register of a chip
+    chip_free: dict[int, float] = field(default_factory=dict)  # ns
+    channel_free: dict[int, float] = field(default_factory=dict)
+
+    def read_ns(self, now: float, address: int, nbytes: int) -> float:
+        """When a burst asked for at `now` is in the drive's buffer."""
+        d, end = self.drive, now
+        for page in range(address // d.page_bytes, (address + nbytes - 1) // d.page_bytes + 1):
+            chip, channel = page % d.chips, page % d.channels
+            ready = max(now + d.command_us * 1e3, self.chip_free.get(chip, 0.0))
+            if self.registers.get(chip) != page:
+                ready += d.read_us * 1e3
+                self.registers[chip] = page
+            size = min(address + nbytes, (page + 1) * d.page_bytes) - max(address, page * d.page_bytes)
+            moved = max(ready, self.channel_free.get(channel, 0.0)) + size / d.channel_gbps
+            self.chip_free[chip] = self.channel_free[channel] = moved
+            end = max(end, moved)
+        return end
+
+
+@dataclass
 class PcieTiming:
-    """Host memory behind a PCIe link; a burst is one or more requests, each holding a tag until its data have come."""
+    """Host memory behind a PCIe link; a burst is one or more requests, each holding a tag until its data have come.
+
+    With a `drive`, what lies from address `drive_at` on comes from it, over the same link; writes are buffered there.
+    """
 
     link: PcieLink
     clock_mhz: float = 800.0
+    drive: DriveTiming | None = None
+    drive_at: int = 0
     up_free: float = 0.0  # ns
     down_free: float = 0.0
     arrivals: deque[float] = field(default_factory=deque)
@@ -74,6 +106,8 @@ class PcieTiming:
         if write:
             self.up_free = max(self.up_free, now) + link.write_wire_bytes(nbytes) / link.packet_gbps
             return int(np.ceil(self.up_free * self.clock_mhz / 1000))
+        if self.drive and address >= self.drive_at:
+            now = self.drive.read_ns(now, address - self.drive_at, nbytes)
         left, end = nbytes, now
         while left:
             size = min(left, link.max_read_request)

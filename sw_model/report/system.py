@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sw_model import compare
 from sw_model.claims import Judged
@@ -15,6 +16,9 @@ from sw_model.report import charts
 from sw_model.report.page import Column, Fact, Image, Marked, Section, Table
 from sw_model.reproduce import Reproduction, brief
 from sw_model.systems import System
+
+if TYPE_CHECKING:  # brings the simulator along
+    from sw_model.rtl import RtlRun
 
 LANES = ("GPU", "LXE", "VPE", "HCU", "WTU", "DRAM", "PCIe", "SSD")
 DRAWN_LAYERS = 3
@@ -53,6 +57,45 @@ def timeline(result: Result, caption: str = "") -> Image:
             ms = 1e3 / PS_PER_S
             drawn[task.resource].append(((max(start, begin) - begin) * ms, shown * ms, task.stage))
     return charts.timeline({name: drawn[name] for name in LANES if name in drawn}, caption=caption)
+
+
+def rtl_section(run: RtlRun) -> Section:
+    """Steps of a layer in the core's RTL: cycles of each, and what the units did in the last one."""
+    measured = "measured from RTL"
+    together = sum(run.overlap()[2:]) / sum(run.overlap()[1:])
+    return Section(
+        "Core in RTL",
+        f"One decoder layer with ReSV attention in the RTL of a core of preset {run.preset}, from commands in memory, "
+        f"behind the memories of {run.system} as the model times them. Every output equals golden. "
+        "The picture and the tables show the last step as the core's trace port tells it: each bar is a command, from "
+        "when everything it waited for was there until memory had acknowledged its results.",
+        facts=[
+            Fact("last step", run.cycles, "cycles", measured),
+            Fact("at", run.clock_mhz, "MHz", "assumed"),
+            Fact("two or more units at work", 100 * together, "% of busy cycles", measured),
+            Fact("matrix engine", 100 * run.units()["matrix"]["share"], "% of cycles", measured),
+        ],
+        images=[Image(run.svg().encode(), "commands of each unit over the cycles of a step", "last step", wide=True)],
+        tables=[
+            Table(
+                ["step", "tokens", "clusters", Column("attended", "past tokens", ".1f"), "units fetched",
+                 Column("cycles", "", "", measured)],
+                [[n, s["tokens"], s["clusters"], s["attended"], s["fetched"], s["cycles"]]
+                 for n, s in enumerate(run.steps)],
+                "steps",
+            ),
+            Table(
+                ["unit, engine or port", Column("busy", "cycles", ".0f", measured), Column("share", "%", ".1f")],
+                [[name, u["cycles"], 100 * u["share"]] for name, u in run.units().items()],
+                "units with a command; engines and ports with a beat",
+            ),
+            Table(
+                ["command", "count", Column("cycles", "", "", measured), Column("mean", "cycles", ".1f")],
+                [[name, c["count"], c["cycles"], c["mean"]] for name, c in run.commands().items()],
+                "from a command's beginning to its end; commands overlap",
+            ),
+        ],
+    )  # fmt: skip
 
 
 def run_section(told: Explanation) -> Section:

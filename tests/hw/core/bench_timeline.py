@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from golden.kvmu_unit import Op
+from sim.layer_run import CASES, LayerRun, frames
 from sim.timeline import ACTIVITY, busy, chrome_trace, column, picture, spans, together
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
-from tests.hw.core.layer_bench import CASES, LayerBench, frames
 
 
 def main(preset: str = "tiny", count: int = 10) -> None:
-    bench = LayerBench(preset, np.random.default_rng(1), threshold={"tiny": 4, "small": 7}[preset], capacity=8)
+    bench = LayerRun(preset, np.random.default_rng(1), threshold={"tiny": 4, "small": 7}[preset], capacity=8)
     for x in frames(bench, count, CASES[preset].tokens):
         bench.step(x)
     timing = {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}

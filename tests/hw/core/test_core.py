@@ -1,5 +1,7 @@
 """The core's Verilog runs programs: copies with their waits, every fault, and what comes after it."""
 
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,12 @@ from hw.config import PRESETS, Config
 from hw.core import isa
 from hw.core.axi import Cause
 from hw.core.core import Core
-from hw.core.isa import Command, Unit, Wait
+from hw.core.isa import Command, Event, Unit, all_but
 from hw.core.map import SEQUENCER
 from hw.emit import to_rtlil
 from sim.axi import DECERR, SLVERR, Failure
-from tests.hw.core.bench import Bench
+from sim.core_run import CoreRun
+from synth.generate import generate
 
 SIZE = 1 << 15  # bytes of each memory
 PLACE = SIZE // 16  # word of the first program: the upper half of the device memory
@@ -21,7 +24,7 @@ END = Command("END")
 
 def bench(rng, **options):
     memories = [bytearray(rng.integers(0, 256, SIZE, np.uint8).tobytes()) for _ in range(2)]
-    return Bench(Core.from_config(Config.preset("tiny")), *memories, **options)
+    return CoreRun(Core.from_config(Config.preset("tiny")), *memories, **options)
 
 
 def copies(rng, count, longest=40):
@@ -36,7 +39,7 @@ def copies(rng, count, longest=40):
         )
         waits = {}
         if any(reads & w or writes & w or writes & r for r, w in touched) or reads & writes:
-            waits, touched = {Unit.COPY: Wait.ALL}, []
+            waits, touched = {Event.COPY: all_but()}, []
         touched.append((reads, writes))
         fields = {"source": source, "target": target, "words": words, "from_host": sides[0], "to_host": sides[1]}
         program.append(Command("COPY", fields, waits))
@@ -88,7 +91,7 @@ def test_waiting_is_what_orders_them(rng, seed):
     """A chain of copies, each from where the last one went: all wait, and the word arrives."""
     case, hops = bench(rng), 12
     chain = [
-        Command("COPY", {"source": 64 * n, "target": 64 * (n + 1), "words": 3}, {Unit.COPY: Wait.ALL})
+        Command("COPY", {"source": 64 * n, "target": 64 * (n + 1), "words": 3}, {Event.COPY: all_but()})
         for n in range(hops)
     ]
     case.put(PLACE, [*chain, END])
@@ -215,6 +218,18 @@ def test_documents():
         assert f"#define VREX_{name.upper()} 0x{offset:03x}u" in documents["core_registers.h"]
     for op in isa.OPCODES:
         assert f"| `{op.name}` |" in documents["core_commands.md"]
+
+
+@pytest.mark.heavy
+def test_documents_go_with_the_verilog(tmp_path):
+    """`vrex generate core` writes them, and a C compiler takes the header."""
+    config = Config.preset("tiny")
+    made = generate("core", config, tmp_path)
+    for name, text in Core.from_config(config).documents.items():
+        assert name in made.files and (tmp_path / name).read_text() == text
+    use = '#include "core_registers.h"\nunsigned start(void) { return VREX_CONTROL | VREX_CONTROL_START_MASK; }\n'
+    (tmp_path / "use.c").write_text(use)
+    subprocess.run(["cc", "-Wall", "-Werror", "-c", "use.c", "-o", "use.o"], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("preset", [pytest.param(p, marks=[pytest.mark.heavy] * (p == "paper")) for p in PRESETS])

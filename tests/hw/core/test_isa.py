@@ -5,13 +5,13 @@ import re
 import pytest
 
 from hw.core import isa
-from hw.core.isa import BY_NAME, COMMAND_BYTES, HEADER_BITS, AssemblyError, Command, Unit, Wait
+from hw.core.isa import BY_NAME, COMMAND_BYTES, HEADER_BITS, MOST, AssemblyError, Command, Event, all_but
 
 
 def random_command(rng):
     op = isa.OPCODES[int(rng.integers(len(isa.OPCODES)))]
     fields = {f.name: int(rng.integers(0, 1 << f.bits)) for f in op.fields if rng.random() < 0.8}
-    waits = {unit: Wait(int(rng.integers(1, 4))) for unit in Unit if rng.random() < 0.4}
+    waits = {event: int(rng.integers(1, MOST + 1)) for event in Event if rng.random() < 0.4}
     return Command(op.name, {k: v for k, v in fields.items() if v}, waits)
 
 
@@ -28,12 +28,12 @@ def test_text():
     text = """
     # a copy, then another behind it
     COPY source=0x10 target=32 words=4
-    COPY source=32 target=0 words=4 to_host=1 after COPY LOAD-1 VECTOR-2
+    COPY source=32 target=0 words=4 to_host=1 after COPY LOAD-1 OPERANDS-14
     END
     """
     first, second, last = isa.assemble(text)
     assert first == Command("COPY", {"source": 16, "target": 32, "words": 4})
-    assert second.waits == {Unit.COPY: Wait.ALL, Unit.LOAD: Wait.ALL_BUT_ONE, Unit.VECTOR: Wait.ALL_BUT_TWO}
+    assert second.waits == {Event.COPY: all_but(), Event.LOAD: all_but(1), Event.OPERANDS: all_but(14)}
     assert last == Command("END")
 
 
@@ -46,7 +46,7 @@ def test_text():
         ("COPY source=x", "line 1: source = 'x': must be a number"),
         ("COPY words", "line 1: 'words': must be field=value"),
         ("END after NOBODY", "line 1: wait 'NOBODY'"),
-        ("END after COPY-3", "line 1: wait 'COPY-3'"),
+        ("END after COPY-15", "line 1: wait 'COPY-15'"),
     ],
 )
 def test_refuses(line, message):

@@ -11,17 +11,17 @@ from golden.rope import rotate
 from golden.transformer import attention, causal, silu
 from hw.core.axi import Cause
 from sim.axi import DECERR, SLVERR, Failure
+from sim.layer_run import LayerRun, frames
 from sim.timeline import busy, spans, together
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
-from tests.hw.core.layer_bench import LayerBench, frames
 
 
 @pytest.mark.parametrize("stall", [0.0, pytest.param(0.3, marks=pytest.mark.heavy)])
 def test_layer_at_tiny(stall, rng, seed):
     """Frames, then text tokens one by one."""
-    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     for x in frames(bench, 12, 2):
         bench.step(x)
     for _ in range(2):
@@ -35,7 +35,7 @@ def test_layer_with_the_system_models_memories(rng, seed):
     """LPDDR5 and a PCIe link instead of fixed latencies: the same bytes, later."""
     cycles = []
     for timing in (None, {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}):
-        bench = LayerBench("tiny", np.random.default_rng(seed), threshold=4, capacity=4)
+        bench = LayerRun("tiny", np.random.default_rng(seed), threshold=4, capacity=4)
         for x in frames(bench, 6, 2):
             bench.step(x)
         record = bench.check(seed=seed, timing=timing)
@@ -46,7 +46,7 @@ def test_layer_with_the_system_models_memories(rng, seed):
 
 def test_timeline(rng, seed):
     """Every command of a step has its span in the trace, and units overlap."""
-    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     for x in frames(bench, 2, 2):
         bench.step(x)
     record = bench.check(seed=seed, ports=["stat_trace"])
@@ -61,7 +61,7 @@ def test_timeline(rng, seed):
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_layer_at_small(stall, rng, seed):
     """Frames of four tokens, then text; pages leave the device and come back."""
-    bench = LayerBench("small", rng, threshold=7, capacity=8)
+    bench = LayerRun("small", rng, threshold=7, capacity=8)
     for x in frames(bench, 5, 4):
         bench.step(x)
     for _ in range(2):
@@ -93,7 +93,7 @@ def faults(bench, kind):
 )
 def test_goes_on_after_a_bad_program(kind, rng, seed):
     """Every unit has been at work when it stops; after the clear the layer runs as if nothing had been."""
-    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     program, cause = faults(bench, kind)
     bench.begin()
     bench.run(program, clear=True)
@@ -106,7 +106,7 @@ def test_goes_on_after_a_bad_program(kind, rng, seed):
 @pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.heavy)])
 def test_goes_on_after_errors_of_memory(count, rng, seed):
     """Errors at random beats of a step, one after the other; then steps as if nothing had been."""
-    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     program = bench.layer.step(2)
     failures, reads, writes = [], 0, 0
     for n in range(count):
@@ -126,12 +126,12 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
 @pytest.mark.heavy
 def test_a_full_table_stops_it(rng, seed):
     """A staging area of one unit, and steps that fetch more; after the clear the tables are empty and it goes on."""
-    bench = LayerBench("tiny", rng, threshold=4, capacity=4, staging_units=1)
+    bench = LayerRun("tiny", rng, threshold=4, capacity=4, staging_units=1)
     bench.clearing = True
     bench.begin()
     for x in frames(bench, 7, 2):
         bench.give(x)
-    outcomes, _ = bench.bench.simulate(seed=seed)
+    outcomes, _ = bench.run_on.simulate(seed=seed)
     failed = [outcome for outcome in outcomes if outcome.failed]
     assert failed and all(outcome.cause is Cause.TABLE for outcome in failed)
     assert not any(outcome.hung for outcome in outcomes) and outcomes[-1].done
@@ -140,12 +140,12 @@ def test_a_full_table_stops_it(rng, seed):
 @pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.heavy)])
 def test_reset_in_the_middle(count, rng, seed):
     """Resets at random moments of a step; then steps as if nothing had been."""
-    bench = LayerBench("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     program = bench.layer.step(2)
-    place = bench.region.take(len(bench.bench.driver.image(program)) // bench.bench.word_bytes)
-    bench.bench.put(place, program)
+    place = bench.region.take(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
+    bench.run_on.put(place, program)
     for cycles in rng.integers(50, 4500, count).tolist():
-        bench.bench.reset_after(place, len(program), cycles)
+        bench.run_on.reset_after(place, len(program), cycles)
     for x in frames(bench, 2, 2):
         bench.step(x)
     bench.check(seed=seed)
@@ -153,7 +153,7 @@ def test_reset_in_the_middle(count, rng, seed):
 
 def test_golden_layer_is_close_to_float64(rng):
     """The first step has no past: plain causal attention of a decoder layer in float64."""
-    bench = LayerBench("small", rng, threshold=7, capacity=64)
+    bench = LayerRun("small", rng, threshold=7, capacity=64)
     x = next(frames(bench, 1, 4))
     got = bf16.decode(bench.golden.step(x, range(4)).output)
     s, w = bench.golden.shape, {k: bf16.decode(v) for k, v in bench.golden.weights.items()}

@@ -1,0 +1,249 @@
+"""A decoder layer on a simulated core and on its golden twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from golden import bf16
+from golden.clustering import ClusterRule
+from golden.hashing import hyperplanes
+from golden.hc_table import HcTableConfig
+from golden.kvmu_unit import UnitConfig
+from golden.kvpu import Kvpu
+from golden.layer import Layer, LayerShape, StepTrace, angles
+from golden.selection import RESV
+from hw.config import Config
+from hw.core.core import Core
+from hw.core.isa import Command
+from hw.core.layer import LayerCompiler, Region, Sizes, tiles
+from sim.axi_run import AxiRecord
+from sim.core_run import BASES, CoreRun, Outcome
+
+CASES = {  # hidden, ffn, largest step, keys of a row
+    "tiny": Sizes(hidden=16, ffn=24, tokens=2, keys=64),
+    "small": Sizes(hidden=256, ffn=384, tokens=4, keys=512),
+}
+Program = Sequence["Command | bytes"]
+
+
+class LayerRun:
+    """A core, its golden twin, and steps that run on both.
+
+    Parameters
+    ----------
+    preset : sizes of the core ; sizes : of the layer, by default those of `CASES`
+    threshold : Hamming distance below which tokens share a cluster ; target : share that a row keeps, in 1/65536
+    capacity : tokens that stay on the device ; staging_units : of each bank ; storage : pages go to the drive
+    host_pages : of the region behind the link, twice as many with `storage` ; device_bytes : of the device memory
+    limit : cycles of a program ; number : of the core in a cluster, whose regions follow those of the one before
+    """
+
+    def __init__(
+        self,
+        preset: str,
+        rng: np.random.Generator,
+        *,
+        threshold: int,
+        capacity: int,
+        sizes: Sizes | None = None,
+        target: int = 19661,
+        staging_units: int = 32,
+        storage: bool = False,
+        host_pages: int = 0,
+        device_bytes: int = 4 << 20,
+        limit: int = 100_000,
+        number: int = 0,
+    ):
+        self.config = c = Config.preset(preset)
+        self.sizes, self.rng, n = sizes or CASES[preset], rng, c.dpe_inputs
+        self.core = Core.from_config(c)
+        word = self.core.machine.word // 8
+        unit = self.core.machine.cache.kvpu
+        page = unit.kvmu.page_bytes
+        # device memory: tables, frames, staging, layer, programs, inputs and outputs of the steps
+        place, bases = 0, {}
+        for name, size in (
+            ("record", unit.table.clusters * 16),
+            ("list", unit.table.pages * c.page_tokens * 4),
+            ("link", unit.table.pages * 4),
+            ("mean", unit.table.clusters * unit.table.dimension * 2),
+            ("device", c.kvmu_frames * page),
+            ("staging", 2 * staging_units * unit.kvmu.unit_bytes),
+        ):
+            bases[name] = place
+            place += -(-size // word) * word
+        self.words = device_bytes // word
+        self.region = Region(self.words, place // word)
+        self.layer = LayerCompiler(c, self.sizes, self.region, bases["mean"] // word)
+        host_pages = host_pages or c.kvmu_pages
+        bases |= {"host": 0, "storage": host_pages * page if storage else 0}
+        settings = {
+            "threshold": threshold,
+            "window": 0,
+            "count_max": 65535,
+            "target": target,
+            "refine": RESV.refine_levels,
+            "staging_units": staging_units,
+            "capacity": capacity,
+            "spill_storage": int(storage),
+            **{f"{name}_base": base for name, base in bases.items()},
+        }
+        memories = bytearray(self.words * word), bytearray(host_pages * page * (1 + storage))
+        starts = {
+            side: base + number * len(memory) for (side, base), memory in zip(BASES.items(), memories, strict=True)
+        }
+        self.run_on = CoreRun(self.core, *memories, settings, limit=limit, number=number, bases=starts)
+        self.storage_at = bases["storage"] if storage else len(memories[1])  # where the drive begins
+
+        shape = LayerShape(self.sizes.hidden, self.sizes.ffn, c.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n)
+        weights = {
+            name: bf16.encode(rng.standard_normal((rows, columns)) / np.sqrt(columns))
+            for name, (rows, columns) in shape.weights().items()
+        }
+        weights["planes"] = hyperplanes(c.kv_heads * c.head_dim, c.hash_bits).view(np.uint16).T.copy()
+        norms = (
+            bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
+            bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
+        )
+        table = unit.table
+        self.golden = Layer(
+            shape,
+            weights,
+            norms,
+            Kvpu(
+                ClusterRule(th_hd=threshold, candidates="all", max_candidates=unit.hcu.clusters),
+                HcTableConfig(table.clusters, table.pages, table.page_tokens, table.dimension,
+                              bases=(bases["record"], bases["list"], bases["link"], bases["mean"])),
+                UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.kvmu_pages, c.kvmu_frames, unit.kvmu.clusters,
+                           tags=unit.kvmu.tags, bases=(bases["device"], 0, bases["storage"], bases["staging"]),
+                           staging_units=staging_units, capacity=capacity, spill_storage=storage),
+                RESV,
+                target,
+            ),
+        )  # fmt: skip
+        order = self.golden.order
+        stored = dict(weights)
+        for name, heads in (("q", c.q_heads), ("k", c.kv_heads)):
+            stored[name] = weights[name].reshape(heads, c.head_dim, -1)[:, order].reshape(weights[name].shape)
+        stored["planes"] = self.golden._planes()
+        for name, matrix in stored.items():
+            self.run_on.put(self.layer.weights[name], tiles(matrix, n))
+        for place, norm in zip(self.layer.norms, norms, strict=True):
+            self.run_on.put(place, norm.tobytes())
+        for place, image in self.layer.images.items():
+            self.run_on.put(place, image)
+        self.position = 0
+        self.traces: list[StepTrace] = []
+        self.outputs: list[tuple[int, np.ndarray]] = []
+        self.programs: list[Program] = []
+        self.steps: list[int] = []  # which of the programs are steps
+        self.clearing = False  # faults are expected anywhere
+
+    def begin(self) -> None:
+        """Empty tables."""
+        self.run([Command("BEGIN"), Command("END")])
+
+    def run(self, program: Program, clear: bool | None = None) -> None:
+        """Another program of commands, or of 64 bytes as they are; `clear` a fault afterwards."""
+        code = b"".join(part if isinstance(part, bytes) else part.encode() for part in program)
+        place = self.region.take(-(-len(code) // self.run_on.word_bytes))
+        self.run_on.put(place, code)
+        self.run_on.run(place, len(program), clear=self.clearing if clear is None else clear)
+        self.programs.append(program)
+
+    def commands(self) -> list[list[Command]]:
+        """The commands of all programs."""
+        return [[part for part in program if isinstance(part, Command)] for program in self.programs]
+
+    def step(self, x: np.ndarray) -> StepTrace:
+        """A step of the tokens `x` (T, hidden), BF16 codes, on both; the golden trace."""
+        if not self.traces:
+            self.begin()
+        trace = self.golden.step(x, range(self.position, self.position + len(x)))
+        self.traces.append(trace)
+        self.outputs.append((self.give(x), trace.output))
+        return trace
+
+    def give(self, x: np.ndarray) -> int:
+        """A step on the core; the byte address of its output."""
+        tokens, n = len(x), self.config.dpe_inputs
+        cos, sin = angles(np.arange(self.position, self.position + tokens), self.config.head_dim, 5e5)
+        turned = np.stack([cos.reshape(tokens, -1, n), sin.reshape(tokens, -1, n)], axis=2)
+        self.fill({self.layer.x: x.tobytes(), self.layer.cosines: turned.astype("<u4").tobytes()})
+        self.steps.append(len(self.programs))
+        self.run(self.layer.step(tokens))
+        self.position += tokens
+        return self.keep({self.layer.out: tokens * self.sizes.hidden * 2})[0]
+
+    def attend(self, k: np.ndarray, v: np.ndarray, q: np.ndarray | None = None) -> StepTrace | None:
+        """The six steps alone on both; keys, values (T, Hkv, d), queries (T, Hq, d): BF16 codes in memory order.
+
+        Without queries the tokens are only clustered and placed.
+        """
+        if not self.steps:
+            self.begin()
+        tokens, turned = len(k), self.layer.turned
+        self.fill(
+            {turned["k"]: k.tobytes(), turned["v"]: v.tobytes()} | ({} if q is None else {turned["q"]: q.tobytes()})
+        )
+        self.steps.append(len(self.programs))
+        self.run(self.layer.attention(tokens, query=q is not None))
+        self.position += tokens
+        if q is None:
+            self.golden.fill(k, v)
+            return None
+        context, trace = self.golden.attend(q, k, v)
+        heads = np.split(context, self.config.kv_heads, axis=1)
+        places = self.keep({place: heads[h].nbytes for h, place in enumerate(self.layer.context)})
+        self.outputs += [(place, np.ascontiguousarray(head)) for place, head in zip(places, heads, strict=True)]
+        self.traces.append(trace)
+        return trace
+
+    def fill(self, images: Mapping[int, bytes]) -> None:
+        """A program that copies bytes to words of the device memory, so that every step finds its own."""
+        copies = []
+        for target, image in images.items():
+            words = len(image) // self.run_on.word_bytes
+            source = self.region.take(words)
+            self.run_on.put(source, image)
+            copies.append(Command("COPY", {"source": source, "target": target, "words": words}))
+        self.run([*copies, Command("END")])
+
+    def keep(self, parts: Mapping[int, int]) -> list[int]:
+        """A program that copies so many bytes from each word; the byte addresses of where they stay."""
+        copies, places = [], []
+        for source, size in parts.items():
+            words = size // self.run_on.word_bytes
+            places.append(self.region.take(words))
+            copies.append(Command("COPY", {"source": source, "target": places[-1], "words": words}))
+        self.run([*copies, Command("END")])
+        return [place * self.run_on.word_bytes for place in places]
+
+    def check(self, failed: int = 0, **options: Any) -> AxiRecord:
+        """Runs everything on the core, the first `failed` programs of which may end as they like; the record.
+
+        AssertionError when a program fails or an output differs from the golden one.
+        """
+        outcomes, record = self.run_on.simulate(**options)
+        self.verify(outcomes, record.images["device"], failed)
+        return record
+
+    def verify(self, outcomes: list[Outcome], device: bytes, failed: int = 0) -> None:
+        """What `check` does with the programs' outcomes and the device memory."""
+        self.outcomes = outcomes
+        for outcome in outcomes[failed:]:
+            assert outcome.done and not outcome.failed and not outcome.hung, outcome
+        for n, (at, output) in enumerate(self.outputs):
+            got = np.frombuffer(device[at : at + output.nbytes], "<u2").reshape(output.shape)
+            np.testing.assert_array_equal(got, output, err_msg=f"step {n}")
+
+
+def frames(run: LayerRun, count: int, tokens: int, drift: float = 0.3) -> Iterator[np.ndarray]:
+    """Steps of tokens that change slowly from one to the next, as frames of a video do."""
+    base = run.rng.standard_normal((tokens, run.sizes.hidden))
+    for _ in range(count):
+        base += drift * run.rng.standard_normal(base.shape)
+        yield bf16.encode(base)
