@@ -17,10 +17,12 @@ from ml_dtypes import bfloat16
 
 from golden import bf16, check, kernels, rope
 from golden.bf16 import FP32
+from golden.clustering import Assignment
 from golden.dot import matmul, to_bf16
 from golden.kvmu_unit import Op, Reply
 from golden.kvpu import Kvpu, Scores
 from golden.representative import Representatives
+from golden.wicsum import Rows
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,15 @@ def angles(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarr
 
 @dataclass
 class StepTrace:
-    """What one step gave: BF16 codes of `output` (T, hidden); the tokens each head attended to, in order; replies."""
+    """What one step gave: BF16 codes of `output` (T, hidden); hash codes and what became of them; of each head the rows
+    of its queries and the past tokens it attended to, in order, by page (address, tokens); replies; the context."""
 
     output: np.ndarray
     codes: np.ndarray
+    assigned: Assignment
+    rows: list[Rows]
     attended: list[list[int]]
+    pages: list[list[tuple[int, int]]]
     replies: list[Reply]
     context: np.ndarray
 
@@ -122,8 +128,8 @@ class Layer:
         trace.output = kernels.residual(attended, self.product(middle, w["down"]))
         return trace
 
-    def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, list[Reply]]:
-        """The first two steps: hash codes of keys and values (T, Hkv, d) in memory order, and the places they get."""
+    def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Assignment, list[Reply]]:
+        """The first two steps: hash codes of keys and values (T, Hkv, d) in memory order, their clusters and places."""
         start = len(self.keys)
         vectors = k.reshape(len(k), -1)
         codes = kernels.signs(self.product(vectors, self._planes()))
@@ -133,7 +139,7 @@ class Layer:
         self.means.update(vectors.view(bfloat16), assigned.cluster, self.table.clusters.counts)
         self.keys += list(k)
         self.values += list(v)
-        return codes, replies
+        return codes, assigned, replies
 
     def fill(self, k: np.ndarray, v: np.ndarray) -> None:
         """A step that asks for nothing."""
@@ -146,7 +152,7 @@ class Layer:
         Gives the context (T, Hq, d), and the trace without its output.
         """
         s, start, tokens = self.shape, len(self.keys), len(k)
-        codes, replies = self.append(k, v)
+        codes, assigned, replies = self.append(k, v)
         group = s.q_heads // s.kv_heads
         rows = q.reshape(tokens, s.kv_heads, group, -1).swapaxes(0, 1).reshape(s.kv_heads, tokens * group, -1)
         means = self.means.means.view(np.uint16).reshape(-1, s.kv_heads, s.head_dim)
@@ -154,11 +160,12 @@ class Layer:
         for h in range(s.kv_heads):
             scores = self.product(rows[h], np.ascontiguousarray(means[:, h]))
             groups.append(Scores(h, np.stack([kernels.exponentials(row, s.head_dim) for row in scores])))
-        _, _, moved = self.table.fetch(groups)
+        cutoffs, _, moved = self.table.fetch(groups)
 
-        context, lists = [], []
+        context, lists, pages = [], [], []
         for h in range(s.kv_heads):
-            past = self._past(moved, h, start)
+            pages.append(self._past(moved, h, start))
+            past = [token for _, tokens in pages[-1] for token in tokens]
             lists.append(past)
             ids = [*past, *range(start, start + tokens)]
             keys = np.stack([self.keys[i][h] for i in ids])
@@ -171,7 +178,8 @@ class Layer:
             context.append(to_bf16(self.product(weights, np.ascontiguousarray(values.T))))
         out = np.stack(context).reshape(s.kv_heads, tokens, group, -1).swapaxes(0, 1)
         nothing = np.zeros((0, s.hidden), np.uint16)
-        found = StepTrace(nothing, codes, lists, replies + moved, out)
+        counts = [[(address, len(tokens)) for address, tokens in of] for of in pages]
+        found = StepTrace(nothing, codes, assigned, cutoffs, lists, counts, replies + moved, out)
         return out.reshape(tokens, s.q_heads, -1), found
 
     def _planes(self) -> np.ndarray:
@@ -179,11 +187,11 @@ class Layer:
         planes = self.weights["planes"].reshape(self.shape.hash_bits, self.shape.kv_heads, -1)
         return np.ascontiguousarray(planes[:, :, self.order].reshape(self.shape.hash_bits, -1))
 
-    def _past(self, replies: list[Reply], head: int, start: int) -> list[int]:
-        """Tokens before `start` of the pages that a head selected, page by page."""
-        out = []
+    def _past(self, replies: list[Reply], head: int, start: int) -> list[tuple[int, list[int]]]:
+        """Tokens before `start` of the pages that a head selected, page by page, with the address of the page."""
+        out: list[tuple[int, list[int]]] = []
         for reply in replies:
             if reply.op == Op.FETCH and not reply.last and reply.head == head:
                 here = [self.spots[reply.page, slot] for slot in range(reply.count)]
-                out += [token for token in here if token < start]
+                out.append((reply.address, [token for token in here if token < start]))
         return out

@@ -139,6 +139,7 @@ class LayerRun:
         self.traces: list[StepTrace] = []
         self.outputs: list[tuple[int, np.ndarray]] = []
         self.programs: list[Program] = []
+        self.places: list[int] = []  # their first words
         self.steps: list[int] = []  # which of the programs are steps
         self.clearing = False  # faults are expected anywhere
 
@@ -153,6 +154,7 @@ class LayerRun:
         self.run_on.put(place, code)
         self.run_on.run(place, len(program), clear=self.clearing if clear is None else clear)
         self.programs.append(program)
+        self.places.append(place)
 
     def commands(self) -> list[list[Command]]:
         """The commands of all programs."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,24 @@ import numpy as np
 from golden import bf16
 from golden.kvmu_unit import Op
 from sim.axi import Timing
+from sim.axi_run import AxiRecord
+from sim.core_run import BASES
 from sim.layer_run import CASES, LayerRun, frames
 from sim.timeline import ACTIVITY, Span, busy, chrome_trace, column, picture, spans, together
+from sw_model.cycles import CoreModel, StepData
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
 from sw_model.systems import System, load_system
 
+Progress = Callable[[str, int, int], None]  # what, done, total (0: unknown)
 DRIVE = "bg6-like"
 CACHES = {"tiny": (4, 8), "small": (7, 16)}  # Hamming distance below which tokens join, tokens on the device
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Tells nobody."""
 
 
 def timings(system: System, drive_at: int) -> dict[str, Timing]:
@@ -40,8 +49,11 @@ def timings(system: System, drive_at: int) -> dict[str, Timing]:
 
 @dataclass(frozen=True)
 class RtlRun:
-    """What came of a run: of every step tokens, clusters it met, past tokens its heads attended to (mean), units (of a
-    page and a head) it fetched, cycles; the spans and the trace of the last one, which begins at cycle 0."""
+    """What came of a run; the trace and the spans are the last step's, and begin at cycle 0.
+
+    steps : of each its tokens, clusters that were there, past tokens that a head attended to (mean), units (of a page
+        and a head) that it fetched, cycles, and how many the model predicts
+    """
 
     preset: str
     system: str
@@ -91,9 +103,12 @@ class RtlRun:
 
     def as_text(self) -> str:
         """Tables for a terminal."""
-        lines = [f"{'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'cycles':>8}"]
+        lines = [
+            f"{'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'cycles':>8} {'predicted':>9}"
+        ]
         lines += [
-            f"{n:4} {s['tokens']:6} {s['clusters']:8} {s['attended']:8.1f} {s['fetched']:7} {s['cycles']:8}"
+            f"{n:4} {s['tokens']:6} {s['clusters']:8} {s['attended']:8.1f} {s['fetched']:7} "
+            f"{s['cycles']:8} {s['predicted']:9}"
             for n, s in enumerate(self.steps)
         ]
         lines += ["", f"last step, {self.cycles} cycles at {self.clock_mhz:g} MHz", f"{'':14} {'cycles':>8} share"]
@@ -104,6 +119,41 @@ class RtlRun:
         return "\n".join([*lines, "", f"cycles with 0, 1, .. units at work: {shares}"])
 
 
+Timings = Callable[[], Mapping[str, Timing]]  # fresh ones, for the simulation and for the prediction
+
+
+def measure(
+    layer: LayerRun, inputs: Sequence[np.ndarray], timing: Timings, *, progress: Progress = no_progress, **options: Any
+) -> tuple[list[dict[str, float]], AxiRecord]:
+    """The figures of every step of a layer, in the RTL and as `sw_model.cycles` predicts it; the record.
+
+    inputs : of each step hidden states (T, hidden), BF16 codes ; options : of the simulation
+    AssertionError when an output differs from the golden layer's.
+    """
+    data, told = {}, []
+    for n, x in enumerate(inputs):
+        progress("golden layer", n, len(inputs))
+        found = StepData.of(layer.golden, partial(layer.step, x))
+        trace, data[layer.steps[-1]] = layer.traces[-1], found
+        told.append(
+            {
+                "tokens": len(x),
+                "clusters": found.clusters,
+                "attended": float(np.mean([len(tokens) for tokens in trace.attended])),
+                "fetched": sum(reply.transit for reply in trace.replies if reply.op == Op.FETCH),
+            }
+        )
+    progress("simulation of the core", 0, 0)
+    record = layer.check(timing=timing(), **options)
+    model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_word, layer.layer.instructions)
+    predicted = []
+    for number, (place, program) in enumerate(zip(layer.places, layer.commands(), strict=True)):
+        predicted.append(model.run(place, program, data.get(number)))
+    for step, number in zip(told, layer.steps, strict=True):
+        step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}
+    return told, record
+
+
 def run(
     preset: str,
     system: str = "vrex8",
@@ -111,7 +161,7 @@ def run(
     steps: int = 8,
     seed: int = 0,
     ratio: float = 0.3,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = no_progress,
 ) -> RtlRun:
     """A decoder layer on `steps` frames, then a text token, in the RTL of one core of `preset` on the whole of a
     system's memory and link; every output is compared with the golden layer.
@@ -133,30 +183,14 @@ def run(
         preset, np.random.default_rng(seed), threshold=threshold, capacity=capacity, target=round(65536 * ratio),
         storage=machine.link.behind == "ssd",
     )  # fmt: skip
-    timing, clusters = timings(machine, layer.storage_at), []
-    inputs = [
-        *frames(layer, steps, CASES[preset].tokens),
-        bf16.encode(layer.rng.standard_normal((1, layer.sizes.hidden))),
-    ]
-    for n, x in enumerate(inputs):
-        progress("golden layer", n, len(inputs))
-        clusters.append(len(layer.golden.table.clusters.counts))
-        layer.step(x)
-    progress("simulation of the core", 0, 0)
-    record = layer.check(timing=timing, ports=["stat_trace"], seed=seed)
+    text = bf16.encode(layer.rng.standard_normal((1, layer.sizes.hidden)))
+    told, record = measure(
+        layer, [*frames(layer, steps, CASES[preset].tokens), text], lambda: timings(machine, layer.storage_at),
+        progress=progress, ports=["stat_trace"], seed=seed,
+    )  # fmt: skip
     trace = record.ports["stat_trace"]
     mine = [span for span in spans(trace, layer.commands()) if span.program == layer.steps[-1]]
     first, last = min(span.start for span in mine), max(span.end for span in mine)
-    told = [
-        {
-            "tokens": len(x),
-            "clusters": count,
-            "attended": float(np.mean([len(tokens) for tokens in trace.attended])),
-            "fetched": sum(reply.transit for reply in trace.replies if reply.op == Op.FETCH),
-            "cycles": layer.outcomes[number].cycles,
-        }
-        for x, count, trace, number in zip(inputs, clusters, layer.traces, layer.steps, strict=True)
-    ]
     shifted = [Span(**{**vars(span), "start": span.start - first, "end": span.end - first}) for span in mine]
     clock = machine.core.clock_mhz if machine.core else 0.0
     return RtlRun(preset, machine.name, clock, tuple(told), tuple(shifted), trace[first:last])

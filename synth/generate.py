@@ -53,8 +53,8 @@ class Generated:
 def generate(
     unit: str, config: Config, folder: Path | str, *, clock_mhz: float = CLOCK_MHZ, tool: str = "yowasp"
 ) -> Generated:
-    """Write `unit` in `config` into `folder`: `.v`, `.json`, `.sdc`, `.f` and `.core`, each aside and then renamed; with
-    them the documents that a unit has, such as a register map.
+    """Write `unit` in `config` into `folder`: `.v`, `.json`, `.sdc`, `.f` and `.core`, each aside and then renamed, and
+    the documents that a unit has, such as a register map.
 
     Parameters
     ----------

@@ -81,7 +81,8 @@ class LayerCompiler:
     ----------
     weights : place of each matrix, tile after tile: q, k, v, o, gate, up, down, planes
     norms : places of the two norms' weights ; x, out : the step's input and output, row after row
-    cosines : angles of the step, pairs of FP32 words (cosines, sines) ; code : place and bytes of each vector program
+    cosines : angles of the step, pairs of FP32 words (cosines, sines) ; code : place and length of each vector program
+    images, instructions : by place, the vector programs as bytes and as they were written
 
     Raises
     ------
@@ -96,6 +97,7 @@ class LayerCompiler:
     weights: dict[str, int] = field(default_factory=dict)
     code: dict[str, tuple[int, int]] = field(default_factory=dict)
     images: dict[int, bytes] = field(default_factory=dict)
+    instructions: dict[int, list[Instruction]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
@@ -171,7 +173,7 @@ class LayerCompiler:
             image = assemble(program, c.vpe_rows, varies=name in varying)
             place = self.region.take(-(-len(image) * 8 // (16 * n)))
             self.code[name] = place, len(image) // CODE_BYTES
-            self.images[place] = image
+            self.images[place], self.instructions[place] = image, program
 
     def step(self, tokens: int) -> list[Command]:
         """The layer for a step of `tokens` tokens, from `x` to `out`.

@@ -79,8 +79,8 @@ def rtl_section(run: RtlRun) -> Section:
         tables=[
             Table(
                 ["step", "tokens", "clusters", Column("attended", "past tokens", ".1f"), "units fetched",
-                 Column("cycles", "", "", measured)],
-                [[n, s["tokens"], s["clusters"], s["attended"], s["fetched"], s["cycles"]]
+                 Column("cycles", "", "", measured), Column("predicted", "", "", "computed")],
+                [[n, s["tokens"], s["clusters"], s["attended"], s["fetched"], s["cycles"], s["predicted"]]
                  for n, s in enumerate(run.steps)],
                 "steps",
             ),

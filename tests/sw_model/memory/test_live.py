@@ -68,7 +68,7 @@ def test_writes_are_posted():
 
 def test_a_drive_behind_the_link():
     """A page's array read, then its register; as many pages at once as there are chips, as the drive's own replay."""
-    drive, link = load_ssd("bg4"), PcieLink(3, 4)
+    drive, link = load_ssd("bg6-like"), PcieLink(3, 4)
     timing = PcieTiming(link, drive=DriveTiming(drive), drive_at=1 << 30)
     host = timing.ready(0, 0, 4096, False) * 1000 / CLOCK_MHZ
     first = timing.ready(0, 1 << 30, 4096, False) * 1000 / CLOCK_MHZ

@@ -1,0 +1,97 @@
+"""The model's cycles beside the RTL's, step by step, over sizes, selection ratios and memory speeds.
+
+python -m tests.sw_model.bench_cycles [case ..] prints the table and the errors; `CASES` has the names
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import bf16
+from hw.core.layer import Sizes
+from sim.axi import FixedTiming, Timing
+from sim.layer_run import CASES as SIZES
+from sim.layer_run import LayerRun, frames
+from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
+from sw_model.memory.pcie import PcieLink
+from sw_model.memory.spec import load_memory
+from sw_model.memory.ssd import load_ssd
+from sw_model.rtl import measure
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer and its steps: `count` frames of `tokens` tokens, then `text` tokens one by one."""
+
+    preset: str
+    sizes: Sizes
+    threshold: int
+    capacity: int
+    ratio: float
+    count: int
+    tokens: int
+    text: int
+    device: Callable[[], Timing]
+    host: Callable[[int], Timing]  # of the address at which the drive begins
+    storage: bool = False
+
+
+def dram(name: str) -> Callable[[], Timing]:
+    return lambda: DramTiming(load_memory(name))
+
+
+def link(*about: int) -> Callable[[int], Timing]:
+    return lambda drive_at: PcieTiming(PcieLink(*about))
+
+
+def drive(drive_at: int) -> Timing:
+    return PcieTiming(PcieLink(3, 4), drive=DriveTiming(load_ssd("bg6-like")), drive_at=drive_at)
+
+
+CASES = {
+    "lpddr5": Case("tiny", SIZES["tiny"], 4, 8, 0.3, 7, 2, 1, dram("lpddr5-6400-256b"), link(3, 4)),
+    "ddr4, 0.1": Case("tiny", SIZES["tiny"], 4, 64, 0.1, 7, 2, 1, dram("ddr4-3200-8ch"), link(4, 4)),
+    "hbm2e, 0.5": Case("tiny", Sizes(32, 64, 4, 64), 4, 8, 0.5, 5, 4, 1, dram("hbm2e-3024-5120b"), link(4, 16)),
+    "fast": Case(
+        "tiny", Sizes(32, 48, 3, 64), 3, 16, 0.3, 5, 3, 1, lambda: FixedTiming(12), lambda _: FixedTiming(200)
+    ),
+    "slow": Case("tiny", SIZES["tiny"], 4, 8, 0.3, 4, 2, 0, lambda: FixedTiming(60), lambda _: FixedTiming(500)),
+    "drive": Case("tiny", SIZES["tiny"], 4, 8, 0.8, 7, 2, 1, dram("lpddr5-6400-256b"), drive, storage=True),
+    "small": Case("small", SIZES["small"], 7, 8, 0.3, 4, 4, 1, dram("lpddr5-6400-256b"), link(3, 4)),
+}
+
+
+def compare(case: Case, seed: int) -> list[dict[str, float]]:
+    """Figures of every step, measured and predicted."""
+    layer = LayerRun(
+        case.preset, np.random.default_rng(seed), sizes=case.sizes, threshold=case.threshold, capacity=case.capacity,
+        target=round(65536 * case.ratio), storage=case.storage,
+    )  # fmt: skip
+    inputs = list(frames(layer, case.count, case.tokens))
+    inputs += [bf16.encode(layer.rng.standard_normal((1, case.sizes.hidden))) for _ in range(case.text)]
+    timing = {"device": case.device, "host": lambda: case.host(layer.storage_at)}
+    return measure(layer, inputs, lambda: {side: make() for side, make in timing.items()}, seed=seed)[0]
+
+
+def main(*names: str) -> None:
+    errors = []
+    print(
+        f"{'case':12} {'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'RTL':>7} {'model':>7}"
+    )
+    for name in names or CASES:
+        for n, step in enumerate(compare(CASES[name], seed=1)):
+            errors.append((step["predicted"] / step["cycles"] - 1, name, n))
+            print(
+                f"{name:12} {n:4} {step['tokens']:6} {step['clusters']:8} {step['attended']:8.1f} {step['fetched']:7} "
+                f"{step['cycles']:7} {step['predicted']:7} {errors[-1][0]:+6.1%}",
+                flush=True,
+            )
+    worst = max(errors, key=lambda found: abs(found[0]))
+    mean = float(np.mean([abs(error) for error, _, _ in errors]))
+    print(f"{len(errors)} steps: mean error {mean:.2%}, worst {worst[0]:+.2%} ({worst[1]}, step {worst[2]})")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
