@@ -26,6 +26,7 @@ POINTS = {  # abc scripts: what a mapping aims at
     "balanced": f"strash; dch -f; map -B 0.9; topo; {_SIZE}",
     "fast": f"strash; &get -n; &syn3; &syn3; &b -s -d; &synch2; &put; dch; map; topo; {_SIZE}",
 }
+AIM = 0.8  # of the period: abc sees no registers, no buffer trees and no memories, which take the rest
 SYNTH = "synth -flatten -noabc -noshare"
 WRITE = "write_verilog -noattr -noexpr"
 
@@ -82,7 +83,7 @@ def map_block(
     Parameters
     ----------
     point : `area`, `balanced` or `fast`
-    clock_ps : what `balanced` and `fast` size for
+    clock_ps : period for which `balanced` and `fast` size, aiming at `AIM` of it
     macro_bits : memories of at least so many bits stay macros
     stubs : the blocks inside, which stay instances
     inner : the block is inside another, which drives its inputs
@@ -97,7 +98,7 @@ def map_block(
     if point not in POINTS:
         raise ValueError(f"unknown point {point!r}: choose one of {', '.join(POINTS)}")
     library.require(timing=True)
-    script = POINTS[point].format(ps=f"-D {clock_ps:.0f}")
+    script = POINTS[point].format(ps=f"-D {AIM * clock_ps:.0f}")
     adders = _adder_map(library)
     trees = Path(fanout.__file__).read_text()
     options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name, trees, str(inner)]

@@ -7,7 +7,7 @@ score all clusters. The matrix engine multiplies keys by other keys, the vector 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.hc_table import HcTable as GoldenTable
 from golden.hc_table import HcTableConfig
-from golden.kvmu_unit import Command, KvmuUnit, UnitConfig
+from golden.kvmu_unit import Command, KvmuUnit, Reply, UnitConfig
 from golden.kvmu_unit import Op as PageOp
 from golden.kvpu import Kvpu, Scores
 from golden.representative import Representatives
@@ -50,7 +50,10 @@ TARGET = 19661  # V-Rex's ratio of 0.3 in 1/65536
 
 @dataclass(frozen=True)
 class Stimulus:
-    """Streams and settings of one run, as `sim.run.simulate` takes them."""
+    """Streams and settings of one run, as `sim.run.simulate` takes them.
+
+    `answers`: the golden model's beats of the output streams as payload columns, for the units that give them.
+    """
 
     name: str
     inputs: Mapping[str, Any]
@@ -58,6 +61,7 @@ class Stimulus:
     config: Mapping[str, int] = field(default_factory=dict)
     echo: Mapping[str, str] = field(default_factory=dict)
     drain_cycles: int = 8
+    answers: Mapping[str, Any] = field(default_factory=dict)
 
 
 def stimulus(
@@ -99,11 +103,13 @@ def _threshold(bits: int) -> int:
 
 def _columns(beats: Sequence[Mapping[str, Any]], layout: Any) -> dict[str, np.ndarray]:
     """Beats as payload columns of a layout; fields that a beat has not are 0."""
-    widths = {name: getattr(one.shape, "length", None) for name, one in layout}
-    return {
-        name: np.array([beat.get(name, 0) for beat in beats], np.int64).reshape(len(beats), *([width] if width else []))
-        for name, width in widths.items()
-    }
+    columns = {}
+    for name, one in layout:
+        length = getattr(one.shape, "length", None)
+        kind = object if length is None and one.width > 63 else np.int64
+        column = np.array([beat.get(name, 0) for beat in beats], kind)
+        columns[name] = column.reshape(len(beats), *([length] if length else []))
+    return columns
 
 
 def _code(op: Any) -> int:
@@ -238,6 +244,21 @@ def _pages(unit: KVMU, bases: Bases) -> tuple[UnitConfig, dict[str, int]]:
     return config, {"cfg_staging_units": staging, "cfg_capacity": capacity} | _as_ports(REGIONS, bases)
 
 
+def _paging(golden: KvmuUnit, replies: Sequence[Reply]) -> dict[str, list[dict[str, Any]]]:
+    """What leaves a KVMU: its replies, its descriptors, and the tags that are completed in their order."""
+    return {
+        "o": [asdict(reply) for reply in replies],
+        "o_dma": [asdict(descriptor) for descriptor in golden.descriptors],
+        "o_complete": [{"tag": reply.tag} for reply in replies if reply.tagged],
+    }
+
+
+def _answered(unit: Any, asked: Stimulus, answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Stimulus:
+    """The stimulus with the golden model's beats of every output stream."""
+    columns = {name: _columns(told, getattr(unit, name).payload.shape()) for name, told in answers.items()}
+    return replace(asked, outputs={name: len(told) for name, told in answers.items()}, answers=columns)
+
+
 def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """A place for every token, then the clusters that the step selects for one head, their pages, and the offload."""
     config, ports = _pages(unit, _bases(unit.address_bits))
@@ -250,10 +271,9 @@ def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         asked += [Command(PageOp.FETCH, bank=number % 2), Command(PageOp.STEP)]
         commands += asked
         replies += [reply for command in asked for reply in golden.execute(command)]
-    tagged = sum(reply.tagged for reply in replies)
-    outputs = {"o": len(replies), "o_dma": len(golden.descriptors), "o_complete": tagged}
+    answers = _paging(golden, replies)
     inputs = {"i": {f.name: np.array([int(getattr(c, f.name)) for c in commands], np.int64) for f in fields(Command)}}
-    return Stimulus(name, inputs, outputs, ports, {"i_done": "o_dma"}, _drain(count))
+    return _answered(unit, Stimulus(name, inputs, {}, ports, {"i_done": "o_dma"}, _drain(count)), answers)
 
 
 def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
@@ -266,22 +286,31 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     golden = Kvpu(rule, HcTableConfig(**sizes, bases=listing), paging, RESV, TARGET)
     beats: list[dict[str, int]] = []
     parts: list[tuple[np.ndarray, dict[str, int]]] = []
-    replies = []
+    assigned: list[dict[str, int]] = []
+    cutoffs: list[dict[str, int]] = []
+    replies: list[Reply] = []
     for number, step in enumerate(_steps(keys, hcu.hash_bits, rule, count, rng)):
         head = number % unit.kvmu.kv_heads
-        replies += golden.step(step.codes, [Scores(head, step.rows)]).replies
+        given = golden.step(step.codes, [Scores(head, step.rows)])
+        replies += given.replies
+        for n, token in enumerate(step.tokens):
+            found = {name: int(getattr(given.assignment, name)[n]) for name in ("distance", "overflow")}
+            assigned.append({**token, **found, "last": int(n + 1 == len(step.codes))})
+        for rows in given.rows:
+            cutoffs += [{"cutoff": int(c), "passes": int(p)} for c, p in zip(rows.cutoff, rows.passes, strict=True)]
         ends = np.arange(len(step.codes)) == len(step.codes) - 1
         beats += [{"hash": code, "query": 1, "last": int(end)} for code, end in zip(step.codes, ends, strict=True)]
         for k, row in enumerate(step.rows):
             final = int(k + 1 == len(step.rows))
             parts.append((row, {"head": head, "join": 1 - final, "final": final}))
-    outputs = {
-        "o_assign": len(beats),
-        "o_row": len(parts),
-        "o": len(replies),
-        "o_write": len(golden.table.writes),
-        "o_dma": len(golden.kvmu.descriptors),
-        "o_complete": sum(reply.tagged for reply in replies),
+    answers = {
+        "o_assign": assigned,
+        "o_row": cutoffs,
+        "o_write": [
+            {"address": place, "data": int.from_bytes(value, "little"), "bytes": len(value)}
+            for place, value in golden.table.writes
+        ],
+        **_paging(golden.kvmu, replies),
     }
     inputs = {
         "i": _columns(beats, unit.i.payload.shape()),
@@ -290,7 +319,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     settings = {"threshold": rule.th_hd, "window": 0, "count_max": rule.tc_max, "target": TARGET}
     settings["refine"] = RESV.refine_levels
     config = {f"cfg_{key}": value for key, value in settings.items()} | ports | _as_ports(LISTINGS, listing)
-    return Stimulus(name, inputs, outputs, config, {"i_done": "o_dma"}, _drain(count))
+    return _answered(unit, Stimulus(name, inputs, {}, config, {"i_done": "o_dma"}, _drain(count)), answers)
 
 
 def _vectors(keys: np.ndarray | None, rows: int, width: int, rng: np.random.Generator) -> np.ndarray:

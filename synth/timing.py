@@ -2,12 +2,13 @@
 
 Clocks are ideal. Input ports start at a flip-flop outside, output ports end at one, so the clock of a unit is what it
 reaches between registered neighbours. Arrival is the worst per net and edge, slews merge to the worst (graph-based).
-Blocks inside a unit come in with their own worst arrivals and requirements; memories with an estimate in FO4.
+Blocks inside a unit come in with their own worst arrivals, requirements and delays from port to port; memories with an
+estimate in FO4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,13 +89,30 @@ class End:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """How a net comes through a block inside: from a bit of its pin to its output, and the edge and net before it."""
+
+    instance: str
+    block: str
+    pin: str
+    bit: int
+    out: str
+    edge: int
+    net: int
+
+
+@dataclass(frozen=True)
 class Boundary:
-    """What a block shows to the one around it, in library units: arrival after the clock of every output net, and the
-    time that every input net needs before the clock; and the analysis that says where the former come from. A path that
-    runs through a block without a register is cut at its ports."""
+    """What a block shows to the one around it, in library units.
+
+    arrival : of every output net after the clock, from registers inside; `analysis` says from where
+    need : time that every input net needs before the clock
+    through : output -> input -> delay from every net of it to the slowest one of the output, where there is no register
+    """
 
     arrival: dict[str, np.ndarray]
     need: dict[str, np.ndarray]
+    through: dict[str, dict[str, np.ndarray]]
     analysis: Analysis
 
 
@@ -172,14 +190,14 @@ def timing(area: Area, library: Library) -> Timing:
     worst: dict[str, Path] = {}
     for block in area.blocks:
         netlist, top = Netlist(area.mapped[block.name], library), block is area.blocks[-1]
-        analysis = Analysis(netlist, boundaries)
+        analysis = Analysis(netlist, boundaries, inputs=None if top else ())
         for path in analysis.paths(ports=top):
             if path.kind not in worst or path.delay_ps > worst[path.kind].delay_ps:
                 worst[path.kind] = path
         if not top:
             arrival = {name: analysis.arrival[:, bits].max(axis=0) for name, bits in netlist.outputs.items()}
-            needs = Analysis(netlist, boundaries, registers=False).needs()
-            boundaries[block.name] = Boundary(arrival, needs, analysis)
+            ahead = Analysis(netlist, boundaries, registers=False)
+            boundaries[block.name] = Boundary(arrival, ahead.needs(), ahead.through(), analysis)
     if not worst:
         raise ValueError(f"unit {area.unit}: it has no path to time")
     paths = tuple(sorted(worst.values(), key=lambda path: -path.delay_ps))
@@ -213,13 +231,39 @@ class Analysis:
         self._delays: list[tuple[int, np.ndarray, int, np.ndarray, np.ndarray]] = []  # cause, source, edge, out, delay
         self.origin: dict[int, str] = {}  # start points that are not registers of this block
         self.inside: dict[int, tuple[str, str, str, int]] = {}  # those in blocks: instance, block, pin, bit
+        self.passed: dict[int, Passed] = {}  # nets that come late because they come through a block
         self._fo4 = self.library.fo4_ps / self.ps
         self._outside()
         self._start_inputs(inputs)
         if registers:
             self._start_registers()
-        for group in netlist.logic:
-            self._propagate(group)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Arrivals behind the logic, over again while a block inside passes on something later than before."""
+        later = True
+        while later:
+            self._delays.clear()
+            for group in self.n.logic:
+                self._propagate(group)
+            later = self._pass_on()
+
+    def _pass_on(self) -> bool:
+        """Arrivals behind blocks that have paths without registers; whether one is later now. A circle, which only
+        whole ports can make and not their bits, is cut."""
+        later = False
+        for instance, kind, pins, _ in self.n.opaque:
+            through = self.boundaries[kind].through if kind in self.boundaries else {}
+            for out, pin in ((out, pin) for out, sources in through.items() for pin in sources):
+                reached = self.arrival[:, pins[pin]] + through[out][pin]
+                edge, bit = np.unravel_index(int(reached.argmax()), reached.shape)
+                value, source = float(reached[edge, bit]), int(pins[pin][bit])
+                for net in pins[out]:
+                    if net > 1 and value > self.arrival[:, net].max() and net not in self._nets_to(int(edge), source):
+                        self.arrival[:, net], self.slew[:, net] = value, self.edge_slew
+                        self.passed[net] = Passed(_plain(instance), kind, pin, int(bit), out, int(edge), source)
+                        later = True
+        return later
 
     def _outside(self) -> None:
         """Clock to output, setup and slew of the register that stands outside a port."""
@@ -345,12 +389,36 @@ class Analysis:
 
     def needs(self) -> dict[str, np.ndarray]:
         """Time from every input net to the slowest register, memory or block that it leads to, its setup included."""
+        return self._slowest((end.edge, end.net, end.setup) for end in self.ends() if end.kind != "output")
+
+    def through(self) -> dict[str, dict[str, np.ndarray]]:
+        """Time from every input net to the slowest net of an output, for inputs that lead to it: output -> input."""
+        found = {}
+        for name, bits in self.n.outputs.items():
+            reached = self._slowest((edge, net, 0.0) for net in bits for edge in (0, 1))
+            found[name] = {pin: times for pin, times in reached.items() if np.isfinite(times).any()}
+        return found
+
+    def _slowest(self, ends: Iterable[tuple[int, int, float]]) -> dict[str, np.ndarray]:
+        """The longest time from every input net to an end, given as edge, net and what is added there."""
         slowest = np.full((2, self.n.size), -np.inf)
-        for end in self.ends():
-            if end.kind != "output":
-                slowest[end.edge, end.net] = max(slowest[end.edge, end.net], end.setup)
-        for cause, source, edge, out, delay in reversed(self._delays):
-            np.maximum.at(slowest[cause], source, delay + slowest[edge, out])
+        for edge, net, more in ends:
+            slowest[edge, net] = max(slowest[edge, net], more)
+        blocks = [
+            (self.boundaries[kind].through, pins) for _, kind, pins, _ in self.n.opaque if kind in self.boundaries
+        ]
+        for _ in range(1 + len(blocks)):
+            for cause, source, edge, out, delay in reversed(self._delays):
+                np.maximum.at(slowest[cause], source, delay + slowest[edge, out])
+            longer = False
+            for through, pins in blocks:
+                for out, pin in ((out, pin) for out, sources in through.items() for pin in sources):
+                    times = slowest[:, pins[out]].max() + through[out][pin]
+                    longer |= bool((times > slowest[:, pins[pin]].max(axis=0)).any())
+                    for row in slowest:
+                        np.maximum.at(row, pins[pin], times)
+            if not longer:
+                break
         return {name: slowest[:, bits].max(axis=0) for name, bits in self.n.inputs.items()}
 
     def paths(self, *, ports: bool) -> list[Path]:
@@ -365,13 +433,19 @@ class Analysis:
                 worst[name] = end
         return [self._path(name, end) for name, end in worst.items()]
 
+    def _nets_to(self, edge: int, net: int) -> Iterator[int]:
+        """The nets of the worst path to a net, that one first; -1 for a register."""
+        yield net
+        while net in self.passed or (edge, net) in self.before:
+            if net in self.passed:
+                edge, net = self.passed[net].edge, self.passed[net].net
+            else:
+                _, _, _, net, edge, _ = self.before[edge, net]
+            yield net
+
     def _begin(self, edge: int, net: int) -> str:
-        while (edge, net) in self.before:
-            _, _, _, source, cause, _ = self.before[edge, net]
-            if source < 0:
-                return "register"
-            edge, net = cause, source
-        return "input" if self.origin.get(net, "").startswith("input ") else "register"
+        *_, first = self._nets_to(edge, net)
+        return "input" if self.origin.get(first, "").startswith("input ") else "register"
 
     def _path(self, kind: str, end: End) -> Path:
         start, before = self._until(end.edge, end.net)
@@ -390,6 +464,9 @@ class Analysis:
             if source < 0:
                 return f"register {self.n.net_name(net)}", steps[::-1]
             edge, net = cause, source
+        if net in self.passed:
+            start, before = self._until(self.passed[net].edge, self.passed[net].net)
+            return start, [*before, *self._across(self.passed[net]), *steps[::-1]]
         if net not in self.inside:
             return self.origin.get(net, self.n.net_name(net)), steps[::-1]
         instance, block, pin, bit = self.inside[net]
@@ -397,6 +474,17 @@ class Analysis:
         (source,) = inner.n.outputs[pin][bit : bit + 1]
         start, before = inner._until(int(inner.arrival[:, source].argmax()), source)
         return f"{instance}: {start}", [*(step.inside(instance) for step in before), *steps[::-1]]
+
+    def _across(self, passed: Passed) -> list[Step]:
+        """The cells of a block on the path from one of its inputs to an output."""
+        netlist = self.boundaries[passed.block].analysis.n
+        source = netlist.inputs[passed.pin][passed.bit]
+        inner = Analysis(netlist, self.boundaries, registers=False, inputs={source})
+        arrivals = inner.arrival[:, netlist.outputs[passed.out]]
+        edge, bit = np.unravel_index(int(arrivals.argmax()), arrivals.shape)
+        _, steps = inner._until(int(edge), netlist.outputs[passed.out][bit])
+        later = (float(self.arrival[passed.edge, passed.net]) - inner.port_delay) * self.ps
+        return [step.inside(passed.instance, later) for step in steps]
 
     def _from(self, end: End) -> tuple[str, float, list[Step]]:
         """Name and setup of an end, and the cells between a block's pin and the register behind it."""

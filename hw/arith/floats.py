@@ -75,16 +75,19 @@ class FloatAdd(wiring.Component):
 
         # the smaller one moves right by the distance; what leaves the two extra bits is one sticky bit
         value: Value = Cat(Const(0, 2), significand(small) & (~is_zero(small)).replicate(precision))
-        distance, lost = Signal(8), Signal()
-        m.d.comb += distance.eq(large.exponent - small.exponent)
+        forth, back, distance, lost = Signal(9), Signal(9), Signal(8), Signal()
+        m.d.comb += [
+            forth.eq(a.exponent - b.exponent),  # both ways, beside the comparison of whole magnitudes
+            back.eq(b.exponent - a.exponent),
+            distance.eq(Mux(forth[-1], back, forth)),
+        ]
         steps = (len(value) - 1).bit_length()
-        dropped = []
+        far, dropped = distance[steps:].any(), []
         for k in range(steps):
             dropped.append(distance[k] & value[: 1 << k].any())
             shifted = Signal(len(value), name=f"shifted{1 << k}")
             m.d.comb += shifted.eq(Mux(distance[k], value[1 << k :], value))
             value = shifted
-        far = distance[steps:].any()
         m.d.comb += lost.eq(Cat(*dropped, far & ~is_zero(small)).any())
         addend = Signal(precision + 3)
         m.d.comb += addend.eq(Cat(lost, value & (~far).replicate(len(value))))

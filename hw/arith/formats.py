@@ -60,18 +60,31 @@ def zero(layout: data.StructLayout, sign: Value) -> Value:
 
 
 def normalise(m: Module, name: str, value: Value) -> tuple[Value, Value]:
-    """`value` shifted left until its top bit is one, and by how much. A zero stays zero, with any shift count."""
-    width, counts = len(value), []
-    for k in reversed(range((width - 1).bit_length())):
+    """`value` shifted left until its top bit is one, and by how much. A zero stays zero, with any shift count.
+
+    The count does not wait for the shifts: halves of ever larger parts are counted side by side.
+    """
+    width = len(value)
+    levels = (width - 1).bit_length()
+    padded = Cat(Const(0, (1 << levels) - width), value)
+
+    def zeros(low: int, level: int) -> tuple[Value, list[Value]]:
+        """Of the 2**level bits from `low` on: whether any is one, and the zeros above it, lowest bit first."""
+        if level == 0:
+            return padded[low], []
+        size = 1 << level - 1
+        (some, few), (lower, many) = zeros(low + size, level - 1), zeros(low, level - 1)
+        found = Signal(2 + len(few), name=f"{name}_zeros{low}_{level}")
+        m.d.comb += found.eq(Cat(some | lower, *(Mux(some, x, y) for x, y in zip(few, many, strict=True)), ~some))
+        return found[0], list(found[1:])
+
+    _, counts = zeros(0, levels)
+    for k, empty in reversed(list(enumerate(counts))):
         step = 1 << k
-        empty, moved = Signal(name=f"{name}_empty{step}"), Signal(width, name=f"{name}_by{step}")
-        m.d.comb += [
-            empty.eq(~value[width - step :].any()),
-            moved.eq(Mux(empty, Cat(Const(0, step), value[: width - step]), value)),
-        ]
-        counts.append(empty)
+        moved = Signal(width, name=f"{name}_by{step}")
+        m.d.comb += moved.eq(Mux(empty, Cat(Const(0, step), value[: width - step]), value))
         value = moved
-    return value, Cat(*reversed(counts))
+    return value, Cat(*counts)
 
 
 def round_and_pack(m: Module, layout: data.StructLayout, sign: Value, exponent: Value, magnitude: Value) -> Value:
@@ -87,21 +100,21 @@ def round_and_pack(m: Module, layout: data.StructLayout, sign: Value, exponent: 
         magnitude = Cat(Const(0, precision + 2 - len(magnitude)), magnitude)
     drop = len(magnitude) - precision
     kept, half, rest = magnitude[drop:], magnitude[drop - 1], magnitude[: drop - 1].any()
-    rounded = Signal(precision + 1)
-    field = Signal(len(exponent) + 1)
-    signed = field.as_signed()
-    code = Signal(layout.size)
+    rounded, up, carry = Signal(precision), Signal(), Signal()
+    signed, code = exponent.as_signed(), Signal(layout.size)
     m.d.comb += [
-        rounded.eq(kept + (half & (rest | kept[0]))),
-        field.eq(exponent.as_signed() + rounded[precision]),
+        up.eq(half & (rest | kept[0])),
+        carry.eq(up & kept.all()),  # out of the rounding, which leaves a fraction of zero
+        rounded.eq(kept + up),
     ]
-    with m.If((signed <= 0) | ~magnitude[-1]):
+    # what the exponent means with a carry and without is worked out beside the rounding
+    field = Mux(carry, (signed + 1)[:EXPONENT_BITS], signed[:EXPONENT_BITS])
+    with m.If(Mux(carry, signed < 0, signed <= 0) | ~magnitude[-1]):
         m.d.comb += code.eq(zero(layout, sign))
-    with m.Elif(signed >= 255):
+    with m.Elif(Mux(carry, signed >= 254, signed >= 255)):
         m.d.comb += code.eq(infinity(layout, sign))
     with m.Else():
-        # a carry out of the rounding leaves a fraction of zero
-        m.d.comb += code.eq(Cat(rounded[: precision - 1], field[:EXPONENT_BITS], sign))
+        m.d.comb += code.eq(Cat(rounded[: precision - 1], field, sign))
     return code
 
 

@@ -3,7 +3,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from amaranth import Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -182,6 +182,64 @@ def test_needs_of_a_blocks_inputs(stages, predictive):
             slowest = max(end.delay for end in alone.ends() if end.kind != "output")
             assert 0.9 * need < slowest - alone.port_delay <= need * (1 + 1e-9)
     assert max(needs["a"]) > max(needs["b"])
+
+
+class Half(wiring.Component):
+    """No register: halves of paths, one in the lower bits, one in the upper."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.y.eq(Cat((self.a[:6] * 5 + 3)[:6], (self.a[6:] * 5 + 1)[:6]))
+        return m
+
+
+class Halves(wiring.Component):
+    """A register, two halves after each other, a register; ports, not bits, may make a circle."""
+
+    a: In(12)
+    y: Out(12)
+
+    def __init__(self, *, circle=False):
+        self.circle = circle
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.one, m.submodules.two = one, two = Half(), Half()
+        before, after = Signal(12, name="before"), Signal(12, name="after")
+        back = two.y[:6] if self.circle else before[6:]
+        m.d.sync += [before.eq(self.a), after.eq(Cat(one.y[6:], two.y[:6]))]
+        m.d.comb += [one.a.eq(Cat(before[:6], back)), two.a.eq(Cat(one.y[:6] ^ before[6:], before[6:]))]
+        m.d.comb += self.y.eq(after)
+        return m
+
+
+def split(patch, component, library):
+    patch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
+    return measure(component, library)
+
+
+def test_paths_go_through_blocks_without_registers(predictive, monkeypatch):
+    _, flat = measure(Halves(), predictive)
+    _, result = split(monkeypatch, Halves(), predictive)
+    path = result.critical
+    places = list(dict.fromkeys(step.instance.split(".")[0] for step in path.steps if "." in step.instance))
+    assert path.kind == "register to register" and places == ["one", "two"]
+    assert path.start.startswith("register ") and path.end.startswith("register ")
+    ends = [step.arrival_ps for step in path.steps]
+    assert all(a < b for a, b in pairwise(ends))
+    assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
+    assert flat.critical.delay_ps < path.delay_ps < 1.7 * flat.critical.delay_ps
+
+
+def test_a_circle_of_ports_is_cut(predictive, monkeypatch):
+    """Through both halves and once more through the first is the most that bits allow."""
+    _, straight = split(monkeypatch, Halves(), predictive)
+    _, result = split(monkeypatch, Halves(circle=True), predictive)
+    assert straight.critical.delay_ps < result.critical.delay_ps < 2 * straight.critical.delay_ps
 
 
 def test_report(ripple):

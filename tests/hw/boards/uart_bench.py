@@ -1,0 +1,76 @@
+"""Runs inside the simulator: the host's session talks to the board's top through its serial port."""
+
+import json
+import os
+from pathlib import Path
+
+import cocotb
+from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge, Timer, with_timeout
+
+from hw.boards.host import Session
+from sim.streams import PERIOD_NS, start_clock
+
+
+class Line:
+    """The far end of a serial line: sends bytes, gathers what comes, one bit in `bit` ns."""
+
+    def __init__(self, dut, bit):
+        self.dut, self.bit, self.heard = dut, bit, bytearray()
+        cocotb.start_soon(self._listen())
+
+    async def send(self, data):
+        for byte in data:
+            for level in (0, *(byte >> k & 1 for k in range(8)), 1):
+                self.dut.rx.value = level
+                await Timer(self.bit, "ns")
+
+    async def _listen(self):
+        while True:
+            await FallingEdge(self.dut.tx)
+            await Timer(self.bit // 2, "ns")
+            byte = 0
+            for k in range(8):
+                await Timer(self.bit, "ns")
+                byte |= int(self.dut.tx.value) << k
+            await Timer(self.bit, "ns")
+            assert self.dut.tx.value == 1, "a byte without a stop bit"
+            self.heard.append(byte)
+
+    async def run(self, session):
+        """The session to its end."""
+        await self.send(session.begin())
+        while not session.done:
+            await Timer(2 * self.bit, "ns")
+            data = bytes(self.heard)
+            self.heard.clear()
+            if answer := session.feed(data):
+                await self.send(answer)
+
+
+@cocotb.test()
+async def host(dut):
+    job = json.loads(Path(os.environ["BENCH_JOB"]).read_text())
+    dut.rx.value = 1
+    start_clock(dut)
+    dut.rst.value = 1
+    await ClockCycles(dut.clk, 4)
+    dut.rst.value = 0
+    line = Line(dut, job["divisor"] * PERIOD_NS)
+    limit = job["limit_cycles"] * PERIOD_NS
+    await RisingEdge(dut.busy)  # the test at power-up
+    if job["interrupt"]:
+        await line.send(bytes([0x02, 0x00]))  # half a message, from a host that went away
+        await ClockCycles(dut.clk, 2 * job["patience"])
+    else:
+        await with_timeout(FallingEdge(dut.busy), limit, "ns")
+        await ClockCycles(dut.clk, 2)
+        assert (dut.passed.value, dut.failed.value) == (1 - job["broken"], job["broken"])
+    session = Session(job["description"])
+    problem = ""
+    try:
+        await with_timeout(line.run(session), limit, "ns")
+        assert dut.lost.value == 0
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    beats = {name: len(words) for name, words in session.received.items()}
+    Path(os.environ["BENCH_JOB"]).with_name("result.json").write_text(json.dumps({"problem": problem, "beats": beats}))
