@@ -186,6 +186,22 @@ def synth(args: argparse.Namespace, console: Console) -> None:
     print(json.dumps(told, indent=2) if args.json else "\n\n".join(tables))
 
 
+def board(args: argparse.Namespace, console: Console) -> None:
+    from hw.registry import unit
+    from sw_model.frontend.source import first_keys
+    from synth.board import build, vectors
+    from synth.stimulus import stimulus
+
+    config = configuration(args)
+    component = unit(args.unit).build(config)
+    given = stimulus(component, "generator", keys=first_keys("generator", args.beats), beats=args.beats)
+    folder = args.out or Path("build/board") / args.board
+    told = vectors(component, given)
+    made = build(args.board, args.unit, component, config, told, folder, tool=args.yosys, progress=console.progress)
+    console.close()
+    print(json.dumps(made.json(), indent=2) if args.json else made.table())
+
+
 def decode(args: argparse.Namespace, console: Console) -> None:
     from sw_model.frontend import quickcodec
 
@@ -468,8 +484,8 @@ def formal(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def add_configuration(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--preset", default="paper", help="tiny, small or paper (default paper)")
+def add_configuration(command: argparse.ArgumentParser, preset: str = "paper") -> None:
+    command.add_argument("--preset", default=preset, help=f"tiny, small or paper (default {preset})")
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one parameter")
 
 
@@ -581,6 +597,15 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, metavar="FOLDER", help="the report as JSON and an HTML page")
     one.add_argument("--against", type=Path, metavar="FILE", help="JSON of an earlier report to compare with")
     one.add_argument("--json", action="store_true", help="reports as JSON on stdout")
+
+    one = command("board", board, "bitstream for an FPGA board: the retrieval engine, a serial port, a self-test")
+    one.add_argument("board", nargs="?", default="ulx3s", help="default ulx3s, with an ECP5-85F")
+    one.add_argument("--unit", default="kvpu", help="kvpu (default: HCU, HC table, WTU and KVMU) or kvmu")
+    add_configuration(one, "small")
+    add_tool(one)
+    one.add_argument("--beats", type=int, default=60, help="tokens of the generator that the vectors hold (default 60)")
+    one.add_argument("--out", type=Path, metavar="FOLDER", help="default build/board/ and the board's name")
+    one.add_argument("--json", action="store_true", help="the report as JSON on stdout")
 
     one = command("decode", decode, "decode a video on all cores, cut at its keyframes, into pictures or one array")
     one.add_argument("video", type=Path, metavar="FILE", help="a video")
@@ -712,7 +737,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from amaranth.hdl import UnusedElaboratable
 
-    from hw.yosys import YosysError
+    from hw.yosys import ToolError
     from sim.build import SimulatorError
 
     warnings.simplefilter("ignore", UnusedElaboratable)  # units are also built to read their formulas
@@ -730,7 +755,7 @@ def main(argv: list[str] | None = None) -> int:
         print("vrex: interrupted; nothing half-written was left", file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, ArithmeticError, OSError, YosysError, SimulatorError) as error:
+    except (ValueError, ArithmeticError, OSError, ToolError, SimulatorError) as error:
         console.close()
         if args.debug:
             raise

@@ -27,7 +27,11 @@ for command in sys.stdin.read().splitlines():
 """
 
 
-class YosysError(RuntimeError):
+class ToolError(RuntimeError):
+    """A tool stopped with an error, was killed, or is not installed."""
+
+
+class YosysError(ToolError):
     """yosys stopped with an error, was killed, or is not installed."""
 
 
@@ -45,8 +49,8 @@ def _package(tool: str) -> str:
     return TOOLS[tool]
 
 
-def _mounts(text: str) -> str:
-    """What the yowasp build may see: all folders, and those of /tmp and /share (which it hides) that `text` names."""
+def mounts(text: str) -> str:
+    """What yowasp builds of tools may see: all folders, and those of /tmp and /share, which are hidden, in `text`."""
     roots = [str(path) for path in Path("/").iterdir() if os.access(path, os.R_OK | os.X_OK)]
     hidden = re.findall(r"/(?:tmp|share)/[^/\s\"';]+(?=/)", text)
     return ":".join(f"{path}={path}" for path in sorted({*roots, *hidden}) if Path(path).is_dir())
@@ -67,7 +71,7 @@ def run(commands: Sequence[str], *, tool: str = "yowasp", timeout_s: float | Non
             # the log goes to a file: this build writes nothing more to stdout after its first `abc`
             script = Path(folder) / "run.ys"
             script.write_text("\n".join(commands) + "\n")
-            environment["YOWASP_MOUNT"] = _mounts(f"{script.read_text()} {folder}/")
+            environment["YOWASP_MOUNT"] = mounts(f"{script.read_text()} {folder}/")
             argv, stdin = ["-c", _YOWASP, "-q", "-l", str(log), "-s", str(script)], None
         else:
             argv, stdin = ["-c", _PYOSYS], "\n".join(commands)

@@ -398,16 +398,17 @@ class Library:
                     best = cell, {name: own[table] for name, table in wanted.items()}
         return best
 
-    def require(self, *, timing: bool = False, power: bool = False) -> None:
-        """Raise `LibraryError` unless the library has a NAND2, a flip-flop and, when asked, timing and power tables."""
-        nand2 = self.nand2
+    def require(self, *, timing: bool = False, power: bool = False, cells: Iterable[str] = ()) -> None:
+        """Raise `LibraryError` unless the library has a NAND2, a flip-flop and, when asked, timing and power tables:
+        of the NAND2, and of the `cells` that a netlist uses, of which a figure would silently leave out any other."""
         if not any(cell.state is not None and cell.state.kind == "ff" for cell in self.cells()):
             raise LibraryError(f"library {self.name}: it has no flip-flop")
-        output = nand2.pins[nand2.outputs[0]]
-        if timing and not any("cell_rise" in arc.tables for arc in output.arcs):
-            raise LibraryError(f"library {self.name}: cell {nand2.name} has no delay tables, so there is no timing")
-        if power and not output.energies:
-            raise LibraryError(f"library {self.name}: cell {nand2.name} has no power tables, so there is no power")
+        for cell in (self.nand2, *(self.cell(name) for name in cells)):
+            driven = [cell.pins[name] for name in cell.outputs if cell.inputs]
+            if timing and not all(any("cell_rise" in arc.tables for arc in pin.arcs) for pin in driven):
+                raise LibraryError(f"library {self.name}: cell {cell.name} has no delay tables, so there is no timing")
+            if power and not any(pin.energies for pin in cell.pins.values()):
+                raise LibraryError(f"library {self.name}: cell {cell.name} has no power tables, so there is no power")
         if power and not self.voltage > 0:
             raise LibraryError(f"library {self.name}: it names no nom_voltage, so there is no power")
 

@@ -31,7 +31,7 @@ SYNTH = "synth -flatten -noabc -noshare"
 WRITE = "write_verilog -noattr -noexpr"
 
 
-class MappingError(RuntimeError):
+class MappingError(yosys.ToolError):
     """A block could not be mapped as a whole; nothing of it is reported."""
 
 

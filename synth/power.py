@@ -94,7 +94,7 @@ def power(area: Area, circuit: Circuit, activity: Activity, *, clock_mhz: float)
     LibraryError
         The library has no power or timing tables.
     """
-    circuit.library.require(timing=True, power=True)
+    circuit.library.require(timing=True, power=True, cells=area.cell_types)
     hertz = clock_mhz * 1e6
     blocks = []
     nets = toggles = 0.0

@@ -185,7 +185,7 @@ def timing(area: Area, library: Library) -> Timing:
     ValueError
         A block has a combinational loop.
     """
-    library.require(timing=True)
+    library.require(timing=True, cells=area.cell_types)
     boundaries: dict[str, Boundary] = {}
     worst: dict[str, Path] = {}
     for block in area.blocks:

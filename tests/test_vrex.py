@@ -215,6 +215,17 @@ def test_synth_refuses_a_library_without_delays(capsys, tmp_path):
     assert "cell NAND2_X1 has no delay tables" in line
 
 
+def test_a_tool_that_is_killed_leaves_no_report(capsys, tmp_path, monkeypatch):
+    """The first unit is there already, the second is not: neither is shown."""
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path / "build"))
+    tiny = ("--preset", "tiny", "--point", "area")
+    assert run(capsys, "synth", "operand_memory", *tiny)[0] == 0
+    monkeypatch.setattr("hw.yosys._YOWASP", "import os; os.kill(os.getpid(), 9)")
+    line = refused(capsys, "synth", "operand_memory", "hcu", *tiny, "--out", tmp_path / "report")
+    assert "hcu: mapping to predictive14 failed: yosys: killed by signal 9" in line
+    assert not (tmp_path / "report").exists()
+
+
 def test_bad_clock(capsys, tmp_path):
     assert "clock" in refused(capsys, "generate", "hcu", "--preset", "tiny", "--clock", "0", "--out", tmp_path / "out")
     assert "clock" in refused(capsys, "synth", "hcu", "--preset", "tiny", "--clock", "-5")

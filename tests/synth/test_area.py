@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 from amaranth import Cat, Module, Signal
@@ -9,6 +10,7 @@ from hw import emit
 from hw.common.memory import Ram
 from hw.config import Config
 from synth.area import area, area_of_rtlil
+from synth.blocks import partition
 
 
 class Small(wiring.Component):
@@ -66,6 +68,41 @@ def test_second_run_maps_nothing(small, predictive, monkeypatch):
     monkeypatch.setattr("hw.yosys.run", lambda *args, **kwargs: pytest.fail("mapped again"))
     again = area_of_rtlil(emit.to_rtlil(Small(), "small"), "small", predictive)
     assert again.json() == small.json()
+
+
+class Pair(wiring.Component):
+    """Two different blocks: a counter and an adder of some width."""
+
+    a: In(8)
+    y: Out(16)
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.small = small = Small()
+        m.submodules.other = other = Module()
+        total = Signal(self.width)
+        other.d.sync += total.eq(total * 3 + self.a)
+        m.d.comb += [small.a.eq(self.a), self.y.eq(small.q ^ total[:16])]
+        return m
+
+
+def test_second_run_maps_only_what_changed(predictive, monkeypatch, tmp_path):
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
+    monkeypatch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
+
+    def kept(width):
+        found = area_of_rtlil(emit.to_rtlil(Pair(width), "pair"), "pair", predictive)
+        return {name.split(".")[-1]: mapped.kept for name, mapped in found.mapped.items()}
+
+    first = kept(20)
+    assert {"small", "other", "pair"} <= set(first) and not any(first.values())
+    changed = {"other", "pair"}  # the width of what leaves the one is seen in the other
+    assert kept(24) == {name: name not in changed for name in first}
+    assert all(kept(20).values()) and all(kept(24).values())
 
 
 def test_hcu(predictive):

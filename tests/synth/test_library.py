@@ -93,6 +93,19 @@ def test_what_a_flow_needs(written):
         library_of(no_power).require(power=True)
 
 
+@pytest.mark.parametrize(
+    ("group", "tables", "flow"), [("timing", "delay", "timing"), ("internal_power", "power", "power")]
+)
+def test_a_cell_in_use_without_tables_is_named(written, group, tables, flow):
+    """It would be left out of a sum, and the sum shown as whole."""
+    start = TEXT.index("  cell (XOR2_X1)")
+    end = TEXT.index("\n  }\n", start)
+    some = load([written(TEXT[:start] + TEXT[start:end].replace(f"{group} ()", "nothing ()") + TEXT[end:])])
+    some.require(timing=True, power=True, cells=["NAND2_X1", "DFF_X1"])
+    with pytest.raises(LibraryError, match=f"cell XOR2_X1 has no {tables} tables, so there is no {flow}"):
+        some.require(timing=flow == "timing", power=flow == "power", cells=["NAND2_X1", "XOR2_X1"])
+
+
 def test_forgotten_semicolon_and_comments(written):
     text = TEXT.replace("area : 0.134784;", "area : 0.134784\n", 1).replace("delay_model", "/* a } */ delay_model")
     assert load([written(text)]).nand2.area == pytest.approx(0.134784)

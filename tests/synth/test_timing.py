@@ -11,6 +11,7 @@ from hw import emit
 from hw.common.memory import Ram
 from synth.area import area_of_rtlil
 from synth.blocks import partition
+from synth.library import Library, LibraryError
 from synth.netlist import Netlist
 from synth.timing import MACRO_OUT_FO4, Analysis, timing
 
@@ -240,6 +241,18 @@ def test_a_circle_of_ports_is_cut(predictive, monkeypatch):
     _, straight = split(monkeypatch, Halves(), predictive)
     _, result = split(monkeypatch, Halves(circle=True), predictive)
     assert straight.critical.delay_ps < result.critical.delay_ps < 2 * straight.critical.delay_ps
+
+
+def test_a_cell_without_delays_gives_no_timing(ripple, predictive):
+    """Its paths would be missing, and the others' worst shown as the unit's."""
+    found, _ = ripple
+    used = next(name for name in found.cell_types if name.startswith("XNOR"))
+    start = predictive.text.index(f"  cell ({used})")
+    end = predictive.text.index("\n  }\n", start)
+    cell = predictive.text[start:end].replace("timing ()", "nothing ()")
+    library = Library([("some.lib", predictive.text[:start] + cell + predictive.text[end:])], "user")
+    with pytest.raises(LibraryError, match=f"cell {used} has no delay tables"):
+        timing(found, library)
 
 
 def test_report(ripple):
