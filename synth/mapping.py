@@ -26,7 +26,7 @@ POINTS = {  # abc scripts: what a mapping aims at
     "balanced": f"strash; dch -f; map -B 0.9; topo; {_SIZE}",
     "fast": f"strash; &get -n; &syn3; &syn3; &b -s -d; &synch2; &put; dch; map; topo; {_SIZE}",
 }
-AIM = 0.8  # of the period: abc sees no registers, no buffer trees and no memories, which take the rest
+AIM = 0.7  # of the period: abc sees no registers, no buffer trees and no memories, which take the rest
 SYNTH = "synth -flatten -noabc -noshare"
 WRITE = "write_verilog -noattr -noexpr"
 
