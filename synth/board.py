@@ -172,7 +172,7 @@ def build(
 
         commands = [f"read_rtlil {place}/top.il", f"synth_ecp5 -top top -json {place}/top.json"]
         timed("synthesis", 0, lambda: yosys.run(commands, tool=tool))
-        route, bits = (_arguments(files["build_top.sh"], variable) for variable in ("NEXTPNR_ECP5", "ECPPACK"))
+        route, bits = (_arguments(files["build_top.sh"], variable, place) for variable in ("NEXTPNR_ECP5", "ECPPACK"))
         timed("place and route", 1, lambda: _tool("nextpnr_ecp5", route, place, "top.tim", f"{unit_name} on {name}"))
         timed("bitstream", 2, lambda: _tool("ecppack", bits, place, "pack.log", f"{unit_name} on {name}"))
         progress(f"bitstream for {name}", 3, 3)
@@ -222,10 +222,10 @@ def _any_tools(platform: Any) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _arguments(script: str, variable: str) -> list[str]:
-    """The arguments that a platform's build script gives to the tool in a variable."""
+def _arguments(script: str, variable: str, folder: Path) -> list[str]:
+    """The arguments that a platform's build script gives to the tool in a variable, its files in `folder`."""
     line = next(line for line in script.splitlines() if line.startswith(f'"${variable}" '))
-    return shlex.split(line)[1:]
+    return [str(folder / word) if re.fullmatch(r"\w+\.[a-z]+", word) else word for word in shlex.split(line)[1:]]
 
 
 def _tool(tool: str, arguments: Sequence[str], folder: Path, log: str, what: str) -> None:
