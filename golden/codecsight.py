@@ -32,7 +32,6 @@ class CodecSightConfig:
                               `random` or `topk` of a score
     """
 
-    fps: float = 2
     window: int = 80
     stride: int = 16
     gop: int = 16
@@ -54,8 +53,6 @@ class CodecSightConfig:
         check.whole("stride", self.stride, 1, self.window)
         check.number("mv_threshold", self.mv_threshold, 0)
         check.number("alpha", self.alpha, 0)
-        if not check.number("fps", self.fps) > 0:
-            raise ValueError(f"fps must be positive, got {self.fps}")
 
 
 # -- motion masks

@@ -22,31 +22,24 @@ SCORES = ("key_norms_small", "key_norms", "value_norms_small", "value_norms", "a
 
 @dataclass(frozen=True)
 class QuickVideoConfig:
-    """Every switch of the method.
+    """Every switch of grouped prefill; those of decoding are arguments of the functions below.
 
     score         what a token of a group is kept for: a small or large norm of its key or value, or `attention`
     rho           share of each group's tokens that is kept
     group_frames  frames per group
     head_mode     one kept set per layer (`shared`), or one per KV head (`per_head`)
-    intervals     keyframe intervals the stream is cut into, decoded by `cores` in turn
-    index_round   frame numbers from time stamps: `nearest` (ties to even) or `floor`, as printed
     """
 
     score: str = "key_norms_small"
     rho: float = 0.5
     group_frames: int = 16
     head_mode: str = "shared"
-    intervals: int = 64
-    cores: int = 16
-    index_round: str = "nearest"
 
     def __post_init__(self) -> None:
         check.choice("score", self.score, SCORES)
         check.choice("head_mode", self.head_mode, ("shared", "per_head"))
-        check.choice("index_round", self.index_round, ("nearest", "floor"))
         check.number("rho", self.rho, 0, 1)
-        for name in ("group_frames", "intervals", "cores"):
-            check.whole(name, getattr(self, name), 1)
+        check.whole("group_frames", self.group_frames, 1)
 
 
 # -- QuickCodec
@@ -116,7 +109,10 @@ def seek_target(stream: Scan, start: int) -> int:
 
 
 def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "nearest") -> int:
-    """Eq. 1: number of the frame stamped `pts` among `count` evenly spaced ones from `first` to `last`."""
+    """Eq. 1: number of the frame stamped `pts` among `count` evenly spaced ones from `first` to `last`.
+
+    `rounding` is `nearest`, ties to even, or `floor`, as printed.
+    """
     check.whole("count", count, 1)
     check.whole("pts", pts, first, last)
     check.choice("rounding", rounding, ("nearest", "floor"))

@@ -23,7 +23,6 @@ PLACE_BITS = 20  # of a cluster's place in its row
 class WtuConfig:
     """One mode of the WTU.
 
-    lanes            clusters examined per cycle (timing only)
     n_buckets        buckets of one level, a power of two
     refine_levels    how often the crossing bucket is divided again
     bucket_domain    `code`: buckets over the key as an integer (logarithmic for a BF16 score);
@@ -34,7 +33,6 @@ class WtuConfig:
                      `count`: reaches a number, and the last code value gives its lowest indices only
     """
 
-    lanes: int = 16
     n_buckets: int = 16
     refine_levels: int = 1
     bucket_domain: str = "code"
@@ -43,7 +41,6 @@ class WtuConfig:
     threshold: str = "ratio"
 
     def __post_init__(self) -> None:
-        check.whole("lanes", self.lanes, 1)
         check.whole("n_buckets", self.n_buckets, 2, 4096)
         if self.n_buckets & (self.n_buckets - 1):
             raise ValueError(f"n_buckets must be a power of two, got {self.n_buckets}")

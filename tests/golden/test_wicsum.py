@@ -236,6 +236,13 @@ def test_bad_rows_are_named(codes, counts, target, message):
         select(np.array(codes), np.array(counts), target)
 
 
+def test_the_longest_row_is_a_choice():
+    rows, counts, four = np.ones((1, 5), int), np.ones(5, int), WtuConfig(max_clusters=4)
+    with pytest.raises(ValueError, match="max_clusters = 4 columns, got 5"):
+        select(rows, counts, 1, four)
+    assert select(rows[:, :4], counts[:4], 1, four).selected.any()
+
+
 def test_bad_types_and_targets_are_named():
     with pytest.raises(TypeError, match="codes must be an array of integers, got dtype float64"):
         select(np.array([[0.5]]), np.array([1]), 1)
@@ -254,7 +261,7 @@ def test_bad_types_and_targets_are_named():
         ({"weight": "x"}, "weight must be one of"),
         ({"threshold": "x"}, "threshold must be one of"),
         ({"weight": "one", "bucket_domain": "linear"}, "when bucket_domain is linear, got 'one'"),
-        ({"lanes": 0}, "lanes must be at least 1, got 0"),
+        ({"max_clusters": 0}, "max_clusters must be between 1 and"),
     ],
 )
 def test_bad_configurations_are_named(change, message):
