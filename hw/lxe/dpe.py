@@ -1,6 +1,7 @@
 """DPE: the matrix engine, MAC trees side by side (V-Rex, section V-A, Fig. 9)."""
 
 import enum
+from functools import cached_property
 from typing import Any
 
 from amaranth import ClockSignal, Module, Mux, ResetSignal, Signal, Value
@@ -154,7 +155,7 @@ class DPE(wiring.Component):
             align_bits=config.align_bits,
         )
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, wiring.Component]:
         """Modules that this one instantiates."""
         return {"dpe_row": MacRow(inputs=self.inputs, align_bits=self.align_bits, cuts=DEPTHS[self.depth])}

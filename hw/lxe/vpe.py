@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from amaranth import Cat, ClockSignal, Const, Module, Mux, ResetSignal, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -97,7 +98,7 @@ class VPE(wiring.Component):
         """The VPE of one core."""
         return cls(lanes=config.vpe_lanes, rows=config.vpe_rows)
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, wiring.Component]:
         """Modules that this one instantiates."""
         return {"vpe_lane": Lane()}

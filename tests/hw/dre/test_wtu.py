@@ -37,11 +37,12 @@ def plain(settings, row):
     return [j for j in range(len(keys)) if keys[j] >= keys[order[taken - 1]]]
 
 
+@pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("point", Point)
 @pytest.mark.parametrize("name", MODES)
-def test_matches_golden(name, point, rng, seed):
+def test_matches_golden(name, point, preset, rng, seed):
     """Rows of every kind with random pauses on every stream; what sorting gives, where the levels reach one key."""
-    unit, settings = build("tiny", point), MODES[name]
+    unit, settings = build(preset, point), MODES[name]
     rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.clusters)
     record, want = run(unit, rows, settings, stall=0.4, seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
