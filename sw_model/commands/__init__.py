@@ -1,0 +1,1 @@
+"""The commands of `vrex`: arguments and printing; the packages do the work and are imported when needed."""
