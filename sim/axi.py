@@ -223,6 +223,10 @@ class AxiMemory:
             self.pauses[channel] = pause(self.rng, self.stall)
         return self.pauses[channel] == 0
 
+    def fail(self, write: bool, after: int, response: int) -> None:
+        """From now on only this answer fails: after so many more read beats, or write bursts."""
+        self.failures = {(write, self.served[write] + after): response}
+
     async def run(self) -> None:
         """Serve for ever."""
         handles = self.handles

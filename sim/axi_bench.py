@@ -23,6 +23,7 @@ class Script:
 
     write ADDRESS VALUE, read ADDRESS (gives [value, response]), wait CYCLES, reset,
     interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
+    fail PORT WRITE AFTER RESPONSE: see `AxiMemory.fail`
     parallel STEPS STEPS ..: several scripts at once (gives the answers of each)
     """
 
@@ -53,6 +54,9 @@ class Script:
         assert self.lite is not None
         async with self.turn:
             return list(await self.lite.read(address))
+
+    async def _fail(self, port: str, write: bool, after: int, response: int) -> None:
+        self.memories[port].fail(write, after, response)
 
     async def _wait(self, cycles: int) -> None:
         await ClockCycles(self.dut.clk, cycles)

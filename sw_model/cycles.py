@@ -20,25 +20,21 @@ import numpy as np
 from golden.kvmu_unit import Descriptor, Kind, Op, Tier
 from golden.layer import Layer, StepTrace
 from hw.config import Config
-from hw.core.dma import BURST
 from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, Event, Size, To, Unit
 from hw.core.machine import READERS, WRITERS
 from hw.core.sequencer import QUEUE
 from hw.core.vector import CODE_BYTES
 from hw.dre.hcu import HCU
+from hw.dre.kvmu import GROUP
 from hw.dre.kvmu_timing import KvmuTiming
 from hw.dre.wtu import WTU
 from hw.lxe.dpe import DPE
 from hw.lxe.lane import STAGES
-from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Function, Instruction, Post, Source
 from hw.lxe.vpe import VPE
 from sim.axi import Timing
+from sw_model.ports import Port, Reader, Writer
 from sw_model.processes import Bell, Clock, Counter, Process, Queue, Wait
-
-BUFFERED = 2  # cycles through a buffered FIFO
-BURSTS = 16  # bursts that a reader or writer has in flight
-WRITE_DEPTH = 32
 
 
 @dataclass(frozen=True)
@@ -85,187 +81,6 @@ class StepData:
         )  # fmt: skip
 
 
-class Port:
-    """An AXI4 port with its master: a request per cycle and channel, a beat per cycle and direction."""
-
-    def __init__(self, clock: Clock, timing: Timing, word_bytes: int, base: int):
-        self.clock, self.timing, self.word_bytes, self.base = clock, timing, word_bytes, base
-        self.ar_free = self.aw_free = self.w_free = 0
-        self.reading: dict[Reader, deque[list[int]]] = {}
-        self.arrived = Bell(clock)
-        clock.start(self._serve())
-
-    def ask_read(self, reader: Reader, address: int, words: int) -> Wait:
-        """A burst of a reader's, in the cycle in which the master takes it."""
-        start = max(self.clock.now, self.ar_free)
-        self.ar_free = start + 1
-        yield from self.clock.until(start)
-        self.clock.start(self._read(reader, address, words), 2)
-
-    def _read(self, reader: Reader, address: int, words: int) -> Process:
-        nbytes = words * self.word_bytes
-        ready = self.timing.ready(self.clock.now, self.base + address * self.word_bytes, nbytes, False)
-        self.reading.setdefault(reader, deque()).append([max(ready, self.clock.now), words])
-        self.arrived.ring()
-        return
-        yield
-
-    def _serve(self) -> Process:
-        """Beats of the bursts that are ready, the one that was ready first before the others."""
-        clock = self.clock
-        while True:
-            heads = [(of[0][0], reader) for reader, of in self.reading.items() if of]
-            if not heads:
-                yield self.arrived
-                continue
-            ready, reader = min(heads, key=lambda head: head[0])
-            if ready > clock.now:
-                clock.at(ready, self.arrived.ring)
-                yield self.arrived
-                continue
-            burst = self.reading[reader][0]
-            burst[1] -= 1
-            if not burst[1]:
-                self.reading[reader].popleft()
-                reader.ended()
-            reader.beat()
-            yield 1
-
-    def ask_write(self, writer: Writer, address: int, words: int, report: bool) -> Wait:
-        """A burst of a writer's whose words are there."""
-        start = max(self.clock.now, self.aw_free)
-        self.aw_free = start + 1
-        yield from self.clock.until(start)
-        begin = max(start + 2, self.w_free)
-        self.w_free = begin + words
-        self.clock.start(self._write(writer, address + words - 1, words, report), begin - start)
-
-    def _write(self, writer: Writer, last: int, words: int, report: bool) -> Process:
-        for _ in range(words):
-            yield 1
-            writer.free()
-        yield 1
-        now = self.clock.now
-        ready = self.timing.ready(now, self.base + last * self.word_bytes, self.word_bytes, True)
-        writer.answered = max(ready, now, writer.answered + 1)
-        yield from self.clock.until(writer.answered)
-        writer.answer(report)
-
-
-class Cutter:
-    """Takes a job when the bursts of the one before have been asked for."""
-
-    def __init__(self, clock: Clock):
-        self.clock, self.active, self.freed = clock, False, Bell(clock)
-        self.flying, self.landed = 0, Bell(clock)
-
-    def _take(self, address: int, count: int, last: bool) -> Wait:
-        """Ends in the cycle in which the job is taken."""
-        while self.active:
-            yield self.freed
-        if count:
-            self.active = True
-            self.clock.start(self._bursts(address, count, last), 1)
-
-    def _bursts(self, address: int, count: int, last: bool) -> Process:
-        while count:
-            words = min(count, BURST - address % BURST)
-            while self.flying >= BURSTS:
-                yield self.landed
-            yield from self._burst(address, words, last and words == count)
-            self.flying += 1
-            address, count = address + words, count - words
-            if count:
-                yield 1
-        self.active = False
-        self.freed.ring()
-
-    def _burst(self, address: int, words: int, report: bool) -> Wait:
-        raise NotImplementedError
-
-
-class Reader(Cutter):
-    """Jobs to words that come; asks for what it has room for."""
-
-    def __init__(self, clock: Clock, port: Port, depth: int):
-        super().__init__(clock)
-        self.port, self.depth, self.used = port, depth, 0
-        self.words, self.room = Queue(clock, latency=BUFFERED), Bell(clock)
-
-    def ask(self, address: int, count: int) -> Wait:
-        """A job; ends in the cycle in which it is taken."""
-        return self._take(address, count, False)
-
-    def _burst(self, address: int, words: int, report: bool) -> Wait:
-        while self.used + words > self.depth:
-            yield self.room
-        self.used += words
-        yield from self.port.ask_read(self, address, words)
-
-    def beat(self) -> None:
-        self.words.push(None)
-
-    def ended(self) -> None:
-        self.flying -= 1
-        self.landed.ring()
-
-    def word(self) -> Wait:
-        """Wait for a word and take it."""
-        yield from self.words.head()
-        self.take()
-
-    def take(self) -> None:
-        """Take the word that is there."""
-        self.words.pop()
-        self.clock.at(self.clock.now + 1, self._popped)
-
-    def _popped(self) -> None:
-        self.used -= 1
-        self.room.ring()
-
-
-class Writer(Cutter):
-    """Jobs and words to bursts; `stored` counts the jobs with `last` that memory has acknowledged."""
-
-    def __init__(self, clock: Clock, port: Port, depth: int):
-        super().__init__(clock)
-        self.port, self.depth = port, depth
-        self.waiting = self.level = 0  # words that no burst has promised; all
-        self.come, self.gone = Bell(clock), Bell(clock)
-        self.stored, self.answered = Counter(clock), 0
-
-    def ask(self, address: int, count: int, last: bool = False) -> Wait:
-        """A job; ends in the cycle in which it is taken."""
-        return self._take(address, count, last)
-
-    def put(self) -> Wait:
-        """A word; ends in the cycle in which it is taken."""
-        while self.level >= self.depth:
-            yield self.gone
-        self.level += 1
-        self.clock.at(self.clock.now + 1, self._came)
-
-    def _came(self) -> None:
-        self.waiting += 1
-        self.come.ring()
-
-    def _burst(self, address: int, words: int, report: bool) -> Wait:
-        while self.waiting < words:
-            yield self.come
-        self.waiting -= words
-        yield from self.port.ask_write(self, address, words, report)
-
-    def free(self) -> None:
-        self.level -= 1
-        self.gone.ring()
-
-    def answer(self, report: bool) -> None:
-        self.flying -= 1
-        self.landed.ring()
-        if report:
-            self.clock.at(self.clock.now + 1, self.stored.add)
-
-
 class CoreModel:
     """A core of a configuration behind two memories; `run` executes programs one after the other.
 
@@ -288,37 +103,35 @@ class CoreModel:
         self.writers = {name: Writer(clock, ports["device"], depth) for name, (_, depth) in WRITERS.items()}
         self.readers["host"], self.writers["host"] = Reader(clock, ports["host"], 64), Writer(clock, ports["host"], 32)
         self.engine, self.vpe, self.hcu = DPE.from_config(config), VPE.from_config(config), HCU.from_config(config)
-        self.wtu, self.operands = WTU.from_config(config), OperandMemory.from_config(config)
+        self.wtu = WTU.from_config(config)
         self.width, self.head = config.dpe_inputs, config.head_dim // config.dpe_inputs
         self.queues = {unit: Queue(clock, depth=QUEUE) for unit in Unit}
         self.done = {event: Counter(clock) for event in Event}
         self.given = dict.fromkeys(Unit, 0)
         self.spans: list[tuple[Unit, str, int, int]] = []
         self.starts: dict[Unit, deque[tuple[str, int]]] = {unit: deque() for unit in Unit}
-        self.data, self.steps = StepData(), 0
+        self.data, self.steps, self.past = StepData(), 0, [0] * config.kv_heads
         self.codes, self.rows = Queue(clock, depth=1, latency=0), Queue(clock, depth=1, latency=0)  # to the cache unit
-        self.placed, self.assigned = Counter(clock), Counter(clock)
-        self.fetched, self.tokens, self.past = Counter(clock), Counter(clock), [0] * config.kv_heads
+        self.placed = Counter(clock)
         self.copier = Copier(self)
         for unit in (Loading(self), Multiplying(self), VectorUnit(self), CacheUnit(self), Copying(self)):
             unit.begin()
 
     def run(self, place: int, program: Sequence[Command], data: StepData | None = None) -> int:
-        """Cycles of a program at word `place` in which the core is busy."""
+        """Cycles of a program at word `place` in which the core is busy; RuntimeError when it has no END."""
         self.data = data or StepData()
         self.steps += bool(self.data.opened)
         self.past = [sum(count for _, count in of) for of in self.data.pages] or [0] * self.config.kv_heads
-        start, end = self.clock.now, Counter(self.clock)
-        ended: list[int] = []
-        self.clock.start(self._sequence(place, program, end, ended))
+        start, self.end = self.clock.now, -1
+        self.clock.start(self._sequence(place, program))
         self.clock.run()
-        if not ended:
+        if self.end < 0:
             raise RuntimeError(f"a program of {len(program)} commands does not end")
-        self.clock.now = ended[0]
-        return ended[0] - start
+        self.clock.now = self.end
+        return self.end - start
 
-    def _sequence(self, place: int, program: Sequence[Command], end: Counter, ended: list[int]) -> Process:
-        clock, word = self.clock, self.word_bytes
+    def _sequence(self, place: int, program: Sequence[Command]) -> Process:
+        word = self.word_bytes
         words = max(1, COMMAND_BYTES // word)
         per_word = max(1, word // COMMAND_BYTES)
         yield 1  # ASK
@@ -340,7 +153,7 @@ class CoreModel:
         yield 2  # DRAIN, FINISH
         for event in Event:
             yield from self.done[event].reach(self.given[event.unit])
-        ended.append(clock.now + 1)
+        self.end = self.clock.now + 1
 
     def next(self, unit: Unit) -> Generator[int | Bell, None, Command]:
         """The next command of a unit, when it has waited for what it names; the unit takes it in this cycle."""
@@ -490,7 +303,7 @@ class Multiplying(UnitModel):
         clock = self.clock
         self.orders = {name: Queue(clock, depth=1, latency=0) for name in ("engine", "store")}
         self.results, self.ends = Queue(clock, latency=0), Queue(clock, depth=4)
-        self.credits = Counter(clock, len_of_gate(self.core.engine))
+        self.credits = Counter(clock, self.core.engine.latency + 1)  # places behind the engine
         self.read = Counter(clock)
         self.clock.start(self._accept())
         self.clock.start(self._work())
@@ -581,11 +394,6 @@ class Multiplying(UnitModel):
                 yield from core.writers["matrix"].stored.reach(stored)
             core.complete(Unit.MATRIX)
             yield 1
-
-
-def len_of_gate(engine: DPE) -> int:
-    """Results that the engine's credit gate has places for."""
-    return engine.latency - 2 + 3
 
 
 class VectorUnit(UnitModel):
@@ -742,9 +550,6 @@ class VectorUnit(UnitModel):
                         last = clock.now
                         fold = vpe.fold_cycles if op.post in (Post.SUM, Post.MAX) and final else 0
                         hold = last + 1 + fold + (vpe.divide_cycles if op.function is Function.DIVIDE else 0)
-            # the next instruction's first beat can follow in the next cycle
-            if clock.now == last:
-                continue
 
     def _drain(self) -> Process:
         core, writer = self.core, self.core.writers["vector"]
@@ -811,28 +616,30 @@ class Copier:
         self.written = {False: 0, True: 0}  # jobs given to each side's writer
         core.clock.start(self._move())
 
-    def side(self, host: bool, kind: str) -> Any:
-        """Reader or writer of a side."""
-        return getattr(self.core, f"{kind}s")["host" if host else "copy"]
+    def _reader(self, host: bool) -> Reader:
+        return self.core.readers["host" if host else "copy"]
+
+    def _writer(self, host: bool) -> Writer:
+        return self.core.writers["host" if host else "copy"]
 
     def give(self, source: int, target: int, words: int, from_host: bool, to_host: bool) -> Generator[Any, None, int]:
         """A copy; ends in the cycle in which it is taken. Gives its number among those to its side."""
         yield from self.routes.put((words, from_host, to_host))
-        yield from self.side(from_host, "reader").ask(source, words)
-        yield from self.side(to_host, "writer").ask(target, words, True)
+        yield from self._reader(from_host).ask(source, words)
+        yield from self._writer(to_host).ask(target, words, True)
         self.written[to_host] += 1
         return self.written[to_host]
 
     def wait(self, number: int, to_host: bool) -> Wait:
         """Wait until a copy has been acknowledged."""
-        yield from self.side(to_host, "writer").stored.reach(number)
+        yield from self._writer(to_host).stored.reach(number)
 
     def _move(self) -> Process:
         while True:
             words, from_host, to_host = yield from self.routes.get()
             for _ in range(words):
-                yield from self.side(from_host, "reader").word()
-                yield from self.side(to_host, "writer").put()
+                yield from self._reader(from_host).word()
+                yield from self._writer(to_host).put()
                 yield 1
 
 
@@ -883,8 +690,8 @@ class CacheUnit(UnitModel):
 
     def begin(self) -> None:
         c = self.core.config
-        self.kvmu = KvmuTiming(c.kv_heads, min(32, c.kvmu_pages), 0)
-        self.clustered, self.fetched, self.steps = (Counter(self.clock) for _ in range(3))
+        self.kvmu = KvmuTiming(c.kv_heads, min(GROUP, c.kvmu_pages), max(c.hcu_clusters, c.kvmu_pages))
+        self.clustered, self.fetched = Counter(self.clock), Counter(self.clock)
         self.clock.start(self._commands())
         self.clock.start(self._tokens())
 
@@ -893,8 +700,7 @@ class CacheUnit(UnitModel):
         while True:
             command = yield from core.next(Unit.CACHE)
             if command.name == "BEGIN":
-                rows = core.config.kvmu_pages
-                yield rows + 8
+                yield self.kvmu.begin()
             elif command.name == "CLUSTER":
                 steps += 1
                 yield from self.clustered.reach(steps)
@@ -910,18 +716,17 @@ class CacheUnit(UnitModel):
         core, clock, hcu = self.core, self.clock, self.core.hcu
         while True:
             last, number, clusters = False, 0, 0
-            table = pages = 0  # when they are free
+            placed = 0  # when the newest token has its place
             while not last:
                 last = yield from core.codes.get()
                 if not number:
                     clusters = core.data.clusters
                 yield 2 + hcu.token_cycles(0, clusters) + 1
-                begin = max(clock.now, table, pages)
-                yield from clock.until(begin)
-                table, pages = begin + 4, begin + 4
+                yield from clock.until(placed)
+                placed = clock.now + self.kvmu.append(opens=False)  # the cluster's entry takes as long
                 clusters += core.data.opened[number]
                 number += 1
-            yield from clock.until(max(table, pages) + 1)
+            yield from clock.until(placed + 1)
             self.clustered.add()
             if core.data.rows:
                 yield from self._select(clusters)

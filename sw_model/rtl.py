@@ -178,6 +178,7 @@ def run(
     if steps < 1:
         raise ValueError(f"steps = {steps}: must be at least 1")
     machine = load_system(system)
+    timings(machine, 0)
     threshold, capacity = CACHES[preset]
     layer = LayerRun(
         preset, np.random.default_rng(seed), threshold=threshold, capacity=capacity, target=round(65536 * ratio),

@@ -1,0 +1,64 @@
+"""The core at the paper's sizes: a ReSV attention step of one layer over a real video's keys."""
+
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from golden.kvmu_unit import Op
+from golden.layer import pair_order
+from hw.core.layer import Sizes
+from sim.core_run import BASES
+from sim.layer_run import LayerRun
+from sim.timeline import busy, column, spans, together
+from sw_model.cycles import CoreModel, StepData
+from sw_model.frontend.clip import find_clip
+from sw_model.frontend.source import Options, open_source
+from sw_model.rtl import timings
+from sw_model.systems import load_system
+
+FRAMES = 103  # of ten tokens each, before the step
+
+
+@pytest.mark.heavy
+def test_attention_over_a_thousand_tokens(tmp_path, seed):
+    """Keys, values and queries of a video, frame by frame; the last frame attends to all before it: equal to golden."""
+    clip = find_clip(tmp_path)
+    chunks = list(islice(open_source(clip.path, Options(frames=FRAMES + 1)).chunks, FRAMES + 1))
+    layer = LayerRun(
+        "paper", np.random.default_rng(seed), sizes=Sizes(hidden=64, ffn=64, tokens=10, keys=1088), threshold=7,
+        capacity=960, staging_units=512, host_pages=256, device_bytes=128 << 20, limit=2_000_000,
+    )  # fmt: skip
+    order = pair_order(128, 64)
+    for chunk in chunks[:-1]:
+        layer.attend(chunk.k[0][:, :, order].view(np.uint16), chunk.v[0].view(np.uint16))
+    last = [(x[0] if name == "v" else x[0][:, :, order]).view(np.uint16)
+            for name, x in (("k", chunks[-1].k), ("v", chunks[-1].v), ("q", chunks[-1].q))]  # fmt: skip
+    data = StepData.of(layer.golden, partial(layer.attend, *last))
+    past, trace = layer.position - len(last[0]), layer.traces[-1]
+    assert past >= 1000
+
+    system = load_system("vrex8")
+    record = layer.check(timing=timings(system, layer.storage_at), ports=["stat_trace"], seed=seed)
+    step = layer.steps[-1]
+    found = [span for span in spans(record.ports["stat_trace"], layer.commands()) if span.program == step]
+    first, end = min(span.start for span in found), max(span.end for span in found)
+    part, cycles = record.ports["stat_trace"][first:end], layer.outcomes[step].cycles
+    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.mean_word,
+                      layer.layer.instructions)  # fmt: skip
+    predicted = model.run(layer.places[step], layer.commands()[step], data)
+    fetched = [reply for reply in trace.replies if reply.op == Op.FETCH and reply.transit]
+    attended = np.mean([len(tokens) for tokens in trace.attended])
+    print(f"{clip.name}: {past} past tokens in {data.clusters} clusters, a head attends to {attended:.0f} of them")
+    print(
+        f"{len(fetched)} units fetched, {sum(d.bytes for d in data.fetch)} bytes; {cycles} cycles, "
+        f"{predicted} predicted"
+    )
+    filled = [layer.outcomes[n].cycles for n in layer.steps[:-1]]
+    print(f"a frame without queries: {np.mean(filled):.0f} cycles on average, {max(filled)} at most")
+    for unit, count in busy(found).items():
+        print(f"{unit.name:8} {count:8} {count / (end - first):6.1%}")
+    for name in ("matrix", "vector", "device_read", "device_write", "host_read", "host_write"):
+        print(f"{name:13} {column(part, name).mean():6.1%} of cycles with a beat")
+    print("cycles with 0, 1, .. units at work:", together(found).tolist())
