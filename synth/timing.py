@@ -424,8 +424,11 @@ class Analysis:
     def paths(self, *, ports: bool) -> list[Path]:
         """The worst path of every kind; without `ports` only those that begin and end inside."""
         worst: dict[str, End] = {}
+        begins: dict[tuple[int, int], str] = {}  # many ends, such as the pins of blocks, share a net
         for end in self.ends():
-            begin = self._begin(end.edge, end.net)
+            if (end.edge, end.net) not in begins:
+                begins[end.edge, end.net] = self._begin(end.edge, end.net)
+            begin = begins[end.edge, end.net]
             name = f"{begin} to {'output' if end.kind == 'output' else 'register'}"
             if not ports and (begin == "input" or end.kind == "output"):
                 continue
