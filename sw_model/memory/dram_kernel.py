@@ -1,12 +1,13 @@
 """The compiled part of the DRAM model: one controller per channel, clock by clock. See `sw_model.memory.dram`.
 
 State is kept in small integer arrays: per bank the open row and the earliest activate, precharge, read and write; per
-bank group and rank the earliest of each command they limit. A queue entry is (burst, bank, row, arrival, write).
+bank group and rank the earliest of each command they limit. Requests for the same row of the same bank form a chain:
+none can go before the one ahead of it, so that only the heads, which a queue lists oldest first, are looked at.
 """
 
 import numpy as np
 
-from synth.compiled import compiled
+from synth.compiled import compiled, inlined, unowned
 
 FAR = 1 << 60
 # the parameter vector
@@ -17,12 +18,12 @@ FAR = 1 << 60
 B_ROW, B_ACT, B_PRE, B_RD, B_WR, N_BANK = range(6)
 G_ACT, G_RD, G_WR, N_GROUP = range(4)
 S_ACT, S_RD, S_WR, S_TURN, S_SYNC, S_WINDOW, N_RANK = 0, 1, 2, 3, 4, 5, 9
-C_ACT2, C_ACT2_ROW, C_ACT2_FROM, C_BUS, C_DRAIN, C_IDLE, C_REFS, C_REF_NEXT, C_REF_FROM, C_STAMP, C_FREE, N_CHANNEL = (
-    range(12)
-)
+(C_ACT2, C_ACT2_ROW, C_ACT2_FROM, C_BUS, C_DRAIN, C_IDLE, C_REFS, C_REF_NEXT, C_REF_FROM, C_STAMP, C_FREE, C_ARRIVED,
+ N_CHANNEL) = range(13)  # fmt: skip
 CLOSED, HALF_OPEN = -1, -2
 READS, WRITES, ACTIVE, FREE = range(4)
-Q_BURST, Q_BANK, Q_GROUP, Q_RANK, Q_ROW, Q_AT, Q_WRITE, N_ENTRY = range(8)
+# a request's number in order of arrival, the next of its chain, and if it is a head the chain's last
+Q_REQUEST, Q_BANK, Q_GROUP, Q_RANK, Q_ROW, Q_WRITE, Q_NUMBER, Q_NEXT, Q_LAST, N_ENTRY = range(10)
 NONE, ACTIVATE, ACTIVATE_2, PRECHARGE = range(4)
 N_ACT, N_PRE, N_RD, N_WR, N_REF, N_REF_BANK, N_STATS = range(7)
 
@@ -46,7 +47,7 @@ def decode_bursts(address, per, burst_bytes, digit, radix, weight, n_digit, rank
             row[i] = value[5]
 
 
-@compiled
+@inlined
 def _scan(tm, now, which, bank, group, rank, chan, slots, queue, n, room, mark):
     """The oldest ready column and row command of one queue: their places, the row command's kind, and when something
     becomes ready if nothing is."""
@@ -75,8 +76,8 @@ def _scan(tm, now, which, bank, group, rank, chan, slots, queue, n, room, mark):
                 ready = max(bank[b, B_RD], group[g, G_RD], rank[r, S_RD])
             if ready > now:
                 later = min(later, ready)
-            elif slots[e, Q_AT] < column_at:
-                column, column_at = i, slots[e, Q_AT]
+            elif slots[e, Q_NUMBER] < column_at:
+                column, column_at = i, slots[e, Q_NUMBER]
         else:
             if opened == HALF_OPEN:
                 if which != ACTIVE:
@@ -94,25 +95,47 @@ def _scan(tm, now, which, bank, group, rank, chan, slots, queue, n, room, mark):
                 ready, what = max(bank[b, B_PRE], chan[C_BUS]), PRECHARGE
             if ready > now:
                 later = min(later, ready)
-            elif slots[e, Q_AT] < row_at:
-                row, row_at, kind = i, slots[e, Q_AT], what
+            elif slots[e, Q_NUMBER] < row_at:
+                row, row_at, kind = i, slots[e, Q_NUMBER], what
         # queues are in order of arrival, the activated list is not
         if which != ACTIVE and ((one_bus and (column >= 0 or row >= 0)) or (column >= 0 and row >= 0)):
             break
     return column, row, kind, later
 
 
-@compiled
-def _drop(queue, length, which, i):
-    """Take place i out of a queue. Returns its slot."""
-    slot = queue[which, i]
-    for j in range(i, length[which] - 1):
+@inlined
+def _enter(slots, queue, heads, which, slot):
+    """Put a request behind those for its row, or last into the queue as the head of a new chain."""
+    for i in range(heads[which] - 1, -1, -1):
+        head = queue[which, i]
+        if slots[head, Q_BANK] == slots[slot, Q_BANK] and slots[head, Q_ROW] == slots[slot, Q_ROW]:
+            slots[slots[head, Q_LAST], Q_NEXT] = slot
+            slots[head, Q_LAST] = slot
+            return
+    slots[slot, Q_LAST] = slot
+    queue[which, heads[which]] = slot
+    heads[which] += 1
+
+
+@inlined
+def _leave(slots, queue, heads, which, i):
+    """Take the head at place i out of its chain. Returns its slot, and the place up to which others have moved."""
+    slot, last = queue[which, i], heads[which] - 1
+    following = slots[slot, Q_NEXT]
+    j = i
+    while j < last and (following < 0 or slots[queue[which, j + 1], Q_NUMBER] < slots[following, Q_NUMBER]):
         queue[which, j] = queue[which, j + 1]
-    length[which] -= 1
-    return slot
+        j += 1
+    if following < 0:
+        heads[which] -= 1
+    else:
+        queue[which, j] = following
+        slots[following, Q_LAST] = slots[slot, Q_LAST]
+        slots[slot, Q_NEXT] = -1
+    return slot, j
 
 
-@compiled
+@inlined
 def _after_column(tm, slots, e, now, bank, group, rank):
     """Timing after a read or write."""
     b, g, r, write = slots[e, Q_BANK], slots[e, Q_GROUP], slots[e, Q_RANK], slots[e, Q_WRITE]
@@ -140,7 +163,7 @@ def _after_column(tm, slots, e, now, bank, group, rank):
             rank[other, S_WR] = max(rank[other, S_WR], turn)
 
 
-@compiled
+@inlined
 def _refresh(tm, now, bank, rank, chan, slots, queue, active, stats):
     """Try the oldest due refresh: (issued, earliest clock to try again). It waits for requests whose row is open."""
     per_rank = tm[GROUPS] * tm[BANKS]
@@ -182,7 +205,7 @@ def _refresh(tm, now, bank, rank, chan, slots, queue, active, stats):
     return True, now + 1
 
 
-@compiled
+@inlined
 def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
     b, g, r = slots[e, Q_BANK], slots[e, Q_GROUP], slots[e, Q_RANK]
     if kind == PRECHARGE:
@@ -208,21 +231,21 @@ def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
         stats[N_ACT] += 1
 
 
-@compiled
-def _tick(tm, now, bank, group, rank, chan, slots, queue, length, mark, done, tail, stats):
+@inlined
+def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, done, tail, stats):
     """One clock of one channel. Returns the next clock at which it has something to do."""
     hbm = tm[HBM] == 1
     chan[C_STAMP] += 1
-    room = length[ACTIVE] < max(tm[READ_Q], tm[WRITE_Q])
+    room = heads[ACTIVE] < max(tm[READ_Q], tm[WRITE_Q])
     column_q, row_q = ACTIVE, ACTIVE
     column, row, kind, later = _scan(
-        tm, now, ACTIVE, bank, group, rank, chan, slots, queue[ACTIVE], length[ACTIVE], True, mark
+        tm, now, ACTIVE, bank, group, rank, chan, slots, queue[ACTIVE], heads[ACTIVE], True, mark
     )
     half = kind == ACTIVATE_2
     refreshed = False
     if chan[C_REFS] > 0:
         if row < 0 and (hbm or column < 0):
-            refreshed, again = _refresh(tm, now, bank, rank, chan, slots, queue, length[ACTIVE], stats)
+            refreshed, again = _refresh(tm, now, bank, rank, chan, slots, queue, heads[ACTIVE], stats)
             later = min(later, again)
     elif hbm or (column < 0 and (row < 0 or half)):
         waited = chan[C_IDLE] >= 0 and now > chan[C_IDLE] + 1
@@ -232,7 +255,7 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, length, mark, done, ta
             chan[C_DRAIN] = 0
         side = WRITES if chan[C_DRAIN] else READS
         more, more_row, more_kind, soon = _scan(
-            tm, now, side, bank, group, rank, chan, slots, queue[side], length[side], room, mark
+            tm, now, side, bank, group, rank, chan, slots, queue[side], heads[side], room, mark
         )
         later = min(later, soon)
         if column < 0:
@@ -245,8 +268,7 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, length, mark, done, ta
         if kind == ACTIVATE_2:
             column_first = now < chan[C_ACT2_FROM] + tm[AAD] - 2
         else:
-            by, other = slots[queue[column_q, column], Q_AT], slots[queue[row_q, row], Q_AT]
-            column_first = by < other or (by == other and column < row)
+            column_first = slots[queue[column_q, column], Q_NUMBER] < slots[queue[row_q, row], Q_NUMBER]
         if column_first:
             row = -1
         else:
@@ -256,9 +278,11 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, length, mark, done, ta
         e = queue[row_q, row]
         _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats)
         if kind == ACTIVATE and row_q != ACTIVE:
-            queue[ACTIVE, length[ACTIVE]] = _drop(queue, length, row_q, row)
-            length[ACTIVE] += 1
-            if column_q == row_q and column > row:
+            _, moved = _leave(slots, queue, heads, row_q, row)
+            length[row_q] -= 1
+            queue[ACTIVE, heads[ACTIVE]] = e
+            heads[ACTIVE] += 1
+            if column_q == row_q and row < column <= moved:
                 column -= 1
     if column >= 0:
         e = queue[column_q, column]
@@ -268,49 +292,27 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, length, mark, done, ta
             rank[r, S_SYNC] = now + (tm[CWL] if write else tm[CL]) + tm[BL] + tm[WCK]
         else:
             _after_column(tm, slots, e, now, bank, group, rank)
-            k = tail[write] % done.shape[1]
+            k = tail[write]
             done[write, k, 0] = now if write else now + tm[CL] + tm[BL]
-            done[write, k, 1] = slots[e, Q_BURST]
-            tail[write] += 1
+            done[write, k, 1] = slots[e, Q_REQUEST]
+            tail[write] = k + 1 if k + 1 < done.shape[1] else 0
             stats[N_WR if write else N_RD] += 1
             chan[C_FREE] -= 1
-            queue[FREE, chan[C_FREE]] = _drop(queue, length, column_q, column)
+            _leave(slots, queue, heads, column_q, column)
+            queue[FREE, chan[C_FREE]] = e
+            if column_q != ACTIVE:
+                length[column_q] -= 1
     return now + 1 if refreshed or row >= 0 or column >= 0 else max(later, now + 1)
 
 
-@compiled
-def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order, first, arrival, qd, latency, stats):
-    """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
-    Returns the clocks from the first issue to the last completion."""
-    n_req, n_rank = len(latency), n_pc * tm[RANKS]
-    n_group = n_rank * tm[GROUPS]
-    n_bank = n_group * tm[BANKS]
-    bank = np.zeros((n_ch, n_bank, N_BANK), np.int64)
-    bank[:, :, B_ROW] = CLOSED
-    group = np.zeros((n_ch, n_group, N_GROUP), np.int64)
-    rank = np.full((n_ch, n_rank, N_RANK), -FAR, np.int64)
-    rank[:, :, S_TURN] = 0
-    chan = np.zeros((n_ch, N_CHANNEL), np.int64)
-    chan[:, C_ACT2] = -1
-    # requests sit in slots; queues, in order, hold slot numbers; the free list's taken part is C_FREE long
-    cap = max(tm[READ_Q], tm[WRITE_Q])
-    slots = np.zeros((n_ch, tm[READ_Q] + tm[WRITE_Q] + cap, N_ENTRY), np.int64)
-    queue = np.zeros((n_ch, 4, slots.shape[1]), np.int64)
-    queue[:, FREE] = np.arange(slots.shape[1])
-    length = np.zeros((n_ch, 3), np.int64)
-    mark = np.zeros((n_ch, n_bank, 4), np.int64)
-    head = np.full(n_ch, -1, np.int64)
-    last = np.full(n_ch, -1, np.int64)
-    following = np.full(len(b_ch), -1, np.int32)
-    wake = np.full(n_ch, FAR, np.int64)
-    # completions in flight, reads and writes apart; each list is in order of time
-    done = np.zeros((2, n_ch * (tm[CL] + tm[BL] + 4), 2), np.int64)
-    taken = np.zeros(2, np.int64)
-    tail = np.zeros(2, np.int64)
-    left = np.full(n_req, per, np.int64)
-    issued = np.zeros(n_req, np.int64)
-    held = np.zeros(len(qd), np.int64)
-    cursor = first[:-1].copy()
+@unowned
+def _run(tm, per, bursts, requests, outcome, state):
+    b_ch, b_bank, b_row, following = bursts
+    write, stream, order, first, arrival, qd = requests
+    latency, stats = outcome
+    (bank, group, rank, chan, slots, queue, heads, length, mark, group_of, rank_of, head, head_req, last, wake, done,
+     taken, tail, left, issued, held, cursor) = state  # fmt: skip
+    n_req, n_rank, n_ch = len(latency), rank.shape[1], len(wake)
     period = FAR
     if tm[REFRESH] > 0:
         period = tm[REFI if tm[REFRESH] == 1 else REFI_BANK]
@@ -319,16 +321,17 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
 
     while True:
         for d in range(2):
-            while taken[d] < tail[d] and done[d, taken[d] % done.shape[1], 0] <= t:
-                at, burst = done[d, taken[d] % done.shape[1]]
-                req = burst // per
+            k = taken[d]
+            while k != tail[d] and done[d, k, 0] <= t:
+                at, req = done[d, k, 0], done[d, k, 1]
                 left[req] -= 1
                 if left[req] == 0:
                     latency[req] = at - issued[req]
                     end = max(end, at)
                     held[stream[req]] -= 1
                     finished += 1
-                taken[d] += 1
+                k = k + 1 if k + 1 < done.shape[1] else 0
+            taken[d] = k
         if finished == n_req:
             return end - start
         following_t = next_refresh - 1
@@ -346,7 +349,7 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
                 for k in range(req * per, (req + 1) * per):
                     c = b_ch[k]
                     if head[c] < 0:
-                        head[c] = k
+                        head[c], head_req[c] = k, req
                     else:
                         following[last[c]] = k
                     last[c] = k
@@ -359,49 +362,80 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
                 k = head[c]
                 if k < 0:
                     break
-                side = WRITES if write[k // per] else READS
-                n = length[c, side]
-                if n >= tm[WRITE_Q if side == WRITES else READ_Q]:
+                side = WRITES if write[head_req[c]] else READS
+                if length[c, side] >= tm[WRITE_Q if side == WRITES else READ_Q]:
                     break
                 slot = queue[c, FREE, chan[c, C_FREE]]
                 chan[c, C_FREE] += 1
-                queue[c, side, n] = slot
-                slots[c, slot, Q_BURST], slots[c, slot, Q_BANK], slots[c, slot, Q_ROW], slots[c, slot, Q_AT] = (
-                    k,
-                    b_bank[k],
-                    b_row[k],
-                    t,
-                )
-                slots[c, slot, Q_GROUP], slots[c, slot, Q_WRITE] = b_bank[k] // tm[BANKS], side
-                slots[c, slot, Q_RANK] = slots[c, slot, Q_GROUP] // tm[GROUPS]
-                length[c, side] = n + 1
+                slots[c, slot, Q_REQUEST], slots[c, slot, Q_WRITE] = head_req[c], side
+                slots[c, slot, Q_BANK], slots[c, slot, Q_ROW] = b_bank[k], b_row[k]
+                slots[c, slot, Q_NUMBER], slots[c, slot, Q_NEXT] = chan[c, C_ARRIVED], -1
+                chan[c, C_ARRIVED] += 1
+                slots[c, slot, Q_GROUP], slots[c, slot, Q_RANK] = group_of[b_bank[k]], rank_of[b_bank[k]]
+                _enter(slots[c], queue[c], heads[c], side, slot)
+                length[c, side] += 1
                 head[c] = following[k]
+                if head[c] >= 0:
+                    head_req[c] = head[c] // per
                 wake[c] = now
             if due:
                 chan[c, C_REFS] += n_rank if tm[REFRESH] == 1 else 1
                 wake[c] = now
             if wake[c] <= now:
                 wake[c] = _tick(
-                    tm,
-                    now,
-                    bank[c],
-                    group[c],
-                    rank[c],
-                    chan[c],
-                    slots[c],
-                    queue[c],
-                    length[c],
-                    mark[c],
-                    done,
-                    tail,
-                    stats,
-                )
+                    tm, now, bank[c], group[c], rank[c], chan[c], slots[c], queue[c], heads[c], length[c], mark[c],
+                    done, tail, stats,
+                )  # fmt: skip
             following_t = min(following_t, wake[c] - 1)
             if head[c] >= 0:
-                side = WRITES if write[head[c] // per] else READS
+                side = WRITES if write[head_req[c]] else READS
                 if length[c, side] < tm[WRITE_Q if side == WRITES else READ_Q]:
                     following_t = now
         for d in range(2):
-            if taken[d] < tail[d]:
-                following_t = min(following_t, done[d, taken[d] % done.shape[1], 0])
+            if taken[d] != tail[d]:
+                following_t = min(following_t, done[d, taken[d], 0])
         t = max(following_t, now)
+
+
+def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order, first, arrival, qd, latency, stats):
+    """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
+    Returns the clocks from the first issue to the last completion."""
+    n_rank = n_pc * tm[RANKS]
+    n_group = n_rank * tm[GROUPS]
+    n_bank = n_group * tm[BANKS]
+    bank = np.zeros((n_ch, n_bank, N_BANK), np.int64)
+    bank[:, :, B_ROW] = CLOSED
+    group = np.zeros((n_ch, n_group, N_GROUP), np.int64)
+    rank = np.full((n_ch, n_rank, N_RANK), -FAR, np.int64)
+    rank[:, :, S_TURN] = 0
+    chan = np.zeros((n_ch, N_CHANNEL), np.int64)
+    chan[:, C_ACT2] = -1
+    # requests sit in slots; queues hold slot numbers; the free list's taken part is C_FREE long
+    cap = max(tm[READ_Q], tm[WRITE_Q])
+    slots = np.zeros((n_ch, tm[READ_Q] + tm[WRITE_Q] + cap, N_ENTRY), np.int64)
+    queue = np.zeros((n_ch, 4, slots.shape[1]), np.int64)
+    queue[:, FREE] = np.arange(slots.shape[1])
+    heads = np.zeros((n_ch, 3), np.int64)
+    length = np.zeros((n_ch, 2), np.int64)  # requests in the read and the write queue
+    mark = np.zeros((n_ch, n_bank, 4), np.int64)
+    group_of = np.arange(n_bank) // tm[BANKS]
+    rank_of = group_of // tm[GROUPS]
+    head = np.full(n_ch, -1, np.int64)
+    head_req = np.zeros(n_ch, np.int64)
+    last = np.full(n_ch, -1, np.int64)
+    following = np.full(len(b_ch), -1, np.int32)
+    wake = np.full(n_ch, FAR, np.int64)
+    # completions in flight, reads and writes apart; each list is in order of time
+    done = np.zeros((2, n_ch * (tm[CL] + tm[BL] + 4), 2), np.int64)
+    taken = np.zeros(2, np.int64)
+    tail = np.zeros(2, np.int64)
+    left = np.full(len(latency), per, np.int64)
+    issued = np.zeros(len(latency), np.int64)
+    held = np.zeros(len(qd), np.int64)
+    cursor = first[:-1].copy()
+    bursts, requests = (b_ch, b_bank, b_row, following), (write, stream, order, first, arrival, qd)
+    state = (
+        bank, group, rank, chan, slots, queue, heads, length, mark, group_of, rank_of, head, head_req, last, wake, done,
+        taken, tail, left, issued, held, cursor,
+    )  # fmt: skip
+    return _run(tm, per, bursts, requests, (latency, stats), state)
