@@ -40,7 +40,12 @@ def to_rtlil(component: wiring.Component, name: str) -> str:
     # a unit with many equal parts names each part once; Amaranth itself would write out every copy
     for part, design in getattr(component, "parts", {}).items():
         text += to_rtlil(design, part).replace("attribute \\top 1\n", "")
-    return text.replace("cell \\$fa ", "cell $fa ")  # Amaranth escapes the names of yosys's own cells
+    return plain_cells(text)
+
+
+def plain_cells(text: str) -> str:
+    """Amaranth's RTLIL with instances of yosys's own cells as these: it escapes their names."""
+    return text.replace("cell \\$fa ", "cell $fa ")
 
 
 def to_verilog(component: wiring.Component, name: str, *, tool: str = "yowasp") -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from amaranth import Elaboratable, Module
 from amaranth.lib import io, wiring
 
-from hw import yosys
+from hw import emit, yosys
 from hw.boards.hosted import Hosted
 from hw.boards.protocol import Vectors, echoed, table
 from hw.config import Config
@@ -162,7 +162,7 @@ def build(
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=root) as aside:
         place = Path(aside)
         for key in ("top.il", "top.lpf"):
-            (place / key).write_text(files[key])
+            (place / key).write_text(emit.plain_cells(files[key]))
 
         def timed(step: str, number: int, run: Callable[[], Any]) -> None:
             progress(f"{step} for {name}", number, 3)

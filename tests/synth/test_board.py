@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from amaranth import Module
+from amaranth import Const, Instance, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -74,23 +74,31 @@ def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, rea
 
 
 class Twice(wiring.Component):
-    """Doubles what comes and adds a setting."""
+    """Doubles what comes and inverts the bits that a setting says, in adder cells, without their carries."""
 
     i: In(stream.Signature(8))
     o: Out(stream.Signature(8))
-    cfg_more: In(8)
+    cfg_more: In(9)
 
     def elaborate(self, platform):
         m = Module()
         m.d.comb += [self.o.valid.eq(self.i.valid), self.i.ready.eq(self.o.ready)]
-        m.d.comb += self.o.payload.eq((self.i.payload << 1) + self.cfg_more)
+        bits = {
+            "i_A": self.i.payload << 1,
+            "i_B": self.cfg_more,
+            "i_C": Const(0, 9),
+            "o_Y": Signal(9),
+            "o_X": Signal(9),
+        }
+        m.submodules.adder = Instance("$fa", p_WIDTH=9, **bits)
+        m.d.comb += self.o.payload.eq(bits["o_Y"])
         return m
 
 
 def test_bitstream(tmp_path):
     told = []
     words = list(range(20))
-    given = Vectors({"cfg_more": 3}, {"i": words}, {"o": [2 * word + 3 for word in words]}, {})
+    given = Vectors({"cfg_more": 3}, {"i": words}, {"o": [2 * word ^ 3 for word in words]}, {})
     made = build(
         "ulx3s", "twice", Twice(), TINY, given, tmp_path, progress=lambda what, done, total: told.append((done, total))
     )
