@@ -14,7 +14,7 @@ from golden.hc_table import HcTableConfig
 from golden.kvmu_unit import UnitConfig
 from golden.kvpu import Kvpu
 from golden.layer import Layer, LayerShape, StepTrace, angles
-from golden.selection import RESV
+from golden.selection import MOSAIC, RESV, TOP_K
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command
@@ -26,6 +26,7 @@ CASES = {  # hidden, ffn, largest step, keys of a row
     "tiny": Sizes(hidden=16, ffn=24, tokens=2, keys=64),
     "small": Sizes(hidden=256, ffn=384, tokens=4, keys=512),
 }
+POLICIES = {"ratio": RESV, "budget": MOSAIC, "count": TOP_K}  # in the order of the core's modes
 Program = Sequence["Command | bytes"]
 
 
@@ -35,7 +36,8 @@ class LayerRun:
     Parameters
     ----------
     preset : sizes of the core ; sizes : of the layer, by default those of `CASES`
-    threshold : Hamming distance below which tokens share a cluster ; target : share that a row keeps, in 1/65536
+    threshold : Hamming distance below which tokens share a cluster ; policy : how a row of scores is thresholded
+    target : share that a row keeps, in 1/65536, or with `budget` tokens, with `count` clusters
     capacity : tokens that stay on the device ; staging_units : of each bank ; storage : pages go to the drive
     host_pages : of the region behind the link, twice as many with `storage` ; device_bytes : of the device memory
     limit : cycles of a program ; number : of the core in a cluster, whose regions follow those of the one before
@@ -49,6 +51,7 @@ class LayerRun:
         threshold: int,
         capacity: int,
         sizes: Sizes | None = None,
+        policy: str = "ratio",
         target: int = 19661,
         staging_units: int = 32,
         storage: bool = False,
@@ -85,7 +88,8 @@ class LayerRun:
             "window": 0,
             "count_max": 65535,
             "target": target,
-            "refine": RESV.refine_levels,
+            "mode": list(POLICIES).index(policy),
+            "refine": POLICIES[policy].refine_levels,
             "staging_units": staging_units,
             "capacity": capacity,
             "spill_storage": int(storage),
@@ -120,7 +124,7 @@ class LayerRun:
                 UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.kvmu_pages, c.kvmu_frames, unit.kvmu.clusters,
                            tags=unit.kvmu.tags, bases=(bases["device"], 0, bases["storage"], bases["staging"]),
                            staging_units=staging_units, capacity=capacity, spill_storage=storage),
-                RESV,
+                POLICIES[policy],
                 target,
             ),
         )  # fmt: skip

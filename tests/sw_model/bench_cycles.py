@@ -36,6 +36,7 @@ class Case:
     device: Callable[[], Timing]
     host: Callable[[int], Timing]  # of the address at which the drive begins
     storage: bool = False
+    policy: str = "ratio"  # then `ratio` is a share; else a number of tokens or clusters
 
 
 def dram(name: str) -> Callable[[], Timing]:
@@ -59,6 +60,8 @@ CASES = {
     ),
     "slow": Case("tiny", SIZES["tiny"], 4, 8, 0.3, 4, 2, 0, lambda: FixedTiming(60), lambda _: FixedTiming(500)),
     "drive": Case("tiny", SIZES["tiny"], 4, 8, 0.8, 7, 2, 1, dram("lpddr5-6400-256b"), drive, storage=True),
+    "budget": Case("tiny", SIZES["tiny"], 4, 8, 6, 6, 2, 1, dram("lpddr5-6400-256b"), link(3, 4), policy="budget"),
+    "top-k": Case("tiny", SIZES["tiny"], 3, 64, 2, 6, 2, 1, dram("ddr4-3200-8ch"), link(4, 8), policy="count"),
     "small": Case("small", SIZES["small"], 7, 8, 0.3, 4, 4, 1, dram("lpddr5-6400-256b"), link(3, 4)),
 }
 
@@ -67,7 +70,8 @@ def compare(case: Case, seed: int) -> list[dict[str, float]]:
     """Figures of every step, measured and predicted."""
     layer = LayerRun(
         case.preset, np.random.default_rng(seed), sizes=case.sizes, threshold=case.threshold, capacity=case.capacity,
-        target=round(65536 * case.ratio), storage=case.storage,
+        target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
+        storage=case.storage,
     )  # fmt: skip
     inputs = list(frames(layer, case.count, case.tokens))
     inputs += [bf16.encode(layer.rng.standard_normal((1, case.sizes.hidden))) for _ in range(case.text)]
