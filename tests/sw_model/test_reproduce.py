@@ -68,7 +68,7 @@ def test_quickvideo_by_hand():
 
 
 def test_rekv_allocates_what_was_measured(everything):
-    """Of 30 GB: weights 16.1, logits of 64 frames 11.4, frames' KV buffered and cached 2.2, window 0.9, mean keys 0.2."""
+    """Of 30 GB weights are 16.1, logits of 64 frames 11.4, KV of frames 2.2 and of the window 0.9, mean keys 0.2."""
     row = next(r for r in everything.rows if r.id == "mosaic.vram")
     parts = (16.06, 64 * 196 * 152000 * 6e-9, 192 * 196 * 57344e-9, 15000 * 57344e-9, 1024 * 28 * 3584 * 2e-9)
     assert row.model[0] == pytest.approx(sum(parts), rel=1e-3) and row.numbers_inside == (2, 3)
