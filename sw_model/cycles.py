@@ -686,12 +686,12 @@ class Copying(UnitModel):
 
 
 class CacheUnit(UnitModel):
-    """BEGIN, CLUSTER and FETCH: the KV prediction unit."""
+    """BEGIN, CLUSTER, FETCH and SETTLE: the KV prediction unit."""
 
     def begin(self) -> None:
         c = self.core.config
         self.kvmu = KvmuTiming(c.kv_heads, min(GROUP, c.kvmu_pages), max(c.hcu_clusters, c.kvmu_pages))
-        self.clustered, self.fetched = Counter(self.clock), Counter(self.clock)
+        self.clustered, self.fetched, self.settled = (Counter(self.clock) for _ in range(3))
         self.clock.start(self._commands())
         self.clock.start(self._tokens())
 
@@ -704,6 +704,8 @@ class CacheUnit(UnitModel):
             elif command.name == "CLUSTER":
                 steps += 1
                 yield from self.clustered.reach(steps)
+            elif command.name == "SETTLE":
+                yield from self.settled.reach(steps)
             else:
                 fetches += 1
                 yield from self.fetched.reach(fetches)
@@ -732,10 +734,10 @@ class CacheUnit(UnitModel):
                 yield from self._select(clusters)
                 yield 4 + -(-core.data.used // self.kvmu.group)  # FETCH looks for marks
                 yield from self._transfer(core.data.fetch)
-            yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of another
-            yield 4
-            if core.data.rows:
                 self.fetched.add()
+            yield 4
+            yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of another
+            self.settled.add()
 
     def _select(self, clusters: int) -> Wait:
         """Rows load while the one before is selected; a head's clusters are marked while the next one's rows are."""

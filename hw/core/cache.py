@@ -34,7 +34,7 @@ CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})
 
 
 class Cache(wiring.Component):
-    """Executes BEGIN, CLUSTER and FETCH, and keeps what the present step needs.
+    """Executes BEGIN, CLUSTER, FETCH and SETTLE, and keeps what the present step needs.
 
     A step begins with its first place in the cache. From then on its tokens' clusters (`members`) and places (`place`)
     are known, and after FETCH the lists of past tokens that each head attends to: of every selected page the tokens
@@ -241,11 +241,12 @@ class Cache(wiring.Component):
         ]
         m.d.sync += open_.eq(open_ ^ told ^ ended)
         fetched, begun = Signal(), Signal()
+        fetching, fetch_tag = Signal(), Signal.like(reply.tag)  # FETCH moves something, under this tag
         with m.If(appended & over):
             m.d.sync += fetched.eq(0)
         with m.If(come & reply.last):
             with m.If(op == kvmu_command.Op.FETCH):
-                m.d.sync += fetched.eq(1)
+                m.d.sync += [fetched.eq(1), fetching.eq(reply.tagged), fetch_tag.eq(reply.tag)]
             with m.If(op == kvmu_command.Op.STEP):
                 m.d.sync += over.eq(1)
             with m.If(op == kvmu_command.Op.BEGIN):
@@ -269,9 +270,11 @@ class Cache(wiring.Component):
                         with m.If(self.complete):
                             m.d.sync += self.clustering.eq(0)
                     with m.Case(BY_NAME["FETCH"].code):
-                        m.d.comb += self.complete.eq(fetched & over & (open_ == 0))
+                        m.d.comb += self.complete.eq(fetched & ~(fetching & open_.bit_select(fetch_tag, 1)))
                         with m.If(self.complete):
                             m.d.sync += fetched.eq(0)
+                    with m.Case(BY_NAME["SETTLE"].code):
+                        m.d.comb += self.complete.eq(over & (open_ == 0))
             with m.State("BEGIN"):
                 m.d.comb += [
                     unit.i.valid.eq(1),

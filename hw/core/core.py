@@ -15,7 +15,9 @@ from hw.core.machine import READERS, WRITERS, Machine
 from hw.core.map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.master import Master
 from hw.core.registers import RegisterFile
+from hw.core.sequencer import ongoing
 
+STATES = ("READY", "HALT", "RESET", "STOPPED")  # of the core: ready for programs, and after a fault
 TRACE = data.StructLayout(
     {
         "started": len(Unit),  # for every unit: one of its commands begins
@@ -23,6 +25,8 @@ TRACE = data.StructLayout(
         "matrix": 1,  # the matrix engine takes a beat
         "vector": 1,  # the vector engine gives a beat
         **{f"{side}_{way}": 1 for side in ("device", "host") for way in ("read", "write")},  # a word on the port
+        "sequencer": 3,  # its state, see `hw.core.sequencer.STATES`
+        "core": 2,  # number in STATES
     }
 )
 
@@ -127,6 +131,7 @@ class Core(wiring.Component):
         for name in machine.cache.settings:
             m.d.comb += getattr(machine, name).eq(getattr(file, f"value_{name.removeprefix('cfg_')}"))
         with m.FSM(init="READY") as fsm:
+            m.d.comb += self.stat_trace.core.eq(ongoing(fsm, STATES))
             m.d.comb += [
                 file.given_status[0].eq(machine.busy & fsm.ongoing("READY")),
                 file.given_status[1].eq(fsm.ongoing("HALT") | fsm.ongoing("RESET")),
@@ -156,6 +161,7 @@ class Core(wiring.Component):
             self.stat_trace.complete.eq(machine.complete),
             self.stat_trace.matrix.eq(machine.stat_matrix),
             self.stat_trace.vector.eq(machine.stat_vector),
+            self.stat_trace.sequencer.eq(machine.stat_state),
         ]
         for side, master in (("device", device), ("host", host)):
             m.d.comb += [

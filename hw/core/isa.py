@@ -231,6 +231,7 @@ OPCODES = (
     Opcode("BEGIN", 0x50, Unit.CACHE, "Empty tables for a layer.", (Field("layer", 8, "layer"),)),
     Opcode("CLUSTER", 0x51, Unit.CACHE, "Wait until the step's tokens have been clustered and have their places."),
     Opcode("FETCH", 0x52, Unit.CACHE, "Wait until what the step selected has been fetched."),
+    Opcode("SETTLE", 0x53, Unit.CACHE, "Wait until what the step sends out of the device memory has left."),
 )
 BY_NAME = {op.name: op for op in OPCODES}
 BY_CODE = {op.code: op for op in OPCODES}

@@ -179,7 +179,7 @@ class LayerCompiler:
         """The layer for a step of `tokens` tokens, from `x` to `out`.
 
         Keys come first: they are turned while queries are projected, clustered while values are. Weights are loaded
-        while what they will meet is still computed.
+        while what they will meet is still computed. Pages leave the device memory beside attention and the rest.
         """
         self._check(tokens)
         t, w, p = tokens, self.wide, self._program()
@@ -215,7 +215,7 @@ class LayerCompiler:
         )  # fmt: skip
         x = self._rows(p, self.middle, t, self.ffn, [gated])
         self._residual(p, t, self.attended, w["down"], self.out, self._multiply(p, "down", t, x, w["down"], wide=True))
-        return [*p.builder.commands, Command("END")]
+        return [*p.builder.commands, Command("SETTLE"), Command("END")]
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """The six steps alone, from turned queries and keys and values to the context of every head.
@@ -229,7 +229,7 @@ class LayerCompiler:
         self._place(p, clustered, [])
         if query:
             self._retrieve(p, tokens, means, [])
-        return [*p.builder.commands, Command("END")]
+        return [*p.builder.commands, Command("SETTLE"), Command("END")]
 
     def _check(self, tokens: int) -> None:
         if not 1 <= tokens <= self.sizes.tokens:

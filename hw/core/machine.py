@@ -16,7 +16,7 @@ from hw.core.isa import Unit
 from hw.core.loader import Loader
 from hw.core.map import SEQUENCER, SOURCE_BITS
 from hw.core.matrix import Matrix
-from hw.core.sequencer import PROGRAM_BITS, Sequencer
+from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer
 from hw.core.vector import Vector
 
 READERS = {  # of the device port, by ID: whose they are, words on their way
@@ -40,7 +40,7 @@ class Machine(wiring.Component):
     halt : ask memory for nothing more ; idle : no burst in flight
     fault, source : in the cycle in which something goes wrong
     taking, started, complete : for every unit, commands under way; one begins; one is complete
-    stat_matrix, stat_vector : the engine takes, or gives, a beat
+    stat_matrix, stat_vector : the engine takes, or gives, a beat ; stat_state : the sequencer's state
     cfg_* : as the KV prediction unit's
     """
 
@@ -91,6 +91,7 @@ class Machine(wiring.Component):
                 "started": Out(len(Unit)),
                 "stat_matrix": Out(1),
                 "stat_vector": Out(1),
+                "stat_state": Out(range(len(STATES))),
                 **{name: In(shape) for name, shape in self.cache.settings.items()},
             }
         )
@@ -132,6 +133,7 @@ class Machine(wiring.Component):
             self.position.eq(sequencer.count),
             self.taking.eq(sequencer.taking),
             self.idle.eq(Cat(*idle).all()),
+            self.stat_state.eq(sequencer.state),
         ]
         faults.append((SEQUENCER, sequencer.fault))
 

@@ -2,7 +2,10 @@
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Array, Cat, Module, Mux, Signal, Value
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
@@ -17,6 +20,15 @@ QUEUE = 4  # commands of one unit that wait
 AHEAD_BITS = 4  # commands of one unit that are under way: those that wait, and a few inside
 COMMAND = data.StructLayout({"opcode": OPCODE_BITS, "body": 8 * COMMAND_BYTES - HEADER_BITS})
 PROGRAM_BITS = 20  # of the number of commands of a program
+STATES = ("IDLE", "ASK", "RUN", "DRAIN", "FINISH", "OPCODE", "TRUNCATED")
+
+
+def ongoing(fsm: Any, states: Sequence[str]) -> Value:
+    """The number of the state that a machine is in."""
+    number: Value = Const(0)
+    for n, name in enumerate(states):
+        number = Mux(fsm.ongoing(name), n, number)
+    return number
 
 
 def fields(opcode: str) -> data.StructLayout:
@@ -94,7 +106,7 @@ class Sequencer(wiring.Component):
     job, words : of a reader
     o : for every unit, stream of COMMAND ; events : those that happen
     taking : for every unit, commands of it are under way
-    busy ; done : high for a cycle when a program has ended ; count : commands decoded
+    busy ; done : high for a cycle when a program has ended ; count : commands decoded ; state : number in STATES
     fault : OPCODE with the number of the command, TRUNCATED with the length; high until a reset
     """
 
@@ -113,6 +125,7 @@ class Sequencer(wiring.Component):
                 "busy": Out(1),
                 "done": Out(1),
                 "count": Out(PROGRAM_BITS),
+                "state": Out(range(len(STATES))),
                 "fault": Out(FAULT),
             }
         )
@@ -165,6 +178,7 @@ class Sequencer(wiring.Component):
         per_word, words = max(1, self.word // item), max(1, item // self.word)
         with m.FSM(init="IDLE") as fsm:
             m.d.comb += self.busy.eq(~fsm.ongoing("IDLE"))
+            m.d.comb += self.state.eq(ongoing(fsm, STATES))
             with m.State("IDLE"), m.If(self.start):
                 m.d.sync += self.count.eq(0)
                 m.next = "ASK"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hw.config import PRESETS, Config
-from hw.core import isa
+from hw.core import core, isa, sequencer
 from hw.core.axi import Cause
 from hw.core.core import Core
 from hw.core.isa import Command, Event, Unit, all_but
@@ -14,6 +14,7 @@ from hw.core.map import SEQUENCER
 from hw.emit import to_rtlil
 from sim.axi import DECERR, SLVERR, Failure
 from sim.core_run import CoreRun
+from sim.timeline import column
 from synth.generate import generate
 
 SIZE = 1 << 15  # bytes of each memory
@@ -190,6 +191,38 @@ def test_reset_in_every_state(stall, rng, seed):
     assert record.images["device"][: 8 * DATA] == bytes(memory[0][: 8 * DATA])
 
 
+@pytest.mark.heavy
+def test_reset_in_every_state_of_the_sequencer(rng, seed):
+    """Good programs and bad ones, each reset after 1, 2, .. cycles: in every state of sequencer and core; afterwards a
+    program runs as if nothing had been."""
+    case = bench(rng)
+    program = [c for c in disjoint(copies(rng, 5, 10)) if not c.fields["to_host"]]
+    bad = b"".join(c.encode() for c in program) + b"\xee" + bytes(63)
+    memory = [bytearray(case.device), bytearray(case.host)]
+    case.put(PLACE, [*program, END])
+    case.put(PLACE + 256, bad)
+    resets = 0
+    for place, count in ((PLACE, len(program) + 1), (PLACE + 256, len(program) + 1), (PLACE, len(program))):
+        for cycles in range(1, 140):
+            case.reset_after(place, count, cycles)
+            resets += 1
+    case.host[8 * DATA :] = memory[1][8 * DATA :] = case.device[: 8 * DATA]
+    case.put(PLACE + 1024, [Command("COPY", {"source": DATA, "target": 0, "words": DATA, "from_host": 1}), END])
+    case.run(PLACE + 1024, 2)
+    case.run(PLACE, len(program) + 1)
+    outcomes, record = case.simulate(seed=seed, ports=["stat_trace", "rst"])
+    assert all(map(succeeded, outcomes))
+    execute(program, memory)
+    assert record.images["device"][: 8 * DATA] == bytes(memory[0][: 8 * DATA])
+    rst = record.ports["rst"].astype(bool)
+    begins = np.flatnonzero(rst[1:] & ~rst[:-1]) + 1  # the edge that resets still sees the state
+    met = {name: np.bincount(column(record.ports["stat_trace"], name)[begins]) for name in ("sequencer", "core")}
+    assert len(begins) == resets
+    for name, states in (("sequencer", sequencer.STATES), ("core", core.STATES)):
+        print(name, dict(zip(states, met[name].tolist(), strict=True)))
+        assert len(met[name]) == len(states) and met[name].all()
+
+
 def test_counters(rng, seed):
     case = bench(rng)
     program = disjoint(copies(rng, 10))
@@ -211,9 +244,9 @@ def test_counters(rng, seed):
 
 def test_documents():
     """Every register and every command is in what goes with the Verilog."""
-    core = Core.from_config(Config.preset("tiny"))
-    documents = core.documents
-    for name, offset in core.map.offsets.items():
+    made = Core.from_config(Config.preset("tiny"))
+    documents = made.documents
+    for name, offset in made.map.offsets.items():
         assert f"| 0x{offset:03x} | `{name}` |" in documents["core_registers.md"]
         assert f"#define VREX_{name.upper()} 0x{offset:03x}u" in documents["core_registers.h"]
     for op in isa.OPCODES:
@@ -235,5 +268,5 @@ def test_documents_go_with_the_verilog(tmp_path):
 @pytest.mark.heavy
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p != "tiny"])  # which the others build
 def test_every_preset_elaborates(preset):
-    core = Core.from_config(Config.preset(preset))
-    assert to_rtlil(core, "core") and core.timing["bytes_per_word"] == 2 * core.config.dpe_inputs
+    made = Core.from_config(Config.preset(preset))
+    assert to_rtlil(made, "core") and made.timing["bytes_per_word"] == 2 * made.config.dpe_inputs
