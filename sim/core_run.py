@@ -83,8 +83,8 @@ class CoreRun:
             self.script += self.driver.clear()
 
     def reset_after(self, place: int, commands: int, cycles: int) -> None:
-        """Start a program and reset the core in the middle of it."""
-        self.script += [*self.driver.start(place, commands), ["wait", cycles], ["reset"]]
+        """Start a program and reset the core so many cycles after the sequencer has begun."""
+        self.script += [*self.driver.start(place, commands), *[["wait", cycles]] * bool(cycles), ["reset"]]
         self.set_up()
 
     def simulate(

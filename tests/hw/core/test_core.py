@@ -193,7 +193,7 @@ def test_reset_in_every_state(stall, rng, seed):
 
 @pytest.mark.heavy
 def test_reset_in_every_state_of_the_sequencer(rng, seed):
-    """Good programs and bad ones, each reset after 1, 2, .. cycles: in every state of sequencer and core; afterwards a
+    """Good programs and bad ones, each reset after 0, 1, .. cycles: in every state of sequencer and core; afterwards a
     program runs as if nothing had been."""
     case = bench(rng)
     program = [c for c in disjoint(copies(rng, 5, 10)) if not c.fields["to_host"]]
@@ -203,7 +203,7 @@ def test_reset_in_every_state_of_the_sequencer(rng, seed):
     case.put(PLACE + 256, bad)
     resets = 0
     for place, count in ((PLACE, len(program) + 1), (PLACE + 256, len(program) + 1), (PLACE, len(program))):
-        for cycles in range(1, 140):
+        for cycles in range(140):
             case.reset_after(place, count, cycles)
             resets += 1
     case.host[8 * DATA :] = memory[1][8 * DATA :] = case.device[: 8 * DATA]
