@@ -48,8 +48,8 @@ def mosaic_vram(case: Case) -> Value:
     held = 2 / m["layers"] * 64 * m["tokens"] + frames * m["tokens"] / TOKENS_PER_CLUSTER
     mosaic = onevision_gb(frames, window + held)
     closes = (
-        "2.1 GB more for ReKV, 1.4 of them the activations of the 64 frames that its code encodes at once, and no window"
-        " of 0.9 GB for Mosaic"
+        "2.1 GB more for ReKV, 1.4 of them the activations of the 64 frames that its code encodes at once, and no"
+        " window of 0.9 GB for Mosaic"
     )
     return [rekv, mosaic, 1 - mosaic / rekv], None, "ReKV's buffers by its public code", closes
 
