@@ -21,7 +21,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 docs: $(STAMP)
-	@$(BIN)/mkdocs build -q --strict -f docs/mkdocs.yml && echo "build/site/index.html"
+	@$(BIN)/python -m mkdocs build -q --strict -f docs/mkdocs.yml && echo "build/site/index.html"
 
 setup: $(STAMP)
 

@@ -23,15 +23,14 @@ from amaranth.lib import data, stream, wiring
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path, so the imports below come after this line
-warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
+from hw.config import PRESETS, Config
+from hw.core import isa
+from hw.registry import UNITS, Unit
+from synth.generate import fields, timing
+from vrex import parser
 
-from hw.config import PRESETS, Config  # noqa: E402
-from hw.core import isa  # noqa: E402
-from hw.registry import UNITS, Unit  # noqa: E402
-from synth.generate import fields, timing  # noqa: E402
-from vrex import parser  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
+warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
 
 TUTORIALS = ("generate", "verify", "policy", "system", "figure")
 FOLDERS = ("golden", "hw", "sim", "synth", "sw_model")

@@ -17,7 +17,7 @@ from sim.axi_run import AxiRecord
 from sim.core_run import BASES
 from sim.layer_run import CASES, LayerRun, frames
 from sim.timeline import ACTIVITY, Span, busy, chrome_trace, column, picture, spans, together
-from sw_model.cycles import CoreModel, StepData
+from sw_model.cycles.core import CoreModel, StepData
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory

@@ -139,7 +139,7 @@ class _Step:
     rows: np.ndarray
 
     @property
-    def tokens(self) -> Iterator[dict[str, int]]:
+    def tokens(self) -> Iterator[dict[str, Any]]:
         """What the HC table is told of each token."""
         for n, code in enumerate(self.codes.tolist()):
             found = {name: int(getattr(self.assigned, name)[n]) for name in ("cluster", "count", "opened")}
@@ -223,7 +223,7 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
     replies = beats = 0
     for step in _steps(keys, unit.hash_bits, _rule(unit.hash_bits, unit.clusters), count, rng):
         for token in step.tokens:
-            table.update(**token)  # type: ignore[arg-type]
+            table.update(**token)
             commands.append({"op": _code(TableOp.UPDATE), **token})
         cluster = int(step.assigned.cluster[-1])
         asked = (TableOp.COUNTS, TableOp.READ, TableOp.LIST)

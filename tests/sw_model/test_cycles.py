@@ -7,8 +7,8 @@ from hw.config import Config
 from hw.core.isa import Command, Event, all_but
 from sim.axi import FixedTiming
 from sim.core_run import BASES
-from sw_model.cycles import CoreModel
-from sw_model.processes import Bell, Clock, Counter, Queue
+from sw_model.cycles.core import CoreModel
+from sw_model.cycles.processes import Bell, Clock, Counter, Queue
 from tests.sw_model.bench_cycles import CASES, compare
 
 TINY = Config.preset("tiny")

@@ -12,7 +12,7 @@ from hw.core.layer import Sizes
 from sim.core_run import BASES
 from sim.layer_run import LayerRun
 from sim.timeline import busy, column, spans, together
-from sw_model.cycles import CoreModel, StepData
+from sw_model.cycles.core import CoreModel, StepData
 from sw_model.frontend.clip import find_clip
 from sw_model.frontend.source import Options, open_source
 from sw_model.rtl import timings

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 
 from hw.core.dma import BURST
 from sim.axi import Timing
-from sw_model.processes import Bell, Clock, Counter, Process, Queue, Wait
+from sw_model.cycles.processes import Bell, Clock, Counter, Process, Queue, Wait
 
 BUFFERED = 2  # cycles through a buffered FIFO
 BURSTS = 16  # bursts that a reader or writer has in flight
@@ -79,7 +80,7 @@ class Port:
         writer.answer(report)
 
 
-class Cutter:
+class Cutter(ABC):
     """Takes a job when the bursts of the one before have been asked for."""
 
     def __init__(self, clock: Clock):
@@ -107,8 +108,9 @@ class Cutter:
         self.active = False
         self.freed.ring()
 
+    @abstractmethod
     def _burst(self, address: int, words: int, report: bool) -> Wait:
-        raise NotImplementedError
+        """Ask for a burst; ends in the cycle in which the port takes it."""
 
 
 class Reader(Cutter):

@@ -1,0 +1,226 @@
+"""The VECTOR unit."""
+
+# mypy: disable-error-code="arg-type"
+# (to mypy, members of Amaranth's enumerations are integers)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hw.core.isa import Command, To, Unit
+from hw.core.vector import CODE_BYTES
+from hw.lxe.lane import STAGES
+from hw.lxe.microcode import Function, Instruction, Post, Source
+from sw_model.cycles.processes import Process, Queue, Wait
+from sw_model.cycles.unit import UnitModel
+
+
+class VectorUnit(UnitModel):
+    """VECTOR and MEANS: instructions, input, the engine, output."""
+
+    def begin(self) -> None:
+        clock = self.clock
+        self.orders = {name: Queue(clock, depth=1, latency=0) for name in ("instruct", "fetch", "drain")}
+        self.code = Queue(clock, depth=4)  # instructions, with their beats
+        self.pieces = Queue(clock, depth=8)
+        self.beats, self.out = Queue(clock, depth=1, latency=0), Queue(clock, depth=STAGES + 3)
+        self.ends = Queue(clock, depth=4)
+        self.joined, self.averaged = Queue(clock, latency=0), Queue(clock, latency=0)  # beginning and end of MEANS
+        for process in (self._accept, self._instruct, self._fetch, self._feed, self._engine, self._drain, self._end):
+            clock.start(process())
+
+    def _accept(self) -> Process:
+        core = self.core
+        while True:
+            command = yield from core.next(Unit.VECTOR)
+            core.take(Unit.VECTOR)
+            yield 1
+            if command.name == "MEANS":
+                yield 2
+            for queue in self.orders.values():
+                yield from queue.put(command)
+
+    def _lengths(self, command: Command) -> list[tuple[int, int]]:
+        """Of every repetition, elements and beats."""
+        f, found = command.fields, []
+        elements = self.core.length(command)
+        if not elements:
+            return []
+        for row in range(f["repeat"]):
+            length = elements + (row // f["group"] if f.get("group", 0) else 0)
+            found.append((length, -(-length // self.core.width)))
+        return found
+
+    def _instruct(self) -> Process:
+        core, reader = self.core, self.core.readers["code"]
+        word, item = core.word_bytes, CODE_BYTES
+        while True:
+            command = yield from self.orders["instruct"].get()
+            yield 1
+            if command.name == "MEANS":
+                self.joined.push(None)
+                yield from self.averaged.get()
+                continue
+            f = command.fields
+            program = core.instructions[f["code"]]
+            words = -(-len(program) * item // word)
+            lengths = self._lengths(command)
+            self.clock.start(self._code_jobs(f["code"], words, len(lengths)))
+            for _, beats in lengths:
+                for number, op in enumerate(program):
+                    if word < item:
+                        for _ in range(item // word):
+                            yield from reader.word()
+                            yield 1
+                    elif number % (word // item) == 0:
+                        yield from reader.word()
+                    varies = op.beats == 1 and op.a in (Source.STREAM, Source.MEMORY) and f.get("a_beats", 0) == 0
+                    yield from self.code.put((op, beats if varies else op.beats))
+                    if word >= item:
+                        yield 1
+                if word > item and len(program) % (word // item):
+                    yield 1  # the rest of the word
+
+    def _means(self, f: Mapping[str, int]) -> Wait:
+        """MEANS: an event after the other, each taken by instructions, input and output before the next."""
+        core, reader, writer = self.core, self.core.readers["vector"], self.core.writers["vector"]
+        beats = core.config.kv_heads * core.head
+        for number, (cluster, opened, tokens) in enumerate(core.data.means):
+            place = core.mean_word + cluster * beats
+            yield 2
+            mean = Instruction(a=Source.IMMEDIATE if opened else Source.STREAM, wait=True)
+            for op, source in [(mean, place), *((Instruction(wait=True), f["keys"] + n * f["stride"]) for n in tokens)]:
+                yield from self.code.put((op, beats))
+                if op.a is Source.STREAM:
+                    yield from self.pieces.put((beats, False))
+                    yield from reader.ask(source, beats)
+                yield 1
+            store = Instruction(a=Source.MEMORY, function=Function.DIVIDE, to_stream=True, wait=True)
+            yield from self.code.put((store, beats))
+            yield from writer.ask(place, beats, number + 1 == len(core.data.means))
+            for _ in range(beats):
+                yield 1
+                yield from self.out.get()
+                yield from writer.put()
+            yield 1
+        for _ in range(2):
+            self.averaged.push(None)
+
+    def _code_jobs(self, place: int, words: int, count: int) -> Process:
+        for _ in range(count):
+            yield from self.core.readers["code"].ask(place, words)
+            yield 1
+
+    def _fetch(self) -> Process:
+        reader = self.core.readers["vector"]
+        while True:
+            command = yield from self.orders["fetch"].get()
+            yield 1
+            f = command.fields
+            if command.name == "MEANS":
+                self.joined.push(None)
+                yield from self.averaged.get()
+                continue
+            for row, (_, beats) in enumerate(self._lengths(command)):
+                for name in ("a", "b") if f.get("b_used", 0) else ("a",):
+                    count, wide = f.get(f"{name}_beats", 0) or beats, f.get(f"{name}_wide", 0)
+                    yield from self.pieces.put((count, bool(wide)))
+                    yield from reader.ask(f[name] + row * f.get(f"{name}_stride", 0), count << wide)
+                    yield 1
+
+    def _feed(self) -> Process:
+        reader = self.core.readers["vector"]
+        while True:
+            beats, wide = yield from self.pieces.get()
+            for _ in range(beats):
+                if wide:
+                    yield from reader.word()
+                    yield 1
+                yield from reader.words.head()
+                yield from self.beats.put(None)
+                while self.beats.items:
+                    yield self.beats.got_bell
+
+    def _engine(self) -> Process:
+        """Beats as the engine's sequencer issues them."""
+        clock, vpe = self.clock, self.core.vpe
+        last = hold = -STAGES  # cycle of the last issue; first cycle in which one is held up no more
+        fold = 0
+        while True:
+            op, beats = yield from self.code.get()
+            yield 1
+            rotate = op.post is Post.ROTATE
+            reduces = op.post in (Post.SUM, Post.MAX, Post.LAST, Post.PACK)
+            for row in range(op.rows):
+                for beat in range(beats):
+                    for phase in range(4 if rotate and beat % 2 == 0 else 0 if rotate else 1):
+                        begin = max(clock.now, last + 1, hold)
+                        if op.wait and not (row or beat or phase):
+                            begin = max(begin, last + fold + STAGES)
+                        yield from clock.until(begin)
+                        if op.a is Source.STREAM and phase != 3:
+                            yield from self.beats.head()
+                            if phase != 1:
+                                self.beats.pop()
+                                self.core.readers["vector"].take()
+                        final = beat == beats - 1
+                        if op.to_stream and (final if reduces else not rotate or phase % 2):
+                            yield from self.out.put(None, STAGES)
+                        last = clock.now
+                        fold = vpe.fold_cycles if op.post in (Post.SUM, Post.MAX) and final else 0
+                        hold = last + 1 + fold + (vpe.divide_cycles if op.function is Function.DIVIDE else 0)
+
+    def _drain(self) -> Process:
+        core, writer = self.core, self.core.writers["vector"]
+        n = core.width
+        while True:
+            command = yield from self.orders["drain"].get()
+            yield 1
+            f = command.fields
+            if command.name == "MEANS":
+                for _ in range(2):
+                    yield from self.joined.get()
+                yield from self._means(command.fields)
+                yield from self.ends.put(bool(core.data.means))
+                yield 1
+                continue
+            to, lengths = f.get("to", 0), self._lengths(command)
+            if to == To.NONE:
+                lengths = []
+            for row, (elements, beats) in enumerate(lengths):
+                final = row + 1 == len(lengths)
+                if to == To.CODES:
+                    yield from self.out.get()
+                    yield from core.codes.put(final)
+                    yield 1
+                elif to == To.SCORES:
+                    lanes = core.config.wtu_lanes
+                    for beat in range(beats):
+                        yield from self.out.get()
+                        pieces = -(-min(n, elements - beat * n) // lanes)
+                        for piece in range(pieces):
+                            end = beat + 1 == beats and piece + 1 == pieces
+                            yield from core.rows.put((f.get("head", 0), end, end and final and bool(f.get("flag", 0))))
+                            yield 1
+                else:
+                    stored = f.get("out_beats", 0)
+                    width = stored or -(-(self._lengths(command)[0][0] + f.get("pad", 0)) // n)
+                    yield from writer.ask(f["out"] + row * f.get("out_stride", 0), width << f.get("out_wide", 0), final)
+                    for beat in range(width):
+                        yield 1
+                        if beat < (stored or beats):
+                            yield from self.out.get()
+                        yield from writer.put()
+                    yield 1
+            yield from self.ends.put(to == To.MEMORY and bool(lengths))
+            yield 1
+
+    def _end(self) -> Process:
+        core, stored = self.core, 0
+        while True:
+            memory = yield from self.ends.get()
+            if memory:
+                stored += 1
+                yield from core.writers["vector"].stored.reach(stored)
+            core.complete(Unit.VECTOR)
+            yield 1
