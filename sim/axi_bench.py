@@ -37,8 +37,10 @@ class Script:
         await self._perform(steps, self.answers)
 
     async def _perform(self, steps: list[list[Any]], answers: list[Any]) -> None:
-        for name, *values in steps:
+        for number, (name, *values) in enumerate(steps, 1):
             answers.append(await getattr(self, f"_{name}")(*values))
+            if name == "interrupt":  # long runs are followed in the log
+                self.dut._log.info(f"step {number} of {len(steps)} in cycle {cycle()}")
 
     async def _parallel(self, *scripts: list[list[Any]]) -> list[list[Any]]:
         answers: list[list[Any]] = [[] for _ in scripts]

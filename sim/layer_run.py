@@ -100,7 +100,8 @@ class LayerRun:
             side: base + number * len(memory) for (side, base), memory in zip(BASES.items(), memories, strict=True)
         }
         self.run_on = CoreRun(self.core, *memories, settings, limit=limit, number=number, bases=starts)
-        self.storage_at = bases["storage"] if storage else len(memories[1])  # where the drive begins
+        drive = bases["storage"] if storage else len(memories[1])
+        self.storage_at = starts["host"] + drive  # address on the host port from which on the drive answers
 
         shape = LayerShape(self.sizes.hidden, self.sizes.ffn, c.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n)
         weights = {

@@ -34,7 +34,8 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 
 def timings(system: System, drive_at: int) -> dict[str, Timing]:
-    """Of the core's two ports: the system's device memory, and its host link with what stands behind it."""
+    """Of the core's two ports: the system's device memory, and its host link with what stands behind it; from address
+    `drive_at` of the host port on, that is the drive."""
     core = system.core
     if core is None:
         raise ValueError(f"system {system.name!r} has no core: choose one of kind vrex")

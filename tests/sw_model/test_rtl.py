@@ -3,9 +3,12 @@
 import json
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from hw.core.isa import Unit
+from sim.core_run import BASES
+from sim.layer_run import LayerRun
 from sw_model.report import run_metadata, write
 from sw_model.report.system import rtl_section
 from sw_model.rtl import run, timings
@@ -50,7 +53,9 @@ def test_refuses(options, message):
 
 def test_the_drive_lies_behind_the_link():
     """Of V-Rex8: what lies in host memory comes after a round trip, what lies on the drive after its page, too."""
-    host = timings(load_system("vrex8"), 1 << 20)["host"]
-    near, far = host.ready(0, 0, 64, False), host.ready(0, 1 << 20, 64, False)
+    layer = LayerRun("tiny", np.random.default_rng(0), threshold=4, capacity=8, storage=True)
+    host = timings(load_system("vrex8"), layer.storage_at)["host"]
+    near, far = host.ready(0, BASES["host"], 64, False), host.ready(0, layer.storage_at, 64, False)
     assert 640 <= near < 700 and 40_000 < far < 42_000
+    assert layer.storage_at - BASES["host"] == len(layer.run_on.host) // 2
     assert 20 < timings(load_system("vrex8"), 0)["device"].ready(0, 0, 64, False) < 60
