@@ -53,10 +53,11 @@ class Macro:
 
     @property
     def access_j(self) -> float:
-        """Estimate for 14 nm: energy of one read or write of a word, sizes in between and below on a log scale."""
+        """Estimate for 14 nm: energy of one read or write of a word, sizes in between and below on a log scale. A word
+        of more than 64 bits lies in columns of 64 bits side by side, each as deep as the memory."""
         sizes = [math.log(size) for size, _, _ in _ACCESS_PJ]
         energies = [math.log(new) + _NODE_SHARE * math.log(old / new) for _, old, new in _ACCESS_PJ]
-        size = math.log(self.bits / 8)
+        size = math.log(self.depth * min(self.width, 64) / 8)
         k = 0 if size < sizes[1] else 1
         slope = (energies[k + 1] - energies[k]) / (sizes[k + 1] - sizes[k])
         return math.exp(energies[k] + slope * (size - sizes[k])) * 1e-12 * self.width / 64

@@ -184,24 +184,28 @@ def part(unit: str, config: Config) -> Config:
 
 
 def multiplied(measured: Power, part: Area, whole: Area) -> Power:
-    """The power of `whole` from that of its `part`: each block's grows as its area does, its memories' as their bits.
-    Blocks of one of them only are taken together."""
+    """The power of `whole` from that of its `part`: each block that both have grows with its count; the others, which
+    are cut as their sizes ask for, grow together, logic as its area and memories as their bits."""
     if part.config == whole.config:
         return measured
-    common = {block.name for block in part.blocks} & {block.name for block in whole.blocks}
+    same = {(b.name, b.area_um2, b.memory_bits) for b in part.blocks}
+    same &= {(b.name, b.area_um2, b.memory_bits) for b in whole.blocks}
+    common = {name for name, _, _ in same}
 
-    def sizes(area: Area, name: str) -> tuple[float, float]:
-        blocks = [b for b in area.blocks if (b.name if b.name in common else "") == name]
+    def sizes(area: Area) -> tuple[float, float]:
+        blocks = [b for b in area.blocks if b.name not in common]
         return sum(b.area_um2 * b.count for b in blocks), sum(b.memory_bits * b.count for b in blocks)
 
-    counts = {block.name: block.count for block in whole.blocks}
+    (area, bits), (all_area, all_bits) = sizes(part), sizes(whole)
+    counts = {b.name: b.count for b in whole.blocks}
     blocks = []
     for block in measured.blocks:
-        name = block.name if block.name in common else ""
-        (area, bits), (all_area, all_bits) = sizes(part, name), sizes(whole, name)
-        grown = {kind: getattr(block, kind) * all_area / area for kind in KINDS}
-        memories = block.memories * all_bits / bits if bits else 0.0
-        blocks.append(replace(block, count=counts.get(block.name, block.count), memories=memories, **grown))
+        logic, memories = all_area / area if area else 1.0, all_bits / bits if bits else 1.0
+        if block.name in common:
+            logic = memories = counts[block.name] / block.count
+        grown = {kind: getattr(block, kind) * logic for kind in KINDS}
+        count = counts[block.name] if block.name in common else block.count
+        blocks.append(replace(block, count=count, memories=block.memories * memories, **grown))
     changed = [f"{name} = {value}" for name, value in part.config.items() if value != whole.config[name]]
     return replace(measured, blocks=tuple(blocks), measured_on=", ".join(changed))
 

@@ -350,28 +350,41 @@ def _dot_tree(unit: DotTree, name: str, keys: np.ndarray | None, count: int, rng
 
 
 def _dpe(unit: DPE, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
-    """Tiles of keys times columns of other keys, as attention's scores; each result sums two tiles."""
-    tiles = -(-count // unit.slots)
+    """Tiles of keys times columns of other keys, as a frame's scores; each result sums two tiles."""
+    columns = min(STEP, unit.slots)
+    tiles = -(-count // columns)
     weights = _vectors(keys, tiles * unit.trees, unit.inputs, rng)
-    columns = _vectors(None if keys is None else keys[::-1], tiles * unit.slots, unit.inputs, rng)
-    tile, slot = np.divmod(np.arange(tiles * unit.slots), unit.slots)
+    x = _vectors(None if keys is None else keys[::-1], tiles * columns, unit.inputs, rng)
+    tile, slot = np.divmod(np.arange(tiles * columns), columns)
     last = (tile % 2 == 1) | (tile == tiles - 1)
-    flags = {"slot": slot, "first": tile % 2 == 0, "last": last, "release": slot == unit.slots - 1}
-    inputs = {"i": {"x": columns, **flags}, "i_weights": weights.reshape(-1, unit.load_rows, unit.inputs)}
+    flags = {"slot": slot, "first": tile % 2 == 0, "last": last, "release": slot == columns - 1}
+    inputs = {"i": {"x": x, **flags}, "i_weights": weights.reshape(-1, unit.load_rows, unit.inputs)}
     return Stimulus(name, inputs, {"o": int(last.sum())}, drain_cycles=_drain(count))
 
 
 def _operand_memory(
     unit: OperandMemory, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator
 ) -> Stimulus:
-    """Rows of weights and of activations written in turn, while as many beats of both are read."""
-    rows = np.arange(count)
+    """What the matrix engine reads for such columns, while a row a cycle is written: weights and activations in turn.
+
+    Its tiles are square, as in every preset.
+    """
+    columns = min(STEP, unit.slots)
+    tiles = -(-count // columns)
+    rows, reads = np.arange(count), np.arange(tiles * columns)
     into = rows % 2
     place = np.where(into, rows % unit.activation_rows, rows % unit.weight_rows)
     write = {"row": place, "activations": into, "codes": _vectors(keys, count, unit.inputs, rng)}
-    read = {"row": rows % unit.activation_rows, "slot": rows % unit.slots, "first": into, "last": into, "release": into}
-    inputs = {"i_write": write, "i_weights": rows % (unit.weight_rows // unit.load_rows), "i_activations": read}
-    return Stimulus(name, inputs, {"o_weights": count, "o_activations": count}, drain_cycles=_drain(count))
+    tile, slot = np.divmod(reads, columns)
+    flags = {"slot": slot, "first": tile % 2 == 0, "last": tile % 2 == 1, "release": slot == columns - 1}
+    weights = np.arange(tiles * unit.inputs // unit.load_rows) % (unit.weight_rows // unit.load_rows)
+    inputs = {
+        "i_write": write,
+        "i_weights": weights,
+        "i_activations": {"row": reads % unit.activation_rows, **flags},
+    }
+    outputs = {"o_weights": len(weights), "o_activations": len(reads)}
+    return Stimulus(name, inputs, outputs, drain_cycles=_drain(count))
 
 
 def _vpe(unit: VPE, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:

@@ -19,6 +19,7 @@ from synth.area import PREDICTIVE, area_of_rtlil
 from synth.blocks import partition
 from synth.circuit import Circuit
 from synth.library import OSU018, LibraryError, load
+from synth.macros import Macro
 from synth.power import KINDS, multiplied, part, power, powers_table
 
 MHZ = 500.0
@@ -244,6 +245,27 @@ def test_a_part_stands_for_the_whole(predictive):
     assert result.measured_on == "lanes = 2" and [block.count for block in result.blocks] == [3]
     assert "measured on lanes = 2" in powers_table([result])
     assert multiplied(measured, small, small) is measured
+
+
+def test_a_memory_that_only_the_whole_has_in_a_block_of_its_own_grows_too(predictive):
+    found, circuit = mapped(Multiplier(), predictive)
+    activity = guessed(circuit, 0.1)
+    activity.accesses["dut"][:] = [[1.0, 0.5]]
+    small = replace(found, config={"lanes": 2})
+    (block,) = found.blocks
+    (macro,) = block.macros
+    half = replace(block, macros=(), area_um2=2 * block.area_um2)
+    own = replace(block, name="dut.memory", macros=(replace(macro, width=3 * macro.width),))
+    measured = power(found, circuit, activity, clock_mhz=MHZ)
+    result = multiplied(measured, small, replace(found, config={"lanes": 6}, blocks=(own, half)))
+    for kind in (*KINDS, "memories", "total"):
+        assert result.of(kind) == pytest.approx(3 * measured.of(kind))
+
+
+def test_a_wide_word_is_columns_side_by_side():
+    narrow, wide = (Macro("a", "b", 64, width, 1, 1, 6) for width in (64, 2048))
+    assert wide.access_j == pytest.approx(32 * narrow.access_j)
+    assert 8e-12 < Macro("a", "b", 1024, 64, 1, 1, 10).access_j < 9e-12  # 8 KB, between 7.5 pJ and 10
 
 
 def test_arrays_are_measured_on_a_part():
