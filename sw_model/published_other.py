@@ -38,7 +38,7 @@ def mosaic_memory(case: Case) -> Value:
     return value, None, "weights, KV, pixels and visual features of every frame", "activations of the prefill"
 
 
-def rekv_kv_gb(chunk: int, kv_bytes: int) -> float:
+def rekv_kv_gb(chunk: int, kv_bytes: float) -> float:
     """KV that ReKV's public code holds on the device at its peak, when it encodes `chunk` frames at once and a token's
     KV has `kv_bytes`: every frame until its window of 15,000 tokens is full, twice, for the window and for what is to
     be offloaded are tensors of their own; a buffer for 64 retrieved frames, and a cache of 128."""
