@@ -179,7 +179,6 @@ def build_verilog(
             options += ["--hierarchical"]
         elif repeats:  # both optimizations tie a module's code to what drives the instance
             options += ["-fno-dfg", "-fno-gate"]
-        options += ["--trace-fst"] if waves else []
         options += ["--coverage-line", "--coverage-toggle"] if coverage else []
         runner = _PortsOnly()
         top = sources[next(file for file, text in sources.items() if f"module {name}(" in text)]
@@ -190,7 +189,7 @@ def build_verilog(
     else:
         if not has_simulator("icarus"):
             raise SimulatorError("simulator icarus: iverilog is not installed (Debian: apt install iverilog)")
-        options += ["-g2005"]
+        options += [] if waves else ["-g2005"]  # cocotb's own module that starts the waves has a string
         runner = get_runner("icarus")
     key = _digest(*(part for item in sources.items() for part in item), simulator, str(waves), *options)
     folder = build_root() / f"{name}-{simulator}-{key}"

@@ -160,6 +160,7 @@ def run_module(made: Build, module: str, folder: Path, *, environment: Mapping[s
             build_dir=made.folder,
             test_dir=folder,
             waves=made.waves,
+            plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if made.simulator == "icarus" else [],
             extra_env={"PYTHONPATH": path, "PYTHONWARNINGS": "", **(environment or {})},
             results_xml=str(folder / "results.xml"),
             log_file=folder / "run.log",

@@ -88,10 +88,12 @@ def test_failures_are_seen(flaw, count, text):
         )
 
 
-@pytest.mark.skipif(not has_simulator("verilator"), reason="verilator is not installed")
-def test_waves_are_kept():
-    record = simulate(Queue(), "queue", {"i": [1, 2, 3]}, {"o": 3}, waves=True)
-    assert (record.folder / "dump.fst").stat().st_size > 0
+@pytest.mark.parametrize("simulator, file", [("verilator", "dump.vcd"), ("icarus", "dump.fst")])
+def test_waves_are_kept(simulator, file):
+    if not has_simulator(simulator):
+        pytest.skip(f"{simulator} is not installed")
+    record = simulate(Queue(), "queue", {"i": [1, 2, 3]}, {"o": 3}, simulator=simulator, waves=True)
+    assert (record.folder / file).stat().st_size > 0
 
 
 def test_rejects():
