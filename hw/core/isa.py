@@ -1,4 +1,4 @@
-"""The instruction set of the core: one table, from which decoder, assembler, disassembler and document come.
+"""The instruction set of the core. From this one table come decoder, assembler, disassembler and document.
 
 A command is 64 bytes. Its first 32 bits are the same in all: opcode, and for every event which of the commands before
 this one must have had it when this one starts. The rest are the fields of the opcode, packed from bit 32 on, lowest

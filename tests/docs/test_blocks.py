@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import vrex
+from sw_model.commands.options import configuration
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("golden", "hw", "sim", "synth", "sw_model", "tests", "docs")
@@ -139,9 +140,11 @@ def test_commands_that_are_quoted_exist(page, capsys):
             assert words[0] in known, command
             continue
         try:
-            parser.parse_args(words)
+            asked = parser.parse_args(words)
         except SystemExit:
             pytest.fail(f"{command}: {capsys.readouterr().err}")
+        if {"preset", "set"} <= vars(asked).keys() and "||" not in command:  # what comes after that says it is refused
+            configuration(asked)
 
 
 def test_the_comparison_of_what_is_printed_can_fail():
