@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """All rows, the papers' contradictions, and the score among `system` targets with a verdict."""
+    """All rows, their papers' contradictions, and the score among `system` targets with a verdict."""
 
     rows: tuple[Row, ...]
     contradictions: tuple[str, ...]
@@ -92,9 +92,9 @@ class Reproduction:
 
     def as_text(self) -> str:
         """The targets as a table, what is to be said about each, contradictions and assumptions."""
-        head = ("target", "verdict", "residual %", "tolerance", "published", "model")
+        head = ("target", "verdict", "residual %", "tolerance %", "published", "model")
         body = [
-            (r.id, r.verdict, "" if r.residual is None else f"{100 * r.residual:+.0f}", brief(r.tolerance),
+            (r.id, r.verdict, "" if r.residual is None else f"{100 * r.residual:+.0f}", allowed(r.tolerance),
              brief(r.published), brief(r.model))
             for r in self.rows
         ]  # fmt: skip
@@ -110,6 +110,11 @@ class Reproduction:
             met, of = (sum(pair) for pair in zip(*single, strict=True))
             parts.append(f"single numbers with a tolerance: {met} of {of} inside")
         return "\n".join(parts)
+
+
+def allowed(tolerance: float | str | None) -> str:
+    """A tolerance in per cent, or `shape`."""
+    return f"{100 * tolerance:.0f}" if isinstance(tolerance, float) else tolerance or ""
 
 
 def brief(value: Any) -> str:
@@ -194,7 +199,7 @@ def rows(figures: list[str], assume: Assumptions, link: str, progress: Progress 
     for done, target in enumerate(wanted, 1):
         yield judge(target, evaluate(target["id"], assume, link))
         if progress:
-            progress(target["id"], done, len(wanted))
+            progress("figures", done, len(wanted))
 
 
 def reproduce(
@@ -206,6 +211,8 @@ def reproduce(
     for figure in figures:
         if not any(k == figure or k.startswith(figure + ".") for k in known):
             raise ValueError(f"unknown figure {figure!r}: an id like vrex.fig13, mosaic.vram or qv")
-    contradictions = tuple(json.loads((DATA / "targets.json").read_text())["contradictions"])
     found = tuple(rows(list(figures), assume or Assumptions(), link, progress))
-    return Reproduction(found, contradictions, FREE_ASSUMPTIONS)
+    papers = " ".join(row.paper for row in found).lower()
+    contradictions = json.loads((DATA / "targets.json").read_text())["contradictions"]  # "Paper: what"
+    of_these = tuple(line for line in contradictions if line.split(":")[0].lower() in papers)
+    return Reproduction(found, of_these, FREE_ASSUMPTIONS)

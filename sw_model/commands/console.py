@@ -21,7 +21,8 @@ class Console:
         if self.terminal:
             self._draw(what, done, total)
         elif what != self._what or done == total or time.monotonic() - self._shown > 10:
-            print(f"{what}: {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
+            count = f": {done} of {total}" if total else f": {done}" if done else ""
+            print(f"{what}{count}", file=sys.stderr, flush=True)
             self._what, self._shown = what, time.monotonic()
 
     def _draw(self, what: str, done: int, total: int) -> None:

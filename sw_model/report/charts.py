@@ -122,7 +122,8 @@ def stacked_bars(
         for y, value in enumerate(total):
             told = reference[y] if reference else None
             end = max(value, told if told is not None else 0.0)
-            axes.text(end + 0.02 * most, y, show(value), va="center", fontsize=8.5, color=INK)
+            said = show(value) if told is None else f"{show(value)}, {reference_name} {show(told)}"
+            axes.text(end + 0.02 * most, y, said, va="center", fontsize=8.5, color=INK)
         marked = [(y, value) for y, value in enumerate(reference or ()) if value is not None]
         if marked:
             axes.plot(
@@ -137,7 +138,7 @@ def stacked_bars(
         axes.set_yticks(at, labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_xlim(0, 1.13 * most)
+        axes.set_xlim(0, (1.4 if marked else 1.13) * most)
         axes.set_xlabel(unit)
         handles, names = axes.get_legend_handles_labels()
         order = sorted(range(len(names)), key=lambda i: names[i] == reference_name)  # the marker last

@@ -21,6 +21,11 @@ def test_every_target_has_a_row(everything):
     assert len(FREE_ASSUMPTIONS) < 10
 
 
+def test_one_figure_tells_its_own_papers_contradictions():
+    told = reproduce("hybrid.t2.cache").as_text()
+    assert told.count("contradiction: ") == told.count("contradiction: Hybrid: ") == 1
+
+
 def test_verdicts_follow_from_residuals(everything):
     for row in everything.rows:
         assert row.verdict != "not modelled", row.id

@@ -108,7 +108,7 @@ def test_stacked_bars_add_up_and_mark_the_reference(drawn):
     (axes,) = drawn
     ends = [(round(p.get_y() + p.get_height() / 2), p.get_x() + p.get_width()) for p in axes.patches]
     assert ends == [(0, 3), (1, 4), (0, 4), (1, 10)]
-    assert [t.get_text() for t in axes.texts] == ["4", "10"]
+    assert [t.get_text() for t in axes.texts] == ["4", "10, paper 12"]
     assert (list(axes.lines[0].get_xdata()), list(axes.lines[0].get_ydata())) == ([12.0], [1])
     assert axes.get_xlim()[1] > 12
     with pytest.raises(ValueError, match="series must have the same length"):
