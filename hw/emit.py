@@ -29,17 +29,17 @@ LINT_WAIVERS = {
 CLEAN_UP = ("proc", "techmap t:$fa", "memory_collect", "opt_expr", "opt_merge", "opt_dff", "opt_clean")
 
 
-def to_rtlil(component: wiring.Component, name: str) -> str:
-    """RTLIL text of `component` as top module `name`, without source locations (equal designs, equal text).
+def to_rtlil(component: wiring.Component, name: str, *, locations: bool = False) -> str:
+    """RTLIL text of `component` as top module `name`; without source `locations`, equal designs give equal text.
 
     The modules of `component.parts` (module name -> component, for its `Instance`s) come with it.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ValueError(f"module name {name!r}: must be lower-case letters, digits and underscores")
-    text = rtlil.convert(component, name=name, emit_src=False)
+    text = rtlil.convert(component, name=name, emit_src=locations)
     # a unit with many equal parts names each part once; Amaranth itself would write out every copy
     for part, design in getattr(component, "parts", {}).items():
-        text += to_rtlil(design, part).replace("attribute \\top 1\n", "")
+        text += to_rtlil(design, part, locations=locations).replace("attribute \\top 1\n", "")
     return plain_cells(text)
 
 

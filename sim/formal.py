@@ -223,22 +223,7 @@ class _Engine:
         return f"write_aiger -I {options} -zinit -map {graph}.aim {graph}.aig"
 
     def solve(self, files: Sequence[str], command: str) -> list[tuple[str, int]]:
-        """abc's verdict on each graph, and the cycle that belongs to it."""
-        if not files:
-            return []
-        (self.folder / "nothing.v").write_text(_NOTHING)
-        script, graphs = "+backup", [self.folder / file for file in files]
-        for graph in graphs:
-            script += f";read_aiger {graph}.aig;fold;orpos;{command} -T {self.timeout_s}"
-            script += f";write_status {graph}.status;write_cex -a {graph}.aiw"
-        # abc works on the graphs in place of the network that yosys hands it, and gives that back untouched
-        script = f"{script};restore".replace(" ", ",")
-        yosys.run([f"read_verilog {self.folder}/nothing.v", "techmap", f"abc -script {script}"], tool=self.tool)
-        found = []
-        for graph in graphs:
-            words = graph.with_suffix(".status").read_text().split("\n")[0].split()
-            found.append((words[0], int(words[-1] if words[0] == "snl_SAT" else words[1])))
-        return found
+        return solve([self.folder / file for file in files], f"{command} -T {self.timeout_s}", tool=self.tool)
 
     def counterexample(self, file: str) -> str:
         """Write down the inputs that break a property, cycle by cycle; where, for a message."""
@@ -260,3 +245,23 @@ class _Engine:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text("\n".join(lines) + "\n")
         return f" (inputs: {target})"
+
+
+def solve(graphs: Sequence[Path], command: str, *, tool: str) -> list[tuple[str, int]]:
+    """abc's verdict on each graph (a path without its `.aig`), and the cycle that belongs to it."""
+    if not graphs:
+        return []
+    nothing = graphs[0].with_name("nothing.v")
+    nothing.write_text(_NOTHING)
+    script = "+backup"
+    for graph in graphs:
+        script += f";read_aiger {graph}.aig;fold;orpos;{command}"
+        script += f";write_status {graph}.status;write_cex -a {graph}.aiw"
+    # abc works on the graphs in place of the network that yosys hands it, and gives that back untouched
+    script = f"{script};restore".replace(" ", ",")
+    yosys.run([f"read_verilog {nothing}", "techmap", f"abc -script {script}"], tool=tool)
+    found = []
+    for graph in graphs:
+        words = graph.with_suffix(".status").read_text().split("\n")[0].split()
+        found.append((words[0], int(words[-1] if words[0] == "snl_SAT" else words[1])))
+    return found

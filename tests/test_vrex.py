@@ -147,7 +147,7 @@ def test_demo_refuses_parameters(capsys, tmp_path, video, arguments, named):
     assert not list((tmp_path / "out").rglob("*.*"))
 
 
-@pytest.mark.parametrize("command", ["generate", "synth", "verify", "formal"])
+@pytest.mark.parametrize("command", ["generate", "synth", "verify", "formal", "mutate"])
 def test_unknown_unit(capsys, command):
     assert "unknown unit 'gpu'" in refused(capsys, command, "gpu")
 

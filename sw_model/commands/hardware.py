@@ -14,6 +14,16 @@ from typing import Any
 from sw_model.commands.console import Console
 from sw_model.commands.options import add_configuration, add_tool, command, configuration, units
 
+# tests of a unit besides those in the file of its module
+MORE_TESTS = {"core": ("tests/hw/core/test_layer.py",)}
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def tests_of(unit: Any) -> Path:
+    """The file with the tests of a unit."""
+    *folders, name = unit.module.split(".")
+    return ROOT.joinpath("tests", *folders, f"test_{name}.py")
+
 
 def generate(args: argparse.Namespace, console: Console) -> None:
     from synth.generate import generate as write
@@ -120,23 +130,19 @@ def verify(args: argparse.Namespace, console: Console) -> int:
 
     from sim.coverage import merge
 
-    root = Path(__file__).resolve().parent.parent.parent
-    files = []
-    for unit in units(args.unit):
-        *folders, name = unit.module.split(".")
-        files.append(root.joinpath("tests", *folders, f"test_{name}.py"))
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(root), f"--seed={args.seed}"]
+    files = [tests_of(unit) for unit in units(args.unit)]
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(ROOT), f"--seed={args.seed}"]
     command += [f"--sim={args.sim}"] if args.sim else []
     command += ["--waves"] if args.waves else []
     command += ["--gates"] if args.gates else []
     command += ["--coverage"] if args.coverage else []
     command += ["--heavy"] if args.heavy else []
     started = time.time()
-    status = subprocess.run([*command, *dict.fromkeys(map(str, files))], cwd=root, check=False).returncode
+    status = subprocess.run([*command, *dict.fromkeys(map(str, files))], cwd=ROOT, check=False).returncode
     if args.waves:
         print("waveforms: build/sim/runs/*/dump.vcd")
     if args.coverage and status == 0:
-        runs = (root / "build" / "sim" / "runs").glob("*/coverage.dat")
+        runs = (ROOT / "build" / "sim" / "runs").glob("*/coverage.dat")
         print(merge(file for file in runs if file.stat().st_mtime >= started).table())
     return 1 if status else 0
 
@@ -161,6 +167,44 @@ def formal(args: argparse.Namespace, console: Console) -> int:
     console.close()
     if args.json:
         print(json.dumps(told, indent=2))
+    return 0
+
+
+def mutate(args: argparse.Namespace, console: Console) -> int:
+    from sim.mutants.campaign import CampaignError, run
+    from synth.files import git_revision, write_json
+    from synth.text import table
+
+    config, made = configuration(args), []
+    options = {"seed": args.seed, "heavy": args.heavy, "keep": args.keep, "tool": args.yosys}
+    for unit in units(args.unit):
+        files = [tests_of(unit), *(ROOT / file for file in MORE_TESTS.get(unit.name, ()))]
+        count = args.mutants or (1000 if unit.name == "core" else 200)
+        try:
+            made.append(
+                run(unit.name, unit.build(config), [*map(str, files)], count, progress=console.progress, **options)
+            )
+        except CampaignError as error:
+            console.close()
+            print(f"vrex: {error}", file=sys.stderr)
+            return 1
+    console.close()
+    about = {"preset": args.preset, "config": config.asdict(), "seed": args.seed, "git": git_revision()}
+    told = {**about, "units": [one.json() for one in made]}
+    if args.out:
+        write_json(args.out, told)
+    if args.json:
+        print(json.dumps(told, indent=2))
+        return 0
+    head = ["unit", "mutants", "killed", "equivalent", "survivors", "score", "seconds"]
+    rows = [
+        [c.unit, *map(str, (len(c.mutants), c.killed, len(c.equivalent), len(c.survivors))),
+         f"{100 * c.score:.1f} %", f"{c.seconds:.0f}"] for c in made
+    ]  # fmt: skip
+    print(table(head, rows))
+    for one in made:
+        for what, found in (("equivalent", one.equivalent), ("survives", one.survivors)):
+            print(*(f"{one.unit} {what} {mutant}: {result.how}" for mutant, result in found), sep="\n")
     return 0
 
 
@@ -227,3 +271,14 @@ def add(commands: Any) -> None:
     one.add_argument("--quick", action="store_true", help="without the proofs that take minutes")
     one.add_argument("--json", action="store_true", help="results on stdout as JSON")
     add_tool(one)
+
+    one = command(commands, "mutate", mutate, "faults in units' netlists, one by one: do the units' tests notice?")
+    one.add_argument("unit", nargs="*", help="units (default all)")
+    one.add_argument("--mutants", type=int, metavar="N", help="faults of each unit (default 200, of the core 1000)")
+    one.add_argument("--seed", type=int, default=1, help="of the choice of faults and of all stimulus (default 1)")
+    one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
+    one.add_argument("--keep", action="store_true", help="believe earlier kills although tests have changed since")
+    add_configuration(one, "tiny")
+    add_tool(one)
+    one.add_argument("--out", type=Path, metavar="FILE", help="results as JSON")
+    one.add_argument("--json", action="store_true", help="results as JSON on stdout")

@@ -1,0 +1,228 @@
+"""Shows that a mutant cannot be told from its unit: for all inputs, for all time.
+
+Both are one and-inverter graph, in which equal logic is the same node; only registers that a mutant reaches are there
+twice. Memories are cut: both sides read the same unknown data as long as the same was asked of them and written, which
+is part of the claim, so that it holds with any memory. What is compared is what a neighbour can see: outputs, of a
+stream or a bus its handshakes and what goes with them when valid is 1. abc looks for registers that are always equal
+(`scorr`) and proves the rest (`prove` without registers, else `pdr`).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hw import yosys
+from sim.formal import solve
+from sim.mutants.netlist import SELECT, Mutant, Mutated
+
+TIMEOUT_S = 5
+TOGETHER = 8  # proofs of one process
+_TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
+_CLOCK = "clk"
+
+
+def equivalents(
+    design: Mutated, among: Sequence[Mutant], *, tool: str = "yowasp"
+) -> Iterator[tuple[Mutant, int | None, bool]]:
+    """For each of `among` the first cycle in which it can differ, or None, and whether it is shown to be equivalent.
+
+    It differs in that cycle for some inputs and some words read from memories, be they what was written or not.
+    """
+    with tempfile.TemporaryDirectory(prefix="mutants-") as text:
+        folder = Path(text)
+        commands = [f"read_rtlil {design.rtlil}", *_TO_GATES, f"write_json {folder}/design.json"]
+        yosys.run(commands, tool=tool)
+        netlist = _Netlist(json.loads((folder / "design.json").read_text())["modules"][design.name])
+        for first in range(0, len(among), TOGETHER):
+            part = among[first : first + TOGETHER]
+            graphs = [folder / f"{mutant.number}" for mutant in part]
+            for mutant, graph in zip(part, graphs, strict=True):
+                graph.with_suffix(".aig").write_bytes(_miter(netlist, mutant.number))
+            found = solve(graphs, f"scorr;prove;pdr -T {TIMEOUT_S}", tool=tool)
+            for mutant, (verdict, cycle) in zip(part, found, strict=True):
+                yield mutant, cycle if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
+
+
+class _Graph:
+    """And-inverter graph; a literal is twice a node, plus one for its inverse; literal 0 is false.
+
+    `gates` has the two literals of each node that is a gate; `leaves` in the order in which they were made.
+    """
+
+    def __init__(self) -> None:
+        self.nodes = 1
+        self.gates: dict[int, tuple[int, int]] = {}
+        self.known: dict[tuple[int, int], int] = {}
+
+    def leaf(self) -> int:
+        self.nodes += 1
+        return 2 * (self.nodes - 1)
+
+    def both(self, a: int, b: int) -> int:
+        if a > b:
+            a, b = b, a
+        if a == 0 or a == b ^ 1:
+            return 0
+        if a == 1 or a == b:
+            return b
+        if (found := self.known.get((a, b))) is None:
+            found = self.known[a, b] = self.leaf()
+            self.gates[found >> 1] = a, b
+        return found
+
+    def any(self, literals: Iterable[int]) -> int:
+        every = 1
+        for literal in literals:
+            every = self.both(every, literal ^ 1)
+        return every ^ 1
+
+    def differ(self, a: int, b: int) -> int:
+        return self.both(self.both(a, b ^ 1) ^ 1, self.both(a ^ 1, b) ^ 1) ^ 1
+
+
+class _Netlist:
+    """The mapped netlist: gates, registers, what is known of nets from outside, and what is seen of them."""
+
+    def __init__(self, module: Mapping[str, Any]):
+        self.select: list[Any] = []
+        self.inputs: list[Any] = []
+        self.gates: dict[Any, tuple[Any, ...]] = {}  # net -> the nets of its AND, or the one of its inverter
+        self.registers: dict[Any, Any] = {}  # Q -> D
+        self.seen: list[tuple[Any, list[Any]]] = []  # nets, and the net without which they do not matter
+        ports = module["ports"]
+        for name, port in ports.items():
+            if name == SELECT:
+                self.select = port["bits"]
+            elif port["direction"] == "input" and name != _CLOCK:
+                self.inputs += port["bits"]
+            elif port["direction"] == "output":
+                self.seen.append((_valid(name, ports), port["bits"]))
+        for cell in module["cells"].values():
+            pins = cell["connections"]
+            if cell["type"] == "$_AND_":
+                self.gates[pins["Y"][0]] = pins["A"][0], pins["B"][0]
+            elif cell["type"] == "$_NOT_":
+                self.gates[pins["Y"][0]] = (pins["A"][0],)
+            elif cell["type"] == "$_DFF_P_":
+                self.registers[pins["Q"][0]] = pins["D"][0]
+            elif cell["type"] == "$mem_v2":
+                self._memory(cell["parameters"], pins)
+            elif cell["type"] != "$scopeinfo":
+                raise ValueError(f"cell {cell['type']} has no model")
+        self.ones = {
+            bit
+            for net in module["netnames"].values()
+            for bit, value in zip(net["bits"], reversed(net.get("attributes", {}).get("init", "")), strict=False)
+            if value == "1"
+        }
+
+    def _memory(self, sizes: Mapping[str, str], pins: Mapping[str, list[Any]]) -> None:
+        self.inputs += pins["RD_DATA"]
+        abits, width = int(sizes["ABITS"], 2), int(sizes["WIDTH"], 2)
+        for port in range(int(sizes["RD_PORTS"], 2)):
+            enable = pins["RD_EN"][port]
+            self.seen += [("1", [enable]), (enable, pins["RD_ADDR"][port * abits : (port + 1) * abits])]
+            self.seen.append(("1", [pins["RD_ARST"][port], pins["RD_SRST"][port]]))
+        for port in range(int(sizes["WR_PORTS"], 2)):
+            enables = pins["WR_EN"][port * width : (port + 1) * width]
+            words = pins["WR_DATA"][port * width : (port + 1) * width]
+            self.seen.append(("1", enables))
+            self.seen += [(enable, [bit]) for enable, bit in zip(enables, words, strict=True)]
+            # an address matters with any of the enables
+            address = pins["WR_ADDR"][port * abits : (port + 1) * abits]
+            self.seen += [(enable, address) for enable in dict.fromkeys(enables)]
+
+    def values(self, graph: _Graph, known: dict[Any, int], wanted: Iterable[Any]) -> None:
+        """Give every net that `wanted` ones depend on its literal in `known`."""
+        for root in wanted:
+            stack = [root]
+            while stack:
+                net = stack[-1]
+                if net in known:
+                    stack.pop()
+                elif net not in self.gates:  # nothing drives it
+                    known[net] = 0
+                elif missing := [source for source in self.gates[net] if source not in known]:
+                    stack += missing
+                else:
+                    ends = [known[source] for source in self.gates[net]]
+                    known[net] = graph.both(*ends) if len(ends) == 2 else ends[0] ^ 1
+                    stack.pop()
+
+
+def _valid(name: str, ports: Mapping[str, Any]) -> Any:
+    """The net that says whether output `name` matters: of a stream its valid, of a bus that of the channel."""
+    stream, _, field = name.rpartition("__")
+    if field in ("payload", "ready"):
+        return ports[f"{stream}__valid"]["bits"][0]
+    for length in (2, 1):
+        valid = f"{stream}__{field[:length]}valid"
+        if stream and field != f"{field[:length]}valid" and valid in ports:
+            return ports[valid]["bits"][0]
+    return "1"
+
+
+def _miter(netlist: _Netlist, number: int) -> bytes:
+    """AIGER file whose only output is 1 when mutant `number` shows something else than the unit."""
+    graph = _Graph()
+    plain: dict[Any, int] = {"0": 0, "1": 1, "x": 0, "z": 0}
+    inputs = [graph.leaf() for _ in netlist.inputs]
+    plain |= dict(zip(netlist.inputs, inputs, strict=True))
+    states = {net: graph.leaf() for net in netlist.registers}
+    plain |= {net: leaf ^ (net in netlist.ones) for net, leaf in states.items()}  # registers begin as 0
+    copies: dict[Any, int] = {}  # registers that the mutant reaches
+    mutant = dict(plain)
+    for bit, net in enumerate(netlist.select):
+        plain[net], mutant[net] = 0, number >> bit & 1
+    wanted = [*netlist.registers.values(), *(net for valid, nets in netlist.seen for net in (valid, *nets))]
+    netlist.values(graph, plain, wanted)
+    while True:
+        other = mutant | {net: leaf ^ (net in netlist.ones) for net, leaf in copies.items()}
+        netlist.values(graph, other, wanted)
+        reached = [n for n, data in netlist.registers.items() if n not in copies and plain[data] != other[data]]
+        if not reached:
+            break
+        copies |= {net: graph.leaf() for net in reached}
+    seen = [
+        graph.differ(graph.both(plain[valid], plain[net]), graph.both(other[valid], other[net]))
+        for valid, nets in netlist.seen
+        for net in nets
+        if plain[net] != other[net] or plain[valid] != other[valid]
+    ]
+    latches = [(leaf, plain[netlist.registers[net]] ^ (net in netlist.ones)) for net, leaf in states.items()]
+    latches += [(leaf, other[netlist.registers[net]] ^ (net in netlist.ones)) for net, leaf in copies.items()]
+    return _aiger(graph, inputs, latches, graph.any(seen))
+
+
+def _aiger(graph: _Graph, inputs: Sequence[int], latches: Sequence[tuple[int, int]], bad: int) -> bytes:
+    """Binary AIGER, with what `bad` depends on alone."""
+    following, needed, stack = dict(latches), set[int](), [bad]
+    while stack:
+        node = stack.pop() >> 1
+        if node not in needed:
+            needed.add(node)
+            stack += graph.gates.get(node, ())
+            stack += [following[2 * node]] if 2 * node in following else []
+    leaves = [leaf for leaf in inputs if leaf >> 1 in needed]
+    kept = [leaf for leaf, _ in latches if leaf >> 1 in needed]
+    gates = sorted(node for node in graph.gates if node in needed)  # a gate comes after its ends
+    place = {0: 0} | {node: 2 * n for n, node in enumerate([leaf >> 1 for leaf in leaves + kept] + gates, start=1)}
+
+    def literal(value: int) -> int:
+        return place[value >> 1] ^ value & 1
+
+    head = f"aig {len(place) - 1} {len(leaves)} {len(kept)} 1 {len(gates)}\n"
+    lines = [f"{literal(following[leaf])}\n" for leaf in kept] + [f"{literal(bad)}\n"]
+    body = bytearray()
+    for node in gates:
+        low, high = sorted(map(literal, graph.gates[node]))
+        for delta in (place[node] - high, high - low):
+            while delta > 127:
+                body.append(delta & 127 | 128)
+                delta >>= 7
+            body.append(delta)
+    return (head + "".join(lines)).encode() + bytes(body)

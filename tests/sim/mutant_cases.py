@@ -1,0 +1,53 @@
+"""Tests that `test_mutants.py` runs on mutants; one forgets the counter."""
+
+import numpy as np
+from amaranth import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.arith.dot import DotTree
+from sim.run import simulate
+
+
+class Sums(wiring.Component):
+    """The sum of all words so far, to which the difference of two equal registers is added; and their number."""
+
+    def __init__(self):
+        super().__init__({"i": In(stream.Signature(8)), "o": Out(stream.Signature(8)), "stat_words": Out(8)})
+
+    def elaborate(self, platform):
+        m = Module()
+        total, twin = Signal(8), Signal(8)
+        taken = self.i.valid & self.i.ready
+        m.d.comb += [
+            self.i.ready.eq(self.o.ready),
+            self.o.valid.eq(self.i.valid),
+            self.o.payload.eq(total + self.i.payload + (total ^ twin)),
+        ]
+        with m.If(taken):
+            m.d.sync += [total.eq(total + self.i.payload), twin.eq(twin + self.i.payload)]
+            m.d.sync += self.stat_words.eq(self.stat_words + 1)
+        return m
+
+
+def run(words):
+    record = simulate(Sums(), "sums", {"i": words}, {"o": len(words)}, stall=0.3)
+    assert record.outputs["o"].tolist() == (np.cumsum(words) % 256).tolist()
+    return record
+
+
+def test_sums(rng):
+    run(rng.integers(0, 256, 60))
+
+
+def test_sums_and_counter(rng):
+    for count in (1, 2, 6, 61, 255):
+        assert run(rng.integers(0, 256, count)).status["stat_words"] == count
+
+
+def test_of_something_else():
+    simulate(DotTree(inputs=2), "dot_tree", {"i": {}}, {"o": 0})
+
+
+def test_that_fails():
+    run(np.array([1])).status["nothing"]
