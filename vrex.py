@@ -18,6 +18,7 @@ from sw_model.commands.console import Console
 
 # the matrices here are small: a second BLAS thread waits more than it works (read once, when NumPy is imported)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+LONGEST = 500  # characters of a complaint
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,6 +53,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."  # what it quotes may be a whole file
     for place in (Path(os.environ.get("VREX_BUILD", "build")), Path(os.environ.get("TMPDIR", "/tmp"))):
         if place.exists() and shutil.disk_usage(place).free < 1 << 20:
             return f"no space left on the device of {place} ({text})"

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from synth.files import read_text
+
 PRESETS = Path(__file__).parent / "presets"
 T = TypeVar("T")
 
@@ -32,10 +34,10 @@ def find(name_or_path: str | Path, folder: Path, what: str) -> Path:
 def read(path: Path, what: str) -> dict[str, Any]:
     """A TOML file. Raises ValueError when it cannot be read or is not TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
     except OSError as error:
         raise ValueError(f"{what} file {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number too long, too deep
         raise ValueError(f"{what} file {path} is not TOML: {error}") from None
 
 
@@ -71,10 +73,10 @@ def sourced(entries: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dic
 
 
 def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """A dataclass from its fields. Raises ValueError for a missing or an unknown one."""
+    """A dataclass from its fields. Raises ValueError for a missing or an unknown one, or one that it refuses."""
     try:
         return kind(**values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {str(error).removeprefix(f'{kind.__name__}.__init__() ')}") from None
 
 

@@ -6,7 +6,6 @@ field of the assumptions as `assume.NAME`, and any number of the system as `PART
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +20,7 @@ from sw_model.policies import load
 from sw_model.systems import System, load_system
 from sw_model.workloads import Workload
 from synth import text
+from synth.files import read_json
 
 WORKLOADS = {
     "frame": workloads.frame,
@@ -156,13 +156,11 @@ UNIT_POWER = {
 def synthesised_power(path: Path) -> dict[str, float]:
     """Changes that replace Table III's powers by those of a synthesis report (`vrex synth --power --json`): for each of
     its units the largest over its stimuli, estimated memories included. Raises ValueError if it has none."""
+    told = read_json(path, "power report")
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
         units = [(unit["unit"], unit["power"]) for unit in told if unit["unit"] in UNIT_POWER and unit.get("power")]
         powers = {name: max(p["total_mw"] + p["memories_mw_estimated"] for p in runs) for name, runs in units}
-    except OSError as error:
-        raise ValueError(f"power report {path}: {error.strerror or error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"power report {path} is not what `vrex synth --power --json` prints: {error}") from None
     if not powers:
         raise ValueError(f"power report {path} has no power of {', '.join(UNIT_POWER)}")
@@ -171,23 +169,22 @@ def synthesised_power(path: Path) -> dict[str, float]:
 
 def recall(path: Path, row: int = 0) -> Request:
     """The request of a result file: of a run, or of a row of a sweep. Raises ValueError if it has none."""
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"run file {path}: {error.strerror or error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"run file {path} is not JSON: {error}") from None
-    if isinstance(told, dict) and isinstance(told.get("request"), dict):
-        return parse(told["request"])
+    told = read_json(path, "run file")
     rows = told.get("table") if isinstance(told, dict) else told
-    if not isinstance(rows, list):
+    if isinstance(told, dict) and isinstance(told.get("request"), dict):
+        asked = told["request"]
+    elif not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
         raise ValueError(f"run file {path} holds neither a run nor a sweep")
-    if not 0 <= row < len(rows):
+    elif not 0 <= row < len(rows):
         raise ValueError(f"row {row} must lie in 0..{len(rows) - 1}: {path} has {len(rows)} rows")
-    names = {f.name for f in fields(Request)}
-    return parse(
-        {k: v for k, v in rows[row].items() if k in names or k.startswith(("assume.", *(p + "." for p in PARTS)))}
-    )
+    else:
+        names = {f.name for f in fields(Request)}
+        beginnings = ("assume.", *(part + "." for part in PARTS))
+        asked = {key: value for key, value in rows[row].items() if key in names or key.startswith(beginnings)}
+    try:
+        return parse(asked)
+    except ValueError as error:
+        raise ValueError(f"run file {path}: {error}") from None
 
 
 def figures(result: Result) -> dict[str, float | int | bool | str]:

@@ -39,7 +39,7 @@ from typing import Any
 from sw_model import preset_file
 from sw_model.report.metadata import run_metadata
 from sw_model.request import Request, figures, parse
-from synth.files import write, write_json
+from synth.files import read_json, write, write_json
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
@@ -221,7 +221,7 @@ def journal(out: Path, plan: Sweep) -> Iterator[tuple[dict[int, Row], Callable[[
     """The finished rows of `plan` by number, and a function that keeps more.
 
     A line that a crash cut short is dropped. A finished table of the same sweep counts too, so that running it again
-    makes nothing twice. Raises ValueError for a journal of another sweep.
+    makes nothing twice. Raises ValueError for a journal of another sweep, or a damaged one.
     """
     path = journal_path(out)
     head = {"sweep": plan.name, "digest": plan.digest}
@@ -236,10 +236,13 @@ def journal(out: Path, plan: Sweep) -> Iterator[tuple[dict[int, Row], Callable[[
                 if line.strip() != json.dumps(head).encode():
                     raise ValueError(f"{path} belongs to another sweep: remove it, or choose another output")
             else:
-                rows.update((row["run"], row) for row in json.loads(line))
+                try:
+                    rows.update(rows_by_number(json.loads(line), plan))
+                except (ValueError, RecursionError):
+                    raise ValueError(f"{path} is damaged in line {number + 1}: remove it to start over") from None
             whole += len(line)
-    elif finished := finished_rows(out, plan):
-        rows = finished
+    else:
+        rows = finished_rows(out, plan)
     with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:
         file.truncate(whole)
         file.seek(whole)
@@ -267,13 +270,24 @@ def append(file: io.FileIO, value: Any, path: Path) -> None:
 
 def finished_rows(out: Path, plan: Sweep) -> dict[int, Row]:
     """The rows of an output that is already there, if it is this sweep's."""
-    try:
-        told = json.loads(out.with_suffix(".json").read_text())
+    with suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
+        told = read_json(out.with_suffix(".json"), "sweep result")
         if out.exists() and told["digest"] == plan.digest:
-            return {row["run"]: row for row in told["table"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+            return rows_by_number(told["table"], plan)
     return {}
+
+
+def rows_by_number(rows: Any, plan: Sweep) -> dict[int, Row]:
+    """Rows that were read back, by number. Raises ValueError for one that is no run of `plan`."""
+    if not isinstance(rows, list):
+        raise ValueError(f"rows must be a list, got {rows!r}")
+    for row in rows:
+        if not isinstance(row, dict) or type(row.get("run")) is not int or not 0 <= row["run"] < len(plan.requests):
+            raise ValueError(f"row must have its number, got {row!r}")
+        asked = plan.requests[row["run"]].json()
+        if {key: row.get(key) for key in asked} != asked:
+            raise ValueError(f"row {row['run']} must be of {asked}, got {row!r}")
+    return {row["run"]: row for row in rows}
 
 
 def columns(rows: Sequence[Row]) -> list[str]:

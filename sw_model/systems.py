@@ -11,6 +11,7 @@ from typing import Any
 
 from hw.dre.wtu import Point
 from sw_model import preset_file
+from sw_model.memory.spec import PRESETS as MEMORIES
 from sw_model.preset_file import PRESETS
 
 
@@ -153,6 +154,10 @@ def parse_system(data: dict[str, Any], where: str = "system") -> System:
         values, origins = preset_file.sourced(table, f"{where}: {part}.")
         sources |= {f"{part}.{key}": origin for key, origin in origins.items()}
         parts[part] = preset_file.build(_PARTS[part], values, f"{where}: [{part}]")
+    try:
+        preset_file.find(known["memory"], MEMORIES, "memory")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     system = System(**known, sources=sources, **parts)
     check(system, where)
     return system
@@ -164,8 +169,9 @@ def check(system: System, where: str = "system") -> None:
         table = getattr(system, part)
         if table is None:
             continue
-        for key, value in vars(table).items():
-            if not isinstance(value, str):
+        for one in fields(table):
+            key, value = one.name, getattr(table, one.name)
+            if one.type is not str:
                 zero, whole = key in _MAY_BE_ZERO, key in _COUNTS
                 preset_file.positive(f"{part}.{key}", value, where, zero=zero, whole=whole)
     link, memory = system.link, system.device_memory
@@ -184,6 +190,8 @@ def check(system: System, where: str = "system") -> None:
             f"{where}: core.on_chip_kib = {system.core.on_chip_kib} on {system.core.cores} cores is"
             f" larger than the device memory of {memory.capacity_gb} GB"
         )
+    if system.core and system.core.wtu_lanes.bit_count() != 1:
+        raise ValueError(f"{where}: core.wtu_lanes = {system.core.wtu_lanes} is not a power of two")
     if system.core and system.core.wtu_point not in tuple(Point):
         points = ", ".join(Point)
         raise ValueError(f"{where}: core.wtu_point = {system.core.wtu_point!r} is not one of {points}")

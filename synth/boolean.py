@@ -27,7 +27,10 @@ def truth_table(function: str, pins: tuple[str, ...]) -> int:
     size = 1 << len(pins)
     full = (1 << size) - 1
     columns = {pin: sum(1 << k for k in range(size) if k >> i & 1) for i, pin in enumerate(pins)}
-    value, rest = _sum(tokens, columns, full, function)
+    try:
+        value, rest = _sum(tokens, columns, full, function)
+    except RecursionError:
+        raise ValueError(f"function {function!r} is nested too deeply") from None
     if rest:
         raise ValueError(f"function {function!r}: cannot read {' '.join(rest)!r}")
     return value

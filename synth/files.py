@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+MAX_BYTES = 512 << 20  # of a text that is read whole
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -45,6 +47,25 @@ def write(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON, as `write_all` does."""
     write(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; `OSError` when it cannot be read or is above `MAX_BYTES`, `UnicodeDecodeError`."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)  # a device may have no end
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES >> 20} MiB", str(path))
+    return content.decode("utf-8")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The value of a JSON file; `ValueError` names `what` and the file when it cannot be read or is not JSON."""
+    try:
+        return json.loads(read_text(path))
+    except OSError as error:
+        raise ValueError(f"{what} {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number too long, too deep
+        raise ValueError(f"{what} {path} is not JSON: {error}") from None
 
 
 def build_root() -> Path:

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from synth.boolean import truth_table
-from synth.files import build_root, write
+from synth.files import MAX_BYTES, build_root, write
 from synth.lib.liberty import library_text
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")  # Debian package qflow-tech-osu018
-MAX_BYTES = 512 * 1024 * 1024
 
 _COMMENT = re.compile(r"/\*.*?\*/|\\\r?\n|//[^\n]*", re.S)
 _TOKEN = re.compile(r'"([^"]*)"|([{}();:,\n])|([^\s{}();:,"]+)')
@@ -29,6 +28,17 @@ _PREFIX = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 
 class LibraryError(ValueError):
     """A library cannot be used: missing, damaged, or without what a flow needs. One line that says which and why."""
+
+    def __init__(self, text: str):
+        super().__init__(" ".join(text.split()))  # what it quotes of a file may have lines
+
+
+def _number(text: str) -> float:
+    """A finite number; `ValueError` otherwise."""
+    value = float(text)
+    if not np.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 @dataclass
@@ -179,9 +189,14 @@ class LibraryCell:
         """Whether this is a one-output gate with `function` of its pins, given over a, b, c ..."""
         if self.state is not None or len(self.outputs) != 1 or len(self.inputs) != inputs:
             return False
-        own = self.pins[self.outputs[0]].function
-        names = tuple("abcdefgh"[:inputs])
-        return bool(own) and truth_table(own, self.inputs) == truth_table(function, names)
+        return self.table(self.outputs[0]) == truth_table(function, tuple("abcdefgh"[:inputs]))
+
+    def table(self, output: str) -> int | None:
+        """Truth table of an output over the inputs; None where it is none, as of a cell with nodes inside."""
+        try:
+            return truth_table(self.pins[output].function, self.inputs)
+        except ValueError:
+            return None
 
 
 class Library:
@@ -211,16 +226,22 @@ class Library:
                 raise LibraryError(f"library {name}: its units or voltage differ from those of {self.files[0]}")
         self.seconds, self.farads, self._leakage_unit, self.voltage = units[0]
         self.joules = self.farads  # per V^2
-        self.temperature = float(head.get("nom_temperature", "25"))
-        self._groups = {c.args[0]: (g, c) for g in groups for c in g.of("cell")}
+        self._groups = {" ".join(c.args): (g, c) for g in groups for c in g.of("cell")}
         if not self._groups:
             raise LibraryError(f"library {self.name}: it has no cells")
         self._templates = {
-            t.args[0]: t for g in groups for kind in ("lu_table_template", "power_lut_template") for t in g.of(kind)
+            " ".join(t.args): t
+            for g in groups
+            for kind in ("lu_table_template", "power_lut_template")
+            for t in g.of(kind)
         }
         self._cells: dict[str, LibraryCell] = {}
         self.text = self._merge(groups, plain)
-        self.wire_farads = self._wire(head) * self.farads
+        try:
+            self.temperature = _number(head.get("nom_temperature", "25"))
+            self.wire_farads = self._wire(head) * self.farads
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            raise LibraryError(f"library {self.name}: nom_temperature or its wire load cannot be read") from error
 
     def _units(self, group: Group, name: str) -> tuple[float, float, float, float]:
         def unit(attribute: str, default: str) -> float:
@@ -243,7 +264,7 @@ class Library:
         for group in head.of("wire_load"):
             if group.args[:1] == (head.get("default_wire_load"),):
                 lengths = group.attributes.get("fanout_length", ["1", "1"])
-                return float(group.get("capacitance", "0")) * float(lengths[1]) / float(lengths[0])
+                return _number(group.get("capacitance", "0")) * _number(lengths[1]) / _number(lengths[0])
         return 0.0
 
     def _merge(self, groups: Sequence[Group], texts: Sequence[str]) -> str:
@@ -267,7 +288,8 @@ class Library:
     @property
     def path(self) -> Path:
         """The merged library as a plain file for the tools."""
-        path = build_root() / "libraries" / f"{self.name}-{self.digest}.lib"
+        name = re.sub(r"\W+", "_", self.name)[:64]
+        path = build_root() / "libraries" / f"{name}-{self.digest}.lib"
         if not path.exists():
             write(path, self.text)
         return path
@@ -307,10 +329,13 @@ class Library:
 
     def _read(self, library: Group, cell: Group) -> LibraryCell:
         rails = {p.args[0] for p in cell.of("pg_pin") if "ground" in p.get("pg_type")}
-        states = [float(g.get("value", "0")) for g in cell.of("leakage_power") if g.get("related_pg_pin") not in rails]
-        leakage = float(cell.get("cell_leakage_power") or (sum(states) / len(states) if states else "nan"))
-        if np.isnan(leakage):
-            leakage = float(library.get("default_cell_leakage_power", "0"))
+        states = [
+            _number(g.get("value", "0")) for g in cell.of("leakage_power") if g.get("related_pg_pin") not in rails
+        ]
+        if states and not cell.get("cell_leakage_power"):
+            leakage = sum(states) / len(states)
+        else:
+            leakage = _number(cell.get("cell_leakage_power") or library.get("default_cell_leakage_power", "0"))
         state = next((g for kind in ("ff", "latch") for g in cell.of(kind)), None)
         pins = {}
         for group in cell.of("pin"):
@@ -318,7 +343,7 @@ class Library:
                 pins[name] = self._pin(name, group, rails)
         hidden = cell.get("dont_use").lower() == "true"
         return LibraryCell(
-            cell.args[0], float(cell.get("area", "0")), leakage * self._leakage_unit, pins, state, hidden
+            cell.args[0], _number(cell.get("area", "0")), leakage * self._leakage_unit, pins, state, hidden
         )
 
     def _pin(self, name: str, group: Group, rails: set[str]) -> Pin:
@@ -338,25 +363,30 @@ class Library:
                 zero = Table((), np.zeros(()))
                 sources = power.get("related_pin").split() or [""]
                 energies += [Energy(related, rise or zero, fall or zero) for related in sources]
-        capacitance = float(group.get("capacitance", "0"))
+        capacitance = _number(group.get("capacitance", "0"))
         function = group.get("function")
         clock = group.get("clock").lower() == "true"
         return Pin(name, group.get("direction"), capacitance, function, clock, tuple(arcs), tuple(energies))
 
     def _table(self, group: Group) -> Table:
         template = self._templates.get(group.args[0])
-        values = np.array([float(x) for row in group.attributes["values"] for x in row.replace(",", " ").split()])
+        rows = group.attributes.get("values", [])
+        values = np.array([_number(x) for row in rows for x in row.replace(",", " ").split()])
         axes, load_first = [], False
         for number in (1, 2):
             index = group.get(f"index_{number}") or (template.get(f"index_{number}") if template else "")
             if index:
-                axes.append(np.array([float(x) for x in index.replace(",", " ").split()]))
+                axes.append(np.array([_number(x) for x in index.replace(",", " ").split()]))
+                if (np.diff(axes[-1]) <= 0).any():
+                    raise ValueError(f"index_{number} of {group.kind} must ascend, got {index}")
             if template and number == 1:
                 first = template.get("variable_1")
                 load_first = "capacitance" in first or "related_pin" in first
         shape = tuple(len(axis) for axis in axes)
         if values.size == 1:
             return Table((), values.reshape(()))
+        if values.size != np.prod(shape) or not values.size:
+            raise ValueError(f"{group.kind} must have {' x '.join(map(str, shape))} values, got {values.size}")
         return Table(tuple(axes), values.reshape(shape), load_first)
 
     @cached_property
@@ -393,7 +423,7 @@ class Library:
         best: tuple[LibraryCell, dict[str, str]] | None = None
         for cell in self._usable():
             if cell.state is None and len(cell.inputs) == inputs and len(cell.outputs) == len(wanted):
-                own = {truth_table(cell.pins[pin].function, cell.inputs): pin for pin in cell.outputs}
+                own = {cell.table(pin): pin for pin in cell.outputs}
                 if set(own) == set(wanted.values()) and (best is None or cell.area < best[0].area):
                     best = cell, {name: own[table] for name, table in wanted.items()}
         return best
@@ -427,7 +457,10 @@ class Library:
         self.require(timing=True)
         cell = self.inverter
         (source,), (target,) = cell.inputs, cell.outputs
-        arc = next(arc for arc in cell.pins[target].arcs if "cell_rise" in arc.tables)
+        needed = {"cell_rise", "cell_fall", "rise_transition", "fall_transition"}
+        arc = next((arc for arc in cell.pins[target].arcs if needed <= set(arc.tables)), None)
+        if arc is None:
+            raise LibraryError(f"library {self.name}: cell {cell.name} has no arc with {', '.join(sorted(needed))}")
         load = 4 * cell.pins[source].capacitance
         rise = fall = arc.tables["rise_transition"](0.0, load)
         for _ in range(20):

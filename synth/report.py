@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from synth.files import version, write_all
+from synth.files import read_json, version, write_all
 from synth.power import KINDS
 from synth.table3 import table3
 from synth.text import table
@@ -51,11 +51,11 @@ def write(folder: Path, made: Mapping[str, Any], against: Mapping[str, Any] | No
 
 def read(path: Path) -> dict[str, Any]:
     """A report from disk; `ValueError` for a file that is none."""
+    found = read_json(path, "report")
     try:
-        found = json.loads(path.read_text())
-        if {"unit", "area_um2", "nand2", "timing", "library", "config"} <= set.intersection(*map(set, found["units"])):
+        if found["units"] and compare(found, found).table():  # meets all that a comparison takes from it
             return found
-    except (ValueError, TypeError, KeyError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a report of vrex synth") from error
     raise ValueError(f"{path}: not a report of vrex synth")
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from hw.boards.codes import CAUSE, CONTROL, LOST, PASSED, RESET, SETTINGS, STATE, TAKEN, TEST, TESTED
 
+MOST = 1 << 28  # characters of vectors
 QUIET_S = 5.0  # a board that has said nothing for so long has stopped
 
 
@@ -195,16 +196,50 @@ def open_line(port: str, baud: int) -> tuple[Callable[[bytes], Any], Callable[[]
     return write, read
 
 
+def load(path: Path) -> dict[str, Any]:
+    """The vectors beside a bitstream; `ValueError` for a file that is none, `OSError` for one that cannot be read."""
+    try:
+        with path.open() as file:
+            told = json.loads(file.read(MOST))
+        check(told)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: not the vectors of a board ({type(error).__name__}: {error})") from error
+    return told
+
+
+def check(told: dict[str, Any]) -> None:
+    """Raise an error unless `told` has all that a session takes from it, and every word fits its channel."""
+    table = told["table"]
+    inputs, outputs = ({one["name"]: one for one in table[side]} for side in ("inputs", "outputs"))
+    widths = {name: one["width"] for name, one in (inputs | outputs).items()} | table["settings"]
+    words = {**told["inputs"], **told["outputs"], **{name: [value] for name, value in told["settings"].items()}}
+    numbers = [told["baud"], *widths.values(), *(one["code"] for one in (inputs | outputs).values())]
+    numbers += [number for one in told["echo"] for field in one["fields"] for number in field]
+    if not all(type(number) is int and 0 <= number < 1 << 24 for number in numbers):
+        raise ValueError("baud, codes, widths and fields must be whole numbers")
+    if not all(one["code"] < 256 for one in (inputs | outputs).values()):
+        raise ValueError("codes must be bytes")
+    for one in told["echo"]:
+        width = outputs[one["asked"]]["width"], inputs[one["answer"]]["width"]
+        if any(source + bits > width[0] or target + bits > width[1] for source, target, bits in one["fields"]):
+            raise ValueError(f"fields of the echo {one['answer']} must lie in beats of {width} bits")
+    for name, values in words.items():
+        if not isinstance(values, list) or not all(
+            type(word) is int and 0 <= word < 1 << widths[name] for word in values
+        ):
+            raise ValueError(f"{name} must have words of {widths[name]} bits")
+
+
 def main(argv: list[str]) -> int:
     """`PORT VECTORS`; returns the exit status."""
     if len(argv) != 2:
         print("usage: python -m hw.boards.host PORT VECTORS.json", file=sys.stderr)
         return 2
     try:
-        description = json.loads(Path(argv[1]).read_text())
+        description = load(Path(argv[1]))
         session = Session(description)
         talk(session, *open_line(argv[0], description["baud"]))
-    except (BoardError, OSError, ValueError, KeyError) as error:
+    except (BoardError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     counts = ", ".join(f"{len(words)} of {name}" for name, words in session.received.items())

@@ -272,7 +272,9 @@ class Command:
 
 
 def decode(code: bytes) -> Command:
-    """The command in 64 bytes; `AssemblyError` for an opcode that does not exist."""
+    """The command in 64 bytes; `AssemblyError` for another number of bytes, or an opcode that does not exist."""
+    if len(code) != COMMAND_BYTES:
+        raise AssemblyError(f"command of {len(code)} bytes: must be {COMMAND_BYTES}")
     word = int.from_bytes(code, "little")
     op = BY_CODE.get(word & (1 << OPCODE_BITS) - 1)
     if op is None:

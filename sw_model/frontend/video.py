@@ -103,7 +103,7 @@ def open_video(path: Path) -> tuple[av.container.InputContainer, av.video.stream
     if path.is_dir():
         raise VideoError(path, "is a directory, not a video file")
     try:
-        container = av.open(str(path))
+        container = av.open(str(path), metadata_errors="replace")  # a title need not be UTF-8
     except FileNotFoundError:
         raise VideoError(path, "no such file") from None
     except PermissionError:
@@ -120,6 +120,9 @@ def open_video(path: Path) -> tuple[av.container.InputContainer, av.video.stream
     if stream.codec_context is None:
         container.close()
         raise VideoError(path, "holds video in a codec that FFmpeg cannot decode")
+    if stream.codec_context.width < 1 or stream.codec_context.height < 1:
+        container.close()
+        raise VideoError(path, "has a damaged header: pictures have no size")
     return container, stream
 
 

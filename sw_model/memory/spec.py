@@ -118,7 +118,7 @@ def check(memory: Memory, where: str) -> None:
     for name, digits in memory.mapping.items():
         product = dict.fromkeys(DIGITS, 1)
         for digit, radix in digits:
-            if digit not in sizes or not isinstance(radix, int) or radix < 1:
+            if digit not in DIGITS or not isinstance(radix, int) or radix < 1:
                 raise ValueError(f"{where}: mapping {name} has the digit ({digit!r}, {radix!r})")
             product[digit] *= radix
         for digit, size in sizes.items():

@@ -25,7 +25,7 @@ POLICIES: dict[str, type[Policy]] = {
 def load(name: str) -> type[Policy]:
     """The policy class called `name`, or the one class that a Python file defines (`name` ends in .py).
 
-    Raises ValueError if there is no such policy or file, or if the file does not define exactly one policy.
+    Raises ValueError if there is no such policy or file, or if the file does not define exactly one whole policy.
     """
     if not name.endswith(".py"):
         if name not in POLICIES:
@@ -38,7 +38,7 @@ def load(name: str) -> type[Policy]:
     module.__file__ = str(path)
     try:  # not imported: that would leave byte code beside the user's file, and might take an old one for it
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
-    except Exception as error:  # whatever the user's file raises, one line says so
+    except (Exception, SystemExit) as error:  # whatever the user's file raises, one line says so
         raise ValueError(f"policy file {name!r} must run, got {type(error).__name__}: {error}") from error
     found = [
         value
@@ -47,4 +47,7 @@ def load(name: str) -> type[Policy]:
     ]
     if len(found) != 1:
         raise ValueError(f"policy file {name!r} must define one subclass of Policy, got {len(found)}")
+    missing = sorted(found[0].__abstractmethods__) + ["name"] * (not isinstance(getattr(found[0], "name", None), str))
+    if missing:
+        raise ValueError(f"policy file {name!r}: {found[0].__name__} must define {', '.join(missing)}")
     return found[0]

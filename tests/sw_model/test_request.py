@@ -93,7 +93,7 @@ def test_power_of_a_synthesis_report(tmp_path):
     table = Request().run()
     assert ours.energy_j["VPE"] == pytest.approx(table.energy_j["VPE"] * 40.5 / 122.06)
     assert ours.energy_j["LXE"] == table.energy_j["LXE"]
-    for content, message in (("[]", "has no power of dpe"), ("{", "is not what"), ('[{"power": 1}]', "is not what")):
+    for content, message in (("[]", "has no power of dpe"), ("{", "is not JSON"), ('[{"power": 1}]', "is not what")):
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
             synthesised_power(path)

@@ -101,7 +101,7 @@ def decode(
     progress : called with (frames written, frames wanted) after every frame
 
     Raises `VideoError` for a file that is no whole video, ValueError for a bad argument, OSError when memory runs
-    out, and RuntimeError when a decoding process is killed. However it ends, no process and no memory stay.
+    out, and ChildProcessError when a decoding process is killed. However it ends, no process and no memory stay.
     """
     plan = Plan.make(Path(path), fps, times_s, size, workers, intervals)
     with SharedFrames(plan.shape) as shared:

@@ -149,7 +149,7 @@ def _received(pipe: connection.Connection, running: dict[connection.Connection, 
     except EOFError:
         process = running[pipe]
         process.join()
-        raise RuntimeError(f"decoding process {process.pid} ended early, exit code {process.exitcode}") from None
+        raise ChildProcessError(f"decoding process {process.pid} ended early, exit code {process.exitcode}") from None
     if isinstance(message, int):
         yield message
     elif isinstance(message, OSError):

@@ -135,7 +135,8 @@ def _deal(
     The published scheduler deals the intervals in turn, which is the same when all are equally long.
     """
     slots = dict(wanted)
-    cut = quickvideo.intervals(stream, intervals)
+    cut = quickvideo.intervals(stream, min(intervals, len(stream.stamps)))
+    workers = min(workers, len(cut))
     dealt: list[list[Run]] = [[] for _ in range(workers)]
     loads = [0] * workers
     for which in range(len(cut)):

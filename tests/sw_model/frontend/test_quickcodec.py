@@ -260,7 +260,7 @@ def test_a_killed_worker_ends_everything(small_video, nothing_left):
             for child in active_children():
                 os.kill(child.pid, signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match=r"decoding process \d+ ended early, exit code -9"):
+    with pytest.raises(ChildProcessError, match=r"decoding process \d+ ended early, exit code -9"):
         quickcodec.decode(small_video, workers=2, size=BUSY, progress=kill)
 
 

@@ -80,7 +80,14 @@ def test_unknown_policies_and_bad_files_are_named(tmp_path):
         load("magic")
     with pytest.raises(ValueError, match="policy file must exist"):
         load(str(tmp_path / "absent.py"))
-    for text, message in (("1 / 0", "must run, got ZeroDivisionError"), ("x = 1", "subclass of Policy, got 0")):
+    own = "from sw_model.policies import Policy\nclass Own(Policy):\n    "
+    for text, message in (
+        ("1 / 0", "must run, got ZeroDivisionError"),
+        ("raise SystemExit(0)", "must run, got SystemExit: 0"),
+        ("x = 1", "subclass of Policy, got 0"),
+        (f"{own}pass", "Own must define account, select, name"),
+        (f"{own}name = 3\n    account = select = len", "Own must define name"),
+    ):
         file = tmp_path / "mine.py"
         file.write_text(text)
         with pytest.raises(ValueError, match=message):

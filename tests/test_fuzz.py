@@ -1,0 +1,375 @@
+"""Every reader of a file on files damaged at random: something to use, or one line that names the file; no more."""
+
+import gzip
+import itertools
+import json
+import re
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hw.boards import host
+from hw.core import isa
+from sw_model import request, sweep
+from sw_model.frontend import clip, trace, video
+from sw_model.frontend.stream import BF16, Chunk, Geometry
+from sw_model.memory.spec import load_memory
+from sw_model.memory.ssd import load_ssd
+from sw_model.policies import load as load_policy
+from sw_model.policies import rekv
+from sw_model.preset_file import PRESETS
+from sw_model.systems import load_system
+from synth import files, library, report
+from synth.lib.liberty import library_text
+from tests.hw.boards.test_host import DESCRIPTION
+from tests.hw.core.test_isa import random_command
+from tests.synth.test_report import unit
+
+SECONDS, MEMORY = 20, 1 << 30  # that one file may take
+TOKEN = re.compile(rb'"[^"\n]*"|[A-Za-z_][\w.]*|-?\d[\d.eE]*|\s+|.', re.S)
+VALUES = (
+    b"0 -1 1 2 3.5 -0.0 1e308 1e999 -1e-320 1e-30 nan inf -inf NaN Infinity 18446744073709551616 0x10 1_0 true false"
+    b' null None "" "x" "nan" "0" "a b" [] {} [[]] [1] {"a":1} (1) a.b __class__ \xff \xc3\xa9'
+).split(b" ")
+MARKS = rb"( ) [ ] { } , ; : = ! ' . / \ # /* */ //".split(b" ")
+MARKS += [b'"', b"\n", b"\0", b" "]
+LONG = [mark * 5000 for mark in (b"1", b"x", b"[", b"(", b"!", b'{"a":')]
+
+
+def damaged(rng: np.random.Generator, content: bytes, text: bool) -> bytes:
+    """`content` with one to four damages: of its bytes; or, if it is text, mostly of its values or words."""
+    values = text and rng.random() < 0.5
+    for _ in range(rng.integers(1, 5)):
+        words = text and (values or rng.random() < 0.9)
+        parts = TOKEN.findall(content) if words else [content[k : k + 1] for k in range(len(content))]
+        at, to = sorted(rng.integers(0, len(parts) + 1, 2).tolist())
+        short = min(to, at + int(rng.integers(1, 9)))
+        kinds = (VALUES, VALUES, VALUES, MARKS, LONG)
+        kind = kinds[int(rng.integers(3 if values else 5))]
+        odd = kind[int(rng.integers(len(kind)))] if text else rng.bytes(int(rng.integers(1, 9)))
+        if values and (places := [k for k, part in enumerate(parts) if re.match(rb'["\w-]', part)]):
+            at = places[int(rng.integers(len(places)))]
+            other = parts[places[int(rng.integers(len(places)))]]
+            parts[at] = other if rng.random() < 0.2 else odd
+            content = b"".join(parts)
+            continue
+        match int(rng.integers(8)):
+            case 0:  # cut off
+                parts = parts[:at]
+            case 1:  # left out
+                parts[at:short] = []
+            case 2:  # twice
+                parts[at:at] = parts[at:short]
+            case 3:  # moved
+                parts[at:short], parts[to:to] = [], parts[at:short]
+            case 4:  # more
+                parts[at:at] = [odd]
+            case _:  # otherwise
+                parts[at : at + 1] = [odd]
+        content = b"".join(parts)
+    return content
+
+
+@contextmanager
+def bounds():
+    """No longer than `SECONDS`, no more than `MEMORY`."""
+
+    def stop(number, frame):
+        raise AssertionError(f"more than {SECONDS} s")
+
+    before, limits = signal.signal(signal.SIGALRM, stop), resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, limits[1]))
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        signal.signal(signal.SIGALRM, before)
+
+
+def few_cells(folder: Path) -> bytes:
+    """The head of the built-in library and some of its cells."""
+    head, *cells = re.split(r"(?=^  cell \()", library_text().rstrip().removesuffix("}"), flags=re.M)
+    names = ("INV_X1", "NAND2_X1", "FA_X1", "DFF_X1", "LATCH_X1", "BUF_X1")
+    return (head + "".join(cell for cell in cells if cell.split("(")[1].split(")")[0] in names) + "}\n").encode()
+
+
+def read_liberty(path):
+    found = library.load([path])
+    found.require(timing=True, power=True, cells=found.names)
+    assert found.fo4_ps is not None and found.buffers is not None and found.json()
+    found.find({"s": "a ^ b ^ c", "co": "a * b + b * c + a * c"}, 3)
+    assert found.loaded_path.exists()
+
+
+def two_chunks(folder: Path) -> bytes:
+    q, k = np.ones((1, 3, 2, 4), BF16), np.ones((1, 3, 1, 4), BF16)
+    chunks = [Chunk(stage, 3 * n + np.arange(3), q, k, k) for n, stage in enumerate(("frame", "text"))]
+    return trace.write_trace(folder / "whole", Geometry(1, 2, 1, 4), chunks, {"model": "none"}).read_bytes()
+
+
+def read_trace(path):
+    assert all(chunk.tokens >= 0 for chunk in trace.Trace(path).chunks())
+
+
+def trace_head(folder: Path) -> bytes:
+    """What stands between the length of the head and the tensors."""
+    content = two_chunks(folder)
+    return content[8 : 8 + int.from_bytes(content[:8], "little")]
+
+
+def read_trace_head(path):
+    head, whole = path.read_bytes(), two_chunks(path.parent)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + whole[8 + int.from_bytes(whole[:8], "little") :])
+    read_trace(path)
+
+
+def film(name: str, codec: str = "libx264") -> Callable[[Path], bytes]:
+    def whole(folder: Path) -> bytes:
+        pictures = clip.synthesise(6, width=48, height=32, scene_frames=4)
+        return clip.encode(pictures, folder / name, gop=3, codec=codec).read_bytes()
+
+    return whole
+
+
+def read_video(path):
+    assert video.probe(path).width > 0
+    assert all(frame.rgb(8, 8).shape == (8, 8, 3) for frame in video.decode(path))
+
+
+def read_system(path):
+    load_system(path)
+    assert request.Request(system=str(path), policy="full").run().total_s >= 0
+
+
+def read_run(path):
+    assert request.parse(request.recall(path).json())
+
+
+def read_power(path):
+    assert all(name.startswith("power.") for name in request.synthesised_power(path))
+
+
+def read_report(path):
+    told = report.read(path)
+    assert report.compare(told, report.report([unit()])).table()
+
+
+def read_policy(path):
+    assert isinstance(load_policy(str(path)).name, str)
+
+
+def program() -> list[isa.Command]:
+    return [random_command(np.random.default_rng(n)) for n in range(20)]
+
+
+def read_program(path):
+    code = path.read_bytes()
+    commands = [isa.decode(code[at : at + isa.COMMAND_BYTES]) for at in range(0, len(code), isa.COMMAND_BYTES)]
+    assert isa.assemble(isa.disassemble(commands)) == commands
+
+
+def read_assembly(path):
+    assert isa.encode(isa.assemble(path.read_text(errors="replace"))) is not None
+
+
+def read_vectors(path):
+    assert host.Session(host.load(path)).begin()
+
+
+PLAN = sweep.parse_sweep({"name": "small", "grid": {"tokens": [1000, 2000], "policy": ["resv", "full"]}})
+HEAD = {"sweep": PLAN.name, "digest": PLAN.digest}
+ROWS = [{"run": index, **asked.json(), "total_ms": 1.5} for index, asked in enumerate(PLAN.requests)]
+
+
+def journal(folder: Path) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in (HEAD, *([row] for row in ROWS[:3])))
+
+
+def table(folder: Path) -> bytes:
+    return json.dumps({**HEAD, "rows": 4, "table": ROWS}).encode()
+
+
+def resumed(out):
+    with sweep.journal(out, PLAN) as (rows, _):
+        assert all(ROWS[number].items() >= PLAN.requests[number].json().items() for number in rows)
+
+
+def read_journal(path):
+    out = path.with_suffix(".csv")
+    path.rename(sweep.journal_path(out))
+    resumed(out)
+
+
+def read_table(path):
+    path.with_suffix(".csv").touch()
+    resumed(path.with_suffix(".csv"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A reader and a whole file of its; `error`: what it may raise; `many`: how many files are many."""
+
+    read: Callable[[Path], None]
+    whole: Callable[[Path], bytes]
+    suffix: str
+    error: type[Exception] = ValueError
+    text: bool = True
+    many: int = 5000
+
+
+def preset(name: str) -> Callable[[Path], bytes]:
+    return lambda folder: (PRESETS / f"{name}.toml").read_bytes()
+
+
+CASES = {
+    "Liberty": Case(read_liberty, few_cells, ".lib", library.LibraryError),
+    "gzip": Case(read_liberty, lambda folder: gzip.compress(few_cells(folder)), ".lib.gz", library.LibraryError, False),
+    "trace": Case(read_trace, two_chunks, ".safetensors", trace.TraceError, False),
+    "head of a trace": Case(read_trace_head, trace_head, ".safetensors", trace.TraceError),
+    "mp4": Case(read_video, film("a.mp4"), ".mp4", video.VideoError, False),
+    "mkv": Case(read_video, film("a.mkv"), ".mkv", video.VideoError, False),
+    "avi": Case(read_video, film("a.avi", "mpeg4"), ".avi", video.VideoError, False),
+    "system": Case(read_system, preset("vrex8"), ".toml"),
+    "GPU": Case(read_system, preset("agx-orin"), ".toml"),
+    "memory": Case(load_memory, preset("memory/lpddr5-6400-256b"), ".toml"),
+    "drive": Case(load_ssd, preset("ssd/bg6-like"), ".toml"),
+    "sweep": Case(
+        sweep.load_sweep,
+        lambda folder: (
+            b'name = "x"\n[fixed]\npolicy = "resv"\n[grid]\ntokens = [10, 20]\n"link.nominal_gbps" = [2, 4.5]\n'
+        ),
+        ".toml",
+    ),
+    "journal of a sweep": Case(read_journal, journal, ".journal"),
+    "table of a sweep": Case(read_table, table, ".json"),
+    "run of a sweep": Case(read_run, table, ".json"),
+    "run": Case(read_run, lambda folder: json.dumps({"request": request.Request().json()}).encode(), ".json"),
+    "power": Case(read_power, lambda folder: json.dumps([unit(), unit("dpe")]).encode(), ".json"),
+    "synthesis": Case(read_report, lambda folder: json.dumps(report.report([unit()])).encode(), ".json"),
+    "policy": Case(read_policy, lambda folder: Path(rekv.__file__).read_bytes(), ".py"),
+    "program": Case(read_program, lambda folder: isa.encode(program()), ".bin", isa.AssemblyError, False),
+    "assembly": Case(read_assembly, lambda folder: isa.disassemble(program()).encode(), ".s", isa.AssemblyError),
+    "vectors": Case(read_vectors, lambda folder: json.dumps(DESCRIPTION).encode(), ".json"),
+}
+UNNAMED = (isa.AssemblyError, library.LibraryError)  # a program has no file; a library goes by its own name
+
+
+@pytest.fixture
+def refusal(tmp_path, monkeypatch):
+    """Reads a damaged file of a case; gives the complaint, None if the file could be used."""
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path / "build"))
+    numbers = itertools.count()
+
+    def read(case, content):
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        path = folder / f"some{case.suffix}"
+        path.write_bytes(content)
+        try:
+            with bounds():
+                case.read(path)
+        except case.error as error:
+            said = str(error)
+            assert "\n" not in said, said
+            assert str(folder) in said or path.name in said or issubclass(case.error, UNNAMED), said
+            return said
+        finally:
+            shutil.rmtree(folder)
+        return None
+
+    return read
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["few", "many"])
+def test_damaged_at_random(name, many, seed, tmp_path, refusal):
+    case = CASES[name]
+    whole = case.whole(tmp_path)
+    assert refusal(case, whole) is None
+    files = case.many if many else 30
+    said = set()
+    for number in range(files):
+        content = damaged(np.random.default_rng([seed, number]), whole, case.text)
+        try:
+            said.add(refusal(case, content))
+        except Exception as error:
+            raise AssertionError(f"file {number} of seed {seed}: {content[:2000]!r}") from error
+    assert said != {None} or case.read is read_table  # which is made again where it cannot be used
+
+
+DEEP = "[" * 5000
+# what damages found: a reader, words of its file, others in their place, the complaint; None: the file is of use
+FOUND = [
+    ("Liberty", "nom_temperature : 25", "nom_temperature : warm", "nom_temperature or its wire load cannot be read"),
+    ("Liberty", "area : 0.", "area : nan; x : 0.", "cell INV_X1 cannot be read: nan is not a finite number"),
+    ("Liberty", '"!(A * B)"', '"!(A * B"', "no 2-input NAND"),
+    ("Liberty", '"!(A * B)"', f'"{"!" * 5000}A"', "no 2-input NAND"),
+    (
+        "Liberty",
+        "cell_rise (delay) {",
+        'cell_rise (delay) { index_1 ("2, 2");',
+        "index_1 .* must ascend",
+    ),
+    ("Liberty", "cell_rise (delay) {", "cell_rise (delay) { index_1 (2);", "cell_rise must have 1 x"),
+    ("Liberty", "fall_transition", "fall_something", "cell INV_X1 has no arc with cell_fall, "),
+    ("Liberty", "library (predictive14)", 'library ("../../predictive14")', None),
+    ("mkv", "Lavf", "La\udcff(", None),
+    ("mkv", "#\udce3\udc83\udc84", "#\udce3\udc83,\udcaf\udc84", "has a damaged header: pictures have no size"),
+    ("system", "name =", f"name = {DEEP}", "is not TOML"),
+    ("system", "cores = { value = 8", 'cores = { value = "8"', r"core\.cores = '8' is not a finite number"),
+    ("system", "wtu_lanes = { value = 16", "wtu_lanes = { value = 12", r"core\.wtu_lanes = 12 is not a power of two"),
+    ("system", 'memory = "lpddr5', 'memory = "lpddr9', "unknown memory 'lpddr9"),
+    ("memory", '[["', '[[["a"], 1], ["', r"has the digit \(\['a'\], 1\)"),
+    ("drive", "channels = { value = 4", f"channels = {{ value = {'8' * 5000}", "is not TOML: Exceeds the limit"),
+    ("drive", "channels = { value = 4", "channels = { value = 0", r"some\.toml: .*channels = 0 must be positive"),
+    ("journal of a sweep", '[{"run": 1', f'[{DEEP}{{"run": 1', "is damaged in line 3: remove it to start over"),
+    ("journal of a sweep", '[{"run": 1', '[{"run": 9', "is damaged in line 3"),
+    ("journal of a sweep", '[{"run": 1', '[{"run": 2', "is damaged in line 3"),  # another's row
+    ("journal of a sweep", '[{"run": 1', '[1, {"run": 1', "is damaged in line 3"),
+    ("table of a sweep", '"table": ', '"table": 7, "x": ', None),
+    ("table of a sweep", '{"run": 1', '{"run": 2', None),
+    ("table of a sweep", "{", f'{{"x": {DEEP}', None),
+    ("run of a sweep", '[{"run": 0', '[0, {"run": 0', "holds neither a run nor a sweep"),
+    ("run of a sweep", '"tokens": 1000', '"tokens": 0', r"run file .*some\.json: tokens must be at least 1"),
+    ("run", "{", DEEP, "is not JSON"),
+    ("power", '"power": [', '"power": "x", "y": [', "is not what `vrex synth --power --json` prints"),
+    ("power", "{", DEEP, "is not JSON"),
+    ("synthesis", '"fmax_mhz"', '"fmin_mhz"', "not a report of vrex synth"),
+    ("synthesis", '"area_um2": 500.0', '"area_um2": "large"', "not a report of vrex synth"),
+    ("synthesis", "{", DEEP, "is not JSON"),
+    ("vectors", "115200", '"fast"', "baud, codes, widths and fields must be whole numbers"),
+    ("vectors", "341", "4096", "i must have words of 9 bits"),
+    ("vectors", '"code": 2', '"code": 700', "codes must be bytes"),
+    ("vectors", "{", DEEP, "not the vectors of a board"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "said"), FOUND, ids=lambda x: str(x)[:24])
+def test_found(name, old, new, said, tmp_path, refusal):
+    whole = CASES[name].whole(tmp_path).decode(errors="surrogateescape")
+    assert old in whole
+    found = refusal(CASES[name], whole.replace(old, new, 1).encode(errors="surrogateescape"))
+    assert found is None if said is None else re.search(said, found or ""), found
+
+
+def test_a_program_comes_in_whole_commands():
+    for code in (b"", isa.encode(program())[:63], isa.encode(program())[:65]):
+        with pytest.raises(isa.AssemblyError, match=f"command of {len(code)} bytes: must be 64"):
+            isa.decode(code)
+
+
+def test_a_file_without_an_end(refusal, monkeypatch):
+    """As a device may be: nothing is read beyond a limit."""
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    for name in ("sweep", "run", "power", "synthesis"):
+        assert "larger than 0 MiB" in refusal(CASES[name], b"{" + bytes(1000))
