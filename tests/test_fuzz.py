@@ -323,8 +323,8 @@ FOUND = [
     ("Liberty", "cell_rise (delay) {", "cell_rise (delay) { index_1 (2);", "cell_rise must have 1 x"),
     ("Liberty", "fall_transition", "fall_something", "cell INV_X1 has no arc with cell_fall, "),
     ("Liberty", "library (predictive14)", 'library ("../../predictive14")', None),
-    ("mkv", "Lavf", "La\udcff(", None),
-    ("mkv", "#\udce3\udc83\udc84", "#\udce3\udc83,\udcaf\udc84", "has a damaged header: pictures have no size"),
+    ("mkv", "Lavf", "La\xc3(", None),
+    ("mkv", "#\xe3\x83\x84", "#\xe3\x83,\xaf\x84", "has a damaged header: pictures have no size"),
     ("system", "name =", f"name = {DEEP}", "is not TOML"),
     ("system", "cores = { value = 8", 'cores = { value = "8"', r"core\.cores = '8' is not a finite number"),
     ("system", "wtu_lanes = { value = 16", "wtu_lanes = { value = 12", r"core\.wtu_lanes = 12 is not a power of two"),
@@ -356,9 +356,9 @@ FOUND = [
 
 @pytest.mark.parametrize(("name", "old", "new", "said"), FOUND, ids=lambda x: str(x)[:24])
 def test_found(name, old, new, said, tmp_path, refusal):
-    whole = CASES[name].whole(tmp_path).decode(errors="surrogateescape")
+    whole = CASES[name].whole(tmp_path).decode("latin1")
     assert old in whole
-    found = refusal(CASES[name], whole.replace(old, new, 1).encode(errors="surrogateescape"))
+    found = refusal(CASES[name], whole.replace(old, new, 1).encode("latin1"))
     assert found is None if said is None else re.search(said, found or ""), found
 
 
