@@ -324,7 +324,6 @@ FOUND = [
     ("Liberty", "fall_transition", "fall_something", "cell INV_X1 has no arc with cell_fall, "),
     ("Liberty", "library (predictive14)", 'library ("../../predictive14")', None),
     ("mkv", "Lavf", "La\xc3(", None),
-    ("mkv", "#\xe3\x83\x84", "#\xe3\x83,\xaf\x84", "has a damaged header: pictures have no size"),
     ("system", "name =", f"name = {DEEP}", "is not TOML"),
     ("system", "cores = { value = 8", 'cores = { value = "8"', r"core\.cores = '8' is not a finite number"),
     ("system", "wtu_lanes = { value = 16", "wtu_lanes = { value = 12", r"core\.wtu_lanes = 12 is not a power of two"),
