@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from amaranth.lib import wiring
 
 from hw.common.proofs import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
 from hw.config import Config
+from hw.core.isa import Unit as User
+from hw.core.sequencer_proofs import SequencerSpec
 from hw.dre import hcu_proofs, kvmu_proofs
 from hw.dre.hc_table import HcTable
 from hw.dre.wtu import WTU, Point
@@ -24,6 +27,7 @@ class Claim:
     name : unique within a unit
     build : makes the specification, whose docstring is the property
     depth : the first `depth` cycles are proved; None: all cycles
+    steps : (all cycles) k of a k-induction; None: abc finds the invariant
     any_memory : the proof holds whatever memories give when they are read
     slow : takes minutes
     """
@@ -31,6 +35,7 @@ class Claim:
     name: str
     build: Callable[[], wiring.Component]
     depth: int | None = None
+    steps: int | None = None
     any_memory: bool = False
     slow: bool = False
 
@@ -59,6 +64,13 @@ CONTRACTS = {
 }
 
 PARTS: dict[str, tuple[Claim, ...]] = {
+    "core": (
+        FIFO,
+        *(
+            Claim(f"sequencer_{user.name.lower()}", partial(SequencerSpec, user), steps=3, any_memory=True)
+            for user in User
+        ),
+    ),
     "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
     "kvmu": tuple(
         Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()

@@ -5,8 +5,8 @@ what it relies on with `Assume`. Its output ports `cover_*` say what must be abl
 empty. Reset is an input like any other: a property holds across resets too.
 
 The engine is abc, which is part of yosys: `pdr` (property-directed reachability) for all time, which finds its own
-inductive invariant, and `bmc3` for a number of cycles and for what must be reached. What is claimed of each unit
-stands in `hw.formal`.
+inductive invariant; `ind` for all time, where the specification states one (k-induction); `bmc3` for a number of cycles
+and for what must be reached. What is claimed of each unit stands in `hw.formal`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def prove(
     name: str,
     *,
     depth: int | None = None,
+    steps: int | None = None,
     cover_depth: int = 50,
     any_memory: bool = False,
     timeout_s: int = 600,
@@ -81,6 +82,7 @@ def prove(
     Parameters
     ----------
     depth : cycles of a bounded proof; None: for all time
+    steps : (for all time) k of a k-induction: the properties themselves are its invariant; None: abc finds one
     cover_depth : cycles within which every cover must be reached
     any_memory : whatever memories give when they are read, be it what the unit would never write; also for the covers
     timeout_s : longest time for each of these
@@ -105,12 +107,16 @@ def prove(
         report(f"{name}: gates", 0, 3)
         engine.graphs(covers, any_memory)
         report(f"{name}: properties", 1, 3)
-        ((verdict, cycle),) = engine.solve(["asserts"], "pdr" if depth is None else f"bmc3 -F {depth}")
-        held = verdict == "snl_UNSAT" or (depth is not None and verdict == "snl_UNK" and cycle >= depth - 1)
+        bound = depth or steps
+        ((verdict, cycle),) = engine.solve(["asserts"], f"bmc3 -F {bound}" if bound else "pdr")
+        held = verdict == "snl_UNSAT" or (bound is not None and verdict == "snl_UNK" and cycle >= bound - 1)
+        if held and steps:
+            ((verdict, cycle),) = engine.solve(["asserts"], f"ind -C 0 -F {steps}")
+            held = verdict == "snl_UNSAT"
         if not held:
             why = f"fails in cycle {cycle}" if verdict == "snl_SAT" else f"is not decided within {timeout_s} s"
             raise FormalError(f"{name}: a property {why}{engine.counterexample('asserts')}")
-        bound, reached = None if verdict == "snl_UNSAT" else depth, {}
+        reached: dict[str, int] = {}
         report(f"{name}: covers", 2, 3)
         for port, (verdict, cycle) in zip(covers, engine.solve(covers, f"bmc3 -F {cover_depth}"), strict=True):
             if verdict != "snl_SAT":
@@ -118,7 +124,7 @@ def prove(
             reached[port.removeprefix(COVER)] = cycle
         report(name, 3, 3)
     claim = (component.__doc__ or "").partition("\n")[0]
-    return Proof(name, claim, bound, reached, time.monotonic() - start)
+    return Proof(name, claim, depth, reached, time.monotonic() - start)
 
 
 def prove_unit(
@@ -149,6 +155,7 @@ def prove_unit(
             spec,
             f"{name}_{claim.name}",
             depth=claim.depth,
+            steps=claim.steps,
             any_memory=claim.any_memory,
             timeout_s=SLOW_TIMEOUT_S,
             tool=tool,

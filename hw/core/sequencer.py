@@ -51,9 +51,17 @@ class Queue(wiring.Component):
     -------
     i : stream of COMMAND ; ahead : of every event, how many the one on `i` waits for
     events : those that happen ; o : stream of COMMAND
+
+    newest, oldest, left : registers: the next entry, that of the head, and for every entry what it still waits for
     """
 
     def __init__(self) -> None:
+        self.fifo = SyncFIFOBuffered(width=COMMAND.size, depth=QUEUE)
+        self.newest = Signal(range(QUEUE), name="newest")
+        self.oldest = Signal(range(QUEUE), name="oldest")
+        self.left = [
+            [Signal(AHEAD_BITS, name=f"ahead{entry}_{event.name.lower()}") for event in Event] for entry in range(QUEUE)
+        ]
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
@@ -65,9 +73,8 @@ class Queue(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.fifo = fifo = SyncFIFOBuffered(width=COMMAND.size, depth=QUEUE)
-        newest, oldest = Signal(range(QUEUE)), Signal(range(QUEUE))
-        waiting = []
+        m.submodules.fifo = fifo = self.fifo
+        newest, oldest = self.newest, self.oldest
         m.d.comb += [
             fifo.w_data.eq(self.i.payload),
             fifo.w_en.eq(self.i.valid),
@@ -75,15 +82,14 @@ class Queue(wiring.Component):
             Value.cast(self.o.payload).eq(fifo.r_data),
             fifo.r_en.eq(self.o.valid & self.o.ready),
         ]
-        for entry in range(QUEUE):
-            counts = [Signal(AHEAD_BITS, name=f"ahead{entry}_{event.name.lower()}") for event in Event]
+        for entry, counts in enumerate(self.left):
             for event, count in zip(Event, counts, strict=True):
                 with m.If(self.i.valid & self.i.ready & (newest == entry)):
                     m.d.sync += count.eq(self.ahead[event])
                 with m.Elif(self.events[event] & (count != 0)):
                     m.d.sync += count.eq(count - 1)
-            waiting.append(Cat(*counts).any())
-        m.d.comb += self.o.valid.eq(fifo.r_rdy & ~Array(waiting)[oldest])
+        waiting = Array(Cat(*counts).any() for counts in self.left)
+        m.d.comb += self.o.valid.eq(fifo.r_rdy & ~waiting[oldest])
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += newest.eq(newest + 1)
         with m.If(fifo.r_en):
@@ -112,6 +118,8 @@ class Sequencer(wiring.Component):
 
     def __init__(self, *, word: int):
         self.word = word
+        self.queues = [Queue() for _ in Unit]
+        self.under_way = [Signal(AHEAD_BITS, name=f"under_way_{event.name.lower()}") for event in Event]
         super().__init__(
             {
                 "start": In(1),
@@ -135,10 +143,9 @@ class Sequencer(wiring.Component):
         item = 8 * COMMAND_BYTES
         m.submodules.gear = gear = Gearbox(word=self.word, item=item)
         wiring.connect(m, wiring.flipped(self.words), gear.i)
-        queues = [Queue() for _ in Unit]
-        under_way = [Signal(AHEAD_BITS, name=f"under_way_{event.name.lower()}") for event in Event]
+        under_way = self.under_way
         pushed = Signal(len(Unit))
-        for unit, queue in zip(Unit, queues, strict=True):
+        for unit, queue in zip(Unit, self.queues, strict=True):
             m.submodules[f"queue_{unit.name.lower()}"] = queue
             wiring.connect(m, queue.o, wiring.flipped(self.o[unit]))
             m.d.comb += [queue.events.eq(self.events), self.taking[unit].eq(under_way[unit] != 0)]
@@ -165,7 +172,7 @@ class Sequencer(wiring.Component):
                 ahead[event].eq(Mux((wait == 0) | (left < wait), 0, left - wait + 1)),
             ]
         room = Signal(len(Unit))  # a unit never has more commands under way than can be counted
-        for unit, queue in zip(Unit, queues, strict=True):
+        for unit, queue in zip(Unit, self.queues, strict=True):
             full = [count.all() for event, count in zip(Event, under_way, strict=True) if event.unit is unit]
             m.d.comb += [
                 room[unit].eq(queue.i.ready & ~Cat(*full).any()),

@@ -7,6 +7,9 @@ from amaranth.lib.wiring import In, Out
 
 from hw import formal
 from hw.common.proofs import QueueSpec, StreamContract
+from hw.core import sequencer_proofs
+from hw.core.isa import Event, Unit
+from hw.core.sequencer import Sequencer
 from hw.dre import kvmu_proofs
 from hw.dre.transfer import Tracker
 from hw.registry import UNITS
@@ -99,3 +102,19 @@ def test_a_tracker_that_keeps_quiet_is_found_out(monkeypatch, tmp_path):
     monkeypatch.setattr(kvmu_proofs, "Tracker", _Silent)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(kvmu_proofs.TrackerSpec(tags=2, count_bits=2), "broken")
+
+
+class _Deaf(Sequencer):
+    """Its vector commands do not hear that operands have been read."""
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        m.d.comb += self.queues[Unit.VECTOR].events.eq(self.events & ~(1 << Event.OPERANDS))
+        return m
+
+
+def test_a_sequencer_that_misses_an_event_is_found_out(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sequencer_proofs, "Sequencer", _Deaf)
+    with pytest.raises(FormalError, match="a property fails in cycle"):
+        prove(sequencer_proofs.SequencerSpec(Unit.VECTOR), "broken", depth=8, any_memory=True)
