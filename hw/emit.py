@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from amaranth.back import rtlil
@@ -53,14 +54,14 @@ def to_verilog(component: wiring.Component, name: str, *, tool: str = "yowasp") 
     return rtlil_to_verilog(to_rtlil(component, name), name, tool=tool)
 
 
-def rtlil_to_verilog(text: str, name: str, *, tool: str = "yowasp") -> str:
-    """Verilog-2005 text of the RTLIL `text` whose top module is `name`."""
+def rtlil_to_verilog(
+    text: str, name: str, *, tool: str = "yowasp", clean_up: Sequence[str] = CLEAN_UP, attributes: bool = False
+) -> str:
+    """Verilog-2005 text of the RTLIL `text` whose top module is `name`; `attributes` stay when asked for."""
     with tempfile.TemporaryDirectory(prefix="emit-") as folder:
         source, target = Path(folder) / "design.il", Path(folder) / "design.v"
         source.write_text(text)
-        yosys.run(
-            [f"read_rtlil {source}", f"hierarchy -top {name}", *CLEAN_UP, f"write_verilog -noattr {target}"],
-            tool=tool,
-        )
+        write = f"write_verilog {'' if attributes else '-noattr '}{target}"
+        yosys.run([f"read_rtlil {source}", f"hierarchy -top {name}", *clean_up, write], tool=tool)
         body = target.read_text()
     return body.split("\n", 1)[1].lstrip("\n") if body.startswith("/* Generated") else body

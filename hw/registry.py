@@ -31,13 +31,19 @@ class Unit:
     name : its name on the command line and of its Verilog top module
     build : makes the component from a configuration
     summary : one line for listings
-    module : Python module that defines it; its tests are `tests/<module path>` with `test_` before the name
+    module : Python module that defines it
     """
 
     name: str
     build: Callable[[Config], wiring.Component]
     summary: str
     module: str
+
+    @property
+    def tests(self) -> str:
+        """The file with its tests, from the project's root."""
+        *folders, name = self.module.split(".")
+        return "/".join(("tests", *folders, f"test_{name}.py"))
 
 
 UNITS = {

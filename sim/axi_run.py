@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
+from sim import bins
 from sim.axi import Failure, FixedTiming, Timing
 from sim.build import Build, build
 from sim.payload import pack, unpack
@@ -74,6 +75,7 @@ def simulate(
     ports: Sequence[str] = (),
     waves: bool | None = None,
     made: Build | None = None,
+    explain: Callable[[list[Any]], Any] | None = None,
 ) -> AxiRecord:
     """Run `component` with memories behind its AXI4 ports (port name -> image).
 
@@ -84,6 +86,7 @@ def simulate(
     cycles : when not 0, run that long and take what has come, instead of waiting for all beats
     drain_cycles : afterwards; then no burst may be in flight
     ports : ports to record in every cycle ; made : the build of `component`, when there is one
+    explain : what the answers mean, for `sim.bins`
 
     Raises
     ------
@@ -135,7 +138,7 @@ def simulate(
         (folder / "job.json").write_text(json.dumps(job))
         run_module(made, "sim.axi_bench", folder, environment={"BENCH_FOLDER": str(folder)})
         with np.load(folder / "record.npz") as record:
-            return AxiRecord(
+            found = AxiRecord(
                 images={port: (folder / f"{port}.image").read_bytes() for port in memories},
                 outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in job["outputs"]},
                 status={key: int(record[f"status.{key}"]) for key in job["status"]},
@@ -148,6 +151,23 @@ def simulate(
                     for key in ports
                 },
             )
+        if made.coverage:
+            pauses = bool(stall) or any(image.stall for image in memories.values())
+            bins.write(
+                name,
+                bins.Run(
+                    component=component,
+                    config=config or {},
+                    inputs=inputs or {},
+                    outputs=found.outputs,
+                    status=found.status,
+                    reset=["reset"] in job["script"],
+                    pauses=frozenset(("source", "sink") if pauses else ()),
+                    more=explain(found.answers) if explain else None,
+                ),
+                folder,
+            )
+        return found
     finally:
         if not made.waves and not made.coverage and (folder / "record.npz").exists():
             shutil.rmtree(folder)

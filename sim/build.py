@@ -20,7 +20,7 @@ from amaranth.lib import wiring
 from cocotb_tools.runner import Runner, Verilator, get_runner
 
 from hw import emit
-from sim import object_cache
+from sim import object_cache, source_map
 
 SIMULATORS = ("verilator", "icarus")
 BLOCK_SIZE = 500_000  # characters of Verilog from which a repeated module is a build of its own
@@ -139,8 +139,9 @@ def build(
     SimulatorError
         The simulator is missing or the build failed.
     """
+    coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
     return build_verilog(
-        instead(component, name) if instead else {f"{name}.v": verilog(component, name)},
+        instead(component, name) if instead else {f"{name}.v": verilog(component, name, coverage=coverage)},
         name,
         simulator=simulator,
         waves=waves,
@@ -220,15 +221,16 @@ def build_verilog(
     return Build(name, simulator, folder, runner, waves, coverage)
 
 
-def verilog(component: wiring.Component, name: str) -> str:
-    """Verilog of `component`, cached by its RTLIL."""
-    text = emit.to_rtlil(component, name)
+def verilog(component: wiring.Component, name: str, *, coverage: bool = False) -> str:
+    """Verilog of `component`, cached by its RTLIL; for coverage the one that knows its sources."""
+    made = source_map if coverage else emit
+    text = made.to_rtlil(component, name)
     store = build_root() / "verilog"
     store.mkdir(parents=True, exist_ok=True)
     path = store / f"{name}-{_digest(text, *emit.CLEAN_UP)}.v"
     if not path.exists():
         aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(emit.rtlil_to_verilog(text, name))
+        aside.write_text(made.rtlil_to_verilog(text, name))
         aside.rename(path)
     return path.read_text()
 

@@ -12,7 +12,7 @@ from hw.core.axi import Cause
 from hw.core.core import Core
 from hw.core.dma import BURST
 from hw.core.driver import Driver, Step
-from hw.core.isa import Command
+from hw.core.isa import COMMAND_BYTES, OPCODES, Command
 from sim import build as builds
 from sim.axi import Failure, FixedTiming, Timing
 from sim.axi_run import AxiRecord, Image, simulate
@@ -57,6 +57,7 @@ class CoreRun:
     bases: Mapping[str, int] = field(default_factory=lambda: dict(BASES))
     script: list[Step] = field(default_factory=list)
     runs: list[int] = field(default_factory=list)  # where in the script each program's outcome begins
+    started: list[tuple[int, int]] = field(default_factory=list)  # of `runs`: the program's place and commands
 
     def __post_init__(self) -> None:
         self.word_bytes = self.core.machine.word // 8
@@ -78,6 +79,7 @@ class CoreRun:
         """Start the program at `place`, wait for its end; `clear` a fault afterwards."""
         self.script += [*self.driver.write("clear_counters", 1), *self.driver.start(place, commands)]
         self.runs.append(len(self.script))
+        self.started.append((place, commands))
         self.script += [*self.driver.finish(self.limit), *self.driver.read("cycles")]
         if clear:
             self.script += self.driver.clear()
@@ -118,9 +120,16 @@ class CoreRun:
             stall=stall,
             timeout_cycles=(len(self.runs) + 1) * (self.limit + 1000),
             made=_built(self.core.config, builds.settings()),
+            explain=lambda answers: list(zip(self.names(), self.outcomes(answers), strict=True)),
             **options,
         )
         return self.outcomes(record.answers), record
+
+    def names(self) -> list[list[str]]:
+        """Names of the commands of each program, as far as they have one."""
+        known = {opcode.code: opcode.name for opcode in OPCODES}
+        codes = [[at * self.word_bytes + n * COMMAND_BYTES for n in range(count)] for at, count in self.started]
+        return [[known[self.device[byte]] for byte in found if self.device[byte] in known] for found in codes]
 
     def outcomes(self, answers: Sequence[Any]) -> list[Outcome]:
         """Of the programs, from what the script answered."""

@@ -1,50 +1,73 @@
-"""Line, branch and toggle coverage of simulations: merges Verilator's data files and sums them up."""
+"""Line, branch and toggle coverage of simulations, by the place in the Python source that made the Verilog.
+
+A point is one arm of an `If`, `Elif`, `Else` or `Case` (line), one side of a `Mux` (branch), or one edge of one bit of
+a named signal (toggle). What one place makes several times, in a loop, in instances or in configurations, is one point.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from sim import source_map
+
+NAMES = {"line": "lines", "branch": "branches", "toggle": "toggles"}
+KINDS = tuple(NAMES)
+Points = dict[str, dict[tuple[str, str], int]]  # kind -> (place, what) -> hits
+
 _POINT = re.compile(r"C '(.*)' (\d+)$")
+_NUMBERED = re.compile(r"\$\d+$")  # Amaranth tells equal names apart by a number
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Points reached and points there are, by kind, and the ones never reached."""
-
-    reached: dict[str, int]
-    total: dict[str, int]
-    missed: list[str]
-
-    def table(self, most: int = 40) -> str:
-        """One line per kind, then up to `most` of the missed points."""
-        lines = [f"{k:8} {self.reached[k]}/{n} = {100 * self.reached[k] / n:.1f} %" for k, n in self.total.items()]
-        lines += [f"  not reached: {point}" for point in self.missed[:most]]
-        more = len(self.missed) - most
-        return "\n".join(lines + ([f"  and {more} more"] if more > 0 else []))
-
-
-def merge(files: Iterable[Path]) -> Coverage:
-    """Coverage over all runs; neither bits stored in memories nor names that yosys made count as toggles."""
-    counts: Counter[str] = Counter()
+def merge(files: Iterable[Path]) -> dict[str, Points]:
+    """The points of all runs whose `coverage.dat` is given, by unit: the first word of the build's name."""
+    units: dict[str, Points] = {}
     for file in files:
-        for line in file.read_text(encoding="latin1").splitlines():
-            if found := _POINT.match(line):
-                counts[found[1]] += int(found[2])
-    reached: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    missed = []
-    for point, hits in sorted(counts.items()):
-        fields = dict(field.split("\x02", 1) for field in point.split("\x01") if "\x02" in field)
-        kind = fields.get("t") or fields.get("page", "?").split("/")[0].removeprefix("v_")
-        name = fields.get("o", "")
-        if kind == "toggle" and name.startswith(("_", "array[", "storage[")):
+        for unit, kind, place, what, hits in _points(file):
+            points = units.setdefault(unit, {kind: {} for kind in KINDS})[kind]
+            points[place, what] = points.get((place, what), 0) + hits
+    return units
+
+
+def _points(file: Path) -> Iterator[tuple[str, str, str, str, int]]:
+    for line in file.read_text(encoding="latin1").splitlines():
+        if not (found := _POINT.match(line)):
             continue
-        total[kind] += 1
-        reached[kind] += hits > 0
-        if not hits:
-            missed.append(f"{kind} {fields.get('h', '').removeprefix('TOP.')} {name} line {fields.get('l', '?')}")
-    return Coverage({kind: reached[kind] for kind in total}, dict(total), missed)
+        fields = dict(field.split("\x02", 1) for field in found[1].split("\x01") if "\x02" in field)
+        verilog, hits = Path(fields["f"]), int(found[2])
+        unit = verilog.parent.name.partition("-")[0]
+        places = source_map.places(verilog)
+        module = _plain(fields["page"].partition("/")[2])
+        if fields["t"] == "toggle":
+            name, _, edge = fields["o"].rpartition(":")
+            name, bit = re.fullmatch(r"(.*?)((?:\[\d+\])*)", _plain(name)).groups()  # type: ignore[union-attr]
+            if (module, name) in places.signals and not name.startswith(("_", source_map.MARK)):
+                yield unit, "toggle", places.signals[module, name], f"{_NUMBERED.sub('', name)}{bit} {edge}", hits
+        elif arms := [places.arms[number] for number in _lines(fields.get("S", "0")) if number in places.arms]:
+            yield unit, "line", *arms[0].rsplit(" ", 1), hits  # type: ignore[misc]
+        elif int(fields["l"]) in places.choices and fields["o"].startswith("cond_"):
+            yield unit, "branch", places.choices[int(fields["l"])], fields["o"].removeprefix("cond_"), hits
+
+
+def _plain(name: str) -> str:
+    """A name as it stands in the Verilog; Verilator writes what is not a letter or digit in hexadecimal."""
+    return re.sub(r"__0([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), name)
+
+
+def _lines(ranges: str) -> Iterator[int]:
+    """Line numbers of `12,15-17`."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def total(units: Iterable[Points]) -> Points:
+    """Hits over several units."""
+    summed: dict[str, defaultdict[tuple[str, str], int]] = {kind: defaultdict(int) for kind in KINDS}
+    for points in units:
+        for kind in KINDS:
+            for point, hits in points[kind].items():
+                summed[kind][point] += hits
+    return {kind: dict(points) for kind, points in summed.items()}

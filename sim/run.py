@@ -16,6 +16,7 @@ import numpy as np
 from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
+from sim import bins
 from sim.build import Build, SimulatorError, build, build_root
 from sim.payload import pack, unpack
 
@@ -116,7 +117,7 @@ def simulate(
         (folder / "job.json").write_text(json.dumps(job))
         run_module(made, "sim.bench", folder, environment={"BENCH_FOLDER": str(folder)})
         with np.load(folder / "record.npz") as record:
-            return Record(
+            found = Record(
                 outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in outputs},
                 cycles={key: record[f"cycles.{key}"] for key in streams},
                 status={key: int(record[f"status.{key}"]) for key in job["status"]},
@@ -126,6 +127,22 @@ def simulate(
                     for key in job["ports"]
                 },
             )
+        if made.coverage:
+            bins.write(
+                name,
+                bins.Run(
+                    component=component,
+                    config=settings,
+                    inputs=inputs,
+                    outputs=found.outputs,
+                    status=found.status,
+                    cycles=found.cycles,
+                    stall=job["stall"],
+                    reset=bool(reset_after),
+                ),
+                folder,
+            )
+        return found
     finally:
         if not made.waves and not made.coverage and (folder / "record.npz").exists():
             shutil.rmtree(folder)

@@ -19,12 +19,6 @@ MORE_TESTS = {"core": ("tests/hw/core/test_layer.py",)}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def tests_of(unit: Any) -> Path:
-    """The file with the tests of a unit."""
-    *folders, name = unit.module.split(".")
-    return ROOT.joinpath("tests", *folders, f"test_{name}.py")
-
-
 def generate(args: argparse.Namespace, console: Console) -> None:
     from synth.generate import generate as write
 
@@ -128,23 +122,42 @@ def board(args: argparse.Namespace, console: Console) -> None:
 def verify(args: argparse.Namespace, console: Console) -> int:
     import subprocess
 
-    from sim.coverage import merge
-
-    files = [tests_of(unit) for unit in units(args.unit)]
+    files = [ROOT / unit.tests for unit in units(args.unit)]
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(ROOT), f"--seed={args.seed}"]
     command += [f"--sim={args.sim}"] if args.sim else []
     command += ["--waves"] if args.waves else []
     command += ["--gates"] if args.gates else []
-    command += ["--coverage"] if args.coverage else []
     command += ["--heavy"] if args.heavy else []
-    started = time.time()
     status = subprocess.run([*command, *dict.fromkeys(map(str, files))], cwd=ROOT, check=False).returncode
     if args.waves:
         print("waveforms: build/sim/runs/*/dump.vcd")
-    if args.coverage and status == 0:
-        runs = (ROOT / "build" / "sim" / "runs").glob("*/coverage.dat")
-        print(merge(file for file in runs if file.stat().st_mtime >= started).table())
     return 1 if status else 0
+
+
+def coverage(args: argparse.Namespace, console: Console) -> int:
+    from sw_model.coverage import measure, result
+    from sw_model.coverage.explained import Reasons
+    from sw_model.coverage.page import page
+    from synth.files import write_json
+
+    reasons, kept = Reasons.read(result.REASONS), args.out / "parts"
+    chosen = [] if args.report else measure.chosen(args.tests)
+    failed = []
+    for index, part in enumerate(chosen):
+        console.progress("tests", index, len(chosen))
+        if not measure.run(part, kept, seed=args.seed, heavy=args.heavy):
+            failed.append(part.path)
+    console.progress("tests", len(chosen), len(chosen))
+    console.close()
+    found = result.gather(kept, reasons)
+    write_json(args.out / "coverage.json", found)
+    print(result.table(found))
+    print(f"report: {page(args.out / 'index.html', found)}")
+    for path in failed:
+        print(f"vrex: {path}: failed, so it is not measured", file=sys.stderr)
+    for entry in found["stale"]:
+        print(f"vrex: {result.REASONS.name}: explains nothing: {entry}", file=sys.stderr)
+    return 1 if failed or found["stale"] else 0
 
 
 def formal(args: argparse.Namespace, console: Console) -> int:
@@ -178,7 +191,7 @@ def mutate(args: argparse.Namespace, console: Console) -> int:
     config, made = configuration(args), []
     options = {"seed": args.seed, "heavy": args.heavy, "keep": args.keep, "tool": args.yosys}
     for unit in units(args.unit):
-        files = [tests_of(unit), *(ROOT / file for file in MORE_TESTS.get(unit.name, ()))]
+        files = [ROOT / unit.tests, *(ROOT / file for file in MORE_TESTS.get(unit.name, ()))]
         count = args.mutants or (1000 if unit.name == "core" else 200)
         try:
             made.append(
@@ -263,8 +276,14 @@ def add(commands: Any) -> None:
     one.add_argument("--seed", type=int, default=1, help="seed of all stimulus (default 1)")
     one.add_argument("--waves", action="store_true", help="keep waveforms, hundreds of MB of a long run")
     one.add_argument("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
-    one.add_argument("--coverage", action="store_true", help="line and toggle coverage (Verilator)")
     one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
+
+    one = command(commands, "coverage", coverage, "run tests and tell what they reach: Verilog, Python, modes of units")
+    one.add_argument("tests", nargs="*", help="units, or files or folders of tests (default all)")
+    one.add_argument("--report", action="store_true", help="run nothing, only report what was measured before")
+    one.add_argument("--seed", type=int, default=1, help="seed of all stimulus (default 1)")
+    one.add_argument("--heavy", action="store_true", help="also the tests that take minutes")
+    one.add_argument("--out", type=Path, default=Path("build/coverage"), metavar="FOLDER", help="JSON and HTML page")
 
     one = command(commands, "formal", formal, "prove what is claimed of units for all inputs")
     one.add_argument("unit", nargs="*", help="names in hw/registry.py, such as hcu (default all)")

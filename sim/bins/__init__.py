@@ -1,0 +1,101 @@
+"""Functional coverage: which boundaries of each mode of a unit the tests met, and under which back-pressure.
+
+Each module declares the bins of its units and finds in the record of a run what happened in it: from what went in and
+came out, not from what a test meant to do. A bin that is not declared is an error, one that is never met a hole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amaranth.lib import wiring
+
+PRESSURES = ("none", "source", "sink", "both")
+RESET = ("reset", "in mid-flight")
+Bin = tuple[str, str]  # mode, boundary
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation: what `sim.run.simulate` was given, and the payloads, cycles and counters that came of it.
+
+    stall : probability of a pause, by stream ; pauses : what pauses where the streams do not tell, "source", "sink"
+    """
+
+    component: Any
+    config: Mapping[str, int]
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    status: Mapping[str, int]
+    cycles: Mapping[str, Any] = field(default_factory=dict)
+    stall: Mapping[str, float] = field(default_factory=dict)
+    reset: bool = False
+    pauses: frozenset[str] | None = None
+    more: Any = None
+
+    @property
+    def pressure(self) -> str:
+        """Who held whom up: `source` paused between beats, `sink` before taking them."""
+        pauses = self.pauses
+        if pauses is None:
+            members = self.component.signature.members
+            pauses = frozenset(
+                "source" if members[name].flow is wiring.In else "sink" for name, p in self.stall.items() if p
+            )
+        return "both" if len(pauses) == 2 else next(iter(pauses), "none")
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Bins of one unit: its modes with the boundaries of each, crossed with the back-pressures.
+
+    found : what a run met, as often as it likes
+    """
+
+    bins: Mapping[str, Sequence[str]]
+    found: Callable[[Run], Iterable[Bin]]
+    pressures: Sequence[str] = PRESSURES
+
+    def all(self) -> Iterator[str]:
+        """Every bin as `mode: boundary | back-pressure`."""
+        for mode, boundaries in self.bins.items():
+            for boundary in boundaries:
+                for pressure in self.pressures:
+                    yield f"{mode}: {boundary} | {pressure}"
+
+    def met(self, run: Run) -> set[str]:
+        """The bins that a run ticks. Raises KeyError for one that is not declared."""
+        met = set(self.found(run)) | ({RESET} if run.reset else set())
+        for mode, boundary in met:
+            if boundary not in self.bins[mode]:
+                raise KeyError(f"{mode}: {boundary} is not declared")
+        return {f"{mode}: {boundary} | {run.pressure}" for mode, boundary in met}
+
+
+def covers() -> dict[str, Cover]:
+    """The declared bins of every unit."""
+    from sim.bins import arith, core, dre, lxe
+
+    return {**arith.COVERS, **dre.COVERS, **lxe.COVERS, **core.COVERS}
+
+
+def write(unit: str, run: Run, folder: Path) -> None:
+    """Leave what a run met in its folder, when the unit has bins; design points have bins of their own."""
+    unit = f"{unit}, {point}" if (point := getattr(run.component, "point", None)) else unit
+    if unit in (found := covers()):
+        (folder / "bins.json").write_text(json.dumps({"unit": unit, "met": sorted(found[unit].met(run))}))
+
+
+def merge(files: Iterable[Path]) -> dict[str, dict[str, int]]:
+    """In how many runs each bin was met, by unit; those never met with 0."""
+    counts: dict[str, dict[str, int]] = {}
+    for file in files:
+        told = json.loads(file.read_text())
+        unit = counts.setdefault(told["unit"], dict.fromkeys(covers()[told["unit"]].all(), 0))
+        for bin in told["met"]:
+            unit[bin] += 1
+    return counts

@@ -1,0 +1,173 @@
+"""The coverage page: figures first, then every hole with its reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sim.bins import PRESSURES
+from sim.coverage import KINDS, NAMES
+from sw_model.report import Column, Fact, Section, Table, run_metadata, write
+
+OPEN = "open"
+
+
+def _share(reached: int, total: int) -> float | None:
+    return 100 * reached / total if total else None
+
+
+def _ratio(reached: int, total: int) -> str:
+    return f"{reached:,} / {total:,}"
+
+
+def page(path: Path, result: dict[str, Any]) -> Path:
+    """Write the page of a result."""
+    verilog, python = result["verilog"], result["python"]
+    sections = [
+        _summary(result),
+        Section("Verilog by unit", _VERILOG, tables=[_units(verilog), _files(verilog)]),
+        Section("Verilog lines and branches that nothing reaches", tables=[_arms(verilog)]),
+        Section("Toggles that nothing reaches", _TOGGLES, tables=[_toggles(verilog)]),
+        *_bins(result["bins"]),
+        Section("Python by package", _PYTHON, tables=[_packages(python), _python_files(python)]),
+        Section("Python that nothing runs", tables=[_python_holes(python)]),
+    ]
+    told = {"parts": {one["tests"]: f"{one['revision']}, {one['seconds']} s" for one in result["parts"]}}
+    title = "Coverage of the tests"
+    return write(path, title, sections, {**run_metadata({}), **told}, subtitle=f"revision {result['revision']}")
+
+
+_VERILOG = (
+    "A line is an arm of an If, Elif, Else or Case of the Python source, a branch a side of a Mux, a toggle an edge of "
+    "a bit of a named signal. What one place makes several times, in loops, instances and configurations, counts once.",
+    "Units: what their own simulations reach, and what only others do. Files: what any simulation reaches.",
+)
+_TOGGLES = "Bits of named signals that never rise or never fall, by signal."
+_PYTHON = (
+    "Statements and branches that the tests run, in subprocesses and in the simulators' Python too. A branch out of a "
+    "line that did not run counts with the line. Compiled functions run as Python only in the tests that say so."
+)
+
+
+def _summary(result: dict[str, Any]) -> Section:
+    verilog, python = result["verilog"]["total"], result["python"]["packages"].values()
+    bins = result["bins"].values()
+    figures = {
+        **{f"Verilog {NAMES[kind]}": (verilog[kind]["reached"], verilog[kind]["total"]) for kind in KINDS},
+        "bins": (sum(one["reached"] for one in bins), sum(one["total"] for one in bins)),
+        "Python statements": (sum(p["statements_run"] for p in python), sum(p["statements"] for p in python)),
+        "Python branches": (sum(p["branches_taken"] for p in python), sum(p["branches"] for p in python)),
+    }
+    left = {
+        **{f"Verilog {NAMES[kind]}": verilog[kind]["open"] for kind in KINDS},
+        "bins": sum(one["open"] for one in bins),
+        "Python": sum(p["open"] for p in python),
+    }
+    text = [f"{name}: {_ratio(*pair)} reached." for name, pair in figures.items() if pair[1]]
+    text.append("Neither reached nor explained: " + ", ".join(f"{n:,} {name}" for name, n in left.items()) + ".")
+    if result["missing"]:
+        text.append(f"Not measured: {', '.join(result['missing'])}.")
+    text += [f"This reason explains nothing: {one['kind']} {one['where']} {one['what']}." for one in result["stale"]]
+    facts = [Fact(name, _share(*pair), "%") for name, pair in figures.items() if pair[1]]
+    return Section("Summary", text, facts=facts)
+
+
+def _units(verilog: dict[str, Any]) -> Table:
+    columns: list[Column | str] = ["unit"]
+    for kind in KINDS:
+        columns += [f"{NAMES[kind]} reached", Column("", "%", ".1f"), "only elsewhere"]
+    rows = []
+    for unit, kinds in verilog["units"].items():
+        row: list[Any] = [unit]
+        for kind in KINDS:
+            found = kinds[kind]
+            row += [
+                _ratio(found["reached"], found["total"]),
+                _share(found["reached"], found["total"]),
+                found["elsewhere"],
+            ]
+        rows.append(row)
+    return Table(columns, rows, "Each unit in its own simulations.")
+
+
+def _files(verilog: dict[str, Any]) -> Table:
+    columns: list[Column | str] = ["source"]
+    for kind in KINDS:
+        columns += [f"{NAMES[kind]} reached", "explained", OPEN]
+    rows = []
+    for file, kinds in verilog["files"].items():
+        row: list[Any] = [file]
+        for kind in KINDS:
+            found = kinds[kind]
+            row += [_ratio(found["reached"], found["total"]), found["explained"], found["open"]]
+        rows.append(row)
+    return Table(columns, rows, "Each source file in all simulations.")
+
+
+def _arms(verilog: dict[str, Any]) -> Table:
+    holes = [hole for kind in ("line", "branch") for hole in verilog["holes"][kind]]
+    rows = [[hole["place"], hole["source"], hole["what"], hole["reason"] or OPEN] for hole in holes]
+    return Table(["place", "source", "not reached", "why"], rows)
+
+
+def _toggles(verilog: dict[str, Any]) -> Table:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for hole in verilog["holes"]["toggle"]:
+        found[hole["file"], hole["what"].split("[")[0].split(" ")[0], hole["reason"] or OPEN] += 1
+    rows = [[file, signal, edges, reason] for (file, signal, reason), edges in sorted(found.items())]
+    return Table(["source", "signal", "edges", "why"], rows)
+
+
+def _bins(units: dict[str, Any]) -> Iterator[Section]:
+    for unit, found in units.items():
+        reasons = {hole["what"]: hole["reason"] or OPEN for hole in found["holes"]}
+        rows: dict[str, list[Any]] = {}
+        for name, runs in found["met"].items():
+            boundary, pressure = name.rsplit(" | ", 1)
+            rows.setdefault(boundary, [None] * len(PRESSURES))[PRESSURES.index(pressure)] = runs or reasons[name]
+        columns = ["mode: boundary", *(f"pauses: {pressure}" for pressure in PRESSURES)]
+        text = f"{_ratio(found['reached'], found['total'])} met, {found['explained']} explained, {found['open']} open."
+        table = Table(columns, [[name, *cells] for name, cells in rows.items()], "Runs that met each bin.")
+        yield Section(f"Bins of {unit}", text, tables=[table])
+
+
+def _packages(python: dict[str, Any]) -> Table:
+    columns: list[Column | str] = [
+        "package",
+        "statements run",
+        Column("", "%", ".1f"),
+        "branches taken",
+        Column("", "%", ".1f"),
+        "explained",
+        OPEN,
+    ]
+    rows = []
+    for package, p in python["packages"].items():
+        pairs = [(p["statements_run"], p["statements"]), (p["branches_taken"], p["branches"])]
+        rows.append(
+            [package, *(cell for pair in pairs for cell in (_ratio(*pair), _share(*pair))), p["explained"], p["open"]]
+        )
+    return Table(columns, rows)
+
+
+def _python_files(python: dict[str, Any]) -> Table:
+    rows = []
+    for file, p in python["files"].items():
+        if p["holes"]:
+            reasons = [hole["reason"] for hole in p["holes"]]
+            pairs = [(p["statements_run"], p["statements"]), (p["branches_taken"], p["branches"])]
+            rows.append(
+                [file, *(_ratio(*pair) for pair in pairs), len(reasons) - reasons.count(None), reasons.count(None)]
+            )
+    return Table(["file", "statements run", "branches taken", "explained", OPEN], rows, "Files with holes.")
+
+
+def _python_holes(python: dict[str, Any]) -> Table:
+    rows = []
+    for file, p in python["files"].items():
+        for hole in p["holes"]:
+            where = f"{file}:{hole['line']}" + ("" if hole["to"] is None else f" to {hole['to']}")
+            rows.append([where, hole["source"], hole["reason"] or OPEN])
+    return Table(["place", "source", "why"], rows)

@@ -1,0 +1,112 @@
+"""The campaign's result and its reasons, from parts that are made up."""
+
+import json
+
+import pytest
+from coverage import CoverageData
+
+from sw_model.coverage import measure, result
+from sw_model.coverage.explained import Reason, Reasons, context
+from sw_model.coverage.page import page
+
+HCU = (measure.ROOT / "hw/dre/hcu.py").read_text().splitlines()
+GROWABLE = "golden/growable.py"
+
+
+def line(text):
+    return next(n for n, line in enumerate(HCU, start=1) if text in line)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two parts: in the first an arm of the HCU is not taken that the second takes, another is taken by none."""
+    fault, load = f"hw/dre/hcu.py:{line('with m.If(fault):')}.9", f"hw/dre/hcu.py:{line('with m.If(load):')}.9"
+    for part, hits in (("tests/hw/dre/test_hcu.py", 0), ("tests/hw/dre/test_kvpu.py", 5)):
+        lines = {fault: {"taken": 0, "else": 7}, load: {"taken": hits, "else": 7}, "tests/x.py:3.1": {"taken": 0}}
+        unit = {"line": lines, "branch": {}, "toggle": {"hw/dre/hcu.py:9.1": {"code[3] 0->1": 0, "code[2] 0->1": 1}}}
+        told = {"tests": part, "revision": "r", "seconds": 1, "heavy": False, "verilog": {part[-6:-3]: unit}}
+        name = measure.Part(part).name
+        told["bins"] = {"hcu": {"mode: one | none": hits, "mode: one | both": 0}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(told))
+        data = CoverageData(basename=str(tmp_path / f"{name}.python"))
+        data.add_arcs({GROWABLE: [(-1, 1), (1, -1)]})
+        data.write()
+    return tmp_path
+
+
+LISTED = [
+    Reason("verilog", "hw/dre/*.py", r"m\.If\(fault\): -> taken", "Nobody loads too much."),
+    Reason("toggle", "hw/*", r"^code\[3\]", "Codes are short."),
+    Reason("bin", "hcu", r"\| both$", "Nobody stalls."),
+    Reason("python", "golden/growable.py", "^def |^class ", "Nothing grows."),
+    Reason("bin", "wtu", "never", "Out of date."),
+]
+
+
+def test_holes_reasons_and_what_others_reach(folder):
+    reasons = Reasons(LISTED)
+    found = result.gather(folder, reasons)
+    assert found["verilog"]["units"]["hcu"]["line"] == {"reached": 2, "elsewhere": 1, "total": 4}
+    assert found["verilog"]["total"]["line"] == {"reached": 3, "total": 4, "explained": 1, "open": 0}
+    assert found["verilog"]["total"]["toggle"] == {"reached": 1, "total": 2, "explained": 1, "open": 0}
+    assert found["bins"]["hcu"]["reached"] == 1 and found["bins"]["hcu"]["open"] == 0
+    holes = found["python"]["files"][GROWABLE]["holes"]
+    assert len([hole for hole in holes if hole["reason"] == "Nothing grows."]) > 5
+    assert "tests/golden" in found["missing"] and not found["stale"]
+    assert reasons.stale() == LISTED[-1:]
+    seen = page(folder / "index.html", found).read_text()
+    assert "m.If(fault)" in seen and "Nobody loads too much." in seen and "code" in seen
+    assert "hcu" in result.table(found)
+
+
+def test_without_reasons_everything_is_open(folder):
+    found = result.gather(folder, Reasons([]))
+    assert found["verilog"]["total"]["line"]["open"] == found["verilog"]["total"]["toggle"]["open"] == 1
+    assert found["bins"]["hcu"]["open"] == 1
+
+
+def test_the_list_of_the_project_can_be_read_and_means_files_that_exist():
+    for one in Reasons.read(result.REASONS).listed:
+        assert one.kind == "bin" or any(measure.ROOT.glob(one.where)), one
+
+
+@pytest.mark.parametrize(
+    "text", ["[[verilog]]\nwhere = 'x'", "[[verilog]", "[[other]]\nwhere='a'\nwhat='b'\nreason='c.'"]
+)
+def test_a_bad_list_is_named(text, tmp_path):
+    (tmp_path / "list.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"list\.toml"):
+        Reasons.read(tmp_path / "list.toml")
+
+
+def test_a_line_and_what_it_is_under(tmp_path):
+    (tmp_path / "a.py").write_text("def f(\n    x\n):\n    if x:\n\n        return 1\n    return 2\n")
+    assert context(tmp_path / "a.py", 6) == ["return 1", "if x:", "def f("]
+    assert context(tmp_path / "a.py", 60) == []
+
+
+def test_parts_are_all_tests_once():
+    files = set((measure.ROOT / "tests").rglob("test_*.py"))
+    found = [
+        path
+        for part in measure.parts()
+        for argument in part.arguments
+        for path in sorted(
+            (measure.ROOT / argument).rglob("test_*.py")
+            if (measure.ROOT / argument).is_dir()
+            else [measure.ROOT / argument]
+        )
+    ]
+    assert sorted(found) == sorted(files)
+
+
+def test_chosen_tests():
+    assert [part.path for part in measure.chosen(["hcu", "golden"])] == ["tests/hw/dre/test_hcu.py", "tests/golden"]
+    assert measure.chosen(["wtu", "wtu_sweep"]) == measure.chosen(["hw/dre/test_wtu.py"])
+    with pytest.raises(ValueError, match="'nothing': must be a unit"):
+        measure.chosen(["nothing"])
+
+
+def test_an_empty_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match="holds no measured tests"):
+        result.gather(tmp_path, Reasons([]))
