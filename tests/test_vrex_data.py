@@ -1,4 +1,4 @@
-"""The commands that read videos, traces and streams: what they print and leave, and what they refuse."""
+"""The commands that read videos, traces and streams: what they print and leave."""
 
 import json
 
@@ -88,37 +88,6 @@ def test_quality(run, trace):
     assert status == 0 and all(name in out for name in ("oaken", "mosaic", "codecsight"))
 
 
-def test_bad_input_gives_one_line(run, film, trace, tmp_path):
-    (tmp_path / "half.safetensors").write_bytes(trace.read_bytes()[:-100])
-    (tmp_path / "half.mp4").write_bytes(film.read_bytes()[:-100])
-    (tmp_path / "text.py").write_text("x = 1")
-    cases = {
-        ("decode", "none.mp4"): "video 'none.mp4': no such file",
-        ("decode", "half.mp4"): "video 'half.mp4'",
-        ("decode", film, "--form", "gif"): "form must be one of npy, png, raw, got 'gif'",
-        ("decode", film, "--workers", 0): "workers must be at least 1, got 0",
-        ("stats", "none.safetensors"): "trace 'none.safetensors': no such file",
-        ("stats", "half.safetensors"): "trace 'half.safetensors': truncated",
-        ("stats", "text.py"): "video 'text.py': not a whole video",
-        ("stats", film, "--frames", 0): "frames must be at least 1, got 0",
-        ("stats", trace, "--ratio", 2): "ratio must be finite and between 0 and 1, got 2.0",
-        ("stats", trace, "--n-hp", 40): "n_hp must be between 1 and 32, got 40",
-        ("quality", trace, "--policy", "best"): "policy must be one of full, ",
-        ("quality", trace, "--policy", "text.py"): "policy file 'text.py' must define one subclass of Policy, got 0",
-    }
-    for arguments, words in cases.items():
-        status, out, err = run(*arguments)
-        (line,) = [line for line in err.splitlines() if line.startswith("vrex: ")]
-        assert status == 2 and not out and words in line, (arguments, line)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["half.mp4", "half.safetensors", "text.py"]
-
-
 def test_capture_without_its_libraries_or_model(run):
     status, _, err = run("capture", "no/model", "--prompt", "x", "--out", "t.safetensors", "--random-weights")
     assert status == 2 and ("capture needs PyTorch" in err or "model 'no/model' cannot be loaded" in err)
-
-
-@pytest.mark.parametrize("arguments", [["decode", "f", "--size", "3y4"], ["capture", "m"], ["nonsense"]])
-def test_wrong_words_stop_before_anything_starts(arguments):
-    with pytest.raises(SystemExit, match="2"):
-        vrex.main(arguments)

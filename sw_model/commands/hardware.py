@@ -104,12 +104,14 @@ def synth(args: argparse.Namespace, console: Console) -> None:
 
 
 def board(args: argparse.Namespace, console: Console) -> None:
+    from golden import check
     from hw.registry import unit
     from sw_model.frontend.source import first_keys
     from synth.board import build, vectors
     from synth.stimulus import stimulus
 
     config = configuration(args)
+    check.whole("beats", args.beats, 1)
     component = unit(args.unit).build(config)
     given = stimulus(component, "generator", keys=first_keys("generator", args.beats), beats=args.beats)
     folder = args.out or Path("build/board") / args.board

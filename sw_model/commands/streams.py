@@ -134,7 +134,8 @@ def add(commands: Any) -> None:
 
     one = command(commands, "capture", capture, "queries, keys and values of a Hugging Face model, as a trace")
     one.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its name on the hub")
-    one.add_argument("--out", type=Path, default=Path("build/trace.safetensors"), metavar="FILE")
+    out = Path("build/trace.safetensors")
+    one.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the trace (default {out})")
     context = one.add_mutually_exclusive_group(required=True)
     context.add_argument("--video", type=Path, metavar="FILE", help="context of a vision-language model")
     context.add_argument("--prompt", help="context of a language model")

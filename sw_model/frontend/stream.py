@@ -17,6 +17,7 @@ from golden.rope import THETA_LLAMA3
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 STAGES = ("frame", "text")
+MOST = 1 << 16  # layers, heads, elements: no decoder has as many, and weights are drawn for all
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("layers", "q_heads", "kv_heads", "head_dim"):
-            check.whole(name, getattr(self, name), 1)
+            check.whole(name, getattr(self, name), 1, MOST)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
         if self.head_dim % 2:

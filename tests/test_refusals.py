@@ -1,0 +1,230 @@
+"""The command line's help, and every line that it refuses: one table of arguments and what is said of them."""
+
+import argparse
+import json
+import re
+import signal
+import wave
+from pathlib import Path
+
+import pytest
+
+import vrex
+from sw_model.frontend import clip
+from sw_model.frontend.generator import Generator, small
+from sw_model.frontend.trace import write_trace
+from synth.lib.liberty import library_text
+
+COMMANDS = vrex.parser()._subparsers._group_actions[0].choices
+TINY = "--preset tiny --layers 1 --frames 6 --grid 2"
+
+# what stands in the folder: film.mp4, t.safetensors; each half; text.mp4, empty, folder, sound.wav, policy.py, bare.lib
+REFUSED = {
+    # arguments that mean nothing: argparse names the command
+    "": "the following arguments are required: COMMAND",
+    "nonsense": "argument COMMAND: invalid choice: 'nonsense'",
+    "demo --layers many": "argument --layers: invalid int value: 'many'",
+    "demo --sim vcs": "argument --sim: invalid choice: 'vcs'",
+    "decode film.mp4 --size 3y4": "argument --size: must be WxH such as 320x240, got '3y4'",
+    "capture m": "one of the arguments --video --prompt is required",
+    "capture m --video film.mp4 --prompt x": "argument --prompt: not allowed with argument --video",
+    "sweep": "the following arguments are required: file",
+    "model --wings 2": "unrecognized arguments: --wings 2",
+    # videos
+    "demo --video none.mp4": "video 'none.mp4': no such file",
+    "demo --video folder": "video 'folder': is a directory, not a video file",
+    "demo --video text.mp4": "video 'text.mp4': not a whole video that FFmpeg can read",
+    "demo --video empty": "video 'empty': not a whole video that FFmpeg can read (empty file)",
+    "demo --video half.mp4": "video 'half.mp4': ",
+    "demo --video sound.wav": "video 'sound.wav': holds no video stream",
+    "decode none.mp4": "video 'none.mp4': no such file",
+    "decode half.mp4": "video 'half.mp4': ",
+    "decode film.mp4 --form gif": "form must be one of npy, png, raw, got 'gif'",
+    "decode film.mp4 --out film.mp4": "form must be one of npy, png, raw, got 'mp4'",
+    "decode film.mp4 --out folder": "output 'folder' exists already; name a folder that does not",
+    "decode film.mp4 --workers 0": "workers must be at least 1, got 0",
+    "decode film.mp4 --intervals 0": "intervals must be at least 1, got 0",
+    "decode film.mp4 --fps -1": "fps must be a positive number or None, got -1.0",
+    "decode film.mp4 --fps 1 --time 2": "fps and times_s exclude each other",
+    "decode film.mp4 --time nan": "times_s must be a list of finite seconds, at least one, got [nan]",
+    "decode film.mp4 --size 0x4": "size must be (width, height), both at least 1, got (0, 4)",
+    # the main job
+    f"demo --video film.mp4 {TINY} --layers 0": "layers",
+    f"demo --video film.mp4 {TINY} --layers -1": "layers",
+    f"demo --video film.mp4 {TINY} --grid 0": "grid",
+    f"demo --video film.mp4 {TINY} --frames 0": "frames",
+    f"demo --video film.mp4 {TINY} --frames -3": "frames",
+    f"demo --video film.mp4 {TINY} --fps 0": "fps",
+    f"demo --video film.mp4 {TINY} --fps -2.5": "fps",
+    f"demo --video film.mp4 {TINY} --fps nan": "fps",
+    f"demo --video film.mp4 {TINY} --stall 1": "stall",
+    f"demo --video film.mp4 {TINY} --stall -0.1": "stall",
+    f"demo --video film.mp4 {TINY} --seed -1": "seed",
+    f"demo --video film.mp4 {TINY} --preset huge": "preset 'huge'",
+    f"demo --video film.mp4 {TINY} --yosys vivado": "unknown yosys build 'vivado'",
+    f"demo --video film.mp4 {TINY} --out empty/out": "empty",
+    # units
+    "generate gpu": "unknown unit 'gpu'",
+    "synth gpu": "unknown unit 'gpu'",
+    "verify gpu": "unknown unit 'gpu'",
+    "formal gpu": "unknown unit 'gpu'",
+    "board --unit gpu": "unknown unit 'gpu'",
+    "board icestick": "unknown board 'icestick'",
+    "board --beats 0": "beats must be at least 1, got 0",
+    **{
+        f"{command} hcu {arguments}": said
+        for command in ("generate", "synth")
+        for arguments, said in {
+            "--preset huge": "unknown preset 'huge'",
+            "--set lanes=4": "unknown parameter 'lanes'",
+            "--set hash_bits": "--set 'hash_bits': must be name=value",
+            "--set hash_bits=many": "--set hash_bits = 'many': must be an integer",
+            "--set hash_bits=0": "hash_bits",
+            "--set hash_bits=-8": "hash_bits",
+            "--preset tiny --clock 0": "clock",
+            "--preset tiny --clock -5": "clock",
+            "--preset tiny --yosys vivado": "unknown yosys build 'vivado'",
+        }.items()
+    },
+    "generate hcu --preset tiny --out empty/out": "empty",
+    "synth hcu --preset tiny --point best": "unknown point 'best': choose one of area, balanced, fast",
+    "synth hcu --preset tiny --liberty none.lib": "library none.lib: No such file",
+    "synth hcu --preset tiny --liberty empty": "library empty: the file is empty",
+    "synth hcu --preset tiny --liberty bare.lib": "library predictive14: cell NAND2_X1 has no delay tables",
+    "synth hcu --preset tiny --against none.json": "report none.json: No such file",
+    "synth hcu --preset tiny --against t.safetensors": "report t.safetensors is not JSON",
+    "synth hcu --preset tiny --against run.json": "run.json: not a report of vrex synth",
+    "synth dma --preset tiny --power idle": "unit Dma: no stimulus is known for it",
+    "synth hcu --preset tiny --power none.mp4": "video 'none.mp4': no such file",
+    # key streams
+    "stats none.safetensors": "trace 'none.safetensors': no such file",
+    "stats half.safetensors": "trace 'half.safetensors': truncated",
+    "stats policy.py": "video 'policy.py': not a whole video",
+    "stats film.mp4 --frames 0": "frames must be at least 1, got 0",
+    "stats film.mp4 --layers 99999999999999999999": "layers must be between 1 and 65536",
+    "stats film.mp4 --layers 0": "layers must be at least 1, got 0",
+    "stats film.mp4 --grid 0": "grid must be at least 1, got 0",
+    "stats t.safetensors --seed -1": "seed + layer must be at least 0, got -1",
+    "stats t.safetensors --every 0": "every must be at least 1, got 0",
+    "stats t.safetensors --ratio 2": "ratio must be finite and between 0 and 1, got 2.0",
+    "stats t.safetensors --n-hp 40": "n_hp must be between 1 and 32, got 40",
+    "stats t.safetensors --th-hd -1": "th_hd must be between 0 and 33, got -1",
+    "quality t.safetensors --policy best": "policy must be one of full, ",
+    "quality t.safetensors --policy policy.py": "policy file 'policy.py' must define one subclass of Policy, got 0",
+    "quality t.safetensors --budget-frames 0": "frames must be at least 1, got 0",
+    "capture m --prompt x --block 0": "block must be at least 1, got 0",
+    "capture m --prompt x --answer-tokens -1": "answer_tokens must be at least 0, got -1",
+    "capture m --video film.mp4 --frames 0": "max_frames must be at least 1, got 0",
+    # the system model
+    "model --system tpu": "unknown system 'tpu'",
+    "model --system none.toml": "system file none.toml: No such file",
+    "model --system sweep.toml": "sweep.toml: unknown key 'grid'",
+    "model --set link.nominal_gbps=0": "system: link.nominal_gbps = 0 must be positive",
+    "model --set link.none=1": "system: V-Rex8 has no link.none: nominal_gbps, ",
+    "model --set gpu.none=1": "'gpu.none' cannot be set: V-Rex8 has no gpu",
+    "model --set tokens": "--set 'tokens': must be assume.NAME=VALUE or PART.NAME=VALUE",
+    "model --set assume.none=1": "assume.none is not an assumption: one of chunks, ",
+    "model --policy best": "policy must be one of full, ",
+    "model --policy none.py": "policy file must exist, got 'none.py'",
+    "model --workload film": "workload must be one of coin, frame, stream, text, got 'film'",
+    "model --tokens 0": "tokens must be at least 1, got 0",
+    "model --batch 0": "batch must be at least 1, got 0",
+    "model --link fast": "link must be one of paper, realistic, got 'fast'",
+    "model --ratio 2": "ratio must be finite and between 0 and 1, got 2.0",
+    "model --ratio nan": "ratio must be finite and between 0 and 1, got nan",
+    "model --source none.mp4": "video 'none.mp4': no such file",
+    "model --source generator --workload coin": "--source goes with the workloads frame, text and stream",
+    "model --source t.safetensors --workload text": "--source t.safetensors: has no text with a past",
+    "model --power none.json": "power report none.json: No such file",
+    "model --power run.json": "power report run.json is not what `vrex synth --power --json` prints",
+    "model --rtl huge": "preset 'huge': choose one of tiny, small",
+    "model --out folder": "folder: Is a directory",
+    "model --out /dev/full/x": "/dev/full/x: ",
+    "model --trace empty/x": "empty/x: ",
+    "explain none.json": "run file none.json: No such file",
+    "explain empty": "run file empty is not JSON",
+    "explain table.json --row 2": "row 2 must lie in 0..1: table.json has 2 rows",
+    "compare --policies best": "policy must be one of full, ",
+    "compare --contexts 0": "tokens must be at least 1, got 0",
+    "compare --source none.mp4": "video 'none.mp4': no such file",
+    "reproduce vrex.fig99": "unknown figure 'vrex.fig99'",
+    "reproduce vrex.fig13.fps --link fast": "unknown link preset 'fast'",
+    "sweep none.toml": "sweep file none.toml: No such file",
+    "sweep policy.py": "policy.py: unknown key 'x'",
+    "sweep sweep.toml --out x.xls": "out must end in .csv or .parquet, got 'x.xls'",
+    "sweep sweep.toml --workers 0": "workers must be at least 1, got 0",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Good files and bad ones, which no refused command changes."""
+    folder = tmp_path_factory.mktemp("refused")
+    clip.encode(clip.synthesise(24, width=96, height=64, scene_frames=10), folder / "film.mp4", gop=8)
+    config = small(3)
+    write_trace(folder / "t.safetensors", config.geometry, Generator(config).chunks(4, text_every=None), {})
+    for name in ("film.mp4", "t.safetensors"):
+        content = (folder / name).read_bytes()
+        (folder / f"half.{name.split('.')[1]}").write_bytes(content[: len(content) // 2])
+    with wave.open(str(folder / "sound.wav"), "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(8000)
+        out.writeframes(bytes(1600))
+    texts = {
+        "text.mp4": "not a film\n" * 100,
+        "empty": "",
+        "policy.py": "x = 1",
+        "bare.lib": re.sub(r"timing \(\) \{", "nothing () {", library_text()),
+        "run.json": json.dumps({"request": {"tokens": 1000}}),
+        "table.json": json.dumps([{"tokens": 1000}, {"tokens": 2000}]),
+        "sweep.toml": 'name = "x"\n[grid]\ntokens = [1000]\n',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "folder").mkdir()
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    """Every file below with its time of change."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if not path.is_dir()}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused(line, folder, tmp_path, monkeypatch, capsys):
+    """One line on stderr, progress and argparse's usage left out; exit status 2; nothing printed or written."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
+    before, handler = snapshot(folder), signal.getsignal(signal.SIGTERM)
+    try:
+        status = vrex.main(line.split())
+    except SystemExit as stop:  # argparse
+        status = stop.code
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # which `main` took over
+    out, err = capsys.readouterr()
+    said = [text for text in err.splitlines() if re.match(r"vrex( \w+)?: ", text)]
+    assert (status, out, len(said)) == (2, "", 1), err
+    assert REFUSED[line] in said[0] and "Traceback" not in err, err
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help(command, capsys):
+    """Every command, argument and option says what it is for; nothing else is printed."""
+    with pytest.raises(SystemExit) as stop:
+        vrex.main([*filter(None, [command, "--help"])])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 0 and err == ""
+    assert out.startswith("usage: vrex")
+    told = "".join(out.split())  # lines break at hyphens, too
+    parser = COMMANDS[command] if command else vrex.parser()
+    assert not command or "".join(parser.description.split()) in told
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            assert action.help, f"{command}: {action.dest} has no help"
+            words = "".join((action.help % vars(action)).split())
+            assert words in told and all(option in told for option in action.option_strings)
+    for name in () if command else COMMANDS:
+        assert name in told
