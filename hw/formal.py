@@ -10,6 +10,7 @@ from amaranth.lib import wiring
 
 from hw.common.proofs import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
 from hw.config import Config
+from hw.core import dma_proofs
 from hw.core.isa import Unit as User
 from hw.core.sequencer_proofs import SequencerSpec
 from hw.dre import hcu_proofs, kvmu_proofs
@@ -71,6 +72,7 @@ PARTS: dict[str, tuple[Claim, ...]] = {
             for user in User
         ),
     ),
+    "dma": (FIFO, Claim("reader", dma_proofs.small_reader), Claim("writer", dma_proofs.small_writer)),
     "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
     "kvmu": tuple(
         Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()

@@ -7,7 +7,8 @@ from amaranth.lib.wiring import In, Out
 
 from hw import formal
 from hw.common.proofs import QueueSpec, StreamContract
-from hw.core import sequencer_proofs
+from hw.core import dma_proofs, sequencer_proofs
+from hw.core.engines import Writer
 from hw.core.isa import Event, Unit
 from hw.core.sequencer import Sequencer
 from hw.dre import kvmu_proofs
@@ -118,3 +119,19 @@ def test_a_sequencer_that_misses_an_event_is_found_out(monkeypatch, tmp_path):
     monkeypatch.setattr(sequencer_proofs, "Sequencer", _Deaf)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(sequencer_proofs.SequencerSpec(Unit.VECTOR), "broken", depth=8, any_memory=True)
+
+
+class _Hasty(Writer):
+    """Says that a job is done when any of its bursts is acknowledged."""
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        m.d.comb += self.done.eq(self.port.answer.valid)
+        return m
+
+
+def test_a_writer_that_is_done_too_early_is_found_out(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dma_proofs, "Writer", _Hasty)
+    with pytest.raises(FormalError, match="a property fails in cycle"):
+        prove(dma_proofs.small_writer(), "broken", depth=8)
