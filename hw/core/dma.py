@@ -26,6 +26,10 @@ class Copier(wiring.Component):
 
     Timing: a word per cycle; `i.ready` depends on registers.
 
+    Parameters
+    ----------
+    word, address_bits, own_bits : widths ; waiting : copies between their first and their last word
+
     Members
     -------
     i : stream of `copy`, addresses and lengths in bytes; `own` is given back
@@ -35,8 +39,8 @@ class Copier(wiring.Component):
     idle : no copy under way
     """
 
-    def __init__(self, *, word: int, address_bits: int = 48, own_bits: int = 3):
-        self.word, self.address_bits, self.own_bits = word, address_bits, own_bits
+    def __init__(self, *, word: int, address_bits: int = 48, own_bits: int = 3, waiting: int = WAITING):
+        self.word, self.address_bits, self.own_bits, self.waiting = word, address_bits, own_bits, waiting
         self.copy = data.StructLayout(
             {
                 "source": address_bits,
@@ -65,8 +69,8 @@ class Copier(wiring.Component):
         m = Module()
         copy, low = self.i.payload, (self.word // 8).bit_length() - 1
         route = data.StructLayout({"from_host": 1, "to_host": 1})
-        m.submodules.routes = routes = SyncFIFOBuffered(width=route.size, depth=WAITING)
-        owners = [SyncFIFOBuffered(width=self.own_bits, depth=WAITING) for _ in range(2)]
+        m.submodules.routes = routes = SyncFIFOBuffered(width=route.size, depth=self.waiting)
+        owners = [SyncFIFOBuffered(width=self.own_bits, depth=self.waiting) for _ in range(2)]
         m.submodules.device_owners, m.submodules.host_owners = owners
         good, room = Signal(), Signal()
         parts = [copy.source[:low], copy.target[:low], copy.bytes[:low]] if low else []
@@ -133,7 +137,7 @@ class Copier(wiring.Component):
                 sink.payload.strobe.eq(-1),
             ]
         # completions of the two sides share an answer; the host's wait for the device's
-        late = SyncFIFOBuffered(width=self.own_bits, depth=2 * WAITING)
+        late = SyncFIFOBuffered(width=self.own_bits, depth=2 * self.waiting)
         m.submodules.late = late
         device, host = self.write[0].done, self.write[1].done
         m.d.comb += [

@@ -35,7 +35,8 @@ def bursts(m: Module, unit: Reader | Writer, region: int, address: Value, count:
     """
     job, request = unit.i.payload, unit.port.request
     first, words = request.payload.address, Signal(range(unit.burst + 1), name="words")
-    due, left, reports = Signal.like(job.address, name="due"), Signal.like(job.count, name="left"), Signal(name="reports")
+    due, left = Signal.like(job.address, name="due"), Signal.like(job.count, name="left")
+    reports = Signal(name="reports")
     asked, final, dropped = Signal(name="asked"), Signal(name="final"), Signal(name="dropped")
     good = address + count <= region
     taken = unit.i.valid & unit.i.ready
