@@ -196,12 +196,18 @@ def build_verilog(
     folder = build_root() / f"{name}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "lock"):
+        finished = folder / "finished"
+        if not finished.exists():  # a build that was killed leaves half an object, which make would take for a new one
+            for left in folder.iterdir():
+                if left.is_dir():
+                    shutil.rmtree(left)
+                elif left.name != "lock":
+                    left.unlink()
         paths = []
         for file, text in sources.items():
             paths.append(folder / file)
             if not paths[-1].exists() or paths[-1].read_text() != text:
                 paths[-1].write_text(text)
-        finished = folder / "finished"
         # Verilator's runner reads what `build` sets, so it is called again even for a finished build
         try:
             if not finished.exists():

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -133,39 +132,6 @@ def test_a_tool_that_is_killed_leaves_no_report(capsys, tmp_path, monkeypatch):
     line = refused(capsys, "synth", "operand_memory", "hcu", *tiny, "--out", tmp_path / "report")
     assert "hcu: mapping to predictive14 failed: yosys: killed by signal 9" in line
     assert not (tmp_path / "report").exists()
-
-
-def in_namespace(script: str, *arguments: object, **environment: object) -> subprocess.CompletedProcess:
-    """A shell script in a mount namespace of its own; skips where this user may not make one."""
-    unshare = shutil.which("unshare")
-    own = [unshare, "--mount", "--map-root-user", "sh", "-ec"]
-    if unshare is None or subprocess.run([*own, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
-        pytest.skip("needs unshare and a tmpfs of its own")
-    changed = os.environ | {name: str(value) for name, value in environment.items()}
-    return subprocess.run(
-        [*own, script, "sh", *map(str, arguments)], cwd=ROOT, env=changed, capture_output=True, text=True
-    )
-
-
-def test_full_disk(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    script = (
-        'mount -t tmpfs -o size=64k none "$2"; status=0\n'
-        '"$1" vrex.py generate hcu --preset paper --out "$2/out" || status=$?\n'
-        'find "$2" -type f >&2; exit $status'
-    )
-    done = in_namespace(script, sys.executable, disk)
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("vrex: no space left on the device") and str(disk) in last, done.stderr
-
-
-def test_read_only_disk(tmp_path):
-    script = 'mount -t tmpfs -o ro none "$2"; exec "$1" vrex.py generate hcu --preset tiny --out "$2/out"'
-    done = in_namespace(script, sys.executable, tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"vrex: {tmp_path}/out/hcu/hcu.v: Read-only file system"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
