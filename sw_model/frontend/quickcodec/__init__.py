@@ -178,6 +178,10 @@ def save(
             if progress is not None:
                 progress(done, len(plan.stamps))
         aside.rename(output) if form == "png" else aside.replace(output)
+    except OSError as error:
+        if error.errno is None:  # a process that died, not the disk
+            raise
+        raise OSError(error.errno, error.strerror, str(output)) from error
     finally:
         if aside.is_dir():
             shutil.rmtree(aside)
