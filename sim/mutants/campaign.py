@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -127,6 +128,8 @@ def run(
 ) -> Campaign:
     """`count` mutants of `component` against `tests`, files or node ids of pytest.
 
+    Tests that only simulate sizes of their own get mutants of what most of them simulate.
+
     Parameters
     ----------
     seed : of the choice of mutants and, as of every test session, of the tests
@@ -140,7 +143,11 @@ def run(
     CampaignError
         A test fails without a mutant, or none simulates the unit.
     """
+    arguments = ["--rootdir", str(_ROOT), "--import-mode=importlib", "-o", "addopts=", "-p", "no:terminal"]
+    arguments += ["-p", "no:cacheprovider", "--capture=no", "--assert=plain", f"--seed={seed}"]
+    arguments += [*["--heavy"] * heavy, *tests]
     progress(f"{unit}: netlist", 0, count)
+    component = _simulated(component, unit, arguments)
     root = root or Path(os.environ.get("VREX_BUILD", "build")).absolute() / "mutants"
     reference = emit.to_rtlil(component, unit)
     folder = root / f"{unit}-{_digest([reference.encode(), f'{count} {seed} {heavy} {tests}'.encode()])}"
@@ -150,9 +157,7 @@ def run(
     before = sim.build.instead, sim.run.instead
     sim.build.instead, sim.run.instead = session.sources, session.run
     try:
-        arguments = ["--rootdir", str(_ROOT), "--import-mode=importlib", "-o", "addopts=", "-p", "no:terminal"]
-        arguments += ["-p", "no:cacheprovider", "--capture=no", "--assert=plain", f"--seed={seed}"]
-        status = pytest.main([*arguments, *["--heavy"] * heavy, *tests], plugins=[session])
+        status = pytest.main(arguments, plugins=[session])
     finally:
         sim.build.instead, sim.run.instead = before
         session.close()
@@ -163,6 +168,41 @@ def run(
     if not session.finished:
         raise CampaignError(f"{unit}: pytest ended with status {status}")
     return session.finished
+
+
+def _simulated(component: wiring.Component, unit: str, arguments: list[str]) -> wiring.Component:
+    """`component` if some test simulates it, else that of its kind which most tests simulate, if there is one."""
+    found = _Finder(type(component), unit)
+    before = sim.build.instead
+    sim.build.instead = found.sources
+    try:
+        pytest.main(arguments, plugins=[found])
+    finally:
+        sim.build.instead = before
+    if emit.to_rtlil(component, unit) in found.tests or not found.tests:
+        return component
+    return found.components[max(found.tests, key=lambda text: found.tests[text])]
+
+
+class _Finder:
+    """A pytest plugin that runs every test up to its first build; what those are of, and how often."""
+
+    def __init__(self, kind: type, unit: str):
+        self.kind, self.unit = kind, unit
+        self.tests: Counter[str] = Counter()
+        self.components: dict[str, wiring.Component] = {}
+
+    def sources(self, component: wiring.Component, name: str) -> dict[str, str]:
+        if type(component) is self.kind:
+            text = emit.to_rtlil(component, self.unit)
+            self.tests[text] += 1
+            self.components[text] = component
+        pytest.skip("only looking")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for item in session.items:
+            runtestprotocol(item, log=False, nextitem=None)
+        return True
 
 
 def _code() -> list[Path]:

@@ -19,7 +19,7 @@ from hw import yosys
 from sim.formal import solve
 from sim.mutants.netlist import SELECT, Mutant, Mutated
 
-TIMEOUT_S = 5
+TIMEOUT_S = 3
 TOGETHER = 8  # proofs of one process
 _TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
 _CLOCK = "clk"

@@ -13,7 +13,7 @@ from hw.emit import to_rtlil
 from sim.run import simulate
 from tests.hw.dre.test_hcu import codes
 
-SMALL = {
+GOOD = {
     "clusters": 32,
     "pages": 64,
     "page_tokens": 4,
@@ -23,7 +23,7 @@ SMALL = {
     "cluster_bits": 8,
     "address_bits": 20,
 }
-BASES = (0x40, 0x1000, 0x3010, 0x8000)
+BASES = (0xA5A5_0000_0040, 0x5A5A_0000_1000, 0x0F0F_FFFF_F010, 0xF0F0_0000_8000)
 PORTS = ("record", "list", "link", "mean")
 
 
@@ -31,7 +31,7 @@ class Bench:
     """One unit and its golden twin: commands in, what each gives out."""
 
     def __init__(self, bases=BASES, unit=None):
-        self.unit = unit or HcTable(**SMALL)
+        self.unit = unit or HcTable.from_config(Config.preset("tiny"))
         names = ("clusters", "pages", "page_tokens", "dimension", "address_bits")
         self.golden = GoldenTable(HcTableConfig(**{n: getattr(self.unit, n) for n in names}, bases=bases))
         self.config = {f"cfg_{name}_base": base for name, base in zip(PORTS, bases, strict=True)}
@@ -154,11 +154,12 @@ def test_an_empty_table_a_full_one_and_a_restored_one(rng):
     bench = Bench()
     for op in (Op.COUNTS, Op.READ, Op.LIST):
         bench.do(op)
-    for cluster in range(33):
+    last = bench.unit.clusters - 1
+    for cluster in range(last + 2):
         bench.do(Op.UPDATE, token=cluster, cluster=cluster, hash=cluster, count=1, opened=1)
     for op in (Op.COUNTS, Op.LIST):
-        bench.do(op, cluster=31)
-    bench.do(Op.UPDATE, token=40, cluster=31, count=2)
+        bench.do(op, cluster=last)
+    bench.do(Op.UPDATE, token=99, cluster=last, count=2)
     saved, used, links = list(bench.golden.entries), bench.golden.used, dict(bench.golden.links)
     bench.do(Op.BEGIN)
     bench.do(Op.COUNTS)
@@ -169,8 +170,8 @@ def test_an_empty_table_a_full_one_and_a_restored_one(rng):
     for first, newest in links.items():
         bench.do(Op.LINK, first=first, newest=newest)
     assert bench.do(Op.LOAD) == GoldenFault.CLUSTER
-    bench.do(Op.UPDATE, token=41, cluster=31, count=3)
-    for cluster in (0, 31, 32):
+    bench.do(Op.UPDATE, token=100, cluster=last, count=3)
+    for cluster in (0, last, last + 1):
         bench.do(Op.LIST, cluster=cluster)
         bench.do(Op.READ, cluster=cluster)
     bench.do(Op.COUNTS)
@@ -178,7 +179,7 @@ def test_an_empty_table_a_full_one_and_a_restored_one(rng):
 
 
 def test_regions_that_do_not_fit():
-    bench = Bench(bases=(0, 0, 0, 0xFFF00))
+    bench = Bench(bases=(0, 0, 0, 2**48 - 0x100))
     for op in (Op.BEGIN, Op.UPDATE, Op.READ, Op.COUNTS):
         assert bench.do(op) == GoldenFault.REGION
     bench.check()
@@ -215,4 +216,4 @@ def test_bad_sizes_are_named():
         ("count_bits", 17),
     ):
         with pytest.raises(ValueError, match=f"{name} = {value}"):
-            to_rtlil(HcTable(**{**SMALL, name: value}), "hc_table")
+            to_rtlil(HcTable(**{**GOOD, name: value}), "hc_table")

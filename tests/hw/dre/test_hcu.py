@@ -1,5 +1,7 @@
 """The HCU's Verilog against the golden cluster table, bit for bit, and against its own cycle formula."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,13 +48,14 @@ def rule(unit, *, threshold=7, inclusive=0, first_match=0, window=0, count_max=6
     )
 
 
-def assert_equal(record, table, stream, start=0):
-    """Every output beat equals the golden assignment; returns that assignment."""
+def assert_equal(record, table, stream, start=0, base=0):
+    """Every output beat equals the golden assignment, whose first cluster is number `base`; returns that assignment."""
     want, got = table.assign(stream), record.outputs["o"]
     assert got["token"].tolist() == list(range(start, start + len(stream)))
     assert got["hash"].tolist() == stream.tolist()
     for name in ("cluster", "opened", "count", "distance", "overflow"):
-        assert got[name].tolist() == getattr(want, name).astype(int).tolist(), name
+        number = getattr(want, name).astype(int) + (base if name == "cluster" else 0)
+        assert got[name].tolist() == number.tolist(), name
     return want
 
 
@@ -89,7 +92,7 @@ SHAPES = {  # accumulators and lanes: the result never depends on them
 def test_matches_golden(name, stall, rng, seed):
     preset, settings = CASES[name]
     unit = HCU.from_config(Config.preset(preset))
-    stream = codes(rng, 400 if preset == "tiny" else 1500, unit.hash_bits)
+    stream = codes(rng, 401 if preset == "tiny" else 1500, unit.hash_bits)
     table = ClusterTable(rule(unit, **settings))
     record = run(unit, tokens(stream), len(stream), stall=stall, seed=seed, **settings)
     want = assert_equal(record, table, stream)
@@ -100,6 +103,9 @@ def test_matches_golden(name, stall, rng, seed):
     assert record.status["stat_overflow"] == table.overflowed
     assert table.overflowed or "full" not in name
     assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
+    # every cycle is one of three, from the reset of 2 cycles to where the counters are read, 8 after the last beat
+    cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
+    assert cycles == record.cycles["o"][-1] + 8 - 2
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -143,6 +149,38 @@ def test_switching_tables(rng):
     record.outputs["o"] = {k: v[30:] for k, v in record.outputs["o"].items()}
     assert_equal(record, table, stream[150:], start=150)
     assert record.status["stat_fault"] == 0
+
+
+HIGH = {"odd bits": (0xA5A5_A5F0, 0xA5F0), "even bits": (0x5A5A_5A10, 0x5A10), "to the end": (2**32 - 200, 2**16 - 20)}
+
+
+@pytest.mark.parametrize("name", HIGH)
+def test_numbers_of_every_size(name, rng, seed):
+    """Tables that begin at large numbers: bits of tokens, clusters and counts that a stream reaches after hours."""
+    unit = HCU.from_config(Config.preset("tiny"))
+    start, base = HIGH[name]
+    settings = {"window": 60, "threshold": 3, "count_max": 0xFFFF}
+    table = ClusterTable(replace(rule(unit, **settings), max_clusters=(1 << unit.cluster_bits) - base))
+    table.assign(np.array([0, 0x00FF, 0xFF00, 0x0F0F]))
+    size = len(table)
+    table.tokens = start
+    table.born[:] = start - rng.permutation(np.arange(1, 40))[:size]
+    table.born.sort()
+    table.counts[:] = [0xFFFE, 0xFFFF, *rng.integers(0x100, 0xFFF0, size - 2)]
+    stream = np.concatenate([codes(rng, 100, unit.hash_bits), table.codes, table.codes ^ 0xFFFF, [0x0F0F] * 3])
+    stream = rng.permutation(stream).astype(np.uint32)
+    n = len(stream)
+    beats = {
+        "op": [Op.BEGIN.value] + [Op.LOAD.value] * size + [Op.TOKEN.value] * n,
+        "hash": [0, *table.codes, *stream],
+        "count": [0, *table.counts, *[0] * n],
+        "index": [start, *table.born, *[0] * n],
+        "cluster": [base] + [0] * (size + n),
+    }
+    record = run(unit, {k: np.array(v) for k, v in beats.items()}, n, stall=0.3, seed=seed, **settings)
+    want = assert_equal(record, table, stream, start=start, base=base)
+    assert record.status["stat_compared"] == want.compared.sum()
+    assert record.status["stat_overflow"] == table.overflowed
 
 
 def test_loading_too_much_is_a_fault():

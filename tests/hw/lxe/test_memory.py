@@ -14,21 +14,27 @@ STREAMS = ("i_weights", "i_activations")
 GOOD = {"inputs": 4, "load_rows": 2, "weight_rows": 12, "activation_rows": 5, "slots": 4}
 
 
+def spread(rows):
+    """The first and last rows, and rows that differ from these in one bit."""
+    bits = [1 << k for k in range((rows - 1).bit_length())]
+    return sorted({0, rows - 1, *bits, *(row for bit in bits if (row := rows - 1 ^ bit) < rows)})
+
+
 def check(unit, rng, count, **options):
     """Writes and reads at the same time, in few rows so that they meet: a read finds all writes up to its own cycle.
 
     Rows that nothing was written to may hold anything.
     """
     groups = unit.weight_rows // unit.load_rows
-    weight_rows = rng.choice([0, 1, unit.load_rows, unit.weight_rows - 1], count)
-    rows = rng.choice([0, 1, unit.activation_rows - 1], count)
+    weight_rows = rng.choice(spread(unit.weight_rows), count)
+    rows = rng.choice(spread(unit.activation_rows), count)
     kind = rng.integers(0, 2, count)
     write = {
         "row": np.where(kind, rows, weight_rows),
         "activations": kind,
         "codes": rng.integers(0, 1 << 16, (count, unit.inputs), dtype=np.uint16),
     }
-    places = rng.choice([0, min(1, groups - 1), groups - 1], count)
+    places = rng.choice(spread(groups), count)
     flags = {name: rng.integers(0, 2, count) for name in ("first", "last", "release")}
     along = {"slot": rng.integers(0, unit.slots, count), **flags}
     read = {"row": rng.permutation(rows), **along}
@@ -67,8 +73,18 @@ def test_reads_what_was_written(rng, seed, preset):
     check(unit, rng, 300, stall=0.5, seed=seed)
 
 
+def test_a_read_is_taken_as_soon_as_nothing_waits(rng, seed):
+    """The first one even if nobody is ready for what it gives, each other one as the one before leaves."""
+    unit = OperandMemory.from_config(Config.preset("tiny"))
+    cycles = check(unit, rng, 60, stall={"o_weights": 0.9, "o_activations": 0.9}, seed=seed).cycles
+    for name in STREAMS:
+        left = cycles[name.replace("i_", "o_")]
+        assert left[0] > cycles[name][0] + unit.latency
+        assert cycles[name].tolist() == [cycles["i_write"][0], *left[:-1]]
+
+
 def test_reset_in_mid_flight(rng):
-    check(OperandMemory(**GOOD), rng, 40, reset_after=9)
+    check(OperandMemory.from_config(Config.preset("tiny")), rng, 40, stall=0.5, reset_after=9)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
