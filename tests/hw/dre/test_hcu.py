@@ -151,24 +151,27 @@ def test_switching_tables(rng):
     assert record.status["stat_fault"] == 0
 
 
-HIGH = {"odd bits": (0xA5A5_A5F0, 0xA5F0), "even bits": (0x5A5A_5A10, 0x5A10), "to the end": (2**32 - 200, 2**16 - 20)}
+HIGH = {  # first token, number of the first cluster, how many are loaded, window
+    "odd bits": (0xA5A5_A5F0, 0xA5F0, 4, 60),
+    "even bits": (0x5A5A_5A10, 0x5A10, 4, 60),
+    "to the end": (2**32 - 200, 2**16 - 20, 4, 60),
+    "the last number": (2**31 - 60, 2**16 - 1, 1, 8),
+}
 
 
 @pytest.mark.parametrize("name", HIGH)
 def test_numbers_of_every_size(name, rng, seed):
     """Tables that begin at large numbers: bits of tokens, clusters and counts that a stream reaches after hours."""
     unit = HCU.from_config(Config.preset("tiny"))
-    start, base = HIGH[name]
-    settings = {"window": 60, "threshold": 3, "count_max": 0xFFFF}
+    start, base, size, window = HIGH[name]
+    settings = {"window": window, "threshold": 3, "count_max": 0xFFFF}
     table = ClusterTable(replace(rule(unit, **settings), max_clusters=(1 << unit.cluster_bits) - base))
-    table.assign(np.array([0, 0x00FF, 0xFF00, 0x0F0F]))
-    size = len(table)
+    table.assign(np.array([0, 0x00FF, 0xFF00, 0x0F0F])[:size])
     table.tokens = start
-    table.born[:] = start - rng.permutation(np.arange(1, 40))[:size]
-    table.born.sort()
-    table.counts[:] = [0xFFFE, 0xFFFF, *rng.integers(0x100, 0xFFF0, size - 2)]
+    table.born[:] = start - np.arange(7, 7 - size, -1)
+    table.counts[:] = [0x5AFE, 0xFFFE, 0xFFFF, 0xA5FE][:size]
     stream = np.concatenate([codes(rng, 100, unit.hash_bits), table.codes, table.codes ^ 0xFFFF, [0x0F0F] * 3])
-    stream = rng.permutation(stream).astype(np.uint32)
+    stream = np.concatenate([table.codes[:1] ^ 0xFFFF, rng.permutation(stream)]).astype(np.uint32)
     n = len(stream)
     beats = {
         "op": [Op.BEGIN.value] + [Op.LOAD.value] * size + [Op.TOKEN.value] * n,
