@@ -23,7 +23,7 @@ GOOD = {
     "cluster_bits": 8,
     "address_bits": 20,
 }
-BASES = (0xA5A5_0000_0040, 0x5A5A_0000_1000, 0x0F0F_FFFF_F010, 0xF0F0_0000_8000)
+BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
 PORTS = ("record", "list", "link", "mean")
 
 
@@ -93,12 +93,14 @@ class Bench:
                 "opened": int(assigned.opened[n]),
             }
 
-    def check(self, **options):
+    def run(self, **options):
         names = list(dict(iter(self.unit.command)))
         columns = {n: np.array([c.get(n, 0) for c in self.commands], np.int64) for n in names}
-        writes = self.golden.writes
-        outputs = {"o": len(self.replies), "o_counts": len(self.beats), "o_write": len(writes)}
-        record = simulate(self.unit, "hc_table", {"i": columns}, outputs, config=self.config, **options)
+        outputs = {"o": len(self.replies), "o_counts": len(self.beats), "o_write": len(self.golden.writes)}
+        return simulate(self.unit, "hc_table", {"i": columns}, outputs, config=self.config, **options)
+
+    def check(self, **options):
+        record, writes = self.run(**options), self.golden.writes
         got = record.outputs
         for reply, n in zip(self.replies, range(len(self.replies)), strict=True):
             for name, value in reply.items():
@@ -113,6 +115,14 @@ class Bench:
         assert record.status["stat_faults"] == sum(1 << fault for fault in {*self.faults} - {0})
         assert record.status["stat_refused"] == sum(fault > 0 for fault in self.faults)
         assert record.status["stat_writes"] == len(writes)
+        updates = [
+            c for c, fault in zip(self.commands, self.faults, strict=True) if c["op"] == Op.UPDATE.value and not fault
+        ]
+        assert record.status["stat_listed"] == len(updates)
+        assert record.status["stat_opened"] == sum(c.get("opened", 0) for c in updates)
+        # of the cycles of a command one is idle; what is blocked comes on top
+        blocked = record.status["stat_blocked_write"] + record.status["stat_blocked_reply"]
+        assert record.status["stat_busy"] == sum(self.cycles) - len(self.cycles) + blocked
         return record
 
 
@@ -181,11 +191,48 @@ def test_an_empty_table_and_a_restored_one(full, rng):
     bench.check()
 
 
-def test_regions_that_do_not_fit():
-    bench = Bench(bases=(0, 0, 0, 2**48 - 0x100))
-    for op in (Op.BEGIN, Op.UPDATE, Op.READ, Op.COUNTS):
-        assert bench.do(op) == GoldenFault.REGION
-    bench.check()
+def test_numbers_of_every_size(rng, seed):
+    """Entries loaded with large numbers: bits of tokens and counts that a stream reaches after hours."""
+    bench = Bench()
+    bench.do(Op.BEGIN, first=40)
+    for _ in range(30):
+        hash, token, count = (int(rng.integers(1 << width)) for width in (16, 32, 16))
+        count = min(count, 0xFFFE)
+        bench.do(
+            Op.LOAD, hash=hash, token=token, count=count, first=int(rng.integers(64)), newest=int(rng.integers(64))
+        )
+    bench.do(Op.COUNTS)
+    for cluster, entry in enumerate(list(bench.golden.entries)):
+        bench.do(Op.READ, cluster=cluster)
+        bench.do(Op.UPDATE, token=int(rng.integers(1 << 32)), cluster=cluster, count=entry.count + 1)
+        bench.do(Op.READ, cluster=cluster)
+        bench.do(Op.UPDATE, token=int(rng.integers(1 << 32)), cluster=cluster, count=entry.count ^ 1 << cluster % 16)
+    bench.check(stall=0.3, seed=seed)
+
+
+@pytest.mark.parametrize("region", PORTS)
+def test_regions_that_do_not_fit(region):
+    """The last byte of a region is the last one that an address reaches, or lies beyond it."""
+    unit = Bench().unit
+    sizes = (unit.clusters * 16, unit.pages * unit.page_tokens * 4, unit.pages * 4, unit.clusters * unit.dimension * 2)
+    at = PORTS.index(region)
+    for beyond in (0, 1):
+        bases = [0, 0, 0, 0]
+        bases[at] = (1 << unit.address_bits) - sizes[at] + beyond
+        bench = Bench(bases=tuple(bases))
+        update = {"token": 0, "cluster": 0, "hash": 1, "count": 1, "opened": 1}
+        for op, fields in ((Op.BEGIN, {}), (Op.UPDATE, update), (Op.READ, {}), (Op.COUNTS, {})):
+            assert bench.do(op, **fields) == (GoldenFault.REGION if beyond else GoldenFault.NONE)
+        bench.check()
+
+
+def test_clearing_the_counters(rng):
+    bench = Bench()
+    mixed(bench, rng, 20)
+    bench.config["stat_clear"] = 1
+    status = bench.run().status
+    assert status.pop("size") == len(bench.golden.entries) > 0
+    assert status and not any(status.values())
 
 
 def test_reset_in_mid_flight(rng, seed):

@@ -83,8 +83,11 @@ def test_a_read_is_taken_as_soon_as_nothing_waits(rng, seed):
         assert cycles[name].tolist() == [cycles["i_write"][0], *left[:-1]]
 
 
-def test_reset_in_mid_flight(rng):
-    check(OperandMemory.from_config(Config.preset("tiny")), rng, 40, stall=0.5, reset_after=9)
+@pytest.mark.parametrize("cycles", [9, 10, 11])
+def test_reset_in_mid_flight(cycles, rng):
+    """A reset finds something in each output, which has to go."""
+    stall = {"o_weights": 0.9, "o_activations": 0.9}
+    check(OperandMemory.from_config(Config.preset("tiny")), rng, 40, stall=stall, reset_after=cycles)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
