@@ -9,7 +9,7 @@ from sw_model.frontend.stream import BF16, Chunk, Geometry, slow_pair_gains
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"layers": 0}, "layers must be between 1 and 65536, got 0"),
         ({"q_heads": 6, "kv_heads": 4}, "q_heads must be a multiple of kv_heads = 4, got 6"),
         ({"head_dim": 7}, "head_dim must be even, got 7"),
         ({"theta": 0.0}, "theta must be finite and at least 1, got 0.0"),

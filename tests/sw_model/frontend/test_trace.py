@@ -144,7 +144,7 @@ def test_damaged_content(trace):
 
     assert len(list(Trace(save()).chunks())) == 14
     reject(save(geometry="{not json"), "has damaged metadata")
-    reject(save(geometry='{"layers": 0}'), "has damaged metadata .*layers must be at least 1, got 0")
+    reject(save(geometry='{"layers": 0}'), "has damaged metadata .*layers must be between 1 and 65536, got 0")
     reject(save(stages='["frame", "sound"]'), "must mark every chunk as one of frame, text")
     reject(save(stages='["frame"]'), "must hold q, k, v, positions of 1 chunks")
     reject(save({"extra": np.ones(2, np.float32)}), "got other tensors")
