@@ -11,11 +11,13 @@ from amaranth.lib import wiring
 from hw.common.proofs import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
 from hw.config import Config
 from hw.core import dma_proofs
+from hw.core.dma import Dma
 from hw.core.isa import Unit as User
 from hw.core.sequencer_proofs import SequencerSpec
-from hw.dre import hcu_proofs, kvmu_proofs
+from hw.dre import hcu_proofs, kvmu_proofs, wtu_proofs
 from hw.dre.hc_table import HcTable
 from hw.dre.wtu import WTU, Point
+from hw.dre.wtu_command import Mode
 from hw.registry import unit
 
 
@@ -29,6 +31,7 @@ class Claim:
     build : makes the specification, whose docstring is the property
     depth : the first `depth` cycles are proved; None: all cycles
     steps : (all cycles) k of a k-induction; None: abc finds the invariant
+    unroll : the bounded proof compares with a specification (`sim.formal.prove`)
     any_memory : the proof holds whatever memories give when they are read
     slow : takes minutes
     """
@@ -37,6 +40,7 @@ class Claim:
     build: Callable[[], wiring.Component]
     depth: int | None = None
     steps: int | None = None
+    unroll: bool = False
     any_memory: bool = False
     slow: bool = False
 
@@ -52,14 +56,27 @@ def _table() -> HcTable:
     return HcTable(clusters=4, pages=4, page_tokens=2, lanes=2, dimension=1, **widths)
 
 
+def _dma() -> Dma:
+    return Dma(word=8, burst=2, depth=2, address_bits=12, tags=2)
+
+
 def _threshold(point: Point) -> WTU:
     return WTU(lanes=2, clusters=8, buckets=4, count_bits=3, cluster_bits=4, point=point)
 
 
+def _selection(point: Point, mode: str) -> Claim:
+    def build() -> wiring.Component:
+        return wtu_proofs.small(point, getattr(Mode, mode))
+
+    depth = wtu_proofs.CYCLES[point] + 1
+    return Claim(f"selection_{mode.lower()}", build, depth, unroll=True, slow=True)
+
+
 # the stream contract where it is not proved of the smallest preset for all time and any memory
 CONTRACTS = {
+    "dma": Claim("streams", lambda: StreamContract(_dma()), steps=2, any_memory=True),
     "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
-    "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=25),
+    "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=30),
     "wtu": Claim("streams", lambda: StreamContract(_threshold(Point.FAST)), any_memory=True),
     "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(Point.SWEEP)), any_memory=True),
 }
@@ -72,13 +89,18 @@ PARTS: dict[str, tuple[Claim, ...]] = {
             for user in User
         ),
     ),
-    "dma": (FIFO, Claim("reader", dma_proofs.small_reader), Claim("writer", dma_proofs.small_writer)),
+    "dma": (
+        FIFO,
+        Claim("copier", dma_proofs.small_copier, depth=10),
+        Claim("reader", dma_proofs.small_reader),
+        Claim("writer", dma_proofs.small_writer),
+    ),
     "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
     "kvmu": tuple(
         Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
     ),
     "kvpu": (FIFO, FORK),
-    "wtu": (FIFO, PIPELINE, FORK),
+    "wtu": (FIFO, PIPELINE, FORK, *(_selection(Point.FAST, mode) for mode in ("BUDGET", "COUNT"))),
     "wtu_sweep": (FIFO, PIPELINE, FORK),
     "dot_tree": (PIPELINE,),
     "dpe": (PIPELINE,),
@@ -87,7 +109,7 @@ PARTS: dict[str, tuple[Claim, ...]] = {
 
 
 # of the streams of these nothing is claimed: they are buses, or those of the chain's units, each proved by itself
-COMPOSED = {"core", "dma", "kvpu"}
+COMPOSED = {"core", "kvpu"}
 
 
 def claims(name: str) -> tuple[Claim, ...]:

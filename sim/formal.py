@@ -33,6 +33,7 @@ _GATES = (
     *("async2sync", "chformal -lower", "opt -full", "setundef -undriven -anyseq", "techmap", "opt -fast"),
     *("dffunmap", "simplemap", "aigmap", "opt_clean"),
 )
+_UNROLLED = "frames -i -F {};orpos;ifraig;sat -C 2000000"
 _NOTHING = "module nothing(input a, input b, output y); assign y = a & b; endmodule"
 
 
@@ -71,6 +72,7 @@ def prove(
     *,
     depth: int | None = None,
     steps: int | None = None,
+    unroll: bool = False,
     cover_depth: int = 50,
     any_memory: bool = False,
     timeout_s: int = 600,
@@ -83,7 +85,9 @@ def prove(
     ----------
     depth : cycles of a bounded proof; None: for all time
     steps : (for all time) k of a k-induction: the properties themselves are its invariant; None: abc finds one
-    cover_depth : cycles within which every cover must be reached
+    unroll : (with `depth`) for comparisons with a specification: all cycles become one combinational circuit, in which
+        equal parts are found and united before its last outputs are proved; no time limit
+    cover_depth : cycles within which every cover must be reached; of a bounded proof those of the proof
     any_memory : whatever memories give when they are read, be it what the unit would never write; also for the covers
     timeout_s : longest time for each of these
     tool : yosys build, as `hw.yosys.run` takes it
@@ -107,8 +111,12 @@ def prove(
         report(f"{name}: gates", 0, 3)
         engine.graphs(covers, any_memory)
         report(f"{name}: properties", 1, 3)
-        bound = depth or steps
-        ((verdict, cycle),) = engine.solve(["asserts"], f"bmc3 -F {bound}" if bound else "pdr")
+        bound, within = depth or steps, depth or cover_depth
+        verdict, cycle = "snl_UNK", 0
+        if unroll:
+            ((verdict, _),) = solve([engine.folder / "asserts"], _UNROLLED.format(depth), tool=tool)
+        if verdict != "snl_UNSAT":
+            ((verdict, cycle),) = engine.solve(["asserts"], f"bmc3 -F {bound}" if bound else "pdr")
         held = verdict == "snl_UNSAT" or (bound is not None and verdict == "snl_UNK" and cycle >= bound - 1)
         if held and steps:
             ((verdict, cycle),) = engine.solve(["asserts"], f"ind -C 0 -F {steps}")
@@ -118,9 +126,9 @@ def prove(
             raise FormalError(f"{name}: a property {why}{engine.counterexample('asserts')}")
         reached: dict[str, int] = {}
         report(f"{name}: covers", 2, 3)
-        for port, (verdict, cycle) in zip(covers, engine.solve(covers, f"bmc3 -F {cover_depth}"), strict=True):
+        for port, (verdict, cycle) in zip(covers, engine.solve(covers, f"bmc3 -F {within}"), strict=True):
             if verdict != "snl_SAT":
-                raise FormalError(f"{name}: {port} is not reached within {cover_depth} cycles")
+                raise FormalError(f"{name}: {port} is not reached within {within} cycles")
             reached[port.removeprefix(COVER)] = cycle
         report(name, 3, 3)
     claim = (component.__doc__ or "").partition("\n")[0]
@@ -156,6 +164,7 @@ def prove_unit(
             f"{name}_{claim.name}",
             depth=claim.depth,
             steps=claim.steps,
+            unroll=claim.unroll,
             any_memory=claim.any_memory,
             timeout_s=SLOW_TIMEOUT_S,
             tool=tool,
@@ -255,7 +264,7 @@ class _Engine:
 
 
 def solve(graphs: Sequence[Path], command: str, *, tool: str) -> list[tuple[str, int]]:
-    """abc's verdict on each graph (a path without its `.aig`), and the cycle that belongs to it."""
+    """abc's verdict on each graph (a path without its `.aig`), and the cycle that belongs to it, -1 for none."""
     if not graphs:
         return []
     nothing = graphs[0].with_name("nothing.v")
@@ -270,5 +279,6 @@ def solve(graphs: Sequence[Path], command: str, *, tool: str) -> list[tuple[str,
     found = []
     for graph in graphs:
         words = graph.with_suffix(".status").read_text().split("\n")[0].split()
-        found.append((words[0], int(words[-1] if words[0] == "snl_SAT" else words[1])))
+        cycle = words[-1] if words[0] == "snl_SAT" else words[1]
+        found.append((words[0], -1 if cycle == "unknown" else int(cycle)))
     return found

@@ -1,5 +1,8 @@
 """What is proved of every unit and of the queues they share; each specification's docstring is the property."""
 
+import re
+from dataclasses import dataclass
+
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.hdl import Assert, Assume, ValueLike
 from amaranth.lib import stream, wiring
@@ -18,7 +21,7 @@ def constant(m: Module, *ports: ValueLike) -> None:
     m.d.comb += Assume(~started | (now == before))
 
 
-def kept(m: Module, name: str, port: stream.Interface) -> tuple[Signal, Value]:
+def kept(m: Module, name: str, port: "stream.Interface | Channel") -> tuple[Signal, Value]:
     """A beat of the last cycle was not taken; and whether the stream still offers it unchanged, if so."""
     payload = Value.cast(port.payload)
     waits, before = Signal(name=f"{name}_waits"), Signal(len(payload), name=f"{name}_before")
@@ -26,51 +29,84 @@ def kept(m: Module, name: str, port: stream.Interface) -> tuple[Signal, Value]:
     return waits, ~waits | (port.valid & (payload == before))
 
 
+@dataclass(frozen=True)
+class Channel:
+    """One stream of a unit, or one channel of an AXI port of it; `flow` as seen from outside."""
+
+    name: str
+    flow: wiring.Flow
+    valid: Value
+    ready: Value
+    payload: Value
+
+
+def channels(unit: wiring.Component) -> tuple[list[Channel], dict[str, Value]]:
+    """The streams and AXI channels of a unit, and all its other inputs."""
+    found, inputs = [], {}
+    for name, member in unit.signature.members.items():
+        port = getattr(unit, name)
+        if member.is_port:
+            if member.flow is In:
+                inputs[name] = Value.cast(port)
+        elif isinstance(member.signature, stream.Signature):
+            found.append(Channel(name, member.flow, port.valid, port.ready, Value.cast(port.payload)))
+        else:
+            signals = {what: getattr(port, what) for what in member.signature.members}
+            flows = {
+                what: one.flow if member.flow is Out else one.flow.flip()
+                for what, one in member.signature.members.items()
+            }
+            for channel in ("aw", "w", "b", "ar", "r"):
+                own = [
+                    what
+                    for what in signals
+                    if re.fullmatch(f"{channel}(id|addr|len|size|burst|data|strb|resp|last)", what)
+                ]
+                valid = f"{channel}valid"
+                payload = Cat(signals[what] for what in own)
+                found.append(
+                    Channel(f"{name}_{channel}", flows[valid], signals[valid], signals[f"{channel}ready"], payload)
+                )
+    return found, inputs
+
+
 class StreamContract(wiring.Component):
     """Every stream out of the unit offers a beat unchanged until it is taken, if every stream into it does so, too.
 
-    `cfg_*` are constant, all other inputs arbitrary. Each cover says that a beat can wait and be taken.
+    The channels of AXI ports are streams. `cfg_*` are constant, all other inputs arbitrary. Each cover says that a beat
+    can wait and be taken.
     """
 
     def __init__(self, unit: wiring.Component):
         self.unit, self.parts = unit, getattr(unit, "parts", {})
-        self.streams: dict[str, wiring.Flow] = {}
-        ports: dict[str, wiring.Member] = {}
-        for name, member in unit.signature.members.items():
-            port = getattr(unit, name)
-            if not member.is_port and isinstance(member.signature, stream.Signature):
-                self.streams[name] = member.flow
-                if member.flow is In:
-                    ports |= {f"{name}_valid": In(1), f"{name}_payload": In(len(Value.cast(port.payload)))}
-                else:
-                    ports |= {f"{name}_ready": In(1), f"cover_{name}": Out(1)}
-            elif member.flow is In:
-                ports[name] = In(Value.cast(port).shape())
+        self.channels, self.inputs = channels(unit)
+        ports: dict[str, wiring.Member] = {name: In(value.shape()) for name, value in self.inputs.items()}
+        for channel in self.channels:
+            if channel.flow is In:
+                ports |= {f"{channel.name}_valid": In(1), f"{channel.name}_payload": In(len(channel.payload))}
+            else:
+                ports |= {f"{channel.name}_ready": In(1), f"cover_{channel.name}": Out(1)}
         super().__init__(ports)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.unit = unit = self.unit
-        constant(m, *(getattr(self, name) for name in self.signature.members if name.startswith("cfg_")))
-        for name, member in unit.signature.members.items():
-            port = getattr(unit, name)
-            if name not in self.streams:
-                if member.flow is In:
-                    m.d.comb += Value.cast(port).eq(getattr(self, name))
-                continue
-            waits, unchanged = kept(m, name, port)
-            if member.flow is In:
+        m.submodules.unit = self.unit
+        constant(m, *(getattr(self, name) for name in self.inputs if name.startswith("cfg_")))
+        m.d.comb += [value.eq(getattr(self, name)) for name, value in self.inputs.items()]
+        for channel in self.channels:
+            waits, unchanged = kept(m, channel.name, channel)
+            if channel.flow is In:
                 m.d.comb += [
-                    port.valid.eq(getattr(self, f"{name}_valid")),
-                    Value.cast(port.payload).eq(getattr(self, f"{name}_payload")),
+                    channel.valid.eq(getattr(self, f"{channel.name}_valid")),
+                    channel.payload.eq(getattr(self, f"{channel.name}_payload")),
                     Assume(unchanged),
                 ]
             else:
-                ready = getattr(self, f"{name}_ready")
+                ready = getattr(self, f"{channel.name}_ready")
                 m.d.comb += [
-                    port.ready.eq(ready),
+                    channel.ready.eq(ready),
                     Assert(unchanged),
-                    getattr(self, f"cover_{name}").eq(waits & port.valid & ready),
+                    getattr(self, f"cover_{channel.name}").eq(waits & channel.valid & ready),
                 ]
         return m
 

@@ -10,6 +10,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.proofs import kept
+from hw.core.dma import Copier
 from hw.core.engines import Reader, Writer
 
 
@@ -208,6 +209,136 @@ class WriterSpec(wiring.Component):
         with m.If(come & self.pick & ~followed):
             m.d.sync += [followed.eq(1), ahead.eq(inside - sent), word.eq(Cat(self.data, self.strobe))]
         return m
+
+
+class CopierSpec(wiring.Component):
+    """Each copy is one read and one write job of its own; its words go its own way, and it is reported when written.
+
+    Followed is one copy, any. Words pass unchanged, from one side to one side: those of the copy from its source's side
+    to its target's, when all words of the copies before it have passed. It is reported once, with its own mark, after
+    its write is done; copies to one side in order. `idle` says that all are reported.
+
+    Copies, jobs and words pause as they like, on either side. Relied upon: words come after their read job, and a
+    write is done after its job and its words, in order on each side.
+    """
+
+    def __init__(self, unit: Copier):
+        self.unit = unit
+        sides = ("take_read", "take_write", "offered", "word", "last", "accept", "done")
+        happens = ("crossed", "overtaken", "full", "idle_again")
+        super().__init__(
+            {
+                **{name: In(1) for name in ("offer", "from_host", "to_host", "pick")},
+                **{name: In(2) for name in ("source", "target", "bytes", *sides)},
+                "own": In(unit.own_bits),
+                **{f"cover_{name}": Out(1) for name in happens},
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.unit = unit = self.unit
+        copy, most = unit.i.payload, 2 * unit.waiting + 2
+        begins, waits, gone, ends = Signal(), Signal(), Signal(), Signal()
+        left, right, had, jobs = Signal(2), Signal(2), Signal(2), Signal(2)
+        m.d.sync += [waits.eq(unit.i.valid & ~unit.i.ready), had.eq(Mux(gone, 0, had | jobs))]
+        m.d.comb += [
+            unit.i.valid.eq(self.offer),
+            *(copy[name].eq(getattr(self, name)) for name in copy.shape().members),
+            Assume(~ResetSignal()),
+            Assume(kept(m, "copy", unit.i)[1]),
+            begins.eq(unit.i.valid & ~waits),
+            gone.eq(unit.i.valid & unit.i.ready),
+            ends.eq((left & self.last).any()),
+            Assert(~gone | (had | jobs).all()),
+            Assert((left != 3) & (right != 3) & (left.any() == right.any())),
+        ]
+        host = [copy.from_host, copy.to_host]
+        given = [[Signal(range(most), name=f"{what}{side}") for side in range(2)] for what in ("reads", "writes")]
+        written = [Signal(range(most), name=f"written{side}") for side in range(2)]
+        for side in range(2):
+            read, write = unit.read[side], unit.write[side]
+            m.d.comb += [
+                read.job.ready.eq(self.take_read[side]),
+                write.job.ready.eq(self.take_write[side]),
+                read.data.valid.eq(self.offered[side]),
+                read.data.payload.data.eq(self.word[side]),
+                read.data.payload.last.eq(self.last[side]),
+                write.data.ready.eq(self.accept[side]),
+                write.done.eq(self.done[side]),
+                Assume(kept(m, f"words{side}", read.data)[1]),
+                Assume(~read.data.valid | (given[0][side] != 0)),
+                Assume(~write.done | ((given[1][side] != 0) & (written[side] != 0))),
+                left[side].eq(read.data.valid & read.data.ready),
+                right[side].eq(write.data.valid & write.data.ready),
+                Assert(~right[side] | (write.data.payload.data == Mux(left[1], self.word[1], self.word[0]))),
+                Assert(~right[side] | write.data.payload.strobe.all()),
+            ]
+            finished = [left[side] & self.last[side], write.done]
+            for k, (job, address) in enumerate(((read.job, copy.source), (write.job, copy.target))):
+                taken = Signal(name=f"taken{k}_{side}")
+                mine = (host[k] == side) & (job.payload.address == address) & (job.payload.count == copy.bytes)
+                m.d.comb += [
+                    taken.eq(job.valid & job.ready),
+                    Assert(~job.valid | (unit.i.valid & ~had[k] & mine)),
+                ]
+                with m.If(taken):
+                    m.d.comb += jobs[k].eq(1)
+                m.d.sync += given[k][side].eq(given[k][side] + taken - finished[k])
+            m.d.sync += written[side].eq(written[side] + (ends & right[side]) - write.done)
+
+        # the copy followed: copies before it whose words pass, whose writes go to the same side, that wait for a report
+        inside, writing = Signal(range(most)), [Signal(range(most), name=f"writing{side}") for side in range(2)]
+        pending, unreported = Signal(range(most)), Signal(range(most))
+        followed, passed, done = Signal(), Signal(), Signal()
+        ahead, before, behind = Signal(range(most)), Signal(range(most)), Signal(range(most))
+        source, target, own = Signal(), Signal(), Signal(unit.own_bits)
+        device, late = unit.o.valid & self.done[0], unit.o.valid & ~self.done[0]
+        m.d.sync += [
+            inside.eq(inside + begins - ends),
+            *(
+                count.eq(count + (begins & (copy.to_host == side)) - self.done[side])
+                for side, count in enumerate(writing)
+            ),
+            pending.eq(pending + self.done[1] - late),
+            unreported.eq(unreported + gone - unit.o.valid),
+        ]
+        following = followed & ~passed & (ahead == 0)
+        finishes = followed & ~done & (before == 0) & Mux(target, self.done[1], self.done[0])
+        m.d.comb += [
+            Assert(~left.any() | (inside != 0)),
+            Assert(~(following & left.any()) | ((left == 1 << source) & (right == 1 << target))),
+            Assert(~finishes | passed),
+            Assert(~self.done[0] | unit.o.valid),
+            Assert(~late | (pending != 0)),
+            Assert(~(finishes & ~target) | (unit.o.payload == own)),
+            Assert(~(late & done & (behind == 0)) | (unit.o.payload == own)),
+            Assert(~unit.idle | (unreported == 0)),
+            self.cover_crossed.eq(following & ends & source & ~target),
+            self.cover_overtaken.eq(followed & done & target & device & (pending > 1)),
+            self.cover_full.eq((inside > unit.waiting) & ~ends & followed),
+            self.cover_idle_again.eq(followed & late & done & (behind == 0) & (unreported == 1)),
+        ]
+        with m.If(followed & ends & ~passed):
+            m.d.sync += [ahead.eq(ahead - 1), passed.eq(ahead == 0)]
+        with m.If(followed & ~done & Mux(target, self.done[1], self.done[0])):
+            m.d.sync += [before.eq(before - 1), done.eq(target & (before == 0)), behind.eq(pending - late)]
+            with m.If(~target & (before == 0)):
+                m.d.sync += followed.eq(0)
+        with m.If(late & done):
+            m.d.sync += behind.eq(behind - 1)
+            with m.If(behind == 0):
+                m.d.sync += [followed.eq(0), done.eq(0)]
+        with m.If(begins & self.pick & ~followed):
+            m.d.sync += [followed.eq(1), passed.eq(0), source.eq(copy.from_host), target.eq(copy.to_host)]
+            m.d.sync += [own.eq(copy.own), done.eq(0), ahead.eq(inside - ends)]
+            m.d.sync += before.eq(Mux(copy.to_host, writing[1] - self.done[1], writing[0] - self.done[0]))
+        return m
+
+
+def small_copier() -> CopierSpec:
+    """Two copies between their first and their last word."""
+    return CopierSpec(Copier(word=8, address_bits=10, own_bits=1, waiting=2))
 
 
 def small_reader() -> ReaderSpec:

@@ -11,8 +11,10 @@ from hw.core import dma_proofs, sequencer_proofs
 from hw.core.engines import Writer
 from hw.core.isa import Event, Unit
 from hw.core.sequencer import Sequencer
-from hw.dre import kvmu_proofs
+from hw.dre import kvmu_proofs, wtu_proofs
 from hw.dre.transfer import Tracker
+from hw.dre.wtu import WTU, Point
+from hw.dre.wtu_command import Mode
 from hw.registry import UNITS
 from sim.formal import FormalError, no_loops, prove, prove_unit
 
@@ -135,3 +137,21 @@ def test_a_writer_that_is_done_too_early_is_found_out(monkeypatch, tmp_path):
     monkeypatch.setattr(dma_proofs, "Writer", _Hasty)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(dma_proofs.small_writer(), "broken", depth=8)
+
+
+class _Coarse(WTU):
+    """Never divides a bucket again."""
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        m.d.comb += m.submodules.selector.refine.eq(0)
+        return m
+
+
+@pytest.mark.heavy
+def test_a_selection_that_is_too_large_is_found_out(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wtu_proofs, "WTU", _Coarse)
+    depth = wtu_proofs.CYCLES[Point.FAST] + 1
+    with pytest.raises(FormalError, match="a property fails in cycle"):
+        prove(wtu_proofs.small(Point.FAST, Mode.BUDGET), "broken", depth=depth, unroll=True)
