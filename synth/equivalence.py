@@ -196,7 +196,7 @@ def _names(target: str, values: int, reads: list[str]) -> Iterator[str]:
 def _prove(mapped: Mapped, library: Library, tool: str) -> Proof:
     netlist, names = _netlist(mapped, library)
     rtl, registers = _rtl(mapped, tool)
-    _match(mapped.name, rtl, registers, names)
+    _match(mapped.name, rtl, registers, netlist, names)
     netlist.outputs |= {f"constant {value}": [value] for value in (0, 1) if f"constant {value}" in rtl.outputs}
     if odd := sorted(set(rtl.outputs) ^ set(netlist.outputs)):
         raise EquivalenceError(f"{mapped.name}: {odd[0]} is on one side only")
@@ -314,19 +314,26 @@ def _rtl(mapped: Mapped, tool: str) -> tuple[_Side, list[_Register]]:
     return side, registers
 
 
-def _match(block: str, rtl: _Side, registers: list[_Register], names: dict[str, str]) -> None:
+def _match(block: str, rtl: _Side, registers: list[_Register], netlist: _Side, names: dict[str, str]) -> None:
     """Cut the RTL's registers: each takes the label of the netlist's register of its name, or of one that it always
-    equals, or of a constant; one that nothing reads is left out."""
-    labels = [next((names[own] for own in register.names if own in names), None) for register in registers]
-    if None in labels:
+    equals, or of a constant; one that nothing reads is left out. Where the netlist has several for it, they are one
+    value, and each must take what it takes next."""
+    labels = [list(dict.fromkeys(names[own] for own in register.names if own in names)) for register in registers]
+    if not all(labels):
         seen = _simulate(rtl, registers)
-        known = {seen[r.value]: label for r, label in zip(registers, labels, strict=True) if label}
+        known = {seen[r.value]: found[0] for r, found in zip(registers, labels, strict=True) if found}
         known |= {seen[0]: "constant 0", seen[1]: "constant 1"}
-        labels = [label or known.get(seen[r.value]) for r, label in zip(registers, labels, strict=True)]
-    for register, label in zip(registers, labels, strict=True):
-        if label is None:
+        labels = [
+            found or list(filter(None, [known.get(seen[r.value])])) for r, found in zip(registers, labels, strict=True)
+        ]
+    for register, found in zip(registers, labels, strict=True):
+        if not found:
             raise EquivalenceError(f"{block}: register {register.names[0]} has no counterpart in the netlist")
-        rtl.outputs[label].append(register.following)
+        label, *doubles = found
+        for double in doubles:
+            netlist.inputs[label] += netlist.inputs.pop(double)
+        for own in found:
+            rtl.outputs[own].append(register.following)
         if label.startswith("constant"):
             rtl.gates.append((register.value, 0b10, [int(label[-1])]))
         else:

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from amaranth import Value
-
 T = TypeVar("T")
 
 
@@ -21,9 +19,3 @@ def reduce_tree(combine: Callable[[T, T], T], items: Sequence[T]) -> T:
         pairs = [combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + level[len(level) & ~1 :]
     return level[0]
-
-
-def popcount(value: Value) -> Value:
-    """Number of ones in `value`, `len(value).bit_length()` bits wide."""
-    width = len(value).bit_length()
-    return reduce_tree(lambda a, b: a + b, [value[i] for i in range(len(value))])[:width]

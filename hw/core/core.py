@@ -2,10 +2,11 @@
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Module, Mux, ResetInserter, Signal, Value
+from amaranth import Module, ResetInserter, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.common.counters import tally
 from hw.config import Config
 from hw.core import isa
 from hw.core.axi import Cause, axi4_lite
@@ -180,7 +181,7 @@ class Core(wiring.Component):
         for name, event in events.items():
             counter = Signal(32, name=f"counter_{name}")
             m.d.comb += getattr(file, f"given_{name}").eq(counter)
-            m.d.sync += counter.eq(Mux(zero, 0, counter + event))
+            tally(m, counter, event, zero)
         for side, master in (("device", device), ("host", host)):
             m.d.comb += master.stat_clear.eq(zero)
             for name in ("read", "write", "read_wait", "write_wait"):

@@ -40,7 +40,7 @@ class _Cutter(wiring.Component):
     -------
     i : stream of jobs ; o : stream of bursts, `last` on the last one of a job that has it
     limit : words of the region ; halt : nothing is offered any more
-    fault : in the cycle after the job
+    fault : two cycles after the job
     """
 
     def __init__(self, *, burst: int):
@@ -60,18 +60,18 @@ class _Cutter(wiring.Component):
         m = Module()
         rest, active, take = Signal(JOB), Signal(), Signal(range(self.burst + 1))
         room, final, beyond = Signal(range(self.burst + 1)), Signal(), Signal()
-        job, offset_bits = self.i.payload, self.burst.bit_length() - 1
+        offset_bits = self.burst.bit_length() - 1
         m.d.comb += [
             room.eq(self.burst - rest.address[:offset_bits] if offset_bits else 1),
             final.eq(rest.count <= room),
             take.eq(Mux(final, rest.count, room)),
-            self.o.valid.eq(active & ~self.halt),
+            self.o.valid.eq(active & ~beyond & ~self.halt),
             self.o.payload.request.address.eq(rest.address),
             self.o.payload.request.length.eq((take - 1)[: len(self.o.payload.request.length)]),
             self.o.payload.final.eq(final),
             self.o.payload.report.eq(final & rest.last),
-            self.i.ready.eq(~active | (self.o.ready & self.o.valid & final)),
-            beyond.eq(job.address + job.count > self.limit),
+            self.i.ready.eq(~active | beyond | (self.o.ready & self.o.valid & final)),
+            beyond.eq(rest.address + rest.count > self.limit),  # the end stays where it is as bursts go
         ]
         m.d.sync += self.fault.eq(0)
         with m.If(self.o.valid & self.o.ready):
@@ -80,9 +80,9 @@ class _Cutter(wiring.Component):
                 rest.count.eq((rest.count - take)[:COUNT_BITS]),
             ]
         with m.If(self.i.ready):
-            m.d.sync += [rest.eq(job), active.eq(self.i.valid & ~beyond & (job.count != 0))]
-            with m.If(self.i.valid & beyond):
-                m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq(job.address)]
+            m.d.sync += [rest.eq(self.i.payload), active.eq(self.i.valid & (self.i.payload.count != 0))]
+        with m.If(active & beyond):
+            m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq(rest.address)]
         return m
 
 

@@ -38,7 +38,7 @@ class Machine(wiring.Component):
     start, program, commands, busy, done, position : as the sequencer's
     device_words, host_words : sizes of the regions
     halt : ask memory for nothing more ; idle : no burst in flight
-    fault, source : in the cycle in which something goes wrong
+    fault, source : in the cycle after something went wrong
     taking, started, complete : for every unit, commands under way; one begins; one is complete
     stat_matrix, stat_vector : the engine takes, or gives, a beat ; stat_state : the sequencer's state
     cfg_* : as the KV prediction unit's
@@ -145,9 +145,10 @@ class Machine(wiring.Component):
         faults.append((Unit.COPY, copier.fault))
 
         # the first in this list that has one
+        m.d.sync += self.fault.eq(0)
         for source, fault in reversed(faults):
             with m.If(Value.cast(fault.cause) != Cause.NONE):
-                m.d.comb += [self.fault.eq(fault), self.source.eq(source)]
+                m.d.sync += [self.fault.eq(fault), self.source.eq(source)]
         return m
 
     def _units(

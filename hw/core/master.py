@@ -7,6 +7,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.common.counters import count
 from hw.core.axi import INCR, axi4, check_burst, read_port, request_layout, write_port
 
 
@@ -149,7 +150,5 @@ class Master(wiring.Component):
             "read_wait": axi.arvalid & ~axi.arready,
             "write_wait": (axi.awvalid & ~axi.awready) | (axi.wvalid & ~axi.wready),
         }
-        for name, event in events.items():
-            counter = getattr(self, f"stat_{name}")
-            m.d.sync += counter.eq(Mux(self.stat_clear, 0, counter + event))
+        count(m, self, events)
         return m

@@ -6,6 +6,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.common.counters import count
 from hw.common.memory import Ram
 from hw.config import Config
 
@@ -425,11 +426,9 @@ class HcTable(wiring.Component):
             Stat.WRITES: self.o_write.valid & self.o_write.ready,
             Stat.BUSY: ~fsm.ongoing("IDLE"),
         }
-        for name in Stat:
-            counter = getattr(self, f"stat_{name}")
-            m.d.sync += counter.eq(counter + events[name])
+        count(m, self, events)
         with m.If(fault != Fault.NONE):
             m.d.sync += self.stat_faults.eq(self.stat_faults | (Const(1, len(Fault)) << fault.as_value())[: len(Fault)])
         with m.If(self.stat_clear):
-            m.d.sync += [self.stat_faults.eq(0), *(getattr(self, f"stat_{name}").eq(0) for name in Stat)]
+            m.d.sync += self.stat_faults.eq(0)
         return m

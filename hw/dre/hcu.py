@@ -7,8 +7,10 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.arith.adders import count_ones
+from hw.common.counters import count
 from hw.common.memory import Ram
-from hw.common.tree import popcount, reduce_tree
+from hw.common.tree import reduce_tree
 from hw.config import Config
 
 
@@ -241,7 +243,7 @@ class HCU(wiring.Component):
             cluster = Signal(id_bits, name=f"cluster{w}")
             m.d.comb += [
                 leader.eq(self._slice(hashes.r_data[w], slice_)),
-                distance.eq(Mux(slice_ == 0, 0, partial[w]) + popcount(leader ^ code_slice)),
+                distance.eq(Mux(slice_ == 0, 0, partial[w]) + count_ones(m, leader ^ code_slice)),
                 cluster.eq((row << way_bits) | w),
                 this.cluster.eq(cluster),
                 this.count.eq(counts.r_data[w]),
@@ -404,18 +406,15 @@ class HCU(wiring.Component):
             Stat.BUSY: scanning & ~stalled,
             Stat.BLOCKED: stalled,
             Stat.STARVED: ~scanning,
+            Stat.COMPARED: Mux(done, (end - first)[:id_bits], 0),
         }
-        for name, event in events.items():
-            counter = getattr(self, f"stat_{name}")
-            m.d.sync += counter.eq(counter + event)
-        with m.If(done):
-            m.d.sync += self.stat_compared.eq(self.stat_compared + (end - first)[:id_bits])
+        count(m, self, events)
         with m.If(done & overflow):
             m.d.sync += self.stat_overflow.eq(1)
         with m.If(fault):
             m.d.sync += self.stat_fault.eq(1)
         with m.If(self.stat_clear):
-            m.d.sync += [getattr(self, f"stat_{name}").eq(0) for name in (*Stat, "overflow", "fault")]
+            m.d.sync += [self.stat_overflow.eq(0), self.stat_fault.eq(0)]
         return m
 
     def _slice(self, word: Value, index: Value) -> Value:

@@ -6,7 +6,6 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.proofs import constant, kept
-from hw.common.tree import popcount
 from hw.dre.hcu import HCU, Op
 
 
@@ -89,7 +88,7 @@ class HcuSpec(wiring.Component):
         stands, runs, matches, here, joins = Signal(), Signal(), Signal(), Signal(), Signal()
         oldest, ahead = Signal(), Signal()
         m.d.comb += [
-            distance.eq(popcount(leader ^ beat.hash)),
+            distance.eq(sum(leader ^ beat.hash)),
             limit.eq(self.cfg_threshold + self.cfg_inclusive),
             stands.eq(known & ((self.cfg_window == 0) | ((beat.token - born)[: unit.token_bits] <= self.cfg_window))),
             runs.eq(stands & (count < self.cfg_count_max)),

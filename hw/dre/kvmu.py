@@ -4,6 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.common.counters import count
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.age_list import AgeList
@@ -268,14 +269,12 @@ class KVMU(wiring.Component):
             Stat.BYTES: Mux(sent, self.o_dma.payload.bytes, 0),
             Stat.BLOCKED_DMA: self.o_dma.valid & ~self.o_dma.ready,
         }
-        for name in Stat:
-            counter = getattr(self, f"stat_{name}")
-            m.d.sync += counter.eq(counter + steps[name])
+        count(m, self, steps)
         for cause in Fault:
             if cause is not Fault.NONE:
                 seen = {Fault.STRAY: tracker.stray, Fault.TRANSFER: tracker.failed}.get(cause, control.fault == cause)
                 with m.If(seen):
                     m.d.sync += self.stat_faults[cause.value].eq(1)
         with m.If(self.stat_clear):
-            m.d.sync += [self.stat_faults.eq(0), *(getattr(self, f"stat_{name}").eq(0) for name in Stat)]
+            m.d.sync += self.stat_faults.eq(0)
         return m

@@ -7,6 +7,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.common.counters import count
 from hw.common.fork import fork
 from hw.config import Config
 from hw.dre import hc_table, hcu, kvmu_command, wtu_command
@@ -284,11 +285,7 @@ class KVPU(wiring.Component):
             Stat.SELECTING: Cat(fsm.ongoing(name) for name in ("COUNTS", "LOAD", "ROWS", "LISTS")).any(),
             Stat.FETCHING: fsm.ongoing("FETCH") | fsm.ongoing("STEP"),
         }
-        for name in Stat:
-            counter = getattr(self, f"stat_{name}")
-            m.d.sync += counter.eq(counter + events[name])
-        with m.If(self.stat_clear):
-            m.d.sync += [getattr(self, f"stat_{name}").eq(0) for name in Stat]
+        count(m, self, events)
         return m
 
 

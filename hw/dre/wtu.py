@@ -6,6 +6,7 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.common.counters import count
 from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.config import Config
@@ -222,11 +223,9 @@ class WTU(wiring.Component):
             Stat.BLOCKED: selector.blocked,
             Stat.STARVED: ~selector.busy,
         }
-        for name in Stat:
-            counter = getattr(self, f"stat_{name}")
-            m.d.sync += counter.eq(counter + steps[name])
+        count(m, self, steps)
         with m.If(store.overlong | (take & ~keys & full)):
             m.d.sync += self.stat_fault.eq(1)
         with m.If(self.stat_clear):
-            m.d.sync += [getattr(self, f"stat_{name}").eq(0) for name in (*Stat, "fault")]
+            m.d.sync += self.stat_fault.eq(0)
         return m

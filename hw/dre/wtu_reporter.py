@@ -6,10 +6,10 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.arith.adders import count_ones
 from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.common.pipeline import CreditGate
-from hw.common.tree import popcount
 from hw.dre.wtu_command import KEY_BITS, Sizes
 
 
@@ -79,7 +79,7 @@ class Reporter(wiring.Component):
                 chosen[w].eq(used & Mux(equal[w], ranks[w] <= room, key >= row.cutoff)),
             ]
         m.d.comb += room.eq(Mux(shown_beat == 0, row.room, left))
-        m.d.sync += self.selected.eq(Mux(shown, popcount(chosen), 0))
+        m.d.sync += self.selected.eq(Mux(shown, count_ones(m, chosen), 0))
         with m.If(shown):
             m.d.sync += left.eq(Mux(ranks[-1] < room, room - ranks[-1], 0))
 

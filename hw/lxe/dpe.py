@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 from hw.arith.dot import DEPTH, DEPTHS, DotCore, check_sizes, planes_layout, to_planes
 from hw.arith.floats import FloatAdd
 from hw.arith.formats import BF16, FP32
+from hw.common.counters import count
 from hw.common.memory import Ram
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate, delay
@@ -231,7 +232,7 @@ class DPE(wiring.Component):
             later = Signal.like(along, name=f"along{stage}", reset_less=True)
             m.d.sync += later.eq(along)
             along = later
-        m.d.comb += [totals.r_addr.eq(along.slot), totals.r_en.eq(taken)]
+        m.d.comb += [totals.r_addr.eq(along.slot), totals.r_en.eq(taken & ~along.first)]
         ending, valid = Signal.like(along, name="ending", reset_less=True), Signal()
         m.d.sync += [ending.eq(along), valid.eq(taken)]
 
@@ -268,10 +269,5 @@ class DPE(wiring.Component):
             Stat.TILES: take & beat.release,
             Stat.RESULTS: self.o.valid & self.o.ready,
         }
-        for name, event in events.items():
-            counter = getattr(self, f"stat_{name}")
-            with m.If(self.stat_clear):
-                m.d.sync += counter.eq(0)
-            with m.Elif(event):
-                m.d.sync += counter.eq(counter + 1)
+        count(m, self, events)
         return m

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.arith.divide import Divide
 from hw.arith.formats import to_bf16
+from hw.common.counters import count
 from hw.common.memory import Ram
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate
@@ -181,9 +182,7 @@ class VPE(wiring.Component):
                 with m.Case(k):
                     m.d.sync += register.eq(scalar)
 
-        for stat in Stat:
-            counter = getattr(self, f"stat_{stat}")
-            m.d.sync += counter.eq(Mux(self.stat_clear, 0, counter + sequencer.events[stat]))
+        count(m, self, {stat: sequencer.events[stat] for stat in Stat})
         return m
 
     def _carry(self, m: Module, sequencer: Sequencer, scalars: Sequence[Signal]) -> _Flight:
