@@ -4,7 +4,8 @@ Mapping keeps registers, memories and instances of blocks. So both sides are cut
 they drive, memories and blocks at their pins. What is left has no state, and abc compares it output by output for all
 inputs: ports, what every register takes next, what goes into memories and blocks. That proves the blocks equal in
 every cycle from equal states on; reset is one of the inputs. A register that the mapping dropped as a constant or as
-another's double is found by random simulation, taken as that, and has to be that in the next cycle too.
+another's double is found by random simulation, taken as that, and has to be that in the next cycle too. One that then
+is no constant may hold anything: it was dropped because it makes no difference, and must make none.
 
 The RTL side shares nothing with the mapping but yosys's reading of processes and its plain expansion of operators and
 memories into gates; the other is the netlist with the functions that the Liberty file gives its cells.
@@ -36,6 +37,7 @@ TO_GATES = (
     *("opt_merge", "aigmap", "opt_clean"),
 )
 _GATES = {"$_NOT_": ("A", 0b01), "$_AND_": ("AB", 0b1000)}
+_CONSTANTS = {"constant 0": 0, "constant 1": 1}
 # abc works inside a pass that wants something to map
 _NOTHING = "module nothing(input a, input b, output y); assign y = a & b; endmodule\n"
 Progress = Callable[[str, int, int], None]
@@ -197,11 +199,26 @@ def _prove(mapped: Mapped, library: Library, tool: str) -> Proof:
     netlist, names = _netlist(mapped, library)
     rtl, registers = _rtl(mapped, tool)
     _match(mapped.name, rtl, registers, netlist, names)
-    netlist.outputs |= {f"constant {value}": [value] for value in (0, 1) if f"constant {value}" in rtl.outputs}
+    netlist.outputs |= {label: [value] for label, value in _CONSTANTS.items() if label in rtl.outputs}
     if odd := sorted(set(rtl.outputs) ^ set(netlist.outputs)):
         raise EquivalenceError(f"{mapped.name}: {odd[0]} is on one side only")
-    inputs = sorted({*rtl.inputs, *netlist.inputs})
-    outputs = [(label, net) for label in sorted(rtl.outputs) for net in rtl.outputs[label]]
+    inputs, outputs, told = [], [], [""]
+    while told[0] != "snl_UNSAT":
+        inputs = sorted({*rtl.inputs, *netlist.inputs})
+        outputs = [(label, net) for label in sorted(rtl.outputs) for net in rtl.outputs[label]]
+        told = _solve(rtl, netlist, inputs, outputs, tool)
+        if told[0] == "snl_SAT":
+            wrong = _wrong(rtl, netlist, outputs, dict(zip(inputs, map(int, told[-1]), strict=True)))
+            if others := [label for label, _ in wrong if label not in _CONSTANTS]:
+                raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {others[0]}")
+            _free(rtl, registers, wrong)
+        elif told[0] != "snl_UNSAT":
+            raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(told)}")
+    return Proof(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
+
+
+def _solve(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[str, Any]], tool: str) -> list[str]:
+    """abc's verdict, and with it the inputs for which an output differs."""
     with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
         miter, nothing, script, status = (
             Path(folder) / name for name in ("miter.blif", "nothing.v", "script", "status")
@@ -212,15 +229,25 @@ def _prove(mapped: Mapped, library: Library, tool: str) -> Proof:
             f"backup; read_blif {miter}; strash; orpos; &get -n; &cec -m; write_status {status}; restore\n"
         )
         yosys.run([f"read_verilog {nothing}", "simplemap", f"abc -script {script}"], tool=tool)
-        told = status.read_text().split()
-    if told[0] == "snl_SAT":
-        example = dict(zip(inputs, map(int, told[-1]), strict=True))
-        low, high, own = rtl.settled(example, 0), rtl.settled(example, 1), netlist.settled(example, 0)
-        what = next(label for label, net in outputs if low[net] == high[net] != own[netlist.outputs[label][0]])
-        raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {what}")
-    if told[0] != "snl_UNSAT":
-        raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(told)}")
-    return Proof(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
+        return status.read_text().split()
+
+
+def _wrong(
+    rtl: _Side, netlist: _Side, outputs: list[tuple[str, Any]], example: dict[str, int]
+) -> list[tuple[str, Any]]:
+    """The outputs that differ under the given inputs."""
+    low, high, own = rtl.settled(example, 0), rtl.settled(example, 1), netlist.settled(example, 0)
+    return [(label, net) for label, net in outputs if low[net] == high[net] != own[netlist.outputs[label][0]]]
+
+
+def _free(rtl: _Side, registers: list[_Register], wrong: list[tuple[str, Any]]) -> None:
+    """Registers that were taken for constants and are none may hold anything."""
+    for label, following in wrong:
+        rtl.outputs[label].remove(following)
+        taken = ((r.value, 0b10, [_CONSTANTS[label]]) for r in registers if r.following == following)
+        gate = next(gate for gate in taken if gate in rtl.gates)
+        rtl.gates.remove(gate)
+        rtl.inputs[f"free {gate[0]}"].append(gate[0])
 
 
 def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
@@ -322,7 +349,7 @@ def _match(block: str, rtl: _Side, registers: list[_Register], netlist: _Side, n
     if not all(labels):
         seen = _simulate(rtl, registers)
         known = {seen[r.value]: found[0] for r, found in zip(registers, labels, strict=True) if found}
-        known |= {seen[0]: "constant 0", seen[1]: "constant 1"}
+        known |= {seen[value]: label for label, value in _CONSTANTS.items()}
         labels = [
             found or list(filter(None, [known.get(seen[r.value])])) for r, found in zip(registers, labels, strict=True)
         ]
@@ -334,8 +361,8 @@ def _match(block: str, rtl: _Side, registers: list[_Register], netlist: _Side, n
             netlist.inputs[label] += netlist.inputs.pop(double)
         for own in found:
             rtl.outputs[own].append(register.following)
-        if label.startswith("constant"):
-            rtl.gates.append((register.value, 0b10, [int(label[-1])]))
+        if label in _CONSTANTS:
+            rtl.gates.append((register.value, 0b10, [_CONSTANTS[label]]))
         else:
             rtl.inputs[label].append(register.value)
 
