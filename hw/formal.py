@@ -8,6 +8,7 @@ from functools import partial
 
 from amaranth.lib import wiring
 
+from hw.common.pipeline import SkidBuffer
 from hw.common.proofs import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
 from hw.config import Config
 from hw.core import dma_proofs
@@ -47,6 +48,7 @@ class Claim:
 
 # queues that units are made of
 FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), places=4, patience=2))
+SKID = Claim("skid_buffer", lambda: QueueSpec(SkidBuffer(2), places=2, patience=1))
 PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), places=5, patience=5))
 FORK = Claim("fork", lambda: ForkSpec(readers=3))
 
@@ -99,7 +101,7 @@ PARTS: dict[str, tuple[Claim, ...]] = {
     "kvmu": tuple(
         Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
     ),
-    "kvpu": (FIFO, FORK),
+    "kvpu": (FIFO, FORK, SKID),
     "wtu": (FIFO, PIPELINE, FORK, *(_selection(Point.FAST, mode) for mode in ("BUDGET", "COUNT"))),
     "wtu_sweep": (FIFO, PIPELINE, FORK),
     "dot_tree": (PIPELINE,),

@@ -1,8 +1,8 @@
-"""Pipelines: registers at named positions, and a pipeline that never stalls behind a stream interface."""
+"""Pipelines: registers at named positions, between two streams, and a pipeline that never stalls behind a stream."""
 
 from collections.abc import Iterable
 
-from amaranth import Module, Signal, Value
+from amaranth import Module, Mux, Signal, Value
 from amaranth.hdl import ShapeLike, ValueLike
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
@@ -35,6 +35,31 @@ class Cuts:
         held = Signal(len(value), name=name, reset_less=True)
         m.d["sync" if position in self.chosen else "comb"] += held.eq(value)
         return held
+
+
+class SkidBuffer(wiring.Component):
+    """Registers between two streams, of valid, payload and ready alike: no path leads through it, either way.
+
+    Timing: full throughput; a beat is offered in the cycle after it was taken. Two beats fit.
+
+    Members
+    -------
+    i, o : the same stream
+    """
+
+    def __init__(self, shape: ShapeLike):
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        came, given = Value.cast(self.i.payload), Value.cast(self.o.payload)
+        spare, full = Signal(len(came), reset_less=True), Signal()
+        m.d.comb += self.i.ready.eq(~full)
+        with m.If(~self.o.valid | self.o.ready):
+            m.d.sync += [self.o.valid.eq(full | self.i.valid), given.eq(Mux(full, spare, came)), full.eq(0)]
+        with m.Elif(self.i.valid & ~full):
+            m.d.sync += [full.eq(1), spare.eq(came)]
+        return m
 
 
 class CreditGate(wiring.Component):

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.common.counters import count
 from hw.common.fork import fork
+from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.dre import hc_table, hcu, kvmu_command, wtu_command
 from hw.dre.hc_table import HcTable
@@ -175,6 +176,8 @@ class KVPU(wiring.Component):
         ]
 
         # score rows, and the KV head of each list they give
+        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
+        wiring.connect(m, rows.o, self.wtu.i)
         row, picked = self.i_scores.payload, self.wtu.o_index.payload
         m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(row.head)), depth=HEADS_WAITING)
         apart = Signal()  # the row ends a group: a list follows
@@ -228,12 +231,12 @@ class KVPU(wiring.Component):
             with m.State("LOAD"):
                 counts = self.table.o_counts
                 m.d.comb += [
-                    self.wtu.i.valid.eq(counts.valid),
-                    self.wtu.i.payload.op.eq(wtu_command.Op.COUNTS),
-                    self.wtu.i.payload.used.eq(counts.payload.used),
-                    self.wtu.i.payload.last.eq(counts.payload.last),
-                    counts.ready.eq(self.wtu.i.ready),
-                    *(self.wtu.i.payload.words[k].eq(counts.payload.counts[k]) for k in range(self.wtu.sizes.lanes)),
+                    rows.i.valid.eq(counts.valid),
+                    rows.i.payload.op.eq(wtu_command.Op.COUNTS),
+                    rows.i.payload.used.eq(counts.payload.used),
+                    rows.i.payload.last.eq(counts.payload.last),
+                    counts.ready.eq(rows.i.ready),
+                    *(rows.i.payload.words[k].eq(counts.payload.counts[k]) for k in range(self.wtu.sizes.lanes)),
                 ]
                 with m.If(counts.valid & counts.ready & counts.payload.last):
                     m.next = "ROWS"
@@ -241,13 +244,13 @@ class KVPU(wiring.Component):
                 room = heads.w_rdy | ~apart
                 m.d.comb += [
                     marking.eq(1),
-                    self.wtu.i.valid.eq(self.i_scores.valid & room),
-                    self.wtu.i.payload.op.eq(wtu_command.Op.KEYS),
-                    self.wtu.i.payload.words.eq(row.words),
-                    self.wtu.i.payload.used.eq(row.used),
-                    self.wtu.i.payload.join.eq(row.join & ~row.final),
-                    self.wtu.i.payload.last.eq(row.last),
-                    self.i_scores.ready.eq(self.wtu.i.ready & room),
+                    rows.i.valid.eq(self.i_scores.valid & room),
+                    rows.i.payload.op.eq(wtu_command.Op.KEYS),
+                    rows.i.payload.words.eq(row.words),
+                    rows.i.payload.used.eq(row.used),
+                    rows.i.payload.join.eq(row.join & ~row.final),
+                    rows.i.payload.last.eq(row.last),
+                    self.i_scores.ready.eq(rows.i.ready & room),
                 ]
                 with m.If(self.i_scores.valid & self.i_scores.ready & row.last & row.final):
                     m.next = "LISTS"

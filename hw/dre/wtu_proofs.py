@@ -7,7 +7,7 @@ from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.common.tree import popcount, reduce_tree
+from hw.common.tree import reduce_tree
 from hw.dre.wtu import WTU, Point
 from hw.dre.wtu_command import FRACTION_BITS, KEY_BITS, RATIO_BITS, TARGET_BITS, Mode, Op, Order, Sizes
 
@@ -190,7 +190,7 @@ class WtuSpec(wiring.Component):
         row, bitmap, index = unit.o_row.payload, unit.o.payload, unit.o_index.payload
         left = want.selected & ~listed
         bits = Cat(want.selected, Const(0, sizes.lanes)).word_select(maps, sizes.lanes)
-        number = Mux(left == 0, popcount(want.selected), lowest_one(left))
+        number = Mux(left == 0, sum(want.selected), lowest_one(left))
         good = [
             (rows == 0) & (row.cutoff == want.cutoff) & (row.passes == want.passes),
             ~mapped

@@ -79,7 +79,7 @@ class CacheUnit(UnitModel):
                 while not end:
                     _, end, _ = yield from core.rows.get()
                     yield 1
-                selector = max(clock.now + 1, selector) + core.wtu.cycles(clusters, passes, levels)
+                selector = max(clock.now + 2, selector)  # a register stands between + core.wtu.cycles(clusters, passes, levels)
                 ends.append(selector)
             marking = max(marking, selector + -(-clusters // core.config.wtu_lanes) + 3)
             marking += sum(self.kvmu.select(pages) for pages in core.data.selected[head])
@@ -91,6 +91,7 @@ class CacheUnit(UnitModel):
         if not descriptors:
             return
         yield from core.placed.reach(core.steps)
+        yield 1  # through a register
         ends: dict[bool, int] = {}
         for one in descriptors:
             sides = one.source_tier != Tier.DEVICE, one.target_tier != Tier.DEVICE
