@@ -79,7 +79,8 @@ class CacheUnit(UnitModel):
                 while not end:
                     _, end, _ = yield from core.rows.get()
                     yield 1
-                selector = max(clock.now + 2, selector)  # a register stands between + core.wtu.cycles(clusters, passes, levels)
+                # a register stands before the WTU
+                selector = max(clock.now + 2, selector) + core.wtu.cycles(clusters, passes, levels)
                 ends.append(selector)
             marking = max(marking, selector + -(-clusters // core.config.wtu_lanes) + 3)
             marking += sum(self.kvmu.select(pages) for pages in core.data.selected[head])
