@@ -7,7 +7,6 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.memory import Ram
-from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.core.axi import FAULT, JOB, WORD_BITS, Cause
 from hw.core.engines import words_written
@@ -226,12 +225,10 @@ class Cache(wiring.Component):
 
         # descriptors wait until the step's tokens are in their places
         asked = unit.o_dma
-        m.submodules.descriptors = descriptors = SkidBuffer(asked.payload.shape())
-        wiring.connect(m, descriptors.o, wiring.flipped(self.dma))
         m.d.comb += [
-            descriptors.i.valid.eq(asked.valid & ~unplaced),
-            descriptors.i.payload.eq(asked.payload),
-            asked.ready.eq(descriptors.i.ready & ~unplaced),
+            self.dma.valid.eq(asked.valid & ~unplaced),
+            self.dma.payload.eq(asked.payload),
+            asked.ready.eq(self.dma.ready & ~unplaced),
             unit.i_done.valid.eq(self.dma_done),
             unit.i_done.payload.tag.eq(self.dma_tag),
         ]

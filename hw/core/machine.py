@@ -6,6 +6,7 @@ from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.core.axi import FAULT, WORD_BITS, Cause, read_port, write_port
 from hw.core.cache import Cache
@@ -217,7 +218,9 @@ class Machine(wiring.Component):
             self.stat_vector.eq(vector.stat_busy),
         ]
 
-        wiring.connect(m, copies.give, copies.copier.i)
+        m.submodules.asked = asked = SkidBuffer(copies.copier.copy)
+        wiring.connect(m, copies.give, asked.i)
+        wiring.connect(m, asked.o, copies.copier.i)
         wiring.connect(m, copies.copier.o, copies.given)
         wiring.connect(m, cache.dma, copies.dma)
         m.d.comb += [

@@ -63,6 +63,7 @@ class Copying(UnitModel):
         while True:
             command = yield from core.next(Unit.COPY)
             f = command.fields
+            yield 1  # through a register
             if command.name == "COPY":
                 sides = bool(f.get("from_host", 0)), bool(f.get("to_host", 0))
                 number = yield from copier.give(f["source"], f["target"], f["words"], *sides)
