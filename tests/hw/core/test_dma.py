@@ -15,17 +15,21 @@ from sim.axi_run import Image, simulate
 
 SIZE = 1 << 16
 BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
+SEEN = ("arvalid", "arready", "rvalid", "rlast", "awvalid", "awready", "bvalid")
 
 
 def copies(rng, word, count, longest=2048):
-    """Descriptors of whole words whose bytes do not depend on their order; lengths from one word to `longest`."""
+    """Descriptors of whole words whose bytes do not depend on their order; lengths from one word to `longest`.
+
+    The first one is as long as a descriptor can be, and ends where the sources end.
+    """
     half, out, starts = SIZE // 2, [], {Tier.DEVICE: SIZE // 2, Tier.HOST: SIZE // 2}
     for n in range(count):
         source, target = rng.choice([Tier.DEVICE, Tier.HOST], 2)
-        nbytes = int(rng.integers(1, longest // word + 1)) * word
+        nbytes = int(rng.integers(1, longest // word + 1)) * word if n else 4096
         if starts[target] + nbytes > SIZE:
             break
-        where = int(rng.integers(0, (half - nbytes) // word)) * word
+        where = int(rng.integers(0, (half - nbytes) // word)) * word if n else half - nbytes
         out.append(Descriptor(where, starts[target], int(source), int(target), nbytes, 0, n % 4, 0))
         starts[target] += nbytes
     return out
@@ -44,17 +48,28 @@ def expected(memories, moved):
     return dict(zip(BASES, map(bytes, data), strict=True))
 
 
-def run(unit, memories, moved, **options):
+def far(rng):
+    """Where the memories stand in their regions: anywhere a word's number can reach, a multiple of 4 KiB."""
+    return dict(zip(BASES, (rng.integers(0, ((1 << 35) - SIZE) // 4096, 2) * 4096).tolist(), strict=True))
+
+
+def run(unit, memories, moved, offsets=None, done=None, **options):
+    """`offsets`: bytes of each region before its memory ; `done` : copies that end, by default all."""
     names = ("source", "target", "source_tier", "target_tier", "bytes", "tag")
+    offsets = offsets or dict.fromkeys(BASES, 0)
+    place = np.array(list(offsets.values()))
+    columns = {n: np.array([int(getattr(d, n)) for d in moved], np.int64) for n in names}
+    columns["source"] += place[columns["source_tier"]]
+    columns["target"] += place[columns["target_tier"]]
     return simulate(
         unit,
         "dma",
         memories,
-        inputs={"i_dma": {n: np.array([int(getattr(d, n)) for d in moved], np.int64) for n in names}},
-        outputs={"o_done": len(moved)},
+        inputs={"i_dma": columns},
+        outputs={"o_done": len(moved) if done is None else done},
         config={
-            **{f"cfg_{port}_base": base for port, base in BASES.items()},
-            **{f"cfg_{port}_words": SIZE * 8 // unit.word for port in BASES},
+            **{f"cfg_{port}_base": (base - offsets[port]) % (1 << 48) for port, base in BASES.items()},
+            **{f"cfg_{port}_words": (offsets[port] + SIZE) * 8 // unit.word for port in BASES},
         },
         **options,
     )
@@ -65,12 +80,58 @@ def test_moves_every_byte(stall, rng, seed):
     unit = Dma.from_config(Config.preset("tiny"))
     moved = copies(rng, unit.word // 8, 50)
     memories = images(rng, stall=stall, timing=FixedTiming(latency=20))
-    record = run(unit, memories, moved, stall=stall, seed=seed)
+    ports = ["stat_idle", *(f"{port}__{name}" for port in BASES for name in SEEN)]
+    record = run(unit, memories, moved, far(rng), stall=stall, seed=seed, ports=ports)
     assert record.images == expected(memories, moved)
-    assert len(moved) > 30
+    assert len(moved) > 25
     assert sorted(record.outputs["o_done"]["tag"].tolist()) == sorted(d.tag for d in moved)
     assert record.status["stat_fault"] == 0 and record.status["stat_idle"] == 1
     assert sum(t["beats"]["write"] for t in record.traffic.values()) == sum(d.bytes for d in moved) * 8 // unit.word
+    assert np.array_equal(record.ports["stat_idle"] == 1, ~in_flight(record.ports))
+
+
+def in_flight(ports):
+    """In which cycles a burst has been asked for and has not been answered."""
+    busy = np.zeros(len(ports["stat_idle"]), bool)
+    for port in BASES:
+        seen = {name: ports[f"{port}__{name}"].astype(bool) for name in SEEN}
+        for asks, begins, ends in (
+            (seen["arvalid"], seen["arready"], seen["rvalid"] & seen["rlast"]),
+            (seen["awvalid"], seen["awready"], seen["bvalid"]),
+        ):
+            left = np.cumsum((asks & begins).astype(int) - ends)
+            busy |= asks | (np.r_[0, left[:-1]] > 0)
+    return busy
+
+
+def test_a_side_that_answers_late(rng, seed):
+    """As many bursts are under way as there may be."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = [Descriptor(8 * n, SIZE // 2 + 8 * n, n // 50, 1 - n // 50, 8, 0, n % 4, 0) for n in range(100)]
+    memories = images(rng)
+    memories["host"].timing = FixedTiming(latency=150)
+    record = run(unit, memories, moved, seed=seed)
+    assert record.images == expected(memories, moved)
+    assert record.traffic["host"]["most"]["write"] == 16
+
+
+def test_refuses_one_word_too_much(rng):
+    """On both sides, as source and as target, with every length that has one bit; a reset between them."""
+    unit, offsets = Dma.from_config(Config.preset("tiny")), far(rng)
+    word, moved, faults = unit.word // 8, [], []
+    for k in range((4096 // word).bit_length()):
+        nbytes, place = word << k, SIZE - (word << k) + word
+        for target in (False, True):
+            for side in (Tier.DEVICE, Tier.HOST):
+                where = (0, place, int(Tier.HOST), int(side)) if target else (place, 0, int(side), int(Tier.HOST))
+                moved += [Descriptor(*where, nbytes, 0, 0, 0)] * 4  # a reset may swallow some
+                faults.append((offsets[list(BASES)[side]] + place) // word << 4 | Cause.REGION.value)
+    script = [["wait", 12], ["reset"]] * len(moved)
+    memories = images(rng, timing=FixedTiming(latency=60))
+    record = run(unit, memories, moved, offsets, done=0, script=script, ports=["stat_fault"])
+    found = [int(value) for value in record.ports["stat_fault"] if value]
+    assert [value for n, value in enumerate(found) if not n or value != found[n - 1]] == faults
+    assert record.images == {port: image.data for port, image in memories.items()}
 
 
 def test_a_word_per_cycle(rng):
@@ -92,10 +153,11 @@ def test_errors_stop_it(port, write, response, rng, seed):
     at = int(rng.integers(0, 20))
     memories = images(rng, timing=FixedTiming(latency=10))
     memories[port].failures = [Failure(write, at, response)]
-    record = run(unit, memories, moved, seed=seed, cycles=6000)
+    offsets = far(rng)
+    record = run(unit, memories, moved, offsets, seed=seed, cycles=6000)
     fault, side = record.status["stat_fault"], list(BASES).index(port)
     assert fault & 15 == {SLVERR: Cause.SLVERR, DECERR: Cause.DECERR}[response].value
-    word = unit.word // 8
+    word, before = unit.word // 8, offsets[port] // (unit.word // 8)
     # bursts in order: cut at multiples of the longest one
     bursts = []
     for d in moved:
@@ -107,10 +169,10 @@ def test_errors_stop_it(port, write, response, rng, seed):
             bursts.append((place // word, (stop - place) // word))
             place = stop
     if write:
-        assert fault >> 4 == bursts[at][0]
+        assert fault >> 4 == before + bursts[at][0]
     else:
         ends = np.cumsum([words for _, words in bursts])
-        assert fault >> 4 == bursts[int(np.searchsorted(ends, at, side="right"))][0]
+        assert fault >> 4 == before + bursts[int(np.searchsorted(ends, at, side="right"))][0]
     assert record.status["stat_idle"] == 1
     assert len(record.outputs["o_done"]["tag"]) < len(moved)
 

@@ -9,6 +9,7 @@ from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
 from sim.build import has_simulator
 from sim.run import simulate
+from tests.golden.dot_cases import adversarial, codes
 from tests.hw.lxe.dpe_cases import operands, run, stream
 
 GOOD = {"trees": 4, "inputs": 4, "load_rows": 2, "slots": 8}
@@ -33,6 +34,44 @@ def test_equals_golden(rng, seed, stall):
     assert record.status["stat_busy"] == len(record.cycles["i"])
     assert record.status["stat_tiles"] == 3 * 8
     assert record.status["stat_results"] == 3 * unit.slots
+
+
+def hard_products(rng, unit, count):
+    """Products (x, w) whose trees and whose sums over tiles meet every kind of number.
+
+    Three tiles each: any of a kind, the same with the other sign but for one bit, and far smaller ones.
+    """
+    shape = unit.trees, unit.inputs
+    for a, b in adversarial(rng, unit.inputs, max(unit.trees, unit.slots) * count).values():
+        for n in range(count):
+            w, x = a[n * unit.trees :][: unit.trees], b[n * unit.slots :][: unit.slots]
+            back, small = w ^ 0x8000, codes(rng, shape, 85, 127)
+            back[:, n % unit.inputs] ^= np.uint16(1 << n % 7)
+            yield np.tile(x, (1, 3)).T, np.concatenate([w, back, small], axis=1)
+
+
+def test_hard_numbers(rng):
+    unit = DPE.from_config(Config.preset("tiny"))
+    products = list(hard_products(rng, unit, 8))
+    made = [stream(unit, x, w) for x, w in products]
+    beats = {name: np.concatenate([one["i"][name] for one in made]) for name in made[0]["i"]}
+    weights = np.concatenate([one["i_weights"] for one in made])
+    record = simulate(unit, "dpe", {"i": beats, "i_weights": weights}, {"o": len(made) * unit.slots})
+    expected = [matmul(x.T, w, unit.inputs, unit.align_bits) for x, w in products]
+    np.testing.assert_array_equal(record.outputs["o"]["y"], np.concatenate(expected))
+
+
+def test_every_cycle_is_accounted_for(rng, seed):
+    unit = DPE.from_config(Config.preset("tiny"))
+    stall = {"i": 0.3, "i_weights": 0.6, "o": 0.85}
+    record = check(unit, rng, 24, 4, 6, stall=stall, seed=seed, record_ports=True)
+    valid, ready = (record.ports[f"i__{name}"][:, 0].astype(bool) for name in ("valid", "ready"))
+    status = record.status
+    assert status["stat_unloaded"] > 0 and status["stat_blocked"] > 0
+    assert status["stat_busy"] == (valid & ready).sum()
+    assert status["stat_unloaded"] + status["stat_blocked"] == (valid & ~ready).sum()
+    # the last two cycles come too late to be read
+    assert status["stat_starved"] == (~valid & ready)[:-2].sum()
 
 
 @pytest.mark.heavy

@@ -9,9 +9,10 @@ from golden.vpe import VectorEngine
 from hw.config import Config
 from hw.emit import to_rtlil
 from hw.lxe import programs
+from hw.lxe.lane import STAGES
 from hw.lxe.microcode import Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE
-from tests.hw.lxe.vpe_cases import beats, edge_beats, numbers, run
+from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run
 
 COUNT = 3  # beats of an instruction in `operations`
 
@@ -111,6 +112,93 @@ def every_program(unit, rng, longest):
     for d in (2 * lanes, 4 * lanes):
         found.append((programs.rope(d, lanes, 3), beats(numbers(rng, (4, d)), lanes)))
     return found
+
+
+def in_every_lane(rng, codes, lanes):
+    """Beats in which every lane meets all `codes`, BF16, each in an order of its own."""
+    return np.stack([rng.permutation(codes) for _ in range(lanes)], axis=1).astype(np.uint32) << 16
+
+
+def spread(low, high, signs=(0, 1)):
+    """All BF16 numbers with exponent fields `low` .. `high` - 1."""
+    return np.concatenate([np.arange(low << 7, high << 7) | sign << 15 for sign in signs])
+
+
+def test_functions_in_every_lane(rng):
+    """Every entry of every table, and divisions, in every lane."""
+    unit = preset("tiny")
+    steps = np.exp2(rng.uniform(-1, 15.2, (1500, unit.lanes))).astype(np.float32).view(np.uint32)
+    cases = [
+        (Function.EXP, steps),
+        (Function.RECIPROCAL, in_every_lane(rng, spread(124, 127), unit.lanes)),
+        (Function.RSQRT, in_every_lane(rng, spread(126, 129, [0]), unit.lanes)),
+        (Function.SILU, in_every_lane(rng, np.r_[spread(118, 131, [0]), spread(118, 135, [1])], unit.lanes)),
+    ]
+    program = [Instruction(function=function, beats=len(part), to_stream=True) for function, part in cases]
+    for divisor in rng.integers(0x3F800000, 0x40800000, 6):
+        cases.append((Function.DIVIDE, rng.integers(0x3F800000, 0x40800000, (15, unit.lanes))))
+        step = {"c_immediate": True, "immediate": int(divisor)}
+        program.append(Instruction(function=Function.DIVIDE, **step, beats=15, to_stream=True))
+    check(unit, program, np.concatenate([part for _, part in cases]).astype(np.uint32))
+
+
+def test_hard_sums_products_and_comparisons(rng):
+    """Numbers that cancel, that are far apart, that are ties to round, in each adder, multiplier and comparison."""
+    unit = preset("tiny")
+    lanes, half = unit.lanes, unit.rows // 2
+    program, stream = [], []
+    for _ in range(16):  # first adder, multiplier: pairs from memory
+        pairs = close_pairs(rng, half, lanes)
+        few = pairs & np.where(rng.random(pairs.shape) < 0.5, 0xFFFFF000, 0xFFFFFFFF).astype(np.uint32)
+        stream += [pairs[:, 0], few[:, 1]]
+        program.append(Instruction(to_memory=True, beats=2 * half))
+        step = {"a": Source.MEMORY, "b": Source.MEMORY, "b_row": half, "beats": half, "to_stream": True}
+        program += [Instruction(pre=pre, wait=pre is Pre.A, **step) for pre in Pre]
+        program += [Instruction(times=Times.B, round=rounding, **step) for rounding in (False, True)]
+    # second adder: x - y and y + x
+    pairs = close_pairs(rng, 200, lanes)
+    stream += [np.full((2, lanes), 0x3F800000), pairs.reshape(-1, lanes)]
+    program.append(Instruction(to_memory=True, beats=2))
+    turn = {"b": Source.MEMORY, "times": Times.B, "post": Post.ROTATE, "beats": 2}
+    program.append(Instruction(**turn, rows=200, wait=True, to_stream=True))
+    # largest of a pair in one lane, far above those of the others
+    alone = np.where(
+        np.arange(200)[:, None, None] % lanes == np.arange(lanes), close_pairs(rng, 200, lanes), 0xFF7FFFFF
+    )
+    stream.append(alone.reshape(-1, lanes))
+    program.append(Instruction(post=Post.MAX, beats=2, rows=200, to_stream=True))
+    # ties of the rounding to BF16, with carries into the exponent
+    ties = rng.integers(0x3F00, 0x4100, (64, lanes)) | rng.choice([0, 0x7F], (64, lanes))
+    stream.append(ties << 16 | rng.choice([0x7FFF, 0x8000, 0x8001, 0x10000 - 1, 0], (64, lanes)))
+    program.append(Instruction(beats=64, round=True, to_stream=True))
+    check(unit, program, np.concatenate(stream).astype(np.uint32))
+
+
+def test_memory_as_soon_as_it_may_be_read(rng):
+    """A row is read in the cycle in which it is written, by both operands."""
+    unit = preset("tiny")
+    program = []
+    for row in range(40):
+        where = {"a_row": row % unit.rows, "b_row": row % unit.rows, "beats": STAGES}
+        program += [
+            Instruction(to_memory=True, to_row=row % unit.rows, beats=STAGES),
+            Instruction(a=Source.MEMORY, to_stream=True, **where),
+            Instruction(to_memory=True, to_row=row % unit.rows, beats=STAGES),
+            Instruction(a=Source.IMMEDIATE, pre=Pre.ADD, b=Source.MEMORY, to_stream=True, **where),
+        ]
+    stream = rng.integers(0x3F800000, 0xBF800000, (taken(program), unit.lanes), np.uint32)
+    check(unit, program, stream)
+
+
+def test_every_cycle_is_accounted_for(rng, seed):
+    unit = preset("tiny")
+    program, stream = joined(every_program(unit, rng, 2))
+    stall = {"code": 0.7, "i": 0.2, "o": 0.6}
+    record = check(unit, program, stream, stall=stall, seed=seed, record_ports=True)
+    cycles = [record.status[f"stat_{name}"] for name in ("issued", "starved", "blocked", "waiting", "idle")]
+    assert all(cycles)
+    # the last two cycles come too late to be read
+    assert sum(cycles) == (record.ports["rst"] == 0).sum() - 2
 
 
 def test_every_program_takes_the_cycles_of_the_formula(rng):

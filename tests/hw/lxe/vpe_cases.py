@@ -63,3 +63,17 @@ def run(unit, program, stream, **options):
     code = {name: np.array([f[name] for f in fields]) for name in Instruction().fields()}
     results = sum(op.results for op in program)
     return simulate(unit, "vpe", {"code": code, "i": stream}, {"o": results}, **options)
+
+
+def close_pairs(rng, count, lanes):
+    """Pairs of FP32 codes, a beat each, that are hard to add and to compare: (count, 2, lanes).
+
+    Exponents up to 28 apart, either way and either sign; fractions equal but for one bit, or any.
+    """
+    shape = count, lanes
+    fraction, exponent = rng.integers(0, 1 << 23, shape), rng.integers(60, 190, shape)
+    flip = np.where(rng.random(shape) < 0.7, 1 << rng.integers(0, 23, shape), rng.integers(0, 1 << 23, shape))
+    apart = np.where(rng.random(shape) < 0.4, 0, rng.integers(-28, 29, shape))
+    sign = rng.integers(0, 2, (2, *shape)) << 31
+    pairs = np.stack([sign[0] | exponent << 23 | fraction, sign[1] | exponent + apart << 23 | fraction ^ flip], axis=1)
+    return pairs.astype(np.uint32)
