@@ -24,10 +24,12 @@ def place(m: Module, part: str, name: str, ports: Mapping[str, Any], **inputs: V
     driven = {}
     for key, value in inputs.items():
         width = widths.get(key, 1)
-        driven[key] = Signal(width, name=f"{name}_{key}")
         if len(value) != width:
             raise ValueError(f"input {key} of {part} has {len(value)} bits: must be {width}")
-        m.d.comb += driven[key].eq(value)
+        driven[key] = value
+        if key in widths:  # a second name for the clock would become the name of a port
+            driven[key] = Signal(width, name=f"{name}_{key}")
+            m.d.comb += driven[key].eq(value)
     found = {
         key: Signal(widths[key], name=f"{name}_{key}") for key, member in ports.items() if member.flow is wiring.Out
     }
