@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil, log2
 
 from sw_model import workloads
 from sw_model.model import run, shape_of
@@ -11,12 +12,13 @@ from sw_model.published_vrex import Case, InMemory, Value
 from sw_model.systems import load_system
 from sw_model.workloads import LLAMA3_8B, Phase, Workload
 
-# LLaVA-OneVision-7B: parameters with tower, layers, KV bytes a token (4 heads of 128), tokens a frame after pooling and
-# before, hidden size
+# LLaVA-OneVision-7B: parameters with tower, layers, KV bytes a token (4 heads of 128), bytes of a vector of all 28
+# query heads in every layer, tokens a frame after pooling and before, hidden size
 ONEVISION = {
-    "params": 8.03e9, "layers": 28, "kv": 28 * 2 * 4 * 128 * 2, "tokens": 196, "patches": 27 * 27, "hidden": 3584,
+    "params": 8.03e9, "layers": 28, "kv": 28 * 2 * 4 * 128 * 2, "vector": 28 * 28 * 128 * 2, "tokens": 196,
+    "patches": 27 * 27, "hidden": 3584,
 }  # fmt: skip
-PIXELS_BYTES = 3 * 384 * 384 * 4
+PIXELS_BYTES = 3 * 384 * 384 * 2  # in half precision, as LLaVA's tutorial and ReKV's code bring them to the device
 
 
 def onevision_gb(frames: int, cached_tokens: float) -> float:
@@ -38,28 +40,28 @@ def mosaic_memory(case: Case) -> Value:
     return value, None, "weights, KV, pixels and visual features of every frame", "activations of the prefill"
 
 
-def rekv_kv_gb(chunk: int, kv_bytes: float) -> float:
-    """KV that ReKV's public code holds on the device at its peak, when it encodes `chunk` frames at once and a token's
-    KV has `kv_bytes`: every frame until its window of 15,000 tokens is full, twice, for the window and for what is to
-    be offloaded are tensors of their own; a buffer for 64 retrieved frames, and a cache of 128."""
+def rekv_gb(frames: int, chunk: int, kv_bytes: float, vector_bytes: float) -> float:
+    """What ReKV's public code holds on the device at its peak, when it encodes `chunk` of `frames` frames at once. Of a
+    token's KV, `kv_bytes`: every frame until its window of 15,000 tokens is full, twice, for the window and for what is
+    to be offloaded are tensors of their own; a buffer for 64 retrieved frames, and a cache of 128. Of an offloaded
+    frame the vector that stands for it, `vector_bytes`, in a table that doubles from 16."""
     tokens, window = ONEVISION["tokens"], 15000
     filling = chunk * (window // (chunk * tokens) + 1)
-    return (2 * filling + 64 + 128) * tokens * kv_bytes / 1e9
+    table = 16 << max(0, ceil(log2((frames - window // tokens) / 16)))
+    return ((2 * filling + 64 + 128) * tokens * kv_bytes + table * vector_bytes) / 1e9
 
 
 def mosaic_vram(case: Case) -> Value:
     """Both in the stack of Table I, the only one that the paper measures, with the KV in host memory. On the device
-    ReKV keeps what its code keeps, 64 frames encoded at once; Mosaic, of which no code is public, is given the same
-    window once, its clusters' representatives, and buffers for two layers, for it fetches one layer ahead."""
-    frames, window, m = 1024, 15000, ONEVISION
-    rekv = onevision_gb(frames, 0) + rekv_kv_gb(64, m["kv"])
+    ReKV keeps what its code keeps, 64 frames encoded at once; Mosaic, of which no code is public, the newest tokens
+    that every policy keeps here, its clusters' representatives, and buffers for two layers, for it fetches one
+    ahead."""
+    frames, m = 1024, ONEVISION
+    rekv = onevision_gb(frames, 0) + rekv_gb(frames, 64, m["kv"], m["vector"])
     held = 2 / m["layers"] * 64 * m["tokens"] + frames * m["tokens"] / TOKENS_PER_CLUSTER
-    mosaic = onevision_gb(frames, window + held)
-    closes = (
-        "a window of at most 1,900 tokens for Mosaic, which gives no size; or a stack for each: ReKV's own holds the"
-        " logits of 64 frames, 11 GB, and no features of earlier ones, so 32.5 GB"
-    )
-    return [rekv, mosaic, 1 - mosaic / rekv], None, "ReKV's buffers by its public code", closes
+    mosaic, wide = (onevision_gb(frames, window + held) for window in (case.assume.resident_tokens, 15000))
+    says = f"ReKV's buffers by its public code; with ReKV's window in Mosaic, too, {1 - wide / rekv:.3f}"
+    return [rekv, mosaic, 1 - mosaic / rekv], None, says
 
 
 def mosaic_prefetch(case: Case) -> Value:
