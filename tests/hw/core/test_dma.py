@@ -115,16 +115,21 @@ def test_a_side_that_answers_late(rng, seed):
     assert record.traffic["host"]["most"]["write"] == 16
 
 
-def test_refuses_one_word_too_much(rng):
+def test_refuses_parts_of_words_and_one_word_too_much(rng):
     """On both sides, as source and as target, with every length that has one bit; a reset between them."""
     unit, offsets = Dma.from_config(Config.preset("tiny")), far(rng)
     word, moved, faults = unit.word // 8, [], []
+    for k in range(word.bit_length() - 1):
+        for n, parts in enumerate(np.eye(3, dtype=int) << k):
+            source, target, nbytes = (word * np.array([9, 24 + 8 * k + n, 2]) + parts).tolist()
+            moved += [Descriptor(source, target, 0, 1, nbytes, 0, 0, 0)] * 4  # a reset may swallow some
+            faults.append((offsets["host"] + target) // word << 4 | Cause.REGION.value)
     for k in range((4096 // word).bit_length()):
         nbytes, place = word << k, SIZE - (word << k) + word
         for target in (False, True):
             for side in (Tier.DEVICE, Tier.HOST):
                 where = (0, place, int(Tier.HOST), int(side)) if target else (place, 0, int(side), int(Tier.HOST))
-                moved += [Descriptor(*where, nbytes, 0, 0, 0)] * 4  # a reset may swallow some
+                moved += [Descriptor(*where, nbytes, 0, 0, 0)] * 4
                 faults.append((offsets[list(BASES)[side]] + place) // word << 4 | Cause.REGION.value)
     script = [["wait", 12], ["reset"]] * len(moved)
     memories = images(rng, timing=FixedTiming(latency=60))
@@ -154,7 +159,10 @@ def test_errors_stop_it(port, write, response, rng, seed):
     memories = images(rng, timing=FixedTiming(latency=10))
     memories[port].failures = [Failure(write, at, response)]
     offsets = far(rng)
-    record = run(unit, memories, moved, offsets, seed=seed, cycles=6000)
+    ports = ["stat_fault", *(f"{port}__{name}" for port in BASES for name in ("arvalid", "awvalid"))]
+    record = run(unit, memories, moved, offsets, seed=seed, cycles=1500, ports=ports)
+    stopped = np.flatnonzero(record.ports.pop("stat_fault"))[0] + 2  # what was asked before leaves a register
+    assert not any(asked[stopped:].any() for asked in record.ports.values())
     fault, side = record.status["stat_fault"], list(BASES).index(port)
     assert fault & 15 == {SLVERR: Cause.SLVERR, DECERR: Cause.DECERR}[response].value
     word, before = unit.word // 8, offsets[port] // (unit.word // 8)
