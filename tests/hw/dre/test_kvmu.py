@@ -46,6 +46,12 @@ MIX = {
 }
 
 
+def somewhere(rng):
+    """Bases anywhere, but for the regions of all layers to fit and not to touch."""
+    ends = (0x6000, 0x14000, 0x2A000, 0x3F000)
+    return tuple(int(rng.integers(start, end)) for start, end in zip((0, 0x8000, 0x18000, 0x2E000), ends, strict=True))
+
+
 def columns(objects, kind):
     names = [f.name for f in dataclasses.fields(kind)]
     return {n: np.array([int(getattr(o, n)) for o in objects], np.int64) for n in names}
@@ -144,6 +150,19 @@ class Bench:
         causes = {reply.fault for reply in self.replies if reply.fault}
         assert record.status["stat_faults"] == sum(1 << int(cause) for cause in causes)
         assert record.status["stat_resident"] == self.golden.resident_tokens
+        units = [r for r in self.replies if r.op == Op.FETCH and not r.last]
+        done = [r.op for r in self.replies if r.last and not r.fault]
+        for name, count in (
+            ("appended", done.count(Op.APPEND)),
+            ("moved", done.count(Op.MOVE)),
+            ("offloaded", sum(r.op == Op.STEP and not r.last for r in self.replies)),
+            ("hits", sum(not r.transit for r in units)),
+            ("fetched", sum(r.transit for r in units)),
+            ("extents", len(self.golden.extents)),
+            ("descriptors", len(self.golden.descriptors)),
+            ("bytes", sum(d.bytes for d in self.golden.descriptors)),
+        ):
+            assert record.status[f"stat_{name}"] == count, name
         return record
 
 
@@ -164,7 +183,8 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_random_commands(variant, rng, seed):
     stall, settings = VARIANTS[variant]
-    bench = Bench(**settings)
+    bench = Bench(**settings, bases=somewhere(rng))
+    bench.do(Op.BEGIN, layer=list(VARIANTS).index(variant))
     bench.random(rng, 800)
     bench.check(stall=stall, seed=seed)
 
@@ -192,25 +212,18 @@ def test_reset_in_mid_flight(rng, seed):
     bench.check(stall=0.2, seed=seed, reset_after=900)
 
 
-def test_counters(rng):
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+def test_counters(stall, rng, seed):
     bench = Bench(capacity=9)
     bench.random(rng, 300, {name: MIX[name] for name in MIX if name != "BEGIN"})
-    record = bench.check()
-    replies, descriptors = bench.replies, bench.golden.descriptors
-    good = [r for r in replies if r.last and not r.fault]
-    units = [r for r in replies if r.op == Op.FETCH and not r.last]
-    assert record.status["stat_appended"] == sum(r.op == Op.APPEND for r in good)
-    assert record.status["stat_moved"] == sum(r.op == Op.MOVE for r in good)
-    assert record.status["stat_offloaded"] == sum(r.op == Op.STEP and not r.last for r in replies)
-    assert record.status["stat_hits"] == sum(not r.transit for r in units)
-    assert record.status["stat_fetched"] == sum(r.transit for r in units)
-    assert record.status["stat_extents"] == len(bench.golden.extents)
-    assert record.status["stat_descriptors"] == len(descriptors)
-    assert record.status["stat_bytes"] == sum(d.bytes for d in descriptors)
-    assert record.status["stat_opened"] - record.status["stat_freed"] == sum(
-        p is not None for p in bench.golden.table.pages
-    )
-    assert record.status["stat_waiting"] == record.status["stat_blocked_reply"] == 0
+    record = bench.check(stall=stall, seed=seed, record_ports=True)
+    status = record.status
+    assert status["stat_opened"] - status["stat_freed"] == sum(p is not None for p in bench.golden.table.pages)
+    assert bool(status["stat_waiting"]) == bool(status["stat_blocked_reply"]) == bool(stall)
+    ports = {name: values[record.ports["rst"][:, 0] == 0, 0] for name, values in record.ports.items()}
+    assert status["stat_blocked_dma"] == (ports["o_dma__valid"] & ~ports["o_dma__ready"] & 1).sum()
+    # the last two cycles come too late to be read
+    assert status["stat_busy"] == (ports["i__ready"][:-2] == 0).sum()
 
 
 def full_tables(bench):
@@ -287,7 +300,27 @@ def a_held_page_stays_until_its_last_holder_lets_go(bench):
     assert bench.do(Op.FREE, page=0)[-1].fault == Fault.ADDRESS
 
 
+def every_token_of_a_long_chain_is_found(bench):
+    for token in range(60):
+        bench.do(Op.APPEND, cluster=5)
+        if token % 4 == 3:
+            bench.do(Op.STEP)
+    for token in range(64):
+        assert (bench.do(Op.FIND, cluster=5, index=token, head=token % 2)[-1].fault == Fault.NONE) == (token < 60)
+
+
+def many_descriptors_are_in_flight(bench):
+    for _ in range(2):
+        for token in range(24):
+            bench.do(Op.APPEND, cluster=token % 2)
+        bench.do(Op.STEP)
+        for cluster in (0, 1):
+            bench.do(Op.SELECT, cluster=cluster, heads=2 - cluster)
+        bench.do(Op.FETCH)
+
+
 DIRECTED = (
+    every_token_of_a_long_chain_is_found,
     full_tables,
     selections_of_nothing,
     a_page_selected_twice_is_fetched_once,
@@ -302,6 +335,14 @@ def test_boundaries():
         script(bench)
         bench.do(Op.BEGIN)
     bench.check()
+
+
+def test_many_descriptors_in_flight(seed):
+    bench = Bench(capacity=0, burst_bytes=1)
+    many_descriptors_are_in_flight(bench)
+    record = bench.check(stall={"i_done": 0.6}, seed=seed, timeout_cycles=100_000)
+    sent, done = record.cycles["o_dma"], record.cycles["i_done"]
+    assert (np.searchsorted(sent, done) - np.arange(len(done))).max() > 512
 
 
 def test_completions_that_are_wrong():
