@@ -1,5 +1,7 @@
 """The transfer engine's Verilog between two timed memories, against the copies themselves done in order."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -113,6 +115,42 @@ def test_a_side_that_answers_late(rng, seed):
     record = run(unit, memories, moved, seed=seed)
     assert record.images == expected(memories, moved)
     assert record.traffic["host"]["most"]["write"] == 16
+
+
+@pytest.mark.parametrize("slow", BASES)
+def test_a_side_that_takes_words_slowly(slow, rng, seed):
+    """What the other side gave waits on chip, up to the last place."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    target = list(BASES).index(slow)
+    moved = [replace(d, source_tier=1 - target) for d in copies(rng, 8, 50, longest=400) if d.target_tier == target]
+    memories = images(rng)
+    memories[slow].stall = 0.8
+    record = run(unit, memories, moved, seed=seed)
+    assert len(moved) > 15 and record.images == expected(memories, moved)
+
+
+def test_errors_one_after_the_other(rng, seed):
+    """Each stops the unit with the address of its burst, until a reset."""
+    unit, offsets, rounds = Dma.from_config(Config.preset("tiny")), far(rng), 24
+    ports = [f"{port}__a{kind}{name}" for port in BASES for kind in "rw" for name in ("valid", "ready", "addr", "len")]
+    failing = [(str(rng.choice(list(BASES))), bool(rng.integers(2)), int(rng.integers(8))) for _ in range(rounds)]
+    script = [step for fail in failing for step in (["fail", *fail, SLVERR], ["wait", 200], ["reset"])]
+    moved = [d for _ in range(rounds // 4) for d in copies(rng, 8, 40, longest=300)[1:]]
+    ports += ["rst", "stat_fault"]
+    record = run(unit, images(rng), moved, offsets, done=0, seed=seed, script=script, ports=ports)
+    seen = {name: np.array(values) for name, values in record.ports.items()}
+    resets = np.flatnonzero(np.diff(seen["rst"].astype(int)) == 1) + 1
+    faults = seen["stat_fault"][resets - 1]
+    assert len(resets) == rounds and np.count_nonzero(faults) > rounds * 3 // 4  # the others had too little to do
+    for begin, end, fault, (port, write, after) in zip([0, *resets[:-1]], resets, faults, failing, strict=True):
+        kind = "aw" if write else "ar"
+        now = {name: seen[f"{port}__{kind}{name}"][begin:end] for name in ("valid", "ready", "addr", "len")}
+        taken = np.flatnonzero(now["valid"] & now["ready"])
+        words = [1] * len(taken) if write else (now["len"][taken] + 1).tolist()
+        if fault:
+            burst = taken[np.searchsorted(np.cumsum(words), after, side="right")]
+            word = (int(now["addr"][burst]) - BASES[port] + offsets[port]) // 8
+            assert fault == word << 4 | Cause.SLVERR.value, (port, write, after)
 
 
 def test_refuses_parts_of_words_and_one_word_too_much(rng):
