@@ -14,25 +14,41 @@ from golden.kvpu import Kvpu, Scores
 from golden.representative import Representatives
 from golden.scores import codes as score_codes
 from golden.scores import dots, query_rows
-from golden.selection import RESV
 from hw.config import PRESETS, Config
 from hw.dre.kvpu import KVPU
 from hw.dre.kvpu import Op as HwOp
+from hw.dre.wtu_command import Mode, Order
 from hw.emit import to_rtlil
 from sim.run import simulate
 from sw_model.frontend.clip import find_clip
 from sw_model.frontend.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.frontend.stream import Geometry
 from tests.hw.dre.test_hcu import codes
+from tests.hw.dre.wtu_rows import KEYS, Settings
 
 TABLE_BASES = {"record": 0x100000, "list": 0x200000, "link": 0x300000, "mean": 0x400000}
+RATIO = Settings()
 KVMU_BASES = {"device": 0x1000000, "host": 0x100000000, "storage": 0x200000000, "staging": 0x300000000}
 
 
 class Bench:
     """One unit and its golden twin, step by step."""
 
-    def __init__(self, config, *, threshold=7, window=0, capacity=64, staging_units=64, target=19661, retain=False):
+    def __init__(
+        self,
+        config,
+        *,
+        threshold=7,
+        window=0,
+        capacity=64,
+        staging_units=64,
+        burst_bytes=0,
+        spill_storage=False,
+        selection=RATIO,
+        retain=False,
+        table_bases=TABLE_BASES,
+        kvmu_bases=KVMU_BASES,
+    ):
         self.unit = KVPU.from_config(config)
         units, kvmu = self.unit.units, self.unit.kvmu
         rule = ClusterRule(
@@ -43,38 +59,47 @@ class Bench:
             max_clusters=1 << config.cluster_bits,
         )
         names = ("clusters", "pages", "page_tokens", "dimension")
-        table = HcTableConfig(**{n: getattr(self.unit.table, n) for n in names}, bases=tuple(TABLE_BASES.values()))
+        table = HcTableConfig(**{n: getattr(self.unit.table, n) for n in names}, bases=tuple(table_bases.values()))
         names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
         pages = UnitConfig(
             **{n: getattr(kvmu, n) for n in names},
-            bases=tuple(KVMU_BASES.values()),
+            bases=tuple(kvmu_bases.values()),
             staging_units=staging_units,
             capacity=capacity,
+            spill_storage=spill_storage,
+            burst_bytes=burst_bytes or 4096,
         )
-        self.golden = Kvpu(rule, table, pages, RESV, target, retain)
+        self.selection = selection
+        self.golden = Kvpu(rule, table, pages, selection.golden(self.unit.wtu.sizes), selection.target, retain)
         self.settings = {
             "cfg_threshold": threshold,
             "cfg_window": window,
             "cfg_count_max": rule.tc_max,
-            "cfg_target": target,
-            "cfg_refine": RESV.refine_levels,
+            **selection.ports(),
             "cfg_staging_units": staging_units,
             "cfg_capacity": capacity,
+            "cfg_burst_bytes": burst_bytes,
+            "cfg_spill_storage": int(spill_storage),
             "cfg_retain": int(retain),
-            **{f"cfg_{name}_base": base for name, base in (TABLE_BASES | KVMU_BASES).items()},
+            **{f"cfg_{name}_base": base for name, base in (table_bases | kvmu_bases).items()},
         }
+        self.compared, self.overflowed, self.opened = 0, False, 0
         self.beats, self.scores, self.assigned, self.rows, self.replies, self.steps = [], [], [], [], [], 0
 
     def begin(self, layer=0):
         self.beats.append({"op": HwOp.BEGIN.value, "layer": layer})
+        self.opened += len(self.golden.table.entries)
         self.replies += self.golden.begin(layer)
 
     def step(self, hashes, groups=None):
         """`groups` makes the scores when the step's tokens have been clustered, from the number of clusters."""
         start = self.golden.clusters.tokens
         assigned, placed = self.golden.cluster(hashes)
+        self.compared += int(assigned.compared.sum())
+        self.overflowed |= self.golden.clusters.overflowed
         found = groups(len(self.golden.table.entries), assigned) if groups else []
-        rows, selected, moved = self.golden.fetch(found)
+        as_keys = KEYS[self.selection.order]
+        rows, selected, moved = self.golden.fetch([Scores(group.head, as_keys(group.keys)) for group in found])
         self.replies += placed + moved
         self.rows += rows
         self.steps += 1
@@ -99,7 +124,7 @@ class Bench:
             beat = {"words": words, "used": len(part), "join": join, "head": head, "final": final}
             self.scores.append({**beat, "last": first + lanes >= len(keys)})
 
-    def check(self, **options):
+    def check(self, reset_after=0, **options):
         golden, names = self.golden, ("op", "hash", "layer", "query", "last")
         inputs = {
             "i": {n: np.array([beat.get(n, 0) for beat in self.beats], np.int64) for n in names},
@@ -122,6 +147,7 @@ class Bench:
             config=self.settings,
             echo={"i_done": "o_dma"},
             timeout_cycles=100_000_000,
+            reset_after=reset_after,
             **options,
         )
         got = record.outputs
@@ -135,41 +161,104 @@ class Bench:
                 assert got[stream][field.name].tolist() == column, (stream, field.name)
         assert got["o_write"]["address"].tolist() == [address for address, _ in writes]
         assert [int(v) for v in got["o_write"]["data"]] == [int.from_bytes(value, "little") for _, value in writes]
-        status = record.status
-        assert status["size"] == len(golden.table.entries)
-        assert status["stat_steps"] == self.steps
-        assert status["stat_hcu_tokens"] == status["stat_hc_table_listed"] + status["stat_hc_table_refused"]
-        assert status["stat_kvmu_bytes"] == sum(d.bytes for d in moved)
-        assert status["stat_wtu_fault"] == status["stat_hcu_fault"] == 0
+        # from the end of the last reset, of 2 cycles, to where counters are read, 8 after the last beat
+        begin = 2 + bool(reset_after) * (reset_after + 2)
+        end = max(cycles[-1] for cycles in record.cycles.values() if len(cycles)) + 8
+        self._check_counters(record.status, int(end - begin))
         return record
 
+    def _check_counters(self, status, cycles):
+        """`cycles` : from reset to where the counters are read."""
+        golden, replies, moved = self.golden, self.replies, self.golden.kvmu.descriptors
+        units = [reply for reply in replies if reply.op == Op.FETCH and not reply.last]
+        appended = sum(reply.op == Op.APPEND and not reply.fault for reply in replies)
+        want = {
+            "size": len(golden.table.entries),
+            "stat_steps": self.steps,
+            "stat_hcu_tokens": len(self.assigned),
+            "stat_hcu_opened": sum(beat["opened"] for beat in self.assigned),
+            "stat_hcu_compared": self.compared,
+            "stat_hcu_overflow": self.overflowed,
+            "stat_hcu_fault": 0,
+            "stat_hc_table_listed": len(self.assigned) - status["stat_hc_table_refused"],
+            "stat_hc_table_opened": self.opened + len(golden.table.entries),
+            "stat_hc_table_writes": len(golden.table.writes),
+            "stat_wtu_fault": 0,
+            "stat_wtu_rows": sum(len(rows.cutoff) for rows in self.rows),
+            "stat_wtu_clusters": sum(rows.selected.size for rows in self.rows),
+            "stat_wtu_passes": sum(int(rows.passes.sum()) for rows in self.rows),
+            "stat_wtu_selected": sum(int(rows.selected.sum()) for rows in self.rows),
+            "stat_kvmu_appended": appended,
+            "stat_kvmu_moved": 0,
+            "stat_kvmu_offloaded": sum(reply.op == Op.STEP and not reply.last for reply in replies),
+            "stat_kvmu_hits": sum(not unit.transit for unit in units),
+            "stat_kvmu_fetched": sum(unit.transit for unit in units),
+            "stat_kvmu_extents": len(golden.kvmu.extents),
+            "stat_kvmu_descriptors": len(moved),
+            "stat_kvmu_bytes": sum(d.bytes for d in moved),
+            "stat_kvmu_resident": golden.kvmu.resident_tokens,
+            "stat_kvmu_faults": sum(1 << int(cause) for cause in {r.fault for r in replies} if cause),
+        }
+        assert {name: status[name] for name in want} == want
+        assert bool(status["stat_hc_table_refused"]) == bool(status["stat_hc_table_faults"])
+        # the last cycle comes too late to be read
+        for unit in ("hcu", "wtu"):
+            assert sum(status[f"stat_{unit}_{kind}"] for kind in ("busy", "blocked", "starved")) == cycles - 1
 
-def random_scores(rng, heads):
-    """Scores of one or several rows for each of some KV heads, in random order."""
+
+def random_scores(rng, heads, order):
+    """Scores of one or several rows for each of some KV heads, in random order, each row of a kind of its own."""
+
+    def row(clusters):
+        low, high = ((0x3C00, 0x3F81), (0, 0x7F80))[rng.integers(2)]
+        some = rng.integers(low, high, clusters)
+        words = (some, rng.choice(some, clusters), np.full(clusters, some[0]), some * (some == some[0]))[
+            rng.integers(4)
+        ]
+        return words | (rng.integers(0, 2, clusters) << 15 if order is Order.SIGNED else 0)
 
     def groups(clusters, _):
         picked = rng.permutation(heads)[: rng.integers(1, heads + 1)].tolist()
-        shape = rng.integers(1, 4)
-        return [Scores(head, rng.integers(0x3C00, 0x3F81, (shape, clusters))) for head in picked]
+        return [Scores(head, np.array([row(clusters) for _ in range(rng.integers(1, 4))])) for head in picked]
 
     return groups
 
 
 def random_steps(bench, rng, config, steps, begin_at=()):
+    scores = random_scores(rng, config.kv_heads, bench.selection.order)
     for step in range(steps):
         if step in begin_at:
-            bench.begin(layer=int(rng.integers(3)))
+            bench.begin(layer=int(rng.integers(bench.unit.kvmu.layers)))
         hashes = codes(rng, int(rng.integers(1, 12)), config.hash_bits, centers=4)
-        bench.step(hashes, random_scores(rng, config.kv_heads) if rng.random() < 0.7 else None)
+        bench.step(hashes, scores if rng.random() < 0.7 else None)
 
 
-@pytest.mark.parametrize("stall, retain", [(0.0, False), (0.4, True)], ids=["streaming", "stalled, retaining"])
-def test_random_steps(stall, retain, rng, seed):
-    config = Config.preset("tiny")
-    bench = Bench(config, threshold=5, window=40, capacity=24, staging_units=20, retain=retain)
-    random_steps(bench, rng, config, 60, begin_at=(20, 45))
+def anywhere(rng):
+    """Bases of all regions, in an address space that they leave nearly empty."""
+    tables, pages = (rng.integers(0, (1 << 48) - (1 << 24), 4).tolist() for _ in range(2))
+    return {
+        "table_bases": {name: base & ~15 for name, base in zip(TABLE_BASES, tables, strict=True)},
+        "kvmu_bases": dict(zip(KVMU_BASES, pages, strict=True)),
+    }
+
+
+CASES = {  # stall, settings
+    "streaming": (0.0, {}),
+    "stalled, retaining": (0.4, {"retain": True, "selection": Settings(target=40000, refine=3)}),
+    "budget, storage": (0.2, {"selection": Settings(Mode.BUDGET, Order.SIGNED, 30, 3), "spill_storage": True}),
+    "count of the smallest": (0.3, {"selection": Settings(Mode.COUNT, Order.REVERSED, 5), "burst_bytes": 100}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_random_steps(name, rng, seed):
+    config, (stall, settings) = Config.preset("tiny"), CASES[name]
+    bench = Bench(config, threshold=5, window=40, capacity=24, staging_units=20, **settings, **anywhere(rng))
+    bench.begin(layer=int(rng.integers(bench.unit.kvmu.layers)))
+    random_steps(bench, rng, config, 90, begin_at=(20, 45, 60))
     record = bench.check(stall=stall, seed=seed)
-    assert {d.kind for d in bench.golden.kvmu.descriptors} == {Kind.RETAIN if retain else Kind.FETCH, Kind.OFFLOAD}
+    kinds = {Kind.RETAIN if settings.get("retain") else Kind.FETCH, Kind.OFFLOAD}
+    assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds
     inside = sum(record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching"))
     assert 0 < inside < max(cycles[-1] for cycles in record.cycles.values())
 
