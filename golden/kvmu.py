@@ -203,8 +203,7 @@ class Kvmu:
 
     def _page(self, number: int) -> Page:
         page = self.pages[number]
-        if page is None:
-            raise ValueError(f"page must be in use, got {number}")
+        assert page is not None, number
         return page
 
     def _place(self, token: int, cluster: int) -> tuple[int, int]:

@@ -161,7 +161,7 @@ def simulate(
                     inputs=inputs or {},
                     outputs=found.outputs,
                     status=found.status,
-                    reset=["reset"] in job["script"],
+                    reset=int(["reset"] in job["script"]),
                     pauses=frozenset(("source", "sink") if pauses else ()),
                     more=explain(found.answers) if explain else None,
                 ),

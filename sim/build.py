@@ -162,7 +162,7 @@ def build_verilog(
     """As `build`, for Verilog files (file name -> text) whose top module is `name`.
 
     With `repeats`, names of modules of which there are many instances, Verilator writes the code of a module once for
-    all: sixteen equal lanes build ten times faster and run somewhat slower. Large ones are verilated on their own.
+    all: sixteen equal lanes build ten times faster and run slower. Large ones are built apart, but not for coverage.
     """
     simulator = simulator or chosen_simulator()
     waves = "VREX_WAVES" in os.environ if waves is None else waves
@@ -175,7 +175,7 @@ def build_verilog(
         use_verilator()
         # the generated Verilog is linted by its own test; here warnings would only hide a build
         options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
-        blocks = [module for module in repeats if _size("".join(sources.values()), module) > BLOCK_SIZE]
+        blocks = [] if coverage else [m for m in repeats if _size("".join(sources.values()), m) > BLOCK_SIZE]
         if blocks:
             options += ["--hierarchical"]
         elif repeats:  # both optimizations tie a module's code to what drives the instance

@@ -43,7 +43,10 @@ def _points(file: Path) -> Iterator[tuple[str, str, str, str, int]]:
         if fields["t"] == "toggle":
             name, _, edge = fields["o"].rpartition(":")
             name, bit = re.fullmatch(r"(.*?)((?:\[\d+\])*)", _plain(name)).groups()  # type: ignore[union-attr]
-            if (module, name) in places.signals and not name.startswith(("_", source_map.MARK)):
+            # bits stored in memories, fields (bits of signals that are there) and names that yosys made do not count
+            if (module, name) in places.signals and not name.startswith(("_", "$auto", "array", source_map.MARK)) | (
+                "." in name
+            ):
                 yield unit, "toggle", places.signals[module, name], f"{_NUMBERED.sub('', name)}{bit} {edge}", hits
         elif arms := [places.arms[number] for number in _lines(fields.get("S", "0")) if number in places.arms]:
             yield unit, "line", *arms[0].rsplit(" ", 1), hits  # type: ignore[misc]

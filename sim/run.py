@@ -45,6 +45,17 @@ class Record:
     ports: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True)
+class InTurns:
+    """Pauses that change sides: so many cycles nobody, the inputs, the outputs, all; the seed says who starts.
+
+    Half of the outputs' pauses begin before the beat is offered, however long that takes, so that it meets them.
+    """
+
+    probability: float
+    cycles: int = 64
+
+
 def simulate(
     component: wiring.Component,
     name: str,
@@ -52,7 +63,7 @@ def simulate(
     outputs: Mapping[str, int],
     *,
     config: Mapping[str, int] | None = None,
-    stall: float | Mapping[str, float] = 0.0,
+    stall: float | InTurns | Mapping[str, float] = 0.0,
     seed: int = 0,
     simulator: str | None = None,
     waves: bool | None = None,
@@ -70,7 +81,7 @@ def simulate(
     inputs : for every input stream, its payload columns as `sim.payload.pack` takes them
     outputs : number of beats expected from every output stream; one more is an error
     config : values of the `cfg_*` ports, constant through the run; 0 where not given
-    stall : probability that a cycle pauses a stream, for all streams or by stream
+    stall : probability that a cycle pauses a stream, for all streams or by stream, or for the sides in turns
     seed : of the random pauses
     timeout_cycles, drain_cycles : longest run; cycles after the last beat in which none may follow
     echo : input streams that answer an output stream, beat for beat, with the fields of the same names
@@ -95,6 +106,7 @@ def simulate(
     if unknown := settings.keys() - members.keys():
         raise ValueError(f"config names {sorted(unknown)}, which {name} has not")
     made = build(component, name, simulator=simulator, waves=waves, coverage=coverage)
+    pauses = (stall.probability, stall.cycles, seed % 4) if isinstance(stall, InTurns) else stall
     job: dict[str, Any] = {
         "config": {
             **dict.fromkeys((k for k, m in members.items() if m.is_port and m.flow is wiring.In), 0),
@@ -102,7 +114,7 @@ def simulate(
         },
         "outputs": dict(outputs),
         "status": [k for k, m in members.items() if m.is_port and m.flow is wiring.Out],
-        "stall": dict(stall) if isinstance(stall, Mapping) else dict.fromkeys(streams, stall),
+        "stall": dict(stall) if isinstance(stall, Mapping) else dict.fromkeys(streams, pauses),
         "seed": seed,
         "timeout_cycles": timeout_cycles,
         "drain_cycles": drain_cycles,
@@ -138,7 +150,7 @@ def simulate(
                     status=found.status,
                     cycles=found.cycles,
                     stall=job["stall"],
-                    reset=bool(reset_after),
+                    reset=reset_after,
                 ),
                 folder,
             )
@@ -161,8 +173,8 @@ def _ports(component: wiring.Component) -> dict[str, int]:
 
 
 def run_folder(name: str) -> Path:
-    """A fresh folder for one run; it stays only when something in it is worth a look."""
-    root = build_root() / "runs"
+    """A fresh folder for one run, in `$VREX_RUNS` or among the builds; it stays only when it is worth a look."""
+    root = Path(os.environ.get("VREX_RUNS") or build_root() / "runs")
     root.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
 

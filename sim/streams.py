@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cocotb.clock import Clock
@@ -29,6 +29,23 @@ async def reset(dut: Any, cycles: int = 2) -> None:
     dut.rst.value = 0
 
 
+TURNS = ("none", "source", "sink", "both")
+Stall = float | Sequence[float]  # probability of a pause in a cycle; or that, the cycles of a turn, and the first turn
+
+
+def turn(at: int, length: float, first: float) -> str:
+    """Who pauses in cycle `at` of a run in turns."""
+    return TURNS[int(at // length + first) % len(TURNS)]
+
+
+def chance(stall: Stall, side: str) -> float:
+    """The probability now of a pause on `side`, "source" or "sink"."""
+    if isinstance(stall, float | int):
+        return stall
+    probability, length, first = stall
+    return probability if turn(cycle(), length, first) in (side, "both") else 0.0
+
+
 def pause(rng: random.Random, stall: float) -> int:
     """Cycles to pause before the next beat: geometric, so that each cycle pauses with probability `stall`."""
     count = 0
@@ -43,7 +60,7 @@ class Source:
     Between beats it sleeps on the ready signal, not on the clock, so long waits cost no simulation time.
     """
 
-    def __init__(self, dut: Any, name: str, *, stall: float = 0.0, seed: int = 0):
+    def __init__(self, dut: Any, name: str, *, stall: Stall = 0.0, seed: int = 0):
         self.clk = dut.clk
         self.valid, self.ready = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__ready")
         self.payload = getattr(dut, f"{name}__payload")
@@ -55,7 +72,7 @@ class Source:
     async def send(self, words: Iterable[int]) -> None:
         """Send every word, in order; `cycles` gets the cycle of each transfer."""
         for word in words:
-            if gap := pause(self.rng, self.stall):
+            if gap := pause(self.rng, chance(self.stall, "source")):
                 self.valid.value = 0
                 await ClockCycles(self.clk, gap)
             self.payload.value = word
@@ -72,7 +89,7 @@ class Source:
 class Sink:
     """Takes words from stream port `name`; asserts that valid and payload hold while it is not ready."""
 
-    def __init__(self, dut: Any, name: str, *, stall: float = 0.0, seed: int = 0):
+    def __init__(self, dut: Any, name: str, *, stall: Stall = 0.0, seed: int = 0):
         self.name, self.clk = name, dut.clk
         self.valid, self.ready = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__ready")
         self.payload = getattr(dut, f"{name}__payload")
@@ -86,8 +103,11 @@ class Sink:
         """Take `count` words into `words`, the cycle of each into `cycles`."""
         for _ in range(count):
             held = None  # the word on offer; it must stay until it is taken
-            if gap := pause(self.rng, self.stall):
+            if gap := pause(self.rng, chance(self.stall, "sink")):
                 self.ready.value = 0
+                # rare beats would always find a sink that is ready again
+                if not isinstance(self.stall, float | int) and self.rng.random() < 0.5 and self.valid.value != 1:
+                    await RisingEdge(self.valid)
                 for _ in range(gap):
                     await RisingEdge(self.clk)
                     held = self._offer(held)
@@ -129,11 +149,12 @@ class Echo:
 
     async def run(self, count: int) -> None:
         """Answer `count` words."""
-        rng, stall = self.source.rng, self.source.stall
+        rng = self.source.rng
         for _ in range(count):
             while not self.waiting:
                 self.arrived.clear()
                 await self.arrived.wait()
+            stall = chance(self.source.stall, "source")
             if gap := pause(rng, stall):
                 await ClockCycles(self.source.clk, gap)
             await self.source.send([self.waiting.pop(rng.randrange(len(self.waiting)) if stall else 0)])

@@ -14,16 +14,20 @@ from typing import Any
 
 from amaranth.lib import wiring
 
-PRESSURES = ("none", "source", "sink", "both")
+from sim.streams import TURNS, Stall, turn
+
+PRESSURES = TURNS
 RESET = ("reset", "in mid-flight")
-Bin = tuple[str, str]  # mode, boundary
+Met = tuple[str, str, int]  # mode, boundary, and the cycle in which it was met
 
 
 @dataclass(frozen=True)
 class Run:
     """One simulation: what `sim.run.simulate` was given, and the payloads, cycles and counters that came of it.
 
-    stall : probability of a pause, by stream ; pauses : what pauses where the streams do not tell, "source", "sink"
+    stall : probability of a pause, by stream, or as `sim.streams.Stall` has it
+    reset : when not 0, the cycle of a reset in mid-flight
+    pauses : what pauses where the streams do not tell, "source", "sink" ; more : what else there is to know
     """
 
     component: Any
@@ -32,16 +36,18 @@ class Run:
     outputs: Mapping[str, Any]
     status: Mapping[str, int]
     cycles: Mapping[str, Any] = field(default_factory=dict)
-    stall: Mapping[str, float] = field(default_factory=dict)
-    reset: bool = False
+    stall: Mapping[str, Stall] = field(default_factory=dict)
+    reset: int = 0
     pauses: frozenset[str] | None = None
     more: Any = None
 
-    @property
-    def pressure(self) -> str:
-        """Who held whom up: `source` paused between beats, `sink` before taking them."""
+    def pressure(self, cycle: int) -> str:
+        """Who held whom up in a cycle: `source` paused between beats, `sink` before taking them."""
         pauses = self.pauses
         if pauses is None:
+            for stall in self.stall.values():
+                if not isinstance(stall, float | int):
+                    return turn(cycle, *stall[1:])
             members = self.component.signature.members
             pauses = frozenset(
                 "source" if members[name].flow is wiring.In else "sink" for name, p in self.stall.items() if p
@@ -57,7 +63,7 @@ class Cover:
     """
 
     bins: Mapping[str, Sequence[str]]
-    found: Callable[[Run], Iterable[Bin]]
+    found: Callable[[Run], Iterable[Met]]
     pressures: Sequence[str] = PRESSURES
 
     def all(self) -> Iterator[str]:
@@ -69,11 +75,12 @@ class Cover:
 
     def met(self, run: Run) -> set[str]:
         """The bins that a run ticks. Raises KeyError for one that is not declared."""
-        met = set(self.found(run)) | ({RESET} if run.reset else set())
-        for mode, boundary in met:
+        ticked = set()
+        for mode, boundary, cycle in [*self.found(run), *[(*RESET, run.reset)] * bool(run.reset)]:
             if boundary not in self.bins[mode]:
                 raise KeyError(f"{mode}: {boundary} is not declared")
-        return {f"{mode}: {boundary} | {run.pressure}" for mode, boundary in met}
+            ticked.add(f"{mode}: {boundary} | {run.pressure(cycle)}")
+        return ticked
 
 
 def covers() -> dict[str, Cover]:

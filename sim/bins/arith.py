@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sim.bins import RESET, Bin, Cover, Run
+from sim.bins import RESET, Cover, Met, Run
 
 
-def _dot(run: Run) -> Iterator[Bin]:
+def _dot(run: Run) -> Iterator[Met]:
     """By what is added up: one bin for each rule of the sum."""
     a, b = (np.asarray(run.inputs["i"][name]).astype(np.int64) for name in ("a", "b"))
     y = np.asarray(run.outputs["o"]).astype(np.int64)
@@ -36,7 +36,8 @@ def _dot(run: Run) -> Iterator[Bin]:
         "negative": (y >> 31 == 1) & finite,
         "positive": (y >> 31 == 0) & (y > 0) & finite,
     }
-    yield from (("sum", name) for name, found in rows.items() if found.any())
+    cycles = run.cycles["o"]
+    yield from (("sum", name, int(cycle)) for name, found in rows.items() for cycle in cycles[found])
 
 
 COVERS = {

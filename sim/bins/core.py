@@ -7,32 +7,32 @@ from collections.abc import Iterator
 from hw.core.axi import Cause
 from hw.core.dma import BURST
 from hw.core.isa import OPCODES
-from sim.bins import RESET, Bin, Cover, Run
+from sim.bins import RESET, Cover, Met, Run
 
 SIDES = ("device", "host")
 
 
-def _dma(run: Run) -> Iterator[Bin]:
+def _dma(run: Run) -> Iterator[Met]:
     """Descriptor by descriptor; after a fault the last one that was answered is not known, so only the fault counts."""
     cause = Cause(run.status["stat_fault"] & 15)
     if cause is not Cause.NONE:
-        yield "fault", cause.name
+        yield "fault", cause.name, 0
         return
     columns = run.inputs["i_dma"]
     names = ("source_tier", "target_tier", "bytes")
     for source, target, size in zip(*(columns[name].tolist() for name in names), strict=True):
         words = size * 8 // run.component.word
         length = "one word" if words == 1 else "one burst" if words <= BURST else "several bursts"
-        yield f"{SIDES[source]} to {SIDES[target]}", length
+        yield f"{SIDES[source]} to {SIDES[target]}", length, 0
 
 
-def _core(run: Run) -> Iterator[Bin]:
+def _core(run: Run) -> Iterator[Met]:
     """Programs by their commands and ends, as `sim.core_run` tells them in `more`."""
     for commands, outcome in run.more:
         if outcome.failed:
-            yield "fault", outcome.cause.name
+            yield "fault", outcome.cause.name, 0
         elif outcome.done:
-            yield from (("command", name) for name in commands)
+            yield from (("command", name, 0) for name in commands)
 
 
 _LENGTHS = ("one word", "one burst", "several bursts")

@@ -12,7 +12,7 @@ from golden.selection import sortable
 from hw.dre import hc_table, kvmu_command, kvpu, wtu_command
 from hw.dre.hcu import Op
 from hw.dre.wtu import Point
-from sim.bins import RESET, Bin, Cover, Run
+from sim.bins import RESET, Cover, Met, Run
 
 
 def _rows(columns: Any) -> Iterator[dict[str, int]]:
@@ -22,11 +22,11 @@ def _rows(columns: Any) -> Iterator[dict[str, int]]:
         yield dict(zip(names, values, strict=True))
 
 
-_HCU = ("empty table", "exactly at the threshold", "tie", "count saturates", "overflow")
+_HCU = ("exactly at the threshold", "tie", "count saturates", "overflow")
 _WINDOW = "nearest leader too old"
 
 
-def _hcu(run: Run) -> Iterator[Bin]:
+def _hcu(run: Run) -> Iterator[Met]:
     """Token by token, with the distances to all leaders that this run opened."""
     rule = "first match" if run.config.get("cfg_first_match") else "nearest"
     window = run.config.get("cfg_window", 0)
@@ -34,35 +34,37 @@ def _hcu(run: Run) -> Iterator[Bin]:
     limit = run.config.get("cfg_threshold", 0) + run.config.get("cfg_inclusive", 0)
     ops = np.asarray(run.inputs["i"]["op"])
     if (ops != Op.TOKEN.value).any():
-        yield from (("table", Op(op).name) for op in np.unique(ops).tolist() if op != Op.TOKEN.value)
+        cycles = run.cycles["i"].tolist()
+        yield from (
+            ("table", Op(op).name, at) for op, at in zip(ops.tolist(), cycles, strict=True) if op != Op.TOKEN.value
+        )
         if run.status["stat_fault"]:
-            yield "table", "LOAD into a full table"
+            yield "table", "LOAD into a full table", cycles[-1]
         return
     out = run.outputs["o"]
     hashes, opened = np.asarray(out["hash"]).astype(np.uint64), np.asarray(out["opened"]).astype(bool)
     born = np.flatnonzero(opened)
-    for n, (distance, count, overflow) in enumerate(
-        zip(*(np.asarray(out[name]).tolist() for name in ("distance", "count", "overflow")), strict=True)
-    ):
+    columns = [np.asarray(out[name]).tolist() for name in ("distance", "count", "overflow")]
+    for n, (at, distance, count, overflow) in enumerate(zip(run.cycles["o"].tolist(), *columns, strict=True)):
         before = born[born < n]
         if not len(before):
-            yield mode, "empty table"
+            yield "table", "first token", at
             continue
         if overflow:
-            yield mode, "overflow"
+            yield mode, "overflow", at
             continue
         if count == run.config.get("cfg_count_max") and not opened[n]:
-            yield mode, "count saturates"
+            yield mode, "count saturates", at
         apart = np.bitwise_count(hashes[before] ^ hashes[n])
         young = n - before <= window if window else np.ones(len(before), bool)
         if opened[n]:
             if window and (apart < limit).any() and not (apart[young] < limit).any():
-                yield mode, _WINDOW
+                yield mode, _WINDOW, at
         else:
             if distance == limit - 1:
-                yield mode, "exactly at the threshold"
+                yield mode, "exactly at the threshold", at
             if (apart[young] == distance).sum() > 1:
-                yield mode, "tie"
+                yield mode, "tie", at
 
 
 def _packets(run: Run) -> Iterator[tuple[int, np.ndarray, bool]]:
@@ -96,27 +98,27 @@ _ROW = (
 )
 
 
-def _wtu(run: Run) -> Iterator[Bin]:
+def _wtu(run: Run) -> Iterator[Met]:
     """Row by row, with the cutoff that came out."""
     mode = wtu_command.Mode(run.config["cfg_mode"]).name.lower()
     keys_of = _KEYS[wtu_command.Order(run.config["cfg_order"])]
     sizes, counts = run.component.sizes, np.zeros(0, np.int64)
-    cutoffs = iter(np.asarray(run.outputs["o_row"]["cutoff"]).tolist())
+    results = zip(np.asarray(run.outputs["o_row"]["cutoff"]).tolist(), run.cycles["o_row"].tolist(), strict=True)
     for op, words, join in _packets(run):
         if op == wtu_command.Op.COUNTS.value:
             counts = words
             continue
-        cutoff, used = next(cutoffs), len(words)
+        (cutoff, at), used = next(results), len(words)
         if not used:
-            yield mode, "no cluster"
+            yield mode, "no cluster", at
             continue
         if used > sizes.clusters:
-            yield mode, "too long"
+            yield mode, "too long", at
             continue
         keys = keys_of(words)
         chosen = (keys >= cutoff).sum()
-        yield mode, "selected whole" if chosen == used else "not selected whole"
-        yield mode, "part of a beat" if used % sizes.lanes else "whole beats"
+        yield mode, "selected whole" if chosen == used else "not selected whole", at
+        yield mode, "part of a beat" if used % sizes.lanes else "whole beats", at
         conditions = {
             "one cluster": used == 1,
             "longest row": used == sizes.clusters,
@@ -125,25 +127,25 @@ def _wtu(run: Run) -> Iterator[Bin]:
             "saturated counts": (counts[:used] == (1 << sizes.count_bits) - 1).any(),
             "joined": join,
         }
-        yield from ((mode, name) for name, holds in conditions.items() if holds)
+        yield from ((mode, name, at) for name, holds in conditions.items() if holds)
 
 
 def _refused(*causes: str) -> tuple[str, ...]:
     return tuple(f"refused: {cause}" for cause in causes)
 
 
-def _hc_table(run: Run) -> Iterator[Bin]:
+def _hc_table(run: Run) -> Iterator[Met]:
     """Command by command, with the golden table as the state."""
     unit = run.component
     sizes = {n: getattr(unit, n) for n in ("clusters", "pages", "page_tokens", "dimension", "address_bits")}
     record, list_, link, mean = (run.config.get(f"cfg_{name}_base", 0) for name in ("record", "list", "link", "mean"))
     table = golden.HcTable(golden.HcTableConfig(**sizes, bases=(record, list_, link, mean)))
     codes: dict[int, Any] = {op.value: op for op in hc_table.Op}
-    for beat in _rows(run.inputs["i"]):
+    for at, beat in zip(run.cycles["i"].tolist(), _rows(run.inputs["i"]), strict=True):
         op, met = codes.get(beat["op"]), "done"
         fields: dict[str, Any] = {name: beat[name] for name in ("token", "cluster", "hash", "count", "opened")}
         if op is None:
-            yield "no operation", "refused"
+            yield "no operation", "refused", at
             continue
         name = op.name
         fault = golden.Fault.NONE
@@ -165,7 +167,7 @@ def _hc_table(run: Run) -> Iterator[Bin]:
             fault = table.known(beat["cluster"])
             if not fault and op is hc_table.Op.LIST:
                 met = "one page" if len(table.pages(beat["cluster"])) == 1 else "several pages"
-        yield name, f"refused: {fault.name}" if fault else met
+        yield name, f"refused: {fault.name}" if fault else met, at
 
 
 _TABLE: dict[str, tuple[str, ...]] = {
@@ -181,25 +183,25 @@ _TABLE: dict[str, tuple[str, ...]] = {
 }
 
 
-def _kvmu(run: Run) -> Iterator[Bin]:
+def _kvmu(run: Run) -> Iterator[Met]:
     """Reply by reply: how every command ended, and what a FETCH found on its way."""
     names = {op.value: op.name for op in kvmu_command.Op}
     resident = transit = 0
-    for reply in _rows(run.outputs["o"]):
+    for at, reply in zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True):
         op = names.get(reply["op"])
         if not reply["last"]:
             resident, transit = resident + (not reply["transit"]), transit + reply["transit"]
             continue
         if op is None:
-            yield "no operation", "refused"
+            yield "no operation", "refused", at
         elif reply["fault"]:
-            yield op, f"refused: {kvmu_command.Fault(reply['fault']).name}"
+            yield op, f"refused: {kvmu_command.Fault(reply['fault']).name}", at
         elif op == "FETCH":
-            yield op, "nothing" if not resident + transit else "all resident" if not transit else "moves"
-        elif op in ("STEP", "EVICT", "SELECT", "MARK"):
-            yield op, "something" if reply["count"] else "nothing"
+            yield op, "nothing" if not resident + transit else "all resident" if not transit else "moves", at
+        elif op in ("STEP", "EVICT", "SELECT"):
+            yield op, "something" if reply["count"] else "nothing", at
         else:
-            yield op, "done"
+            yield op, "done", at
         resident = transit = 0
 
 
@@ -217,7 +219,7 @@ _KVMU: dict[str, tuple[str, ...]] = {
     "MIGRATE": ("done", *_refused("ADDRESS", "REGION")),
     "SYNC": ("done", *_refused("REGION")),
     "HOLD": ("done", *_refused("ADDRESS", "HELD", "REGION")),
-    "MARK": ("something", "nothing", *_refused("ADDRESS", "REGION")),
+    "MARK": ("done", *_refused("ADDRESS", "REGION")),
     "EVICT": ("something", "nothing", *_refused("CLUSTER", "REGION")),
     "no operation": ("refused",),
     RESET[0]: RESET[1:],
@@ -228,16 +230,16 @@ _STEP = ("first of its tables", "one token", "several tokens", "all clusters old
 _QUERY = ("joined rows", "several heads", "nothing moves", "moves")
 
 
-def _kvpu(run: Run) -> Iterator[Bin]:
+def _kvpu(run: Run) -> Iterator[Met]:
     """Step by step; the replies of a step end with that of its STEP."""
     kind = "query, retaining" if run.config.get("cfg_retain") else "query"
-    replies, assigned = _rows(run.outputs["o"]), _rows(run.outputs["o_assign"])
+    replies = zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True)
+    assigned = _rows(run.outputs["o_assign"])
     scores = _rows({k: v for k, v in run.inputs["i_scores"].items() if k != "words"})
     tokens, fresh, opened = 0, True, False
     for beat in _rows(run.inputs["i"]):
         if beat["op"] == kvpu.Op.BEGIN.value:
-            yield "begin", "done"
-            next(replies)
+            yield "begin", "done", next(replies)[0]
             fresh = True
             continue
         tokens, opened = tokens + 1, opened or bool(next(assigned)["opened"])
@@ -252,17 +254,19 @@ def _kvpu(run: Run) -> Iterator[Bin]:
                 joined, final = joined or bool(row["join"]), bool(row["final"] and row["last"])
             met += ["joined rows"] * joined + ["several heads"] * (len(heads) > 1)
         moves = offloads = False
-        for reply in replies:
+        at = 0
+        for cycle, reply in replies:
             if reply["op"] == kvmu_command.Op.FETCH.value:
                 moves = moves or bool(reply["transit"])
             if reply["op"] == kvmu_command.Op.STEP.value:
                 offloads = offloads or not reply["last"]
                 if reply["last"]:
+                    at = cycle
                     break
         met += ["first of its tables"] * fresh + ["offloads"] * offloads
         met += ["moves" if moves else "nothing moves"] * beat["query"]
         met += ["one token" if tokens == 1 else "several tokens", "opens a cluster" if opened else "all clusters old"]
-        yield from ((mode, boundary) for boundary in met)
+        yield from ((mode, boundary, at) for boundary in met)
         tokens, fresh, opened = 0, False, False
 
 
@@ -274,7 +278,7 @@ COVERS = {
             "nearest, window": (*_HCU, _WINDOW),
             "first match": _HCU,
             "first match, window": (*_HCU, _WINDOW),
-            "table": ("BEGIN", "LOAD", "LOAD into a full table"),
+            "table": ("first token", "BEGIN", "LOAD", "LOAD into a full table"),
             RESET[0]: RESET[1:],
         },
         _hcu,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,7 +168,17 @@ def _python_files(python: dict[str, Any]) -> Table:
 def _python_holes(python: dict[str, Any]) -> Table:
     rows = []
     for file, p in python["files"].items():
-        for hole in p["holes"]:
-            where = f"{file}:{hole['line']}" + ("" if hole["to"] is None else f" to {hole['to']}")
-            rows.append([where, hole["source"], hole["reason"] or OPEN])
-    return Table(["place", "source", "why"], rows)
+        by_reason: dict[str, list[str]] = {}
+        for reason, group in itertools.groupby(p["holes"], key=lambda hole: hole["reason"] or OPEN):
+            by_reason.setdefault(reason, []).extend(_ranges(list(group)))
+        rows += [[file, ", ".join(places), reason] for reason, places in by_reason.items()]
+    return Table(["file", "lines, and jumps from line to line", "why"], rows)
+
+
+def _ranges(holes: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines in a row as `first-last`, a branch as `line to line`."""
+    ran = [hole["line"] for hole in holes if hole["to"] is None]
+    for _, group in itertools.groupby(enumerate(ran), key=lambda pair: pair[1] - pair[0]):
+        numbers = [number for _, number in group]
+        yield str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+    yield from (f"{hole['line']} to {max(hole['to'], 0) or 'end'}" for hole in holes if hole["to"] is not None)

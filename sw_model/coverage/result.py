@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hw.registry import UNITS
 from sim import coverage
 from sw_model.coverage.explained import Reasons, context
 from sw_model.coverage.measure import PACKAGES, ROOT, parts, unpack
@@ -30,7 +31,7 @@ def gather(folder: Path, reasons: Reasons) -> dict[str, Any]:
     if not there:
         raise ValueError(f"{folder}: holds no measured tests")
     told = [json.loads((folder / f"{part.name}.json").read_text()) for part in there]
-    missing = [part.path for part in parts() if part not in there]
+    missing = [part.name for part in parts() if part not in there]
     units: defaultdict[str, list[coverage.Points]] = defaultdict(list)
     for one in told:
         for unit, points in unpack(one["verilog"]).items():
@@ -67,7 +68,7 @@ def verilog(units: dict[str, coverage.Points], reasons: Reasons) -> dict[str, An
     everything = coverage.total(ours.values())
     per_unit = {}
     for unit, points in sorted(ours.items()):
-        if any(points.values()):
+        if unit in UNITS:
             per_unit[unit] = {
                 kind: {
                     "reached": sum(hits > 0 for hits in points[kind].values()),

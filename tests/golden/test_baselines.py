@@ -102,6 +102,12 @@ def test_vlcache_takes_the_head_of_every_frame(sizes, ratio):
     assert got.tolist() == expected
 
 
+def test_infinigen_without_a_past_selects_nothing(rng):
+    queries, columns = rng.standard_normal((2, 4, 8)), np.zeros((4, 3), np.int64)
+    selected = baselines.infinigen(queries, np.zeros((0, 2, 8)), columns)
+    assert [tokens.tolist() for tokens in selected] == [[]] * 4
+
+
 def test_bad_input_is_named(rng):
     q, k = rng.standard_normal((1, 4, 6)), rng.standard_normal((5, 2, 6))
     cases = (
@@ -113,6 +119,7 @@ def test_bad_input_is_named(rng):
         (lambda: baselines.retroinfer(q, k, 0), "probes must be at least 1, got 0"),
         (lambda: baselines.cacheblend(k, k, 6), "suffix must be between 0 and 5, got 6"),
         (lambda: baselines.cacheblend(k, k * np.inf, 0), "cached must be finite"),
+        (lambda: baselines.cacheblend(np.float64(3), k, 0), "values must have a row for every token, got a scalar"),
     )
     for call, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -64,3 +64,10 @@ def test_rejects():
         keep.update(np.zeros((2, 4)), np.array([0, 5]), np.array([2]))
     with pytest.raises(ValueError, match="mean_store"):
         Representatives(4, "fp16")
+
+
+def test_clusters_do_not_get_fewer(rng):
+    keep = Representatives(4)
+    keep.update(rng.standard_normal((3, 4)).astype(bfloat16), [0, 1, 2], [1, 1, 1])
+    with pytest.raises(ValueError, match="counts must cover the 3 clusters there are, got 2"):
+        keep.update(rng.standard_normal((1, 4)).astype(bfloat16), [0], [2, 1])

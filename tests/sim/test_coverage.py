@@ -89,14 +89,19 @@ def test_names_of_points():
 def test_bins_are_declared_and_crossed():
     cover = bins.Cover({"mode": ("one", "two")}, lambda run: run.more)
     unit = Steps()
-    run = bins.Run(unit, {}, {}, {}, {}, stall={"i": 0.5, "o": 0.0}, more=[("mode", "two")])
+    run = bins.Run(unit, {}, {}, {}, {}, stall={"i": 0.5, "o": 0.0}, more=[("mode", "two", 70)])
     assert cover.met(run) == {"mode: two | source"}
     assert len(list(cover.all())) == 8
-    assert dataclasses.replace(run, stall={"i": 0.1, "o": 0.1}).pressure == "both"
-    assert dataclasses.replace(run, stall={"i": 0.0, "o": 0.1}).pressure == "sink"
-    assert dataclasses.replace(run, stall={}).pressure == "none"
+    for stall, pressure in (
+        ({"i": 0.1, "o": 0.1}, "both"),
+        ({"i": 0.0, "o": 0.1}, "sink"),
+        ({}, "none"),
+        ({"i": (0.1, 64, 0), "o": (0.1, 64, 0)}, "source"),
+        ({"i": (0.1, 64, 1), "o": (0.1, 64, 1)}, "sink"),
+    ):
+        assert dataclasses.replace(run, stall=stall).pressure(70) == pressure
     with pytest.raises(KeyError, match="mode: three is not declared"):
-        cover.met(dataclasses.replace(run, more=[("mode", "three")]))
+        cover.met(dataclasses.replace(run, more=[("mode", "three", 0)]))
 
 
 def test_every_unit_has_bins():

@@ -7,7 +7,7 @@ from golden.dot import dot
 from hw.arith.dot import DotTree
 from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
-from sim.run import simulate
+from sim.run import InTurns, simulate
 from tests.golden.dot_cases import adversarial
 
 SIZES = {  # inputs, alignment width, pipeline depth
@@ -34,7 +34,7 @@ def cases(rng, inputs, rows):
     return (np.concatenate(side) for side in zip(*pairs, strict=True))
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.4])
+@pytest.mark.parametrize("stall", [0.0, InTurns(0.4)], ids=["streaming", "stalled"])
 @pytest.mark.parametrize("size", [pytest.param(name, marks=[pytest.mark.heavy] * (name in LATER)) for name in SIZES])
 def test_equals_golden(rng, seed, size, stall):
     """Under stalls too; without them every result has the exact latency, one every cycle."""
@@ -56,6 +56,13 @@ def test_a_stalled_output_loses_nothing(rng, seed):
     assert record.cycles["i"][-1] > len(a)  # the input was held back
 
 
+def test_reset_in_mid_flight(rng, seed):
+    unit = sized("odd width")
+    a, b = cases(rng, unit.inputs, 5)
+    record = run(unit, a, b, stall=0.3, seed=seed, reset_after=20)
+    np.testing.assert_array_equal(record.outputs["o"], dot(a, b, unit.align_bits))
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("preset", ["small", "paper"])
 def test_presets_equal_golden(rng, seed, preset):
@@ -68,7 +75,7 @@ def test_presets_equal_golden(rng, seed, preset):
 def test_a_million_dot_products_of_64(rng):
     unit = DotTree.from_config(Config.preset("paper"))
     for _ in range(10):
-        a, b = cases(rng, unit.inputs, 10_000)  # of each of the twelve kinds
+        a, b = cases(rng, unit.inputs, 10_000)  # of each of the thirteen kinds
         np.testing.assert_array_equal(run(unit, a, b).outputs["o"], dot(a, b))
 
 

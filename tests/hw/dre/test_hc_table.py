@@ -10,7 +10,7 @@ from golden.hc_table import HcTable as GoldenTable
 from hw.config import PRESETS, Config
 from hw.dre.hc_table import Fault, HcTable, Op
 from hw.emit import to_rtlil
-from sim.run import simulate
+from sim.run import InTurns, simulate
 from tests.hw.dre.test_hcu import codes
 
 GOOD = {
@@ -149,7 +149,7 @@ def test_faults_agree_with_the_golden_unit():
     assert {f.name: f.value for f in GoldenFault} == {f.name: f.value for f in Fault if f is not Fault.OP}
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.5], ids=["streaming", "stalled"])
+@pytest.mark.parametrize("stall", [0.0, InTurns(0.5, 32)], ids=["streaming", "stalled"])
 def test_matches_golden(stall, rng, seed):
     bench = Bench()
     mixed(bench, rng)
@@ -160,18 +160,19 @@ def test_matches_golden(stall, rng, seed):
         assert record.status["stat_blocked_write"] == record.status["stat_blocked_reply"] == 0
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["part", "full"])
-def test_an_empty_table_and_a_restored_one(full, rng):
+@pytest.mark.parametrize("full, stall", [(False, 0.0), (True, InTurns(0.5, 16))], ids=["part", "full"])
+def test_an_empty_table_and_a_restored_one(full, stall, seed):
     unit = HcTable(**GOOD) if full else HcTable.from_config(Config.preset("tiny"))
     bench = Bench(unit=unit, bases=[base % 2**20 for base in BASES] if full else BASES)
-    for op in (Op.COUNTS, Op.READ, Op.LIST):
+    for op in (Op.BEGIN, Op.COUNTS, Op.READ, Op.LIST) * 10:
         bench.do(op)
     last = unit.clusters - 1 if full else 39
     for cluster in range(last + 1 + full):
         bench.do(Op.UPDATE, token=cluster, cluster=cluster, hash=cluster, count=1, opened=1)
-    for op in (Op.COUNTS, Op.LIST):
+    for op in (Op.COUNTS, Op.LIST) * 6:
         bench.do(op, cluster=last)
-    bench.do(Op.UPDATE, token=last + 9, cluster=last, count=2)
+    for count in range(2, 14):  # a list of four pages, so that there are links to restore
+        bench.do(Op.UPDATE, token=last + 8 + count, cluster=last, count=count)
     saved, used, links = list(bench.golden.entries), bench.golden.used, dict(bench.golden.links)
     bench.do(Op.BEGIN)
     bench.do(Op.COUNTS)
@@ -179,16 +180,18 @@ def test_an_empty_table_and_a_restored_one(full, rng):
     bench.do(Op.BEGIN, first=used)
     for entry in saved:
         bench.do(Op.LOAD, hash=entry.hash, token=entry.born, count=entry.count, first=entry.first, newest=entry.newest)
-    for first, newest in links.items():
+    assert len(links) == 3
+    for first, newest in list(links.items()) * 8:
         bench.do(Op.LINK, first=first, newest=newest)
     if full:
-        assert bench.do(Op.LOAD) == GoldenFault.CLUSTER
-    bench.do(Op.UPDATE, token=last + 10, cluster=last, count=3)
-    for cluster in (0, last, last + 1):
+        for _ in range(20):
+            assert bench.do(Op.LOAD) == GoldenFault.CLUSTER
+    bench.do(Op.UPDATE, token=last + 28, cluster=last, count=14)
+    for cluster in (0, last, last + 1) * 6:
         bench.do(Op.LIST, cluster=cluster)
         bench.do(Op.READ, cluster=cluster)
     bench.do(Op.COUNTS)
-    bench.check()
+    bench.check(stall=stall, seed=seed)
 
 
 def test_numbers_of_every_size(rng, seed):
@@ -211,7 +214,7 @@ def test_numbers_of_every_size(rng, seed):
 
 
 @pytest.mark.parametrize("region", PORTS)
-def test_regions_that_do_not_fit(region):
+def test_regions_that_do_not_fit(region, seed):
     """The last byte of a region is the last one that an address reaches, or lies beyond it."""
     unit = Bench().unit
     sizes = (unit.clusters * 16, unit.pages * unit.page_tokens * 4, unit.pages * 4, unit.clusters * unit.dimension * 2)
@@ -223,7 +226,9 @@ def test_regions_that_do_not_fit(region):
         update = {"token": 0, "cluster": 0, "hash": 1, "count": 1, "opened": 1}
         for op, fields in ((Op.BEGIN, {}), (Op.UPDATE, update), (Op.READ, {}), (Op.COUNTS, {})):
             assert bench.do(op, **fields) == (GoldenFault.REGION if beyond else GoldenFault.NONE)
-        bench.check()
+        for op in list(Op) * 6 * beyond:
+            assert bench.do(op) == GoldenFault.REGION
+        bench.check(stall=InTurns(0.5, 8) if beyond else 0.0, seed=seed)
 
 
 def test_clearing_the_counters(rng):

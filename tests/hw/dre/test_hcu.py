@@ -10,7 +10,7 @@ from hw.config import PRESETS, Config
 from hw.dre.hcu import HCU, Op
 from hw.emit import to_rtlil
 from sim.build import has_simulator
-from sim.run import simulate
+from sim.run import InTurns, simulate
 
 ports = ("threshold", "inclusive", "first_match", "window", "count_max")
 
@@ -72,10 +72,17 @@ CASES = {
     "window": ("tiny", {"window": 20, "threshold": 4}),
     "window of one": ("tiny", {"window": 1}),
     "saturated counts": ("tiny", {"count_max": 3, "threshold": 6, "window": 30}),
+    "saturated counts, all candidates": ("tiny", {"count_max": 3, "threshold": 6}),
+    "first match, saturated counts": ("tiny", {"first_match": 1, "count_max": 4, "threshold": 5}),
     "full table": ("tiny", {"threshold": 2}),
     "full table, first match": ("tiny", {"threshold": 3, "first_match": 1}),
     "full table, all saturated": ("tiny", {"threshold": 0, "count_max": 2}),
     "full table in a window": ("tiny", {"threshold": 1, "window": 24}),
+    "full table in a window, first match": ("tiny", {"first_match": 1, "threshold": 1, "window": 24}),
+    "first match in a window, saturated counts": (
+        "tiny",
+        {"first_match": 1, "window": 24, "threshold": 4, "count_max": 3},
+    ),
     "largest window": ("small", {"window": 1024}),
 }
 SHAPES = {  # accumulators and lanes: the result never depends on them
@@ -87,7 +94,7 @@ SHAPES = {  # accumulators and lanes: the result never depends on them
 }
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.6], ids=["streaming", "stalled"])
+@pytest.mark.parametrize("stall", [0.0, InTurns(0.6)], ids=["streaming", "stalled"])
 @pytest.mark.parametrize("name", CASES)
 def test_matches_golden(name, stall, rng, seed):
     preset, settings = CASES[name]
@@ -103,9 +110,9 @@ def test_matches_golden(name, stall, rng, seed):
     assert record.status["stat_overflow"] == table.overflowed
     assert table.overflowed or "full" not in name
     assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
-    # every cycle is one of three, from the reset of 2 cycles to where the counters are read, 8 after the last beat
+    # every cycle is one of three, from the reset of 2 cycles to the last that is counted, 7 after the last beat
     cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
-    assert cycles == record.cycles["o"][-1] + 8 - 2
+    assert cycles == record.cycles["o"][-1] + 7 - 2
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -130,7 +137,11 @@ def test_full_throughput(rng):
     assert record.status["stat_blocked"] == 0
 
 
-def test_switching_tables(rng):
+PAUSES = {"none": 0.0, "source": {"i": 0.3}, "sink": {"o": 0.3}, "both": 0.3}
+
+
+@pytest.mark.parametrize("pauses", PAUSES)
+def test_switching_tables(pauses, rng, seed):
     """BEGIN and LOAD bring back a table that was left: the rest of its stream gives the same result."""
     unit = HCU.from_config(Config.preset("tiny"))
     settings = {"window": 40, "threshold": 4}
@@ -145,7 +156,7 @@ def test_switching_tables(rng):
         "index": np.concatenate([np.zeros(30, int), [150], table.born[first:], np.zeros(110, int)]),
         "cluster": np.concatenate([np.zeros(30, int), [first], np.zeros(size - first + 110, int)]),
     }
-    record = run(unit, {k: np.asarray(v) for k, v in beats.items()}, 140, stall=0.3, **settings)
+    record = run(unit, {k: np.asarray(v) for k, v in beats.items()}, 140, stall=PAUSES[pauses], seed=seed, **settings)
     record.outputs["o"] = {k: v[30:] for k, v in record.outputs["o"].items()}
     assert_equal(record, table, stream[150:], start=150)
     assert record.status["stat_fault"] == 0
@@ -186,12 +197,24 @@ def test_numbers_of_every_size(name, rng, seed):
     assert record.status["stat_overflow"] == table.overflowed
 
 
-def test_loading_too_much_is_a_fault():
+def test_counters_can_be_held_at_zero(rng):
+    """All of them, while everything else goes on."""
+    unit = HCU.from_config(Config.preset("tiny"))
+    stream = codes(rng, 100, unit.hash_bits)
+    beats = tokens(stream)
+    config = {"cfg_threshold": 2, "cfg_count_max": 65535, "stat_clear": 1}
+    record = simulate(unit, "hcu", {"i": beats}, {"o": 100}, config=config)
+    assert_equal(record, ClusterTable(rule(unit, threshold=2)), stream)
+    assert record.outputs["o"]["overflow"].any() and not any(record.status.values())
+
+
+@pytest.mark.parametrize("pauses", PAUSES)
+def test_loading_too_much_is_a_fault(pauses, seed):
     unit = HCU.from_config(Config.preset("tiny"))
     n = unit.clusters + 2
     beats = {"op": np.full(n + 1, Op.LOAD.value), "count": np.ones(n + 1, int), "hash": np.arange(n + 1)}
     beats["op"][-1] = Op.TOKEN.value
-    record = run(unit, beats, 1, threshold=1)
+    record = run(unit, beats, 1, threshold=1, stall=PAUSES[pauses], seed=seed)
     assert record.status["stat_fault"] == 1
     assert record.outputs["o"]["overflow"].tolist() == [1]
 

@@ -11,7 +11,7 @@ from hw.dre.kvmu import KVMU
 from hw.dre.kvmu_command import Fault as HwFault
 from hw.dre.kvmu_command import Op as HwOp
 from hw.emit import to_rtlil
-from sim.run import simulate
+from sim.run import InTurns, simulate
 from tests.hw.dre.kvmu_oracle import replay
 
 SMALL = {
@@ -173,9 +173,13 @@ def test_codes_agree_with_the_golden_unit():
 
 
 VARIANTS = {
-    "tight": (0.4, {}),
-    "roomy": (0.0, {"capacity": 32, "frames": 16, "staging_units": 32}),
-    "storage": (0.6, {"spill_storage": True, "capacity": 5, "burst_bytes": 0}),
+    "tight": (InTurns(0.4), {}),
+    "roomy": (
+        0.0,
+        {"capacity": 128, "pages": 64, "frames": 16, "staging_units": 32, "page_tokens": 16, "head_dim": 64}
+        | {"address_bits": 23, "bases": (0, 0x80000, 0x280000, 0x480010)},
+    ),
+    "storage": (InTurns(0.6), {"spill_storage": True, "capacity": 5, "burst_bytes": 0}),
     "odd bursts": (0.2, {"burst_bytes": 7, "capacity": 3, "staging_units": 5}),
 }
 
@@ -183,7 +187,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_random_commands(variant, rng, seed):
     stall, settings = VARIANTS[variant]
-    bench = Bench(**settings, bases=somewhere(rng))
+    bench = Bench(**{"bases": somewhere(rng), **settings})
     bench.do(Op.BEGIN, layer=list(VARIANTS).index(variant))
     bench.random(rng, 800)
     bench.check(stall=stall, seed=seed)
@@ -226,6 +230,16 @@ def test_counters(stall, rng, seed):
     assert status["stat_busy"] == (ports["i__ready"][:-2] == 0).sum()
 
 
+def test_counters_can_be_held_at_zero(rng, seed):
+    """All but the number of resident tokens, while everything else goes on."""
+    bench = Bench()
+    bench.random(rng, 100)
+    record = bench.run(config={"stat_clear": 1}, seed=seed)
+    assert record.outputs["o"]["fault"].tolist() == [reply.fault for reply in bench.replies]
+    assert record.status.pop("stat_resident") == bench.golden.resident_tokens
+    assert any(reply.fault for reply in bench.replies) and not any(record.status.values())
+
+
 def full_tables(bench):
     """Every frame, then every page; each refusal twice in a row; then everything goes on."""
     for token in range(8):
@@ -246,6 +260,10 @@ def full_tables(bench):
         bench.do(Op.SELECT, cluster=cluster, heads=3)
     assert bench.do(Op.FETCH)[-1].fault == Fault.STAGING
     assert bench.do(Op.FETCH)[-1].count == 0
+    for cluster in range(6):
+        bench.do(Op.SELECT, cluster=cluster, heads=3)
+    assert bench.do(Op.FETCH, retain=1)[-1].fault == Fault.NO_FRAME
+    bench.do(Op.STEP)
     for page in range(16):
         bench.do(Op.FREE, page=page)
         assert bench.do(Op.FREE, page=page)[-1].fault == Fault.ADDRESS
@@ -319,22 +337,55 @@ def many_descriptors_are_in_flight(bench):
         bench.do(Op.FETCH)
 
 
+def refusals(bench):
+    """Clusters and pages that are not there, a page with too many holders; selections of what is resident."""
+    for op in (Op.APPEND, Op.SELECT, Op.FIND, Op.MOVE, Op.EVICT):
+        assert bench.do(op, cluster=6)[-1].fault == Fault.CLUSTER
+    for op in (Op.LOOKUP, Op.MOVE, Op.SEAL, Op.FREE, Op.MIGRATE, Op.HOLD, Op.MARK):
+        assert bench.do(op, page=15, tier=1)[-1].fault == Fault.ADDRESS
+    page = bench.do(Op.APPEND, cluster=0)[-1].page
+    bench.do(Op.SELECT, cluster=0, heads=3)
+    assert [reply.transit for reply in bench.do(Op.FETCH)] == [0, 0, 0]
+    for _ in range(4):
+        answer = bench.do(Op.HOLD, page=page)
+    assert answer[-1].fault == Fault.HELD
+    for _ in range(4):
+        bench.do(Op.FREE, page=page)
+
+
+def begins_while_pages_leave(bench):
+    for cluster in (0, 1, 2):
+        bench.do(Op.APPEND, cluster=cluster)
+    assert bench.do(Op.STEP)[-1].count
+
+
 DIRECTED = (
     every_token_of_a_long_chain_is_found,
     full_tables,
+    refusals,
+    begins_while_pages_leave,
     selections_of_nothing,
     a_page_selected_twice_is_fetched_once,
     a_held_page_stays_until_its_last_holder_lets_go,
 )
 
 
-def test_boundaries():
+@pytest.mark.parametrize("stall", [0.0, {"o": 0.6, "o_complete": 0.97}], ids=["streaming", "stalled"])
+def test_boundaries(stall, seed):
     """One script after the other, each on empty tables, in one simulation."""
     bench = Bench(capacity=0)
     for script in DIRECTED:
         script(bench)
         bench.do(Op.BEGIN)
-    bench.check()
+    bench.check(stall=stall, seed=seed)
+
+
+def test_refusals_under_pauses(seed):
+    bench = Bench()
+    for _ in range(12):
+        refusals(bench)
+        bench.do(Op.BEGIN)
+    bench.check(stall=InTurns(0.5, 32), seed=seed)
 
 
 def test_many_descriptors_in_flight(seed):
@@ -364,14 +415,13 @@ def test_completions_that_are_wrong():
     assert record.outputs["o"]["fault"].tolist() == [0] * len(bench.replies)
 
 
-def test_regions_that_do_not_fit():
+def test_regions_that_do_not_fit(seed):
     bench = Bench(bases=(0, 0x8000, 0x18000, 0x3FF00), staging_units=2)
-    for _ in range(2):
-        assert bench.do(Op.APPEND, cluster=1)[-1].fault == Fault.REGION
-    assert bench.do(Op.BEGIN)[-1].fault == Fault.REGION
-    record = bench.run()
+    for op in [*Op] * 12:
+        assert bench.do(op)[-1].fault == Fault.REGION
+    record = bench.run(stall=InTurns(0.5, 16), seed=seed)
     assert record.status["stat_faults"] == 1 << Fault.REGION
-    assert record.outputs["o"]["fault"].tolist() == [Fault.REGION] * 3
+    assert record.outputs["o"]["fault"].tolist() == [Fault.REGION] * len(bench.commands)
 
 
 def test_cycle_formulas(rng):

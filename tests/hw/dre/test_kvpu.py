@@ -19,7 +19,7 @@ from hw.dre.kvpu import KVPU
 from hw.dre.kvpu import Op as HwOp
 from hw.dre.wtu_command import Mode, Order
 from hw.emit import to_rtlil
-from sim.run import simulate
+from sim.run import InTurns, simulate
 from sw_model.frontend.clip import find_clip
 from sw_model.frontend.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.frontend.stream import Geometry
@@ -244,9 +244,15 @@ def anywhere(rng):
 
 CASES = {  # stall, settings
     "streaming": (0.0, {}),
-    "stalled, retaining": (0.4, {"retain": True, "selection": Settings(target=40000, refine=3)}),
-    "budget, storage": (0.2, {"selection": Settings(Mode.BUDGET, Order.SIGNED, 30, 3), "spill_storage": True}),
-    "count of the smallest": (0.3, {"selection": Settings(Mode.COUNT, Order.REVERSED, 5), "burst_bytes": 100}),
+    "stalled, retaining": (InTurns(0.4, 512), {"retain": True, "selection": Settings(target=40000, refine=3)}),
+    "budget, storage": (
+        InTurns(0.4, 512),
+        {"selection": Settings(Mode.BUDGET, Order.SIGNED, 30, 3), "spill_storage": True},
+    ),
+    "count of the smallest": (
+        InTurns(0.4, 512),
+        {"selection": Settings(Mode.COUNT, Order.REVERSED, 5), "burst_bytes": 100},
+    ),
 }
 
 
@@ -255,7 +261,7 @@ def test_random_steps(name, rng, seed):
     config, (stall, settings) = Config.preset("tiny"), CASES[name]
     bench = Bench(config, threshold=5, window=40, capacity=24, staging_units=20, **settings, **anywhere(rng))
     bench.begin(layer=int(rng.integers(bench.unit.kvmu.layers)))
-    random_steps(bench, rng, config, 90, begin_at=(20, 45, 60))
+    random_steps(bench, rng, config, 90, begin_at=(*range(3, 30, 3), 45, 60))
     record = bench.check(stall=stall, seed=seed)
     kinds = {Kind.RETAIN if settings.get("retain") else Kind.FETCH, Kind.OFFLOAD}
     assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds

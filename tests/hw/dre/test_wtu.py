@@ -11,7 +11,7 @@ from hw.dre.wtu import WTU, Point
 from hw.dre.wtu_command import Mode, Order
 from hw.emit import to_rtlil
 from sim.build import has_simulator
-from sim.run import simulate
+from sim.run import InTurns, simulate
 from tests.hw.dre.wtu_rows import KEYS, MODES, Row, Settings, bf16, cycles, fuzz, packets, run
 
 
@@ -44,7 +44,7 @@ def test_matches_golden(name, point, preset, rng, seed):
     """Rows of every kind with random pauses on every stream; what sorting gives, where the levels reach one key."""
     unit, settings = build(preset, point), MODES[name]
     rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.clusters)
-    record, want = run(unit, rows, settings, stall=0.4, seed=seed)
+    record, want = run(unit, rows, settings, stall=InTurns(0.4, 256), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
     assert record.status["stat_fault"] == 0
     for row, chosen in zip(rows, want, strict=True):
@@ -94,10 +94,11 @@ def boundary_rows(sizes):
 
 
 @pytest.mark.parametrize("point", Point)
-def test_boundaries(point, seed):
-    unit = build("tiny", point)
-    rows = list(boundary_rows(unit.sizes))
-    record, want = run(unit, rows, Settings(), stall=0.2, seed=seed)
+@pytest.mark.parametrize("name", ["ratio", "budget", "count"])
+def test_boundaries(name, point, seed):
+    unit, settings = build("tiny", point), MODES[name]
+    rows = [row for row in boundary_rows(unit.sizes) for _ in range(3 if len(row.words) else 15)]
+    record, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
 
 
@@ -129,7 +130,19 @@ def test_reset_in_mid_flight(after, point, rng, seed):
 
 
 @pytest.mark.parametrize("point", Point)
-def test_words_beyond_the_longest_row_are_dropped(point, rng):
+def test_counters_can_be_held_at_zero(point, rng):
+    unit, settings = build("tiny", point), EXTREMES["everything"]
+    rows = fuzz(rng, unit.sizes, settings, 10, unit.sizes.clusters)
+    counted, want = run(unit, rows, settings)
+    outputs = {name: len(cycles) for name, cycles in counted.cycles.items() if name != "i"}
+    config = {**settings.ports(), "stat_clear": 1}
+    record = simulate(unit, "wtu", {"i": packets(unit.sizes, rows)}, outputs, config=config)
+    assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
+    assert counted.status["stat_busy"] and not any(record.status.values())
+
+
+@pytest.mark.parametrize("point", Point)
+def test_words_beyond_the_longest_row_are_dropped(point, rng, seed):
     """Keys or counts too many: reported, and the row is what fits."""
     unit = build("tiny", point)
     most, lanes = unit.sizes.clusters, unit.sizes.lanes
@@ -138,11 +151,12 @@ def test_words_beyond_the_longest_row_are_dropped(point, rng):
     _, want = run(unit, [good, good], Settings())
     columns = packets(unit.sizes, [Row(words, counts), good])
     keep = {"o_row": 2, "o": 2 * unit.sizes.beats, "o_index": 2 * int(want[0].selected.sum()) + 2}
-    record = simulate(unit, "wtu", {"i": columns}, keep, config=Settings().ports())
-    assert record.status["stat_fault"] == 1
-    assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
     found = np.flatnonzero(want[0].selected[0]).tolist()
-    assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*found, len(found)]
+    for pauses in ({}, {"i": 0.3}, dict.fromkeys(keep, 0.3), dict.fromkeys([*keep, "i"], 0.3)):
+        record = simulate(unit, "wtu", {"i": columns}, keep, config=Settings().ports(), stall=pauses, seed=seed)
+        assert record.status["stat_fault"] == 1
+        assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
+        assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*found, len(found)]
 
 
 @pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")

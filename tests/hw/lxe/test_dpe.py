@@ -8,7 +8,7 @@ from hw.config import Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
 from sim.build import has_simulator
-from sim.run import simulate
+from sim.run import InTurns, simulate
 from tests.golden.dot_cases import adversarial, codes
 from tests.hw.lxe.dpe_cases import operands, run, stream
 
@@ -27,7 +27,7 @@ def check(unit, rng, rows, depth, tokens, **options):
     return record
 
 
-@pytest.mark.parametrize("stall", [0.5, {"o": 0.9}, {"i_weights": 0.9}], ids=str)
+@pytest.mark.parametrize("stall", [InTurns(0.5, 16), {"o": 0.9}, {"i_weights": 0.9}], ids=str)
 def test_equals_golden(rng, seed, stall):
     unit = DPE.from_config(Config.preset("tiny"))
     record = check(unit, rng, 11, 30, unit.slots, stall=stall, seed=seed)

@@ -7,7 +7,7 @@ from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory, memories
-from sim.run import simulate
+from sim.run import InTurns, simulate
 
 SIZES = ["tiny", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("small", "paper"))]
 STREAMS = ("i_weights", "i_activations")
@@ -70,7 +70,7 @@ def test_reads_what_was_written(rng, seed, preset):
     for name in STREAMS:
         assert np.all(np.diff(cycles[name]) == 1)
         assert np.all(cycles[name.replace("i_", "o_")] - cycles[name] == unit.latency)
-    check(unit, rng, 300, stall=0.5, seed=seed)
+    check(unit, rng, 300, stall=InTurns(0.5), seed=seed)
 
 
 def test_a_read_is_taken_as_soon_as_nothing_waits(rng, seed):
@@ -86,7 +86,7 @@ def test_a_read_is_taken_as_soon_as_nothing_waits(rng, seed):
 @pytest.mark.parametrize("cycles", [9, 10, 11])
 def test_reset_in_mid_flight(cycles, rng):
     """A reset finds something in each output, which has to go."""
-    stall = {"o_weights": 0.9, "o_activations": 0.9}
+    stall = {"o_weights": 0.9, "o_activations": 0.9, "i_weights": 0.1, "i_activations": 0.1}
     check(OperandMemory.from_config(Config.preset("tiny")), rng, 40, stall=stall, reset_after=cycles)
 
 

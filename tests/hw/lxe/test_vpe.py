@@ -12,6 +12,7 @@ from hw.lxe import programs
 from hw.lxe.lane import STAGES
 from hw.lxe.microcode import Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE
+from sim.run import InTurns
 from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run
 
 COUNT = 3  # beats of an instruction in `operations`
@@ -85,7 +86,7 @@ def taken(program):
 def test_every_operation(rng, seed):
     unit = preset("tiny")
     program = operations(unit.lanes, unit.rows)
-    check(unit, program, edge_beats(rng, taken(program), unit.lanes), stall=0.3, seed=seed)
+    check(unit, program, edge_beats(rng, taken(program), unit.lanes), stall=InTurns(0.3), seed=seed)
 
 
 def joined(cases):
@@ -214,7 +215,7 @@ def test_every_program_takes_the_cycles_of_the_formula(rng):
 def test_every_program_under_back_pressure(rng, seed):
     unit = preset("tiny")
     program, stream = joined(every_program(unit, rng, unit.rows))
-    record = check(unit, program, stream, stall={"code": 0.1, "i": 0.2, "o": 0.7}, seed=seed)
+    record = check(unit, program, stream, stall=InTurns(0.5), seed=seed)
     assert record.status["stat_starved"] > 0 and record.status["stat_blocked"] > 0
 
 
@@ -231,7 +232,7 @@ def test_one_beat_per_cycle(rng):
 def test_reset_in_mid_flight(rng):
     unit = preset("tiny")
     program = programs.running_mean(30, unit.lanes, 3, 2)
-    check(unit, program, beats(numbers(rng, (3, 30)), unit.lanes), reset_after=35)
+    check(unit, program, beats(numbers(rng, (3, 30)), unit.lanes), stall=0.2, reset_after=35)
 
 
 @pytest.mark.heavy
