@@ -4,7 +4,7 @@ Both are one and-inverter graph, in which equal logic is the same node; only reg
 twice. Memories are cut: both sides read the same unknown data as long as the same was asked of them and written, which
 is part of the claim, so that it holds with any memory. What is compared is what a neighbour can see: outputs, of a
 stream or a bus its handshakes and what goes with them when valid is 1. abc looks for registers that are always equal
-(`scorr`) and proves the rest (`prove` without registers, else `pdr`).
+(`scorr`, but not where simulation shows a difference) and proves the rest (`prove` without registers, else `pdr`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sim.formal import solve
 from sim.mutants.netlist import SELECT, Mutant, Mutated
 
 TIMEOUT_S = 3
+CONFLICTS = 50  # of one comparison of two nodes
 TOGETHER = 8  # proofs of one process
 _TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
 _CLOCK = "clk"
@@ -42,7 +43,7 @@ def equivalents(
             graphs = [folder / f"{mutant.number}" for mutant in part]
             for mutant, graph in zip(part, graphs, strict=True):
                 graph.with_suffix(".aig").write_bytes(_miter(netlist, mutant.number))
-            found = solve(graphs, f"scorr;prove;pdr -T {TIMEOUT_S}", tool=tool)
+            found = solve(graphs, f"scorr -q -C {CONFLICTS};prove;pdr -T {TIMEOUT_S}", tool=tool)
             for mutant, (verdict, cycle) in zip(part, found, strict=True):
                 yield mutant, cycle if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
 
