@@ -4,8 +4,8 @@ Mapping keeps registers, memories and instances of blocks. So both sides are cut
 they drive, memories and blocks at their pins. What is left has no state, and abc compares it output by output for all
 inputs: ports, what every register takes next, what goes into memories and blocks. That proves the blocks equal in
 every cycle from equal states on; reset is one of the inputs. A register that the mapping dropped as a constant or as
-another's double is found by random simulation, taken as that, and has to be that in the next cycle too. One that then
-is no constant may hold anything: it was dropped because it makes no difference, and must make none.
+another's double is found in random states, taken as that, and has to be that in the next cycle too. One that is neither
+may hold anything: it was dropped because it makes no difference, and must make none.
 
 The RTL side shares nothing with the mapping but yosys's reading of processes and its plain expansion of operators and
 memories into gates; the other is the netlist with the functions that the Liberty file gives its cells.
@@ -33,7 +33,7 @@ from synth.text import table
 
 EXPAND = ("proc", "flatten", "opt_expr", "opt_merge", "opt_clean", "memory -nomap", "opt_clean")
 TO_GATES = (
-    *("memory_map", "dffunmap", "alumacc", "maccmap -unmap", "techmap", "opt_expr"),
+    *("memory_map", "dffunmap", "alumacc", "maccmap", "techmap", "opt_expr"),
     *("opt_merge", "aigmap", "opt_clean"),
 )
 _GATES = {"$_NOT_": ("A", 0b01), "$_AND_": ("AB", 0b1000)}
@@ -198,22 +198,18 @@ def _names(target: str, values: int, reads: list[str]) -> Iterator[str]:
 def _prove(mapped: Mapped, library: Library, tool: str) -> Proof:
     netlist, names = _netlist(mapped, library)
     rtl, registers = _rtl(mapped, tool)
-    _match(mapped.name, rtl, registers, netlist, names)
+    _match(rtl, registers, netlist, names)
     netlist.outputs |= {label: [value] for label, value in _CONSTANTS.items() if label in rtl.outputs}
     if odd := sorted(set(rtl.outputs) ^ set(netlist.outputs)):
         raise EquivalenceError(f"{mapped.name}: {odd[0]} is on one side only")
-    inputs, outputs, told = [], [], [""]
-    while told[0] != "snl_UNSAT":
-        inputs = sorted({*rtl.inputs, *netlist.inputs})
-        outputs = [(label, net) for label in sorted(rtl.outputs) for net in rtl.outputs[label]]
-        told = _solve(rtl, netlist, inputs, outputs, tool)
-        if told[0] == "snl_SAT":
-            wrong = _wrong(rtl, netlist, outputs, dict(zip(inputs, map(int, told[-1]), strict=True)))
-            if others := [label for label, _ in wrong if label not in _CONSTANTS]:
-                raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {others[0]}")
-            _free(rtl, registers, wrong)
-        elif told[0] != "snl_UNSAT":
-            raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(told)}")
+    inputs = sorted({*rtl.inputs, *netlist.inputs})
+    outputs = [(label, net) for label in sorted(rtl.outputs) for net in rtl.outputs[label]]
+    told = _solve(rtl, netlist, inputs, outputs, tool)
+    if told[0] == "snl_SAT":
+        wrong = _wrong(rtl, netlist, outputs, dict(zip(inputs, map(int, told[-1]), strict=True)))
+        raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {wrong}")
+    if told[0] != "snl_UNSAT":
+        raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(told)}")
     return Proof(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
 
 
@@ -232,22 +228,11 @@ def _solve(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[st
         return status.read_text().split()
 
 
-def _wrong(
-    rtl: _Side, netlist: _Side, outputs: list[tuple[str, Any]], example: dict[str, int]
-) -> list[tuple[str, Any]]:
-    """The outputs that differ under the given inputs."""
+def _wrong(rtl: _Side, netlist: _Side, outputs: list[tuple[str, Any]], example: dict[str, int]) -> str:
+    """The first output that differs under the given inputs; one that was taken for a constant only if all are."""
     low, high, own = rtl.settled(example, 0), rtl.settled(example, 1), netlist.settled(example, 0)
-    return [(label, net) for label, net in outputs if low[net] == high[net] != own[netlist.outputs[label][0]]]
-
-
-def _free(rtl: _Side, registers: list[_Register], wrong: list[tuple[str, Any]]) -> None:
-    """Registers that were taken for constants and are none may hold anything."""
-    for label, following in wrong:
-        rtl.outputs[label].remove(following)
-        taken = ((r.value, 0b10, [_CONSTANTS[label]]) for r in registers if r.following == following)
-        gate = next(gate for gate in taken if gate in rtl.gates)
-        rtl.gates.remove(gate)
-        rtl.inputs[f"free {gate[0]}"].append(gate[0])
+    found = [label for label, net in outputs if low[net] == high[net] != own[netlist.outputs[label][0]]]
+    return next((label for label in found if label not in _CONSTANTS), found[0])
 
 
 def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
@@ -341,21 +326,16 @@ def _rtl(mapped: Mapped, tool: str) -> tuple[_Side, list[_Register]]:
     return side, registers
 
 
-def _match(block: str, rtl: _Side, registers: list[_Register], netlist: _Side, names: dict[str, str]) -> None:
+def _match(rtl: _Side, registers: list[_Register], netlist: _Side, names: dict[str, str]) -> None:
     """Cut the RTL's registers: each takes the label of the netlist's register of its name, or of one that it always
     equals, or of a constant; one that nothing reads is left out. Where the netlist has several for it, they are one
-    value, and each must take what it takes next."""
+    value, and each must take what it takes next. Where it has none, the register may hold anything."""
     labels = [list(dict.fromkeys(names[own] for own in register.names if own in names)) for register in registers]
-    if not all(labels):
-        seen = _simulate(rtl, registers)
-        known = {seen[r.value]: found[0] for r, found in zip(registers, labels, strict=True) if found}
-        known |= {seen[value]: label for label, value in _CONSTANTS.items()}
-        labels = [
-            found or list(filter(None, [known.get(seen[r.value])])) for r, found in zip(registers, labels, strict=True)
-        ]
+    _find_doubles(rtl, registers, labels)
     for register, found in zip(registers, labels, strict=True):
         if not found:
-            raise EquivalenceError(f"{block}: register {register.names[0]} has no counterpart in the netlist")
+            rtl.inputs[f"free {register.value}"].append(register.value)
+            continue
         label, *doubles = found
         for double in doubles:
             netlist.inputs[label] += netlist.inputs.pop(double)
@@ -367,28 +347,39 @@ def _match(block: str, rtl: _Side, registers: list[_Register], netlist: _Side, n
             rtl.inputs[label].append(register.value)
 
 
-def _simulate(
-    rtl: _Side, registers: list[_Register], cycles: int = 128, streams: int = 512
-) -> dict[Any, tuple[int, ...]]:
-    """Values of the registers and of both constants, cycle by cycle, in random streams from the reset values on."""
-    order = rtl.ordered()
-    random, ones = Random(0), (1 << streams) - 1
-    state = {register.value: -register.start & ones for register in registers}
-    seen: dict[Any, list[int]] = {net: [] for net in (0, 1, *state)}
-    for _ in range(cycles):
-        values: dict[Any, int] = defaultdict(int, {0: 0, 1: ones, **state})
-        for label, nets in rtl.inputs.items():
-            drawn = random.getrandbits(streams)
-            if label == "port rst[0]":  # seldom, so that streams come far
-                for _ in range(6):
-                    drawn &= random.getrandbits(streams)
-            values |= dict.fromkeys(nets, drawn)
-        for net, _, reads in order:
-            values[net] = values[reads[0]] & values[reads[1]] if len(reads) == 2 else ~values[reads[0]] & ones
-        for net, history in seen.items():
-            history.append(values[net])
-        state = {register.value: values[register.following] for register in registers}
-    return {net: tuple(history) for net, history in seen.items()}
+def _find_doubles(
+    rtl: _Side, registers: list[_Register], labels: list[list[str]], rounds: int = 16, streams: int = 1024
+) -> None:
+    """Label the registers that have no label: as the first constant, or register that has one, that they go on to equal
+    in random states in which they equal it. What is found holds in the states in which others are looked for."""
+    order, random, ones = rtl.ordered(), Random(0), (1 << streams) - 1
+    same: dict[int, int] = {}  # register -> what it equals: -2 and -1 are the constants 0 and 1
+    named = [k for k, found in enumerate(labels) if found]
+    while rest := [k for k, found in enumerate(labels) if not found]:
+        left = {k: [-2, -1, *named] for k in rest}
+        for _ in range(rounds):
+            now = [random.getrandbits(streams) for _ in registers] + [0, ones]
+            for k, other in same.items():
+                now[k] = now[other]
+            values: dict[Any, int] = defaultdict(int, {0: 0, 1: ones})
+            values |= {register.value: now[k] for k, register in enumerate(registers)}
+            for label, nets in rtl.inputs.items():
+                drawn = random.getrandbits(streams)
+                if label == "port rst[0]":  # seldom, since it makes all alike
+                    for _ in range(6):
+                        drawn &= random.getrandbits(streams)
+                values |= dict.fromkeys(nets, drawn)
+            for net, _, reads in order:
+                values[net] = values[reads[0]] & values[reads[1]] if len(reads) == 2 else ~values[reads[0]] & ones
+            then = [values[register.following] for register in registers] + [0, ones]
+            for k, others in left.items():
+                left[k] = [n for n in others if not ~(now[k] ^ now[n]) & (then[k] ^ then[n]) & ones]
+        new = {k: others[0] for k, others in left.items() if others}
+        if not new:
+            break
+        same |= new
+        for k, other in new.items():
+            labels[k] = [[*_CONSTANTS][other + 2] if other < 0 else labels[other][0]]
 
 
 def _opaque(mapped: Mapped, instance: str, kind: str) -> str:
