@@ -370,7 +370,7 @@ DIRECTED = (
 )
 
 
-@pytest.mark.parametrize("stall", [0.0, {"o": 0.6, "o_complete": 0.97}], ids=["streaming", "stalled"])
+@pytest.mark.parametrize("stall", [0.0, {"o": 0.9, "i_done": 0.9}], ids=["streaming", "stalled"])
 def test_boundaries(stall, seed):
     """One script after the other, each on empty tables, in one simulation."""
     bench = Bench(capacity=0)
@@ -386,6 +386,17 @@ def test_refusals_under_pauses(seed):
         refusals(bench)
         bench.do(Op.BEGIN)
     bench.check(stall=InTurns(0.5, 32), seed=seed)
+
+
+def test_extents_longer_than_the_boundary(seed):
+    """Both heads of a full page, which nothing but the boundary cuts."""
+    bench = Bench(**{**VARIANTS["roomy"][1], "capacity": 0, "burst_bytes": 0})
+    for _ in range(16):
+        bench.do(Op.APPEND, cluster=0)
+    bench.do(Op.APPEND, cluster=1)  # one page stays
+    bench.do(Op.STEP)
+    assert [extent.nbytes for extent in bench.golden.extents] == [8192]
+    bench.check(seed=seed)
 
 
 def test_many_descriptors_in_flight(seed):
