@@ -61,6 +61,36 @@ def test_hard_numbers(rng):
     np.testing.assert_array_equal(record.outputs["o"]["y"], np.concatenate(expected))
 
 
+def tiles_of_every_kind(unit, rng):
+    """Streams and their results: sums inside a tile and over three, of one vector to all slots, or in a single slot;
+    then infinities, NaN and zeros."""
+    for depth in (unit.inputs, 3 * unit.inputs):
+        for tokens in (1, 3, unit.slots):
+            x, w = operands(rng, unit.trees, depth, tokens)
+            yield stream(unit, x, w), matmul(x.T, w, unit.inputs, unit.align_bits)
+    for length in (1, 4):  # beats of a sum
+        x, w = operands(rng, unit.trees, unit.inputs, 12)
+        beats = stream(unit, x, w)
+        beats["i"]["slot"][:] = 3
+        beats["i"]["first"], beats["i"]["last"] = ((np.arange(12) % length == at).astype(int) for at in (0, length - 1))
+        yield beats, matmul(x.T.reshape(12 // length, -1), np.tile(w, (1, length)), unit.inputs, unit.align_bits)
+    x, w = np.zeros((unit.inputs, 4), np.uint16), np.full((unit.trees, unit.inputs), 0x3F80, np.uint16)
+    x[0] = 0, 0x7F80, 0xFF80, 0x7F80
+    x[1, 3] = 0xFF80
+    yield stream(unit, x, w), matmul(x.T, w, unit.inputs, unit.align_bits)
+
+
+@pytest.mark.parametrize("paused", [(), ("i", "i_weights"), ("o",), ("i", "i_weights", "o")], ids=str)
+def test_tiles_of_every_kind(paused, rng, seed):
+    unit = DPE.from_config(Config.preset("tiny"))
+    made = list(tiles_of_every_kind(unit, rng))
+    beats = {name: np.concatenate([one["i"][name] for one, _ in made]) for name in made[0][0]["i"]}
+    inputs = {"i": beats, "i_weights": np.concatenate([one["i_weights"] for one, _ in made])}
+    expected = np.concatenate([results for _, results in made])
+    record = simulate(unit, "dpe", inputs, {"o": len(expected)}, stall=dict.fromkeys(paused, 0.4), seed=seed)
+    np.testing.assert_array_equal(record.outputs["o"]["y"], expected)
+
+
 def test_every_cycle_is_accounted_for(rng, seed):
     unit = DPE.from_config(Config.preset("tiny"))
     stall = {"i": 0.3, "i_weights": 0.6, "o": 0.85}

@@ -89,6 +89,25 @@ def test_every_operation(rng, seed):
     check(unit, program, edge_beats(rng, taken(program), unit.lanes), stall=InTurns(0.3), seed=seed)
 
 
+def ways():
+    """Every choice of every step on one beat, on several, in one row and in several."""
+    steps = [{name: choice, "b": Source.SCALAR} for name, kind in (("pre", Pre), ("times", Times)) for choice in kind]
+    steps += [{"function": function, "c_immediate": True, "immediate": 0x3FC00000} for function in Function]
+    steps += [{"post": post} for post in Post if post is not Post.ROTATE]
+    shapes = ((1, 1), (3, 1), (1, 3), (2, 2))
+    program = [Instruction(**step, beats=n, rows=rows, to_stream=True) for step in steps for n, rows in shapes]
+    rotate = {"times": Times.B, "b": Source.SCALAR, "post": Post.ROTATE, "to_stream": True}
+    return program + [Instruction(**rotate, beats=2, rows=rows) for rows in (1, 3)]
+
+
+@pytest.mark.parametrize("paused", [(), ("code", "i"), ("o",), ("code", "i", "o")], ids=str)
+def test_every_choice_in_every_way(paused, rng, seed):
+    unit = preset("tiny")
+    program = ways()
+    stream = edge_beats(rng, taken(program), unit.lanes)
+    check(unit, program, stream, stall=dict.fromkeys(paused, 0.3), seed=seed)
+
+
 def joined(cases):
     """The programs one after the other, and their streams."""
     return [op for program, _ in cases for op in program], np.concatenate([stream for _, stream in cases])
