@@ -370,7 +370,7 @@ DIRECTED = (
 )
 
 
-@pytest.mark.parametrize("stall", [0.0, {"o": 0.9, "i_done": 0.9}], ids=["streaming", "stalled"])
+@pytest.mark.parametrize("stall", [0.0, {"o": 0.9, "o_complete": 0.97}, {"o": 0.9, "i_done": 0.9}], ids=str)
 def test_boundaries(stall, seed):
     """One script after the other, each on empty tables, in one simulation."""
     bench = Bench(capacity=0)

@@ -94,6 +94,7 @@ def ways():
     steps = [{name: choice, "b": Source.SCALAR} for name, kind in (("pre", Pre), ("times", Times)) for choice in kind]
     steps += [{"function": function, "c_immediate": True, "immediate": 0x3FC00000} for function in Function]
     steps += [{"post": post} for post in Post if post is not Post.ROTATE]
+    steps += [{"post": post, "to_scalar": n} for n, post in enumerate((Post.SUM, Post.MAX, Post.LAST, Post.SUM), 4)]
     shapes = ((1, 1), (3, 1), (1, 3), (2, 2))
     program = [Instruction(**step, beats=n, rows=rows, to_stream=True) for step in steps for n, rows in shapes]
     rotate = {"times": Times.B, "b": Source.SCALAR, "post": Post.ROTATE, "to_stream": True}
