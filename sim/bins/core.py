@@ -41,6 +41,7 @@ COVERS = {
         {
             **{f"{source} to {target}": _LENGTHS for source in SIDES for target in SIDES},
             "fault": ("SLVERR", "DECERR", "REGION"),
+            RESET[0]: RESET[1:],
         },
         _dma,
         ("none", "both"),  # a memory pauses all its channels
