@@ -12,7 +12,7 @@ from sw_model.commands.console import Console
 
 def command(commands: Any, name: str, run: Callable[..., int | None], help: str) -> argparse.ArgumentParser:
     """A new command of `commands` that calls `run(args, console)`; its exit status is what that returns, or 0."""
-    made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+    made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + "." * (not help.endswith("?")))
     made.set_defaults(run=run)
     return made
 
