@@ -39,26 +39,51 @@ def test_equals_golden(rng, seed, stall):
 def hard_products(rng, unit, count):
     """Products (x, w) whose trees and whose sums over tiles meet every kind of number.
 
-    Three tiles each: any of a kind, the same with the other sign but for one bit, and far smaller ones.
+    Three tiles each: any of a kind, the same with the other sign but for one bit, and small ones, the first or any.
     """
     shape = unit.trees, unit.inputs
     for a, b in adversarial(rng, unit.inputs, max(unit.trees, unit.slots) * count).values():
         for n in range(count):
             w, x = a[n * unit.trees :][: unit.trees], b[n * unit.slots :][: unit.slots]
-            back, small = w ^ 0x8000, codes(rng, shape, 85, 127)
+            back = w ^ 0x8000
             back[:, n % unit.inputs] ^= np.uint16(1 << n % 7)
-            yield np.tile(x, (1, 3)).T, np.concatenate([w, back, small], axis=1)
+            last = (codes(rng, shape, 85, 127), w, codes(rng, shape, 1, 254))[n % 3]
+            yield np.tile(x, (1, 3)).T, np.concatenate([w, back, last], axis=1)
+
+
+def carries(rng, unit):
+    """Products whose sum is all ones and a half, so that rounding carries into the exponent: of one tile, or of two."""
+    found = {i * k: (i, k) for i in range(128, 256) for k in range(128, 256)}
+    for key in (124, 125, 150, 250, 377, 378, 379):  # sum of the operands' exponent fields, from underflow to overflow
+        third = None
+        while third not in found:
+            first, second = (found[p] for p in rng.choice(list(found), 2).tolist())
+            third = (1 << 17) - first[0] * first[1] - second[0] * second[1]
+        for distance, tiles in ((22, 1), (21, 2)):
+            w, x = np.zeros((2, tiles * unit.inputs), np.int64)
+            for at, (i, k), field, sign in (
+                (0, first, key, 0),
+                (1, second, key, 0),
+                (2, found[third], key, 0),
+                (3, (128, 128), key - distance, 1),
+                (4, (128, 128), key - 22, 0),
+            )[: 3 + tiles]:
+                w[at] = sign << 15 | field // 2 << 7 | i & 127
+                x[at] = field - field // 2 << 7 | k & 127
+            sign = int(rng.integers(2)) << 15
+            yield x.astype(np.uint16)[:, None], np.tile(w ^ sign, (unit.trees, 1)).astype(np.uint16)
 
 
 def test_hard_numbers(rng):
     unit = DPE.from_config(Config.preset("tiny"))
-    products = list(hard_products(rng, unit, 8))
+    products = [*hard_products(rng, unit, 12), *carries(rng, unit)]
     made = [stream(unit, x, w) for x, w in products]
     beats = {name: np.concatenate([one["i"][name] for one in made]) for name in made[0]["i"]}
     weights = np.concatenate([one["i_weights"] for one in made])
-    record = simulate(unit, "dpe", {"i": beats, "i_weights": weights}, {"o": len(made) * unit.slots})
-    expected = [matmul(x.T, w, unit.inputs, unit.align_bits) for x, w in products]
-    np.testing.assert_array_equal(record.outputs["o"]["y"], np.concatenate(expected))
+    expected = np.concatenate([matmul(x.T, w, unit.inputs, unit.align_bits) for x, w in products])
+    assert {code for code in expected[-14:, 0].tolist() if code & 0x7FFFFF} == set()  # powers of two, 0, infinity
+    record = simulate(unit, "dpe", {"i": beats, "i_weights": weights}, {"o": len(expected)})
+    np.testing.assert_array_equal(record.outputs["o"]["y"], expected)
 
 
 def tiles_of_every_kind(unit, rng):

@@ -146,13 +146,16 @@ def spread(low, high, signs=(0, 1)):
 
 
 def test_functions_in_every_lane(rng):
-    """Every entry of every table, and divisions, in every lane."""
+    """Every entry of every table, the ends of the exponents, and divisions, in every lane."""
     unit = preset("tiny")
+    ends = np.array(
+        [sign << 15 | e << 7 | f for sign in (0, 1) for e in (0, 1, 2, 252, 253, 254, 255) for f in (0, 1, 127)]
+    )
     steps = np.exp2(rng.uniform(-1, 15.2, (1500, unit.lanes))).astype(np.float32).view(np.uint32)
     cases = [
         (Function.EXP, steps),
-        (Function.RECIPROCAL, in_every_lane(rng, spread(124, 127), unit.lanes)),
-        (Function.RSQRT, in_every_lane(rng, spread(126, 129, [0]), unit.lanes)),
+        (Function.RECIPROCAL, in_every_lane(rng, np.r_[spread(124, 127), ends], unit.lanes)),
+        (Function.RSQRT, in_every_lane(rng, np.r_[spread(126, 129, [0]), ends], unit.lanes)),
         (Function.SILU, in_every_lane(rng, np.r_[spread(118, 131, [0]), spread(118, 135, [1])], unit.lanes)),
     ]
     program = [Instruction(function=function, beats=len(part), to_stream=True) for function, part in cases]
@@ -177,21 +180,28 @@ def test_hard_sums_products_and_comparisons(rng):
         program += [Instruction(pre=pre, wait=pre is Pre.A, **step) for pre in Pre]
         program += [Instruction(times=Times.B, round=rounding, **step) for rounding in (False, True)]
     # second adder: x - y and y + x
-    pairs = close_pairs(rng, 200, lanes)
+    pairs = close_pairs(rng, 400, lanes)
     stream += [np.full((2, lanes), 0x3F800000), pairs.reshape(-1, lanes)]
     program.append(Instruction(to_memory=True, beats=2))
     turn = {"b": Source.MEMORY, "times": Times.B, "post": Post.ROTATE, "beats": 2}
-    program.append(Instruction(**turn, rows=200, wait=True, to_stream=True))
+    program.append(Instruction(**turn, rows=400, wait=True, to_stream=True))
     # largest of a pair in one lane, far above those of the others
     alone = np.where(
         np.arange(200)[:, None, None] % lanes == np.arange(lanes), close_pairs(rng, 200, lanes), 0xFF7FFFFF
     )
     stream.append(alone.reshape(-1, lanes))
     program.append(Instruction(post=Post.MAX, beats=2, rows=200, to_stream=True))
-    # ties of the rounding to BF16, with carries into the exponent
-    ties = rng.integers(0x3F00, 0x4100, (64, lanes)) | rng.choice([0, 0x7F], (64, lanes))
-    stream.append(ties << 16 | rng.choice([0x7FFF, 0x8000, 0x8001, 0x10000 - 1, 0], (64, lanes)))
-    program.append(Instruction(beats=64, round=True, to_stream=True))
+    # what takes no part in a sum or a maximum changes not even -0 or the least of all
+    for post, least in ((Post.SUM, 0x80000000), (Post.MAX, 0xFF800000)):
+        stream.append(np.where(np.arange(lanes) < np.arange(1, lanes)[:, None], least, 0x40000000))
+        program += [Instruction(post=post, tail=tail, to_stream=True) for tail in range(1, lanes)]
+    # ties of the rounding to BF16, but for one bit, with carries into the exponent
+    ties = rng.integers(0x3F00, 0x4100, (128, lanes)) | rng.choice([0, 0x7F], (128, lanes))
+    ties = ties << 16 | 0x8000 | rng.choice([0, *(1 << np.arange(15))], (128, lanes))
+    ties[::4] -= 0x8000
+    for function in (Function.NONE, Function.RECIPROCAL):
+        stream.append(ties)
+        program.append(Instruction(function=function, beats=128, round=True, to_stream=True))
     check(unit, program, np.concatenate(stream).astype(np.uint32))
 
 

@@ -68,12 +68,14 @@ def run(unit, program, stream, **options):
 def close_pairs(rng, count, lanes):
     """Pairs of FP32 codes, a beat each, that are hard to add and to compare: (count, 2, lanes).
 
-    Exponents up to 28 apart, either way and either sign; fractions equal but for one bit, or any.
+    Exponents up to 28 apart, either way and either sign; fractions equal above some bit, or any. Some special ones: NaN
+    with any one bit, zeros, infinities.
     """
     shape = count, lanes
     fraction, exponent = rng.integers(0, 1 << 23, shape), rng.integers(60, 190, shape)
-    flip = np.where(rng.random(shape) < 0.7, 1 << rng.integers(0, 23, shape), rng.integers(0, 1 << 23, shape))
-    apart = np.where(rng.random(shape) < 0.4, 0, rng.integers(-28, 29, shape))
+    flip = rng.integers(0, 1 << rng.integers(0, 24, shape))
+    apart = np.where(rng.random(shape) < 0.5, 0, rng.integers(-28, 29, shape))
     sign = rng.integers(0, 2, (2, *shape)) << 31
     pairs = np.stack([sign[0] | exponent << 23 | fraction, sign[1] | exponent + apart << 23 | fraction ^ flip], axis=1)
-    return pairs.astype(np.uint32)
+    special = np.concatenate([SPECIAL, [0x7F800000 | 1 << k for k in range(23)], [0, 0x80000000] * 20])
+    return np.where(rng.random(pairs.shape) < 0.15, rng.choice(special, pairs.shape), pairs).astype(np.uint32)
