@@ -16,7 +16,7 @@ from sim.axi import DECERR, SLVERR, Failure, FixedTiming
 from sim.axi_run import Image, simulate
 
 SIZE = 1 << 16
-BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
+BASES = {"device": 0xA5A5_8000_0000, "host": 0x5A40_0000_0000}
 SEEN = ("arvalid", "arready", "rvalid", "rlast", "awvalid", "awready", "bvalid")
 
 
