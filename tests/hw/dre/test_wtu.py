@@ -102,6 +102,39 @@ def test_boundaries(name, point, seed):
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
 
 
+def edge_rows(rng, clusters, target):
+    """Rows whose largest clusters sum up to the limit exactly, so that the next one is taken, too; and to one more."""
+    values = [2, 4, 7, 10, 13, 16, 19, 22, 24]  # right shifts of the clusters that fill the sum up, the last adds ones
+    while True:
+        mains = rng.integers(3, clusters - len(values) + 1)
+        words = np.sort(rng.choice(np.arange(0x4000, 0x4100), mains, replace=False))[::-1]
+        counts = rng.integers(1, 1 << rng.integers(1, 17, mains))
+        adds = (fixed_point(words[None])[0] * counts).tolist()
+        enough = next(k for k in range(mains) if sum(adds[: k + 1]) << 16 >= target * sum(adds))
+        for more in (0, 1):
+            left = -((more - sum(adds[: enough + 1]) << 16) // target) - sum(adds)
+            filled = []
+            for value in values:
+                filled.append(max(0, min(65535, left >> 24 - value)))
+                left -= filled[-1] << 24 - value
+            if left == 0:
+                order = rng.permutation(mains + len(values))
+                small = (int(words[0]) >> 7) - np.array(values) << 7
+                yield Row(np.concatenate([words, small])[order], np.concatenate([counts, filled])[order])
+
+
+@pytest.mark.parametrize("point", Point)
+def test_rows_at_their_limit(point, rng, seed):
+    """One more or less anywhere in the sums selects other clusters."""
+    unit = build("tiny", point)
+    settings = Settings(refine=unit.sizes.levels - 1)
+    found = edge_rows(rng, unit.sizes.clusters, settings.target)
+    rows = [next(found) for _ in range(60)]
+    _, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
+    near = [int(w.acc[0] - w.threshold[0]) for w in want]
+    assert min(near) == 1 and sum(x == 1 for x in near) > 10
+
+
 @pytest.mark.parametrize("point", Point)
 def test_full_throughput(point, rng):
     """With nobody stalling, results are as far apart as the formula says: loading and reporting are hidden."""
