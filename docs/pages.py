@@ -56,6 +56,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Instructions": "docs/instructions.md"},
         {"Registers": "docs/registers.md"},
         {"Numerics": "docs/numerics.md"},
+        {"Area, timing and power": "docs/synthesis.md"},
         {"Commands": "docs/commands.md"},
         {"Contributing": "docs/CONTRIBUTING.md"},
         {"Changes": "docs/CHANGELOG.md"},
