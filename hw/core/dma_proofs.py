@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="assignment,arg-type"
 
+from collections.abc import Iterable
 from typing import Any
 
 from amaranth import Cat, Module, Mux, ResetSignal, Signal, Value
@@ -62,6 +63,16 @@ def bursts(m: Module, unit: Reader | Writer, region: int, address: Value, count:
     return {"asked": asked, "final": final, "report": final & reports, "dropped": dropped, "words": words}
 
 
+def ports(names: Iterable[str], region: int, happens: Iterable[str]) -> dict[str, wiring.Member]:
+    """Members of a specification: free inputs, a job in or beyond the region, covers."""
+    return {
+        **{name: In(1) for name in names},
+        "address": In(range(region)),
+        "count": In(range(region + 1)),
+        **{f"cover_{name}": Out(1) for name in happens},
+    }
+
+
 class ReaderSpec(wiring.Component):
     """Bursts cover the jobs word for word, in order; every answer comes out once, in order, `last` on a job's last.
 
@@ -74,14 +85,7 @@ class ReaderSpec(wiring.Component):
     def __init__(self, unit: Reader, *, region: int):
         self.unit, self.region = unit, region
         happens = ("second_burst", "dropped", "full")
-        super().__init__(
-            {
-                **{name: In(1) for name in ("offer", "take", "answer", "data", "ready", "pick")},
-                "address": In(range(region)),
-                "count": In(range(region + 1)),
-                **{f"cover_{name}": Out(1) for name in happens},
-            }
-        )
+        super().__init__(ports(("offer", "take", "answer", "data", "ready", "pick"), region, happens))
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -145,14 +149,7 @@ class WriterSpec(wiring.Component):
         self.unit, self.region = unit, region
         happens = ("full", "done", "marked", "dropped")
         names = ("offer", "last", "give", "data", "strobe", "take", "accept", "answer", "pick")
-        super().__init__(
-            {
-                **{name: In(1) for name in names},
-                "address": In(range(region)),
-                "count": In(range(region + 1)),
-                **{f"cover_{name}": Out(1) for name in happens},
-            }
-        )
+        super().__init__(ports(names, region, happens))
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
