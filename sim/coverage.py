@@ -18,6 +18,7 @@ KINDS = tuple(NAMES)
 Points = dict[str, dict[tuple[str, str], int]]  # kind -> (place, what) -> hits
 
 _POINT = re.compile(r"C '(.*)' (\d+)$")
+_INDICES = re.compile(r"(\[\d+\])*$")
 _NUMBERED = re.compile(r"\$\d+$")  # Amaranth tells equal names apart by a number
 
 
@@ -42,14 +43,17 @@ def _points(file: Path) -> Iterator[tuple[str, str, str, str, int]]:
         module = _plain(fields["page"].partition("/")[2])
         if fields["t"] == "toggle":
             name, _, edge = fields["o"].rpartition(":")
-            name, bit = re.fullmatch(r"(.*?)((?:\[\d+\])*)", _plain(name)).groups()  # type: ignore[union-attr]
+            whole = _plain(name)
+            name = _INDICES.sub("", whole)
+            bit = whole[len(name) :]
             # bits stored in memories, fields (bits of signals that are there) and names that yosys made do not count
             if (module, name) in places.signals and not name.startswith(("_", "$auto", "array", source_map.MARK)) | (
                 "." in name
             ):
                 yield unit, "toggle", places.signals[module, name], f"{_NUMBERED.sub('', name)}{bit} {edge}", hits
         elif arms := [places.arms[number] for number in _lines(fields.get("S", "0")) if number in places.arms]:
-            yield unit, "line", *arms[0].rsplit(" ", 1), hits  # type: ignore[misc]
+            place, _, arm = arms[0].rpartition(" ")
+            yield unit, "line", place, arm, hits
         elif int(fields["l"]) in places.choices and fields["o"].startswith("cond_"):
             yield unit, "branch", places.choices[int(fields["l"])], fields["o"].removeprefix("cond_"), hits
 
