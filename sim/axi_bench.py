@@ -21,7 +21,7 @@ from sim.streams import PERIOD_NS, Sink, Source, cycle, reset, start_clock
 class Script:
     """Runs the steps of a job one after the other; what they answer goes into `answers`.
 
-    write ADDRESS VALUE, read ADDRESS (gives [value, response]), wait CYCLES, reset,
+    write ADDRESS VALUE [STROBE], read ADDRESS (gives [value, response]), wait CYCLES, reset,
     interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
     fail PORT WRITE AFTER RESPONSE: see `AxiMemory.fail`
     parallel STEPS STEPS ..: several scripts at once (gives the answers of each)
@@ -47,10 +47,10 @@ class Script:
         await gather(*(self._perform(steps, to) for steps, to in zip(scripts, answers, strict=True)))
         return answers
 
-    async def _write(self, address: int, value: int) -> int:
+    async def _write(self, address: int, value: int, strobe: int = 15) -> int:
         assert self.lite is not None
         async with self.turn:
-            return await self.lite.write(address, value)
+            return await self.lite.write(address, value, strobe)
 
     async def _read(self, address: int) -> list[int]:
         assert self.lite is not None

@@ -49,5 +49,6 @@ def adversarial(rng, n, rows):
     for values in (a, b):
         for _ in range(2):
             values[np.arange(rows), rng.integers(0, n, rows)] = special[rng.integers(0, len(special), rows)]
+    a[::4, :2], b[::4, :2] = [0x7F80, 0xFF80][:n], 0x3F80  # infinities of both signs
     cases["specials"] = (a, b)
     return cases

@@ -30,8 +30,11 @@ def run(unit, a, b, **options):
 
 
 def cases(rng, inputs, rows):
+    """Vectors of every kind, mixed, so that each kind meets every turn of back-pressure."""
     pairs = adversarial(rng, inputs, rows).values()
-    return (np.concatenate(side) for side in zip(*pairs, strict=True))
+    a, b = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    order = rng.permutation(len(a))
+    return a[order], b[order]
 
 
 @pytest.mark.parametrize("stall", [0.0, InTurns(0.4)], ids=["streaming", "stalled"])

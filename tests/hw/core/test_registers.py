@@ -66,14 +66,15 @@ def test_accesses(stall, seed):
 
 
 def test_random_writes_keep_other_bytes(rng, seed):
-    """Words of the two writable registers against a dictionary, at random addresses."""
+    """Any bytes of the words of the two writable registers against a dictionary, at random addresses."""
     held, steps, wanted = {0: 0x1234, 4: 0, 8: 0}, [], []
     for _ in range(60):
         address = int(rng.choice([0, 4, 8]))
         if rng.random() < 0.5:
-            value = int(rng.integers(0, 1 << 32, dtype=np.uint64))
-            held[address] = value & (0xFFFF if address == 8 else 0xFFFFFFFF)
-            steps.append(["write", address, value])
+            value, strobe = int(rng.integers(0, 1 << 32, dtype=np.uint64)), int(rng.integers(16))
+            mask = sum(255 << 8 * byte for byte in range(4) if strobe >> byte & 1)
+            held[address] = (held[address] & ~mask | value & mask) & (0xFFFF if address == 8 else 0xFFFFFFFF)
+            steps.append(["write", address, value, strobe])
             wanted.append(0)
         else:
             steps.append(["read", address])

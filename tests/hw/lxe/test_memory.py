@@ -73,6 +73,11 @@ def test_reads_what_was_written(rng, seed, preset):
     check(unit, rng, 300, stall=InTurns(0.5), seed=seed)
 
 
+@pytest.mark.parametrize("paused", [("i_write", *STREAMS), ("o_weights", "o_activations")], ids=["inputs", "outputs"])
+def test_reads_what_was_written_while_one_side_pauses(paused, rng, seed):
+    check(OperandMemory.from_config(Config.preset("tiny")), rng, 200, stall=dict.fromkeys(paused, 0.3), seed=seed)
+
+
 def test_a_read_is_taken_as_soon_as_nothing_waits(rng, seed):
     """The first one even if nobody is ready for what it gives, each other one as the one before leaves."""
     unit = OperandMemory.from_config(Config.preset("tiny"))

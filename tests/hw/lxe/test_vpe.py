@@ -10,7 +10,7 @@ from hw.config import Config
 from hw.emit import to_rtlil
 from hw.lxe import programs
 from hw.lxe.lane import STAGES
-from hw.lxe.microcode import Function, Instruction, Post, Pre, Source, Times
+from hw.lxe.microcode import REDUCTIONS, Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE
 from sim.run import InTurns
 from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run
@@ -90,13 +90,19 @@ def test_every_operation(rng, seed):
 
 
 def ways():
-    """Every choice of every step on one beat, on several, in one row and in several."""
+    """Every choice of every step on one beat, on several, in one row and in several; and on parts of beats."""
     steps = [{name: choice, "b": Source.SCALAR} for name, kind in (("pre", Pre), ("times", Times)) for choice in kind]
     steps += [{"function": function, "c_immediate": True, "immediate": 0x3FC00000} for function in Function]
     steps += [{"post": post} for post in Post if post is not Post.ROTATE]
     steps += [{"post": post, "to_scalar": n} for n, post in enumerate((Post.SUM, Post.MAX, Post.LAST, Post.SUM), 4)]
     shapes = ((1, 1), (3, 1), (1, 3), (2, 2))
     program = [Instruction(**step, beats=n, rows=rows, to_stream=True) for step in steps for n, rows in shapes]
+    program += [Instruction(post=post, tail=1, to_stream=True) for post in REDUCTIONS]
+    for rounding in (False, True):
+        program += [
+            Instruction(a=Source.IMMEDIATE, immediate=0x3F818001, round=rounding, to_memory=True),
+            Instruction(a=Source.MEMORY, to_stream=True, wait=True),
+        ]
     rotate = {"times": Times.B, "b": Source.SCALAR, "post": Post.ROTATE, "to_stream": True}
     return program + [Instruction(**rotate, beats=2, rows=rows) for rows in (1, 3)]
 
