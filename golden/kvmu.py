@@ -235,9 +235,9 @@ class Kvmu:
 
     def _leave(self, number: int) -> None:
         page = self._page(number)
-        if page.frame is not None:
-            self._free_frames.append(page.frame)
-            page.frame = None
+        assert page.frame is not None
+        self._free_frames.append(page.frame)
+        page.frame = None
         del self.resident[number]
         self.resident_tokens -= len(page.tokens)
         self._close(number)

@@ -64,8 +64,9 @@ def marked() -> Iterator[list[str]]:
 
     def keep_place(self: Any, module_idx: int, *, value: Any, patterns: Any, src_loc: Any) -> None:
         matches(self, module_idx, value=value, patterns=patterns, src_loc=src_loc)
-        self.patterns = _Patterns(patterns)
-        self.patterns.place = ":".join(map(str, src_loc))
+        if src_loc:  # what Amaranth puts in itself, as for a ResetInserter, has none
+            self.patterns = _Patterns(patterns)
+            self.patterns.place = ":".join(map(str, src_loc))
 
     def mark(case: Any, text: str) -> None:
         case.contents.insert(0, rtlil.Assignment(f"\\{MARK}{len(arms)}", "1'1"))

@@ -289,7 +289,7 @@ class Analysis:
         for group in self.n.registers:
             cell = self.library.cell(group.type)
             for pin in cell.outputs:
-                for arc in cell.pins[pin].arcs if pin in group.pins else ():
+                for arc in cell.pins[pin].arcs:
                     if _delays(arc) and cell.pins[arc.related].clock:
                         self._arc(group, arc, group.pins[pin], clocked=True)
         for instance, kind, pins, directions in self.n.opaque:
@@ -308,10 +308,9 @@ class Analysis:
     def _propagate(self, group: Group) -> None:
         cell = self.library.cell(group.type)
         for pin in cell.outputs:
-            if pin in group.pins:
-                for arc in cell.pins[pin].arcs:
-                    if _delays(arc) and arc.related in group.pins:
-                        self._arc(group, arc, group.pins[pin])
+            for arc in cell.pins[pin].arcs:
+                if _delays(arc) and arc.related in group.pins:
+                    self._arc(group, arc, group.pins[pin])
 
     def _arc(self, group: Group, arc: Any, out: np.ndarray, clocked: bool = False) -> None:
         """Take one timing arc of every cell of a group into account."""

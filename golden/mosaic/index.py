@@ -241,7 +241,5 @@ class SemanticIndex:
         self._resident[cluster] = self.clusters[cluster].size
         if self.capacity_tokens is None:
             return
-        for oldest in list(self._resident):
-            if self._held <= self.capacity_tokens or oldest == cluster:
-                break
+        while self._held > self.capacity_tokens and (oldest := next(iter(self._resident))) != cluster:
             self.offload(oldest)

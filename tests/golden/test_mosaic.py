@@ -235,9 +235,9 @@ def test_algorithm_1_matches_the_plain_version(seed, n, config):
                 assert cluster.lazy and index.clusters[index.clusters[waiting].parent] is cluster
 
 
-def two_and_a_stranger():
+def two_and_a_stranger(**switches):
     """An offloaded cluster of two, and an entry whose arrival would make it invalid."""
-    index = SemanticIndex(MosaicConfig())
+    index = SemanticIndex(MosaicConfig(**switches))
     for i, x in enumerate([[1.0, 0.0], [0.999, 0.0447]]):
         index.add(0, np.array(x) / np.linalg.norm(x), np.array([i]))
     assert list(index.clusters) == [0]
@@ -257,6 +257,20 @@ def test_a_split_of_an_offloaded_cluster_waits_for_its_retrieval():
     assert index.retrieve(0).tolist() == [0, 1, 2, 3], "one split answers both deferrals"
     assert index.splits == 1 and index.deferred == 2 and index.loads == 1
     assert sorted(c.members for c in index.clusters.values()) == [[0, 1], [2, 3]]
+
+
+def test_a_partition_is_divided_after_all_splits_that_were_put_off():
+    index = two_and_a_stranger(buffer_assignable=True)
+    index.offload(1)
+    index.add(0, np.array([-1.0, 0.0]), np.array([3]))
+    assert index.clusters[0].lazy and index.clusters[1].lazy, "what waits has something that waits"
+    index.divide(0, 1, [2, 3])
+    assert [sorted(t for c in index.partitions[p] for t in index.tokens(c)) for p in (0, 1)] == [[0, 1], [2, 3]]
+    assert not any(cluster.lazy for cluster in index.clusters.values())
+
+
+def test_nothing_is_selected_of_nothing():
+    assert SemanticIndex(MosaicConfig()).select(np.array([1.0, 0.0]), 10) == ([], [])
 
 
 def test_offloaded_clusters_still_absorb():

@@ -6,6 +6,7 @@ import pytest
 from hw import registry
 from hw.arith.dot import DotCore, DotTree
 from hw.config import Config
+from sim.payload import pack
 from synth.activity import guessed, measure
 from synth.area import area
 from synth.circuit import Circuit
@@ -54,8 +55,29 @@ def test_keys_reach_the_inputs(hcu, rng):
     assert np.array_equal(pieces[8:16].ravel(), keys[1].ravel().view(np.uint16))
 
 
+UNITS = [name for name in registry.UNITS if name not in ("core", "dma")]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_stimulus_fits_the_ports_of_its_unit(unit, rng):
+    component = registry.unit(unit).build(TINY)
+    streams = {name: member for name, member in component.signature.members.items() if member.is_signature}
+    keys = rng.standard_normal((40, 2, 64)).astype("bfloat16")
+    for name, beats in (("idle", 0), ("random", 40), ("keys", 40)):
+        given = stimulus(component, name, keys=keys, beats=40)
+        assert streams.keys() == {*given.inputs, *given.outputs, *given.echo}
+        for port, columns in given.inputs.items():
+            words = pack(getattr(component, port).payload.shape(), columns)
+            assert bool(len(words)) == bool(beats)
+        assert all(
+            len(next(iter(given.answers[port].values()))) == n
+            for port, n in given.outputs.items()
+            if port in given.answers
+        )
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("unit", [name for name in registry.UNITS if name not in ("core", "dma")])
+@pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_works_on_its_stimuli(unit, predictive, rng):
     """The RTL gives every beat that the stimulus expects, the netlist the same, and more moves than when it idles."""
     component = registry.unit(unit).build(TINY)

@@ -1,4 +1,4 @@
-from amaranth import Module, Signal
+from amaranth import Instance, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -54,6 +54,24 @@ def test_small_designs_stay_whole():
     (block,) = partition(text, "top")
     assert block.name == "top" and block.count == 1 and not block.children
     assert block.rtlil.count("\nmodule ") + block.rtlil.startswith("module ") >= 4
+
+
+class Foreign(wiring.Component):
+    a: In(8)
+    y: Out(8)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.top = top = Top()
+        m.d.comb += top.a.eq(self.a)
+        m.submodules.foreign = Instance("foreign", i_a=top.y, o_y=self.y)
+        return m
+
+
+def test_small_modules_and_those_that_are_not_there_stay_inside():
+    text = emit.to_rtlil(Foreign(), "outside")
+    (block,) = partition(text, "outside", flat_bytes=100, min_bytes=1 << 20)
+    assert block.rtlil.count("cell \\foreign \\foreign") == 1 and not block.children
 
 
 def test_equal_modules_are_one_block_and_counted():

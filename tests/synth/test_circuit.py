@@ -155,6 +155,16 @@ def test_blocks_in_blocks_behave_as_the_whole(chains, rng):
         assert one.toggles[whole.outputs[name]].tolist() == other.toggles[cut.outputs[name]].tolist()
 
 
+def test_a_loop_through_blocks_is_found(predictive, monkeypatch):
+    """Amaranth makes none, so a wire is moved: the first stage's parity to its own input."""
+    monkeypatch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=0))
+    found = mapped(Chain(), predictive, "chain")
+    stage = next(cell for cell in found.mapped["chain"].module["cells"].values() if "p" in cell["connections"])
+    stage["connections"]["a"][0] = stage["connections"]["p"][0]
+    with pytest.raises(ValueError, match="unit chain: its logic has a combinational loop"):
+        Circuit(found, predictive)
+
+
 def test_rejects_other_clocks_and_other_ports(predictive, chains):
     with pytest.raises(ValueError, match="clock that is not the port"):
         Circuit(mapped(Gated(), predictive), predictive)

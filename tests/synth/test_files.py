@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from synth import files
@@ -21,6 +23,12 @@ def test_folder_that_cannot_be_made(tmp_path):
 
 def test_digest_depends_on_where_texts_end():
     assert files.digest("ab", "c") != files.digest("a", "bc")
+
+
+def test_a_file_without_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    with pytest.raises(OSError, match="larger than 1 MiB"):
+        files.read_text(Path("/dev/zero"))
 
 
 def test_version_is_the_projects():

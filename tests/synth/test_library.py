@@ -39,6 +39,8 @@ def written(tmp_path):
         (TEXT + "}", "a closing brace too many"),
         (TEXT + TEXT, "one library group, not 2"),
         ("library (x) { nom_voltage : 1; }", "it has no cells"),
+        ("library (x) { { } }", "a group without a name at byte 14"),
+        (TEXT.replace("nom_temperature : 25", "nom_temperature : nan"), "nom_temperature or its wire load"),
         (TEXT.replace('time_unit : "1ps"', 'time_unit : "fast"'), "time_unit = 'fast'"),
         (TEXT.replace("capacitive_load_unit (1, ff)", "capacitive_load_unit (1, cats)"), "capacitive_load_unit"),
     ],
@@ -46,7 +48,8 @@ def written(tmp_path):
 def test_damaged_files_get_one_line(written, text, reason):
     with pytest.raises(LibraryError, match=reason) as error:
         load([written(text)])
-    assert ("\n" not in str(error.value) and "some.lib" in str(error.value)) or "x" in str(error.value)
+    told = str(error.value)
+    assert "\n" not in told and any(f"library {name}" in told for name in ("some.lib", "x", "predictive14"))
 
 
 def test_missing_file(tmp_path):
@@ -91,6 +94,46 @@ def test_what_a_flow_needs(written):
     library_of(no_power).require(timing=True)
     with pytest.raises(LibraryError, match="NAND2_X1 has no power tables"):
         library_of(no_power).require(power=True)
+    with pytest.raises(LibraryError, match="it names no nom_voltage, so there is no power"):
+        library_of(TEXT.replace("nom_voltage : 0.8;", "")).require(power=True)
+    with pytest.raises(LibraryError, match="cell NAND2_X1 has no area"):
+        library_of(TEXT.replace("area : 0.134784;", "area : 0;")).require()
+    with pytest.raises(LibraryError, match="it has no inverter"):
+        library_of(TEXT.replace('function : "!A"', 'function : "A"')).inverter  # noqa: B018
+    with pytest.raises(LibraryError, match="cell INV_X1 has no arc with cell_fall, cell_rise, fall_transition"):
+        library_of(TEXT.replace("fall_transition", "other")).fo4_ps  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "reason"),
+    [
+        ('index_1 ("2, 6, 15', 'index_1 ("2, 6, 6', "index_1 of cell_rise must ascend, got 2, 6, 6"),
+        ('values ("2.8203, 4.8072, ', 'values ("', "cell_rise must have 6 x 6 values, got 34"),
+        ("capacitance : 0.6720", "capacitance : much", "could not convert string to float: 'much'"),
+    ],
+)
+def test_a_damaged_cell_is_named(good, bad, reason, written):
+    assert good in TEXT
+    with pytest.raises(LibraryError, match=f"cell INV_X1 cannot be read: {reason}"):
+        load([written(TEXT.replace(good, bad))]).cell("INV_X1")
+    with pytest.raises(LibraryError, match="it has no cell NOTHING_X1"):
+        choose().cell("NOTHING_X1")
+
+
+def test_what_real_libraries_do(written):
+    """Leakage by state and by rail, powers without tables or of no edge, functions of nodes inside, more wire loads."""
+    states = "pg_pin (VSS) { pg_type : primary_ground; } leakage_power () { value : 900; related_pg_pin : VSS; }"
+    states += "leakage_power () { value : 2; } leakage_power () { value : 4; }"
+    powers = 'internal_power () { related_pin : "A"; } internal_power () { passive (scalar) { values ("9"); } }'
+    text = TEXT.replace("cell_leakage_power : 0.2688;", states, 1).replace("max_cap", f"{powers} max_cap", 1)
+    text = text.replace("capacitive_load_unit (1, ff);", "capacitive_load_unit (1, ff)")
+    text = text.replace("  wire_load (", "  wire_load (other) { capacitance : 9; }\n  wire_load (")
+    text = text.replace('function : "!(A * B)"', 'function : "node"').replace('"!(A + B)"', '"!(A * B)"')
+    found, plain = load([written(text)]), choose()
+    assert found.cell("INV_X1").leakage_w == pytest.approx(3e-9)
+    assert len(found.cell("INV_X1").pins["Y"].energies) == len(plain.cell("INV_X1").pins["Y"].energies)
+    assert found.farads == plain.farads and found.wire_farads == plain.wire_farads
+    assert found.cell("NAND2_X1").table("Y") is None and found.nand2.name == "NOR2_X1"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +175,7 @@ def test_table_is_linear_between_and_beyond_its_points(rng):
         expected = a + b * slew + c * load_ + d * slew * load_
         assert table(slew, load_) == pytest.approx(expected)
         assert swapped(slew, load_) == pytest.approx(expected)
+        assert Table((axes[0][:1], axes[1]), values[:1])(slew, load_) == pytest.approx(table(axes[0][0], load_))
 
 
 def test_adders_are_found_by_function(predictive):
@@ -152,12 +196,12 @@ def test_pins_carry_their_wires_where_a_tool_knows_no_wire_load(predictive):
     assert bare.loaded_path == bare.path
 
 
-def test_choose():
-    assert choose().tier == "embedded"
+def test_choose(written, tmp_path, monkeypatch):
+    assert choose().tier == "embedded" and choose([written(TEXT)]).tier == "user"
     if OSU018.exists():
         found = choose(["osu018"])
         assert found.tier == "osu018" and found.nand2.name == "NAND2X1"
         assert 90 < found.fo4_ps < 110
-    else:
-        with pytest.raises(LibraryError, match="apt install qflow-tech-osu018"):
-            choose(["osu018"])
+    monkeypatch.setattr(library, "OSU018", tmp_path / "nothing.lib")
+    with pytest.raises(LibraryError, match="apt install qflow-tech-osu018"):
+        choose(["osu018"])

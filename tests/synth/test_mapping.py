@@ -78,6 +78,11 @@ def test_what_the_library_cannot_hold_is_named(cache, predictive):
     assert list(cache.iterdir()) == []
 
 
+def test_an_unknown_point(predictive):
+    with pytest.raises(ValueError, match="unknown point 'slow': choose one of "):
+        area_of_rtlil(XOR, "dut", predictive, point="slow")
+
+
 def test_a_tool_that_gives_up_is_quoted(cache, predictive):
     with pytest.raises(MappingError, match=r"failed: yosys: .*ERROR"):
         area_of_rtlil(XOR.replace("$xor", "$nothing"), "dut", predictive)

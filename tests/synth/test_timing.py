@@ -1,4 +1,5 @@
 import json
+import re
 from functools import partial
 from itertools import pairwise
 
@@ -234,6 +235,65 @@ def test_paths_go_through_blocks_without_registers(predictive, monkeypatch):
     assert all(a < b for a, b in pairwise(ends))
     assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
     assert flat.critical.delay_ps < path.delay_ps < 1.7 * flat.critical.delay_ps
+
+
+class Through(wiring.Component):
+    """Two halves after each other, nothing else."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.one, m.submodules.two = one, two = Half(), Half()
+        m.d.comb += [one.a.eq(self.a), two.a.eq(one.y ^ 5), self.y.eq(two.y)]
+        return m
+
+
+class Around(wiring.Component):
+    """A register, two halves in a block of their own, a register."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.through = through = Through()
+        m.d.sync += [through.a.eq(self.a), self.y.eq(through.y)]
+        return m
+
+
+def test_paths_go_through_blocks_in_blocks(predictive, monkeypatch):
+    _, flat = measure(Around(), predictive)
+    found, result = split(monkeypatch, Around(), predictive)
+    assert len(found.blocks) > 2
+    assert result.critical.kind == "register to register"
+    assert flat.critical.delay_ps < result.critical.delay_ps < 1.7 * flat.critical.delay_ps
+
+
+def test_arcs_by_edge_and_arcs_without_delays_change_nothing(ripple, predictive):
+    """As real libraries have them; inverter and flip-flop, which stand for what is outside, keep their arcs."""
+    start, end = (predictive.text.index(f"  cell ({name})") for name in ("NAND2_X1", "DFF_X1"))
+    rise, fall = (rf"((?: +(?:cell_{edge}|{edge}_tr).*\n)+)" for edge in ("rise", "fall"))
+    arcs = rf"(timing \(\) {{.*\n(?: +timing_.*\n)*){rise}{fall}( +}}\n)"
+    text, count = re.subn(arcs, r"\1\2\4\1\3\4", predictive.text[start:end])
+    assert count > 50
+    text = predictive.text[:start] + text + predictive.text[end:]
+    text = text.replace("max_capacitance", 'timing () { related_pin : "Z"; } max_capacitance')
+    result = timing(ripple[0], Library([("some.lib", text)], "user"))
+    assert [path.delay_ps for path in result.paths] == [path.delay_ps for path in ripple[1].paths]
+
+
+class Nothing(wiring.Component):
+    y: Out(1)
+
+    def elaborate(self, platform):
+        return Module()
+
+
+def test_a_unit_without_paths(predictive):
+    with pytest.raises(ValueError, match="unit dut: it has no path to time"):
+        measure(Nothing(), predictive)
 
 
 def test_a_circle_of_ports_is_cut(predictive, monkeypatch):

@@ -1,0 +1,78 @@
+"""Netlists by hand: what has no place in a design with one clock is named."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from synth.library import Library
+from synth.netlist import Netlist
+
+PORTS = {"clk": [2], "a": [3], "b": [4]}
+
+
+def netlist(library, cells, y=5):
+    """A block of `cells`, (type, pin -> net or constant) each, whose port `y` is net 5."""
+    module = {
+        "ports": {
+            **{name: {"direction": "input", "bits": bits} for name, bits in PORTS.items()},
+            "y": {"direction": "output", "bits": [y]},
+        },
+        "cells": {
+            f"cell{k}": {"type": kind, "connections": {pin: [bit] for pin, bit in pins.items()}}
+            for k, (kind, pins) in enumerate(cells)
+        },
+        "netnames": {},
+    }
+    return Netlist(SimpleNamespace(name="dut", module=module, macros=(), children={}), library)
+
+
+def changed(library, name, old, new):
+    """The library with one text of one cell replaced."""
+    start = library.text.index(f"  cell ({name})")
+    end = library.text.index("\n  }\n", start)
+    assert old in library.text[start:end]
+    return Library(
+        [("some.lib", library.text[:start] + library.text[start:end].replace(old, new) + library.text[end:])], "user"
+    )
+
+
+def test_a_loop(predictive):
+    ring = [("INV_X1", {"A": 5, "Y": 6}), ("INV_X1", {"A": 6, "Y": 5})]
+    with pytest.raises(ValueError, match="netlist dut: its logic has a combinational loop"):
+        netlist(predictive, ring)
+
+
+def test_pins_without_a_net(predictive):
+    """An output that drives nothing has one, an input that nothing drives is 0."""
+    found = netlist(predictive, [("NAND2_X1", {"A": 3}), ("DFF_X1", {"CK": 2, "Q": 5})])
+    (gate,), (flop,) = found.logic, found.registers
+    assert set(gate.pins) == {"A", "Y"} and found.net_name(gate.pins["Y"][0]).startswith("net ")
+    assert found.register(flop).data == ("D",) and found.size == 7
+    assert found.loads[gate.pins["A"][0]] > found.loads[gate.pins["Y"][0]] == 0
+
+
+FLOP = ("DFF_X1", {"CK": 2, "D": 3, "Q": 5})
+
+
+@pytest.mark.parametrize(
+    ("cell", "old", "new", "reason"),
+    [
+        (("LATCH_X1", {"G": 3, "D": 4, "Q": 5}), "", "", "cell LATCH_X1 is a latch"),
+        (FLOP, 'clocked_on : "CK"', 'clocked_on : "!CK"', "cell DFF_X1 is not clocked by a rising edge of one pin"),
+        (FLOP, 'function : "IQ"', 'function : "1"', "output Q is not its state or the state's inverse"),
+        (("DFF_X1", {"CK": 3, "D": 3, "Q": 5}), "", "", "has a clock that is not the port 'clk'"),
+        (("DFFR_X1", {"CK": 2, "D": 3, "RN": 4, "Q": 5}), "", "", "has an asynchronous clear in use"),
+        (("DFFR_X1", {"CK": 2, "D": 3, "RN": "0", "Q": 5}), "", "", "has an asynchronous clear in use"),
+        (("DFFS_X1", {"CK": 2, "D": 3, "SN": 4, "Q": 5}), "", "", "has an asynchronous preset in use"),
+    ],
+)
+def test_registers_that_do_not_follow_the_clock(cell, old, new, reason, predictive):
+    library = changed(predictive, cell[0], old, new) if old else predictive
+    found = netlist(library, [cell])
+    with pytest.raises(ValueError, match=f"netlist dut: cell {cell[0]}.*{reason}|{reason}"):
+        found.register(found.registers[0])
+
+
+def test_a_reset_that_is_never_used_does_no_harm(predictive):
+    found = netlist(predictive, [("DFFR_X1", {"CK": 2, "D": 3, "RN": "1", "Q": 5})])
+    assert found.register(found.registers[0]).outputs == {"Q": False}
