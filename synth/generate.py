@@ -43,12 +43,6 @@ class Generated:
         """The unit's JSON: configuration, ports, timing, memories, tools."""
         return self.description
 
-    def table(self) -> str:
-        """The ports, one line each."""
-        rows = [(p["name"], p["direction"], str(p["width"])) for p in self.description["ports"]]
-        wide = max(len(name) for name, _, _ in rows)
-        return "\n".join(f"{name:{wide}}  {direction:6}  {width:>5}" for name, direction, width in rows)
-
 
 def generate(
     unit: str, config: Config, folder: Path | str, *, clock_mhz: float = CLOCK_MHZ, tool: str = "yowasp"
@@ -150,14 +144,10 @@ def memories(rtlil: str) -> list[dict[str, Any]]:
 def _sdc(unit: str, clock_mhz: float, found: list[dict[str, Any]]) -> str:
     period = period_ps(clock_mhz) / 1000  # ns
     io = [f"# constraints of {unit}: {clock_mhz:g} MHz, {IO_DELAY_SHARE:.0%} of a period outside at each port"]
-    if any(port["name"] == "clk" for port in found):
-        io += [f"create_clock -name clk -period {period:.4f} [get_ports clk]"]
-    else:
-        io += [f"create_clock -name clk -period {period:.4f}"]
+    io += [f"create_clock -name clk -period {period:.4f} [get_ports clk]"]
     for direction in ("input", "output"):
         names = " ".join(p["name"] for p in found if p["direction"] == direction and p["name"] != "clk")
-        if names:
-            io.append(f"set_{direction}_delay -clock clk {period * IO_DELAY_SHARE:.4f} [get_ports {{{names}}}]")
+        io.append(f"set_{direction}_delay -clock clk {period * IO_DELAY_SHARE:.4f} [get_ports {{{names}}}]")
     return "\n".join(io) + "\n"
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from golden import kvmu
 from golden.kvmu import AddressMap, Kvmu, KvmuConfig
+from golden.kvmu_unit import Command, Fault, KvmuUnit, Op, UnitConfig
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=80)
 steps = st.lists(st.lists(st.integers(0, 6), min_size=0, max_size=9), min_size=1, max_size=14)
@@ -226,6 +227,15 @@ def test_runs(ids):
     got = kvmu.runs(np.array(ids, np.int64)).tolist()
     assert [i for first, count in got for i in range(first, first + count)] == ids
     assert all(a + n < b for (a, n), (b, _) in pairwise(got))
+
+
+def test_a_head_that_there_is_not_has_no_address():
+    unit = KvmuUnit(UnitConfig(kv_heads=2, head_dim=4, page_tokens=2, pages=4, frames=4, clusters=4))
+    unit.execute(Command(Op.BEGIN))
+    unit.execute(Command(Op.APPEND, cluster=1))
+    for op in (Op.LOOKUP, Op.FIND):
+        for head, fault in ((1, Fault.NONE), (2, Fault.ADDRESS)):
+            assert unit.execute(Command(op, cluster=1, head=head))[-1].fault == fault
 
 
 def test_bad_input_is_named():

@@ -1,6 +1,7 @@
 """`vrex board`: refusals in one line each, and a bitstream of a small unit."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -70,6 +71,32 @@ def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, rea
     with pytest.raises(BoardError) as error:
         build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
     assert str(error.value) == f"kvmu on ulx3s: nextpnr-ecp5: {reason}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("clocks", "reason"),
+    [
+        ({}, "the timing report has no clock"),
+        ({"clk": {"achieved": 24.0, "constraint": 25.0}}, "it reaches 24.0 MHz, below the board's clock of 25 MHz"),
+    ],
+    ids=["no clock", "too slow"],
+)
+def test_a_timing_report_that_is_not_good_enough_leaves_nothing(kvmu, tmp_path, monkeypatch, clocks, reason):
+    """The tools only write their files."""
+    report = json.dumps({"fmax": clocks, "utilization": {}, "critical_paths": []})
+    texts = {"report.json": report, "top.tim": "", "top.bit": ""}
+
+    def tool(name, arguments, folder, log, what):
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+
+    monkeypatch.setattr(board, "_tool", tool)
+    monkeypatch.setattr(board.yosys, "run", lambda commands, tool: "")
+    monkeypatch.setenv("ECPPACK", "mine")
+    with pytest.raises(BoardError) as error:
+        build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
+    assert str(error.value) == f"kvmu on ulx3s: {reason}" and os.environ["ECPPACK"] == "mine"
     assert not (tmp_path / "out").exists()
 
 

@@ -2,14 +2,19 @@
 
 import numpy as np
 import pytest
+from amaranth import Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
 
 import sim.build
 from golden.clustering import ClusterRule, ClusterTable
 from hw import yosys
+from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
 from sim.run import simulate
 from synth.gates import cell_model, of_component
+from synth.library import Library
 
 
 def test_cell_models_say_what_yosys_reads(predictive, tmp_path):
@@ -39,9 +44,45 @@ def test_a_wrong_model_is_found(predictive, tmp_path):
         yosys.run(commands)
 
 
-def test_rejects_a_latch(predictive):
+def test_rejects_what_is_not_clocked_by_an_edge(predictive):
     with pytest.raises(ValueError, match="LATCH_X1 is a latch"):
         cell_model(predictive.cell("LATCH_X1"))
+    gated = Library([("some.lib", predictive.text.replace('clocked_on : "CK"', 'clocked_on : "CK * D"'))], "user")
+    with pytest.raises(ValueError, match="cell DFF_X1 is not clocked by one edge of one pin"):
+        cell_model(gated.cell("DFF_X1"))
+
+
+class Kept(wiring.Component):
+    """Writes `word` in one place of a memory, then answers what stands in another."""
+
+    i: In(stream.Signature(data.StructLayout({"write": 6, "read": 6, "word": 8})))
+    o: Out(stream.Signature(8))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = Ram(depth=64, width=8)
+        m.d.comb += [self.i.ready.eq(~self.o.valid | self.o.ready), ram.r_en.eq(self.i.valid & self.i.ready)]
+        m.d.comb += [
+            ram.w_addr.eq(self.i.payload.write),
+            ram.w_data[0].eq(self.i.payload.word),
+            ram.w_mask.eq(ram.r_en),
+        ]
+        m.d.comb += [ram.r_addr.eq(self.i.payload.read), self.o.payload.eq(ram.r_data[0])]
+        with m.If(self.i.ready):
+            m.d.sync += self.o.valid.eq(self.i.valid)
+        return m
+
+
+def test_a_netlist_with_a_memory_simulates(rng, seed, monkeypatch):
+    monkeypatch.setattr(sim.build, "instead", of_component)
+    beats = {name: rng.integers(0, 4, 100) for name in ("write", "read")} | {"word": rng.integers(0, 256, 100)}
+    words, want = [0] * 64, []
+    for write, read, word in zip(*beats.values(), strict=True):
+        words[write] = int(word)
+        want.append(words[read])
+    record = simulate(Kept(), "kept", {"i": beats}, {"o": 100}, stall=0.3, seed=seed)
+    assert record.outputs["o"].tolist() == want
+    assert "reg [7:0] words [0:63];" in of_component(Kept(), "kept")["macros.v"]
 
 
 @pytest.mark.heavy

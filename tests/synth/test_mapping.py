@@ -1,10 +1,12 @@
 """Mappings that fail leave one clear error and nothing behind."""
 
 import re
+import shutil
 
 import pytest
 
 from hw import yosys
+from synth import mapping
 from synth.area import area_of_rtlil
 from synth.library import Library
 from synth.mapping import MappingError
@@ -81,6 +83,62 @@ def test_what_the_library_cannot_hold_is_named(cache, predictive):
 def test_an_unknown_point(predictive):
     with pytest.raises(ValueError, match="unknown point 'slow': choose one of "):
         area_of_rtlil(XOR, "dut", predictive, point="slow")
+
+
+TRISTATE = r"""attribute \top 1
+module \dut
+  wire input 1 \a
+  wire input 2 \b
+  wire output 3 \y
+  cell $tribuf $1
+    parameter \WIDTH 1
+    connect \EN \a
+    connect \A \b
+    connect \Y \y
+  end
+end
+"""
+
+
+def test_a_cell_that_the_library_has_not_is_named(cache, predictive):
+    with pytest.raises(MappingError, match=r"dut: library predictive14 has no cell for \$_TBUF_"):
+        area_of_rtlil(TRISTATE, "dut", predictive)
+    assert list(cache.iterdir()) == []
+
+
+def test_another_process_may_be_faster(cache, predictive, monkeypatch):
+    folder = area_of_rtlil(XOR, "dut", predictive).mapped["dut"].folder
+    theirs = shutil.move(folder, cache.parent / "theirs")
+    real = mapping._buffer
+
+    def buffer(*arguments):
+        shutil.copytree(theirs, folder)
+        real(*arguments)
+
+    monkeypatch.setattr(mapping, "_buffer", buffer)
+    assert area_of_rtlil(XOR, "dut", predictive).mapped["dut"].kept is False
+    assert [path.name for path in cache.iterdir()] == [folder.name]
+
+
+def adders(text, full, half):
+    """The text of a library with other functions of its full and half adders."""
+    for name, functions in (("FA_X1", full), ("HA_X1", half)):
+        start = text.index(f"  cell ({name})")
+        end = text.index("\n  }\n", start)
+        found = iter(functions)
+        cell = re.sub(r'function : "[^"]*"', lambda _: f'function : "{next(found)}"', text[start:end])  # noqa: B023
+        text = text[:start] + cell + text[end:]
+    return Library([("some.lib", text)], "user")
+
+
+def test_adders_as_libraries_have_them(predictive):
+    """Full adders may be inverted or missing, half adders missing."""
+    plain, none = ("A ^ B ^ CI", "(A * B) + (A * CI) + (B * CI)"), ("A", "B")
+    inverted = tuple(f"!({text})" for text in plain)
+    found = mapping._adder_map(adders(predictive.text, inverted, none))
+    assert "assign Y[i] = ~y; assign X[i] = ~x;" in found and "HA_X1" not in found
+    assert "assign Y[i] = y;" in mapping._adder_map(predictive) and "HA_X1" in mapping._adder_map(predictive)
+    assert mapping._adder_map(adders(predictive.text, none, none)) == ""
 
 
 def test_a_tool_that_gives_up_is_quoted(cache, predictive):

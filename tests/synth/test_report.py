@@ -45,6 +45,10 @@ def test_treemap_areas_are_proportional_and_fill_the_square():
         assert box.x >= 0 and box.x + box.width <= 100.001 and box.y >= 0 and box.y + box.height <= 100.001
 
 
+def test_a_treemap_of_nothing_is_empty():
+    assert treemap([]) == []
+
+
 def test_page_and_json(tmp_path):
     made = report([unit(), unit("kvmu", power=[])])
     page = write(tmp_path / "out", made).read_text()
