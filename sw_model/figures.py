@@ -12,8 +12,8 @@ from sw_model.model import Assumptions, Result, run
 from sw_model.systems import load_system
 
 DATA = Path(__file__).parent / "data"
-CONTEXTS = (1000, 5000, 10000, 20000, 40000)
 Progress = Callable[[str, int, int], None]
+CONTEXTS = (1000, 5000, 10000, 20000, 40000)
 
 
 @lru_cache
@@ -39,9 +39,7 @@ class FrameRow:
         return None if self.paper_ms is None else self.model_ms / self.paper_ms - 1
 
 
-def fig13_frames(
-    *, link: str = "paper", assume: Assumptions | None = None, progress: Progress | None = None
-) -> list[FrameRow]:
+def fig13_frames(*, link: str = "paper", assume: Assumptions | None = None) -> list[FrameRow]:
     """Per-frame latency of V-Rex8 and V-Rex48 with ReSV, batch 1, from 1K to 40K tokens (V-Rex Fig. 13)."""
     edge = published()["vrex.fig13.frame_edge_b1"]["value"]
     server = published()["vrex.fig13.frame_server"]["value"]
@@ -52,6 +50,4 @@ def fig13_frames(
         for n, ms in zip(CONTEXTS, values, strict=True):
             result = run(system, "resv", workloads.frame(n), link=link, assume=assume)
             rows.append(FrameRow(name, n, result.total_s * 1e3, ms, result))
-            if progress:
-                progress(f"{name} {n} tokens", len(rows), len(paper) * len(CONTEXTS))
     return rows

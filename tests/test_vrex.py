@@ -98,6 +98,8 @@ def test_formal(capsys, monkeypatch, tmp_path, broken):
         assert status == 1 and "vrex: hcu_part: a property fails in cycle" in err and not out
     else:
         (proof,) = json.loads(out)
+        told = run(capsys, "formal", "hcu")[1]
+        assert told.startswith("hcu_part: induction, ") and "\n    reached: " in told
         assert status == 0 and (proof["name"], proof["kind"]) == ("hcu_part", "induction") and proof["covers"]
 
 

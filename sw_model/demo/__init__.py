@@ -54,7 +54,7 @@ class Options:
     yosys: str = "yowasp"
 
 
-def run(options: Options, folder: Path, *, progress: Progress | None = None) -> tuple[Path, Results]:
+def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Results]:
     """Do the whole job; the report, the Verilog and the numbers as JSON go to `folder`.
 
     Raises
@@ -77,8 +77,7 @@ def run(options: Options, folder: Path, *, progress: Progress | None = None) -> 
     @contextmanager
     def step(name: str) -> Iterator[None]:
         started = time.perf_counter()
-        if progress:
-            progress(name, 0, 0)
+        progress(name, 0, 0)
         yield
         seconds[name] = time.perf_counter() - started
 

@@ -85,7 +85,7 @@ def cluster_video(
     max_frames: int | None = None,
     rule: ClusterRule | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> VideoRun:
     """Decode `clip`, turn every frame into keys, hash and cluster them in every layer.
 
@@ -122,8 +122,7 @@ def cluster_video(
         before = now
         frames += 1
         tokens += chunk.tokens
-        if progress:
-            progress("frames", frames, expected)
+        progress("frames", frames, expected)
     return VideoRun(
         clip=clip,
         info=info,

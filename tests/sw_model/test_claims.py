@@ -22,6 +22,14 @@ def test_frame_rate_is_the_models():
     assert claim.model(case) == case.frame("vrex8", "resv", 40000).fps
 
 
+def test_all_claims_are_judged_under_both_presets(monkeypatch):
+    monkeypatch.setattr("sw_model.claims.CLAIMS", [claim for claim in CLAIMS if "session" in claim.what])
+    told = []
+    (session,) = judge(progress=lambda what, done, total: told.append((what, done, total)))
+    assert told == [("claims", 1, 1)] and set(session.values) == {"paper", "realistic"}
+    assert session.values["paper"] > 1 and judge() == [session]
+
+
 @pytest.mark.heavy
 def test_realistic_links_cost():
     judged = {j.claim.what: j for j in judge()}

@@ -2,11 +2,20 @@
 
 import json
 import signal
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import vrex
+from sim.mutants.campaign import Campaign, CampaignError, Result
+from sim.mutants.netlist import Mutant
 from sw_model import request
+from sw_model.claims import CLAIMS
+from sw_model.commands import hardware
+from sw_model.commands.console import Console
+from sw_model.frontend import generator
+from sw_model.frontend.trace import write_trace
 from sw_model.request import Request
 
 
@@ -46,7 +55,11 @@ def test_model_of_a_measured_stream(run):
     assert status == 0 and 0.5 < ratio < 1 and "chunks: " in err  # half of each complete group is kept
 
 
-def test_reproduce(run):
+def test_reproduce(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("sw_model.claims.CLAIMS", CLAIMS[:1])
+    status, out, _ = run("reproduce", "vrex.fig13.fps", "--claims", "--report", "r.html", "--json")
+    assert list(json.loads(out)["claims"]) == [CLAIMS[0].what]
+    assert CLAIMS[0].what in (tmp_path / "r.html").read_text()
     status, out, _ = run("reproduce", "vrex.fig13.fps", "--json")
     assert status == 0 and json.loads(out)["targets"][0]["verdict"] == "inside"
     status, out, _ = run("reproduce", "vrex.fig13.fps")
@@ -72,3 +85,80 @@ def test_sweep(run, tmp_path):
     assert [row["tokens"] for row in json.loads(out)] == [1000, 5000]
     told = json.loads(run("explain", "build/sweeps/two.json", "--row", 1, "--json")[1])
     assert told["request"]["tokens"] == 5000
+
+
+def test_progress_on_a_terminal(capsys):
+    console = Console()
+    console.terminal = True
+    for what, done, total in (("frames", 0, 2), ("frames", 2, 2), ("report", 0, 0)):
+        console.progress(what, done, total)
+    console.close()
+    console.close()
+    err = capsys.readouterr().err
+    assert "frames" in err and "2/2" in err and "report" in err
+
+
+def test_generate_tells_its_files(run, tmp_path):
+    status, out, _ = run("generate", "hcu", "--preset", "tiny", "--out", "made")
+    assert status == 0 and sorted(out.split()) == sorted(str(path) for path in Path("made").glob("*/*"))
+
+
+def test_synth_with_its_proof_beside_table_3(run):
+    arguments = ("synth", "operand_memory", "--preset", "tiny", "--equiv", "--table3")
+    status, out, _ = run(*arguments)
+    assert status == 0 and "LXE memories" in out and "V-Rex" in out
+    status, out, _ = run(*arguments[:-1])
+    assert status == 0 and "is equivalent" in out
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_board(run, monkeypatch, form):
+    made = SimpleNamespace(json=lambda: {"board": "ulx3s"}, table=lambda: '{"board": "ulx3s"}')
+    monkeypatch.setattr("synth.board.build", lambda *arguments, **options: made)
+    status, out, _ = run("board", "ulx3s", "--unit", "kvmu", "--preset", "tiny", "--beats", 20, *form)
+    assert status == 0 and json.loads(out) == {"board": "ulx3s"}
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_verify(run, monkeypatch, failed):
+    lines = []
+    monkeypatch.setattr(
+        "subprocess.run", lambda line, **options: lines.append(line) or SimpleNamespace(returncode=failed)
+    )
+    flags = ("--waves", "--gates", "--heavy")
+    status, out, _ = run("verify", "wtu", "wtu_sweep", "--sim", "icarus", *flags)
+    assert status == failed and out == "waveforms: build/sim/runs/*/dump.vcd\n"
+    assert {"--sim=icarus", *flags} < set(lines[0]) and lines[0].count(f"{hardware.ROOT}/tests/hw/dre/test_wtu.py") == 1
+    assert run("verify", "wtu")[1] == "" and not set(flags) & set(lines[1])
+
+
+def test_mutate(run, tmp_path, monkeypatch):
+    mutant, result = Mutant(1, "inv", "$1", "Y", 0, "w", ("hw/x.py:3",)), Result(1, None, "left no trace")
+    made = Campaign("hcu", (mutant,), (result,), ("a test",), 1.5)
+    monkeypatch.setattr("sim.mutants.campaign.run", lambda *arguments, **options: made)
+    status, out, _ = run("mutate", "hcu", "--out", "m.json")
+    assert status == 0 and "hcu survives 1: inv at $1.Y[0] (w), hw/x.py:3: left no trace" in out
+    told = json.loads(run("mutate", "hcu", "--mutants", 5, "--json")[1])
+    assert told["units"] == json.loads((tmp_path / "m.json").read_text())["units"] and told["preset"] == "tiny"
+
+    def refuse(*arguments, **options):
+        raise CampaignError("hcu: no test simulates it")
+
+    monkeypatch.setattr("sim.mutants.campaign.run", refuse)
+    status, _, err = run("mutate", "hcu")
+    assert status == 1 and err == "vrex: hcu: no test simulates it\n"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_capture(run, tmp_path, monkeypatch, form):
+    """The recording itself needs a model; here it writes a generated stream."""
+    small = generator.small()
+
+    def record(model, path, **options):
+        return write_trace(
+            tmp_path / "t.safetensors", small.geometry, generator.Generator(small).chunks(3), {"model": model}
+        )
+
+    monkeypatch.setattr("sw_model.frontend.capture.capture", record)
+    status, out, _ = run("capture", "some", "--prompt", "x", *form)
+    assert status == 0 and ("3 chunks" in out or json.loads(out)["chunks"] == 3)

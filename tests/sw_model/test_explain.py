@@ -1,5 +1,7 @@
 """What bounds a run: the waits add up to it, and turning a knob does what the table says."""
 
+from dataclasses import replace
+
 import pytest
 
 from sw_model.explain import FREE, bounds_of, explain
@@ -74,3 +76,13 @@ def test_words_and_table(fetching):
 def test_sessions_count_every_step():
     result = Request(workload="coin", tokens=1000).run()
     assert sum(b.seconds for b in bounds_of(result)) == pytest.approx(result.total_s, rel=1e-12)
+
+
+def test_host_memory_has_no_knob_for_the_drive():
+    told = explain(Request(tokens=1000, changes={"link.behind": "cpu"}))
+    assert "host memory instead of a drive" not in {knob.name for knob in told.knobs} | set(told.idle)
+
+
+def test_words_of_one_bound_and_no_knob(fetching):
+    said = replace(fetching, bounds=fetching.bounds[:1], knobs=()).words()
+    assert "Behind it" not in said and said.endswith("No single knob, turned twice as far, changes it by a thousandth.")

@@ -49,3 +49,13 @@ def test_own_files(what, tmp_path):
     file.write_text(text.replace(first, ""))
     with pytest.raises(ValueError, match=f"{file}.*missing.*{first.split(' =')[0]}"):
         KINDS[what](file)
+
+
+def test_a_missing_table_is_named(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(GOOD["memory"].read_text().replace("[mapping]", "[other.mapping]"))
+    with pytest.raises(ValueError, match="unknown key 'other'"):
+        load_memory(file)
+    file.write_text(GOOD["memory"].read_text().split("[mapping]")[0])
+    with pytest.raises(ValueError, match=r"table \[mapping\] is missing"):
+        load_memory(file)

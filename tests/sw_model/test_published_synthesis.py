@@ -37,6 +37,23 @@ def test_reports_without_a_unit_are_refused():
         record([{"unit": "hcu"}])
 
 
+def test_a_record_by_hand():
+    tools = {"point": "balanced", "library": {}, "tools": {}, "git": None}
+    units = [
+        {"unit": name, "nand2": 10.4, "memory_bits": 8, **tools} for name in ("dpe", "hcu", "kvmu", "vpe", "wtu_sweep")
+    ]
+    power = [
+        {"stimulus": name, "total_mw": mw, "cycles": n}
+        for name, mw, n in (("idle", 1.0, 5), ("random", 2.5, 5), ("guess", 9.0, 0))
+    ]
+    units.append(
+        {"unit": "dot_tree", "nand2": 5.6, "memory_bits": 0, "config": {"dpe_inputs": 4}, "power": power, **tools}
+    )
+    told = record(units)
+    assert told["nand2"]["hcu"] == 10 and told["memory_bits"]["dpe"] == 8 and set(told["made by"]["hcu"]) == set(tools)
+    assert told["dot_tree"] == {"inputs": 4, "nand2": 6, "idle_mw": 1.0, "random_mw": 2.5}
+
+
 @pytest.mark.heavy
 def test_the_record_is_what_the_synthesis_makes(tmp_path, monkeypatch):
     """The smallest unit, mapped again."""

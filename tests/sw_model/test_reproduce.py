@@ -6,7 +6,7 @@ from sw_model import published_codec, published_quickvideo
 from sw_model.figures import published
 from sw_model.model import Assumptions
 from sw_model.published_other import rekv_gb
-from sw_model.reproduce import FREE_ASSUMPTIONS, Reading, judge, reproduce, worst_residual
+from sw_model.reproduce import FREE_ASSUMPTIONS, Reading, brief, evaluate, judge, reproduce, worst_residual
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +122,13 @@ def test_residuals():
     assert judge(target, Reading(None)).verdict == "not modelled"
     two = target | {"value": {"a": [10.0, 20.0]}}
     assert judge(two, Reading([11.0, 40.0])).numbers_inside == (1, 2)
+    shape = judge(target | {"tolerance": "shape"}, Reading([11.0]))
+    assert (shape.verdict, shape.numbers_inside) == ("not modelled", None)
+
+
+def test_values_in_few_characters():
+    assert brief({"a": [1.23456, None, 2], "b": "text"}) == "{a: [1.235, , 2], b: text}"
+
+
+def test_a_figure_without_an_evaluator():
+    assert evaluate("vrex.nothing", Assumptions(), "paper").says == "not modelled: no evaluator"

@@ -1,12 +1,14 @@
 """The core's RTL behind the model's memories: what a run tells, and what it refuses."""
 
 import json
+import signal
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import vrex
 from hw.core.axi import Cause
 from hw.core.core import TRACE
 from hw.core.isa import Unit
@@ -87,3 +89,18 @@ def test_the_drive_lies_behind_the_link():
     assert 640 <= near < 700 and 40_000 < far < 42_000
     assert layer.storage_at - BASES["host"] == len(layer.run_on.host) // 2
     assert 20 < timings(load_system("vrex8"), 0)["device"].ready(0, 0, 64, False) < 60
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_command(form, tmp_path, monkeypatch, capsys):
+    modelled(monkeypatch)
+    out, trace, page = (tmp_path / name for name in ("out.json", "trace.json", "page.html"))
+    line = ["model", "--rtl", "tiny", "--frames", "1", *form]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert vrex.main([*line, "--out", str(out), "--trace", str(trace), "--report", str(page)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)  # `main` takes it over
+    told = capsys.readouterr().out
+    assert json.loads(told) == json.loads(out.read_text()) if form else "cycles with 0, 1, .. units at work" in told
+    assert json.loads(trace.read_text())["traceEvents"] and "Core in RTL" in page.read_text()

@@ -1,10 +1,12 @@
 """The campaign's result and its reasons, from parts that are made up."""
 
 import json
+import signal
 
 import pytest
 from coverage import CoverageData
 
+import vrex
 from sw_model.coverage import measure, result
 from sw_model.coverage.explained import Reason, Reasons, context
 from sw_model.coverage.page import page
@@ -59,6 +61,55 @@ def test_holes_reasons_and_what_others_reach(folder):
     assert "hcu" in result.table(found)
 
 
+def test_a_whole_campaign_tells_what_is_stale(folder, monkeypatch, capsys):
+    """Everything measured: the entry that explains nothing is an error. Of the Python file only a jump is missing."""
+    everything = measure.chosen(["hcu", "kvpu"])
+    monkeypatch.setattr(result, "parts", lambda: everything)
+    monkeypatch.setattr(Reasons, "read", lambda path: Reasons(LISTED))
+    data = CoverageData(basename=str(folder / f"{everything[0].name}.python"))
+    source = (measure.ROOT / GROWABLE).read_text().splitlines()
+    number = 1 + source.index("        if end > len(self._store):")
+    data.add_arcs({GROWABLE: [(n, n + 1) for n in range(1, 60)], "golden/__init__.py": [(-1, 1), (1, -1)]})
+    data.write()
+    found = result.gather(folder, Reasons(LISTED))
+    assert not found["missing"] and [one["what"] for one in found["stale"]] == ["never"]
+    holes = [hole for hole in found["python"]["files"][GROWABLE]["holes"] if hole["to"] is not None]
+    assert number in {hole["line"] for hole in holes}
+    (folder / "parts").mkdir()
+    for path in folder.glob("hw-*"):
+        path.rename(folder / "parts" / path.name)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert vrex.main(["coverage", "--report", "--out", str(folder)]) == 1
+        ran = []
+        monkeypatch.setattr(measure, "run", lambda part, *_, **options: ran.append((part.path, options)))
+        assert vrex.main(["coverage", "hcu", "--heavy", "--out", str(folder)]) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)  # `main` takes it over
+    assert ran == [("tests/hw/dre/test_hcu.py", {"seed": 1, "heavy": True})]
+    out, err = capsys.readouterr()
+    assert "explains nothing" in err and "test_hcu.py: failed, so it is not measured" in err and "bins of hcu" in out
+    seen = (folder / "index.html").read_text()
+    assert "Not measured" not in seen and "This reason explains nothing" in seen
+
+
+def test_a_part_is_run_and_kept_when_it_passes(tmp_path):
+    part = measure.Part("tests/golden/test_growable.py")
+    assert measure.run(part, tmp_path)
+    told = json.loads((tmp_path / f"{part.name}.json").read_text())
+    assert (told["tests"], told["verilog"], told["bins"]) == (part.path, {}, {})
+    data = CoverageData(basename=str(tmp_path / f"{part.name}.python"))
+    data.read()
+    assert GROWABLE in data.measured_files() and not part.verilog
+    assert not measure.run(measure.Part("tests/nothing.py"), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{part.name}.json", f"{part.name}.python"}
+
+
+def test_points_are_packed():
+    points = {"hcu": {kind: {("a.py:1.1", kind): 3, ("a.py:1.1", "other"): 0} for kind in ("line", "branch", "toggle")}}
+    assert measure.unpack(json.loads(json.dumps(measure.pack(points)))) == points
+
+
 def test_without_reasons_everything_is_open(folder):
     found = result.gather(folder, Reasons([]))
     assert found["verilog"]["total"]["line"]["open"] == found["verilog"]["total"]["toggle"]["open"] == 1
@@ -71,7 +122,13 @@ def test_the_list_of_the_project_can_be_read_and_means_files_that_exist():
 
 
 @pytest.mark.parametrize(
-    "text", ["[[verilog]]\nwhere = 'x'", "[[verilog]", "[[other]]\nwhere='a'\nwhat='b'\nreason='c.'"]
+    "text",
+    [
+        "[[verilog]]\nwhere = 'x'",
+        "[[verilog]",
+        "[[bin]]\nwhere='a'\nwhat='b'\nreason='c'",
+        "[[other]]\nwhere='a'\nwhat='b'\nreason='c.'",
+    ],
 )
 def test_a_bad_list_is_named(text, tmp_path):
     (tmp_path / "list.toml").write_text(text)
@@ -104,6 +161,7 @@ def test_parts_are_all_tests_once():
 def test_chosen_tests():
     assert [part.path for part in measure.chosen(["hcu", "golden"])] == ["tests/hw/dre/test_hcu.py", "tests/golden"]
     assert measure.chosen(["wtu", "wtu_sweep"]) == measure.chosen(["hw/dre/test_wtu.py"])
+    assert measure.chosen([]) == measure.parts()
     with pytest.raises(ValueError, match="'nothing': must be a unit"):
         measure.chosen(["nothing"])
 

@@ -133,6 +133,17 @@ def test_hbm_needs_many_outstanding_requests():
     assert 0.66 < many < 0.70
 
 
+def test_two_streams_and_a_rate_by_hand():
+    memory = load_memory("lpddr5-6400-256b")
+    half = memory.capacity_bytes // 2
+    trace = pattern(memory, "two_seq", 256, 4, outstanding=2, rate=0.5, second_writes=True)
+    assert trace.address.tolist() == [0, half, 256, half + 256]
+    assert trace.stream.tolist() == trace.write.tolist() == [0, 1, 0, 1] and trace.outstanding.tolist() == [4, 4]
+    clocks = 256 / (0.5 * memory.peak_gbps) / memory.clock_ps * 1000
+    assert trace.arrival.tolist() == [int(n * clocks) for n in range(4)]
+    assert replace(memory, refresh="none").stream_share == 1 > memory.stream_share
+
+
 def test_every_request_completes_once_and_runs_repeat(seed):
     memory = load_memory("lpddr5-6400-256b")
     trace = pattern(memory, "rand", 256, 3000, outstanding=64, seed=seed, write_share=0.3)
@@ -153,7 +164,17 @@ def test_bad_input():
         pattern(memory, "zigzag", 64, 1)
     with pytest.raises(ValueError, match="rate"):
         pattern(memory, "seq", 64, 1, rate=0)
+    with pytest.raises(ValueError, match="n = 0, size = 64 and outstanding = 1 must be positive"):
+        pattern(memory, "seq", 64, 0)
+    with pytest.raises(ValueError, match=r"write_share = 1.5 must lie in 0\.\.1"):
+        pattern(memory, "seq", 64, 1, write_share=1.5)
+    with pytest.raises(ValueError, match="exceeds half of the"):
+        pattern(memory, "seq", memory.capacity_bytes, 1)
     trace = pattern(memory, "seq", 64, 1)
+    with pytest.raises(ValueError, match="a trace of 0 requests of 64 bytes is empty"):
+        replay(memory, replace(trace, address=trace.address[:0]))
+    with pytest.raises(ValueError, match="at least one outstanding request"):
+        replay(memory, replace(trace, outstanding=trace.outstanding * 0))
     with pytest.raises(ValueError, match="outside"):
         replay(memory, replace(trace, address=trace.address + memory.capacity_bytes))
     data = {"name": "x", "style": "lpddr5", "organisation": {}, "timing_clocks": {}, "controller": {}, "mapping": {}}
@@ -169,10 +190,22 @@ def test_bad_input():
         ("timing_clocks", "cl", -3, "cl"),
         ("controller", "refresh", "never", "refresh 'never'"),
         ("mapping", "A", [["ch", 16]], "covers"),
+        ("mapping", "A", [1, 2], r"a mapping must be a list of \[digit, radix\]"),
     ],
 )
 def test_unphysical_memories_are_rejected(table, key, value, message):
     data = tomllib.loads((PRESETS / "lpddr5-6400-256b.toml").read_text())
     data[table][key] = value
     with pytest.raises(ValueError, match=message):
+        parse_memory(data)
+
+
+def test_an_unknown_kind_of_memory_is_rejected():
+    data = tomllib.loads((PRESETS / "lpddr5-6400-256b.toml").read_text())
+    with pytest.raises(ValueError, match="style 'core' is not one of"):
+        parse_memory(data | {"style": "core"})
+    data["controller"]["refresh"] = "per-bank"
+    parse_memory(data)
+    del data["timing_clocks"]["refi_bank"]
+    with pytest.raises(ValueError, match="timing refi_bank is missing"):
         parse_memory(data)

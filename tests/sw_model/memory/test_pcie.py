@@ -70,3 +70,16 @@ def test_small_units_are_descriptor_bound():
 def test_bad_links(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         PcieLink(**({"generation": 3, "lanes": 4} | bad))
+
+
+def test_requests_of_a_read():
+    """4 KiB in requests of 512 bytes: eight headers of 12 bytes, each in a packet."""
+    one = PcieLink(3, 4)
+    assert one.request_wire_bytes(4096) == 4096 // one.max_read_request * one.request_wire_bytes(1)
+
+
+def test_transfers_that_cannot_be():
+    with pytest.raises(ValueError, match="size = 0 and unit = 4096 must be positive"):
+        transfer(PcieLink(3, 4), 0, unit=4096)
+    with pytest.raises(ValueError, match="buffer_bytes = 8 is smaller than one request of"):
+        transfer(PcieLink(3, 4), 1 << 20, unit=4096, buffer_bytes=8)
