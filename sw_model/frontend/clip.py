@@ -130,8 +130,7 @@ def _add_stream(
     if height % 2 or width % 2:
         raise ValueError(f"frame sides must be even (4:2:0 colour), got {width} x {height}")
     stream = container.add_stream(codec, rate=fps, options=options)
-    if not isinstance(stream, av.VideoStream):
-        raise ValueError(f"codec {codec!r} encodes no video")
+    assert isinstance(stream, av.VideoStream)
     stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", gop
     stream.codec_context.thread_count = 1
     return stream

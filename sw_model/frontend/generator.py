@@ -11,8 +11,7 @@ frames, wide for text. All of it depends on the seed alone, layer by layer, and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -98,10 +97,6 @@ class Generator:
         self._scenes = 0
         self._script = np.random.default_rng([config.seed, 0])
         self._layers = [_Layer(config, layer) for layer in range(geometry.layers)]
-
-    def metadata(self) -> dict[str, Any]:
-        """What the stream is made of."""
-        return asdict(self.config)
 
     def frame(self) -> Chunk:
         """The next frame's tokens."""

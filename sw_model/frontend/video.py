@@ -183,8 +183,7 @@ def _frames(path: Path, container: av.container.InputContainer, stream: av.video
                 if packet.stream is not stream:
                     continue
                 for image in packet.decode():
-                    if not isinstance(image, av.VideoFrame):
-                        continue
+                    assert isinstance(image, av.VideoFrame)
                     if image.is_corrupt:
                         raise VideoError(path, f"truncated or damaged in frame {index}")
                     pts = image.pts if image.pts is not None else round(index / _rate(stream) / time_base)

@@ -1,6 +1,7 @@
 """A run as a trace: every task once, slices of a track apart, bytes and time as in the result."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -27,3 +28,10 @@ def test_trace_is_the_schedule():
         assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-6 for a, b in itertools.pairwise(own))
     end = max(e["ts"] + e["dur"] for e in slices)
     assert end == pytest.approx(sum(line.makespan_ps for line in result.timelines) / 1e6)
+
+
+def test_tasks_without_time_are_not_drawn():
+    result = Request(tokens=1000).run()
+    (line,) = result.timelines
+    still = replace(result, timelines=[replace(line, end_ps=line.start_ps)])
+    assert not [e for e in trace_events(still)["traceEvents"] if e["ph"] == "X"]

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from threading import Timer
+from types import SimpleNamespace
 
 import pytest
 
 from sw_model.request import Request, figures
-from sw_model.sweep import journal_path, load_sweep, parse_sweep, rows_of, sweep
+from sw_model.sweep import executed, journal_path, load_sweep, parse_sweep, rows_of, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 GRID = {"system": ["vrex8", "agx-orin"], "tokens": [1000, 20000], "policy": ["resv", "mosaic"]}
@@ -237,3 +240,74 @@ def test_requests_of_a_sweep_are_checked_requests():
     assert all(isinstance(request, Request) for request in PLAN.requests)
     changed = parse_sweep({"name": "small", "fixed": {"workload": "text"}, "grid": {**GRID, "tokens": [1000]}})
     assert changed.digest != PLAN.digest
+
+
+@pytest.mark.parametrize("part", ["fixed", "grid"])
+def test_what_is_no_table(part):
+    with pytest.raises(ValueError, match="fixed and grid must be tables"):
+        parse_sweep({"name": "small", part: [1, 2]})
+
+
+def test_a_worker_process_that_dies(monkeypatch):
+    """All at once, as when memory is full: the pool breaks."""
+    pool = SimpleNamespace(submit=lambda work, part: object(), shutdown=lambda **options: None)
+
+    def broken(pending, **options):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("sw_model.sweep.ProcessPoolExecutor", lambda *arguments, **options: pool)
+    monkeypatch.setattr("sw_model.sweep.wait", broken)
+    with pytest.raises(ChildProcessError, match="a worker process died; run the sweep again to go on"):
+        list(executed(list(enumerate(PLAN.requests)), 2, None))
+
+
+class Future:
+    """A run on a cluster that is made up."""
+
+    def __init__(self, rows, status):
+        self.rows, self.status = rows, status
+
+    def add_done_callback(self, call):
+        call(self)
+
+    def exception(self):
+        return "no memory"
+
+    def result(self, timeout):
+        if self.rows is None:
+            raise TimeoutError
+        return self.rows
+
+
+@pytest.mark.parametrize(
+    ("status", "rows", "client", "says"),
+    [
+        ("error", [], "running", "a run failed on 'there': no memory"),
+        ("cancelled", [], "running", "scheduler 'there' was lost"),
+        ("finished", None, "running", "scheduler 'there' was lost"),
+        ("finished", [], "closed", "scheduler 'there' was lost"),
+    ],
+)
+def test_what_goes_wrong_on_a_cluster(status, rows, client, says, monkeypatch):
+    """The real thing is tested with --heavy."""
+    made, closed = [Future([1], "finished"), Future(rows, status)], []
+
+    def answer(work, parts, pure):
+        return made[: len(parts)]
+
+    fake = SimpleNamespace(map=answer, status="running", close=lambda timeout: closed.append(timeout))
+    monkeypatch.setattr("sw_model.sweep.needs", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
+    assert list(executed([1], None, "there")) == [[1]]
+    fake.status = client
+    with pytest.raises(ConnectionError, match=says):
+        list(executed([1] * 8, None, "there"))
+    assert len(closed) == 2
+
+
+def test_a_cluster_that_takes_its_time(monkeypatch):
+    """Nothing has come for a second: it is asked again."""
+    later = Future([1], "finished")
+    later.add_done_callback = lambda call: Timer(1.2, call, [later]).start()
+    fake = SimpleNamespace(map=lambda *a, **o: [later], status="running", close=lambda timeout: None)
+    monkeypatch.setattr("sw_model.sweep.needs", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
+    assert list(executed([1], None, "there")) == [[1]]

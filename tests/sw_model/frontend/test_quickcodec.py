@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from fractions import Fraction
 from multiprocessing import active_children
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -23,7 +26,7 @@ from golden import quickvideo
 from sw_model.frontend import clip, quickcodec, video
 from sw_model.frontend.quickcodec import decoding
 from sw_model.frontend.quickcodec import plan as planning
-from sw_model.frontend.quickcodec.plan import Plan
+from sw_model.frontend.quickcodec.plan import Plan, Run
 from sw_model.frontend.video import VideoError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -403,3 +406,127 @@ def _alive(group):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_what_was_written_before_an_irregularity_is_told_once(small_video, tmp_path, monkeypatch):
+    plan = Plan.make(small_video, None, None, None, 1, 1)
+    target = quickcodec.target.frame_file(plan, tmp_path / "frames", header=False)
+
+    def some(plan, target):
+        yield 3
+        raise decoding._Irregular
+
+    monkeypatch.setattr(decoding, "_one", some)
+    assert sorted(decoding.write_frames(plan, target)) == list(range(48))
+    fewer = replace(plan, runs=(), frames=49)
+    with pytest.raises(VideoError, match="damaged: 49 frames announced, 48 decoded"):
+        list(decoding.write_frames(fewer, target))
+
+
+def images(monkeypatch, stamps):
+    """What `_images` makes of pictures with these stamps."""
+    pictures = [av.VideoFrame(16, 16, "rgb24") for _ in stamps]
+    for picture, stamp in zip(pictures, stamps, strict=True):
+        picture.pts = stamp
+    packet = SimpleNamespace(decode=lambda: pictures)
+    monkeypatch.setattr(decoding, "_packets", lambda *arguments: iter([packet]))
+    return [stamp for stamp, _ in decoding._images(None, None, (5,))]
+
+
+@pytest.mark.parametrize("stamps", [[5, 5], [5, None], [7, 6]], ids=str)
+def test_pictures_out_of_order_are_an_irregularity(stamps, monkeypatch):
+    assert images(monkeypatch, [3, 5, 6]) == [5, 6]
+    with pytest.raises(decoding._Irregular):
+        images(monkeypatch, stamps)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_frame_that_does_not_come_is_an_irregularity(damaged, small_video, tmp_path, monkeypatch):
+    """In this process, in a process of its own, and as its parent hears of it."""
+    path, runs = small_video, (Run((), ((10**9, 0),)),)
+    if damaged:
+        content = bytearray(small_video.read_bytes())
+        content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+        path = tmp_path / "damaged.mp4"
+        path.write_bytes(content)
+    with pytest.raises(decoding._Irregular):
+        list(decoding._take(path, runs, (96, 64), 1, lambda slot, frame: None))
+    sent = []
+    monkeypatch.setattr(decoding.signal, "signal", lambda *arguments: None)
+    target = SimpleNamespace(opened=lambda: nullcontext(lambda slot, frame: None))
+    decoding._work(path, runs, (96, 64), target, SimpleNamespace(send=sent.append))
+    with pytest.raises(decoding._Irregular):
+        list(decoding._received(SimpleNamespace(recv=lambda: sent[0]), {}))
+
+
+def test_packets_from_the_start_and_from_a_keyframe(small_video):
+    container, stream = video.open_video(small_video)
+    with container:
+        stamps = [packet.pts for packet in decoding._packets(container, stream, ()) if packet.size]
+        again = [packet.pts for packet in decoding._packets(container, stream, (stamps[16],)) if packet.size]
+        assert len(stamps) == 48 and stamps[16:] == again
+        with pytest.raises(decoding._Irregular):  # no keyframe is so early
+            list(decoding._packets(container, stream, (-(10**6), -(10**6))))
+
+
+def test_processes_that_cannot_be_started(small_video, monkeypatch, nothing_left):
+    def start(process):
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(decoding.SpawnProcess, "start", start)
+    with pytest.raises(OSError, match="no more processes"):
+        quickcodec.decode(small_video, workers=2)
+
+
+def test_a_dead_process_is_no_fault_of_the_disk(small_video, tmp_path, monkeypatch):
+    def die(plan, target):
+        raise ChildProcessError("decoding process 7 ended early, exit code -9")
+        yield
+
+    monkeypatch.setattr(quickcodec, "write_frames", die)
+    with pytest.raises(ChildProcessError, match="decoding process 7 ended early"):
+        quickcodec.save(small_video, tmp_path / "v.npy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_system_that_reserves_no_disk(small_video, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    quickcodec.save(small_video, tmp_path / "v.npy", workers=1)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), plain(small_video)[0])
+
+
+def test_repeated_stamps_and_packets_that_cannot_be_read(small_video, monkeypatch):
+    def repeated(packets):
+        raise ValueError("stamps repeat")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planning.quickvideo, "scan", repeated)
+        plan = Plan.make(small_video, None, None, None, 2, None)
+        assert plan.runs == () and plan.frames == 48
+    opened = video.open_video
+
+    def broken(path):
+        container, stream = opened(path)
+        demux = container.demux
+
+        class Broken:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                container.close()
+
+            def __getattr__(self, name):
+                return getattr(container, name)
+
+            def demux(self, *arguments):
+                for number, packet in enumerate(demux(*arguments)):
+                    if number == 3:
+                        raise OSError("input/output error")
+                    yield packet
+
+        return Broken(), stream
+
+    monkeypatch.setattr(planning.video, "open_video", broken)
+    with pytest.raises(VideoError, match=r"truncated or damaged after packet 2 \(input/output error\)"):
+        planning._scan(small_video)

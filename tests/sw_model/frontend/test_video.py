@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from itertools import islice, pairwise
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -193,3 +194,37 @@ def test_damaged_video(tmp_path, small_video, rng):
     path = tmp_path / "damaged.mp4"
     path.write_bytes(content)
     reject(path, "truncated or damaged")
+
+
+def test_a_video_with_sound(tmp_path, pictures):
+    """The sound is passed over, but a video ends where its pictures do."""
+    path = tmp_path / "film.mkv"
+    with av.open(str(path), "w") as out:
+        film, sound = out.add_stream("libx264", rate=10), out.add_stream("pcm_s16le", rate=8000, layout="mono")
+        film.width, film.height, film.pix_fmt = 96, 64, "yuv420p"
+        for picture in pictures[:10]:
+            out.mux(film.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            beat = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+            beat.sample_rate = 8000
+            out.mux(sound.encode(beat))
+        out.mux(film.encode(None))
+        out.mux(sound.encode(None))
+    assert [index for index, _, _ in consume(path)] == list(range(10))
+
+
+def test_a_file_that_may_not_be_read(small_video, monkeypatch):
+    def refuse(*arguments, **options):
+        raise PermissionError
+
+    monkeypatch.setattr(video.av, "open", refuse)
+    reject(small_video, "not readable .permission denied.")
+
+
+def test_pictures_without_a_size(small_video, monkeypatch):
+    closed = []
+    codec = SimpleNamespace(width=0, height=64)
+    streams = SimpleNamespace(video=[SimpleNamespace(disposition=av.stream.Disposition(0), codec_context=codec)])
+    container = SimpleNamespace(streams=streams, format=SimpleNamespace(name="mp4"), close=lambda: closed.append(1))
+    monkeypatch.setattr(video.av, "open", lambda *arguments, **options: container)
+    reject(small_video, "has a damaged header: pictures have no size")
+    assert closed
