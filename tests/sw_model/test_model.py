@@ -14,6 +14,7 @@ from sw_model import workloads
 from sw_model.figures import fig13_frames
 from sw_model.model import OFFLOADS_ALL, Assumptions, run, shape_of, work_of
 from sw_model.policies import POLICIES
+from sw_model.policies.resv import ReSV
 from sw_model.systems import load_system
 from sw_model.units import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
 from sw_model.workloads import LLAMA3_8B
@@ -195,3 +196,16 @@ def test_the_fast_threshold_unit_is_an_option():
     assert fast.utilisation["WTU"] * fast.total_s < slow.utilisation["WTU"] * slow.total_s / 3
     with pytest.raises(ValueError, match=r"core\.wtu_point = 'magic' is not one of sweep, fast"):
         load_system("vrex8").replace(core={"wtu_point": "magic"})
+
+
+def test_scattered_reads_of_the_cache_take_longer():
+    machine, load = load_system("agx-orin"), workloads.frame(5000)
+    plain, detail = (run(machine, "infinigenp", load, memory_detail=flag).total_s for flag in (False, True))
+    assert plain < detail < 1.1 * plain
+
+
+def test_a_policy_without_vector_work(monkeypatch):
+    machine, load, account = load_system("vrex8"), workloads.frame(1000), ReSV.account
+    whole = run(machine, "resv", load)
+    monkeypatch.setattr(ReSV, "account", lambda policy, step: replace(account(policy, step), vector_ops=0.0))
+    assert run(machine, "resv", load).utilisation["VPE"] * whole.total_s < whole.utilisation["VPE"] * whole.total_s

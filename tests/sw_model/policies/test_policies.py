@@ -286,3 +286,12 @@ def test_bad_options_are_named():
         ReSV(MODEL, ResvConfig(score_includes_current=False))
     with pytest.raises(ValueError, match=r"config\.score must be a norm of keys or values, got 'attention'"):
         QuickPrefill(MODEL, QuickVideoConfig(score="attention"))
+
+
+def test_resv_among_all_clusters_without_a_wtu(stream):
+    """Exact selection has no passes to learn from; all clusters are more than those of a window."""
+    config = ResvConfig(selector="exact", candidates="all")
+    policy = ReSV(MODEL, config)
+    assert [n for n, _, _ in play(policy, stream)][-1] == 13 and not any(policy._seen.values())
+    late = Step(10, 400_000, "frame")
+    assert policy.account(late).hamming_pairs > ReSV(MODEL, ResvConfig()).account(late).hamming_pairs

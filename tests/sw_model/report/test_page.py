@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sw_model.report import ORIGINS, Column, Fact, Image, Marked, Section, Table, run_metadata, write
+from sw_model.report import metadata as about
 from sw_model.report import page as page_module
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
@@ -168,3 +169,8 @@ def test_a_cell_without_a_value_stands_as_its_column_does_and_has_no_origin(tmp_
         ("text", "high"), ("n", "1.5"), ("text", "–"), ("n", "–"), ("text", "low"), ("n", "–")
     ]  # fmt: skip
     assert [cell for _, cell in cells if "<span" in cell] == [cells[4][1]]
+
+
+def test_tools_that_are_not_installed_are_left_out(monkeypatch):
+    monkeypatch.setattr(about, "TOOLS", ("numpy", "no-such-package"))
+    assert set(about.tool_versions()) == {"python", "numpy"}

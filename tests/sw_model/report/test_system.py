@@ -1,5 +1,7 @@
 """Sections about the system model: the numbers in them are the runs', and a page can be made of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from sw_model import compare
@@ -50,6 +52,8 @@ def test_comparison_section():
     assert [image.caption for image in section.images][-1].startswith("latency at 1,000 tokens")
     assert len(section.tables) == 3
     assert len(system.comparison_section(sides).tables) == 2
+    still = [replace(side, link_gb=0.0) for side in sides]
+    assert len(system.comparison_section(still).images) + 1 == len(system.comparison_section(sides).images)
 
 
 def test_page(told, tmp_path):
