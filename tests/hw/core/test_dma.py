@@ -137,7 +137,7 @@ def test_errors_one_after_the_other(rng, seed):
     script = [step for fail in failing for step in (["fail", *fail, SLVERR], ["wait", 200], ["reset"])]
     moved = [d for _ in range(rounds // 4) for d in copies(rng, 8, 40, longest=300)[1:]]
     ports += ["rst", "stat_fault"]
-    record = run(unit, images(rng), moved, offsets, done=0, seed=seed, script=script, ports=ports)
+    record = run(unit, images(rng, stall=0.1), moved, offsets, done=0, seed=seed, script=script, ports=ports)
     seen = {name: np.array(values) for name, values in record.ports.items()}
     resets = np.flatnonzero(np.diff(seen["rst"].astype(int)) == 1) + 1
     faults = seen["stat_fault"][resets - 1]
@@ -257,3 +257,24 @@ def test_rejects_bad_parameters():
 def test_every_preset_elaborates(preset):
     unit = Dma.from_config(Config.preset(preset))
     assert to_rtlil(unit, "dma") and unit.timing["words_per_cycle"] == 1
+
+
+def test_every_length_on_every_way_under_pauses(rng, seed):
+    unit = Dma.from_config(Config.preset("tiny"))
+    word, at = unit.word // 8, [SIZE // 2, SIZE // 2]
+    moved = []
+    for n, words in enumerate([1, BURST, 3 * BURST] * 4):
+        moved.append(Descriptor(n * word, at[n // 6], n // 3 % 2, n // 6, words * word, 0, n % 4, 0))
+        at[n // 6] += words * word
+    memories = images(rng, stall=0.3)
+    assert run(unit, memories, moved, stall=0.3, seed=seed).images == expected(memories, moved)
+
+
+@pytest.mark.parametrize("cause", [Cause.SLVERR, Cause.DECERR, Cause.REGION])
+def test_faults_under_pauses(cause, rng, seed):
+    unit = Dma.from_config(Config.preset("tiny"))
+    memories = images(rng, stall=0.3)
+    if cause is not Cause.REGION:
+        memories["host"].failures = [Failure(True, 0, {Cause.SLVERR: SLVERR, Cause.DECERR: DECERR}[cause])]
+    moved = [Descriptor(0, SIZE * (cause is Cause.REGION), 0, 1, 64, 0, 0, 0)]
+    assert run(unit, memories, moved, seed=seed, cycles=300).status["stat_fault"] & 15 == cause.value
