@@ -67,7 +67,8 @@ def mutated(
     source, listing, netlist, verilog = (folder / file for file in ("unit.il", "list.ys", "mutated.il", "mutated.v"))
     source.write_text(emit.to_rtlil(component, name, locations=True))
     choose = f"mutate -list {count} -seed {seed} -ctrl {SELECT} {SELECT_BITS} 1 -o {listing}"
-    written = [f"write_rtlil {netlist}", f"write_verilog -noattr {verilog}"]
+    # a choice may be ambiguous until logic settles, which is an error to a simulator that is told of `parallel_case`
+    written = [f"write_rtlil {netlist}", f"write_verilog -noattr -noparallelcase {verilog}"]
     load = [f"read_rtlil {source}", f"hierarchy -top {name}"]
     yosys.run([*load, *_FLAT, choose, f"script {listing}", "opt_clean", *written], tool=tool)
     mutants = tuple(map(_mutant, listing.read_text().splitlines()))
