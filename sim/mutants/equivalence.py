@@ -5,6 +5,9 @@ twice. Memories are cut: both sides read the same unknown data as long as the sa
 is part of the claim, so that it holds with any memory. What is compared is what a neighbour can see: outputs, of a
 stream or a bus its handshakes and what goes with them when valid is 1. abc looks for registers that are always equal
 (`scorr`, but not where simulation shows a difference) and proves the rest (`prove` without registers, else `pdr`).
+
+Before that a smaller claim is tried, that of the unit alone: in no state that it reaches does the fault get beyond the
+last net that all its ways lead through. So nothing that the unit does ever depends on it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ TIMEOUT_S = 3
 CONFLICTS = 50  # of one comparison of two nodes
 TOGETHER = 8  # proofs of one process
 _TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
+_ALONE = f"pdr -T {TIMEOUT_S}"
+_BOTH = f"scorr -q -C {CONFLICTS};prove;{_ALONE}"
 _CLOCK = "clk"
 
 
@@ -40,12 +45,20 @@ def equivalents(
         netlist = _Netlist(json.loads((folder / "design.json").read_text())["modules"][design.name])
         for first in range(0, len(among), TOGETHER):
             part = among[first : first + TOGETHER]
-            graphs = [folder / f"{mutant.number}" for mutant in part]
-            for mutant, graph in zip(part, graphs, strict=True):
-                graph.with_suffix(".aig").write_bytes(_miter(netlist, mutant.number))
-            found = solve(graphs, f"scorr -q -C {CONFLICTS};prove;pdr -T {TIMEOUT_S}", tool=tool)
-            for mutant, (verdict, cycle) in zip(part, found, strict=True):
+            stopped = _solve(folder, {m.number: _bottleneck(netlist, m.number) for m in part}, _ALONE, tool)
+            left = [m.number for m in part if stopped[m.number][0] != "snl_UNSAT"]
+            found = stopped | _solve(folder, {number: _miter(netlist, number) for number in left}, _BOTH, tool)
+            for mutant in part:
+                verdict, cycle = found[mutant.number]
                 yield mutant, cycle if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
+
+
+def _solve(folder: Path, graphs: Mapping[int, bytes], command: str, tool: str) -> dict[int, tuple[str, int]]:
+    """What `sim.formal.solve` says of each graph."""
+    files = [folder / f"{number}" for number in graphs]
+    for file, graph in zip(files, graphs.values(), strict=True):
+        file.with_suffix(".aig").write_bytes(graph)
+    return dict(zip(graphs, solve(files, command, tool=tool), strict=True))
 
 
 class _Graph:
@@ -137,6 +150,10 @@ class _Netlist:
             address = pins["WR_ADDR"][port * abits : (port + 1) * abits]
             self.seen += [(enable, address) for enable in dict.fromkeys(enables)]
 
+    def ends(self) -> list[Any]:
+        """Nets that a register takes or a neighbour sees, and those that say whether they matter."""
+        return [*self.registers.values(), *(net for valid, nets in self.seen for net in (valid, *nets))]
+
     def values(self, graph: _Graph, known: dict[Any, int], wanted: Iterable[Any]) -> None:
         """Give every net that `wanted` ones depend on its literal in `known`."""
         for root in wanted:
@@ -167,19 +184,64 @@ def _valid(name: str, ports: Mapping[str, Any]) -> Any:
     return "1"
 
 
+def _start(netlist: _Netlist, graph: _Graph) -> tuple[list[int], dict[Any, int], dict[Any, int]]:
+    """Leaves of the inputs and of the registers, and what each net is that begins with one or is constant."""
+    known: dict[Any, int] = {"0": 0, "1": 1, "x": 0, "z": 0}
+    inputs = [graph.leaf() for _ in netlist.inputs]
+    known |= dict(zip(netlist.inputs, inputs, strict=True))
+    states = {net: graph.leaf() for net in netlist.registers}
+    known |= {net: leaf ^ (net in netlist.ones) for net, leaf in states.items()}  # registers begin as 0
+    return inputs, states, known
+
+
+def _switched(netlist: _Netlist, known: Mapping[Any, int], number: int) -> dict[Any, int]:
+    """`known` with mutant `number` on, 0 for none."""
+    return {**known, **{net: number >> bit & 1 for bit, net in enumerate(netlist.select)}}
+
+
+def _bottleneck(netlist: _Netlist, number: int) -> bytes:
+    """AIGER file whose only output is 1 when mutant `number` shows at the last net that all its ways lead through.
+
+    The registers are those of the unit, which the mutant has not touched yet. Without such a net the output is 1.
+    """
+    graph = _Graph()
+    inputs, states, known = _start(netlist, graph)
+    plain, mutant = _switched(netlist, known, 0), _switched(netlist, known, number)
+    ends = netlist.ends()
+    netlist.values(graph, plain, ends)
+    netlist.values(graph, mutant, ends)
+    differ = [net for net, value in mutant.items() if net in netlist.gates and plain[net] != value]  # sources first
+    # the gates that wait for each net that leads to an end, which waits for ever
+    waiting = {net: 1 for net in ends if plain[net] != mutant[net]}
+    for net in reversed(differ):
+        if net in waiting:
+            for source in set(netlist.gates[net]):
+                waiting[source] = waiting.get(source, 0) + 1
+    opened, last = set[Any](), None  # nets behind which all is open; one alone is a bottleneck
+    for net in differ:
+        if net in waiting:
+            for source in set(netlist.gates[net]) & opened:
+                waiting[source] -= 1
+                if not waiting[source]:
+                    opened.remove(source)
+            opened.add(net)
+            last = net if len(opened) == 1 else last
+    shows = 1 if last is None else graph.differ(plain[last], mutant[last])
+    return _aiger(graph, inputs, _following(netlist, states, plain), shows)
+
+
+def _following(netlist: _Netlist, leaves: Mapping[Any, int], known: Mapping[Any, int]) -> list[tuple[int, int]]:
+    """Of each register its leaf and the literal of what it is in the next cycle."""
+    return [(leaf, known[netlist.registers[net]] ^ (net in netlist.ones)) for net, leaf in leaves.items()]
+
+
 def _miter(netlist: _Netlist, number: int) -> bytes:
     """AIGER file whose only output is 1 when mutant `number` shows something else than the unit."""
     graph = _Graph()
-    plain: dict[Any, int] = {"0": 0, "1": 1, "x": 0, "z": 0}
-    inputs = [graph.leaf() for _ in netlist.inputs]
-    plain |= dict(zip(netlist.inputs, inputs, strict=True))
-    states = {net: graph.leaf() for net in netlist.registers}
-    plain |= {net: leaf ^ (net in netlist.ones) for net, leaf in states.items()}  # registers begin as 0
+    inputs, states, known = _start(netlist, graph)
+    plain, mutant = _switched(netlist, known, 0), _switched(netlist, known, number)
+    wanted = netlist.ends()
     copies: dict[Any, int] = {}  # registers that the mutant reaches
-    mutant = dict(plain)
-    for bit, net in enumerate(netlist.select):
-        plain[net], mutant[net] = 0, number >> bit & 1
-    wanted = [*netlist.registers.values(), *(net for valid, nets in netlist.seen for net in (valid, *nets))]
     netlist.values(graph, plain, wanted)
     while True:
         other = mutant | {net: leaf ^ (net in netlist.ones) for net, leaf in copies.items()}
@@ -194,8 +256,7 @@ def _miter(netlist: _Netlist, number: int) -> bytes:
         for net in nets
         if plain[net] != other[net] or plain[valid] != other[valid]
     ]
-    latches = [(leaf, plain[netlist.registers[net]] ^ (net in netlist.ones)) for net, leaf in states.items()]
-    latches += [(leaf, other[netlist.registers[net]] ^ (net in netlist.ones)) for net, leaf in copies.items()]
+    latches = _following(netlist, states, plain) + _following(netlist, copies, other)
     return _aiger(graph, inputs, latches, graph.any(seen))
 
 

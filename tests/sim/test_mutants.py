@@ -7,7 +7,8 @@ import pytest
 
 from sim.build import SimulatorError
 from sim.mutants.campaign import CampaignError, Result, _Store, run
-from sim.mutants.equivalence import _Netlist
+from sim.mutants.equivalence import TOGETHER, _Netlist, equivalents
+from sim.mutants.netlist import mutated
 from sim.mutants.server import Server
 from tests.sim.mutant_cases import Sums
 
@@ -35,6 +36,13 @@ def test_a_weak_test_leaves_survivors_and_a_strong_one_kills_them(root):
     # where two equal registers are compared, a fault that hides a difference is none
     assert strong.equivalent and strong.equivalent == weak.equivalent
     assert {mutant.mode for mutant, _ in strong.equivalent} == {"const0"}
+
+
+def test_what_a_test_notices_is_not_proved_equal(root, tmp_path):
+    killed = {r.mutant for r in campaign(root, "test_sums_and_counter").results if r.killed}
+    design = mutated(Sums(), "sums", COUNT, tmp_path)
+    some = [mutant for mutant in design.mutants if mutant.number in killed][:TOGETHER]
+    assert not any(same for _, _, same in equivalents(design, some))
 
 
 def test_a_campaign_goes_on_where_it_was_stopped(root):
