@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def simulate(
     coverage: bool | None = None,
     timeout_cycles: int = 10_000_000,
     drain_cycles: int = 8,
-    reset_after: int = 0,
+    reset_after: int | Sequence[int] = 0,
     echo: Mapping[str, str] | None = None,
     record_ports: bool = False,
 ) -> Record:
@@ -85,7 +85,8 @@ def simulate(
     seed : of the random pauses
     timeout_cycles, drain_cycles : longest run; cycles after the last beat in which none may follow
     echo : input streams that answer an output stream, beat for beat, with the fields of the same names
-    reset_after : when not 0, everything runs that many cycles first, is reset in mid-flight and starts over
+    reset_after : when not 0, everything runs that many cycles first, is reset in mid-flight and starts over; with
+        several, that often, and the beats before a reset have to come again, with every bit of their payloads
     record_ports : also record every port in every cycle
 
     Raises
@@ -96,6 +97,7 @@ def simulate(
     members = dict(component.signature.members.items())
     streams = {k: m for k, m in members.items() if m.is_signature and isinstance(m.signature, stream.Signature)}
     echo = dict(echo or {})
+    resets = [reset_after] * bool(reset_after) if isinstance(reset_after, int) else list(reset_after)
     for given, flow in (((*inputs, *echo), wiring.In), (outputs, wiring.Out)):
         ports = {key for key, member in streams.items() if member.flow is flow}
         if set(given) != ports:
@@ -118,7 +120,8 @@ def simulate(
         "seed": seed,
         "timeout_cycles": timeout_cycles,
         "drain_cycles": drain_cycles,
-        "reset_after": reset_after,
+        "reset_after": resets,
+        "repeats": not isinstance(reset_after, int),
         "ports": [*_ports(component), "rst"] if record_ports else [],
         "echo": {answer: [asked, _common_fields(shapes[asked], shapes[answer])] for answer, asked in echo.items()},
     }
@@ -150,7 +153,7 @@ def simulate(
                     status=found.status,
                     cycles=found.cycles,
                     stall=job["stall"],
-                    reset=reset_after,
+                    reset=sum(resets),
                 ),
                 folder,
             )

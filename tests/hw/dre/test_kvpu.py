@@ -161,8 +161,8 @@ class Bench:
                 assert got[stream][field.name].tolist() == column, (stream, field.name)
         assert got["o_write"]["address"].tolist() == [address for address, _ in writes]
         assert [int(v) for v in got["o_write"]["data"]] == [int.from_bytes(value, "little") for _, value in writes]
-        # from the end of the last reset, of 2 cycles, to where counters are read, 8 after the last beat
-        begin = 2 + bool(reset_after) * (reset_after + 2)
+        # from the end of the last reset to where counters are read, 8 after the last beat
+        begin = 2 + bool(reset_after) * (reset_after + 1)
         end = max(cycles[-1] for cycles in record.cycles.values() if len(cycles)) + 8
         self._check_counters(record.status, int(end - begin))
         return record
