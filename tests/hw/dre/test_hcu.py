@@ -208,6 +208,39 @@ def test_counters_can_be_held_at_zero(rng):
     assert record.outputs["o"]["overflow"].any() and not any(record.status.values())
 
 
+def test_counters_through_a_long_wait(rng):
+    """They go on long after the last token, and only the one of what still happens."""
+    unit, idle = HCU.from_config(Config.preset("tiny")), 33_001
+    stream = codes(rng, 40, unit.hash_bits)
+    table = ClusterTable(rule(unit))
+    record = run(unit, tokens(stream), len(stream), drain_cycles=idle)
+    want = assert_equal(record, table, stream)
+    busy = sum(expected_cycles(unit, want, table))
+    assert (record.status["stat_busy"], record.status["stat_blocked"]) == (busy, 0)
+    assert record.status["stat_starved"] == record.cycles["o"][-1] + idle - 1 - 2 - busy
+
+
+def test_the_newest_cluster_fills_up(rng, seed):
+    """All other clusters of a full table are saturated: tokens go to the newest until it is, and even then."""
+    unit, most = HCU.from_config(Config.preset("tiny")), 0xFFFF
+    settings = {"threshold": 0, "count_max": most}
+    table = ClusterTable(rule(unit, **settings))
+    table.assign(np.arange(unit.clusters) * 0x0111)
+    table.counts[:] = most
+    table.counts[-1] = most - 5
+    stream = codes(rng, 20, unit.hash_bits)
+    size, n = unit.clusters, len(stream)
+    beats = {
+        "op": np.repeat([Op.BEGIN.value, Op.LOAD.value, Op.TOKEN.value], [1, size, n]),
+        "hash": np.concatenate([[0], table.codes, stream]),
+        "count": np.concatenate([[0], table.counts, np.zeros(n, int)]),
+        "index": np.concatenate([[size], table.born, np.zeros(n, int)]),
+    }
+    record = run(unit, beats, n, stall=0.3, seed=seed, **settings)
+    want = assert_equal(record, table, stream, start=size)
+    assert want.overflow.all() and want.count.tolist() == [*range(most - 4, most + 1), *[most] * (n - 5)]
+
+
 @pytest.mark.parametrize("pauses", PAUSES)
 def test_loading_too_much_is_a_fault(pauses, seed):
     unit = HCU.from_config(Config.preset("tiny"))
