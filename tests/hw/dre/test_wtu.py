@@ -37,6 +37,12 @@ def plain(settings, row):
     return [j for j in range(len(keys)) if keys[j] >= keys[order[taken - 1]]]
 
 
+def assert_cycles_add_up(record):
+    """Every cycle is one of three, from the reset of 2 cycles to the last that is counted, 7 after the last beat."""
+    cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
+    assert cycles == max(taken[-1] for taken in record.cycles.values()) + 7 - 2
+
+
 @pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("point", Point)
 @pytest.mark.parametrize("name", MODES)
@@ -46,6 +52,7 @@ def test_matches_golden(name, point, preset, rng, seed):
     rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.clusters)
     record, want = run(unit, rows, settings, stall=InTurns(0.4, 256), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    assert_cycles_add_up(record)
     assert record.status["stat_fault"] == 0
     for row, chosen in zip(rows, want, strict=True):
         found, sorted_out = set(np.flatnonzero(chosen.selected[0])), set(plain(settings, row))
@@ -123,11 +130,12 @@ def edge_rows(rng, clusters, target):
                 yield Row(np.concatenate([words, small])[order], np.concatenate([counts, filled])[order])
 
 
+@pytest.mark.parametrize("target", [19661, 65_000])
 @pytest.mark.parametrize("point", Point)
-def test_rows_at_their_limit(point, rng, seed):
+def test_rows_at_their_limit(point, target, rng, seed):
     """One more or less anywhere in the sums selects other clusters."""
     unit = build("tiny", point)
-    settings = Settings(refine=unit.sizes.levels - 1)
+    settings = Settings(target=target, refine=unit.sizes.levels - 1)
     found = edge_rows(rng, unit.sizes.clusters, settings.target)
     rows = [next(found) for _ in range(60)]
     _, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
@@ -153,12 +161,25 @@ def test_full_throughput(point, rng):
 
 
 @pytest.mark.parametrize("point", Point)
+def test_rows_that_come_one_by_one(point, rng, seed):
+    """A row arrives in any cycle of the row before it, above all in the one in which that leaves."""
+    unit = build("tiny", point)
+    counts = rng.integers(1, 40, unit.sizes.lanes)
+    lengths = rng.integers(1, unit.sizes.lanes + 1, 150)
+    rows = [Row(bf16(np.exp(rng.normal(0, 1.5, length))), counts[:length]) for length in np.sort(lengths)]
+    record, want = run(unit, rows, Settings(), stall={"i": 0.95, "o_row": 0.9}, seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    assert_cycles_add_up(record)
+
+
+@pytest.mark.parametrize("point", Point)
 @pytest.mark.parametrize("after", [5, 301])
 def test_reset_in_mid_flight(after, point, rng, seed):
     """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
     unit = build("tiny", point)
     rows = fuzz(rng, unit.sizes, Settings(), 12, unit.sizes.clusters)
-    record, want = run(unit, rows, Settings(), stall=0.2, seed=seed, reset_after=after)
+    resets = [*rng.integers(1, 400, 20).tolist(), after]
+    record, want = run(unit, rows, Settings(), stall=0.2, seed=seed, reset_after=resets)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
 
 

@@ -66,7 +66,10 @@ def expected(sizes, settings, rows):
 
 
 def packets(sizes, rows):
-    """Columns of the input stream; counts are sent where they differ from what is there."""
+    """Columns of the input stream; counts are sent where they differ from what is there.
+
+    Words of lanes that are not in use are the largest there are.
+    """
     parts, there = [], None
     for row in rows:
         if there is None or not np.array_equal(there, row.counts):
@@ -80,6 +83,7 @@ def packets(sizes, rows):
     for (kind, content, joined), end, length in zip(parts, ends, lengths, strict=True):
         words[end + 1 - length : end + 1].reshape(-1)[: len(content)] = content
         used[end] = len(content) - (length - 1) * sizes.lanes
+        words[end, used[end] :] = 0xFFFF
         last[end], join[end] = 1, joined
         op[end + 1 - length], op[end + 2 - length : end + 1] = kind.value, 1 - kind.value  # only the first one counts
     return {"op": op, "words": words, "used": used, "join": join, "last": last}
