@@ -13,7 +13,7 @@ from hw.lxe.lane import STAGES
 from hw.lxe.microcode import REDUCTIONS, Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE
 from sim.run import InTurns
-from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run
+from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run, tied_factors
 
 COUNT = 3  # beats of an instruction in `operations`
 
@@ -107,12 +107,20 @@ def ways():
     return program + [Instruction(**rotate, beats=2, rows=rows) for rows in (1, 3)]
 
 
-@pytest.mark.parametrize("paused", [(), ("code", "i"), ("o",), ("code", "i", "o")], ids=str)
-def test_every_choice_in_every_way(paused, rng, seed):
+PAUSES = {
+    "none": {},
+    "source": {"code": 0.3, "i": 0.3},
+    "sink": {"o": 0.9},  # long enough to fill what is behind
+    "both": {"code": 0.3, "i": 0.3, "o": 0.3},
+}
+
+
+@pytest.mark.parametrize("pauses", PAUSES)
+def test_every_choice_in_every_way(pauses, rng, seed):
     unit = preset("tiny")
     program = ways()
     stream = edge_beats(rng, taken(program), unit.lanes)
-    check(unit, program, stream, stall=dict.fromkeys(paused, 0.3), seed=seed)
+    check(unit, program, stream, stall=PAUSES[pauses], seed=seed)
 
 
 def joined(cases):
@@ -185,6 +193,12 @@ def test_hard_sums_products_and_comparisons(rng):
         step = {"a": Source.MEMORY, "b": Source.MEMORY, "b_row": half, "beats": half, "to_stream": True}
         program += [Instruction(pre=pre, wait=pre is Pre.A, **step) for pre in Pre]
         program += [Instruction(times=Times.B, round=rounding, **step) for rounding in (False, True)]
+    # exact ties of products, up and down, below 2 and above
+    for _ in range(8):
+        stream += list(tied_factors(rng, half, lanes))
+        program.append(Instruction(to_memory=True, beats=2 * half))
+        step = {"a": Source.MEMORY, "b": Source.MEMORY, "b_row": half, "beats": half, "to_stream": True}
+        program.append(Instruction(times=Times.B, wait=True, **step))
     # second adder: x - y and y + x
     pairs = close_pairs(rng, 400, lanes)
     stream += [np.full((2, lanes), 0x3F800000), pairs.reshape(-1, lanes)]
@@ -201,6 +215,11 @@ def test_hard_sums_products_and_comparisons(rng):
     for post, least in ((Post.SUM, 0x80000000), (Post.MAX, 0xFF800000)):
         stream.append(np.where(np.arange(lanes) < np.arange(1, lanes)[:, None], least, 0x40000000))
         program += [Instruction(post=post, tail=tail, to_stream=True) for tail in range(1, lanes)]
+    # a tail of all lanes or more is all lanes
+    for post in (Post.SUM, Post.MAX, Post.PACK):
+        tails = [1 << k for k in range(16) if 1 << k >= lanes]
+        stream.append(rng.integers(0x3F800000, 0x40000000, (len(tails), lanes)))
+        program += [Instruction(post=post, tail=tail, to_stream=True) for tail in tails]
     # ties of the rounding to BF16, but for one bit, with carries into the exponent
     ties = rng.integers(0x3F00, 0x4100, (128, lanes)) | rng.choice([0, 0x7F], (128, lanes))
     ties = ties << 16 | 0x8000 | rng.choice([0, *(1 << np.arange(15))], (128, lanes))
@@ -268,7 +287,7 @@ def test_one_beat_per_cycle(rng):
 def test_reset_in_mid_flight(rng):
     unit = preset("tiny")
     program = programs.running_mean(30, unit.lanes, 3, 2)
-    check(unit, program, beats(numbers(rng, (3, 30)), unit.lanes), stall=0.2, reset_after=35)
+    check(unit, program, beats(numbers(rng, (3, 30)), unit.lanes), stall=0.2, reset_after=[20, 80, 35])
 
 
 @pytest.mark.heavy

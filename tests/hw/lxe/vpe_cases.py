@@ -79,3 +79,16 @@ def close_pairs(rng, count, lanes):
     pairs = np.stack([sign[0] | exponent << 23 | fraction, sign[1] | exponent + apart << 23 | fraction ^ flip], axis=1)
     special = np.concatenate([SPECIAL, [0x7F800000 | 1 << k for k in range(23)], [0, 0x80000000] * 20])
     return np.where(rng.random(pairs.shape) < 0.15, rng.choice(special, pairs.shape), pairs).astype(np.uint32)
+
+
+def tied_factors(rng, count, lanes):
+    """FP32 codes, first and second factors, (2, count, lanes): odd numbers whose product has about 25 bits.
+
+    With exactly 25 it lies half-way between two FP32 numbers.
+    """
+    shape = count, lanes
+    bits = rng.integers(2, 24, shape)
+    bits = np.stack([bits, np.minimum(rng.integers(25, 27, shape) - bits, 24)])
+    odd = 1 << bits - 1 | rng.integers(0, 1 << bits - 1) | 1
+    sign, exponent = rng.integers(0, 2, bits.shape) << 31, rng.integers(100, 150, bits.shape) << 23
+    return (sign | exponent | (odd << 24 - bits & 0x7FFFFF)).astype(np.uint32)
