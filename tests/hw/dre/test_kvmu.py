@@ -1,6 +1,7 @@
 """The KVMU's Verilog against the golden unit, an oracle of dictionaries, and its own cycle formulas."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -145,6 +146,7 @@ class Bench:
                 for field, column in columns(want, type(want[0])).items():
                     assert record.outputs[name][field].astype(int).tolist() == column.tolist(), (name, field)
         assert not record.outputs["o_complete"]["error"].any()
+        self._check_order(record)
         replies, descriptors = (rows(record.outputs[name]) for name in ("o", "o_dma"))
         replay(self.unit, self.settings, rows(columns(self.commands, Command)), replies, descriptors)
         causes = {reply.fault for reply in self.replies if reply.fault}
@@ -164,6 +166,20 @@ class Bench:
         ):
             assert record.status[f"stat_{name}"] == count, name
         return record
+
+    def _check_order(self, record):
+        """No tag is done before its descriptors; transfers of different kinds are never in flight together."""
+        sent, done, ended = (record.cycles[name] for name in ("o_dma", "i_done", "o_complete"))
+        descriptors = self.golden.descriptors
+        kind = np.array([d.kind for d in descriptors])
+        other = np.flatnonzero(np.diff(kind)) + 1
+        assert (np.searchsorted(done, sent[other]) == other).all()
+        ends = np.flatnonzero([d.last for d in descriptors])
+        sizes = {tag: [] for tag in range(self.unit.tags)}
+        for end, size in zip(ends, np.diff(ends, prepend=-1), strict=True):
+            sizes[descriptors[end].tag].append(size)
+        reported = np.cumsum([sizes[tag].pop(0) for tag in record.outputs["o_complete"]["tag"].tolist()])
+        assert (np.searchsorted(done, ended) >= reported).all()
 
 
 def test_codes_agree_with_the_golden_unit():
@@ -337,6 +353,27 @@ def many_descriptors_are_in_flight(bench):
         bench.do(Op.FETCH)
 
 
+def a_page_empties_in_any_order(bench):
+    for *first, second, last in itertools.permutations(range(4)):
+        page = [bench.do(Op.APPEND, cluster=0) for _ in range(4)][-1][-1].page
+        for slot in (*first, second):
+            bench.do(Op.MOVE, page=page, slot=slot, cluster=1)
+        assert bench.do(Op.LOOKUP, page=page, slot=last)[-1].fault == Fault.NONE
+        bench.do(Op.MOVE, page=page, slot=last, cluster=1)
+        assert bench.do(Op.LOOKUP, page=page, slot=last)[-1].fault == Fault.ADDRESS
+        bench.do(Op.BEGIN)
+
+
+def many_pages_leave_as_one(bench):
+    before = len(bench.golden.extents)
+    for cluster in [0] * 24 + [1]:
+        bench.do(Op.APPEND, cluster=cluster)
+    bench.do(Op.STEP)
+    assert [extent.nbytes for extent in bench.golden.extents[before:]] == [6 * 256]
+    bench.do(Op.SELECT, cluster=0, heads=3)
+    bench.do(Op.FETCH)
+
+
 def refusals(bench):
     """Clusters and pages that are not there, a page with too many holders; selections of what is resident."""
     for op in (Op.APPEND, Op.SELECT, Op.FIND, Op.MOVE, Op.EVICT):
@@ -367,13 +404,21 @@ DIRECTED = (
     selections_of_nothing,
     a_page_selected_twice_is_fetched_once,
     a_held_page_stays_until_its_last_holder_lets_go,
+    a_page_empties_in_any_order,
+    many_pages_leave_as_one,
 )
+SLOW = {  # who is slow, longest burst
+    "nobody": (0.0, 96),
+    "replies and completions": ({"o": 0.9, "o_complete": 0.97}, 421),
+    "replies and transfers": ({"o": 0.9, "i_done": 0.9}, 0),
+}
 
 
-@pytest.mark.parametrize("stall", [0.0, {"o": 0.9, "o_complete": 0.97}, {"o": 0.9, "i_done": 0.9}], ids=str)
-def test_boundaries(stall, seed):
+@pytest.mark.parametrize("who", SLOW)
+def test_boundaries(who, seed):
     """One script after the other, each on empty tables, in one simulation."""
-    bench = Bench(capacity=0)
+    stall, burst_bytes = SLOW[who]
+    bench = Bench(capacity=0, burst_bytes=burst_bytes)
     for script in DIRECTED:
         script(bench)
         bench.do(Op.BEGIN)
@@ -381,7 +426,7 @@ def test_boundaries(stall, seed):
 
 
 def test_refusals_under_pauses(seed):
-    bench = Bench()
+    bench = Bench(bases=(*BASES[:3], 0x37F10))
     for _ in range(12):
         refusals(bench)
         bench.do(Op.BEGIN)
@@ -408,22 +453,25 @@ def test_many_descriptors_in_flight(seed):
 
 
 def test_completions_that_are_wrong():
-    """Some that no descriptor waits for, the others with an error: both are reported, and the unit goes on."""
+    """Some that no descriptor waits for, others with an error: both are reported, of the tag, and the unit goes on."""
     bench = Bench(capacity=0)
-    for _ in range(5):
-        bench.do(Op.APPEND, cluster=1)
-    bench.do(Op.STEP)  # a full page leaves
-    assert bench.do(Op.APPEND, cluster=2)[-1].fault == Fault.NONE  # opens a page, so it waits for the completions
+    wrong = [1, 0, 1, 1, 1, 1, 0, 0]  # tags in turn, twice
+    for _ in wrong:
+        for _ in range(5):
+            bench.do(Op.APPEND, cluster=1)
+        bench.do(Op.STEP)  # a full page leaves
+        assert bench.do(Op.APPEND, cluster=2)[-1].fault == Fault.NONE  # opens a page, so it waits for the completions
+        bench.do(Op.BEGIN)
     sent = bench.golden.descriptors
-    assert {d.tag for d in sent} == {0}
-    # one after the other from the start: early and late ones are strays
-    answers = {"tag": np.zeros(80, np.int64), "error": np.ones(80, np.int64)}
+    assert [d.tag for d in sent if d.last] == [n % bench.unit.tags for n in range(len(wrong))]
+    # one after the other, far more than there are descriptors: early and late ones are strays
+    answers = {"tag": np.repeat(np.arange(len(wrong)) % bench.unit.tags, 80), "error": np.repeat(wrong, 80)}
     inputs = {"i": columns(bench.commands, Command), "i_done": answers}
-    outputs = {"o": len(bench.replies), "o_dma": len(sent), "o_complete": 1}
+    outputs = {"o": len(bench.replies), "o_dma": len(sent), "o_complete": len(wrong)}
     record = simulate(bench.unit, "kvmu", inputs, outputs, config=bench.settings, stall={"i_done": 0.8})
     assert record.status["stat_faults"] == 1 << HwFault.STRAY.value | 1 << HwFault.TRANSFER.value
-    assert record.outputs["o_complete"]["error"].tolist() == [1]
-    assert record.outputs["o"]["fault"].tolist() == [0] * len(bench.replies)
+    assert record.outputs["o_complete"]["error"].tolist() == wrong
+    assert record.outputs["o"]["fault"].tolist() == [reply.fault for reply in bench.replies]
 
 
 def test_regions_that_do_not_fit(seed):
