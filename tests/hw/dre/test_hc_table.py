@@ -24,6 +24,7 @@ GOOD = {
     "address_bits": 20,
 }
 BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
+FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFF0 for base in BASES)
 PORTS = ("record", "list", "link", "mean")
 
 
@@ -149,9 +150,9 @@ def test_faults_agree_with_the_golden_unit():
     assert {f.name: f.value for f in GoldenFault} == {f.name: f.value for f in Fault if f is not Fault.OP}
 
 
-@pytest.mark.parametrize("stall", [0.0, InTurns(0.5, 32)], ids=["streaming", "stalled"])
-def test_matches_golden(stall, rng, seed):
-    bench = Bench()
+@pytest.mark.parametrize("stall, bases", [(0.0, BASES), (InTurns(0.5, 32), FLIPPED)], ids=["streaming", "stalled"])
+def test_matches_golden(stall, bases, rng, seed):
+    bench = Bench(bases)
     mixed(bench, rng)
     assert {GoldenFault.CLUSTER, GoldenFault.COUNT, GoldenFault.NO_PAGE} <= {*bench.faults}
     record = bench.check(stall=stall, seed=seed)
@@ -198,12 +199,13 @@ def test_numbers_of_every_size(rng, seed):
     """Entries loaded with large numbers: bits of tokens and counts that a stream reaches after hours."""
     bench = Bench()
     bench.do(Op.BEGIN, first=40)
-    for _ in range(30):
+    for _ in range(bench.unit.clusters):
         hash, token, count = (int(rng.integers(1 << width)) for width in (16, 32, 16))
         count = min(count, 0xFFFE)
         bench.do(
             Op.LOAD, hash=hash, token=token, count=count, first=int(rng.integers(64)), newest=int(rng.integers(64))
         )
+    assert bench.do(Op.LOAD) == GoldenFault.CLUSTER
     bench.do(Op.COUNTS)
     for cluster, entry in enumerate(list(bench.golden.entries)):
         bench.do(Op.READ, cluster=cluster)
@@ -211,6 +213,18 @@ def test_numbers_of_every_size(rng, seed):
         bench.do(Op.READ, cluster=cluster)
         bench.do(Op.UPDATE, token=int(rng.integers(1 << 32)), cluster=cluster, count=entry.count ^ 1 << cluster % 16)
     bench.check(stall=0.3, seed=seed)
+
+
+def test_a_list_of_many_pages(seed):
+    """More than half of the tokens that a count can say, on pages that follow each other in a circle."""
+    bench = Bench()
+    bench.do(Op.BEGIN, first=3)
+    for first, newest in ((0, 1), (1, 2), (2, 0)):
+        bench.do(Op.LINK, first=first, newest=newest)
+    bench.do(Op.LOAD, count=0x8005, newest=1)
+    bench.do(Op.LIST)
+    assert len(bench.replies) == 0x8005 // bench.unit.page_tokens + 1
+    bench.check(seed=seed)
 
 
 @pytest.mark.parametrize("region", PORTS)
