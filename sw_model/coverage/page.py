@@ -31,7 +31,7 @@ def page(path: Path, result: dict[str, Any]) -> Path:
         Section("Verilog by unit", _VERILOG, tables=[_units(verilog), _files(verilog)]),
         Section("Verilog lines and branches that nothing reaches", tables=[_arms(verilog)]),
         Section("Toggles that nothing reaches", _TOGGLES, tables=[_toggles(verilog)]),
-        *_bins(result["bins"]),
+        Section("Modes and boundaries of units", _BINS, tables=[_bins(result["bins"]), *_boundaries(result["bins"])]),
         Section("Python by package", _PYTHON, tables=[_packages(python), _python_files(python)]),
         Section("Python that nothing runs", tables=[_python_holes(python)]),
     ]
@@ -45,7 +45,11 @@ _VERILOG = (
     "a bit of a named signal. What one place makes several times, in loops, instances and configurations, counts once.",
     "Units: what their own simulations reach, and what only others do. Files: what any simulation reaches.",
 )
-_TOGGLES = "Bits of named signals that never rise or never fall, by signal."
+_BINS = (
+    "A bin is a boundary of a mode of a unit under a back-pressure: nobody pauses, the source, the sink, or both. The "
+    "tables give the runs that met it."
+)
+_TOGGLES = "Bits of named signals that never rise or never fall, by file and reason."
 _PYTHON = (
     "Statements and branches that the tests run, in subprocesses and in the simulators' Python too. A branch out of a "
     "line that did not run counts with the line. Compiled functions run as Python only in the tests that say so."
@@ -114,24 +118,38 @@ def _arms(verilog: dict[str, Any]) -> Table:
 
 
 def _toggles(verilog: dict[str, Any]) -> Table:
-    found: Counter[tuple[str, str, str]] = Counter()
+    found: dict[tuple[str, str], Counter[str]] = {}
     for hole in verilog["holes"]["toggle"]:
-        found[hole["file"], hole["what"].split("[")[0].split(" ")[0], hole["reason"] or OPEN] += 1
-    rows = [[file, signal, edges, reason] for (file, signal, reason), edges in sorted(found.items())]
-    return Table(["source", "signal", "edges", "why"], rows)
+        signals = found.setdefault((hole["file"], hole["reason"] or OPEN), Counter())
+        signals[hole["what"].split("[")[0].split(" ")[0]] += 1
+    rows = [
+        [file, signals.total(), ", ".join(f"{signal} ({edges})" for signal, edges in sorted(signals.items())), reason]
+        for (file, reason), signals in sorted(found.items())
+    ]
+    return Table(["source", "edges", "signals (edges of each)", "why"], rows)
 
 
-def _bins(units: dict[str, Any]) -> Iterator[Section]:
+def _bins(units: dict[str, Any]) -> Table:
+    rows = [
+        [unit, _ratio(found["reached"], found["total"]), found["explained"], found["open"]]
+        for unit, found in units.items()
+    ]
+    return Table(["unit", "bins met", "explained", OPEN], rows)
+
+
+def _boundaries(units: dict[str, Any]) -> Iterator[Table]:
+    """A table for each unit: runs by back-pressure, and for what no run met one word and the reasons."""
     for unit, found in units.items():
-        reasons = {hole["what"]: hole["reason"] or OPEN for hole in found["holes"]}
-        rows: dict[str, list[Any]] = {}
+        reasons = {hole["what"]: hole["reason"] for hole in found["holes"]}
+        cells: dict[str, list[Any]] = {}
+        why: dict[str, list[str]] = {}
         for name, runs in found["met"].items():
             boundary, pressure = name.rsplit(" | ", 1)
-            rows.setdefault(boundary, [None] * len(PRESSURES))[PRESSURES.index(pressure)] = runs or reasons[name]
-        columns = ["mode: boundary", *(f"pauses: {pressure}" for pressure in PRESSURES)]
-        text = f"{_ratio(found['reached'], found['total'])} met, {found['explained']} explained, {found['open']} open."
-        table = Table(columns, [[name, *cells] for name, cells in rows.items()], "Runs that met each bin.")
-        yield Section(f"Bins of {unit}", text, tables=[table])
+            told = runs or ("explained" if reasons[name] else OPEN)
+            cells.setdefault(boundary, [None] * len(PRESSURES))[PRESSURES.index(pressure)] = told
+            why.setdefault(boundary, []).extend([reasons[name]] if reasons.get(name) else [])
+        rows = [[name, *row, " ".join(dict.fromkeys(why[name])) or None] for name, row in cells.items()]
+        yield Table(["mode: boundary", *PRESSURES, "why"], rows, unit)
 
 
 def _packages(python: dict[str, Any]) -> Table:
