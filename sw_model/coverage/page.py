@@ -19,8 +19,8 @@ def _share(reached: int, total: int) -> float | None:
     return 100 * reached / total if total else None
 
 
-def _ratio(reached: int, total: int) -> str:
-    return f"{reached:,} / {total:,}"
+def _ratio(reached: int, total: int) -> str | None:
+    return f"{reached:,} / {total:,}" if total else None
 
 
 def page(path: Path, result: dict[str, Any]) -> Path:
@@ -43,7 +43,8 @@ def page(path: Path, result: dict[str, Any]) -> Path:
 _VERILOG = (
     "A line is an arm of an If, Elif, Else or Case of the Python source, a branch a side of a Mux, a toggle an edge of "
     "a bit of a named signal. What one place makes several times, in loops, instances and configurations, counts once.",
-    "Units: what their own simulations reach, and what only others do. Files: what any simulation reaches.",
+    "Units: what their own simulations reach, and how much more those of others do, elsewhere. Files: what any "
+    "simulation reaches, and what of the rest is explained.",
 )
 _BINS = (
     "A bin is a boundary of a mode of a unit under a back-pressure: nobody pauses, the source, the sink, or both. The "
@@ -66,23 +67,24 @@ def _summary(result: dict[str, Any]) -> Section:
         "Python branches": (sum(p["branches_taken"] for p in python), sum(p["branches"] for p in python)),
     }
     left = {
-        **{f"Verilog {NAMES[kind]}": verilog[kind]["open"] for kind in KINDS},
-        "bins": sum(one["open"] for one in bins),
-        "Python": sum(p["open"] for p in python),
+        **{f"Verilog {NAMES[kind]}": (verilog[kind]["explained"], verilog[kind]["open"]) for kind in KINDS},
+        "bins": tuple(sum(one[of] for one in bins) for of in ("explained", "open")),
+        "Python, statements and branches": tuple(sum(p[of] for p in python) for of in ("explained", "open")),
     }
-    text = [f"{name}: {_ratio(*pair)} reached." for name, pair in figures.items() if pair[1]]
-    text.append("Neither reached nor explained: " + ", ".join(f"{n:,} {name}" for name, n in left.items()) + ".")
+    text = []
     if result["missing"]:
         text.append(f"Not measured: {', '.join(result['missing'])}.")
     text += [f"This reason explains nothing: {one['kind']} {one['where']} {one['what']}." for one in result["stale"]]
-    facts = [Fact(name, _share(*pair), "%") for name, pair in figures.items() if pair[1]]
-    return Section("Summary", text, facts=facts)
+    facts = [Fact(f"{name}: {_ratio(*pair)}", _share(*pair), "%") for name, pair in figures.items() if pair[1]]
+    rows = [[name, *pair] for name, pair in left.items()]
+    table = Table(["not reached", "explained", OPEN], rows)
+    return Section("Summary", text, facts=facts, tables=[table])
 
 
 def _units(verilog: dict[str, Any]) -> Table:
     columns: list[Column | str] = ["unit"]
     for kind in KINDS:
-        columns += [f"{NAMES[kind]} reached", Column("", "%", ".1f"), "only elsewhere"]
+        columns += [NAMES[kind], Column("", "%", ".1f"), "elsewhere"]
     rows = []
     for unit, kinds in verilog["units"].items():
         row: list[Any] = [unit]
@@ -100,7 +102,7 @@ def _units(verilog: dict[str, Any]) -> Table:
 def _files(verilog: dict[str, Any]) -> Table:
     columns: list[Column | str] = ["source"]
     for kind in KINDS:
-        columns += [f"{NAMES[kind]} reached", "explained", OPEN]
+        columns += [NAMES[kind], "explained", OPEN]
     rows = []
     for file, kinds in verilog["files"].items():
         row: list[Any] = [file]
@@ -112,9 +114,11 @@ def _files(verilog: dict[str, Any]) -> Table:
 
 
 def _arms(verilog: dict[str, Any]) -> Table:
-    holes = [hole for kind in ("line", "branch") for hole in verilog["holes"][kind]]
-    rows = [[hole["place"], hole["source"], hole["what"], hole["reason"] or OPEN] for hole in holes]
-    return Table(["place", "source", "not reached", "why"], rows)
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for hole in (hole for kind in ("line", "branch") for hole in verilog["holes"][kind]):
+        found.setdefault((hole["place"], hole["source"], hole["reason"] or OPEN), []).append(hole["what"])
+    rows = [[place, ", ".join(arms), source, reason] for (place, source, reason), arms in found.items()]
+    return Table(["place", "not reached", "source", "why"], rows)
 
 
 def _toggles(verilog: dict[str, Any]) -> Table:
@@ -141,15 +145,17 @@ def _boundaries(units: dict[str, Any]) -> Iterator[Table]:
     """A table for each unit: runs by back-pressure, and for what no run met one word and the reasons."""
     for unit, found in units.items():
         reasons = {hole["what"]: hole["reason"] for hole in found["holes"]}
+        there = {name.rsplit(" | ", 1)[1] for name in found["met"]}
+        pressures = [pressure for pressure in PRESSURES if pressure in there]
         cells: dict[str, list[Any]] = {}
         why: dict[str, list[str]] = {}
         for name, runs in found["met"].items():
             boundary, pressure = name.rsplit(" | ", 1)
             told = runs or ("explained" if reasons[name] else OPEN)
-            cells.setdefault(boundary, [None] * len(PRESSURES))[PRESSURES.index(pressure)] = told
+            cells.setdefault(boundary, [None] * len(pressures))[pressures.index(pressure)] = told
             why.setdefault(boundary, []).extend([reasons[name]] if reasons.get(name) else [])
         rows = [[name, *row, " ".join(dict.fromkeys(why[name])) or None] for name, row in cells.items()]
-        yield Table(["mode: boundary", *PRESSURES, "why"], rows, unit)
+        yield Table(["mode: boundary", *pressures, "why"], rows, unit)
 
 
 def _packages(python: dict[str, Any]) -> Table:
