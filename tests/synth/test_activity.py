@@ -53,6 +53,8 @@ def test_keys_reach_the_inputs(hcu, rng):
     pieces = stimulus(tree, "video", keys=keys, beats=20).inputs["i"]["a"]
     assert np.array_equal(pieces[:8].ravel(), keys[0].ravel().view(np.uint16))
     assert np.array_equal(pieces[8:16].ravel(), keys[1].ravel().view(np.uint16))
+    with pytest.raises(ValueError, match="keys of dimension 8: must be at least 16"):
+        stimulus(tree, "video", keys=keys[:, 0, :8])
 
 
 UNITS = [name for name in registry.UNITS if name not in ("core", "dma")]

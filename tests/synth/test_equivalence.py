@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from hw import emit, registry
 from hw.common.memory import Ram
 from hw.config import Config
+from synth import equivalence
 from synth.area import area, area_of_rtlil
 from synth.equivalence import EquivalenceError, prove
 
@@ -81,6 +82,27 @@ def test_a_damaged_netlist_is_found(damage, small, predictive, tmp_path, rng):
     with pytest.raises(EquivalenceError, match=r"small: the netlist differs from the RTL: (register|small_macro0)"):
         prove(damaged, predictive)
     assert not list((tmp_path / "damaged").glob("equivalent-*"))
+
+
+@pytest.mark.parametrize("what", ["port", "solver", "gate"])
+def test_what_cannot_be_compared_is_named(what, small, predictive, tmp_path, monkeypatch):
+    mapped = small.mapped["small"]
+    shutil.copytree(mapped.folder, tmp_path / "other", ignore=shutil.ignore_patterns("equivalent-*"))
+    other = replace(small, mapped={"small": replace(mapped, folder=tmp_path / "other")})
+    if what == "port":
+        path = tmp_path / "other" / "netlist.json"
+        netlist = json.loads(path.read_text())
+        del netlist["modules"]["small"]["ports"]["y"]
+        path.write_text(json.dumps(netlist))
+        says = r"small: port y\[0\] is on one side only"
+    elif what == "solver":
+        monkeypatch.setattr(equivalence, "_solve", lambda *arguments: ["snl_UNK", "7"])
+        says = "small: the netlist could not be compared with the RTL: snl_UNK 7"
+    else:
+        monkeypatch.setattr(equivalence, "_GATES", {})
+        says = r"small: the RTL has a \$_\w+_, which is no gate or register"
+    with pytest.raises(EquivalenceError, match=says):
+        prove(other, predictive)
 
 
 def test_proofs_are_kept(small, predictive, monkeypatch):

@@ -187,6 +187,7 @@ def test_blocks_and_kinds_add_up(pairs):
     assert max(block.count for block in result.blocks) == 2
     assert result.of("total") == pytest.approx(sum(result.of(kind) for kind in KINDS))
     assert result.of("total") == pytest.approx(sum(block.total for block in result.blocks))
+    assert all(f"\n{block.name} " in powers_table([result]) for block in result.blocks)
     told = json.loads(json.dumps(result.json()))
     assert told["total_mw"] == pytest.approx(sum(block["total_mw"] for block in told["blocks"]))
     assert told["total_mw"] == pytest.approx(sum(told[f"{kind}_mw"] for kind in KINDS))

@@ -271,6 +271,26 @@ def test_paths_go_through_blocks_in_blocks(predictive, monkeypatch):
     assert flat.critical.delay_ps < result.critical.delay_ps < 1.7 * flat.critical.delay_ps
 
 
+class Inside(wiring.Component):
+    """The slow path lies in a block, and only a wire behind it."""
+
+    a: In(1)
+    y: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ripple = ripple = Ripple(12)
+        m.d.comb += ripple.a.eq(self.a)
+        m.d.sync += self.y.eq(ripple.y)
+        return m
+
+
+def test_the_worst_path_may_lie_in_a_block(ripple, predictive, monkeypatch):
+    _, result = split(monkeypatch, Inside(), predictive)
+    assert result.critical.kind == "register to register"
+    assert result.critical.delay_ps == pytest.approx(ripple[1].critical.delay_ps, rel=0.2)
+
+
 def test_arcs_by_edge_and_arcs_without_delays_change_nothing(ripple, predictive):
     """As real libraries have them; inverter and flip-flop, which stand for what is outside, keep their arcs."""
     start, end = (predictive.text.index(f"  cell ({name})") for name in ("NAND2_X1", "DFF_X1"))
