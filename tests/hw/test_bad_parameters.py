@@ -1,0 +1,107 @@
+"""What units' own tests do not refuse: sizes that cannot be are named. And specifications, before their proofs."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from amaranth import Const, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw import formal, yosys
+from hw.arith.adders import full_adders, ripple_add
+from hw.boards.uart import check_divisor
+from hw.common.parts import place
+from hw.common.pipeline import CreditGate
+from hw.config import Config
+from hw.core.builder import Builder, Operands
+from hw.core.core import Core
+from hw.core.driver import Driver
+from hw.core.gearbox import Gearbox
+from hw.core.isa import AssemblyError, Command, Event, Field, Opcode
+from hw.core.layer import LayerCompiler, Region
+from hw.core.machine import Machine
+from hw.dre.age_list import AgeList
+from hw.dre.free_list import FreeList
+from hw.dre.wtu_command import Sizes
+from hw.emit import to_rtlil
+from hw.lxe.microcode import Instruction, Source
+from hw.registry import UNITS
+from sim.layer_run import CASES
+
+TINY = Config.preset("tiny")
+LANE = wiring.Signature({"a": In(2), "y": Out(2)}).members
+
+
+def layer(**changes):
+    return LayerCompiler(TINY, replace(CASES["tiny"], **changes), Region(1 << 20), 0)
+
+
+BAD = {
+    "widths 2, 2, 3: must be equal": lambda: full_adders(Module(), Const(0, 2), Const(0, 2), Const(0, 3)),
+    "widths 1, 0: must be equal": lambda: ripple_add(Module(), [Const(0)], []),
+    r"inputs of lane are \['clk'\]": lambda: place(Module(), "lane", "lane0", LANE, clk=Const(0)),
+    "stages = -1: must be at least 0": lambda: CreditGate(4, stages=-1),
+    "activations of 9 words: must be at most 8": lambda: Operands(Builder(), 4, 8).activations([], 9),
+    "control = 4: must be 0 to 3": lambda: Driver(Core.from_config(TINY).map, 8).write("control", 4),
+    "item = 96: must be a multiple or a part of word = 64": lambda: Gearbox(word=64, item=96),
+    "opcode LONG has .* bits: must be at most 512": lambda: Opcode("LONG", 1, None, "", (Field("x", 600, ""),)),
+    "END after COPY: wait = 1000000: must be 0 to": lambda: Command("END", {}, {Event.COPY: 10**6}).encode(),
+    "3 words at 2: the region has 4": lambda: Region(4, next=2).take(3),
+    "hidden = 30: must be a multiple of": lambda: layer(hidden=30),
+    "keys = 65536: .* words of a row of scores, must be at most": lambda: layer(keys=1 << 16),
+    "tokens = 9: must be at most hcu_tokens = 8": lambda: LayerCompiler(
+        replace(TINY, hcu_tokens=8, dpe_slots=64), replace(CASES["tiny"], tokens=9), Region(1 << 20), 0
+    ),
+    "tokens = 3: must be 1 to 2": lambda: layer().attention(3),
+    "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Machine(replace(TINY, dpe_trees=8)),
+    "head_dim = 6: must be a multiple of dpe_inputs": lambda: Machine(replace(TINY, head_dim=6)),
+    "wtu_lanes = 16: must divide vpe_lanes": lambda: Machine(replace(TINY, wtu_lanes=16)),
+    "owners = 1: must be at least 2": lambda: AgeList(size=4, owners=1),
+    "size = 6: must be a power of two, at least 2": lambda: FreeList(size=6),
+    "clusters = 64: must be below .* = 64": lambda: Sizes(4, 64, 16, 8, 6),
+    "b = STREAM: must be MEMORY, SCALAR or IMMEDIATE": lambda: Instruction(b=Source.STREAM),
+    "beats = 0, rows = 1: must be at least 1": lambda: Instruction(beats=0),
+    "divisor = 3: must be at least 4 cycles per bit": lambda: check_divisor(3),
+}
+
+
+@pytest.mark.parametrize("says", BAD)
+def test_refused(says):
+    with pytest.raises((ValueError, AssemblyError), match=says):
+        BAD[says]()
+
+
+def test_an_input_of_another_width():
+    with pytest.raises(ValueError, match="input a of lane has 3 bits: must be 2"):
+        place(Module(), "lane", "lane0", LANE, a=Const(0, 3))
+
+
+def test_yosys_that_is_not_there_or_takes_too_long(monkeypatch):
+    with pytest.raises(yosys.YosysError, match=r"yosys did not finish within 0\.1 s"):
+        yosys.run(["read_rtlil /dev/stdin"], timeout_s=0.1)
+    monkeypatch.setattr(yosys.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(yosys.YosysError, match="yosys build 'pyosys' needs the package pyosys, which is not installed"):
+        yosys.run([], tool="pyosys")
+
+
+def test_programs_of_attention_alone():
+    """With a query a whole step, without one its tokens are only clustered and placed."""
+    compiler = layer()
+    whole, filled = (Counter(command.name for command in compiler.attention(2, query=query)) for query in (True, False))
+    assert filled["CLUSTER"] == filled["PLACE"] == filled["SETTLE"] == filled["END"] == 1 and not filled["GATHER"]
+    assert whole["GATHER"] and filled < whole
+
+
+SOME = ("dma", "hcu", "kvmu", "wtu")  # the others' claims are the same or long to elaborate
+
+
+@pytest.mark.parametrize(
+    "unit", [name if name in SOME else pytest.param(name, marks=pytest.mark.heavy) for name in UNITS]
+)
+def test_every_claim_has_something_to_prove(unit):
+    """Each specification elaborates, with properties and with covers."""
+    for claim in formal.claims(unit):
+        spec = claim.build()
+        assert "cell $check" in to_rtlil(spec, "spec"), claim.name
+        assert any(name.startswith("cover_") for name in spec.signature.members), claim.name
