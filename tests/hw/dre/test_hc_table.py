@@ -24,8 +24,17 @@ GOOD = {
     "address_bits": 20,
 }
 BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
-FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFF0 for base in BASES)
+FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFFF for base in BASES)
 PORTS = ("record", "list", "link", "mean")
+NEEDS = {  # fields beside `opened`; others may hold anything
+    Op.UPDATE: {"token", "cluster", "hash", "count"},
+    Op.BEGIN: {"first"},
+    Op.LOAD: {"hash", "token", "count", "first", "newest"},
+    Op.LINK: {"first", "newest"},
+    Op.READ: {"cluster"},
+    Op.LIST: {"cluster"},
+    Op.COUNTS: set(),
+}
 
 
 class Bench:
@@ -95,8 +104,12 @@ class Bench:
             }
 
     def run(self, **options):
-        names = list(dict(iter(self.unit.command)))
-        columns = {n: np.array([c.get(n, 0) for c in self.commands], np.int64) for n in names}
+        columns = {}
+        for name, field in self.unit.command:
+            unused = {
+                op.value: 0 if name in {"opened", *needs} else (1 << field.width) - 1 for op, needs in NEEDS.items()
+            }
+            columns[name] = np.array([c.get(name, unused.get(c["op"], 0)) for c in self.commands], np.int64)
         outputs = {"o": len(self.replies), "o_counts": len(self.beats), "o_write": len(self.golden.writes)}
         return simulate(self.unit, "hc_table", {"i": columns}, outputs, config=self.config, **options)
 
@@ -215,15 +228,16 @@ def test_numbers_of_every_size(rng, seed):
     bench.check(stall=0.3, seed=seed)
 
 
-def test_a_list_of_many_pages(seed):
-    """More than half of the tokens that a count can say, on pages that follow each other in a circle."""
+def test_lists_of_many_pages(seed):
+    """Up to more than half of the tokens that a count can say, on pages that follow each other in a circle."""
     bench = Bench()
     bench.do(Op.BEGIN, first=3)
     for first, newest in ((0, 1), (1, 2), (2, 0)):
         bench.do(Op.LINK, first=first, newest=newest)
-    bench.do(Op.LOAD, count=0x8005, newest=1)
-    bench.do(Op.LIST)
-    assert len(bench.replies) == 0x8005 // bench.unit.page_tokens + 1
+    for cluster, count in enumerate([0x8003, *((1 << k) + 9 for k in range(4, 13))]):
+        bench.do(Op.LOAD, count=count, newest=1)
+        bench.do(Op.LIST, cluster=cluster)
+    assert len(bench.replies) > 10_000
     bench.check(seed=seed)
 
 
