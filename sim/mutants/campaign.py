@@ -5,6 +5,9 @@ netlist. First every test runs on the unit as it is: it has to pass, and those t
 are left out. Then each mutant meets the tests, the one that killed most for its time first. A run that takes
 `PATIENCE` times the cycles of the unmutated one has failed, as by a time-out of its own.
 
+A fault in a bit of a counter that no run of fewer than `EVENTS` events changes is out of reach of simulation: it meets
+no test, and counts as little as one that is proved to be none.
+
 What came out is kept, mutant by mutant, under `build/mutants`, so that a campaign that was stopped goes on. A new test
 kills no mutant less: with `keep`, only those that nothing has killed yet meet the tests again.
 """
@@ -35,6 +38,7 @@ from sim.mutants.server import Server
 
 PATIENCE, SLACK = 3, 2000  # times as many cycles, and cycles, that a mutant may take
 LIMIT_S = 120
+EVENTS = 1 << 16
 SAME, OPEN = "proved equal for all inputs", "not decided"
 _ROOT = Path(__file__).resolve().parent.parent.parent
 Progress = Callable[[str, int, int], None]
@@ -73,14 +77,23 @@ class Campaign:
         return [(m, r) for m, r in zip(self.mutants, self.results, strict=True) if r.equivalent]
 
     @property
-    def survivors(self) -> list[tuple[Mutant, Result]]:
+    def _alive(self) -> list[tuple[Mutant, Result]]:
         pairs = zip(self.mutants, self.results, strict=True)
         return [(mutant, result) for mutant, result in pairs if result.killed is None and not result.equivalent]
 
     @property
+    def unreached(self) -> list[tuple[Mutant, Result]]:
+        """Those in counters that would show after `EVENTS` events at the earliest, if nothing killed them."""
+        return [(mutant, result) for mutant, result in self._alive if mutant.events >= EVENTS]
+
+    @property
+    def survivors(self) -> list[tuple[Mutant, Result]]:
+        return [(mutant, result) for mutant, result in self._alive if mutant.events < EVENTS]
+
+    @property
     def score(self) -> float:
-        """Share of the mutants that are not equivalent that were killed."""
-        return self.killed / max(1, len(self.mutants) - len(self.equivalent))
+        """Share of the mutants that are neither equivalent nor out of reach that were killed."""
+        return self.killed / max(1, self.killed + len(self.survivors))
 
     def json(self) -> dict[str, Any]:
         pairs = zip(self.mutants, self.results, strict=True)
@@ -89,11 +102,12 @@ class Campaign:
             "mutants": len(self.mutants),
             "killed": self.killed,
             "equivalent": len(self.equivalent),
+            "unreached": len(self.unreached),
             "survivors": len(self.survivors),
             "score": self.score,
             "seconds": self.seconds,
             "tests": list(self.tests),
-            "results": [{**asdict(mutant), **asdict(result)} for mutant, result in pairs],
+            "results": [{**asdict(mutant), "events": mutant.events, **asdict(result)} for mutant, result in pairs],
         }
 
 
@@ -324,6 +338,8 @@ class _Session:
         return sorted(cases, key=lambda case: case.seconds)
 
     def _meet(self, mutant: Mutant, cases: Sequence[_Case]) -> Result:
+        if mutant.events >= EVENTS:
+            return Result(mutant.number, None, "")
         self.mutant = mutant.number
         for case in sorted(cases, key=lambda case: -case.worth):
             started = time.monotonic()
@@ -346,7 +362,8 @@ class _Session:
 
     def _survivors(self) -> None:
         """Try to show that those that nothing killed cannot be told from the unit."""
-        alive = [m for m in self.design.mutants if not (r := self.store.results[m.number]).killed and not r.how]
+        results = self.store.results
+        alive = [m for m in self.design.mutants if not results[m.number].how and m.events < EVENTS]
         if not alive:
             return
         self.progress(f"{self.design.name}: survivors", 0, len(alive))

@@ -2,9 +2,10 @@
 
 Both are one and-inverter graph, in which equal logic is the same node; only registers that a mutant reaches are there
 twice. Memories are cut: both sides read the same unknown data as long as the same was asked of them and written, which
-is part of the claim, so that it holds with any memory. What is compared is what a neighbour can see: outputs, of a
-stream or a bus its handshakes and what goes with them when valid is 1. abc looks for registers that are always equal
-(`scorr`, but not where simulation shows a difference) and proves the rest (`prove` without registers, else `pdr`).
+is part of the claim, so that it holds with any memory. In the same way units inside are cut: what they give is the same
+as long as what they are given is. What is compared is what a neighbour can see: outputs, of a stream or a bus its
+handshakes and what goes with them when valid is 1. abc looks for registers that are always equal (`scorr`, but not
+where simulation shows a difference) and proves the rest (`prove` without registers, else `pdr`).
 
 Before that a smaller claim is tried, that of the unit alone: in no state that it reaches does the fault get beyond the
 last net that all its ways lead through. So nothing that the unit does ever depends on it.
@@ -20,7 +21,7 @@ from typing import Any
 
 from hw import yosys
 from sim.formal import solve
-from sim.mutants.netlist import SELECT, Mutant, Mutated
+from sim.mutants.netlist import CLOCK, SELECT, Mutant, Mutated
 
 TIMEOUT_S = 3
 CONFLICTS = 50  # of one comparison of two nodes
@@ -28,7 +29,6 @@ TOGETHER = 8  # proofs of one process
 _TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
 _ALONE = f"pdr -T {TIMEOUT_S}"
 _BOTH = f"scorr -q -C {CONFLICTS};prove;{_ALONE}"
-_CLOCK = "clk"
 
 
 def equivalents(
@@ -36,15 +36,20 @@ def equivalents(
 ) -> Iterator[tuple[Mutant, int | None, bool]]:
     """For each of `among` the first cycle in which it can differ, or None, and whether it is shown to be equivalent.
 
-    It differs in that cycle for some inputs and some words read from memories, be they what was written or not.
+    It differs in that cycle for some inputs and some words read from memories, be they what was written or not. Where
+    the fault is in a clock it is not decided: the graph has one clock.
     """
     with tempfile.TemporaryDirectory(prefix="mutants-") as text:
         folder = Path(text)
-        commands = [f"read_rtlil {design.rtlil}", *_TO_GATES, f"write_json {folder}/design.json"]
+        apart = "blackbox A:keep_hierarchy=1"
+        commands = [f"read_rtlil {design.rtlil}", apart, *_TO_GATES, f"write_json {folder}/design.json"]
         yosys.run(commands, tool=tool)
-        netlist = _Netlist(json.loads((folder / "design.json").read_text())["modules"][design.name])
-        for first in range(0, len(among), TOGETHER):
-            part = among[first : first + TOGETHER]
+        netlist = _Netlist(json.loads((folder / "design.json").read_text())["modules"], design.name)
+        clocks = [mutant for mutant in among if mutant.port.endswith("CLK")]
+        yield from ((mutant, None, False) for mutant in clocks)
+        rest = [mutant for mutant in among if mutant not in clocks]
+        for first in range(0, len(rest), TOGETHER):
+            part = rest[first : first + TOGETHER]
             stopped = _solve(folder, {m.number: _bottleneck(netlist, m.number) for m in part}, _ALONE, tool)
             left = [m.number for m in part if stopped[m.number][0] != "snl_UNSAT"]
             found = stopped | _solve(folder, {number: _miter(netlist, number) for number in left}, _BOTH, tool)
@@ -101,20 +106,16 @@ class _Graph:
 class _Netlist:
     """The mapped netlist: gates, registers, what is known of nets from outside, and what is seen of them."""
 
-    def __init__(self, module: Mapping[str, Any]):
+    def __init__(self, modules: Mapping[str, Any], name: str):
         self.select: list[Any] = []
         self.inputs: list[Any] = []
         self.gates: dict[Any, tuple[Any, ...]] = {}  # net -> the nets of its AND, or the one of its inverter
         self.registers: dict[Any, Any] = {}  # Q -> D
         self.seen: list[tuple[Any, list[Any]]] = []  # nets, and the net without which they do not matter
-        ports = module["ports"]
-        for name, port in ports.items():
-            if name == SELECT:
-                self.select = port["bits"]
-            elif port["direction"] == "input" and name != _CLOCK:
-                self.inputs += port["bits"]
-            elif port["direction"] == "output":
-                self.seen.append((_valid(name, ports), port["bits"]))
+        module = modules[name]
+        nets = {port: about["bits"] for port, about in module["ports"].items()}
+        self.select = nets[SELECT]
+        self._neighbour(module["ports"], nets, gives="input")
         for cell in module["cells"].values():
             pins = cell["connections"]
             if cell["type"] == "$_AND_":
@@ -125,6 +126,8 @@ class _Netlist:
                 self.registers[pins["Q"][0]] = pins["D"][0]
             elif cell["type"] == "$mem_v2":
                 self._memory(cell["parameters"], pins)
+            elif cell["type"] in modules:
+                self._neighbour(modules[cell["type"]]["ports"], pins, gives="output")
             elif cell["type"] != "$scopeinfo":
                 raise ValueError(f"cell {cell['type']} has no model")
         self.ones = {
@@ -133,6 +136,15 @@ class _Netlist:
             for bit, value in zip(net["bits"], reversed(net.get("attributes", {}).get("init", "")), strict=False)
             if value == "1"
         }
+
+    def _neighbour(self, ports: Mapping[str, Any], nets: Mapping[str, list[Any]], gives: str) -> None:
+        """What is around the unit, or a unit inside: ports of direction `gives` come from it, the others it sees."""
+        plain = {name.split("$")[0]: bits for name, bits in nets.items()}  # Amaranth numbers what its parent has, too
+        for name, port in ports.items():
+            if port["direction"] != gives:
+                self.seen.append((_valid(name.split("$")[0], plain), nets[name]))
+            elif name not in (SELECT, CLOCK):
+                self.inputs += nets[name]
 
     def _memory(self, sizes: Mapping[str, str], pins: Mapping[str, list[Any]]) -> None:
         self.inputs += pins["RD_DATA"]
@@ -172,15 +184,15 @@ class _Netlist:
                     stack.pop()
 
 
-def _valid(name: str, ports: Mapping[str, Any]) -> Any:
-    """The net that says whether output `name` matters: of a stream its valid, of a bus that of the channel."""
+def _valid(name: str, nets: Mapping[str, list[Any]]) -> Any:
+    """The net that says whether port `name` matters: of a stream its valid, of a bus that of the channel."""
     stream, _, field = name.rpartition("__")
     if field in ("payload", "ready"):
-        return ports[f"{stream}__valid"]["bits"][0]
+        return nets.get(f"{stream}__valid", "1")[0]
     for length in (2, 1):
         valid = f"{stream}__{field[:length]}valid"
-        if stream and field != f"{field[:length]}valid" and valid in ports:
-            return ports[valid]["bits"][0]
+        if stream and field != f"{field[:length]}valid" and valid in nets:
+            return nets[valid][0]
     return "1"
 
 

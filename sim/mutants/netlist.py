@@ -3,21 +3,27 @@
 yosys's `mutate` picks bits of cells' ports all over the flattened netlist and replaces each by 0, by 1, or by its
 inverse, always or where another bit of the port is 0 or 1. Every mutant sits behind a comparison of the new input
 `mutant` with its number; 0 leaves the unit as it is. So one simulator build holds a whole campaign.
+
+Where a unit contains others that are built and tested by themselves, these get no faults: they have a campaign each.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from amaranth.hdl import Fragment
 from amaranth.lib import wiring
 
 from hw import emit, yosys
 
-SELECT, SELECT_BITS = "mutant", 16
+SELECT, SELECT_BITS, CLOCK = "mutant", 16, "clk"
 MOST = (1 << SELECT_BITS) - 1
 _FLAT = ("proc", "techmap t:$fa", "memory_collect", "opt_clean", "flatten", "opt", "wreduce", "opt")
+_COUNTERS = "hw/common/counters.py"
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -26,7 +32,7 @@ class Mutant:
     """One fault.
 
     number : value of the input `mutant` that switches it on
-    mode : const0, const1, inv, or the inverse where another bit is 0 (cnot0) or 1 (cnot1)
+    mode : const0, const1, inv, or the inverse where bit `control` of the port is 0 (cnot0) or 1 (cnot1)
     cell, port, bit : where it is ; wire : the signal there, if it has a name
     sources : lines of code that the place comes from
     """
@@ -36,8 +42,21 @@ class Mutant:
     cell: str
     port: str
     bit: int
+    control: int | None
     wire: str
     sources: tuple[str, ...]
+
+    @property
+    def events(self) -> int:
+        """So many events must be counted before the fault can show: above 1 for faults in high bits of counters that
+        change nothing while these are 0."""
+        counter = re.search(r"(^|[._])(stat|counter)_\w+\[(\d+)\]$", self.wire)
+        named = counter or self.port.startswith("stat_") or any(_COUNTERS in source for source in self.sources)
+        if not named or "_bytes" in self.wire + self.port:  # which one event adds many of
+            return 1
+        offset = int(counter[3]) - self.bit if counter else 0
+        still = {"const0": self.bit, "cnot1": self.control}.get(self.mode)
+        return 1 if still is None else 1 << still + offset
 
     def __str__(self) -> str:
         wire = f" ({self.wire})" if self.wire else ""
@@ -46,7 +65,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Mutated:
-    """A unit with its mutants: `verilog`, and the netlist itself as RTLIL."""
+    """A unit with its mutants: `verilog`, and the netlist itself as RTLIL, the units inside as modules."""
 
     name: str
     mutants: tuple[Mutant, ...]
@@ -66,13 +85,29 @@ def mutated(
     folder.mkdir(parents=True, exist_ok=True)
     source, listing, netlist, verilog = (folder / file for file in ("unit.il", "list.ys", "mutated.il", "mutated.v"))
     source.write_text(emit.to_rtlil(component, name, locations=True))
-    choose = f"mutate -list {count} -seed {seed} -ctrl {SELECT} {SELECT_BITS} 1 -o {listing}"
-    # a choice may be ambiguous until logic settles, which is an error to a simulator that is told of `parallel_case`
-    written = [f"write_rtlil {netlist}", f"write_verilog -noattr -noparallelcase {verilog}"]
+    inside = list(_units(Fragment.get(component, None), name))
+    apart = [f"setattr -mod -set keep_hierarchy 1 {' '.join(inside)}"] if inside else []
+    choose = f"mutate -list {count} -seed {seed} -ctrl {SELECT} {SELECT_BITS} 1 -o {listing} {name}"
     load = [f"read_rtlil {source}", f"hierarchy -top {name}"]
-    yosys.run([*load, *_FLAT, choose, f"script {listing}", "opt_clean", *written], tool=tool)
-    mutants = tuple(map(_mutant, listing.read_text().splitlines()))
-    return Mutated(name, mutants, verilog.read_text(), netlist)
+    yosys.run([*load, *apart, *_FLAT, choose, f"write_rtlil {netlist}"], tool=tool)
+    # a unit inside whose clock were data would see what its neighbours do an edge too early
+    lines = [line for line in listing.read_text().splitlines() if f"-port {CLOCK} " not in line]
+    listing.write_text("\n".join(lines) + "\n")
+    together = [f"setattr -mod -unset keep_hierarchy {' '.join(inside)}", "flatten", "opt_clean"] if inside else []
+    place = [f"read_rtlil {netlist}", f"script {listing}", "opt_clean", f"write_rtlil {netlist}"]
+    # a choice may be ambiguous until logic settles, which is an error to a simulator that is told of `parallel_case`
+    yosys.run([*place, *together, f"write_verilog -noattr -noparallelcase {verilog}"], tool=tool)
+    return Mutated(name, tuple(map(_mutant, lines)), verilog.read_text(), netlist)
+
+
+def _units(fragment: Fragment, path: str) -> Iterator[str]:
+    """Modules of the separately buildable units inside, of the outermost ones."""
+    for part, name, _ in fragment.subfragments:
+        below = f"{path}.{name}"
+        if any(hasattr(origin, "from_config") for origin in part.origins or ()):
+            yield below
+        else:
+            yield from _units(part, below)
 
 
 def _mutant(line: str) -> Mutant:
@@ -86,7 +121,8 @@ def _mutant(line: str) -> Mutant:
             options[word[1:]] = words[at + 1]
     wire = f"{options['wire']}[{options['wirebit']}]" if "wire" in options else ""
     number = int(words[words.index("-ctrl") + 3])
-    where = options["cell"], options["port"], int(options["portbit"])
+    control = int(options["ctrlbit"]) if "ctrlbit" in options else None
+    where = options["cell"], options["port"], int(options["portbit"]), control
     return Mutant(number, options["mode"], *where, wire, tuple(dict.fromkeys(sources)))
 
 

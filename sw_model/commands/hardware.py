@@ -15,7 +15,7 @@ from sw_model.commands.console import Console
 from sw_model.commands.options import add_configuration, add_tool, command, configuration, units
 
 # tests of a unit besides those in the file of its module
-MORE_TESTS = {"core": ("tests/hw/core/test_layer.py",)}
+MORE_TESTS = {"core": ("tests/hw/core/test_layer.py", "tests/hw/core/test_commands.py")}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -211,15 +211,17 @@ def mutate(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print(json.dumps(told, indent=2))
         return 0
-    head = ["unit", "mutants", "killed", "equivalent", "survivors", "score", "seconds"]
+    head = ["unit", "mutants", "killed", "equivalent", "unreached", "survivors", "score", "seconds"]
     rows = [
-        [c.unit, *map(str, (len(c.mutants), c.killed, len(c.equivalent), len(c.survivors))),
+        [c.unit, *map(str, (len(c.mutants), c.killed, *map(len, (c.equivalent, c.unreached, c.survivors)))),
          f"{100 * c.score:.1f} %", f"{c.seconds:.0f}"] for c in made
     ]  # fmt: skip
     print(table(head, rows))
     for one in made:
         for what, found in (("equivalent", one.equivalent), ("survives", one.survivors)):
             print(*(f"{one.unit} {what} {mutant}: {result.how}" for mutant, result in found), sep="\n")
+        late = (f"{one.unit} unreached {mutant}: shows after {mutant.events:,} events" for mutant, _ in one.unreached)
+        print(*late, sep="\n")
     return 0
 
 

@@ -1,6 +1,7 @@
 """A campaign tells a test that checks everything from one that does not, and knows what no test could notice."""
 
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,9 @@ import pytest
 from sim.build import SimulatorError
 from sim.mutants.campaign import CampaignError, Result, _Store, run
 from sim.mutants.equivalence import TOGETHER, _Netlist, equivalents
-from sim.mutants.netlist import mutated
+from sim.mutants.netlist import SELECT, Mutant, mutated
 from sim.mutants.server import Server
-from tests.sim.mutant_cases import Sums
+from tests.sim.mutant_cases import Around, Sums
 
 CASES = "tests/sim/mutant_cases.py"
 COUNT = 30
@@ -53,6 +54,29 @@ def test_a_campaign_goes_on_where_it_was_stopped(root):
     again = campaign(root, "test_sums_and_counter")
     assert [(r.mutant, r.killed) for r in again.results] == [(r.mutant, r.killed) for r in first.results]
     assert file.read_text().startswith("".join(rows[:26]))
+
+
+def test_units_inside_get_no_faults(tmp_path):
+    """Only what is around them, and the wires to them."""
+    design = mutated(Around(), "around", COUNT, tmp_path)
+    ports = {mutant.port for mutant in design.mutants if mutant.cell == "inner"}
+    assert ports and "clk" not in ports
+    assert not any("inner." in mutant.cell for mutant in design.mutants)
+    assert re.findall(r"^module (\w+)", design.verilog, re.MULTILINE) == ["around"]
+
+
+def test_events_until_a_fault_of_a_counter_shows():
+    def events(mode, bit, control=None, wire="", port="Q", source=""):
+        return Mutant(1, mode, "cell", port, bit, control, wire, (source,)).events
+
+    assert events("const0", 20, wire="stat_rows[20]") == 1 << 20
+    assert events("const0", 3, wire="kvmu.stat_rows[23]") == 1 << 23  # a slice of it
+    assert events("cnot1", 3, 25, wire="counter_cycles[3]") == 1 << 25
+    assert events("const0", 9, port="stat_rows") == 1 << 9
+    assert events("const0", 9, source="hw/common/counters.py:14") == 1 << 9
+    for mode in ("const1", "inv", "cnot0"):  # a bit that is 0 shows it
+        assert events(mode, 20, 21, wire="stat_rows[20]") == 1
+    assert events("const0", 20, wire="stat_bytes[20]") == events("const0", 20, wire="total[20]") == 1
 
 
 def test_what_cannot_be_a_campaign(tmp_path):
@@ -112,7 +136,8 @@ def test_what_is_seen_of_memories_and_buses():
     }
     pins = {name: take(count) for name, count in widths.items()}
     cells = {"memory": {"type": "$mem_v2", "parameters": sizes, "connections": pins}}
-    found = _Netlist({"ports": ports, "cells": cells, "netnames": {}})
+    ports[SELECT] = {"direction": "input", "bits": []}
+    found = _Netlist({"unit": {"ports": ports, "cells": cells, "netnames": {}}}, "unit")
     assert found.inputs == pins["RD_DATA"]
     valid = {name: ports[f"axi__{name}valid"]["bits"][0] for name in ("w", "ar")}
     assert found.seen[:5] == [
@@ -130,4 +155,5 @@ def test_what_is_seen_of_memories_and_buses():
     found.values(None, known, [98])  # nothing drives it
     assert known == {98: 0}
     with pytest.raises(ValueError, match=r"cell \$mul has no model"):
-        _Netlist({"ports": {}, "cells": {"c": {"type": "$mul", "connections": {}}}, "netnames": {}})
+        other = {"c": {"type": "$mul", "connections": {}}}
+        _Netlist({"unit": {"ports": ports, "cells": other, "netnames": {}}}, "unit")
