@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,6 +58,35 @@ class Failure:
     response: int
 
 
+class Sparse:
+    """A memory of which few pages are used: slices are read and written as those of a bytearray, the rest is 0."""
+
+    def __init__(self, size: int):
+        self.size, self.pages = size, dict[int, bytearray]()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _parts(self, where: slice) -> Iterator[tuple[int, int, int]]:
+        """Of each page in `where`: its number, the first byte, the first one that is not meant."""
+        start, stop, _ = where.indices(self.size)
+        while start < stop:
+            page, first = divmod(start, BOUNDARY)
+            end = min(BOUNDARY, first + stop - start)
+            yield page, first, end
+            start += end - first
+
+    def __getitem__(self, where: slice) -> bytes:
+        empty = bytes(BOUNDARY)
+        return b"".join(bytes(self.pages.get(page, empty)[first:end]) for page, first, end in self._parts(where))
+
+    def __setitem__(self, where: slice, data: bytes) -> None:
+        done = 0
+        for page, first, end in self._parts(where):
+            self.pages.setdefault(page, bytearray(BOUNDARY))[first:end] = data[done : done + end - first]
+            done += end - first
+
+
 class AxiProtocolError(AssertionError):
     """A rule of the protocol was broken."""
 
@@ -75,10 +104,12 @@ class AxiChecker:
         self.name, self.word_bytes, self.longest, self.outstanding = name, word_bytes, longest, outstanding
         self.bursts = {"read": 0, "write": 0}
         self.beats = {"read": 0, "write": 0}
+        self.requests: list[list[int] | None] = []  # write, ID, address, words of every burst; None at a reset
         self.reset()
 
     def reset(self) -> None:
         """Forget what is in flight."""
+        self.requests.append(None)
         self.held: dict[str, tuple[int, ...]] = {}
         self.writing: deque[tuple[int, int]] = deque()  # id, words left, in order of AW
         self.written: dict[int, int] = defaultdict(int)  # bursts whose words have come, by ID
@@ -100,7 +131,7 @@ class AxiChecker:
             return
         getattr(self, f"_{channel}")(*payload)
 
-    def _address(self, kind: str, address: int, length: int, size: int, burst: int) -> None:
+    def _address(self, kind: str, identity: int, address: int, length: int, size: int, burst: int) -> None:
         words = length + 1
         self._demand(burst == 1, f"{kind} burst type {burst}")
         self._demand(1 << size == self.word_bytes, f"{kind} size {1 << size} bytes")
@@ -109,14 +140,15 @@ class AxiChecker:
         end = address + words * self.word_bytes - 1
         self._demand(address // BOUNDARY == end // BOUNDARY, f"{kind} burst {address:#x} to {end:#x} crosses 4 KiB")
         self.bursts[kind] += 1
+        self.requests.append([int(kind == "write"), identity, address, words])
 
     def _aw(self, identity: int, address: int, length: int, size: int, burst: int) -> None:
-        self._address("write", address, length, size, burst)
+        self._address("write", identity, address, length, size, burst)
         self.writing.append((identity, length + 1))
         self._count("write", len(self.writing) + sum(self.written.values()))
 
     def _ar(self, identity: int, address: int, length: int, size: int, burst: int) -> None:
-        self._address("read", address, length, size, burst)
+        self._address("read", identity, address, length, size, burst)
         self.reading[identity].append(length + 1)
         self._count("read", sum(map(len, self.reading.values())))
 
@@ -173,7 +205,7 @@ class AxiMemory:
         self,
         dut: Any,
         port: str,
-        image: bytearray,
+        image: bytearray | Sparse,
         *,
         start: int = 0,
         timing: Timing | None = None,
@@ -187,6 +219,8 @@ class AxiMemory:
         self.timing = timing or FixedTiming()
         self.stall, self.rng = stall, random.Random(f"{port}:{seed}")
         self.failures = {(f.write, f.at): f.response for f in failures}
+        self.next: list[int] = []  # see `fail_next`
+        self.failed: list[int] = []  # addresses of the bursts that have failed, reads and writes
         self.handles = {
             f"{channel}{field}": getattr(dut, f"{port}__{channel}{field}")
             for channel, fields in CHANNELS.items()
@@ -201,8 +235,10 @@ class AxiMemory:
     def reset(self) -> None:
         """As after power-on; the image stays."""
         self.checker.reset()
-        self.reads: dict[int, deque[list[int]]] = defaultdict(deque)  # per ID: ready, address, beats left
-        self.writes: deque[tuple[int, int, int]] = deque()  # ID, address, words left
+        self.reads: dict[int, deque[list[int]]] = defaultdict(
+            deque
+        )  # per ID: ready, address, beats left, first address
+        self.writes: deque[tuple[int, int, int, int]] = deque()  # ID, address, words left, first address
         self.answers: dict[int, deque[tuple[int, int]]] = defaultdict(deque)  # per ID: ready, response
         self.bad: dict[int, int] = {}  # response of the burst whose words are coming
         self.pauses = dict.fromkeys(CHANNELS, 0)
@@ -225,7 +261,11 @@ class AxiMemory:
 
     def fail(self, write: bool, after: int, response: int) -> None:
         """From now on only this answer fails: after so many more read beats, or write bursts."""
-        self.failures = {(write, self.served[write] + after): response}
+        self.failures, self.next = {(write, self.served[write] + after): response}, []
+
+    def fail_next(self, write: bool, identity: int, after: int, response: int) -> None:
+        """From now on only this answer fails: that of `identity` after so many more read beats, or write bursts."""
+        self.failures, self.next = {}, [write, identity, after, response]
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -259,20 +299,27 @@ class AxiMemory:
         place = address - self.start
         return place if 0 <= place <= len(self.image) - self.word_bytes else None
 
-    def _fails(self, write: bool, response: int) -> int:
+    def _fails(self, write: bool, identity: int, address: int, response: int) -> int:
         number = self.served[write]
         self.served[write] += 1
-        return self.failures.get((write, number), response)
+        response = self.failures.get((write, number), response)
+        if self.next[:2] == [write, identity]:
+            self.next[2] -= 1
+            if self.next[2] < 0:
+                response, self.next = self.next[3], []
+        if response != OKAY:
+            self.failed.append(address)
+        return response
 
     def _take_ar(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
         ready = self.timing.ready(now, address, (length + 1) * self.word_bytes, False)
-        self.reads[identity].append([ready, address, length + 1])
+        self.reads[identity].append([ready, address, length + 1, address])
 
     def _take_aw(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
-        self.writes.append((identity, address, length + 1))
+        self.writes.append((identity, address, length + 1, address))
 
     def _take_w(self, now: int, data: int, strobe: int, last: int) -> None:
-        identity, address, left = self.writes.popleft()
+        identity, address, left, first = self.writes.popleft()
         place = self._where(address)
         if place is None:
             self.bad[identity] = DECERR
@@ -283,11 +330,11 @@ class AxiMemory:
             else:
                 for k in range(self.word_bytes):
                     if strobe >> k & 1:
-                        self.image[place + k] = new[k]
+                        self.image[place + k : place + k + 1] = new[k : k + 1]
         if left > 1:
-            self.writes.appendleft((identity, address + self.word_bytes, left - 1))
+            self.writes.appendleft((identity, address + self.word_bytes, left - 1, first))
             return
-        response = self._fails(True, self.bad.pop(identity, OKAY))
+        response = self._fails(True, identity, first, self.bad.pop(identity, OKAY))
         ready = self.timing.ready(now, address, self.word_bytes, True)
         self.answers[identity].append((ready, response))
 
@@ -311,7 +358,7 @@ class AxiMemory:
         last = burst[2] == 0
         if last:
             self.reads[identity].popleft()
-        response = self._fails(False, OKAY if place is not None else DECERR)
+        response = self._fails(False, identity, burst[3], OKAY if place is not None else DECERR)
         return identity, int.from_bytes(word, "little"), response, int(last)
 
     def _next_b(self, now: int) -> tuple[int, ...] | None:

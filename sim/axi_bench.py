@@ -23,7 +23,7 @@ class Script:
 
     write ADDRESS VALUE [STROBE], read ADDRESS (gives [value, response]), wait CYCLES, reset,
     interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
-    fail PORT WRITE AFTER RESPONSE: see `AxiMemory.fail`
+    fail PORT WRITE AFTER RESPONSE, fail_next PORT WRITE ID AFTER RESPONSE: see `AxiMemory`
     parallel STEPS STEPS ..: several scripts at once (gives the answers of each)
     """
 
@@ -59,6 +59,9 @@ class Script:
 
     async def _fail(self, port: str, write: bool, after: int, response: int) -> None:
         self.memories[port].fail(write, after, response)
+
+    async def _fail_next(self, port: str, write: bool, identity: int, after: int, response: int) -> None:
+        self.memories[port].fail_next(write, identity, after, response)
 
     async def _wait(self, cycles: int) -> None:
         await ClockCycles(self.dut.clk, cycles)
@@ -98,7 +101,7 @@ async def axi(dut: Any) -> None:
         getattr(dut, name).value = value
     images, memories = {}, {}
     for port, about in job["memories"].items():
-        images[port] = bytearray((folder / f"{port}.image").read_bytes())
+        images[port] = pickle.loads((folder / f"{port}.image").read_bytes())
         failures = [Failure(*failure) for failure in about.pop("failures")]
         memories[port] = AxiMemory(dut, port, images[port], timing=timings[port], failures=failures, **about)
     script = Script(dut, memories, job["lite"], job["stall"], job["seed"])
@@ -131,7 +134,8 @@ async def axi(dut: Any) -> None:
     for name, words in ports.items():
         record[f"ports.{name}"] = _bytes(words, len(getattr(dut, name)))
     for port, memory in memories.items():
-        (folder / f"{port}.image").write_bytes(images[port])
+        (folder / f"{port}.image").write_bytes(pickle.dumps(images[port]))
         checker = memory.checker
-        record[f"traffic.{port}"] = json.dumps({"bursts": checker.bursts, "beats": checker.beats, "most": checker.most})
+        traffic = {"bursts": checker.bursts, "beats": checker.beats, "most": checker.most}
+        record[f"traffic.{port}"] = json.dumps({**traffic, "failed": memory.failed, "requests": checker.requests})
     np.savez(folder / "record.npz", **record)

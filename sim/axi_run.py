@@ -15,7 +15,7 @@ from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
 from sim import bins
-from sim.axi import Failure, FixedTiming, Timing
+from sim.axi import Failure, FixedTiming, Sparse, Timing
 from sim.build import Build, build
 from sim.payload import pack, unpack
 from sim.run import run_folder, run_module
@@ -23,13 +23,13 @@ from sim.run import run_folder, run_module
 
 @dataclass
 class Image:
-    """A memory before a run: its bytes from `start` on, its timing, and what goes wrong with it.
+    """A memory before a run: what is in it from `start` on, its timing, and what goes wrong with it.
 
     longest, outstanding : words of a burst and bursts in flight that the protocol checker allows
     stall : probability of a pause on each channel and cycle
     """
 
-    data: bytes
+    data: bytes | bytearray | Sparse
     start: int = 0
     timing: Timing = field(default_factory=FixedTiming)
     stall: float = 0.0
@@ -42,12 +42,14 @@ class Image:
 class AxiRecord:
     """What a run produced.
 
-    images : every memory's bytes at the end ; outputs : payload columns of output streams ; status : other outputs
-    answers : of the script's steps ; traffic : per memory, bursts and beats of each direction, most bursts in flight
+    images : every memory at the end ; outputs : payload columns of output streams ; status : other outputs
+    answers : of the script's steps
+    traffic : per memory, bursts and beats of each direction, most bursts in flight, addresses of bursts that failed,
+    all requests: write, ID, address, words, and None at each reset
     cycles : from the first to the last beat or step ; ports : recorded ports, one integer a cycle
     """
 
-    images: dict[str, bytes]
+    images: dict[str, bytearray | Sparse]
     outputs: dict[str, Any]
     status: dict[str, int]
     answers: list[Any]
@@ -131,7 +133,9 @@ def simulate(
     folder = run_folder(name)
     try:
         for port, image in memories.items():
-            (folder / f"{port}.image").write_bytes(image.data)
+            (folder / f"{port}.image").write_bytes(
+                pickle.dumps(image.data if isinstance(image.data, Sparse) else bytearray(image.data))
+            )
         (folder / "timings.pickle").write_bytes(pickle.dumps({port: image.timing for port, image in memories.items()}))
         stimulus: dict[str, Any] = {key: pack(shapes[key], columns) for key, columns in (inputs or {}).items()}
         np.savez(folder / "stimulus.npz", **stimulus)
@@ -139,7 +143,7 @@ def simulate(
         run_module(made, "sim.axi_bench", folder, environment={"BENCH_FOLDER": str(folder)})
         with np.load(folder / "record.npz") as record:
             found = AxiRecord(
-                images={port: (folder / f"{port}.image").read_bytes() for port in memories},
+                images={port: pickle.loads((folder / f"{port}.image").read_bytes()) for port in memories},
                 outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in job["outputs"]},
                 status={key: int(record[f"status.{key}"]) for key in job["status"]},
                 answers=json.loads(str(record["answers"])),

@@ -14,7 +14,7 @@ from hw.core.dma import BURST
 from hw.core.driver import Driver, Step
 from hw.core.isa import COMMAND_BYTES, OPCODES, Command
 from sim import build as builds
-from sim.axi import Failure, FixedTiming, Timing
+from sim.axi import Failure, FixedTiming, Sparse, Timing
 from sim.axi_run import AxiRecord, Image, simulate
 
 BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
@@ -49,8 +49,8 @@ class CoreRun:
     """
 
     core: Core
-    device: bytearray
-    host: bytearray
+    device: bytearray | Sparse
+    host: bytearray | Sparse
     settings: Mapping[str, int] = field(default_factory=dict)
     limit: int = LIMIT
     number: int = 0
@@ -101,7 +101,7 @@ class CoreRun:
         """Everything; outcomes of the programs, and the record. `options` go to `sim.axi_run.simulate`."""
         memories = {
             side: Image(
-                bytes(getattr(self, side)),
+                getattr(self, side),
                 start=base,
                 timing=(timing or {}).get(side, FixedTiming(latency=12)),
                 stall=stall,
@@ -128,8 +128,11 @@ class CoreRun:
     def names(self) -> list[list[str]]:
         """Names of the commands of each program, as far as they have one."""
         known = {opcode.code: opcode.name for opcode in OPCODES}
-        codes = [[at * self.word_bytes + n * COMMAND_BYTES for n in range(count)] for at, count in self.started]
-        return [[known[self.device[byte]] for byte in found if self.device[byte] in known] for found in codes]
+        found = []
+        for at, count in self.started:
+            code = self.device[at * self.word_bytes : at * self.word_bytes + count * COMMAND_BYTES]
+            found.append([known[byte] for byte in code[::COMMAND_BYTES] if byte in known])
+        return found
 
     def outcomes(self, answers: Sequence[Any]) -> list[Outcome]:
         """Of the programs, from what the script answered."""

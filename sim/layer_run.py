@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from golden.kvpu import Kvpu
 from golden.layer import Layer, LayerShape, StepTrace, angles
 from golden.selection import MOSAIC, RESV, TOP_K
 from hw.config import Config
+from hw.core.axi import BOUNDARY, WORD_BITS
 from hw.core.core import Core
 from hw.core.isa import Command
 from hw.core.layer import LayerCompiler, Region, Sizes, tiles
+from sim.axi import Sparse
 from sim.axi_run import AxiRecord
 from sim.core_run import BASES, CoreRun, Outcome
 
@@ -28,6 +31,26 @@ CASES = {  # hidden, ffn, largest step, keys of a row
 }
 POLICIES = {"ratio": RESV, "budget": MOSAIC, "count": TOP_K}  # in the order of the core's modes
 Program = Sequence["Command | bytes"]
+BUS_BITS = 48  # of byte addresses
+
+
+@dataclass
+class Anywhere(Region):
+    """Hands out words all over a region, from an even one on.
+
+    mirrored : as far from its end, so that the upper bits of each place are the opposite
+    """
+
+    rng: np.random.Generator = field(kw_only=True)
+    mirrored: bool = False
+    taken: list[range] = field(default_factory=list)
+
+    def take(self, count: int) -> int:
+        while True:
+            place = 2 * int(self.rng.integers((self.words - count) // 2))
+            if all(place >= part.stop or place + count <= part.start for part in self.taken):
+                self.taken.append(range(place, place + count))
+                return self.words - count - count % 2 - place if self.mirrored else place
 
 
 class LayerRun:
@@ -41,6 +64,8 @@ class LayerRun:
     capacity : tokens that stay on the device ; staging_units : of each bank ; storage : pages go to the drive
     host_pages : of the region behind the link, twice as many with `storage` ; device_bytes : of the device memory
     limit : cycles of a program ; number : of the core in a cluster, whose regions follow those of the one before
+    scattered : both regions have all words that an address can name and lie anywhere, as everything in them does
+    mirrored : with `scattered`, at addresses whose upper bits are the opposite
     """
 
     def __init__(
@@ -59,6 +84,8 @@ class LayerRun:
         device_bytes: int = 4 << 20,
         limit: int = 100_000,
         number: int = 0,
+        scattered: bool = False,
+        mirrored: bool = False,
     ):
         self.config = c = Config.preset(preset)
         self.sizes, self.rng, n = sizes or CASES[preset], rng, c.dpe_inputs
@@ -67,7 +94,11 @@ class LayerRun:
         unit = self.core.machine.cache.kvpu
         page = unit.kvmu.page_bytes
         # device memory: tables, frames, staging, layer, programs, inputs and outputs of the steps
-        place, bases = 0, {}
+        host_pages = host_pages or c.kvmu_pages
+        regions = {"device": Region(device_bytes // word), "host": Region(host_pages * page * (1 + storage) // word)}
+        if scattered:
+            regions = {side: Anywhere(1 << WORD_BITS, rng=rng, mirrored=mirrored) for side in BASES}
+        bases = {}
         for name, size in (
             ("record", unit.table.clusters * 16),
             ("list", unit.table.pages * c.page_tokens * 4),
@@ -76,13 +107,12 @@ class LayerRun:
             ("device", c.kvmu_frames * page),
             ("staging", 2 * staging_units * unit.kvmu.unit_bytes),
         ):
-            bases[name] = place
-            place += -(-size // word) * word
-        self.words = device_bytes // word
-        self.region = Region(self.words, place // word)
+            bases[name] = regions["device"].take(-(-size // word)) * word
+        self.words, self.region = regions["device"].words, regions["device"]
         self.layer = LayerCompiler(c, self.sizes, self.region, bases["mean"] // word)
-        host_pages = host_pages or c.kvmu_pages
-        bases |= {"host": 0, "storage": host_pages * page if storage else 0}
+        bases["host"], bases["storage"] = (
+            regions["host"].take(host_pages * page // word) * word if used else 0 for used in (True, storage)
+        )
         settings = {
             "threshold": threshold,
             "window": 0,
@@ -95,12 +125,14 @@ class LayerRun:
             "spill_storage": int(storage),
             **{f"{name}_base": base for name, base in bases.items()},
         }
-        memories = bytearray(self.words * word), bytearray(host_pages * page * (1 + storage))
-        starts = {
-            side: base + number * len(memory) for (side, base), memory in zip(BASES.items(), memories, strict=True)
-        }
-        self.run_on = CoreRun(self.core, *memories, settings, limit=limit, number=number, bases=starts)
-        drive = bases["storage"] if storage else len(memories[1])
+        kind: type[bytearray] | type[Sparse] = Sparse if scattered else bytearray
+        device, host = (kind(regions[side].words * word) for side in BASES)
+        starts = {"device": BASES["device"] + number * len(device), "host": BASES["host"] + number * len(host)}
+        if scattered:
+            pages = Anywhere((1 << BUS_BITS) // BOUNDARY, rng=rng, mirrored=mirrored)
+            starts = {side: pages.take(len(device) // BOUNDARY) * BOUNDARY for side in BASES}
+        self.run_on = CoreRun(self.core, device, host, settings, limit=limit, number=number, bases=starts)
+        drive = bases["storage"] or len(host)
         self.storage_at = starts["host"] + drive  # address on the host port from which on the drive answers
 
         shape = LayerShape(self.sizes.hidden, self.sizes.ffn, c.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n)
@@ -123,7 +155,8 @@ class LayerRun:
                 HcTableConfig(table.clusters, table.pages, table.page_tokens, table.dimension,
                               bases=(bases["record"], bases["list"], bases["link"], bases["mean"])),
                 UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.kvmu_pages, c.kvmu_frames, unit.kvmu.clusters,
-                           tags=unit.kvmu.tags, bases=(bases["device"], 0, bases["storage"], bases["staging"]),
+                           tags=unit.kvmu.tags,
+                           bases=(bases["device"], bases["host"], bases["storage"], bases["staging"]),
                            staging_units=staging_units, capacity=capacity, spill_storage=storage),
                 POLICIES[policy],
                 target,
@@ -238,14 +271,16 @@ class LayerRun:
         self.verify(outcomes, record.images["device"], failed)
         return record
 
-    def verify(self, outcomes: list[Outcome], device: bytes, failed: int = 0) -> None:
-        """What `check` does with the programs' outcomes and the device memory."""
+    def verify(self, outcomes: list[Outcome], device: bytes | bytearray | Sparse, failed: int = 0) -> None:
+        """What `check` does with the programs' outcomes and the device memory: outputs and the clusters' tables."""
         self.outcomes = outcomes
         for outcome in outcomes[failed:]:
             assert outcome.done and not outcome.failed and not outcome.hung, outcome
         for n, (at, output) in enumerate(self.outputs):
             got = np.frombuffer(device[at : at + output.nbytes], "<u2").reshape(output.shape)
             np.testing.assert_array_equal(got, output, err_msg=f"step {n}")
+        for at, entry in dict(self.golden.table.table.writes).items():  # the last one at each place
+            assert device[at : at + len(entry)] == entry, f"table at {at:#x}"
 
 
 def frames(run: LayerRun, count: int, tokens: int, drift: float = 0.3) -> Iterator[np.ndarray]:

@@ -7,12 +7,13 @@ import pytest
 
 from hw.config import PRESETS, Config
 from hw.core import core, isa, sequencer
-from hw.core.axi import Cause
+from hw.core.axi import WORD_BITS, Cause
 from hw.core.core import Core
 from hw.core.isa import Command, Event, Unit, all_but
-from hw.core.map import SEQUENCER
+from hw.core.map import SEQUENCER, VERSION
+from hw.core.registers import Access
 from hw.emit import to_rtlil
-from sim.axi import DECERR, SLVERR, Failure
+from sim.axi import DECERR, SLVERR, Failure, Sparse
 from sim.core_run import CoreRun
 from sim.timeline import column
 from synth.generate import generate
@@ -240,6 +241,58 @@ def test_counters(rng, seed):
     assert values["device_write"] == words[0][1]
     assert [values["host_read"], values["host_write"]] == words[1]
     assert values["busy_copy"] + values["stalled"] == values["cycles"] > 100
+
+
+def test_registers_keep_what_is_written(rng, seed):
+    """Every register of every setting, both halves; what is only read says what it should."""
+    case = bench(rng)
+    case.script.clear()
+    writable = [r for r in case.core.map.registers if r.access is Access.RW]
+    values = {r.name: int.from_bytes(rng.bytes(8), "little") % (1 << r.width) for r in writable}
+    wanted = {"version": VERSION | 64 << 16, "control": 0, "status": 0, "events": 0, "cause": 0, "fault_address": 0}
+    for given in (values, {r.name: values[r.name] ^ (1 << r.width) - 1 for r in writable}):
+        for name, value in given.items():
+            case.script += case.driver.write(name, value)
+        at = len(case.script)
+        reads = given | wanted
+        for name in reads:
+            case.script += case.driver.read(name)
+        _, record = case.simulate(seed=seed)
+        found = iter(record.answers[at:])
+        for name in reads:
+            words = next(r.words for r in case.core.map.registers if r.name == name)
+            value = sum(part << 32 * n for n, (part, _) in enumerate(next(found) for _ in range(words)))
+            assert value == reads[name], name
+
+
+@pytest.mark.parametrize("side", ["device", "host"])
+def test_the_end_of_a_region(side, rng, seed):
+    """Regions of any number of words up to all: a copy up to the end passes, one word more is a fault that names it."""
+    memories = {name: Sparse(8 << WORD_BITS) for name in ("device", "host")}
+    case = CoreRun(Core.from_config(Config.preset("tiny")), **memories)
+    expected, copied = [], []
+    most = 1 << WORD_BITS
+    sizes = [most, most - 4096, *(int(rng.integers(1 << 17, 1 << bits)) for bits in (20, 24, 28, 31, 32))]
+    for n, words in enumerate(sizes):
+        for write in (False, True):
+            place, length = 4096 * n + 2048 * write, int(rng.integers(1, 40))
+            for more in (0, 1):
+                end, here = words - length + more, place + 256
+                source, target = (here, end) if write else (end, here)
+                ends = {"from_host": int(side == "host" and not write), "to_host": int(side == "host" and write)}
+                if not more:
+                    data = rng.bytes(8 * length)
+                    memories["device" if write else side][8 * source : 8 * (source + length)] = data
+                    copied.append((side if write else "device", target, data))
+                command = Command("COPY", {"source": source, "target": target, "words": length, **ends})
+                case.put(place + 512 * more, [command, END])
+                case.script += case.driver.write(f"{side}_words", words)
+                case.run(place + 512 * more, 2, clear=bool(more))
+                expected.append((Cause.REGION, Unit.COPY, end) if more else (Cause.NONE, 0, 0))
+    outcomes, record = case.simulate(seed=seed)
+    assert [(o.cause, o.source, o.address) for o in outcomes] == expected
+    for name, target, data in copied:
+        assert record.images[name][8 * target : 8 * target + len(data)] == data
 
 
 def test_documents():

@@ -10,11 +10,16 @@ from golden import bf16
 from golden.kvmu_unit import Op
 from golden.rope import rotate
 from golden.transformer import attention, causal, silu
-from hw.core.axi import Cause
-from hw.core.isa import OPCODES
-from sim.axi import DECERR, SLVERR
+from hw.core.axi import WORD_BITS, Cause
+from hw.core.core import TRACE
+from hw.core.isa import BY_NAME, OPCODES, Command, Event, Unit
+from hw.core.machine import READERS, WRITERS
+from hw.core.map import COUNTERS, SEQUENCER
+from hw.core.sequencer import STATES as SEQUENCES
+from sim.axi import DECERR, SLVERR, FixedTiming
+from sim.core_run import BASES
 from sim.layer_run import LayerRun, frames
-from sim.timeline import busy, spans, together
+from sim.timeline import busy, column, spans, together
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
@@ -30,6 +35,18 @@ def test_layer_at_tiny(stall, rng, seed):
         bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
     assert any(reply.op == Op.FETCH and reply.transit for trace in bench.traces for reply in trace.replies)
     bench.check(stall=stall, seed=seed)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_layer_anywhere_in_memory(mirrored, rng, seed):
+    """Everything at addresses of all bits, in both regions, and at the opposite ones."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True, mirrored=mirrored)
+    for x in frames(bench, 4, 2):
+        bench.step(x)
+    bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
+    slow = {"device": FixedTiming(latency=60, gap=1.5, beat_bytes=8), "host": FixedTiming(latency=200)}
+    record = bench.check(stall=0.3, timing=slow, seed=seed)
+    assert record.traffic["host"]["beats"]["read"]
 
 
 @pytest.mark.heavy
@@ -59,6 +76,36 @@ def test_timeline(rng, seed):
     assert counts[2:].sum()  # units overlap
 
 
+def test_commands_wait_for_what_they_name(rng, seed):
+    """Random waits: no command starts while more of those before it are to come than it allows."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    step = [c for c in bench.layer.step(2) if c.name in ("LOAD", "MULTIPLY", "VECTOR") and not c.fields.get("to")]
+    program = []
+    for _ in range(6):
+        lead = int(rng.integers(4))  # a slow command, then many of one unit that wait for it, then some of all
+        program.append(Command("COPY", {"words": 200}))
+        some = [c for c in step if c.name == ("LOAD", "MULTIPLY", "VECTOR", "LOAD")[lead]]
+        picked = [*rng.choice(len(some), 20).tolist()]
+        program += [Command(some[n].name, some[n].fields, {Event.COPY: 1}) for n in picked[:10]]
+        for _ in range(15):
+            waits = {event: int(rng.integers(16)) for event in Event if event is not Event.CACHE and rng.random() < 0.4}
+            one = step[int(rng.integers(len(step)))] if rng.random() < 0.7 else Command("COPY", {"words": 8})
+            program.append(Command(one.name, one.fields, waits))
+    bench.run([*program, Command("END")])
+    (outcome,), record = bench.run_on.simulate(seed=seed, ports=["stat_trace"])
+    assert outcome.done and not outcome.failed
+    found = {span.number: span for span in spans(record.ports["stat_trace"], bench.programs)}
+    held = 0
+    for number, command in enumerate(program):
+        for event, wait in command.waits.items():
+            before = [found[n] for n in range(number) if found[n].unit is event.unit]
+            if wait and event is not Event.OPERANDS:
+                to_come = sum(span.end > found[number].start for span in before)
+                assert to_come < wait, (number, command)
+                held += len(before) >= wait
+    assert held > 50
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_layer_at_small(stall, rng, seed):
@@ -82,27 +129,33 @@ ADDRESSES = {  # fields of commands that always move words, in a step without a 
 
 
 def faulty(bench, kind, rng):
-    """A step's program with something wrong in it at a random place, and the cause it stops with."""
+    """A step's program with something wrong in it at a random place; cause, source and address it stops with."""
     program = bench.layer.step(2)
     at = int(rng.integers(1, len(program) - 1))
     if kind == "truncated":
-        return program[:at], Cause.TRUNCATED
+        return program[:at], (Cause.TRUNCATED, SEQUENCER, {at})
     if kind == "opcode":
         known = {op.code for op in OPCODES}
         code = int(rng.choice([code for code in range(256) if code not in known]))
-        return [*program[:at], bytes([code]) + rng.bytes(63), *program[at:]], Cause.OPCODE
+        return [*program[:at], bytes([code]) + rng.bytes(63), *program[at:]], (Cause.OPCODE, SEQUENCER, {at})
     if kind == "size":
         where = [n for n, command in enumerate(program) if command.name == "LOAD" and not command.fields.get("vary")]
         places = [(n, "to", 5000) for n in where]
     else:
         places = [
-            (n, field, bench.words + int(rng.integers(0, 1 << 20)))
+            (n, field, int(rng.integers(bench.words, (1 << WORD_BITS) - (1 << 12))))
             for n, command in enumerate(program)
             for field in ADDRESSES.get(command.name, lambda f: [])(command.fields)
         ]
     n, field, value = places[int(rng.integers(len(places)))]
-    program[n] = dataclasses.replace(program[n], fields={**program[n].fields, field: value})
-    return program, {"size": Cause.SIZE, "region": Cause.REGION}[kind]
+    fields = program[n].fields
+    program[n] = dataclasses.replace(program[n], fields={**fields, field: value})
+    unit = BY_NAME[program[n].name].unit
+    if kind == "size":
+        return program, (Cause.SIZE, unit, {value})
+    # the first row comes first, but for means, whose tokens come cluster by cluster
+    rows = {value, value + fields["stride"]} if program[n].name == "MEANS" else {value}
+    return program, (Cause.REGION, unit, rows)
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(80, marks=pytest.mark.heavy)])
@@ -110,19 +163,92 @@ def test_goes_on_after_bad_programs(count, rng, seed):
     """Every kind in turn, each while units are at work; after each clear a program passes, in the end the layer runs
     as if nothing had been."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
-    causes = []
+    faults = []
     for n in range(count):
-        program, cause = faulty(bench, ("opcode", "truncated", "region", "size")[n % 4], rng)
+        program, fault = faulty(bench, ("opcode", "truncated", "region", "size")[n % 4], rng)
         bench.begin()
         bench.run(program, clear=True)
-        causes.append(cause)
+        faults.append(fault)
     for x in frames(bench, 2, 2):
         bench.step(x)
     bench.check(failed=2 * count, seed=seed)
-    for begun, stopped, cause in zip(*(bench.outcomes[k : 2 * count : 2] for k in (0, 1)), causes, strict=True):
+    pairs = zip(*(bench.outcomes[k : 2 * count : 2] for k in (0, 1)), faults, strict=True)
+    for begun, stopped, (cause, source, addresses) in pairs:
         assert begun.done and not begun.failed and not begun.hung
-        assert stopped.failed and not stopped.done and not stopped.hung and stopped.cause is cause
+        assert stopped.failed and not stopped.done and not stopped.hung
+        assert (stopped.cause, stopped.source) == (cause, source) and stopped.address in addresses, (cause, source)
     print(f"{count} bad programs")
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
+    """One failing answer to each reader and writer, at a random beat or burst of it, anywhere in memory."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True, mirrored=mirrored)
+    bench.clearing = True
+    engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READERS.values())]
+    engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITERS.values())]
+    engines += [("host", write, 0, Unit.COPY, 4) for write in (False, True)]  # pages leave, and come back
+    expected, batches = [], []
+    for side, write, number, source, steps in engines:
+        first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
+        bench.begin()
+        response, after = SLVERR if cause is Cause.SLVERR else DECERR, int(rng.integers(2 if write else 12))
+        bench.run_on.script.append(["fail_next", side, write, number, after, response])
+        for x in frames(bench, steps, 2):
+            bench.give(x)
+        batches.append(slice(first, len(bench.programs)))
+        expected.append((side, cause, source))
+    outcomes, record = bench.run_on.simulate(seed=seed)
+    addresses = {side: iter(record.traffic[side]["failed"]) for side in BASES}
+    for batch, (side, cause, source) in zip(batches, expected, strict=True):
+        (failed,) = [outcome for outcome in outcomes[batch] if outcome.failed]
+        address = next(addresses[side]) - bench.run_on.bases[side]
+        assert (failed.cause, failed.source, failed.address * bench.run_on.word_bytes) == (cause, source, address)
+        assert all(outcome.done and not outcome.hung for outcome in outcomes[batch] if outcome is not failed)
+
+
+def test_counters_say_what_the_ports_show(rng, seed):
+    """Every counter after a step with pauses, against the trace and the handshakes of every cycle."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=4)
+    for x in frames(bench, 4, 2):
+        bench.step(x)
+    bench.run(bench.layer.step(2))
+    for name in COUNTERS:
+        bench.run_on.script += bench.run_on.driver.read(name)
+    pairs = {"read": ["ar"], "write": ["aw", "w"]}
+    wires = [f"{side}__{c}{w}" for side in BASES for way in pairs.values() for c in way for w in ("valid", "ready")]
+    _, record = bench.run_on.simulate(stall=0.2, seed=seed, ports=["stat_trace", *wires])
+    found = dict(zip(COUNTERS, (value for value, _ in record.answers[-len(COUNTERS) :]), strict=True))
+    running = column(record.ports["stat_trace"], "sequencer") != SEQUENCES.index("IDLE")
+    begin = np.flatnonzero(running & ~np.roll(running, 1))[-1]  # of the last program; the counters were 0 then
+    now = {name: column(record.ports["stat_trace"], name)[begin:] for name in TRACE.members}
+    wanted = {"cycles": running[begin:].sum()} | {f"{name}_beats": now[name].sum() for name in ("matrix", "vector")}
+    wanted |= {f"done_{unit.name.lower()}": (now["complete"] >> unit & 1).sum() for unit in Unit}
+    for side in BASES:
+        for way, channels in pairs.items():
+            wanted[f"{side}_{way}"] = now[f"{side}_{way}"].sum()
+            ports = [[record.ports[f"{side}__{c}{w}"][begin:] for w in ("valid", "ready")] for c in channels]
+            wanted[f"{side}_{way}_wait"] = np.any([valid > ready for valid, ready in ports], axis=0).sum()
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_counters_of_units_at_work(rng, seed):
+    """Programs of one unit's commands alone: in every cycle this unit is at work, or none."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in Unit))
+    for unit in Unit:
+        alone = {Unit.CACHE: [Command("BEGIN")] * 3, Unit.COPY: [Command("COPY", {"words": 40})] * 2}
+        program = alone.get(unit) or [
+            Command(c.name, c.fields) for c in step if BY_NAME[c.name].unit is unit and c.fields.get("to", 0) in (0, 3)
+        ]
+        bench.run([*program, Command("END")])
+        for name in names:
+            bench.run_on.script += bench.run_on.driver.read(name)
+    answers = bench.check(seed=seed).answers
+    for unit, at in zip(Unit, bench.run_on.runs, strict=True):
+        found = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
+        cycles, stalled, *busy = dict(zip(names, found, strict=True)).values()
+        assert busy == [(cycles - stalled) * (one is unit) for one in Unit] and cycles > 2 * stalled
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.heavy)])
