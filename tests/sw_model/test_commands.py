@@ -133,11 +133,14 @@ def test_verify(run, monkeypatch, failed):
 
 
 def test_mutate(run, tmp_path, monkeypatch):
-    mutant, result = Mutant(1, "inv", "$1", "Y", 0, "w", ("hw/x.py:3",)), Result(1, None, "left no trace")
-    made = Campaign("hcu", (mutant,), (result,), ("a test",), 1.5)
+    mutant = Mutant(1, "inv", "$1", "Y", 0, None, "w", ("hw/x.py:3",))
+    late = Mutant(2, "const0", "$2", "Q", 25, None, "stat_tokens[25]", ("hw/x.py:4",))
+    results = Result(1, None, "left no trace"), Result(2, None, "")
+    made = Campaign("hcu", (mutant, late), results, ("a test",), 1.5)
     monkeypatch.setattr("sim.mutants.campaign.run", lambda *arguments, **options: made)
     status, out, _ = run("mutate", "hcu", "--out", "m.json")
     assert status == 0 and "hcu survives 1: inv at $1.Y[0] (w), hw/x.py:3: left no trace" in out
+    assert "hcu unreached 2: const0 at $2.Q[25] (stat_tokens[25]), hw/x.py:4: shows after 33,554,432 events" in out
     told = json.loads(run("mutate", "hcu", "--mutants", 5, "--json")[1])
     assert told["units"] == json.loads((tmp_path / "m.json").read_text())["units"] and told["preset"] == "tiny"
 
