@@ -26,6 +26,7 @@ from sim.mutants.netlist import CLOCK, SELECT, Mutant, Mutated
 TIMEOUT_S = 3
 CONFLICTS = 50  # of one comparison of two nodes
 TOGETHER = 8  # proofs of one process
+LARGEST = 50_000  # gates of a comparison that is tried; more take minutes and come to nothing
 _TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
 _ALONE = f"pdr -T {TIMEOUT_S}"
 _BOTH = f"scorr -q -C {CONFLICTS};prove;{_ALONE}"
@@ -51,10 +52,11 @@ def equivalents(
         for first in range(0, len(rest), TOGETHER):
             part = rest[first : first + TOGETHER]
             stopped = _solve(folder, {m.number: _bottleneck(netlist, m.number) for m in part}, _ALONE, tool)
-            left = [m.number for m in part if stopped[m.number][0] != "snl_UNSAT"]
-            found = stopped | _solve(folder, {number: _miter(netlist, number) for number in left}, _BOTH, tool)
+            found = {number: said for number, said in stopped.items() if said[0] == "snl_UNSAT"}
+            graphs = {m.number: _miter(netlist, m.number) for m in part if m.number not in found}
+            found |= _solve(folder, {n: g for n, g in graphs.items() if _gates(g) <= LARGEST}, _BOTH, tool)
             for mutant in part:
-                verdict, cycle = found[mutant.number]
+                verdict, cycle = found.get(mutant.number, ("", None))
                 yield mutant, cycle if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
 
 
@@ -270,6 +272,11 @@ def _miter(netlist: _Netlist, number: int) -> bytes:
     ]
     latches = _following(netlist, states, plain) + _following(netlist, copies, other)
     return _aiger(graph, inputs, latches, graph.any(seen))
+
+
+def _gates(aiger: bytes) -> int:
+    """How many gates a file of `_aiger` has."""
+    return int(aiger.split(b"\n", 1)[0].split()[-1])
 
 
 def _aiger(graph: _Graph, inputs: Sequence[int], latches: Sequence[tuple[int, int]], bad: int) -> bytes:
