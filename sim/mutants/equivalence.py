@@ -56,8 +56,8 @@ def equivalents(
             graphs = {m.number: _miter(netlist, m.number) for m in part if m.number not in found}
             found |= _solve(folder, {n: g for n, g in graphs.items() if _gates(g) <= LARGEST}, _BOTH, tool)
             for mutant in part:
-                verdict, cycle = found.get(mutant.number, ("", None))
-                yield mutant, cycle if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
+                verdict, cycle = found.get(mutant.number, ("", -1))
+                yield mutant, max(cycle, 0) if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
 
 
 def _solve(folder: Path, graphs: Mapping[int, bytes], command: str, tool: str) -> dict[int, tuple[str, int]]:

@@ -276,8 +276,8 @@ def test_random_steps(name, rng, seed):
     record = bench.check(stall=stall, seed=seed)
     kinds = {Kind.RETAIN if settings.get("retain") else Kind.FETCH, Kind.OFFLOAD}
     assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds
-    inside = sum(record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching"))
-    assert 0 < inside < max(cycles[-1] for cycles in record.cycles.values())
+    inside = [record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching")]
+    assert all(inside) and sum(inside) < max(cycles[-1] for cycles in record.cycles.values())
 
 
 def test_counters_grow_event_by_event(rng, seed):
