@@ -219,7 +219,7 @@ class AxiMemory:
         self.timing = timing or FixedTiming()
         self.stall, self.rng = stall, random.Random(f"{port}:{seed}")
         self.failures = {(f.write, f.at): f.response for f in failures}
-        self.next: list[int] = []  # see `fail_next`
+        self.next: tuple[bool, int | None, int, int] | None = None  # see `fail`
         self.failed: list[int] = []  # addresses of the bursts that have failed, reads and writes
         self.handles = {
             f"{channel}{field}": getattr(dut, f"{port}__{channel}{field}")
@@ -235,10 +235,9 @@ class AxiMemory:
     def reset(self) -> None:
         """As after power-on; the image stays."""
         self.checker.reset()
-        self.reads: dict[int, deque[list[int]]] = defaultdict(
-            deque
-        )  # per ID: ready, address, beats left, first address
-        self.writes: deque[tuple[int, int, int, int]] = deque()  # ID, address, words left, first address
+        # of a burst at work: address, words left, its first address; before it when it is ready (reads, per ID), its ID
+        self.reads: dict[int, deque[list[int]]] = defaultdict(deque)
+        self.writes: deque[tuple[int, int, int, int]] = deque()
         self.answers: dict[int, deque[tuple[int, int]]] = defaultdict(deque)  # per ID: ready, response
         self.bad: dict[int, int] = {}  # response of the burst whose words are coming
         self.pauses = dict.fromkeys(CHANNELS, 0)
@@ -259,13 +258,12 @@ class AxiMemory:
             self.pauses[channel] = pause(self.rng, self.stall)
         return self.pauses[channel] == 0
 
-    def fail(self, write: bool, after: int, response: int) -> None:
-        """From now on only this answer fails: after so many more read beats, or write bursts."""
-        self.failures, self.next = {(write, self.served[write] + after): response}, []
+    def fail(self, write: bool, after: int, response: int, identity: int | None = None) -> None:
+        """From now on only this answer fails: after so many more read beats, or write bursts, of all IDs or of one.
 
-    def fail_next(self, write: bool, identity: int, after: int, response: int) -> None:
-        """From now on only this answer fails: that of `identity` after so many more read beats, or write bursts."""
-        self.failures, self.next = {}, [write, identity, after, response]
+        None fails if `after` is negative.
+        """
+        self.failures, self.next = {}, (write, identity, after, response) if after >= 0 else None
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -303,10 +301,9 @@ class AxiMemory:
         number = self.served[write]
         self.served[write] += 1
         response = self.failures.get((write, number), response)
-        if self.next[:2] == [write, identity]:
-            self.next[2] -= 1
-            if self.next[2] < 0:
-                response, self.next = self.next[3], []
+        if self.next and self.next[0] == write and self.next[1] in (None, identity):
+            which, after, wrong = self.next[1:]
+            response, self.next = (response, (write, which, after - 1, wrong)) if after else (wrong, None)
         if response != OKAY:
             self.failed.append(address)
         return response

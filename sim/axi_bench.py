@@ -23,7 +23,7 @@ class Script:
 
     write ADDRESS VALUE [STROBE], read ADDRESS (gives [value, response]), wait CYCLES, reset,
     interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
-    fail PORT WRITE AFTER RESPONSE, fail_next PORT WRITE ID AFTER RESPONSE: see `AxiMemory`
+    fail PORT WRITE AFTER RESPONSE [ID]: see `AxiMemory.fail`
     parallel STEPS STEPS ..: several scripts at once (gives the answers of each)
     """
 
@@ -57,11 +57,8 @@ class Script:
         async with self.turn:
             return list(await self.lite.read(address))
 
-    async def _fail(self, port: str, write: bool, after: int, response: int) -> None:
-        self.memories[port].fail(write, after, response)
-
-    async def _fail_next(self, port: str, write: bool, identity: int, after: int, response: int) -> None:
-        self.memories[port].fail_next(write, identity, after, response)
+    async def _fail(self, port: str, *which: Any) -> None:
+        self.memories[port].fail(*which)
 
     async def _wait(self, cycles: int) -> None:
         await ClockCycles(self.dut.clk, cycles)

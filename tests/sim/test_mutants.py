@@ -120,7 +120,10 @@ def test_a_simulator_that_ends_is_noticed(tmp_path):
 def test_what_is_seen_of_memories_and_buses():
     """An address is seen while its port is enabled, data bit by bit; of a bus what its channel's valid says."""
     bits = iter(range(2, 99))
-    take = lambda count: [next(bits) for _ in range(count)]  # noqa: E731
+
+    def take(count):
+        return [next(bits) for _ in range(count)]
+
     names = {"axi__wvalid": 1, "axi__wdata": 2, "axi__araddr": 2, "axi__arvalid": 1, "stat_x": 1}
     ports = {name: {"direction": "output", "bits": take(count)} for name, count in names.items()}
     sizes = {"ABITS": "10", "WIDTH": "10", "RD_PORTS": "1", "WR_PORTS": "1"}

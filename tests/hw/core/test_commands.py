@@ -38,6 +38,15 @@ def codes(rng, *shape):
     return bf16.encode(rng.standard_normal(shape))
 
 
+def check(bench, program, expected, seed):
+    """Run it; of each of `expected`, rows in memory and what they should be."""
+    bench.run([*program, Command("END")])
+    record = bench.check(seed=seed, stall=0.2)
+    for out, y in expected:
+        for row, values in enumerate(y):
+            np.testing.assert_array_equal(out.get(record.images["device"], row, values.dtype), values)
+
+
 def test_products_of_strided_rows(rng, seed):
     """Weights tile by tile, vectors row by row, results row by row, BF16 or FP32, all far from each other."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True)
@@ -60,11 +69,7 @@ def test_products_of_strided_rows(rng, seed):
         ]  # fmt: skip
         y = matmul(x, weights, n, bench.golden.shape.align_bits)
         expected.append((out, y if wide else to_bf16(y)))
-    bench.run([*program, Command("END")])
-    record = bench.check(seed=seed, stall=0.2)
-    for out, y in expected:
-        for row, values in enumerate(y):
-            np.testing.assert_array_equal(out.get(record.images["device"], row, values.dtype), values)
+    check(bench, program, expected, seed)
 
 
 def test_sums_of_strided_rows(rng, seed):
@@ -83,11 +88,7 @@ def test_sums_of_strided_rows(rng, seed):
         }  # fmt: skip
         program.append(Command("VECTOR", fields))
         expected.append((out, kernels.residual(x, y)))
-    bench.run([*program, Command("END")])
-    record = bench.check(seed=seed, stall=0.2)
-    for out, y in expected:
-        for row, values in enumerate(y):
-            np.testing.assert_array_equal(out.get(record.images["device"], row, values.dtype), values)
+    check(bench, program, expected, seed)
 
 
 def test_lengths_of_all_bits(rng, seed):

@@ -193,7 +193,7 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
         bench.begin()
         response, after = SLVERR if cause is Cause.SLVERR else DECERR, int(rng.integers(2 if write else 12))
-        bench.run_on.script.append(["fail_next", side, write, number, after, response])
+        bench.run_on.script.append(["fail", side, write, after, response, number])
         for x in frames(bench, steps, 2):
             bench.give(x)
         batches.append(slice(first, len(bench.programs)))
