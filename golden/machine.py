@@ -1,0 +1,219 @@
+"""The commands of the core, one after the other, on its memories: what a program leaves there, bit for bit.
+
+It is the instruction set as a programmer sees it (hw/core/isa.py): no queues, no waits, no time. Commands that move and
+compute are here, those of the step's cache are in `kvpu`; what they tell the others, the number of clusters and the
+tokens that each head attends to, is set from outside.
+
+A command is an object with a `name` and `fields`; a field that is not there is 0. A word is `inputs` BF16 codes.
+"""
+
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from typing import Any
+
+import numpy as np
+
+from golden import bf16, check
+from golden.bf16 import FP32
+from golden.dot import dot, to_bf16
+from golden.vpe import VectorEngine, widen
+
+NUMBERS = 1 << 16  # lengths, and rows and tiles of the operand memory, are counted modulo this many
+SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
+LOADS = ("NOTHING", "ROWS", "WORDS")
+PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
+
+
+class Machine:
+    """Operand memory, sums and vector engine of a core between two memories.
+
+    Parameters
+    ----------
+    memories : device memory, and what is behind the host link; bytes are read and written by slices
+    inputs : products of a tile, rows of a tile, and lanes of the vector engine
+    weight_rows, activation_rows : of the operand memory ; slots : sums of each row of a tile
+    vector_rows : of the vector memory ; head_words : of a key ; align_bits : of a product
+    programs : by first word, what a vector program is for so many beats, the last of so many elements (0: all)
+
+    Attributes
+    ----------
+    clusters : in the HC table ; pages : of every KV head the pages that it attends to, as first word and tokens
+    written : of everything that was written in which memory, and the bytes from where to where
+
+    Raises
+    ------
+    ValueError
+        A row outside the operand memory, or sums that were not begun.
+    """
+
+    def __init__(
+        self,
+        memories: Sequence[MutableSequence[int]],
+        *,
+        inputs: int,
+        weight_rows: int,
+        activation_rows: int,
+        slots: int,
+        vector_rows: int,
+        head_words: int,
+        align_bits: int = 24,
+        programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
+    ):
+        self.memories, self.inputs, self.align_bits = memories, check.whole("inputs", inputs, 2), align_bits
+        self.head_words, self.programs = head_words, programs
+        self.weights = np.zeros((weight_rows, inputs), np.uint16)
+        self.activations = np.zeros((activation_rows, inputs), np.uint16)
+        self.sums: list[np.ndarray | None] = [None] * slots
+        self.engine = VectorEngine(inputs, vector_rows)
+        self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
+        self.gathered, self.own = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
+        self.written: list[tuple[int, slice]] = []
+
+    def execute(self, command: Any) -> None:
+        """One command; those of the sequencer and of the cache do nothing here."""
+        run = getattr(self, f"_{command.name.lower()}", None)
+        if run is not None:
+            run(_Fields(command.fields))
+
+    # memory
+
+    def _words(self, place: int, words: int, side: int = 0) -> bytes:
+        size = 2 * self.inputs
+        return bytes(self.memories[side][place * size : (place + words) * size])
+
+    def _write(self, place: int, data: bytes, side: int = 0) -> None:
+        where = slice(2 * self.inputs * place, 2 * self.inputs * place + len(data))
+        self.memories[side][where] = data
+        self.written.append((side, where))
+
+    def _rows(self, place: int, words: int) -> np.ndarray:
+        """BF16 codes (words, inputs)."""
+        return np.frombuffer(self._words(place, words), "<u2").reshape(words, self.inputs)
+
+    # lengths
+
+    def _length(self, f: "_Fields") -> int:
+        known = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.size])
+        return ((self._past(f.head) if known is None else known) + f.extra) % NUMBERS
+
+    def _past(self, head: int) -> int:
+        return sum(tokens for _, tokens in self.pages[head])
+
+    def _blocks(self, elements: int) -> int:
+        return -(-elements // self.inputs)
+
+    # commands
+
+    def _copy(self, f: "_Fields") -> None:
+        self._write(f.target, self._words(f.source, f.words, f.from_host), f.to_host)
+
+    def _load(self, f: "_Fields") -> None:
+        rows, beats, vary, length = f.rows, f.beats, LOADS[f.vary], self._length(f)
+        if vary == "ROWS":
+            rows = _part(length, f.block * self.inputs, rows)
+        if vary == "WORDS":
+            beats = _part(self._blocks(length), f.block, beats)
+        data = [self._rows(f.source + row * f.stride, beats) for row in range(rows)]
+        self._place(self.activations if f.activations else self.weights, data, f.to, f.step, f.tiled)
+
+    def _place(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
+        """Rows of words: `step` apart, or as tiles, side by side first."""
+        n = self.inputs
+        for row, words in enumerate(data):
+            for beat, codes in enumerate(words):
+                at = to + row // n * n * len(words) + n * beat + row % n if tiled else to + row * step + beat
+                if at % NUMBERS >= len(memory):
+                    raise ValueError(f"row {at % NUMBERS}: must be below {len(memory)}")
+                memory[at % NUMBERS] = codes
+
+    def _gather(self, f: "_Fields") -> None:
+        n, words = self.inputs, self.head_words
+        if f.restart:
+            self.gathered, self.own = 0, f.own
+        past = [(page, slot) for page, tokens in self.pages[f.head] for slot in range(tokens)]
+        data = []
+        for _ in range(_part(len(past) + f.tokens, self.gathered, f.blocks * n)):
+            if self.gathered < len(past):
+                page, slot = past[self.gathered]
+                data.append(self._rows(page + (2 * slot + f.values) * words, words))
+            else:
+                data.append(self._rows(self.own, words))
+                self.own += f.stride
+            self.gathered += 1
+        if f.values:  # a block of tokens as columns, what is missing zero
+            stacked = np.zeros((-(-len(data) // n) * n, words * n), np.uint16)
+            stacked[: len(data)] = np.reshape(data, (len(data), words * n))
+            turned = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
+            self._place(self.weights, list(turned), f.to, 1, 0)
+        else:
+            self._place(self.weights, data, f.to, 0, 1)
+
+    def _multiply(self, f: "_Fields") -> None:
+        n, vary, total = self.inputs, PRODUCTS[f.vary], self._blocks(self._length(f))
+        m_blocks, k_blocks, first, last = f.m_blocks, f.k_blocks, f.first, f.last
+        if vary == "RESULTS":
+            m_blocks = _part(total, f.block, m_blocks)
+        if vary == "INPUTS":
+            k_blocks = _part(total, f.block, k_blocks)
+            first, last = f.block == 0, f.block + f.k_blocks >= total
+        if not k_blocks:
+            return
+        for mb in range(m_blocks):
+            base = mb * f.vectors if f.spread else 0
+            for kb in range(k_blocks):
+                tile = (f.weights + mb * f.m_stride + kb * f.k_stride) % NUMBERS * n
+                weights = self.weights[tile : tile + n]
+                if len(weights) < n:
+                    raise ValueError(f"tile {tile // n}: must be below {len(self.weights) // n}")
+                for t in range(f.vectors):
+                    row, slot = (f.activations + t * f.x_stride) % NUMBERS + kb, (base + t) % len(self.sums)
+                    if row >= len(self.activations):
+                        raise ValueError(f"row {row}: must be below {len(self.activations)}")
+                    product, so_far = dot(self.activations[row], weights, self.align_bits), self.sums[slot]
+                    if not (first and kb == 0):
+                        if so_far is None:
+                            raise ValueError(f"sum {slot}: was not begun")
+                        product = bf16.add(so_far, product, FP32)
+                    self.sums[slot] = product
+                    if last and kb == k_blocks - 1:
+                        self.sums[slot] = None
+                        y = product.astype("<u4") if f.wide else to_bf16(product).astype("<u2")
+                        self._write(f.out + t * f.stride + mb * (1 + f.wide), y.tobytes())
+
+    def _vector(self, f: "_Fields") -> None:
+        """Output to memory, or none; codes and scores go to the cache."""
+        length = self._length(f)
+        whole = self._blocks(length + f.pad) * self.inputs  # elements of a row with the zeros behind it
+        for row in range(f.repeat if length else 0):
+            elements = length + (row // f.group if f.group else 0)
+            beats = self._blocks(elements)
+            stream = [self._input(f.a + row * f.a_stride, f.a_beats or beats, f.a_wide)]
+            if f.b_used:
+                stream.append(self._input(f.b + row * f.b_stride, f.b_beats or beats, f.b_wide))
+            out = self.engine.run(self.programs[f.code](beats, elements % self.inputs), np.concatenate(stream))
+            if f.to == 0:
+                codes = out.reshape(-1)
+                if not f.out_beats:
+                    codes = np.concatenate([codes[:elements], np.zeros(whole - elements, np.uint32)])
+                codes = codes if f.out_wide else (codes >> 16).astype("<u2")
+                self._write(f.out + row * f.out_stride, codes.tobytes())
+
+    def _input(self, place: int, beats: int, wide: int) -> np.ndarray:
+        """FP32 codes (beats, lanes)."""
+        if wide:
+            return np.frombuffer(self._words(place, 2 * beats), "<u4").reshape(beats, self.inputs)
+        return widen(self._rows(place, beats))
+
+
+class _Fields:
+    """Fields of a command by name."""
+
+    def __init__(self, fields: Mapping[str, int]):
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> int:
+        return self.fields.get(name, 0)
+
+
+def _part(total: int, start: int, most: int) -> int:
+    """How many of `total` things there are from number `start` on, at most `most`."""
+    return min(max(total - start % NUMBERS, 0), most % NUMBERS)
