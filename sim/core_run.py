@@ -14,7 +14,7 @@ from hw.core.dma import BURST
 from hw.core.driver import Driver, Step
 from hw.core.isa import COMMAND_BYTES, OPCODES, Command
 from sim import build as builds
-from sim.axi import Failure, FixedTiming, Sparse, Timing
+from sim.axi import OKAY, Failure, FixedTiming, Sparse, Timing
 from sim.axi_run import AxiRecord, Image, simulate
 
 BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
@@ -123,6 +123,10 @@ class CoreRun:
             explain=lambda answers: list(zip(self.names(), self.outcomes(answers), strict=True)),
             **options,
         )
+        for (name, *values), answer in zip(self.script, record.answers, strict=True):
+            if name in ("write", "read"):
+                response = answer if name == "write" else answer[1]
+                assert response == OKAY, f"{name} of register {values[0]:#x}: response {response}"
         return self.outcomes(record.answers), record
 
     def names(self) -> list[list[str]]:

@@ -15,7 +15,7 @@ from sw_model.commands.console import Console
 from sw_model.commands.options import add_configuration, add_tool, command, configuration, units
 
 # tests of a unit besides those in the file of its module
-MORE_TESTS = {"core": ("tests/hw/core/test_layer.py", "tests/hw/core/test_commands.py")}
+MORE_TESTS = {"core": tuple(f"tests/hw/core/test_{name}.py" for name in ("layer", "commands", "cycles"))}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -153,6 +153,27 @@ def test_faults_of_programs(kind, rng, seed):
     assert record.images["device"][64:96] == bytes(case.device[8 * PLACE : 8 * PLACE + 32])
 
 
+def test_the_trace_shows_states(rng, seed):
+    """Of the sequencer and of the core, through a good program and one that fails in each way."""
+    case = bench(rng)
+    copy, place = Command("COPY", {"words": 3, "target": 50}), PLACE
+    for code, count in (([copy, END], 2), ([copy, b"\xff" * 64], 2), ([copy, copy], 2), ([copy, END], 0)):
+        case.put(place, b"".join(part if isinstance(part, bytes) else part.encode() for part in code))
+        case.run(place, count, clear=True)
+        place += 64
+    _, record = case.simulate(seed=seed, ports=["stat_trace"])
+    trace = record.ports["stat_trace"]
+    passed = {}
+    for name, states in (("sequencer", sequencer.STATES), ("core", core.STATES)):
+        now = [states[number] for number in column(trace, name)]
+        passed[name] = [state for state, before in zip(now, ["", *now], strict=False) if state != before]
+    run, stop = ["IDLE", "ASK", "RUN"], ["READY", "HALT", "RESET", "STOPPED"]
+    assert passed == {
+        "sequencer": [*run, "DRAIN", "FINISH", *run, "OPCODE", *run, "TRUNCATED", "IDLE", "TRUNCATED", "IDLE"],
+        "core": [*stop, *stop, *stop, "READY"],
+    }
+
+
 @pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 @pytest.mark.parametrize("side", ["device", pytest.param("host", marks=pytest.mark.heavy)])

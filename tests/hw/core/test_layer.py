@@ -207,6 +207,33 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
         assert all(outcome.done and not outcome.hung for outcome in outcomes[batch] if outcome is not failed)
 
 
+def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
+    """One command for each, at a random word beyond the region, and at that of the opposite bits."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    code, instructions = bench.layer.code["residual"]
+    words, piece = len(bench.run_on.host) // bench.run_on.word_bytes, bench.layer.x_piece
+    add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": piece, "b_beats": piece, "b_used": 1,
+           "out_beats": piece, "extra": 1}  # fmt: skip
+    commands = [
+        ("LOAD", "source", {"rows": 1, "beats": 1}),
+        ("MULTIPLY", "out", dict.fromkeys(("m_blocks", "k_blocks", "vectors", "first", "last"), 1)),
+        *(("VECTOR", name, add) for name in ("code", "a", "b", "out")),
+        *(("COPY", name, {"words": 1, side: 1}) for name in ("source", "target") for side in ("from_host", "to_host")),
+    ]
+    expected = []
+    for name, field, fields in commands:
+        place = int(rng.integers(max(words, bench.words), (1 << WORD_BITS) - max(words, bench.words)))
+        for address in (place, place ^ (1 << WORD_BITS) - 1):
+            bench.run([Command(name, {**fields, field: address}), Command("END")], clear=True)
+            expected.append((BY_NAME[name].unit, address))
+    for address in (place, place ^ (1 << WORD_BITS) - 1):
+        bench.run_on.run(address, 1, clear=True)
+        expected.append((SEQUENCER, address))
+    outcomes, _ = bench.run_on.simulate(seed=seed)
+    found = [(outcome.source, outcome.address) for outcome in outcomes]
+    assert found == expected and all(outcome.cause is Cause.REGION and outcome.failed for outcome in outcomes)
+
+
 def test_counters_say_what_the_ports_show(rng, seed):
     """Every counter after a step with pauses, against the trace and the handshakes of every cycle."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4)

@@ -1,0 +1,150 @@
+"""The golden machine against the products and kernels that its commands perform."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from golden import bf16, kernels
+from golden.dot import matmul, to_bf16
+from golden.machine import Machine
+from hw.core.layer import residual, tiles
+
+N = 4  # inputs
+WORD = 2 * N
+SLOTS, ROWS = 8, 100
+
+
+@dataclass
+class Command:
+    name: str
+    fields: dict = field(default_factory=dict)
+
+
+def codes(rng, *shape):
+    return bf16.encode(rng.standard_normal(shape))
+
+
+@pytest.fixture
+def machine():
+    made = Machine([bytearray(1 << 16), bytearray(1 << 12)], inputs=N, weight_rows=ROWS, activation_rows=40,
+                   slots=SLOTS, vector_rows=16, head_words=2, programs={})  # fmt: skip
+    made.pages = [[], []]
+    return made
+
+
+def put(machine, place, data, side=0):
+    machine.memories[side][place * WORD : place * WORD + data.nbytes] = data.tobytes()
+
+
+def get(machine, place, like, side=0):
+    data = machine.memories[side][place * WORD : place * WORD + like.nbytes]
+    return np.frombuffer(bytes(data), like.dtype).reshape(like.shape)
+
+
+@pytest.mark.parametrize("tiled", [0, 1])
+@pytest.mark.parametrize("wide", [0, 1])
+@pytest.mark.parametrize("split", [0, 1, 2])
+def test_products(machine, rng, tiled, wide, split):
+    """Weights (M, K) as tiles, made by the program or as they lie in memory; sums at once or in two commands."""
+    m, k, t = 3, 2, 5
+    weights, x = codes(rng, m * N, k * N), codes(rng, t, k * N)
+    put(machine, 0, weights if tiled else np.frombuffer(tiles(weights, N), np.uint16))
+    put(machine, 1000, x)
+    rows, beats = (m * N, k) if tiled else (m * k * N, 1)
+    load = {"stride": beats, "rows": rows, "beats": beats, "to": N, "step": 1, "tiled": tiled}
+    machine.execute(Command("LOAD", load))
+    load = {"source": 1000, "stride": k, "rows": t, "beats": k, "to": 3, "step": k, "activations": 1}
+    machine.execute(Command("LOAD", load))
+    fields = {"weights": 1, "m_stride": k, "k_stride": 1, "m_blocks": m, "k_blocks": k, "activations": 3, "x_stride": k,
+              "vectors": t, "out": 2000, "stride": 2 * m, "wide": wide, "first": 1, "last": 1}  # fmt: skip
+    if split:  # of all vectors for one block of results after the other
+        for block in range(m):
+            part = {**fields, "weights": 1 + k * block, "m_blocks": 1, "out": 2000 + block * (1 + wide), "k_blocks": 1}
+            part["vectors"] = t
+            then = {**part, "weights": part["weights"] + 1, "activations": 4}
+            if split == 1:
+                parts = {**part, "last": 0}, {**then, "first": 0}
+            else:  # ends as the length of the command says
+                vary = {"vary": 2, "extra": k * N - 1}
+                parts = {**part, **vary, "first": 0}, {**then, **vary, "first": 0, "last": 0, "block": 1}
+            for command in parts:
+                machine.execute(Command("MULTIPLY", command))
+    else:
+        machine.execute(Command("MULTIPLY", fields))
+    y = matmul(x, weights, N)
+    y = y if wide else to_bf16(y)
+    for row, expected in enumerate(y):
+        np.testing.assert_array_equal(get(machine, 2000 + 2 * m * row, expected), expected)
+
+
+def test_sums_of_rows_as_long_as_there_are_clusters(machine, rng):
+    """Two inputs and an output with strides, the output with zeros behind it."""
+    machine.clusters, rows, size = 7, 3, 10
+    x = codes(rng, rows, size)
+    y = rng.standard_normal((rows, size)).astype(np.float32).view(np.uint32)
+    for row in range(rows):
+        put(machine, 20 * row, x[row])
+        put(machine, 500 + 30 * row, y[row])
+    put(machine, 1000, np.full(400, 0xFFFF, np.uint16))
+    machine.programs[77] = lambda beats, tail: residual(beats * N, N)
+    fields = {"code": 77, "repeat": rows, "a_stride": 20, "b": 500, "b_stride": 30, "b_wide": 1, "b_used": 1,
+              "out": 1000, "out_stride": 7, "size": 1, "extra": size - 7, "pad": 12}  # fmt: skip
+    machine.execute(Command("VECTOR", fields))
+    expected = np.zeros((rows, 28), np.uint16)
+    expected[:, :size] = kernels.residual(x, y)
+    expected[:, 24:] = 0xFFFF
+    np.testing.assert_array_equal(get(machine, 1000, expected), expected)
+
+
+@pytest.mark.parametrize("values", [0, 1])
+def test_tokens_become_weights(machine, rng, values):
+    """Scores of keys, and weighted values, of tokens on two pages and of the step, block by block."""
+    past, own, query = codes(rng, 5, 2, 8), codes(rng, 2, 8), codes(rng, 1, 8)
+    for place, tokens in ((100, past[:3]), (300, past[3:])):
+        put(machine, place, tokens)
+    machine.pages = [[], [(100, 3), (300, 2)]]
+    put(machine, 600, own[0])
+    put(machine, 610, own[1])
+    vectors = np.concatenate([past[:, values], own])
+    for restart, to in ((1, 0), (0, 20)):
+        machine.execute(Command("GATHER", {"head": 1, "values": values, "restart": restart, "blocks": 1, "to": to,
+                                           "own": 600, "stride": 10, "tokens": 2}))  # fmt: skip
+    if values:  # (d, T), a block of tokens after the other, the last one filled with a zero
+        x = np.concatenate([codes(rng, 1, 7), np.zeros((1, 1), np.uint16)], axis=1)
+        expected = matmul(x, np.concatenate([vectors, np.zeros((1, 8), np.uint16)]).T.copy(), N)
+        fields = {"m_blocks": 2, "k_blocks": 2, "m_stride": 1, "k_stride": 5}
+    else:
+        x, fields = query, {"m_blocks": 2, "k_blocks": 2, "m_stride": 5, "k_stride": 1}
+        expected = matmul(x, vectors, N)
+    put(machine, 1500, x)
+    machine.execute(Command("LOAD", {"source": 1500, "rows": 1, "beats": 2, "activations": 1}))
+    fields |= {"vectors": 1, "first": 1, "last": 1, "out": 2000, "wide": 1}
+    machine.execute(Command("MULTIPLY", fields))
+    np.testing.assert_array_equal(get(machine, 2000, expected), expected)
+
+
+def test_copies(machine, rng):
+    data = codes(rng, 5, N)
+    put(machine, 9, data)
+    machine.execute(Command("COPY", {"source": 9, "target": 70, "words": 5, "to_host": 1}))
+    machine.execute(Command("COPY", {"source": 71, "target": 200, "words": 4, "from_host": 1}))
+    np.testing.assert_array_equal(get(machine, 200, data[1:]), data[1:])
+    assert machine.written == [(1, slice(70 * WORD, 75 * WORD)), (0, slice(200 * WORD, 204 * WORD))]
+
+
+ONE = {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1}
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        (Command("LOAD", {"rows": 2, "beats": 1, "to": 99, "step": 1}), "row 100: must be below 100"),
+        (Command("MULTIPLY", {**ONE, "weights": 25}), "tile 25: must be below 25"),
+        (Command("MULTIPLY", {**ONE, "activations": 40}), "row 40: must be below 40"),
+        (Command("MULTIPLY", {**ONE, "first": 0}), "sum 0: was not begun"),
+    ],
+)
+def test_what_cannot_be(machine, command, message):
+    with pytest.raises(ValueError, match=message):
+        machine.execute(command)
