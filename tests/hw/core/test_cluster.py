@@ -19,7 +19,7 @@ class Files(wiring.Component):
     """Register files behind a router."""
 
     def __init__(self, count):
-        self.table = Map("test", (Register("value", 32, Access.RW, "a number"),))
+        self.table = Map("test", tuple(Register(name, 32, Access.RW, "a number") for name in ("first", "second")))
         self.router = LiteRouter(count=count, address_bits=self.table.address_bits)
         super().__init__({"registers": In(axi4_lite(address_bits=self.router.address_bits)), "irq": Out(1)})
 
@@ -37,16 +37,16 @@ class Files(wiring.Component):
 def test_router(stall, rng, seed):
     """Every access reaches the subordinate that is meant; one that is not there answers DECERR."""
     files = Files(3)
-    kept, script, wanted = [0] * 3, [], []
+    kept, script, wanted = [0] * 6, [], []
     for _ in range(60):
-        k, value = int(rng.integers(0, 4)), int(rng.integers(0, 1 << 32))
+        k, value = int(rng.integers(0, 8)), int(rng.integers(0, 1 << 32))
         if rng.random() < 0.5:
             script.append(["write", 4 * k, value])
-            wanted.append(0 if k < 3 else 3)
-            kept[k : k + 1] = [value] if k < 3 else []
+            wanted.append(0 if k < 6 else 3)
+            kept[k : k + 1] = [value] if k < 6 else []
         else:
             script.append(["read", 4 * k])
-            wanted.append([kept[k], 0] if k < 3 else [0, 3])
+            wanted.append([kept[k], 0] if k < 6 else [0, 3])
     assert simulate(files, "files", {}, script=script, lite="registers", stall=stall, seed=seed).answers == wanted
 
 
