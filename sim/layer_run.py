@@ -200,7 +200,7 @@ class LayerRun:
 
     def step(self, x: np.ndarray) -> StepTrace:
         """A step of the tokens `x` (T, hidden), BF16 codes, on both; the golden trace."""
-        if not self.traces:
+        if not self.steps:
             self.begin()
         trace = self.golden.step(x, range(self.position, self.position + len(x)))
         self.traces.append(trace)
@@ -281,6 +281,9 @@ class LayerRun:
             np.testing.assert_array_equal(got, output, err_msg=f"step {n}")
         for at, entry in dict(self.golden.table.table.writes).items():  # the last one at each place
             assert device[at : at + len(entry)] == entry, f"table at {at:#x}"
+        for cluster, mean in enumerate(self.golden.means.means):
+            at = self.layer.mean_word * self.run_on.word_bytes + cluster * mean.nbytes
+            assert device[at : at + mean.nbytes] == mean.tobytes(), f"mean of cluster {cluster}"
 
 
 def frames(run: LayerRun, count: int, tokens: int, drift: float = 0.3) -> Iterator[np.ndarray]:

@@ -60,12 +60,14 @@ class Region:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one layer: hidden and feed-forward width, tokens of the largest step, keys of the longest attention row."""
+    """Of one layer: hidden and feed-forward width, tokens of the largest step, keys of the longest attention row, and
+    tokens of the largest step without queries if these are more."""
 
     hidden: int
     ffn: int
     tokens: int
     keys: int
+    fill: int = 0
 
 
 @dataclass
@@ -120,8 +122,10 @@ class LayerCompiler:
         for name, (value, most, what) in limits.items():
             if value > most:
                 raise ValueError(f"{name} = {getattr(s, name)}: {value} {what}, must be at most {most}")
-        if s.tokens > c.hcu_tokens:
-            raise ValueError(f"tokens = {s.tokens}: must be at most hcu_tokens = {c.hcu_tokens}")
+        for name, tokens in (("tokens", s.tokens), ("fill", s.fill)):
+            if tokens > min(c.hcu_tokens, c.dpe_slots):
+                raise ValueError(f"{name} = {tokens}: must be at most {min(c.hcu_tokens, c.dpe_slots)}")
+        self.most = {True: s.tokens, False: max(s.tokens, s.fill)}  # tokens of a step with queries, and without
         self.shapes = {
             "q": (self.q, self.x_words), "k": (self.kv, self.x_words), "v": (self.kv, self.x_words),
             "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
@@ -136,8 +140,9 @@ class LayerCompiler:
         self.wide = {name: take(2 * t * width) for name, width in
                      (("q", self.q), ("k", self.kv), ("o", self.x_words), ("gate", self.ffn), ("up", self.ffn),
                       ("down", self.x_words))}  # fmt: skip
-        self.turned = {"q": take(t * self.q), "k": take(t * self.kv), "v": take(t * self.kv)}
-        self.attended, self.projected = take(t * self.x_words), take(t * self.hashes)
+        most = self.most[False]
+        self.turned = {"q": take(t * self.q), "k": take(most * self.kv), "v": take(most * self.kv)}
+        self.attended, self.projected = take(t * self.x_words), take(most * self.hashes)
         rows = t * self.group
         self.score_words = 2 * max(self.key_blocks, -(-c.wtu_clusters // n))
         self.scores = [take(rows * self.score_words) for _ in range(c.kv_heads)]
@@ -222,7 +227,7 @@ class LayerCompiler:
 
         Without `query` the tokens are only clustered and placed.
         """
-        self._check(tokens)
+        self._check(tokens, query)
         p = self._program()
         clustered = p.builder.add("CLUSTER", {}, after=[self._hash(p, tokens, query, [])])
         means = self._means(p, clustered)
@@ -231,9 +236,9 @@ class LayerCompiler:
             self._retrieve(p, tokens, means, [])
         return [*p.builder.commands, Command("SETTLE"), Command("END")]
 
-    def _check(self, tokens: int) -> None:
-        if not 1 <= tokens <= self.sizes.tokens:
-            raise ValueError(f"tokens = {tokens}: must be 1 to {self.sizes.tokens}")
+    def _check(self, tokens: int, query: bool = True) -> None:
+        if not 1 <= tokens <= self.most[query]:
+            raise ValueError(f"tokens = {tokens}: must be 1 to {self.most[query]}")
 
     # commands
 

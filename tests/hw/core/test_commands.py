@@ -9,6 +9,7 @@ from golden import bf16
 from golden.bf16 import FP32
 from golden.layer import StepTrace
 from golden.machine import NUMBERS, Machine
+from hw.core.axi import BOUNDARY
 from hw.core.isa import Command, Event, To, all_but
 from hw.core.machine import READERS
 from hw.core.vector import assemble
@@ -17,7 +18,7 @@ from sim.axi import FixedTiming
 from sim.layer_run import LayerRun, frames
 
 AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
-WORK = 48  # words, or products of tiles, of a command
+WORK, MUCH = 48, 1500  # words, or products of tiles, of a command, and of one of the few large ones
 PRES = (Pre.A, Pre.ADD, Pre.SUB, Pre.RSUB, Pre.MAX)
 TIMES = (Times.ONE, Times.B, Times.SELF)
 
@@ -37,7 +38,7 @@ class Author:
         )  # fmt: skip
         self.machine.pages = [[] for _ in range(c.kv_heads)]
         self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
-        self.gathers = None  # the head and kind of the last one
+        self.taken = [set(memory.pages) for memory in self.machine.memories]
 
     def see(self, trace: StepTrace) -> dict[int, bytes]:
         """Go on after a step: its clusters and pages; by first word the keys and values of tokens that are there."""
@@ -61,13 +62,28 @@ class Author:
         """A number of up to `bits` bits, as often a short one as a long one; at least `least`."""
         return max(least, self.number(0, (1 << self.number(1, bits)) - 1))
 
-    def place(self, rows: int, stride: int, words: int) -> int:
-        return self.number(0, len(self.machine.memories[0]) // (2 * self.n) - rows * stride - words)
+    def work(self) -> int:
+        """A limit of what a command does."""
+        return MUCH if self.flip(0.15) else WORK
+
+    def place(self, rows: int, stride: int, words: int, side: int = 0) -> int:
+        """The first word of rows on pages that nothing else uses."""
+        size, taken = 2 * self.n, self.taken[side]
+        while True:
+            place = self.number(0, len(self.machine.memories[side]) // size - rows * stride - words)
+            ends = [((place + row * stride) * size, (place + row * stride + words) * size) for row in range(rows)]
+            pages = {page for first, end in ends for page in range(first // BOUNDARY, end // BOUNDARY + 1)}
+            if not pages & taken:
+                taken |= pages
+                return place
+
+    def stride(self, rows: int, words: int) -> int:
+        """Words from one row to the next, so that all are in memory."""
+        return max(words, self.any(0, 24) % (len(self.machine.memories[0]) // (2 * self.n) // rows - words))
 
     def rows(self, rows: int, words: int, wide: bool = False) -> tuple[int, int]:
         """First word and stride of new data in the device memory, `words` a row."""
-        stride = self.any(words, 24)
-        stride %= len(self.machine.memories[0]) // (2 * self.n) // rows  # all of them in memory
+        stride = self.stride(rows, words)
         place = self.place(rows, stride, words)
         for row in range(rows):
             self.fill(place + row * stride, words, wide)
@@ -92,20 +108,22 @@ class Author:
 
     def copy(self) -> list[Command]:
         words, sides = self.number(1, WORK), self.rng.integers(0, 2, 2).tolist()
-        source, target = self.place(1, words, 0), self.place(1, words, 0)
+        source, target = (self.place(1, 0, words, side) for side in sides)
         self.fill(source, words, side=sides[0])
         return [Command("COPY", {"source": source, "target": target, "words": words, "from_host": sides[0],
                                  "to_host": sides[1]})]  # fmt: skip
 
     def load(self) -> list[Command]:
         activations, tiled, vary = int(self.flip()), int(self.flip()), self.number(0, 2)
-        capacity = self.activations if activations else self.tiles * self.n
+        capacity, work = self.activations if activations else self.tiles * self.n, self.work()
         while True:
-            rows, beats = (int(v) for v in self.rng.permutation([self.any(1, 6), self.any(1, 3)]))
+            rows, beats = (int(v) for v in self.rng.permutation([self.any(1, 9), self.any(1, 3)]))
+            if rows * beats > min(work, capacity):
+                continue
             to, step = self.number(0, capacity - 1), self.number(0, 2 * beats) * (1 - 2 * self.flip(0.3)) % NUMBERS
             at = [to + r // self.n * self.n * beats + self.n * b + r % self.n if tiled else to + r * step + b
                   for r in range(rows) for b in range(beats)]  # fmt: skip
-            if rows * beats <= WORK and max(place % NUMBERS for place in at) < capacity:
+            if max(place % NUMBERS for place in at) < capacity:
                 break
         source, stride = self.rows(rows, beats)
         fields = {"source": source, "stride": stride, "rows": rows, "beats": beats, "to": to, "step": step,
@@ -135,9 +153,11 @@ class Author:
         return commands
 
     def multiply(self) -> list[Command]:
-        slots = len(self.machine.sums)
+        slots, work = len(self.machine.sums), self.work()
         while True:
-            m, k, t = (int(v) for v in self.rng.permutation([self.any(1, 6), self.any(1, 3), 1]))
+            m, k, t = (int(v) for v in self.rng.permutation([self.any(1, 11), self.any(1, 3), 1]))
+            if m * k * t > work or t > 255:
+                continue
             spread = int(self.flip())
             weights, row = self.number(0, self.tiles - 1), self.number(0, self.activations - 1)
             m_stride, k_stride, x_stride = (self.number(-3, 3) % NUMBERS for _ in range(3))
@@ -145,10 +165,10 @@ class Author:
             rows = [(row + a * x_stride) % NUMBERS + b for a, b in product(range(t), range(k))]
             fits = (t <= slots or k == 1) and (not spread or m * t <= slots or k == 1)
             inside = max(p % NUMBERS for p in places) < self.tiles and max(rows) < self.activations
-            if m * k * t <= WORK and inside and fits:
+            if inside and fits:
                 break
         wide, vary = int(self.flip()), self.number(0, 2)
-        stride = self.any(m * (1 + wide), 24)
+        stride = self.stride(t, m * (1 + wide))
         fields = {"weights": weights, "m_stride": m_stride, "k_stride": k_stride, "m_blocks": m, "k_blocks": k,
                   "activations": row, "x_stride": x_stride, "vectors": t, "first": 1, "last": 1, "spread": spread,
                   "out": self.place(t, stride, 2 * m), "stride": stride, "wide": wide, "vary": vary}  # fmt: skip
@@ -174,20 +194,24 @@ class Author:
 
     def vector(self) -> list[Command]:
         varies, two, out_wide, a_wide, b_wide = (self.flip() for _ in range(5))
-        most, group = self.bench.config.vpe_rows, self.number(1, 3) if varies and self.flip() else 0
-        repeat, elements = self.number(1, 4), self.number(1, 24)
-        grown = elements + ((repeat - 1) // group if group else 0)
-        beats = -(-grown // self.n) if varies else self.number(1, min(6, most))
+        rows, work, group = self.bench.config.vpe_rows, self.work(), self.any(1, 8) if varies and self.flip() else 0
+        while True:
+            repeat, elements, stored = self.any(1, 9), self.any(1, 12), two or self.flip()
+            grown = elements + ((repeat - 1) // group if group else 0)
+            beats = -(-grown // self.n)
+            if repeat * beats <= work and (not stored or beats <= rows) and grown - elements < 256:
+                break
+        elements, grown = (elements, grown) if varies else (self.any(1, 16), 0)
         silent = self.flip(0.1)
-        code, count = self.program(varies, two, beats, {"to_stream": not silent, "round": not out_wide})
+        code, count = self.program(varies, two, stored, beats, {"to_stream": not silent, "round": not out_wide})
         a, a_stride = self.rows(repeat, beats * (1 + a_wide), a_wide)
-        pad = self.number(grown - elements, 20)
+        pad = min(255, max(0, grown - elements) + self.any(0, 8))
         width = (-(-(elements + pad) // self.n) if varies else beats) * (1 + out_wide)
-        out_stride = self.any(width, 24)
+        out_stride = self.stride(repeat, width)
         fields = {
             "code": code, "instructions": count, "repeat": repeat, "a": a, "a_stride": a_stride, "a_wide": int(a_wide),
             "out": self.place(repeat, out_stride, width), "out_stride": out_stride, "out_wide": int(out_wide),
-            "group": group, "pad": pad, **self.length(elements if varies else self.any(1, 16)),
+            "group": group, "pad": pad, **self.length(elements),
         }  # fmt: skip
         fields["to"] = To.NONE if silent else To.MEMORY
         if not varies:
@@ -198,7 +222,7 @@ class Author:
             fields |= {} if varies else {"b_beats": beats}
         return [Command("VECTOR", fields)]
 
-    def program(self, varies: bool, two: bool, beats: int, output: dict) -> tuple[int, int]:
+    def program(self, varies: bool, two: bool, stored: bool, beats: int, output: dict) -> tuple[int, int]:
         """Place and instructions of a new vector program."""
         row, immediate = self.number(0, 15), int(bf16.encode(self.rng.standard_normal(1), FP32)[0])
         steps = {"pre": PRES[self.number(0, len(PRES) - 1)], "times": TIMES[self.number(0, len(TIMES) - 1)],
@@ -207,14 +231,14 @@ class Author:
         if two:
             ops = [keep, {**steps, "b": Source.MEMORY, "b_row": row, "wait": True}]
         else:
-            ops = [keep, {**steps, "a": Source.MEMORY, "a_row": row, "wait": True}] if self.flip() else [steps]
+            ops = [keep, {**steps, "a": Source.MEMORY, "a_row": row, "wait": True}] if stored else [steps]
 
         def build(beats, tail):
             return [Instruction(**op, beats=beats, tail=tail) for op in ops]
 
         image = assemble(build(beats, 0), self.bench.config.vpe_rows, varies=varies)
         words = len(image) // (2 * self.n)
-        place = self.place(1, words, 0)
+        place = self.place(1, 0, words)
         self.machine.memories[0][2 * self.n * place : 2 * self.n * (place + words)] = image
         self.programs[place] = build if varies else lambda *_: build(beats, 0)
         return place, len(ops)

@@ -13,6 +13,7 @@ from golden.transformer import attention, causal, silu
 from hw.core.axi import WORD_BITS, Cause
 from hw.core.core import TRACE
 from hw.core.isa import BY_NAME, OPCODES, Command, Event, Unit
+from hw.core.layer import Sizes
 from hw.core.machine import READERS, WRITERS
 from hw.core.map import COUNTERS, SEQUENCER
 from hw.core.sequencer import STATES as SEQUENCES
@@ -47,6 +48,32 @@ def test_layer_anywhere_in_memory(mirrored, rng, seed):
     slow = {"device": FixedTiming(latency=60, gap=1.5, beat_bytes=8), "host": FixedTiming(latency=200)}
     record = bench.check(stall=0.3, timing=slow, seed=seed)
     assert record.traffic["host"]["beats"]["read"]
+
+
+def tokens(bench, count):
+    """Keys or values of so many tokens: BF16 codes (count, Hkv, d)."""
+    return bf16.encode(bench.rng.standard_normal((count, bench.config.kv_heads, bench.config.head_dim)))
+
+
+def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
+    """Those without queries fill all places of a step, those with queries all sums of the matrix engine."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=5, capacity=16, target=45000)
+    for x in frames(bench, 4, 4, drift=1.0):
+        bench.attend(tokens(bench, 8), tokens(bench, 8))
+        bench.step(x)
+    assert any(len(pages) > 8 for trace in bench.traces for pages in trace.pages)
+    bench.check(stall=0.2, seed=seed)
+
+
+def test_a_cluster_of_many_tokens(rng, seed):
+    """Every token joins the first one's cluster, whose mean goes on over all of them."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=17, capacity=16)
+    for _ in range(14):
+        bench.attend(tokens(bench, 8), tokens(bench, 8))
+    bench.check(stall=0.2, seed=seed)
+    assert bench.golden.table.clusters.counts.tolist() == [112]
 
 
 @pytest.mark.heavy
@@ -182,14 +209,14 @@ def test_goes_on_after_bad_programs(count, rng, seed):
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
-    """One failing answer to each reader and writer, at a random beat or burst of it, anywhere in memory."""
+    """Two failing answers to each reader and writer, at a random beat or burst of it, anywhere in memory."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
     engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READERS.values())]
     engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITERS.values())]
     engines += [("host", write, 0, Unit.COPY, 4) for write in (False, True)]  # pages leave, and come back
     expected, batches = [], []
-    for side, write, number, source, steps in engines:
+    for side, write, number, source, steps in 2 * engines:
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
         bench.begin()
         response, after = SLVERR if cause is Cause.SLVERR else DECERR, int(rng.integers(2 if write else 12))
@@ -235,11 +262,16 @@ def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
 
 
 def test_counters_say_what_the_ports_show(rng, seed):
-    """Every counter after a step with pauses, against the trace and the handshakes of every cycle."""
+    """Every counter after a long program with pauses, against the trace and the handshakes of every cycle."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4)
     for x in frames(bench, 4, 2):
         bench.step(x)
-    bench.run(bench.layer.step(2))
+    step = [command for command in bench.layer.step(2) if command.name != "END"]
+    code, instructions = bench.layer.code["residual"]
+    long = {"code": code, "instructions": instructions, "repeat": 1200, "a_beats": bench.layer.x_piece, "b_used": 1,
+            "b_beats": bench.layer.x_piece,
+            "out_beats": bench.layer.x_piece, "out": bench.layer.wide["q"], "extra": 1}  # fmt: skip
+    bench.run([*4 * step, Command("VECTOR", long), Command("END")])
     for name in COUNTERS:
         bench.run_on.script += bench.run_on.driver.read(name)
     pairs = {"read": ["ar"], "write": ["aw", "w"]}
