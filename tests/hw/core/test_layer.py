@@ -261,6 +261,20 @@ def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
     assert found == expected and all(outcome.cause is Cause.REGION and outcome.failed for outcome in outcomes)
 
 
+def test_a_program_of_many_commands(rng, seed):
+    """Its length and the place of its end in more than a byte: cut short, and whole."""
+    bench, count = LayerRun("tiny", rng, threshold=4, capacity=16), 4500
+    program = [Command("LOAD")] * count + [Command("END")]
+    place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)
+    bench.run_on.put(place, program)
+    bench.run_on.run(place, count, clear=True)
+    bench.run_on.run(place, count + 1)
+    bench.run_on.script += bench.run_on.driver.read("position")
+    (short, whole), record = bench.run_on.simulate(seed=seed)
+    assert (short.cause, short.source, short.address) == (Cause.TRUNCATED, SEQUENCER, count)
+    assert whole.done and not whole.failed and record.answers[-1] == [count, 0]
+
+
 def test_counters_say_what_the_ports_show(rng, seed):
     """Every counter after a long program with pauses, against the trace and the handshakes of every cycle."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4)
