@@ -7,6 +7,7 @@ tokens that each head attends to, is set from outside.
 A command is an object with a `name` and `fields`; a field that is not there is 0. A word is `inputs` BF16 codes.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from golden.dot import dot, to_bf16
 from golden.vpe import VectorEngine, widen
 
 NUMBERS = 1 << 16  # lengths, and rows and tiles of the operand memory, are counted modulo this many
+INSTRUCTION_BYTES = 16  # of the vector engine
 SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
 LOADS = ("NOTHING", "ROWS", "WORDS")
 PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
@@ -37,7 +39,7 @@ class Machine:
     Attributes
     ----------
     clusters : in the HC table ; pages : of every KV head the pages that it attends to, as first word and tokens
-    written : of everything that was written in which memory, and the bytes from where to where
+    reads, writes : by unit what it has asked of which memory in this order: memory, first word, words
 
     Raises
     ------
@@ -66,7 +68,8 @@ class Machine:
         self.engine = VectorEngine(inputs, vector_rows)
         self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
         self.gathered, self.own = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
-        self.written: list[tuple[int, slice]] = []
+        self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
 
     def execute(self, command: Any) -> None:
         """One command; those of the sequencer and of the cache do nothing here."""
@@ -76,18 +79,19 @@ class Machine:
 
     # memory
 
-    def _words(self, place: int, words: int, side: int = 0) -> bytes:
+    def _read(self, unit: str, place: int, words: int, side: int = 0) -> bytes:
         size = 2 * self.inputs
+        self.reads[unit].append((side, place, words))
         return bytes(self.memories[side][place * size : (place + words) * size])
 
-    def _write(self, place: int, data: bytes, side: int = 0) -> None:
-        where = slice(2 * self.inputs * place, 2 * self.inputs * place + len(data))
-        self.memories[side][where] = data
-        self.written.append((side, where))
+    def _write(self, unit: str, place: int, data: bytes, side: int = 0) -> None:
+        size = 2 * self.inputs
+        self.writes[unit].append((side, place, len(data) // size))
+        self.memories[side][size * place : size * place + len(data)] = data
 
-    def _rows(self, place: int, words: int) -> np.ndarray:
+    def _rows(self, unit: str, place: int, words: int) -> np.ndarray:
         """BF16 codes (words, inputs)."""
-        return np.frombuffer(self._words(place, words), "<u2").reshape(words, self.inputs)
+        return np.frombuffer(self._read(unit, place, words), "<u2").reshape(words, self.inputs)
 
     # lengths
 
@@ -104,7 +108,7 @@ class Machine:
     # commands
 
     def _copy(self, f: "_Fields") -> None:
-        self._write(f.target, self._words(f.source, f.words, f.from_host), f.to_host)
+        self._write("copy", f.target, self._read("copy", f.source, f.words, f.from_host), f.to_host)
 
     def _load(self, f: "_Fields") -> None:
         rows, beats, vary, length = f.rows, f.beats, LOADS[f.vary], self._length(f)
@@ -112,7 +116,7 @@ class Machine:
             rows = _part(length, f.block * self.inputs, rows)
         if vary == "WORDS":
             beats = _part(self._blocks(length), f.block, beats)
-        data = [self._rows(f.source + row * f.stride, beats) for row in range(rows)]
+        data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
         self._place(self.activations if f.activations else self.weights, data, f.to, f.step, f.tiled)
 
     def _place(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
@@ -134,9 +138,9 @@ class Machine:
         for _ in range(_part(len(past) + f.tokens, self.gathered, f.blocks * n)):
             if self.gathered < len(past):
                 page, slot = past[self.gathered]
-                data.append(self._rows(page + (2 * slot + f.values) * words, words))
+                data.append(self._rows("load", page + (2 * slot + f.values) * words, words))
             else:
-                data.append(self._rows(self.own, words))
+                data.append(self._rows("load", self.own, words))
                 self.own += f.stride
             self.gathered += 1
         if f.values:  # a block of tokens as columns, what is missing zero
@@ -177,7 +181,7 @@ class Machine:
                     if last and kb == k_blocks - 1:
                         self.sums[slot] = None
                         y = product.astype("<u4") if f.wide else to_bf16(product).astype("<u2")
-                        self._write(f.out + t * f.stride + mb * (1 + f.wide), y.tobytes())
+                        self._write("matrix", f.out + t * f.stride + mb * (1 + f.wide), y.tobytes())
 
     def _vector(self, f: "_Fields") -> None:
         """Output to memory, or none; codes and scores go to the cache."""
@@ -186,6 +190,7 @@ class Machine:
         for row in range(f.repeat if length else 0):
             elements = length + (row // f.group if f.group else 0)
             beats = self._blocks(elements)
+            self._read("code", f.code, -(-f.instructions * INSTRUCTION_BYTES // (2 * self.inputs)))
             stream = [self._input(f.a + row * f.a_stride, f.a_beats or beats, f.a_wide)]
             if f.b_used:
                 stream.append(self._input(f.b + row * f.b_stride, f.b_beats or beats, f.b_wide))
@@ -195,13 +200,13 @@ class Machine:
                 if not f.out_beats:
                     codes = np.concatenate([codes[:elements], np.zeros(whole - elements, np.uint32)])
                 codes = codes if f.out_wide else (codes >> 16).astype("<u2")
-                self._write(f.out + row * f.out_stride, codes.tobytes())
+                self._write("vector", f.out + row * f.out_stride, codes.tobytes())
 
     def _input(self, place: int, beats: int, wide: int) -> np.ndarray:
         """FP32 codes (beats, lanes)."""
         if wide:
-            return np.frombuffer(self._words(place, 2 * beats), "<u4").reshape(beats, self.inputs)
-        return widen(self._rows(place, beats))
+            return np.frombuffer(self._read("vector", place, 2 * beats), "<u4").reshape(beats, self.inputs)
+        return widen(self._rows("vector", place, beats))
 
 
 class _Fields:

@@ -130,7 +130,8 @@ def test_copies(machine, rng):
     machine.execute(Command("COPY", {"source": 9, "target": 70, "words": 5, "to_host": 1}))
     machine.execute(Command("COPY", {"source": 71, "target": 200, "words": 4, "from_host": 1}))
     np.testing.assert_array_equal(get(machine, 200, data[1:]), data[1:])
-    assert machine.written == [(1, slice(70 * WORD, 75 * WORD)), (0, slice(200 * WORD, 204 * WORD))]
+    assert machine.reads == {"copy": [(0, 9, 5), (1, 71, 4)]}
+    assert machine.writes == {"copy": [(1, 70, 5), (0, 200, 4)]}
 
 
 ONE = {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1}

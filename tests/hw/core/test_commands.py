@@ -11,10 +11,11 @@ from golden.layer import StepTrace
 from golden.machine import NUMBERS, Machine
 from hw.core.axi import BOUNDARY
 from hw.core.isa import Command, Event, To, all_but
-from hw.core.machine import READERS
+from hw.core.machine import READERS, WRITERS
 from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction, Pre, Source, Times
 from sim.axi import FixedTiming
+from sim.core_run import BASES
 from sim.layer_run import LayerRun, frames
 
 AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
@@ -274,10 +275,21 @@ def test_random_commands(steps, count, rng, seed):
     record = bench.check(stall=0.1, seed=seed, timing=slow)
     for command in program:
         machine.execute(command)
-    assert len(machine.written) > count / 2
-    for side, where in machine.written:
-        got = record.images[("device", "host")[side]][where]
-        assert got == machine.memories[side][where], (side, where)
+    asked = {(side, write, number): [] for side in BASES for write in (False, True) for number in range(len(READERS))}
+    for side, base in bench.run_on.bases.items():
+        for write, identity, address, words in filter(None, record.traffic[side]["requests"]):  # None: a reset
+            asked[side, write, identity] += range((address - base) // size, (address - base) // size + words)
+    for write, moved, engines in ((False, machine.reads, READERS), (True, machine.writes, WRITERS)):
+        for unit, jobs in moved.items():
+            for memory, side in enumerate(BASES):
+                found = asked[side, write, 0 if memory else list(engines).index(unit)]
+                wanted = [place + n for at, place, words in jobs if at == memory for n in range(words)]
+                assert found[len(found) - len(wanted) :] == wanted, (unit, side, write)
+    for jobs in machine.writes.values():
+        for memory, place, words in jobs:
+            where = slice(place * size, (place + words) * size)
+            got = record.images[list(BASES)[memory]][where]
+            assert got == machine.memories[memory][where], (memory, place, words)
 
 
 def test_lengths_of_all_bits(rng, seed):

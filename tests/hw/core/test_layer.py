@@ -103,8 +103,10 @@ def test_timeline(rng, seed):
     assert counts[2:].sum()  # units overlap
 
 
-def test_commands_wait_for_what_they_name(rng, seed):
-    """Random waits: no command starts while more of those before it are to come than it allows."""
+@pytest.mark.parametrize("latency", [12, 400])
+def test_commands_wait_for_what_they_name(latency, rng, seed):
+    """Random waits: no command starts while more of those before it are to come than it allows. On a slow memory up to
+    a dozen of each unit are under way."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     step = [c for c in bench.layer.step(2) if c.name in ("LOAD", "MULTIPLY", "VECTOR") and not c.fields.get("to")]
     program = []
@@ -119,7 +121,8 @@ def test_commands_wait_for_what_they_name(rng, seed):
             one = step[int(rng.integers(len(step)))] if rng.random() < 0.7 else Command("COPY", {"words": 8})
             program.append(Command(one.name, one.fields, waits))
     bench.run([*program, Command("END")])
-    (outcome,), record = bench.run_on.simulate(seed=seed, ports=["stat_trace"])
+    timing = {"device": FixedTiming(latency=latency)}
+    (outcome,), record = bench.run_on.simulate(seed=seed, timing=timing, ports=["stat_trace"])
     assert outcome.done and not outcome.failed
     found = {span.number: span for span in spans(record.ports["stat_trace"], bench.programs)}
     held = 0
