@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sim import source_map
+from sim.build import build_root
 
 NAMES = {"line": "lines", "branch": "branches", "toggle": "toggles"}
 KINDS = tuple(NAMES)
@@ -37,7 +38,8 @@ def _points(file: Path) -> Iterator[tuple[str, str, str, str, int]]:
         if not (found := _POINT.match(line)):
             continue
         fields = dict(field.split("\x02", 1) for field in found[1].split("\x01") if "\x02" in field)
-        verilog, hits = Path(fields["f"]), int(found[2])
+        # a build may have been compiled elsewhere and come from ccache; its folder has the same name here
+        verilog, hits = build_root() / Path(fields["f"]).parent.name / Path(fields["f"]).name, int(found[2])
         unit = verilog.parent.name.partition("-")[0]
         places = source_map.places(verilog)
         module = _plain(fields["page"].partition("/")[2])

@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.registry import UNITS
 from sim import bins, coverage, source_map
+from sim.build import build_root
 from sim.coverage import merge, total
 from sim.run import simulate
 
@@ -80,6 +81,17 @@ def test_arms_and_sides_by_their_place():
     rises = {what: hits > 0 for (place, what), hits in points["toggle"].items() if place.startswith(f"{file}:")}
     assert rises["left[0] 0->1"] and rises["left[2] 1->0"] and not rises["left[3] 0->1"]
     assert list(units) == ["steps"]
+
+
+def test_builds_that_were_compiled_elsewhere(tmp_path):
+    """A compiler cache gives back objects of equal sources, with the names of their folders inside."""
+    beats = {"start": np.array([5, 4]), "even": np.array([0, 0])}
+    record = simulate(Steps(), "steps", {"i": beats}, {"o": 2}, coverage=True)
+    text = (record.folder / "coverage.dat").read_text("latin1")
+    moved = tmp_path / "coverage.dat"
+    moved.write_text(text.replace(str(build_root()), "/somewhere/build/sim"), "latin1")
+    assert "/somewhere/" in moved.read_text("latin1")
+    assert merge([moved]) == merge([record.folder / "coverage.dat"])
 
 
 def test_names_of_points():

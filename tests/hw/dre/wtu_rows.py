@@ -7,6 +7,7 @@ import numpy as np
 from golden.scores import codes, dots, query_rows
 from golden.selection import sortable
 from golden.wicsum import WtuConfig, select
+from hw.dre.wtu import Point
 from hw.dre.wtu_command import Mode, Op, Order
 from sim.run import simulate
 from sw_model.frontend.generator import Generator, small
@@ -119,7 +120,16 @@ def run(unit, rows, settings, **options):
     assert record.status["stat_clusters"] == sum(len(row.words) for row in rows)
     assert record.status["stat_passes"] == sum(int(w.passes[0]) for w in want)
     assert record.status["stat_selected"] == sum(int(w.selected.sum()) for w in want)
+    assert record.status["stat_reads"] == sum(reads(unit, rows, want))
     return record, want
+
+
+def reads(unit, rows, want):
+    """Beats that are read of each row: fast once a level; by sweeps once for the sum and once a bucket, and three more
+    in each level, or one in a row that is selected whole, until the decision is known."""
+    for row, w in zip(rows, want, strict=True):
+        beats, passes, levels = max(1, -(-len(row.words) // unit.sizes.lanes)), int(w.passes[0]), int(w.levels[0])
+        yield max(1, levels) * beats if unit.point is Point.FAST else (1 + passes) * beats + (3 * levels or 1)
 
 
 def cycles(unit, rows, want):
