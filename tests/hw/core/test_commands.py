@@ -22,6 +22,13 @@ AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
 WORK, MUCH = 48, 1500  # words, or products of tiles, of a command, and of one of the few large ones
 PRES = (Pre.A, Pre.ADD, Pre.SUB, Pre.RSUB, Pre.MAX)
 TIMES = (Times.ONE, Times.B, Times.SELF)
+BEYOND = {"block": 0xFFF, "size": 0, "extra": 7}  # nothing of so short a length is left
+IDLE = {  # changes after which a command has nothing to do
+    "LOAD": ({"rows": 0, "vary": 0}, {"beats": 0, "vary": 0}, {"vary": 1, **BEYOND}, {"vary": 2, **BEYOND}),
+    "MULTIPLY": ({"m_blocks": 0, "vary": 0}, {"k_blocks": 0, "vary": 0}, {"vectors": 0}, {"vary": 1, **BEYOND},
+                 {"vary": 2, **BEYOND}),
+    "VECTOR": ({"repeat": 0}, {"size": 0, "extra": 0}),
+}  # fmt: skip
 
 
 class Author:
@@ -252,7 +259,11 @@ class Author:
             fields = {"source": source, "stride": stride, "rows": rows, "beats": 1, "step": 1}
             found.append(Command("LOAD", {**fields, "activations": activations}))
         kinds = [self.copy, self.load, self.multiply, self.vector, self.gather]
-        found += [command for _ in range(count) for command in kinds[self.number(0, len(kinds) - 1)]()]
+        for _ in range(count):
+            found += kinds[self.number(0, len(kinds) - 1)]()
+            if (changes := IDLE.get(found[-1].name)) and self.flip(0.2):
+                change = changes[self.number(0, len(changes) - 1)]
+                found.append(Command(found[-1].name, {**found[-1].fields, **change}))
         return [Command(command.name, command.fields, AFTER) for command in found]
 
 

@@ -313,7 +313,7 @@ def test_counters_of_units_at_work(rng, seed):
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in Unit))
     for unit in Unit:
-        alone = {Unit.CACHE: [Command("BEGIN")] * 3, Unit.COPY: [Command("COPY", {"words": 40})] * 2}
+        alone = {Unit.CACHE: [Command("BEGIN")] * 60, Unit.COPY: [Command("COPY", {"words": 400})] * 5}
         program = alone.get(unit) or [
             Command(c.name, c.fields) for c in step if BY_NAME[c.name].unit is unit and c.fields.get("to", 0) in (0, 3)
         ]
