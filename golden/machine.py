@@ -72,7 +72,7 @@ class Machine:
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
 
     def execute(self, command: Any) -> None:
-        """One command; those of the sequencer and of the cache do nothing here."""
+        """One command; those of the sequencer, of the cache, and those that serve it (PLACE, MEANS) do nothing here."""
         run = getattr(self, f"_{command.name.lower()}", None)
         if run is not None:
             run(_Fields(command.fields))
@@ -97,9 +97,10 @@ class Machine:
 
     def _length(self, f: "_Fields") -> int:
         known = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.size])
-        return ((self._past(f.head) if known is None else known) + f.extra) % NUMBERS
+        return ((self.past(f.head) if known is None else known) + f.extra) % NUMBERS
 
-    def _past(self, head: int) -> int:
+    def past(self, head: int) -> int:
+        """Tokens before the step that a KV head attends to."""
         return sum(tokens for _, tokens in self.pages[head])
 
     def _blocks(self, elements: int) -> int:
@@ -117,9 +118,9 @@ class Machine:
         if vary == "WORDS":
             beats = _part(self._blocks(length), f.block, beats)
         data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
-        self._place(self.activations if f.activations else self.weights, data, f.to, f.step, f.tiled)
+        self._keep(self.activations if f.activations else self.weights, data, f.to, f.step, f.tiled)
 
-    def _place(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
+    def _keep(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
         """Rows of words: `step` apart, or as tiles, side by side first."""
         n = self.inputs
         for row, words in enumerate(data):
@@ -147,9 +148,9 @@ class Machine:
             stacked = np.zeros((-(-len(data) // n) * n, words * n), np.uint16)
             stacked[: len(data)] = np.reshape(data, (len(data), words * n))
             turned = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
-            self._place(self.weights, list(turned), f.to, 1, 0)
+            self._keep(self.weights, list(turned), f.to, 1, 0)
         else:
-            self._place(self.weights, data, f.to, 0, 1)
+            self._keep(self.weights, data, f.to, 0, 1)
 
     def _multiply(self, f: "_Fields") -> None:
         n, vary, total = self.inputs, PRODUCTS[f.vary], self._blocks(self._length(f))

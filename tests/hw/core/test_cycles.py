@@ -19,7 +19,7 @@ from hw.core.isa import Command, Event
 from sim.axi import FixedTiming
 from sim.layer_run import LayerRun, frames
 from sim.timeline import spans
-from tests.hw.core.test_commands import Author
+from tests.hw.core.random_commands import Author
 
 RECORD = Path(__file__).parent / "cycles.json"
 SLOW = {"device": FixedTiming(latency=40, gap=1.5, beat_bytes=8), "host": FixedTiming(latency=150)}

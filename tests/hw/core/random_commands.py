@@ -1,0 +1,261 @@
+"""Random commands with fields of all their bits, and the data that they read."""
+
+from itertools import product
+
+from golden import bf16
+from golden.bf16 import FP32
+from golden.layer import StepTrace
+from golden.machine import NUMBERS, Machine
+from hw.core.axi import BOUNDARY
+from hw.core.isa import Command, Event, To, all_but
+from hw.core.vector import assemble
+from hw.lxe.microcode import Instruction, Pre, Source, Times
+from sim.layer_run import LayerRun
+
+AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
+WORK, MUCH = 48, 1500  # words, or products of tiles, of a command, and of one of the few large ones
+PRES = (Pre.A, Pre.ADD, Pre.SUB, Pre.RSUB, Pre.MAX)
+TIMES = (Times.ONE, Times.B, Times.SELF)
+BEYOND = {"block": 0xFFF, "size": 0, "extra": 7}  # nothing of so short a length is left
+IDLE = {  # changes after which a command has nothing to do
+    "LOAD": ({"rows": 0, "vary": 0}, {"beats": 0, "vary": 0}, {"vary": 1, **BEYOND}, {"vary": 2, **BEYOND}),
+    "MULTIPLY": ({"m_blocks": 0, "vary": 0}, {"k_blocks": 0, "vary": 0}, {"vectors": 0}, {"vary": 1, **BEYOND},
+                 {"vary": 2, **BEYOND}),
+    "VECTOR": ({"repeat": 0}, {"size": 0, "extra": 0}),
+}  # fmt: skip
+
+
+class Author:
+    """Writes commands and the data that they read, anywhere in both memories of a bench."""
+
+    def __init__(self, bench: LayerRun):
+        self.bench, self.rng, c = bench, bench.rng, bench.config
+        memory = bench.core.machine.matrix.memory
+        self.n = c.dpe_inputs
+        self.programs = {}
+        self.machine = Machine(
+            [bench.run_on.device, bench.run_on.host],
+            inputs=self.n, weight_rows=memory.weight_rows, activation_rows=memory.activation_rows, slots=c.dpe_slots,
+            vector_rows=c.vpe_rows, head_words=c.head_dim // self.n, align_bits=c.align_bits, programs=self.programs,
+        )  # fmt: skip
+        self.machine.pages = [[] for _ in range(c.kv_heads)]
+        self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
+        self.taken = [set(memory.pages) for memory in self.machine.memories]
+
+    def see(self, trace: StepTrace) -> dict[int, bytes]:
+        """Go on after a step: its clusters and pages; by first word the keys and values of tokens that are there."""
+        golden, words = self.bench.golden, self.machine.head_words
+        self.machine.clusters = len(golden.table.clusters.counts)
+        self.machine.pages = [[(address // (2 * self.n), tokens) for address, tokens in of] for of in trace.pages]
+        found = {}
+        for head, (pages, tokens) in enumerate(zip(self.machine.pages, trace.attended, strict=True)):
+            places = [page + 2 * slot * words for page, count in pages for slot in range(count)]
+            for place, token in zip(places, tokens, strict=True):
+                found[place] = golden.keys[token][head].tobytes() + golden.values[token][head].tobytes()
+        return found
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def flip(self, share: float = 0.5) -> bool:
+        return bool(self.rng.random() < share)
+
+    def any(self, least: int, bits: int) -> int:
+        """A number of up to `bits` bits, as often a short one as a long one; at least `least`."""
+        return max(least, self.number(0, (1 << self.number(1, bits)) - 1))
+
+    def work(self) -> int:
+        """A limit of what a command does."""
+        return MUCH if self.flip(0.15) else WORK
+
+    def place(self, rows: int, stride: int, words: int, side: int = 0) -> int:
+        """The first word of rows on pages that nothing else uses."""
+        size, taken = 2 * self.n, self.taken[side]
+        while True:
+            place = self.number(0, len(self.machine.memories[side]) // size - rows * stride - words)
+            ends = [((place + row * stride) * size, (place + row * stride + words) * size) for row in range(rows)]
+            pages = {page for first, end in ends for page in range(first // BOUNDARY, end // BOUNDARY + 1)}
+            if not pages & taken:
+                taken |= pages
+                return place
+
+    def stride(self, rows: int, words: int) -> int:
+        """Words from one row to the next, so that all are in memory."""
+        return max(words, self.any(0, 24) % (len(self.machine.memories[0]) // (2 * self.n) // rows - words))
+
+    def rows(self, rows: int, words: int, wide: bool = False) -> tuple[int, int]:
+        """First word and stride of new data in the device memory, `words` a row."""
+        stride = self.stride(rows, words)
+        place = self.place(rows, stride, words)
+        for row in range(rows):
+            self.fill(place + row * stride, words, wide)
+        return place, stride
+
+    def fill(self, place: int, words: int, wide: bool = False, side: int = 0) -> None:
+        values = self.rng.standard_normal(words * self.n // (1 + wide))
+        data = bf16.encode(values, FP32).astype("<u4") if wide else bf16.encode(values).astype("<u2")
+        self.machine.memories[side][2 * self.n * place : 2 * self.n * (place + words)] = data.tobytes()
+
+    def length(self, elements: int) -> dict:
+        """Fields that mean this length."""
+        size, head = self.number(0, 2), self.number(0, len(self.machine.pages) - 1)
+        known = (0, self.machine.clusters, self.machine.past(head))[size]
+        return {"size": size, "head": head, "extra": (elements - known) % NUMBERS}
+
+    def limit(self, count: int) -> int:
+        """A limit that leaves `count` of as many."""
+        return count if self.flip() else self.any(count, 16)
+
+    # commands
+
+    def copy(self) -> list[Command]:
+        words, sides = self.number(1, WORK), self.rng.integers(0, 2, 2).tolist()
+        source, target = (self.place(1, 0, words, side) for side in sides)
+        self.fill(source, words, side=sides[0])
+        return [Command("COPY", {"source": source, "target": target, "words": words, "from_host": sides[0],
+                                 "to_host": sides[1]})]  # fmt: skip
+
+    def load(self) -> list[Command]:
+        activations, tiled, vary = int(self.flip()), int(self.flip()), self.number(0, 2)
+        capacity, work = self.activations if activations else self.tiles * self.n, self.work()
+        while True:
+            rows, beats = (int(v) for v in self.rng.permutation([self.any(1, 9), self.any(1, 3)]))
+            if rows * beats > min(work, capacity):
+                continue
+            to, step = self.number(0, capacity - 1), self.number(0, 2 * beats) * (1 - 2 * self.flip(0.3)) % NUMBERS
+            at = [to + r // self.n * self.n * beats + self.n * b + r % self.n if tiled else to + r * step + b
+                  for r in range(rows) for b in range(beats)]  # fmt: skip
+            if max(place % NUMBERS for place in at) < capacity:
+                break
+        source, stride = self.rows(rows, beats)
+        fields = {"source": source, "stride": stride, "rows": rows, "beats": beats, "to": to, "step": step,
+                  "activations": activations, "tiled": tiled, "vary": vary}  # fmt: skip
+        if vary == 1:
+            block = self.any(0, 13)
+            fields |= {"rows": self.limit(rows), "block": block, **self.length(block * self.n + rows)}
+        if vary == 2:
+            block = self.any(0, 13)
+            length = (block + beats) * self.n - self.number(0, self.n - 1)
+            fields |= {"beats": self.limit(beats), "block": block, **self.length(length)}
+        return [Command("LOAD", fields)]
+
+    def gather(self) -> list[Command]:
+        """Tokens of the last one's head from where it stopped, or of a head from the first on."""
+        head, values = self.number(0, len(self.machine.pages) - 1), int(self.flip())
+        own, tokens = self.machine.head_words, self.number(1, 3)
+        first, stride = self.rows(tokens, own)
+        commands, blocks, left = [], self.number(1, 3), self.machine.past(head) + tokens
+        for part in range(-(-left // (blocks * self.n))):
+            rows = min(left - part * blocks * self.n, blocks * self.n)
+            used = -(-rows // self.n) * self.n * own
+            to = self.number(0, self.tiles * self.n - used)
+            fields = {"head": head, "values": values, "restart": int(part == 0), "blocks": blocks, "to": to,
+                      "own": first if part == 0 else self.any(0, 32), "stride": stride, "tokens": tokens}  # fmt: skip
+            commands.append(Command("GATHER", fields))
+        return commands
+
+    def multiply(self) -> list[Command]:
+        slots, work = len(self.machine.sums), self.work()
+        while True:
+            m, k, t = (int(v) for v in self.rng.permutation([self.any(1, 11), self.any(1, 3), 1]))
+            if m * k * t > work or t > 255:
+                continue
+            spread = int(self.flip())
+            weights, row = self.number(0, self.tiles - 1), self.number(0, self.activations - 1)
+            m_stride, k_stride, x_stride = (self.number(-3, 3) % NUMBERS for _ in range(3))
+            places = [weights + a * m_stride + b * k_stride for a, b in product(range(m), range(k))]
+            rows = [(row + a * x_stride) % NUMBERS + b for a, b in product(range(t), range(k))]
+            fits = (t <= slots or k == 1) and (not spread or m * t <= slots or k == 1)
+            inside = max(p % NUMBERS for p in places) < self.tiles and max(rows) < self.activations
+            if inside and fits:
+                break
+        wide, vary = int(self.flip()), self.number(0, 2)
+        stride = self.stride(t, m * (1 + wide))
+        fields = {"weights": weights, "m_stride": m_stride, "k_stride": k_stride, "m_blocks": m, "k_blocks": k,
+                  "activations": row, "x_stride": x_stride, "vectors": t, "first": 1, "last": 1, "spread": spread,
+                  "out": self.place(t, stride, 2 * m), "stride": stride, "wide": wide, "vary": vary}  # fmt: skip
+        if vary == 1:
+            block = self.any(0, 13)
+            length = (block + m) * self.n - self.number(0, self.n - 1)
+            return [Command("MULTIPLY", {**fields, "m_blocks": self.limit(m), "block": block, **self.length(length)})]
+        length = k * self.n - self.number(0, self.n - 1)
+        if (spread and m * t > slots) or (not spread and m > 1) or k == 1 or t > slots:
+            limits = {"k_blocks": self.limit(k), **self.length(length)} if vary else {}
+            return [Command("MULTIPLY", {**fields, **limits})]
+        # the sums in two parts; what the first one begins, the second one ends
+        half = self.number(1, k - 1)
+        if vary:
+            parts = [{"k_blocks": half}, {"k_blocks": max(half, k - half), "block": half}]
+            if parts[1]["k_blocks"] > k - half:
+                parts[1]["k_blocks"] = self.limit(k - half)
+            ends = [{**part, **self.length(length), "first": 0, "last": 0} for part in parts]
+        else:
+            ends = [{"k_blocks": half, "last": 0}, {"k_blocks": k - half, "first": 0}]
+        shift = {"weights": (weights + half * k_stride) % NUMBERS, "activations": row + half}
+        return [Command("MULTIPLY", {**fields, **ends[0]}), Command("MULTIPLY", {**fields, **ends[1], **shift})]
+
+    def vector(self) -> list[Command]:
+        varies, two, out_wide, a_wide, b_wide = (self.flip() for _ in range(5))
+        rows, work, group = self.bench.config.vpe_rows, self.work(), self.any(1, 8) if varies and self.flip() else 0
+        while True:
+            repeat, elements, stored = self.any(1, 9), self.any(1, 12), two or self.flip()
+            grown = elements + ((repeat - 1) // group if group else 0)
+            beats = -(-grown // self.n)
+            if repeat * beats <= work and (not stored or beats <= rows) and grown - elements < 256:
+                break
+        elements, grown = (elements, grown) if varies else (self.any(1, 16), 0)
+        silent = self.flip(0.1)
+        code, count = self.program(varies, two, stored, beats, {"to_stream": not silent, "round": not out_wide})
+        a, a_stride = self.rows(repeat, beats * (1 + a_wide), a_wide)
+        pad = min(255, max(0, grown - elements) + self.any(0, 8))
+        width = (-(-(elements + pad) // self.n) if varies else beats) * (1 + out_wide)
+        out_stride = self.stride(repeat, width)
+        fields = {
+            "code": code, "instructions": count, "repeat": repeat, "a": a, "a_stride": a_stride, "a_wide": int(a_wide),
+            "out": self.place(repeat, out_stride, width), "out_stride": out_stride, "out_wide": int(out_wide),
+            "group": group, "pad": pad, **self.length(elements),
+        }  # fmt: skip
+        fields["to"] = To.NONE if silent else To.MEMORY
+        if not varies:
+            fields |= {"a_beats": beats, "out_beats": beats}
+        if two:
+            b, b_stride = self.rows(repeat, beats * (1 + b_wide), b_wide)
+            fields |= {"b": b, "b_stride": b_stride, "b_wide": int(b_wide), "b_used": 1}
+            fields |= {} if varies else {"b_beats": beats}
+        return [Command("VECTOR", fields)]
+
+    def program(self, varies: bool, two: bool, stored: bool, beats: int, output: dict) -> tuple[int, int]:
+        """Place and instructions of a new vector program."""
+        row, immediate = self.number(0, 15), int(bf16.encode(self.rng.standard_normal(1), FP32)[0])
+        steps = {"pre": PRES[self.number(0, len(PRES) - 1)], "times": TIMES[self.number(0, len(TIMES) - 1)],
+                 "immediate": immediate, **output}  # fmt: skip
+        keep = {"to_memory": True, "to_row": row}
+        if two:
+            ops = [keep, {**steps, "b": Source.MEMORY, "b_row": row, "wait": True}]
+        else:
+            ops = [keep, {**steps, "a": Source.MEMORY, "a_row": row, "wait": True}] if stored else [steps]
+
+        def build(beats, tail):
+            return [Instruction(**op, beats=beats, tail=tail) for op in ops]
+
+        image = assemble(build(beats, 0), self.bench.config.vpe_rows, varies=varies)
+        words = len(image) // (2 * self.n)
+        place = self.place(1, 0, words)
+        self.machine.memories[0][2 * self.n * place : 2 * self.n * (place + words)] = image
+        self.programs[place] = build if varies else lambda *_: build(beats, 0)
+        return place, len(ops)
+
+    def write(self, count: int) -> list[Command]:
+        """Fill the operand memory, then commands of all kinds, one after the other."""
+        found = []
+        for activations, rows in enumerate((self.tiles * self.n, self.activations)):
+            source, stride = self.rows(rows, 1)
+            fields = {"source": source, "stride": stride, "rows": rows, "beats": 1, "step": 1}
+            found.append(Command("LOAD", {**fields, "activations": activations}))
+        kinds = [self.copy, self.load, self.multiply, self.vector, self.gather]
+        for _ in range(count):
+            found += kinds[self.number(0, len(kinds) - 1)]()
+            if (changes := IDLE.get(found[-1].name)) and self.flip(0.2):
+                change = changes[self.number(0, len(changes) - 1)]
+                found.append(Command(found[-1].name, {**found[-1].fields, **change}))
+        return [Command(command.name, command.fields, AFTER) for command in found]
