@@ -164,6 +164,7 @@ class Bench:
         assert got["o_write"]["address"].tolist() == [address for address, _ in writes]
         assert [int(v) for v in got["o_write"]["data"]] == [int.from_bytes(value, "little") for _, value in writes]
         assert got["o_complete"]["tag"].tolist() == [reply.tag for reply in self.replies if reply.tagged]
+        assert not any(got["o_complete"]["error"])
         # from the end of the last reset to where counters are read, 8 after the last beat
         begin = 2 + bool(reset_after) * (reset_after + 1)
         end = max(cycles[-1] for cycles in record.cycles.values() if len(cycles)) + 8
@@ -296,6 +297,20 @@ def test_counters_grow_event_by_event(rng, seed):
     for name, port in (("kvmu_blocked_dma", "o_dma"), ("hc_table_blocked_write", "o_write")):
         waits = shown[f"{port}__valid"] & ~shown[f"{port}__ready"]
         assert grown[f"stat_{name}"].sum() == waits.sum() > 0, name
+
+
+def test_cycles_are_those_recorded():
+    """Until the last beat and of each phase, without pauses and with: a change that moves them says so here."""
+    config, found = Config.preset("tiny"), []
+    for n, stall in enumerate((0.0, 0.3)):
+        rng = np.random.default_rng(n)
+        bench = Bench(config, threshold=5, window=40, capacity=24, staging_units=20)
+        bench.begin()
+        random_steps(bench, rng, config, 40, begin_at=(7, 20))
+        record = bench.check(stall=stall, seed=n)
+        phases = [record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching", "kvmu_waiting")]
+        found.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
+    assert found == [(14098, 5272, 6950, 1727, 0), (12036, 4430, 6151, 1291, 18)]
 
 
 def test_reset_in_mid_flight(rng, seed):
