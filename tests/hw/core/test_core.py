@@ -154,10 +154,10 @@ def test_faults_of_programs(kind, rng, seed):
 
 
 def test_the_trace_shows_states(rng, seed):
-    """Of the sequencer and of the core, through a good program and one that fails in each way."""
+    """Of the sequencer and of the core, through a good program, then one that fails in each way."""
     case = bench(rng)
     copy, place = Command("COPY", {"words": 3, "target": 50}), PLACE
-    for code, count in (([copy, END], 2), ([copy, b"\xff" * 64], 2), ([copy, copy], 2), ([copy, END], 0)):
+    for code, count in (([copy, END], 8), ([copy, b"\xff" * 64], 2), ([copy, copy], 2), ([copy, END], 0)):
         case.put(place, b"".join(part if isinstance(part, bytes) else part.encode() for part in code))
         case.run(place, count, clear=True)
         place += 64
