@@ -105,6 +105,9 @@ class _Graph:
         return self.both(self.both(a, b ^ 1) ^ 1, self.both(a ^ 1, b) ^ 1) ^ 1
 
 
+_Seen = tuple[Any, list[Any]]  # nets, and before them the net without which they do not matter
+
+
 class _Netlist:
     """The mapped netlist: gates, registers, what is known of nets from outside, and what is seen of them."""
 
@@ -113,7 +116,8 @@ class _Netlist:
         self.inputs: list[Any] = []
         self.gates: dict[Any, tuple[Any, ...]] = {}  # net -> the nets of its AND, or the one of its inverter
         self.registers: dict[Any, Any] = {}  # Q -> D
-        self.seen: list[tuple[Any, list[Any]]] = []  # nets, and the net without which they do not matter
+        self.seen: list[_Seen] = []
+        self.columns: list[tuple[list[Any], list[_Seen]]] = []  # of memories: nets that read one, what it sees
         module = modules[name]
         nets = {port: about["bits"] for port, about in module["ports"].items()}
         self.select = nets[SELECT]
@@ -132,6 +136,7 @@ class _Netlist:
                 self._neighbour(modules[cell["type"]]["ports"], pins, gives="output")
             elif cell["type"] != "$scopeinfo":
                 raise ValueError(f"cell {cell['type']} has no model")
+        self._drop_what_nothing_reads()
         self.ones = {
             bit
             for net in module["netnames"].values()
@@ -149,20 +154,42 @@ class _Netlist:
                 self.inputs += nets[name]
 
     def _memory(self, sizes: Mapping[str, str], pins: Mapping[str, list[Any]]) -> None:
+        """Its columns, bit by bit of a word: where nothing reads one, nothing sees what is written to it."""
         self.inputs += pins["RD_DATA"]
         abits, width = int(sizes["ABITS"], 2), int(sizes["WIDTH"], 2)
-        for port in range(int(sizes["RD_PORTS"], 2)):
+        reads, writes = range(int(sizes["RD_PORTS"], 2)), range(int(sizes["WR_PORTS"], 2))
+        common: list[_Seen] = []
+        for port in reads:
             enable = pins["RD_EN"][port]
-            self.seen += [("1", [enable]), (enable, pins["RD_ADDR"][port * abits : (port + 1) * abits])]
-            self.seen.append(("1", [pins["RD_ARST"][port], pins["RD_SRST"][port]]))
-        for port in range(int(sizes["WR_PORTS"], 2)):
-            enables = pins["WR_EN"][port * width : (port + 1) * width]
-            words = pins["WR_DATA"][port * width : (port + 1) * width]
-            self.seen.append(("1", enables))
-            self.seen += [(enable, [bit]) for enable, bit in zip(enables, words, strict=True)]
-            # an address matters with any of the enables
-            address = pins["WR_ADDR"][port * abits : (port + 1) * abits]
-            self.seen += [(enable, address) for enable in dict.fromkeys(enables)]
+            common += [("1", [enable]), (enable, pins["RD_ADDR"][port * abits : (port + 1) * abits])]
+            common.append(("1", [pins["RD_ARST"][port], pins["RD_SRST"][port]]))
+        for bit in range(width):
+            seen = list(common)
+            for port in writes:
+                enable, data = (pins[name][port * width + bit] for name in ("WR_EN", "WR_DATA"))
+                seen += [("1", [enable]), (enable, [data])]
+                seen.append((enable, pins["WR_ADDR"][port * abits : (port + 1) * abits]))
+            self.columns.append(([pins["RD_DATA"][port * width + bit] for port in reads], seen))
+
+    def _drop_what_nothing_reads(self) -> None:
+        """Registers and columns of memories from which no way leads to what a neighbour sees."""
+        column = {net: seen for reads, seen in self.columns for net in reads}
+        live, stack = set[Any](), [net for valid, nets in self.seen for net in (valid, *nets)]
+        while stack:
+            net = stack.pop()
+            if net not in live:
+                live.add(net)
+                stack += self.gates.get(net, ())
+                stack += [self.registers[net]] if net in self.registers else []
+                stack += [other for valid, nets in column.get(net, ()) for other in (valid, *nets)]
+        self.registers = {net: data for net, data in self.registers.items() if net in live}
+        once = {
+            (valid, tuple(nets)): (valid, nets)
+            for reads, seen in self.columns
+            if not live.isdisjoint(reads)
+            for valid, nets in seen
+        }
+        self.seen += once.values()
 
     def ends(self) -> list[Any]:
         """Nets that a register takes or a neighbour sees, and those that say whether they matter."""
