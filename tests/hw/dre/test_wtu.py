@@ -211,6 +211,10 @@ def test_words_beyond_the_longest_row_are_dropped(point, rng, seed):
         assert record.status["stat_fault"] == 1
         assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
         assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*found, len(found)]
+    # a reset forgets it, until the words come again
+    options = {"config": Settings().ports(), "reset_after": 150, "record_ports": True}
+    fault = simulate(unit, "wtu", {"i": columns}, keep, **options).ports["stat_fault"].ravel()
+    assert np.count_nonzero(np.diff(fault.astype(int)) < 0) == 1 and fault[-1]
 
 
 @pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
