@@ -59,7 +59,7 @@ async def host(dut):
     limit = job["limit_cycles"] * PERIOD_NS
     await RisingEdge(dut.busy)  # the test at power-up
     if job["interrupt"]:
-        await line.send(bytes([0x02, 0x00]))  # half a message, from a host that went away
+        await line.send(bytes([0xEE, 0x02, 0x00]))  # no message, and half of one, from a host that went away
         await ClockCycles(dut.clk, 2 * job["patience"])
     else:
         await with_timeout(FallingEdge(dut.busy), limit, "ns")
