@@ -114,17 +114,18 @@ class LayerCompiler:
         )  # fmt: skip
         self.hashes = -(-c.hash_bits // n)
         self.key_blocks = -(-s.keys // n)
-        limits = {
+        rooms = {
             "tokens": (s.tokens * self.group, c.dpe_slots, "rows of a head"),
             "hidden": (2 * self.x_words, c.vpe_rows, "words of a norm"),
             "keys": (self.key_blocks, c.vpe_rows, "words of a row of scores"),
         }
-        for name, (value, most, what) in limits.items():
+        for name, (value, most, what) in rooms.items():
             if value > most:
                 raise ValueError(f"{name} = {getattr(s, name)}: {value} {what}, must be at most {most}")
         for name, tokens in (("tokens", s.tokens), ("fill", s.fill)):
             if tokens > min(c.hcu_tokens, c.dpe_slots):
-                raise ValueError(f"{name} = {tokens}: must be at most {min(c.hcu_tokens, c.dpe_slots)}")
+                limits = f"hcu_tokens = {c.hcu_tokens}, and dpe_slots = {c.dpe_slots}"
+                raise ValueError(f"{name} = {tokens}: must be at most {limits}")
         self.most = {True: s.tokens, False: max(s.tokens, s.fill)}  # tokens of a step with queries, and without
         self.shapes = {
             "q": (self.q, self.x_words), "k": (self.kv, self.x_words), "v": (self.kv, self.x_words),

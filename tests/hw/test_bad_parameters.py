@@ -53,6 +53,8 @@ BAD = {
     "tokens = 9: must be at most hcu_tokens = 8": lambda: LayerCompiler(
         replace(TINY, hcu_tokens=8, dpe_slots=64), replace(CASES["tiny"], tokens=9), Region(1 << 20), 0
     ),
+    "fill = 9: must be at most hcu_tokens = 8, and dpe_slots = 8": lambda: layer(fill=9),
+    "tokens = 5: must be 1 to 4": lambda: layer(fill=4).attention(5, query=False),
     "tokens = 3: must be 1 to 2": lambda: layer().attention(3),
     "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Machine(replace(TINY, dpe_trees=8)),
     "head_dim = 6: must be a multiple of dpe_inputs": lambda: Machine(replace(TINY, head_dim=6)),
