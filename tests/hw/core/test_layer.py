@@ -201,7 +201,7 @@ def test_goes_on_after_bad_programs(count, rng, seed):
         faults.append(fault)
     for x in frames(bench, 2, 2):
         bench.step(x)
-    bench.check(failed=2 * count, seed=seed)
+    bench.check(failed=2 * count, stall=0.2, seed=seed)
     pairs = zip(*(bench.outcomes[k : 2 * count : 2] for k in (0, 1)), faults, strict=True)
     for begun, stopped, (cause, source, addresses) in pairs:
         assert begun.done and not begun.failed and not begun.hung
@@ -228,7 +228,7 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
             bench.give(x)
         batches.append(slice(first, len(bench.programs)))
         expected.append((side, cause, source))
-    outcomes, record = bench.run_on.simulate(seed=seed)
+    outcomes, record = bench.run_on.simulate(stall=0.2 * mirrored, seed=seed)
     addresses = {side: iter(record.traffic[side]["failed"]) for side in BASES}
     for batch, (side, cause, source) in zip(batches, expected, strict=True):
         (failed,) = [outcome for outcome in outcomes[batch] if outcome.failed]

@@ -311,6 +311,19 @@ def test_counters_grow_event_by_event(rng, seed):
         assert grown[f"stat_{name}"].sum() == waits.sum() > 0, name
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_small_steps(retain, rng, seed):
+    """A token or two of few clusters, layer after layer."""
+    config = Config.preset("tiny")
+    bench = Bench(config, threshold=5, capacity=12, retain=retain)
+    scores, few = random_scores(rng, config.kv_heads, Order.PLAIN), rng.integers(0, 1 << config.hash_bits, 3)
+    for step in range(80):
+        if step % 8 == 0:
+            bench.begin(layer=step // 8 % bench.unit.kvmu.layers)
+        bench.step(rng.choice(few, rng.integers(1, 3)), scores if rng.random() < 0.5 else None)
+    bench.check(stall=InTurns(0.4, 128), seed=seed)
+
+
 def test_more_clusters_than_there_is_room_for(rng, seed):
     """Nearly every token opens a cluster; what the table refuses is counted, with its causes."""
     config = Config.preset("tiny")

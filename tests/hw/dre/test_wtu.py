@@ -144,6 +144,15 @@ def test_rows_at_their_limit(point, target, rng, seed):
 
 
 @pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", MODES)
+def test_rows_of_one_cluster_or_two(name, point, rng, seed):
+    unit, lengths = build("tiny", point), rng.integers(1, 3, 80)
+    rows = [Row(rng.integers(0x3C00, 0x3F80, length), rng.integers(1, 40, length)) for length in lengths]
+    record, want = run(unit, rows, MODES[name], stall=InTurns(0.3, 64), seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+
+
+@pytest.mark.parametrize("point", Point)
 def test_full_throughput(point, rng):
     """With nobody stalling, results are as far apart as the formula says: loading and reporting are hidden."""
     unit = build("tiny", point)
