@@ -18,14 +18,15 @@ from hw.core.builder import Builder, Operands
 from hw.core.core import Core
 from hw.core.driver import Driver
 from hw.core.gearbox import Gearbox
-from hw.core.isa import AssemblyError, Command, Event, Field, Opcode
+from hw.core.isa import AssemblyError, Command, Event, Field, Opcode, decode
 from hw.core.layer import LayerCompiler, Region
 from hw.core.machine import Machine
 from hw.dre.age_list import AgeList
 from hw.dre.free_list import FreeList
 from hw.dre.wtu_command import Sizes
 from hw.emit import to_rtlil
-from hw.lxe.microcode import Instruction, Source
+from hw.lxe import programs
+from hw.lxe.microcode import Instruction, Post, Pre, Source, Times
 from hw.registry import UNITS
 from sim.layer_run import CASES
 
@@ -55,6 +56,13 @@ BAD = {
     ),
     "fill = 9: must be at most hcu_tokens = 8, and dpe_slots = 8": lambda: layer(fill=9),
     "tokens = 5: must be 1 to 4": lambda: layer(fill=4).attention(5, query=False),
+    "n = 0: must be at least 1": lambda: programs.exponentials(0, 4, 8),
+    "head_dim = 6: half of it must be a multiple of 4 lanes": lambda: programs.rope(6, 4),
+    "head_dim = 0: must be at least 1": lambda: programs.exponentials(4, 4, 0),
+    "old_count = -1, members = 1: must be at least 0 and 1": lambda: programs.running_mean(8, 4, -1, 1),
+    "steps ADD, ONE, NONE: ROTATE needs A, B, NONE": lambda: Instruction(post=Post.ROTATE, pre=Pre.ADD),
+    "beats = 1: ROTATE needs pairs": lambda: Instruction(post=Post.ROTATE, times=Times.B),
+    "command of 63 bytes: must be 64": lambda: decode(bytes(63)),
     "tokens = 3: must be 1 to 2": lambda: layer().attention(3),
     "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Machine(replace(TINY, dpe_trees=8)),
     "head_dim = 6: must be a multiple of dpe_inputs": lambda: Machine(replace(TINY, head_dim=6)),
