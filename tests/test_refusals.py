@@ -30,6 +30,7 @@ REFUSED = {
     "capture m --video film.mp4 --prompt x": "argument --prompt: not allowed with argument --video",
     "sweep": "the following arguments are required: file",
     "model --wings 2": "unrecognized arguments: --wings 2",
+    "mutate hcu --mutants 0": "mutants = 0: must be 1 to 65535",
     # videos
     "demo --video none.mp4": "video 'none.mp4': no such file",
     "demo --video folder": "video 'folder': is a directory, not a video file",

@@ -33,7 +33,7 @@ import sim.run
 from hw import emit
 from sim.build import Build
 from sim.mutants.equivalence import equivalents
-from sim.mutants.netlist import Mutant, Mutated, mutated
+from sim.mutants.netlist import Mutant, Mutated, check_count, mutated
 from sim.mutants.server import Server
 
 PATIENCE, SLACK = 3, 2000  # times as many cycles, and cycles, that a mutant may take
@@ -156,7 +156,10 @@ def run(
     ------
     CampaignError
         A test fails without a mutant, or none simulates the unit.
+    ValueError
+        A number of mutants that is not 1 to 65,535.
     """
+    check_count(count)
     arguments = ["--rootdir", str(_ROOT), "--import-mode=importlib", "-o", "addopts=", "-p", "no:terminal"]
     arguments += ["-p", "no:cacheprovider", "--capture=no", "--assert=plain", f"--seed={seed}"]
     arguments += [*["--heavy"] * heavy, *tests]

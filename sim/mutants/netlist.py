@@ -73,6 +73,12 @@ class Mutated:
     rtlil: Path
 
 
+def check_count(count: int) -> None:
+    """ValueError for a number of mutants that is not 1 to `MOST`."""
+    if not 1 <= count <= MOST:
+        raise ValueError(f"mutants = {count}: must be 1 to {MOST}")
+
+
 def mutated(
     component: wiring.Component, name: str, count: int, folder: Path, *, seed: int = 1, tool: str = "yowasp"
 ) -> Mutated:
@@ -80,8 +86,7 @@ def mutated(
 
     A unit without that many places gets fewer. Raises `ValueError` for a count that is not 1 to `MOST`.
     """
-    if not 1 <= count <= MOST:
-        raise ValueError(f"mutants = {count}: must be 1 to {MOST}")
+    check_count(count)
     folder.mkdir(parents=True, exist_ok=True)
     source, listing, netlist, verilog = (folder / file for file in ("unit.il", "list.ys", "mutated.il", "mutated.v"))
     source.write_text(emit.to_rtlil(component, name, locations=True))

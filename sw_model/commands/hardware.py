@@ -194,7 +194,7 @@ def mutate(args: argparse.Namespace, console: Console) -> int:
     options = {"seed": args.seed, "heavy": args.heavy, "keep": args.keep, "tool": args.yosys}
     for unit in units(args.unit):
         files = [ROOT / unit.tests, *(ROOT / file for file in MORE_TESTS.get(unit.name, ()))]
-        count = args.mutants or (1000 if unit.name == "core" else 200)
+        count = args.mutants if args.mutants is not None else 1000 if unit.name == "core" else 200
         try:
             made.append(
                 run(unit.name, unit.build(config), [*map(str, files)], count, progress=console.progress, **options)
