@@ -125,8 +125,9 @@ def adders(text, full, half):
     for name, functions in (("FA_X1", full), ("HA_X1", half)):
         start = text.index(f"  cell ({name})")
         end = text.index("\n  }\n", start)
-        found = iter(functions)
-        cell = re.sub(r'function : "[^"]*"', lambda _: f'function : "{next(found)}"', text[start:end])  # noqa: B023
+        cell = text[start:end]
+        for old, new in zip(re.findall(r'function : "[^"]*"', cell), functions, strict=True):
+            cell = cell.replace(old, f'function : "{new}"', 1)
         text = text[:start] + cell + text[end:]
     return Library([("some.lib", text)], "user")
 

@@ -7,7 +7,7 @@ import pytest
 
 from golden.clustering import ClusterRule
 from golden.hashing import hash_codes, hyperplanes
-from golden.hc_table import HcTableConfig
+from golden.hc_table import Fault, HcTableConfig
 from golden.kvmu import Kvmu, KvmuConfig
 from golden.kvmu_unit import Descriptor, Kind, Op, Reply, Tier, UnitConfig
 from golden.kvpu import Kvpu, Scores
@@ -92,7 +92,7 @@ class Bench:
 
         def listed(**given):
             fault = update(**given)
-            self.refused += [int(fault)] * bool(fault)
+            self.refused += [fault] * bool(fault)
             return fault
 
         return listed
@@ -333,7 +333,7 @@ def test_more_clusters_than_there_is_room_for(rng, seed):
         if step % 10 == 0:
             bench.begin()
         bench.step(rng.integers(0, 1 << config.hash_bits, 11), scores if step % 10 == 3 else None)
-    assert set(bench.refused) == {1} and len(bench.golden.table.entries) == bench.unit.table.clusters
+    assert set(bench.refused) == {Fault.CLUSTER} and len(bench.golden.table.entries) == bench.unit.table.clusters
     bench.check(seed=seed)
 
 
