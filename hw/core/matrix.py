@@ -51,7 +51,7 @@ class Matrix(wiring.Component):
         self.width = config.dpe_inputs
         self.word = 16 * self.width
         if self.engine.loads & (self.engine.loads - 1):
-            raise ValueError(f"dpe_load_rows = {config.dpe_load_rows}: must be a power of two")
+            raise ValueError(f"dpe_trees / dpe_load_rows = {self.engine.loads}: must be a power of two")
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),

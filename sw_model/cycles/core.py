@@ -14,6 +14,7 @@ from hw.config import Config
 from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, Event, Size, Unit
 from hw.core.machine import READERS, WRITERS
 from hw.core.sequencer import QUEUE
+from hw.core.sizes import SIZE_BITS
 from hw.dre.hcu import HCU
 from hw.dre.wtu import WTU
 from hw.lxe.dpe import DPE
@@ -172,7 +173,7 @@ class CoreModel:
         f = command.fields
         size = f.get("size", 0)
         known = self.clusters if size == Size.CLUSTERS else self.past[f.get("head", 0)] if size == Size.TOKENS else 0
-        return known + f.get("extra", 0)
+        return (known + f.get("extra", 0)) % (1 << SIZE_BITS)
 
     @property
     def clusters(self) -> int:

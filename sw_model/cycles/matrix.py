@@ -29,12 +29,14 @@ class Multiplying(UnitModel):
             yield 1
             f, n = command.fields, core.width
             total, block = -(-core.length(command) // n), f.get("block", 0)
-            results, inputs, last = f["m_blocks"], f["k_blocks"], f.get("last", 0)
+            results, inputs, vectors, last = (f.get(name, 0) for name in ("m_blocks", "k_blocks", "vectors", "last"))
             if f.get("vary", 0) == 1:
                 results = part(total, block, results)
             if f.get("vary", 0) == 2:
                 inputs, last = part(total, block, inputs), block + inputs >= total
-            order = (results, inputs, f["vectors"], bool(last) and bool(results and inputs), f)
+            if not (results and inputs and vectors):
+                results = last = 0
+            order = results, inputs, vectors, last, f
             yield from self.orders["engine"].put(order)
             yield from self.orders["store"].put(order)
 
@@ -85,7 +87,7 @@ class Multiplying(UnitModel):
                         yield from writer.put()
                     clock.at(clock.now + 2, self._credit)
                     yield 1
-            yield from self.ends.put(last)
+            yield from self.ends.put(bool(last))
             yield 1
 
     def _job(self, address: int, count: int, final: bool) -> Process:

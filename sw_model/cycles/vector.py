@@ -46,7 +46,7 @@ class VectorUnit(UnitModel):
         elements = self.core.length(command)
         if not elements:
             return []
-        for row in range(f["repeat"]):
+        for row in range(f.get("repeat", 0)):
             length = elements + (row // f["group"] if f.get("group", 0) else 0)
             found.append((length, -(-length // self.core.width)))
         return found
@@ -204,13 +204,18 @@ class VectorUnit(UnitModel):
                             yield 1
                 else:
                     stored = f.get("out_beats", 0)
-                    width = stored or -(-(self._lengths(command)[0][0] + f.get("pad", 0)) // n)
-                    yield from writer.ask(f["out"] + row * f.get("out_stride", 0), width << f.get("out_wide", 0), final)
+                    width, wide = stored or -(-(lengths[0][0] + f.get("pad", 0)) // n), f.get("out_wide", 0)
+                    yield from writer.ask(f["out"] + row * f.get("out_stride", 0), width << wide, final)
                     for beat in range(width):
                         yield 1
                         if beat < (stored or beats):
-                            yield from self.out.get()
+                            yield from self.out.head()
                         yield from writer.put()
+                        if wide:
+                            yield 1
+                            yield from writer.put()
+                        if beat < (stored or beats):
+                            self.out.pop()
                     yield 1
             yield from self.ends.put(to == To.MEMORY and bool(lengths))
             yield 1

@@ -149,3 +149,10 @@ ONE = {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1}
 def test_what_cannot_be(machine, command, message):
     with pytest.raises(ValueError, match=message):
         machine.execute(command)
+
+
+@pytest.mark.parametrize("name", ["PLACE", "MEANS", "CLUSTER", "END"])
+def test_commands_of_others_leave_it_as_it_is(machine, name):
+    before = [bytes(memory) for memory in machine.memories]
+    machine.execute(Command(name, {"keys": 3, "values": 4}))
+    assert before == [bytes(memory) for memory in machine.memories] and not machine.reads and not machine.writes

@@ -21,6 +21,7 @@ from hw.core.gearbox import Gearbox
 from hw.core.isa import AssemblyError, Command, Event, Field, Opcode, decode
 from hw.core.layer import LayerCompiler, Region
 from hw.core.machine import Machine
+from hw.core.matrix import Matrix
 from hw.dre.age_list import AgeList
 from hw.dre.free_list import FreeList
 from hw.dre.wtu_command import Sizes
@@ -65,6 +66,9 @@ BAD = {
     "command of 63 bytes: must be 64": lambda: decode(bytes(63)),
     "tokens = 3: must be 1 to 2": lambda: layer().attention(3),
     "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Machine(replace(TINY, dpe_trees=8)),
+    "dpe_trees / dpe_load_rows = 3: must be a power of two": lambda: Matrix(
+        replace(TINY, dpe_trees=6, dpe_load_rows=2)
+    ),
     "head_dim = 6: must be a multiple of dpe_inputs": lambda: Machine(replace(TINY, head_dim=6)),
     "wtu_lanes = 16: must divide vpe_lanes": lambda: Machine(replace(TINY, wtu_lanes=16)),
     "owners = 1: must be at least 2": lambda: AgeList(size=4, owners=1),

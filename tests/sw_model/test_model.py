@@ -177,6 +177,7 @@ def test_unit_cycles_are_the_units_own():
         for clusters, passes in ((16, 3), (1250, 12), (4096, 2)):
             want = -(-clusters // 16) + 8 * wtu.cycles(clusters, passes, 2)
             assert wtu_cycles(8 * core.cores, clusters, passes, chosen) == want
+    assert wtu_cycles(0, 4096, 2, core) == 0
     hcu = HCU(hash_bits=32, lanes=core.hcu_lanes, accumulators=1, clusters=1024, tokens=32, window=4096)
     assert hcu_cycles(128 * core.cores, 32, core) == hcu.token_cycles(0, 128)
     dpe = DPE.from_config(Config.preset("paper"))

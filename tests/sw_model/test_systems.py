@@ -40,11 +40,23 @@ def test_model_sizes_match_the_paper():
         ("core", {"cores": 2.5}, "whole number"),
         ("core", {"wheels": 4}, "wheels"),
         ("power", {"board_w": -35}, "board_w"),
+        ("link", {"behind": "tape"}, "link.behind = 'tape' is neither 'ssd' nor 'cpu'"),
+        ("wheels", {"count": 4}, "unknown part 'wheels'"),
     ],
 )
 def test_unphysical_systems_are_rejected(part, change, message):
     with pytest.raises(ValueError, match=message):
         load_system("vrex8").replace(**{part: change})
+
+
+def test_a_gpu_is_no_faster_than_its_peak():
+    with pytest.raises(ValueError, match=r"gpu.gemm_efficiency = 1.5 exceeds 1"):
+        load_system("a100").replace(gpu={"gemm_efficiency": 1.5})
+
+
+def test_a_system_is_of_a_known_kind():
+    with pytest.raises(ValueError, match="kind 'tpu' is neither 'vrex' nor 'gpu'"):
+        parse_system({"name": "x", "kind": "tpu", "memory": "m"})
 
 
 def test_a_number_needs_a_source():
@@ -64,3 +76,5 @@ def test_workloads():
         frame(1000, batch=0)
     with pytest.raises(ValueError, match="impossible phase"):
         frame(-1)
+    with pytest.raises(ValueError, match="frames = 0 must be at least 1"):
+        stream(0)

@@ -109,11 +109,20 @@ def test_through_a_terminal(vectors, capsys):
 def test_refusals_are_one_line(vectors, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(host, "QUIET_S", 0.1)
     near, far = os.openpty()
+    echo = [{"asked": "o", "answer": "i", "fields": [[0, 0, 9], [8, 4, 5]]}]
+
+    def odd(key, value):
+        path = tmp_path / f"{key}.json"
+        path.write_text(json.dumps({**DESCRIPTION, key: value}))
+        return str(path)
+
     for arguments, reason in (
         ([str(tmp_path / "nothing"), str(vectors)], "No such file"),
         ([str(vectors), str(vectors)], "not a serial port"),
         ([os.ttyname(far), str(tmp_path / "none.json")], "No such file"),
         ([os.ttyname(far), str(vectors)], "the board said nothing for 0.1 s in reset"),
+        ([os.ttyname(far), odd("baud", 12345)], "baud = 12345: this system's terminals do not have that rate"),
+        ([os.ttyname(far), odd("echo", echo)], "fields of the echo i must lie in beats of (12, 9) bits"),
     ):
         assert host.main(arguments) == 1
         error = capsys.readouterr().err
