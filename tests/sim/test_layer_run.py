@@ -3,7 +3,7 @@
 import numpy as np
 
 from golden import bf16
-from sim.layer_run import LayerRun
+from sim.layer_run import Anywhere, LayerRun
 
 
 def test_attention_alone_follows_the_golden_layer(rng):
@@ -17,3 +17,10 @@ def test_attention_alone_follows_the_golden_layer(rng):
     assert len(bench.golden.keys) == bench.position == 4 and bench.traces == [trace]
     heads = np.stack([output for _, output in bench.outputs])
     assert heads.shape[0] == c.kv_heads and heads.size == trace.context.size
+
+
+def test_places_do_not_overlap(rng):
+    """Though half of the region is taken."""
+    region = Anywhere(130, rng=rng)
+    taken = [region.take(5) for _ in range(12)]
+    assert len({place + k for place in taken for k in range(5)}) == 60 and min(taken) >= 0 and max(taken) <= 125

@@ -89,6 +89,18 @@ def test_the_drive_lies_behind_the_link():
     assert 640 <= near < 700 and 40_000 < far < 42_000
     assert layer.storage_at - BASES["host"] == len(layer.run_on.host) // 2
     assert 20 < timings(load_system("vrex8"), 0)["device"].ready(0, 0, 64, False) < 60
+    without = timings(load_system("vrex8").replace(link={"behind": "cpu"}), layer.storage_at)["host"]
+    assert without.ready(0, layer.storage_at, 64, False) == near
+
+
+def test_the_command_without_files(monkeypatch, capsys):
+    modelled(monkeypatch)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert vrex.main(["model", "--rtl", "tiny", "--frames", "1"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "cycles with 0, 1, .. units at work" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

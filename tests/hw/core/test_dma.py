@@ -259,15 +259,29 @@ def test_every_preset_elaborates(preset):
     assert to_rtlil(unit, "dma") and unit.timing["words_per_cycle"] == 1
 
 
-def test_every_length_on_every_way_under_pauses(rng, seed):
+@pytest.mark.parametrize("stall", [0.0, 0.3])
+def test_every_length_on_every_way(stall, rng, seed):
     unit = Dma.from_config(Config.preset("tiny"))
     word, at = unit.word // 8, [SIZE // 2, SIZE // 2]
     moved = []
     for n, words in enumerate([1, BURST, 3 * BURST] * 4):
         moved.append(Descriptor(n * word, at[n // 6], n // 3 % 2, n // 6, words * word, 0, n % 4, 0))
         at[n // 6] += words * word
-    memories = images(rng, stall=0.3)
-    assert run(unit, memories, moved, stall=0.3, seed=seed).images == expected(memories, moved)
+    memories = images(rng, stall=stall)
+    assert run(unit, memories, moved, stall=stall, seed=seed).images == expected(memories, moved)
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_memory_that_ends_within_its_region(write, rng, seed):
+    """Nobody answers for the last words but with DECERR."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    memories = images(rng)
+    memories["host"].data = memories["host"].data[: SIZE // 2]
+    sides = (Tier.DEVICE, Tier.HOST) if write else (Tier.HOST, Tier.DEVICE)
+    moved = [Descriptor(at, at, *map(int, sides), unit.word, 0, 0, 0) for at in (0, SIZE // 2)]
+    record = run(unit, memories, moved, done=1, seed=seed, cycles=500)
+    fault = record.status["stat_fault"]
+    assert fault & 15 == Cause.DECERR.value and fault >> 4 == SIZE // 2 * 8 // unit.word
 
 
 @pytest.mark.parametrize("cause", [Cause.SLVERR, Cause.DECERR, Cause.REGION])

@@ -38,6 +38,15 @@ def test_layer_at_tiny(stall, rng, seed):
     bench.check(stall=stall, seed=seed)
 
 
+def test_matrices_larger_than_the_operand_memory(rng, seed):
+    """A row of tiles that half of the weights' memory does not hold comes in parts, whose sums go on."""
+    bench = LayerRun("tiny", rng, sizes=Sizes(hidden=16, ffn=200, tokens=1, keys=64), threshold=4, capacity=16)
+    assert bench.layer.shapes["down"][1] > bench.layer.half
+    for x in frames(bench, 2, 1):
+        bench.step(x)
+    bench.check(stall=0.1, seed=seed)
+
+
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_layer_anywhere_in_memory(mirrored, rng, seed):
     """Everything at addresses of all bits, in both regions, and at the opposite ones."""

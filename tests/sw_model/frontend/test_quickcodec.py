@@ -459,6 +459,15 @@ def test_a_frame_that_does_not_come_is_an_irregularity(damaged, small_video, tmp
         list(decoding._received(SimpleNamespace(recv=lambda: sent[0]), {}))
 
 
+def test_a_decoder_that_gives_up_is_an_irregularity(small_video, monkeypatch):
+    def images(*arguments):
+        raise av.error.InvalidDataError(1, "damaged")
+
+    monkeypatch.setattr(decoding, "_images", images)
+    with pytest.raises(decoding._Irregular):
+        list(decoding._take(small_video, (Run((), ((0, 0),)),), (96, 64), 1, lambda slot, frame: None))
+
+
 def test_packets_from_the_start_and_from_a_keyframe(small_video):
     container, stream = video.open_video(small_video)
     with container:
