@@ -37,7 +37,7 @@ def talk(unit, on_board, told, **job):
     made = build(Hosted(unit, on_board, divisor=DIVISOR, patience=PATIENCE), "hosted")
     folder = run_folder("hosted")
     told = description(unit, told, baud=0)
-    settings = {"divisor": DIVISOR, "patience": PATIENCE, "limit_cycles": 3_000_000, "interrupt": 0, "broken": 0}
+    settings = {"divisor": DIVISOR, "patience": PATIENCE, "limit_cycles": 3_000_000, "interrupt": "", "broken": 0}
     (folder / "job.json").write_text(json.dumps({"description": told, **settings, **job}))
     run_module(made, "tests.hw.boards.uart_bench", folder, environment={"BENCH_JOB": str(folder / "job.json")})
     result = json.loads((folder / "result.json").read_text())
@@ -58,9 +58,16 @@ def test_self_test_and_streams_through_the_serial_port(unit, given):
     assert min(beats.values()) > 0
 
 
-def test_a_host_that_went_away_in_mid_message(unit, given):
-    """The test at power-up is cut short by the next host; half a message of the last one is forgotten."""
-    assert talk(unit, given, given, interrupt=1)[1] == ""
+@pytest.mark.parametrize("interrupt", ["at once", "went away"])
+def test_hosts_that_come_and_go(interrupt, unit, given):
+    """The test at power-up is cut short by the next host; half a message of one that went away is forgotten."""
+    assert talk(unit, given, given, interrupt=interrupt)[1] == ""
+
+
+def test_a_byte_without_a_stop_bit(unit, given):
+    assert talk(unit, given, given, interrupt="no stop bit")[1] == (
+        "BoardError: the board lost a byte: is the line's rate right?"
+    )
 
 
 @pytest.mark.parametrize("stream", ["o", "o_dma"])

@@ -18,9 +18,9 @@ class Line:
         self.dut, self.bit, self.heard = dut, bit, bytearray()
         cocotb.start_soon(self._listen())
 
-    async def send(self, data):
+    async def send(self, data, stop=1):
         for byte in data:
-            for level in (0, *(byte >> k & 1 for k in range(8)), 1):
+            for level in (0, *(byte >> k & 1 for k in range(8)), stop):
                 self.dut.rx.value = level
                 await Timer(self.bit, "ns")
 
@@ -58,13 +58,17 @@ async def host(dut):
     line = Line(dut, job["divisor"] * PERIOD_NS)
     limit = job["limit_cycles"] * PERIOD_NS
     await RisingEdge(dut.busy)  # the test at power-up
-    if job["interrupt"]:
-        await line.send(bytes([0xEE, 0x02, 0x00]))  # no message, and half of one, from a host that went away
+    if job["interrupt"] == "went away":
+        await line.send(bytes([0xEE, 0x02, 0x00]))  # no message, and half of one
         await ClockCycles(dut.clk, 2 * job["patience"])
-    else:
+    elif job["interrupt"] != "at once":
         await with_timeout(FallingEdge(dut.busy), limit, "ns")
         await ClockCycles(dut.clk, 2)
         assert (dut.passed.value, dut.failed.value) == (1 - job["broken"], job["broken"])
+    if job["interrupt"] == "no stop bit":
+        await line.send(b"\x55", stop=0)
+        dut.rx.value = 1
+        await ClockCycles(dut.clk, 2 * job["patience"])
     session = Session(job["description"])
     problem = ""
     try:
