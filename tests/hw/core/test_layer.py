@@ -12,11 +12,13 @@ from golden.rope import rotate
 from golden.transformer import attention, causal, silu
 from hw.core.axi import WORD_BITS, Cause
 from hw.core.core import TRACE
-from hw.core.isa import BY_NAME, OPCODES, Command, Event, Unit
+from hw.core.isa import BY_NAME, OPCODES, Command, Event, To, Unit
 from hw.core.layer import Sizes
 from hw.core.machine import READERS, WRITERS
 from hw.core.map import COUNTERS, SEQUENCER
 from hw.core.sequencer import STATES as SEQUENCES
+from hw.core.vector import assemble
+from hw.lxe.microcode import Instruction
 from sim.axi import DECERR, SLVERR, FixedTiming
 from sim.core_run import BASES
 from sim.layer_run import LayerRun, frames
@@ -83,6 +85,24 @@ def test_a_cluster_of_many_tokens(rng, seed):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
     bench.check(stall=0.2, seed=seed)
     assert bench.golden.table.clusters.counts.tolist() == [112]
+
+
+def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
+    """A VECTOR that only reads is still reading when MEANS wants its first mean."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    code, step = bench.region.take(2), bench.layer.step
+    bench.run_on.put(code, assemble([Instruction(beats=200)], bench.config.vpe_rows))
+    reads = {"code": code, "instructions": 1, "repeat": 1, "a_beats": 200, "to": To.NONE, "extra": 1}
+
+    def delayed(tokens):
+        for command in step(tokens):
+            yield from [Command("VECTOR", reads, command.waits)] * (command.name == "MEANS")
+            yield command
+
+    monkeypatch.setattr(bench.layer, "step", lambda tokens: list(delayed(tokens)))
+    for x in frames(bench, 5, 2):
+        bench.step(x)
+    bench.check(seed=seed)
 
 
 @pytest.mark.heavy
@@ -359,15 +379,15 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
     print(f"{len(stopped)} programs stopped, by cause and source:", dict(found))
 
 
-@pytest.mark.heavy
-def test_a_full_table_stops_it(rng, seed):
+@pytest.mark.parametrize("stall", [0.2, pytest.param(0.0, marks=pytest.mark.heavy)])
+def test_a_full_table_stops_it(stall, rng, seed):
     """A staging area of one unit, and steps that fetch more; after the clear the tables are empty and it goes on."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4, staging_units=1)
     bench.clearing = True
     bench.begin()
     for x in frames(bench, 7, 2):
         bench.give(x)
-    outcomes, _ = bench.run_on.simulate(seed=seed)
+    outcomes, _ = bench.run_on.simulate(stall=stall, seed=seed)
     failed = [outcome for outcome in outcomes if outcome.failed]
     assert failed and all(outcome.cause is Cause.TABLE for outcome in failed)
     assert not any(outcome.hung for outcome in outcomes) and outcomes[-1].done
