@@ -8,8 +8,11 @@ from golden.layer import StepTrace
 from golden.machine import NUMBERS, Machine
 from hw.core.axi import BOUNDARY
 from hw.core.isa import Command, Event, To, all_but
+from hw.core.machine import READERS, WRITERS
 from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction, Pre, Source, Times
+from sim.axi_run import AxiRecord
+from sim.core_run import BASES
 from sim.layer_run import LayerRun
 
 AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
@@ -245,13 +248,18 @@ class Author:
         self.programs[place] = build if varies else lambda *_: build(beats, 0)
         return place, len(ops)
 
-    def write(self, count: int) -> list[Command]:
-        """Fill the operand memory, then commands of all kinds, one after the other."""
+    def operands(self) -> list[Command]:
+        """Fill the operand memory."""
         found = []
         for activations, rows in enumerate((self.tiles * self.n, self.activations)):
             source, stride = self.rows(rows, 1)
             fields = {"source": source, "stride": stride, "rows": rows, "beats": 1, "step": 1}
             found.append(Command("LOAD", {**fields, "activations": activations}))
+        return found
+
+    def write(self, count: int) -> list[Command]:
+        """Fill the operand memory, then commands of all kinds, one after the other."""
+        found = self.operands()
         kinds = [self.copy, self.load, self.multiply, self.vector, self.gather]
         for _ in range(count):
             found += kinds[self.number(0, len(kinds) - 1)]()
@@ -259,3 +267,22 @@ class Author:
                 change = changes[self.number(0, len(changes) - 1)]
                 found.append(Command(found[-1].name, {**found[-1].fields, **change}))
         return [Command(command.name, command.fields, AFTER) for command in found]
+
+    def compare(self, record: AxiRecord) -> None:
+        """What each engine has asked for in the end, and what is where something was written, is what the machine has."""
+        machine, run, size = self.machine, self.bench.run_on, 2 * self.n
+        asked = {(side, write, n): [] for side in BASES for write in (False, True) for n in range(len(READERS))}
+        for side, base in run.bases.items():
+            for write, identity, address, words in filter(None, record.traffic[side]["requests"]):  # None: a reset
+                asked[side, write, identity] += range((address - base) // size, (address - base) // size + words)
+        for write, moved, engines in ((False, machine.reads, READERS), (True, machine.writes, WRITERS)):
+            for unit, jobs in moved.items():
+                for memory, side in enumerate(BASES):
+                    found = asked[side, write, 0 if memory else list(engines).index(unit)]
+                    wanted = [place + n for at, place, words in jobs if at == memory for n in range(words)]
+                    assert found[len(found) - len(wanted) :] == wanted, (unit, side, write)
+        for jobs in machine.writes.values():
+            for memory, place, words in jobs:
+                where = slice(place * size, (place + words) * size)
+                got = record.images[list(BASES)[memory]][where]
+                assert got == machine.memories[memory][where], (memory, place, words)

@@ -6,9 +6,8 @@ from itertools import groupby
 import pytest
 
 from hw.core.isa import Command
-from hw.core.machine import READERS, WRITERS
+from hw.core.machine import READERS
 from sim.axi import FixedTiming
-from sim.core_run import BASES
 from sim.layer_run import LayerRun, frames
 from tests.hw.core.random_commands import Author
 
@@ -32,21 +31,7 @@ def test_random_commands(steps, count, rng, seed):
     record = bench.check(stall=0.1, seed=seed, timing=slow)
     for command in program:
         machine.execute(command)
-    asked = {(side, write, number): [] for side in BASES for write in (False, True) for number in range(len(READERS))}
-    for side, base in bench.run_on.bases.items():
-        for write, identity, address, words in filter(None, record.traffic[side]["requests"]):  # None: a reset
-            asked[side, write, identity] += range((address - base) // size, (address - base) // size + words)
-    for write, moved, engines in ((False, machine.reads, READERS), (True, machine.writes, WRITERS)):
-        for unit, jobs in moved.items():
-            for memory, side in enumerate(BASES):
-                found = asked[side, write, 0 if memory else list(engines).index(unit)]
-                wanted = [place + n for at, place, words in jobs if at == memory for n in range(words)]
-                assert found[len(found) - len(wanted) :] == wanted, (unit, side, write)
-    for jobs in machine.writes.values():
-        for memory, place, words in jobs:
-            where = slice(place * size, (place + words) * size)
-            got = record.images[list(BASES)[memory]][where]
-            assert got == machine.memories[memory][where], (memory, place, words)
+    author.compare(record)
 
 
 def test_lengths_of_all_bits(rng, seed):

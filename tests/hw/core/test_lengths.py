@@ -1,0 +1,186 @@
+"""Commands of MATRIX and VECTOR with lengths of all bits, to their end, and what only some lengths and numbers show."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from golden import bf16
+from hw.core.isa import Command
+from hw.core.layer import Sizes
+from hw.core.vector import assemble
+from hw.lxe.microcode import Instruction
+from sim.axi import FixedTiming
+from sim.layer_run import LayerRun
+from tests.hw.core.random_commands import AFTER, Author
+
+QUICK = {"device": FixedTiming(latency=4)}
+
+
+def author(rng):
+    return Author(LayerRun("tiny", rng, threshold=4, capacity=64, scattered=True, limit=60_000))
+
+
+def ran(by, program, seed, operands=None):
+    """Runs a program behind one that fills the operand memory, and compares."""
+    whole = [*(operands or by.operands()), *program]
+    for first in range(0, len(whole), 100):
+        by.bench.run([*whole[first : first + 100], Command("END")])
+    record = by.bench.check(seed=seed, timing=QUICK)
+    for command in whole:
+        by.machine.execute(command)
+    by.compare(record)
+
+
+def multiply(by, **fields):
+    """Of one tile and one row unless `fields` say otherwise, behind everything before it."""
+    given = dict.fromkeys(("m_blocks", "k_blocks", "vectors", "first", "last"), 1) | fields
+    width, vectors = given["m_blocks"] * (1 + given.get("wide", 0)), given["vectors"]
+    stride = by.stride(vectors, width)
+    return Command("MULTIPLY", {"out": by.place(vectors, stride, width), "stride": stride, **given}, AFTER)
+
+
+def vector(by, build, instructions, repeat=1, words=0, **fields):
+    """`build(beats, tail)` gives a program of so many instructions for rows of up to so many words."""
+    varies = not words
+    image = assemble(build(words or 1, 0), by.bench.config.vpe_rows, varies=varies)
+    code = by.place(1, 0, len(image) // (2 * by.n))
+    by.machine.memories[0][2 * by.n * code : 2 * by.n * code + len(image)] = image
+    by.programs[code] = build
+    longest = fields.get("extra", 1) + fields.get("pad", 0)
+    width = words or -(-longest // by.n)
+    (a, a_stride), out_stride = by.rows(repeat, width), by.stride(repeat, width)
+    beats = {} if varies else {"a_beats": words, "out_beats": words}
+    return Command(
+        "VECTOR",
+        {"code": code, "instructions": instructions, "repeat": repeat, "a": a, "a_stride": a_stride, "extra": 1,
+         "out": by.place(repeat, out_stride, width), "out_stride": out_stride, **beats, **fields},
+        AFTER,
+    )  # fmt: skip
+
+
+def test_every_length_to_its_end(rng, seed):
+    """Powers of two, and one more element of rows that end with zeros."""
+    by = author(rng)
+
+    def row(beats, tail):
+        return [Instruction(to_stream=True, round=True, beats=beats, tail=tail)]
+
+    program = []
+    for k in range(10):
+        long = 1 << k
+        program.append(multiply(by, m_blocks=long, m_stride=0))
+        half = long // 2 if long <= 256 else 0  # rows after which the length grows
+        program.append(vector(by, row, 1, repeat=long, group=half, extra=by.number(1, 8), pad=2))
+        parts = {"a_beats": long, "b": by.rows(1, long)[0], "b_beats": long, "b_used": 1}
+        program.append(vector(by, lambda *_, n=long: 2 * row(n, 0), 2, words=2 * long, **parts))
+    program += [vector(by, row, 1, extra=(1 << k) + 1, pad=by.number(0, 255)) for k in range(14)]
+    for k in range(8):
+        program.append(multiply(by, vectors=1 << k))
+        program.append(vector(by, lambda *_, n=1 << k: n * row(1, 0), 1 << k, words=1 << k))
+    program += [multiply(by, k_blocks=1 << k) for k in range(7)]
+    ran(by, program, seed)
+
+
+def test_results_of_every_exponent(rng, seed):
+    """Products of single numbers, many of them in the middle between two that BF16 has; zeros, infinities and what is no
+    number, too."""
+    by = author(rng)
+    n, tiles = by.n, 16
+    exponents = np.append(np.arange(0, 256, 4), [255, 255])[:, None]
+    rows = len(exponents)
+    x = rng.integers(0, 2, (rows, n)) << 15 | exponents << 7 | rng.integers(0, 128, (rows, n))
+    x[-1, :-1], x[-1, -1] = 0x3F80, 0xFF80  # an infinity
+    weights = np.zeros((tiles, n, n), int)
+    for tile, lane in product(range(tiles), range(n)):
+        weights[tile, lane, lane] = (116 + tile) << 7 | int(rng.integers(1, 8)) << 5 - (tile & 1)
+    program = []
+    for activations, data in enumerate((weights, x)):
+        count = data.size // n
+        place = by.place(1, 0, count)
+        by.machine.memories[0][2 * n * place : 2 * n * (place + count)] = data.astype("<u2").tobytes()
+        fields = {"source": place, "rows": 1, "beats": count, "activations": activations}
+        program.append(Command("LOAD", fields, AFTER))
+    program += [multiply(by, m_blocks=tiles, m_stride=1, vectors=rows, x_stride=1, wide=wide) for wide in (0, 1)]
+    ran(by, program, seed)
+
+
+def test_sums_that_other_commands_go_on_with(rng, seed):
+    """Begun, continued and sent by three commands, of as many blocks and vectors as there are sums for; each block has
+    its own, or all go into the same."""
+    by = author(rng)
+    program = []
+    for blocks, vectors, spread in product(range(1, 9), range(1, 9), (0, 1)):
+        if blocks * vectors <= len(by.machine.sums):
+            ends = {"m_blocks": blocks if spread else 1, "vectors": vectors, "spread": spread, "m_stride": 1}
+            program += [
+                multiply(by, **ends, x_stride=1, last=0),
+                multiply(by, **{**ends, "m_blocks": blocks}, weights=8, x_stride=2, first=0, last=0),
+                multiply(by, **ends, weights=3, activations=5, k_blocks=2, x_stride=1, first=0),
+            ]
+    ran(by, program, seed)
+
+
+def test_operands_that_are_read_while_others_are_written(rng, seed):
+    """Long products, of a tile and a row. Meanwhile LOADs write what is there into these and into all rows whose numbers
+    differ by one bit, again and again: whoever comes first, the product is the same. Then with the opposite bits."""
+    by = author(rng)
+    operands, program = by.operands(), []
+    codes = rng.integers(0, 1 << 16, (by.n + 1, by.n)) & 0xBFFF | 0x2000  # neither too large nor too small
+    for flip, tile, row in ((0, 0, 7), (0xFFFF, 3, 38)):
+        program.append(multiply(by, weights=tile, activations=row, m_blocks=512, m_stride=0))
+        own = range(by.n * tile, by.n * tile + by.n), [row]
+        for load, rows, bits in zip(operands, own, (9, 7), strict=True):
+            f = load.fields
+            for place, line in zip(rows, codes[-len(rows) :] ^ flip, strict=True):
+                at = 2 * by.n * (f["source"] + place * f["stride"])
+                by.machine.memories[0][at : at + 2 * by.n] = line.astype("<u2").tobytes()
+            for place in sorted({*rows, *(place ^ 1 << k for place in rows for k in range(bits))}):
+                again = {"source": f["source"] + place * f["stride"], "rows": 20, "beats": 1, "to": place}
+                program.append(Command("LOAD", {**again, "activations": f["activations"]}))
+    ran(by, program, seed, operands)
+
+
+def test_means_of_keys_anywhere(rng, seed):
+    """At strides of all bits; the first step's twice, one right behind the other, whose keys count."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=5, capacity=64, scattered=True)
+    bench.begin()
+    some = int(rng.integers(1 << 24))
+    for stride in (some, some ^ (1 << 24) - 1):
+        k, v = (bf16.encode(rng.standard_normal((8, bench.config.kv_heads, bench.config.head_dim))) for _ in range(2))
+        bench.fill({bench.layer.turned["k"]: k.tobytes(), bench.layer.turned["v"]: v.tobytes()})
+        place = bench.region.take(8 * stride + k[0].nbytes // bench.run_on.word_bytes)
+        for token, key in enumerate(k):
+            bench.run_on.put(place + token * stride, key.tobytes())
+        program = bench.layer.attention(8, query=False)
+        (at,) = [n for n, command in enumerate(program) if command.name == "MEANS"]
+        given = replace(program[at], fields={"keys": place, "stride": stride})
+        values = replace(program[at], fields={**program[at].fields, "keys": bench.layer.turned["v"]})
+        bench.run([*program[:at], *[values] * (stride == some), given, *program[at + 1 :]])
+        bench.golden.fill(k, v)
+    bench.check(seed=seed)
+    assert len(bench.golden.means.means) > 2
+
+
+def test_products_of_more_than_the_operands_there_are(rng, seed):
+    """Their numbers may be anything. The engine takes a beat for each tile, and they end; or are under way after some
+    time, if they are long."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=64)
+    run, expected = bench.run_on, []
+    for field, k in product(("m_blocks", "k_blocks", "weights"), range(7, 16)):
+        long = field != "weights" and k > 9
+        given = {"m_blocks": 3, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1} | {field: (1 << k) + long}
+        beats, place = given["m_blocks"] * given["k_blocks"], bench.region.take(16)
+        given["out"] = bench.region.take(1 << 10)
+        run.put(place, [Command("MULTIPLY", given), Command("END")])
+        run.script += [*run.driver.start(place, 2), ["wait", 400 if long else 100 + 3 * beats]]
+        expected.append((len(run.script), beats, long))
+        run.script += [*run.driver.read("matrix_beats"), *run.driver.read("done_matrix"), ["reset"]]
+        run.set_up()
+    run.run(place, 2)
+    (outcome,), record = run.simulate(seed=seed, timing=QUICK)
+    assert outcome.done and not outcome.failed
+    for at, beats, long in expected:
+        (taken, _), (done, _) = record.answers[at : at + 2]
+        assert (100 < taken < beats and not done) if long else (taken, done) == (beats, 1)
