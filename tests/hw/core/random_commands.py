@@ -269,7 +269,7 @@ class Author:
         return [Command(command.name, command.fields, AFTER) for command in found]
 
     def compare(self, record: AxiRecord) -> None:
-        """What each engine has asked for in the end, and what is where something was written, is what the machine has."""
+        """What each engine asked for in the end, and what is where something was written, is what the machine has."""
         machine, run, size = self.machine, self.bench.run_on, 2 * self.n
         asked = {(side, write, n): [] for side in BASES for write in (False, True) for n in range(len(READERS))}
         for side, base in run.bases.items():

@@ -83,8 +83,8 @@ def test_every_length_to_its_end(rng, seed):
 
 
 def test_results_of_every_exponent(rng, seed):
-    """Products of single numbers, many of them in the middle between two that BF16 has; zeros, infinities and what is no
-    number, too."""
+    """Products of single numbers, many of them in the middle between two that BF16 has; also zeros, infinities and what
+    is no number."""
     by = author(rng)
     n, tiles = by.n, 16
     exponents = np.append(np.arange(0, 256, 4), [255, 255])[:, None]
@@ -122,8 +122,9 @@ def test_sums_that_other_commands_go_on_with(rng, seed):
 
 
 def test_operands_that_are_read_while_others_are_written(rng, seed):
-    """Long products, of a tile and a row. Meanwhile LOADs write what is there into these and into all rows whose numbers
-    differ by one bit, again and again: whoever comes first, the product is the same. Then with the opposite bits."""
+    """Long products, of a tile and a row. Meanwhile LOADs write what is there into these and into all rows whose
+    numbers differ by one bit, again and again: whoever comes first, the product is the same. Then with the opposite
+    bits."""
     by = author(rng)
     operands, program = by.operands(), []
     codes = rng.integers(0, 1 << 16, (by.n + 1, by.n)) & 0xBFFF | 0x2000  # neither too large nor too small
