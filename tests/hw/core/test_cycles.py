@@ -29,7 +29,15 @@ CASES = {  # layer steps, single commands, how often they wait, pauses, memories
     "commands": (0, 100, 0.0, 0.0, None),
     "commands that wait": (3, 100, 0.3, 0.0, None),
     "commands that wait, slow memories": (3, 100, 0.3, 0.2, SLOW),
+    "products": (0, 60, 0.0, 0.0, None),
 }
+
+
+def products(rng: np.random.Generator, count: int) -> list[Command]:
+    """Small ones whose sums stay where they are: each ends when its operands have been read."""
+    sizes = rng.integers(1, 4, (count, 3)).tolist()
+    fields = [dict(zip(("m_blocks", "k_blocks", "vectors"), size, strict=True)) for size in sizes]
+    return [Command("MULTIPLY", {**given, "first": 1}) for given in fields]
 
 
 def measured(case: str) -> list[list]:
@@ -40,7 +48,9 @@ def measured(case: str) -> list[list]:
     bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True)
     for x in frames(bench, steps, 2):
         bench.step(x)
-    if count:
+    if case == "products":
+        bench.run([*products(rng, count), Command("END")])
+    elif count:
         author = Author(bench)
         _ = author.see(bench.traces[-1]) if steps else None
         program = []
