@@ -106,8 +106,11 @@ class Sink:
             if gap := pause(self.rng, chance(self.stall, "sink")):
                 self.ready.value = 0
                 # rare beats would always find a sink that is ready again
-                if not isinstance(self.stall, float | int) and self.rng.random() < 0.5 and self.valid.value != 1:
-                    await RisingEdge(self.valid)
+                if not isinstance(self.stall, float | int) and self.rng.random() < 0.5:
+                    await RisingEdge(self.clk)  # before it, valid is that of the beat just taken
+                    held = self._offer(held)
+                    if held is None:
+                        await RisingEdge(self.valid)
                 for _ in range(gap):
                     await RisingEdge(self.clk)
                     held = self._offer(held)

@@ -3,6 +3,7 @@
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from amaranth import Module
 from amaranth.lib import stream, wiring
@@ -10,7 +11,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from sim.build import SimulatorError, build, build_root, has_simulator, use_verilator
-from sim.run import run_process, simulate
+from sim.run import InTurns, run_process, simulate
 
 
 class Queue(wiring.Component):
@@ -54,6 +55,18 @@ def test_moves_words_in_order(simulator, rng, seed):
 def test_streams_at_full_rate(rng):
     record = simulate(Queue(), "queue", {"i": rng.integers(0, 256, 50)}, {"o": 50})
     assert set(record.cycles["o"][1:] - record.cycles["o"][:-1]) == {1}
+
+
+def test_pauses_in_turns_meet_rare_beats():
+    """Half of a sink's pauses wait for the beat, so that one after long silence does not always find it ready."""
+    record = simulate(
+        Queue(), "queue", {"i": np.zeros(1000)}, {"o": 1000}, stall=InTurns(0.9, 1 << 20), seed=3, record_ports=True
+    )
+    valid, ready = (record.ports[f"o__{name}"][:, 0] for name in ("valid", "ready"))
+    edges = np.flatnonzero(np.diff(valid))
+    silences, offers = np.diff(edges)[1::2], edges[2::2] + 1  # cycles without a beat; the first with one
+    late = ready[offers[silences > 20]]
+    assert len(late) > 20 and late.mean() < 0.8
 
 
 def test_same_seed_same_pauses(rng):

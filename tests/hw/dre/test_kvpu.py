@@ -83,7 +83,7 @@ class Bench:
             "cfg_retain": int(retain),
             **{f"cfg_{name}_base": base for name, base in (table_bases | kvmu_bases).items()},
         }
-        self.compared, self.overflowed, self.opened, self.refused = 0, False, 0, []
+        self.compared, self.overflowed, self.overlong, self.opened, self.refused = 0, False, False, 0, []
         self.golden.table.update = self._listing(self.golden.table.update)
         self.beats, self.scores, self.assigned, self.rows, self.replies, self.steps = [], [], [], [], [], 0
 
@@ -109,8 +109,10 @@ class Bench:
         self.compared += int(assigned.compared.sum())
         self.overflowed |= self.golden.clusters.overflowed
         found = groups(len(self.golden.table.entries), assigned) if groups else []
-        as_keys = KEYS[self.selection.order]
-        rows, selected, moved = self.golden.fetch([Scores(group.head, as_keys(group.keys)) for group in found])
+        as_keys, most = KEYS[self.selection.order], self.unit.wtu.sizes.clusters
+        self.overlong |= any(group.keys.shape[1] > most for group in found)
+        scores = [Scores(group.head, as_keys(group.keys[:, :most])) for group in found]
+        rows, selected, moved = self.golden.fetch(scores)
         self.replies += placed + moved
         self.rows += rows
         self.steps += 1
@@ -200,7 +202,7 @@ class Bench:
             "stat_hc_table_faults": sum(1 << fault for fault in set(self.refused)),
             "stat_hc_table_opened": self.opened + len(golden.table.entries),
             "stat_hc_table_writes": len(golden.table.writes),
-            "stat_wtu_fault": 0,
+            "stat_wtu_fault": self.overlong,
             "stat_wtu_rows": sum(len(rows.cutoff) for rows in self.rows),
             "stat_wtu_clusters": sum(rows.selected.size for rows in self.rows),
             "stat_wtu_passes": sum(int(rows.passes.sum()) for rows in self.rows),
@@ -208,6 +210,7 @@ class Bench:
             "stat_kvmu_appended": appended,
             "stat_kvmu_opened": sum(reply.op == Op.APPEND and not reply.fault and not reply.slot for reply in replies),
             "stat_kvmu_moved": 0,
+            "stat_kvmu_freed": 0,
             "stat_kvmu_offloaded": sum(reply.op == Op.STEP and not reply.last for reply in replies),
             "stat_kvmu_hits": sum(not unit.transit for unit in units),
             "stat_kvmu_fetched": sum(unit.transit for unit in units),
@@ -325,7 +328,7 @@ def test_small_steps(retain, rng, seed):
 
 
 def test_more_clusters_than_there_is_room_for(rng, seed):
-    """Nearly every token opens a cluster; what the table refuses is counted, with its causes."""
+    """Nearly every token opens a cluster; what the table refuses is counted, with its causes; so is a row too long."""
     config = Config.preset("tiny")
     bench = Bench(config, threshold=1, window=12, capacity=60)
     scores = random_scores(rng, config.kv_heads, Order.PLAIN)
@@ -333,6 +336,11 @@ def test_more_clusters_than_there_is_room_for(rng, seed):
         if step % 10 == 0:
             bench.begin()
         bench.step(rng.integers(0, 1 << config.hash_bits, 11), scores if step % 10 == 3 else None)
+
+    def beyond(clusters, _):
+        return [Scores(0, rng.integers(0x3C00, 0x3F81, (1, clusters + 1)))]
+
+    bench.step(rng.integers(0, 1 << config.hash_bits, 1), beyond)
     assert set(bench.refused) == {Fault.CLUSTER} and len(bench.golden.table.entries) == bench.unit.table.clusters
     bench.check(seed=seed)
 
@@ -348,6 +356,47 @@ def test_over_a_thousand_tokens(rng, seed):
         bench.step(codes(rng, 11, config.hash_bits, centers=4), scores if step % 10 == 3 else None)
     record = bench.check(seed=seed)
     assert record.status["stat_kvmu_appended"] > 1024
+
+
+def everything(head):
+    """Equal scores for this head: every cluster is selected."""
+    return lambda clusters, _: [Scores(head, np.full((1, clusters), 0x3F80))]
+
+
+def test_a_full_device_memory(seed):
+    """As many tokens as its frames hold, all of one cluster, stay resident."""
+    config = Config.preset("tiny")
+    room = config.kvmu_frames * config.page_tokens
+    bench = Bench(config, threshold=17, capacity=room)
+    for _ in range(room // 8):
+        bench.step(np.zeros(8, np.int64), everything(1))
+    assert bench.golden.kvmu.resident_tokens == room
+    bench.check(seed=seed)
+
+
+def test_many_lists(rng, seed):
+    """Up to a dozen short lists in a step, heads in any order: each list's clusters are marked for its own head."""
+    config = Config.preset("tiny")
+    bench = Bench(config, threshold=5, capacity=4, staging_units=128)
+    for _ in range(20):
+        scores = random_scores(rng, config.kv_heads, Order.PLAIN)
+        bench.step(
+            codes(rng, 3, config.hash_bits, centers=3),
+            lambda clusters, given, one=scores: [s for _ in range(6) for s in one(clusters, given)],
+        )
+    bench.check(seed=seed)
+
+
+def test_thousands_of_transfers_and_of_waits(rng, seed):
+    """A unit of every page in each step, one by one, while replies wait long; with every descriptor and extent."""
+    config = Config.preset("tiny")
+    bench = Bench(config, threshold=5, capacity=4, staging_units=128)
+    while len(bench.golden.kvmu.extents) <= 1 << 12:
+        if bench.golden.clusters.tokens > 200:
+            bench.begin()
+        bench.step(codes(rng, 5, config.hash_bits, centers=4), everything(0))
+    record = bench.check(stall={"o": 0.9}, seed=seed)
+    assert 1 << 14 < record.status["stat_kvmu_blocked_reply"] < max(cycles[-1] for cycles in record.cycles.values())
 
 
 def test_cycles_are_those_recorded():
