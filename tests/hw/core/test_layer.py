@@ -77,14 +77,15 @@ def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
     bench.check(stall=0.2, seed=seed)
 
 
-def test_a_cluster_of_many_tokens(rng, seed):
+def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
     """Every token joins the first one's cluster, whose mean goes on over all of them."""
     sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
     bench = LayerRun("tiny", rng, sizes=sizes, threshold=17, capacity=16)
-    for _ in range(14):
+    places = bench.config.kvmu_pages * bench.config.page_tokens
+    for _ in range(places // 8):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
     bench.check(stall=0.2, seed=seed)
-    assert bench.golden.table.clusters.counts.tolist() == [112]
+    assert bench.golden.table.clusters.counts.tolist() == [places]
 
 
 def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
