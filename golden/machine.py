@@ -40,6 +40,7 @@ class Machine:
     ----------
     clusters : in the HC table ; pages : of every KV head the pages that it attends to, as first word and tokens
     reads, writes : by unit what it has asked of which memory in this order: memory, first word, words
+    products : of tiles with a row, beats of the matrix engine
 
     Raises
     ------
@@ -70,6 +71,7 @@ class Machine:
         self.gathered, self.own = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
         self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        self.products = 0
 
     def execute(self, command: Any) -> None:
         """One command; those of the sequencer, of the cache, and those that serve it (PLACE, MEANS) do nothing here."""
@@ -173,6 +175,7 @@ class Machine:
                     row, slot = (f.activations + t * f.x_stride) % NUMBERS + kb, (base + t) % len(self.sums)
                     if row >= len(self.activations):
                         raise ValueError(f"row {row}: must be below {len(self.activations)}")
+                    self.products += 1
                     product, so_far = dot(self.activations[row], weights, self.align_bits), self.sums[slot]
                     if not (first and kb == 0):
                         if so_far is None:

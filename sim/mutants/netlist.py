@@ -19,11 +19,13 @@ from amaranth.hdl import Fragment
 from amaranth.lib import wiring
 
 from hw import emit, yosys
+from hw.core.map import COUNTERS
 
 SELECT, SELECT_BITS, CLOCK = "mutant", 16, "clk"
 MOST = (1 << SELECT_BITS) - 1
 _FLAT = ("proc", "techmap t:$fa", "memory_collect", "opt_clean", "flatten", "opt", "wreduce", "opt")
 _COUNTERS = "hw/common/counters.py"
+_COUNTER = re.compile(rf"(?:^|[._])(?:(?:stat|counter)_\w+|given_(?:{'|'.join(COUNTERS)}))\[(\d+)\]$")
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -50,11 +52,11 @@ class Mutant:
     def events(self) -> int:
         """So many events must be counted before the fault can show: above 1 for faults in high bits of counters that
         change nothing while these are 0."""
-        counter = re.search(r"(^|[._])(stat|counter)_\w+\[(\d+)\]$", self.wire)
+        counter = _COUNTER.search(self.wire)
         named = counter or self.port.startswith("stat_") or any(_COUNTERS in source for source in self.sources)
         if not named or "_bytes" in self.wire + self.port:  # which one event adds many of
             return 1
-        offset = int(counter[3]) - self.bit if counter else 0
+        offset = int(counter[1]) - self.bit if counter else 0
         still = {"const0": self.bit, "cnot1": self.control}.get(self.mode)
         return 1 if still is None else 1 << still + offset
 

@@ -24,6 +24,7 @@ def test_random_commands(steps, count, rng, seed):
     program = author.write(count)
     for first in range(0, len(program), 100):
         bench.run([*program[first : first + 100], Command("END")])
+        bench.run_on.script += bench.run_on.driver.read("matrix_beats")
     machine.memories = copy.deepcopy(machine.memories)
     for place, content in cached.items():
         machine.memories[0][place * size : place * size + len(content)] = content
@@ -32,6 +33,8 @@ def test_random_commands(steps, count, rng, seed):
     for command in program:
         machine.execute(command)
     author.compare(record)
+    parts = -(-len(program) // 100)
+    assert sum(record.answers[at + 7][0] for at in bench.run_on.runs[-parts:]) == machine.products
 
 
 def test_lengths_of_all_bits(rng, seed):
@@ -50,13 +53,14 @@ def test_lengths_of_all_bits(rng, seed):
             "a_beats": short, "b": b, "b_stride": strides[2], "b_beats": long, "b_used": 1, "out": out,
             "out_beats": long, "extra": 1,
         }  # fmt: skip
-        program = [Command("LOAD", load), Command("VECTOR", vector), Command("END")]
-        place = bench.region.take(len(program) * 64 // size)
+        program, commands = [Command("LOAD", load), Command("VECTOR", vector), Command("END")], 16 << k
+        place = bench.region.take(commands * 64 // size)
         bench.run_on.put(place, program)
-        bench.run_on.reset_after(place, len(program), 250)
+        bench.run_on.reset_after(place, commands, 250)
         rows = range(min(long, 512))
         both = (((a + row * strides[1], short), (b + row * strides[2], long)) for row in rows)
         jobs = {
+            "program": [(place, commands * 64 // size)],
             "load": [(source + row * strides[0], short) for row in rows],
             "code": [(code, -(-instructions * 16 // size)) for _ in rows],
             "vector": [part for parts in both for part in parts],

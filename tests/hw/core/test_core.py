@@ -13,7 +13,7 @@ from hw.core.isa import Command, Event, Unit, all_but
 from hw.core.map import SEQUENCER, VERSION
 from hw.core.registers import Access
 from hw.emit import to_rtlil
-from sim.axi import DECERR, SLVERR, Failure, Sparse
+from sim.axi import DECERR, SLVERR, Failure, FixedTiming, Sparse
 from sim.core_run import CoreRun
 from sim.timeline import column
 from synth.generate import generate
@@ -174,6 +174,21 @@ def test_the_trace_shows_states(rng, seed):
     }
 
 
+def test_status_in_every_cycle_of_a_fault(seed, rng):
+    """A program without commands runs, then stops, then is stopped; each run of it is looked at a cycle later."""
+    case, found = bench(rng), []
+    for cycles in range(12):
+        case.script += case.driver.start(PLACE, 0)
+        case.script += [["wait", cycles]] * bool(cycles)
+        case.script += case.driver.read("status")
+        found.append(len(case.script) - 1)
+        case.script += [["wait", 20], *case.driver.clear()]
+    _, record = case.simulate(seed=seed)
+    status = [record.answers[at][0] for at in found]
+    busy, stopping, stopped = status.count(1), status.count(2), status.count(4)
+    assert status == [1] * busy + [2] * stopping + [4] * stopped and busy and stopping and stopped
+
+
 @pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 @pytest.mark.parametrize("side", ["device", pytest.param("host", marks=pytest.mark.heavy)])
@@ -251,10 +266,11 @@ def test_counters(rng, seed):
     case.put(PLACE, [*program, END])
     case.run(PLACE, len(program) + 1)
     names = ("done_copy", "device_read", "device_write", "host_read", "host_write", "cycles", "busy_copy", "stalled")
-    for name in names:
-        case.script += case.driver.read(name)
+    reads = [step for name in names for step in case.driver.read(name)]
+    case.script += [*reads, ["wait", 1], *reads]
     _, record = case.simulate(seed=seed)
     values = dict(zip(names, (value for value, _ in record.answers[-len(names) :]), strict=True))
+    assert record.answers[-2 * len(names) - 1 : -len(names) - 1] == record.answers[-len(names) :]  # they stay
     assert values["done_copy"] == len(program)
     words = {s: [sum(c.fields["words"] for c in program if c.fields[f"{d}_host"] == s) for d in ("from", "to")]
              for s in (0, 1)}  # fmt: skip
@@ -262,6 +278,23 @@ def test_counters(rng, seed):
     assert values["device_write"] == words[0][1]
     assert [values["host_read"], values["host_write"]] == words[1]
     assert values["busy_copy"] + values["stalled"] == values["cycles"] > 100
+
+
+def test_counters_while_units_are_at_work(rng, seed):
+    """Until a moment of a program, the same in all, as many cycles of the unit whose command waits, whichever it is."""
+    case, found = bench(rng), []
+    slow = Command("COPY", {"source": 0, "target": 64, "words": 1})
+    for name in ("LOAD", "MULTIPLY", "VECTOR", "SETTLE"):
+        case.put(PLACE + 64 * len(found), [slow, Command(name, {}, {Event.COPY: all_but()}), END])
+        case.script += [*case.driver.write("clear_counters", 1), *case.driver.start(PLACE + 64 * len(found), 3)]
+        case.script.append(["wait", 500])
+        found.append(len(case.script))
+        case.script += case.driver.read(f"busy_{isa.BY_NAME[name].unit.name.lower()}") + case.driver.read("status")
+        case.script += case.driver.finish(2000)
+    _, record = case.simulate(seed=seed, timing={"device": FixedTiming(latency=400)})
+    cycles, status = zip(*(record.answers[at : at + 2] for at in found), strict=True)
+    assert len(set(map(tuple, cycles))) == 1 and cycles[0][0] > 50
+    assert status == ([1, 0],) * len(found)  # busy
 
 
 def test_registers_keep_what_is_written(rng, seed):

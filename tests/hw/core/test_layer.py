@@ -296,15 +296,15 @@ def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
 
 def test_a_program_of_many_commands(rng, seed):
     """Its length and the place of its end in more than a byte: cut short, and whole."""
-    bench, count = LayerRun("tiny", rng, threshold=4, capacity=16), 4500
+    bench, count, cut = LayerRun("tiny", rng, threshold=4, capacity=16), 8200, 4500
     program = [Command("LOAD")] * count + [Command("END")]
     place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)
     bench.run_on.put(place, program)
-    bench.run_on.run(place, count, clear=True)
+    bench.run_on.run(place, cut, clear=True)
     bench.run_on.run(place, count + 1)
     bench.run_on.script += bench.run_on.driver.read("position")
     (short, whole), record = bench.run_on.simulate(seed=seed)
-    assert (short.cause, short.source, short.address) == (Cause.TRUNCATED, SEQUENCER, count)
+    assert (short.cause, short.source, short.address) == (Cause.TRUNCATED, SEQUENCER, cut)
     assert whole.done and not whole.failed and record.answers[-1] == [count, 0]
 
 
@@ -390,7 +390,7 @@ def test_a_full_table_stops_it(stall, rng, seed):
         bench.give(x)
     outcomes, _ = bench.run_on.simulate(stall=stall, seed=seed)
     failed = [outcome for outcome in outcomes if outcome.failed]
-    assert failed and all(outcome.cause is Cause.TABLE for outcome in failed)
+    assert failed and {(outcome.cause, outcome.source) for outcome in failed} == {(Cause.TABLE, Unit.CACHE)}
     assert not any(outcome.hung for outcome in outcomes) and outcomes[-1].done
 
 

@@ -1,0 +1,101 @@
+"""Waits of commands: each starts in the cycle after the last of what it waits for, whichever queue holds it where."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from hw.config import Config
+from hw.core.core import Core
+from hw.core.isa import BY_NAME, HEADER_BITS, MOST, Command, Event, Unit, all_but
+from hw.core.sequencer import QUEUE
+from hw.core.vector import assemble
+from hw.lxe.microcode import Instruction
+from sim.axi import FixedTiming
+from sim.core_run import BASES, CoreRun
+from sim.timeline import spans
+
+WORDS = 1 << 14  # of the device memory: programs and, at its end, what they use
+CODE, NEAR, FAR = WORDS - 8, WORDS - 6, WORDS - 4  # a vector program, words that memory gives at once, and late
+BUSY = {  # commands of each unit that memory holds up, as many as can be under way
+    Unit.LOAD: [Command("LOAD", {"source": FAR, "rows": 1, "beats": 1})] * 9,
+    Unit.MATRIX: [Command("MULTIPLY", {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1,
+                                       "out": FAR})] * 10,
+    Unit.VECTOR: [Command("VECTOR", {"code": CODE, "instructions": 1, "repeat": 1, "a": NEAR, "a_beats": 1,
+                                     "out": FAR, "out_beats": 1, "extra": 4})] * 11,
+    Unit.CACHE: [Command("SETTLE", {}, {Event.COPY: all_but(QUEUE - 1 - n)}) for n in range(QUEUE)],
+    Unit.COPY: [Command("COPY", {"source": NEAR, "target": FAR, "words": 1})] * MOST,
+}  # fmt: skip
+READ = [  # and the matrix engine with many operands
+    Command("MULTIPLY", {"m_blocks": blocks, "k_blocks": 1, "vectors": 8, "first": 1}) for blocks in (40, *[2] * 5)
+]
+IDLE = {  # commands that do next to nothing
+    Unit.LOAD: Command("LOAD"),
+    Unit.MATRIX: Command("MULTIPLY"),
+    Unit.VECTOR: Command("VECTOR", {"extra": 1}),
+    Unit.CACHE: Command("SETTLE"),
+    Unit.COPY: Command("COPY", {"source": NEAR, "target": NEAR + 1, "words": 1}),
+}
+
+
+@dataclass
+class Far(FixedTiming):
+    """Words from `FAR` on are as late as it says, the others come at once."""
+
+    def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
+        near = address < BASES["device"] + 8 * FAR
+        return cycle + 4 if near else super().ready(cycle, address, nbytes, write)
+
+
+def after(command, waits):
+    return Command(command.name, command.fields, waits)
+
+
+def program(event):
+    """As many commands with this event as can be, and in each entry of the other queues, then of the own one, one that
+    waits for all but some of them; the next such program finds the queues one entry further."""
+    busy, own = READ if event is Event.OPERANDS else BUSY[event.unit], event.unit
+    found = [BUSY[Unit.COPY][0]] * QUEUE if event is Event.CACHE else []
+    found += busy
+    ahead = [-(-len(busy) * (n + 1) // QUEUE) for n in range(QUEUE)]
+    found += [after(IDLE[unit], {event: all_but(len(busy) - n)}) for n in ahead for unit in Unit if unit is not own]
+    found += [after(IDLE[own], {event: all_but()})] * QUEUE
+    counts = Counter(BY_NAME[command.name].unit for command in found)
+    first = [IDLE[unit] for unit in Unit for _ in range((1 - counts[unit]) % QUEUE)]
+    return [*first, *found, Command("END")]
+
+
+def image(commands, rng):
+    """As in memory, with anything in the bits behind the fields."""
+    code = b""
+    for command in commands:
+        used = HEADER_BITS + sum(field.bits for field in BY_NAME[command.name].fields)
+        rest = int.from_bytes(rng.bytes(64), "little") >> used << used
+        code += (int.from_bytes(command.encode(), "little") | rest).to_bytes(64, "little")
+    return code
+
+
+def test_every_wait(rng, seed):
+    """Of every event, in every entry of every queue, with as many commands ahead as can be under way."""
+    core = Core.from_config(Config.preset("tiny"))
+    case = CoreRun(core, bytearray(8 * WORDS), bytearray(8))
+    case.put(CODE, assemble([Instruction(beats=1, to_stream=True)], core.config.vpe_rows))
+    programs = [program(event) for event in Event for _ in range(QUEUE)]
+    place = 0
+    for commands in programs:
+        case.put(place, image(commands, rng))
+        case.run(place, len(commands))
+        place += 8 * len(commands)
+    outcomes, record = case.simulate(
+        seed=seed, timing={"device": Far(latency=300, gap=10, beat_bytes=8)}, ports=["stat_trace"]
+    )
+    assert all(outcome.done and not outcome.failed for outcome in outcomes)
+    found = {(span.program, span.number): span for span in spans(record.ports["stat_trace"], programs)}
+    for which, commands in enumerate(programs):
+        read = {}  # when what waits for a MULTIPLY's operands has started
+        for number, command in enumerate(commands):
+            for event, wait in command.waits.items():
+                before = [n for n in range(number) if BY_NAME[commands[n].name].unit is event.unit]
+                last, start = found[which, before[-wait]], found[which, number].start
+                if event is Event.OPERANDS:
+                    assert last.start < start < last.end and read.setdefault(last.number, start) == start
+                else:
+                    assert start == last.end, (which, number, command)
