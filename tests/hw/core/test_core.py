@@ -1,6 +1,7 @@
 """The core's Verilog runs programs: copies with their waits, every fault, and what comes after it."""
 
 import subprocess
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hw.config import PRESETS, Config
 from hw.core import core, isa, sequencer
 from hw.core.axi import WORD_BITS, Cause
 from hw.core.core import Core
-from hw.core.isa import Command, Event, Unit, all_but
+from hw.core.dma import BURST
+from hw.core.isa import COUNT, ROW, Command, Event, Unit, all_but
+from hw.core.machine import READERS, WRITERS
 from hw.core.map import SEQUENCER, VERSION
 from hw.core.registers import Access
 from hw.emit import to_rtlil
@@ -21,6 +24,7 @@ from synth.generate import generate
 SIZE = 1 << 15  # bytes of each memory
 PLACE = SIZE // 16  # word of the first program: the upper half of the device memory
 DATA = PLACE  # words in which copies happen
+FLYING = 16  # bursts of an engine in flight, at most
 END = Command("END")
 
 
@@ -102,6 +106,38 @@ def test_waiting_is_what_orders_them(rng, seed):
     outcomes, record = case.simulate(seed=seed)
     assert succeeded(outcomes[0])
     assert record.images["device"][512 * hops : 512 * hops + 24] == first
+
+
+@dataclass
+class LateWrites(FixedTiming):
+    """Writes are answered so many cycles later than reads."""
+
+    late: int = 420
+
+    def ready(self, cycle, address, nbytes, write):
+        return super().ready(cycle, address, nbytes, write) + self.late * write
+
+
+@pytest.mark.parametrize("to_host", [0, 1])
+def test_a_reader_that_is_almost_full(to_host, rng, seed):
+    """While no write is answered the words of a copy stay in its writer and in its reader, which does not ask for those
+    of the next one when one or two of them are too many."""
+    case = bench(rng)
+    kept = BURST * FLYING + WRITERS["copy"][1]  # words of the bursts in flight, and those that wait behind them
+    room = READERS["copy"][1]
+    program, ends = [], {"from_host": 1 - to_host, "to_host": to_host}
+    for n, words in enumerate(range(room - BURST + 1, room, 2)):
+        whole = {"source": 0, "target": 1024, "words": kept + words, **ends}
+        rest = {"source": 1024 + 32 * n, "target": 16 * n, "words": room + 1 + n % 2 - words, **ends}
+        program += [Command("COPY", whole, {Event.COPY: all_but()}), Command("COPY", rest)]
+    case.put(PLACE, [*program, END])
+    case.run(PLACE, len(program) + 1)
+    memories = [bytearray(case.device), bytearray(case.host)]
+    execute(program, memories)
+    outcomes, record = case.simulate(seed=seed, timing={("device", "host")[to_host]: LateWrites()})
+    assert succeeded(outcomes[0])
+    assert record.images == {"device": bytes(memories[0]), "host": bytes(memories[1])}
+    assert record.traffic[("device", "host")[to_host]]["most"]["write"] == FLYING
 
 
 def faulty(rng, kind):
@@ -317,6 +353,43 @@ def test_registers_keep_what_is_written(rng, seed):
             words = next(r.words for r in case.core.map.registers if r.name == name)
             value = sum(part << 32 * n for n, (part, _) in enumerate(next(found) for _ in range(words)))
             assert value == reads[name], name
+
+
+def test_rows_beyond_the_operand_memory(rng, seed):
+    """The first row that does not exist is a fault that names it, the last one that does is none."""
+    case, expected = bench(rng), []
+    memory = case.core.machine.matrix.memory
+
+    def load(row, most, **fields):
+        place = PLACE + 16 * len(expected)
+        case.put(place, [Command("LOAD", {"rows": 1, "beats": 1, **fields}), END])
+        case.run(place, 2, clear=True)
+        expected.append((Cause.NONE, 0, 0) if row < most else (Cause.SIZE, Unit.LOAD, row))
+
+    for activations, most in enumerate((memory.weight_rows, memory.activation_rows)):
+        for row in (most - 1, most, *((1 << k) - 1 for k in range(most.bit_length() + 1, ROW + 1))):
+            for fields in ({"to": row}, {"step": row, "rows": 2}):
+                load(row, most, activations=activations, **fields)
+    outcomes, _ = case.simulate(seed=seed)
+    assert [(o.cause, o.source, o.address) for o in outcomes] == expected
+
+
+def test_rows_of_all_lengths(rng, seed):
+    """As many as the command says, as many as its length says, and none, at once, where they have no words."""
+    case = bench(rng, limit=20_000)
+    program, wanted = [Command("LOAD", {"rows": (1 << COUNT) - 1})], []
+    for k in range(1, 12):
+        some, more = 1 << k, (1 << k) + 1
+        least = {"block": 3, "extra": more + 3 * case.core.config.dpe_inputs, "vary": 1}
+        program.append(Command("LOAD", {"stride": 1, "rows": some, "beats": 1}))
+        program.append(Command("LOAD", {"stride": 1, "rows": (1 << COUNT) - 1, "beats": 1, **least}))
+        wanted += [*range(some), *range(more)]
+    case.put(PLACE, [*program, END])
+    case.run(PLACE, len(program) + 1)
+    (outcome,), record = case.simulate(seed=seed)
+    assert succeeded(outcome)
+    requests = [r[2:] for r in record.traffic["device"]["requests"] if r and r[:2] == [0, list(READERS).index("load")]]
+    assert [(at - case.bases["device"]) // 8 + n for at, words in requests for n in range(words)] == wanted
 
 
 @pytest.mark.parametrize("side", ["device", "host"])

@@ -12,10 +12,11 @@ from golden.rope import rotate
 from golden.transformer import attention, causal, silu
 from hw.core.axi import WORD_BITS, Cause
 from hw.core.core import TRACE
-from hw.core.isa import BY_NAME, OPCODES, Command, Event, To, Unit
+from hw.core.isa import BY_NAME, COMMAND_BYTES, OPCODES, Command, Event, To, Unit, all_but
 from hw.core.layer import Sizes
 from hw.core.machine import READERS, WRITERS
 from hw.core.map import COUNTERS, SEQUENCER
+from hw.core.sequencer import PROGRAM_BITS
 from hw.core.sequencer import STATES as SEQUENCES
 from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction
@@ -267,11 +268,14 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
         assert all(outcome.done and not outcome.hung for outcome in outcomes[batch] if outcome is not failed)
 
 
-def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
-    """One command for each, at a random word beyond the region, and at that of the opposite bits."""
+@pytest.mark.parametrize("cause", [Cause.REGION, Cause.DECERR])
+def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
+    """One command for each, at a random word beyond the region, or where no memory answers, and at that of the opposite
+    bits. Of what lies beyond the region nothing is asked."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    case = bench.run_on
     code, instructions = bench.layer.code["residual"]
-    words, piece = len(bench.run_on.host) // bench.run_on.word_bytes, bench.layer.x_piece
+    words, piece = len(case.host) // case.word_bytes, bench.layer.x_piece
     add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": piece, "b_beats": piece, "b_used": 1,
            "out_beats": piece, "extra": 1}  # fmt: skip
     commands = [
@@ -280,6 +284,9 @@ def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
         *(("VECTOR", name, add) for name in ("code", "a", "b", "out")),
         *(("COPY", name, {"words": 1, side: 1}) for name in ("source", "target") for side in ("from_host", "to_host")),
     ]
+    if cause is Cause.DECERR:
+        for side in BASES:
+            case.script += case.driver.write(f"{side}_words", 1 << WORD_BITS)
     expected = []
     for name, field, fields in commands:
         place = int(rng.integers(max(words, bench.words), (1 << WORD_BITS) - max(words, bench.words)))
@@ -287,11 +294,45 @@ def test_every_engine_tells_what_lies_beyond_its_region(rng, seed):
             bench.run([Command(name, {**fields, field: address}), Command("END")], clear=True)
             expected.append((BY_NAME[name].unit, address))
     for address in (place, place ^ (1 << WORD_BITS) - 1):
-        bench.run_on.run(address, 1, clear=True)
+        case.run(address, 1, clear=True)
         expected.append((SEQUENCER, address))
-    outcomes, _ = bench.run_on.simulate(seed=seed)
+    outcomes, record = case.simulate(seed=seed)
     found = [(outcome.source, outcome.address) for outcome in outcomes]
-    assert found == expected and all(outcome.cause is Cause.REGION and outcome.failed for outcome in outcomes)
+    assert found == expected and all(outcome.cause is cause and outcome.failed for outcome in outcomes)
+    assert any(record.traffic[side]["failed"] for side in BASES) == (cause is Cause.DECERR)
+
+
+def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
+    """Of 3, 7, 15, .. words, the last of which lies beyond: a fault that names the first one."""
+    bench, end = LayerRun("tiny", rng, threshold=4, capacity=16), 1 << WORD_BITS
+    case, n = bench.run_on, bench.config.dpe_inputs
+    code, instructions = bench.layer.code["residual"]
+    add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": 1, "b_beats": 1, "b_used": 1,
+           "out_beats": 1, "extra": 1}  # fmt: skip
+    jobs = [  # command, its address, its length, bits of a number, which in the length is so much, and so many words
+        ("LOAD", "source", "beats", 16, 1, 1, {"rows": 1}),
+        ("LOAD", "source", "extra", 14, n, 1, {"rows": 1, "beats": (1 << 16) - 1, "vary": 2}),
+        *(("VECTOR", name, f"{name}_beats", 16, 1, 1, add) for name in ("a", "b", "out")),
+        ("VECTOR", "code", "instructions", 8, 1, 16 // case.word_bytes, add),
+        *(("COPY", f, "words", 24, 1, 1, {to: 1}) for f in ("source", "target") for to in ("from_host", "to_host")),
+    ]
+    for side in BASES:
+        case.script += case.driver.write(f"{side}_words", end)
+    expected = []
+    for name, field, length, bits, factor, size, fields in jobs:
+        for number in ((1 << k + 1) - 1 for k in range(size == 1, bits)):
+            address = end + 1 - number * size
+            command = Command(name, {**fields, field: address, length: number * factor})
+            bench.run([command, Command("END")], clear=True)
+            expected.append((BY_NAME[name].unit, address))
+    for commands in ((1 << k + 1) - 1 for k in range(PROGRAM_BITS)):
+        address = end + 1 - commands * COMMAND_BYTES // case.word_bytes
+        case.run(address, commands, clear=True)
+        expected.append((SEQUENCER, address))
+    outcomes, record = case.simulate(seed=seed)
+    assert [(outcome.source, outcome.address) for outcome in outcomes] == expected
+    assert all(outcome.cause is Cause.REGION and outcome.failed for outcome in outcomes)
+    assert not any(record.traffic[side]["failed"] for side in BASES)
 
 
 def test_a_program_of_many_commands(rng, seed):
