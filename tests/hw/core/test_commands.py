@@ -5,16 +5,26 @@ from itertools import groupby
 
 import pytest
 
-from hw.core.isa import Command
+from hw.core.isa import Command, Event, all_but
 from hw.core.machine import READERS
 from sim.axi import FixedTiming
 from sim.layer_run import LayerRun, frames
 from tests.hw.core.random_commands import Author
 
 
-@pytest.mark.parametrize("steps, count", [(0, 60), (4, 120), pytest.param(4, 1000, marks=pytest.mark.heavy)])
-def test_random_commands(steps, count, rng, seed):
-    """After a few steps of a layer, with clusters in the table and lists of tokens, or with none."""
+NEEDED = {  # waits without which a command would meet operands of another one
+    "LOAD": {Event.OPERANDS: all_but()},
+    "GATHER": {Event.OPERANDS: all_but()},
+    "MULTIPLY": {Event.LOAD: all_but()},
+}
+
+
+@pytest.mark.parametrize(
+    "steps, count, together", [(0, 60, False), (4, 120, True), pytest.param(4, 1000, True, marks=pytest.mark.heavy)]
+)
+def test_random_commands(steps, count, together, rng, seed):
+    """After a few steps of a layer, with clusters in the table and lists of tokens, or with none; one after the other,
+    or each as early as its operands allow."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=64, scattered=True)
     for x in frames(bench, steps, 2):
         bench.step(x)
@@ -22,6 +32,8 @@ def test_random_commands(steps, count, rng, seed):
     machine, size = author.machine, bench.run_on.word_bytes
     cached = author.see(bench.traces[-1]) if steps else {}
     program = author.write(count)
+    if together:
+        program = [Command(command.name, command.fields, NEEDED.get(command.name, {})) for command in program]
     for first in range(0, len(program), 100):
         bench.run([*program[first : first + 100], Command("END")])
         bench.run_on.script += bench.run_on.driver.read("matrix_beats")
