@@ -6,11 +6,11 @@ from itertools import groupby
 import pytest
 
 from hw.core.isa import Command, Event, all_but
+from hw.core.layer import Sizes
 from hw.core.machine import READERS
 from sim.axi import FixedTiming
 from sim.layer_run import LayerRun, frames
 from tests.hw.core.random_commands import Author
-
 
 NEEDED = {  # waits without which a command would meet operands of another one
     "LOAD": {Event.OPERANDS: all_but()},
@@ -93,3 +93,29 @@ def test_lengths_of_all_bits(rng, seed):
                 for n in range(count)
             ]
             assert len(asked) >= min(8, len(words)) and asked == words[: len(asked)], (k, name)
+
+
+def test_places_of_rows_far_apart(rng, seed):
+    """Keys and values at strides of all bits, and of the opposite ones: the words that PLACE asks for."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=64, scattered=True)
+    beats, heads, size = bench.layer.head, bench.config.kv_heads, bench.run_on.word_bytes
+    wanted, bits = [], (1 << 24) - 1
+    strides = rng.integers(1 << 24, size=2).tolist()
+    for key_stride, value_stride in (strides, [stride ^ bits for stride in strides]):
+        keys, values = rng.integers(1 << 31, size=2).tolist()
+        fields = {"keys": keys, "values": values, "key_stride": key_stride, "value_stride": value_stride}
+        program = bench.layer.attention(8, query=False)
+        bench.begin()
+        bench.run([Command(c.name, fields if c.name == "PLACE" else c.fields, c.waits) for c in program])
+        wanted += [
+            place + head * beats + n
+            for token in range(8)
+            for head in range(heads)
+            for place in (keys + token * key_stride, values + token * value_stride)
+            for n in range(beats)
+        ]
+    record = bench.check(seed=seed)
+    reader = [0, list(READERS).index("copy")]
+    requests = [request[2:] for request in record.traffic["device"]["requests"] if request and request[:2] == reader]
+    assert [(at - bench.run_on.bases["device"]) // size + n for at, words in requests for n in range(words)] == wanted

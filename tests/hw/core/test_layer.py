@@ -335,6 +335,23 @@ def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
     assert not any(record.traffic[side]["failed"] for side in BASES)
 
 
+def test_pages_inside_a_word(rng, seed):
+    """Where they leave to is no whole word: a fault that names it, for any word and that of the opposite bits."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=4)
+    case, word, expected = bench.run_on, int(rng.integers(1 << WORD_BITS)), []
+    case.script += case.driver.write("host_words", 1 << WORD_BITS)
+    for inside in (1, 2, 4):
+        case.script += case.driver.write("host_base", case.word_bytes * word + inside)
+        bench.begin()
+        bench.run(bench.layer.attention(8, query=False), clear=True)
+        expected += [(Cause.NONE, 0, 0), (Cause.REGION, Unit.COPY, word)]
+        word ^= (1 << WORD_BITS) - 1
+    outcomes, record = case.simulate(seed=seed)
+    assert [(outcome.cause, outcome.source, outcome.address) for outcome in outcomes] == expected
+    assert not record.traffic["host"]["beats"]["write"]
+
+
 def test_a_program_of_many_commands(rng, seed):
     """Its length and the place of its end in more than a byte: cut short, and whole."""
     bench, count, cut = LayerRun("tiny", rng, threshold=4, capacity=16), 8200, 4500
