@@ -15,7 +15,7 @@ from cocotb.triggers import RisingEdge
 
 from sim.streams import cycle, pause
 
-OKAY, SLVERR, DECERR = 0, 2, 3
+OKAY, EXOKAY, SLVERR, DECERR = range(4)
 BOUNDARY = 4096
 CHANNELS = {
     "aw": ("id", "addr", "len", "size", "burst"),

@@ -16,7 +16,7 @@ from hw.core.machine import READERS, WRITERS
 from hw.core.map import SEQUENCER, VERSION
 from hw.core.registers import Access
 from hw.emit import to_rtlil
-from sim.axi import DECERR, SLVERR, Failure, FixedTiming, Sparse
+from sim.axi import DECERR, EXOKAY, SLVERR, Failure, FixedTiming, Sparse
 from sim.core_run import CoreRun
 from sim.timeline import column
 from synth.generate import generate
@@ -126,7 +126,7 @@ def test_a_reader_that_is_almost_full(to_host, rng, seed):
     kept = BURST * FLYING + WRITERS["copy"][1]  # words of the bursts in flight, and those that wait behind them
     room = READERS["copy"][1]
     program, ends = [], {"from_host": 1 - to_host, "to_host": to_host}
-    for n, words in enumerate(range(room - BURST + 1, room, 2)):
+    for n, words in enumerate(range(room - BURST + 1, room, 3)):
         whole = {"source": 0, "target": 1024, "words": kept + words, **ends}
         rest = {"source": 1024 + 32 * n, "target": 16 * n, "words": room + 1 + n % 2 - words, **ends}
         program += [Command("COPY", whole, {Event.COPY: all_but()}), Command("COPY", rest)]
@@ -242,6 +242,17 @@ def test_errors_of_memory(side, write, response, rng, seed):
     assert first.cause.name == {SLVERR: "SLVERR", DECERR: "DECERR"}[response]
     assert first.source in (Unit.COPY, SEQUENCER)
     assert succeeded(second)
+
+
+def test_answers_that_are_no_errors(rng, seed):
+    """EXOKAY, which no access of the core asks for, is no fault."""
+    case = bench(rng)
+    program = disjoint(copies(rng, 12))
+    case.put(PLACE, [*program, END])
+    case.run(PLACE, len(program) + 1)
+    failures = [Failure(write, at, EXOKAY) for write in (False, True) for at in range(1000)]
+    outcomes, record = case.simulate(seed=seed, failures={"device": failures, "host": failures})
+    assert succeeded(outcomes[0]) and all(record.traffic[side]["failed"] for side in case.bases)
 
 
 @pytest.mark.parametrize("stall", [0.3, pytest.param(0.0, marks=pytest.mark.heavy)])

@@ -352,6 +352,59 @@ def test_pages_inside_a_word(rng, seed):
     assert not record.traffic["host"]["beats"]["write"]
 
 
+def test_places_are_filled_between_transfers(rng, seed):
+    """Keys and values come to their places a second time, while pages are fetched: the first time they were others."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=4)
+    run = bench.run
+
+    def twice(program):
+        names = [command.name for command in program]
+        if "FETCH" in names:
+            place, fetch = names.index("PLACE"), names.index("FETCH")
+            first = dataclasses.replace(program[place], fields={})
+            second = Command("PLACE", program[place].fields, {Event.VECTOR: all_but()})
+            program = [*program[:place], first, *program[place + 1 : fetch], second, *program[fetch:]]
+        run(program)
+
+    bench.run = twice
+    for x in frames(bench, 5, 2):
+        bench.step(x)
+    record = bench.check(seed=seed, timing={"device": FixedTiming(latency=60), "host": FixedTiming(latency=200)})
+    assert record.traffic["host"]["beats"]["read"]
+
+
+def test_writers_take_turns(rng, seed):
+    """While the matrix engine always has a result to write, the table's entries do not wait for all of them."""
+    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    results = {"m_blocks": 40, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 40}
+    code, instructions = bench.layer.code["hash"]
+    codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes, "to": To.CODES,
+             "extra": 1}  # fmt: skip
+    bench.begin()
+    multiply = Command("MULTIPLY", {**results, "out": bench.region.take(320)})
+    bench.run([multiply, Command("VECTOR", codes), Command("CLUSTER"), Command("END")])
+    outcomes, record = bench.run_on.simulate(stall=0.5, seed=seed, timing={"device": FixedTiming()})
+    assert all(outcome.done for outcome in outcomes)
+    writers = [identity for write, identity, *_ in filter(None, record.traffic["device"]["requests"]) if write]
+    turns = [list(WRITERS)[identity] for identity in writers]
+    assert turns.count("matrix") == 320 and turns.count("table") >= 16
+    assert "table" not in turns[-100:]
+
+
+def test_a_fault_while_tables_are_written(rng, seed):
+    """What memory has not taken yet of a table's entries is written before all is reset, and the next step runs."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=16)
+    program = bench.layer.attention(8, query=False)
+    clustered = next(n for n, command in enumerate(program) if command.name == "CLUSTER")
+    beyond = Command("LOAD", {"source": bench.words, "rows": 1, "beats": 1}, {Event.CACHE: all_but()})
+    bench.begin()
+    bench.run([*program[: clustered + 1], beyond, Command("END")], clear=True)
+    bench.attend(tokens(bench, 8), tokens(bench, 8))
+    bench.check(failed=2, stall=0.8, seed=seed)
+    assert bench.outcomes[1].cause is Cause.REGION
+
+
 def test_a_program_of_many_commands(rng, seed):
     """Its length and the place of its end in more than a byte: cut short, and whole."""
     bench, count, cut = LayerRun("tiny", rng, threshold=4, capacity=16), 8200, 4500
