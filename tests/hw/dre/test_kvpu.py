@@ -375,16 +375,18 @@ def test_a_full_device_memory(seed):
 
 
 def test_many_lists(rng, seed):
-    """Up to a dozen short lists in a step, heads in any order: each list's clusters are marked for its own head."""
+    """A dozen short lists in a step, heads in any order, while the KVMU waits to tell of places: until no more of them
+    fit before it; each list's clusters are marked for its own head."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=5, capacity=4, staging_units=128)
-    for _ in range(20):
-        scores = random_scores(rng, config.kv_heads, Order.PLAIN)
-        bench.step(
-            codes(rng, 3, config.hash_bits, centers=3),
-            lambda clusters, given, one=scores: [s for _ in range(6) for s in one(clusters, given)],
-        )
-    bench.check(seed=seed)
+    bench, few = Bench(config, threshold=1, capacity=4, staging_units=128), rng.integers(0, 1 << config.hash_bits, 4)
+
+    def lists(clusters, _):
+        heads = rng.integers(config.kv_heads, size=12).tolist()
+        return [Scores(head, rng.integers(0x3C00, 0x3F81, (1, clusters))) for head in heads]
+
+    for _ in range(12):
+        bench.step(rng.choice(few, 3), lists)
+    bench.check(stall={"o": 0.997}, seed=seed)
 
 
 def test_thousands_of_transfers_and_of_waits(rng, seed):
