@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from golden import bf16
-from hw.core.isa import Command
+from hw.core.isa import Command, To
 from hw.core.layer import Sizes
 from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction
@@ -185,3 +185,31 @@ def test_products_of_more_than_the_operands_there_are(rng, seed):
     for at, beats, long in expected:
         (taken, _), (done, _) = record.answers[at : at + 2]
         assert (100 < taken < beats and not done) if long else (taken, done) == (beats, 1)
+
+
+def test_many_rows_of_scores(rng, seed, monkeypatch):
+    """More than a byte counts, all alike: what they select together is what one of them selects."""
+    sizes = Sizes(hidden=16, ffn=24, tokens=1, keys=64, fill=8)
+    bench = LayerRun("tiny", rng, sizes=sizes, threshold=5, capacity=64)
+    attention = bench.layer.attention
+
+    def longer(command):
+        many = {"repeat": 257, "a_stride": 0} if command.fields.get("to") == To.SCORES and command.fields["flag"] else {}
+        return replace(command, fields={**command.fields, **many})
+
+    monkeypatch.setattr(bench.layer, "attention", lambda *a, **k: [longer(c) for c in attention(*a, **k)])
+    for count in (8, 1):
+        q, k, v = (
+            bf16.encode(rng.standard_normal((count, bench.config.kv_heads, bench.config.head_dim))) for _ in range(3)
+        )
+        bench.attend(k, v, q.repeat(bench.layer.group, axis=1) if count == 1 else None)
+    bench.check(seed=seed, timing=QUICK)
+
+
+def test_a_vector_program_of_very_many_repetitions(rng, seed):
+    """Without output, so that one costs little; another command comes behind them."""
+    by = author(rng)
+    silent = vector(by, lambda beats, tail: [Instruction(beats=beats, tail=tail)], 1, to=To.NONE)
+    many = replace(silent, fields={**silent.fields, "repeat": (1 << 14) + 2, "a_stride": 0})
+    loud = vector(by, lambda beats, tail: [Instruction(to_stream=True, beats=beats, tail=tail)], 1)
+    ran(by, [many, loud], seed)
