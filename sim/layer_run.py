@@ -98,14 +98,11 @@ class LayerRun:
         regions = {"device": Region(device_bytes // word), "host": Region(host_pages * page * (1 + storage) // word)}
         if scattered:
             regions = {side: Anywhere(1 << WORD_BITS, rng=rng, mirrored=mirrored) for side in BASES}
-        tables = {
-            "record": unit.table.clusters * 16,
-            "list": unit.table.pages * c.page_tokens * 4,
-            "link": unit.table.pages * 4,
-        }
         bases = {}
         for name, size in (
-            *tables.items(),
+            ("record", unit.table.clusters * 16),
+            ("list", unit.table.pages * c.page_tokens * 4),
+            ("link", unit.table.pages * 4),
             ("mean", unit.table.clusters * unit.table.dimension * 2),
             ("device", c.kvmu_frames * page),
             ("staging", 2 * staging_units * unit.kvmu.unit_bytes),
@@ -135,8 +132,6 @@ class LayerRun:
             pages = Anywhere((1 << BUS_BITS) // BOUNDARY, rng=rng, mirrored=mirrored)
             starts = {side: pages.take(len(device) // BOUNDARY) * BOUNDARY for side in BASES}
         self.run_on = CoreRun(self.core, device, host, settings, limit=limit, number=number, bases=starts)
-        for name, size in tables.items():  # not zero: every byte of an entry has to be written
-            self.run_on.device[bases[name] : bases[name] + size] = b"\xa5" * size
         drive = bases["storage"] or len(host)
         self.storage_at = starts["host"] + drive  # address on the host port from which on the drive answers
 
