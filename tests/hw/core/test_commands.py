@@ -19,12 +19,8 @@ NEEDED = {  # waits without which a command would meet operands of another one
 }
 
 
-@pytest.mark.parametrize(
-    "steps, count, together", [(0, 60, False), (4, 120, True), pytest.param(4, 1000, True, marks=pytest.mark.heavy)]
-)
-def test_random_commands(steps, count, together, rng, seed):
-    """After a few steps of a layer, with clusters in the table and lists of tokens, or with none; one after the other,
-    or each as early as its operands allow."""
+def run(steps, count, together, rng, seed):
+    """So many random commands, `together` as early as their operands allow, after so many steps of a layer."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=64, scattered=True)
     for x in frames(bench, steps, 2):
         bench.step(x)
@@ -47,6 +43,17 @@ def test_random_commands(steps, count, together, rng, seed):
     author.compare(record)
     parts = -(-len(program) // 100)
     assert sum(record.answers[at + 7][0] for at in bench.run_on.runs[-parts:]) == machine.products
+
+
+@pytest.mark.parametrize("steps, count", [(0, 60), (4, 120), pytest.param(4, 1000, marks=pytest.mark.heavy)])
+def test_random_commands(steps, count, rng, seed):
+    """After a few steps of a layer, with clusters in the table and lists of tokens, or with none."""
+    run(steps, count, False, rng, seed)
+
+
+def test_random_commands_at_once(rng, seed):
+    """Those that need not wait for the ones before do not."""
+    run(4, 120, True, rng, seed)
 
 
 def test_lengths_of_all_bits(rng, seed):
