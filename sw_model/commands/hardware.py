@@ -15,7 +15,8 @@ from sw_model.commands.console import Console
 from sw_model.commands.options import add_configuration, add_tool, command, configuration, units
 
 # tests of a unit besides those in the file of its module
-MORE_TESTS = {"core": tuple(f"tests/hw/core/test_{name}.py" for name in ("layer", "commands", "cycles"))}
+_CORE = ("cache", "commands", "cycles", "layer", "lengths", "waits")
+MORE_TESTS = {"core": tuple(f"tests/hw/core/test_{name}.py" for name in _CORE)}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
