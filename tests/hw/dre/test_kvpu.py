@@ -476,3 +476,15 @@ def test_a_real_video_of_five_thousand_tokens(rng, seed):
 def test_every_preset_elaborates(preset):
     unit = KVPU.from_config(Config.preset(preset))
     assert to_rtlil(unit, "kvpu") and unit.timing["kvmu"]
+
+
+def test_tables_emptied_while_an_entry_waits(rng, seed):
+    """Steps of one token, and BEGIN right behind the last one, while memory takes no entries for long."""
+    config = Config.preset("tiny")
+    bench = Bench(config, threshold=4, capacity=16)
+    for _ in range(20):
+        for _ in range(3):
+            bench.step(rng.integers(0, 1 << config.hash_bits, 1))
+        bench.begin()
+    bench.step(rng.integers(0, 1 << config.hash_bits, 1), everything(0))
+    bench.check(stall={"o_write": 0.95}, seed=seed)
