@@ -75,18 +75,17 @@ def marked() -> Iterator[list[str]]:
 
     def mark_switches(contents: Any) -> None:
         for switch in [one for one in contents if isinstance(one, rtlil.Switch)]:
-            if not all(hasattr(case.patterns, "place") for case in switch.cases if case.patterns):
+            places = [getattr(case.patterns, "place", None) for case in switch.cases if case.patterns]
+            if not (places and all(places)):
                 continue
             if all(case.patterns for case in switch.cases):
                 switch.default()
-            places = [case.patterns.place for case in switch.cases if case.patterns]
             for case in switch.cases:
                 mark_switches(case.contents)
-                own = case.patterns.place if case.patterns else places[0] if places else None
-                if own is not None:
-                    shared = places.count(own) > 1  # an Array: all its elements stand in one place
-                    how = ",".join(case.patterns) if shared and case.patterns else "taken" if case.patterns else "else"
-                    mark(case, f"{own} {how}")
+                own = case.patterns.place if case.patterns else places[0]
+                shared = places.count(own) > 1  # an Array: all its elements stand in one place
+                how = ",".join(case.patterns) if shared and case.patterns else "taken" if case.patterns else "else"
+                mark(case, f"{own} {how}")
 
     def emit_marked(self: Any, line: Any) -> None:
         mark_switches(self.contents)

@@ -101,14 +101,13 @@ class System:
         """A copy with fields of a part changed: `replace(link={"nominal_gbps": 8})`; checked again."""
         changed = {}
         for key, value in parts.items():
-            if not hasattr(self, key):
-                raise ValueError(f"system: unknown part {key!r}")
-            old = getattr(self, key)
-            if isinstance(value, dict):
-                known = [one.name for one in fields(old)]
-                if unknown := value.keys() - set(known):
-                    raise ValueError(f"system: {self.name} has no {key}.{min(unknown)}: {', '.join(known)}")
-            changed[key] = replace(old, **value) if isinstance(value, dict) else value
+            old = getattr(self, key) if key in _PARTS else None
+            if old is None:
+                raise ValueError(f"system: {self.name} has no part {key!r}")
+            known = [one.name for one in fields(old)]
+            if unknown := value.keys() - set(known):
+                raise ValueError(f"system: {self.name} has no {key}.{min(unknown)}: {', '.join(known)}")
+            changed[key] = replace(old, **value)
         new = replace(self, **changed)
         check(new)
         return new

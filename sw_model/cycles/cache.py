@@ -57,11 +57,10 @@ class CacheUnit(UnitModel):
                 number += 1
             yield from clock.until(placed + 1)
             self.clustered.add()
-            if core.data.rows:
-                yield from self._select(clusters)
-                yield 4 + -(-core.data.used // self.kvmu.group)  # FETCH looks for marks
-                yield from self._transfer(core.data.fetch)
-                self.fetched.add()
+            yield from self._select(clusters)
+            yield 4 + -(-core.data.used // self.kvmu.group)  # FETCH looks for marks
+            yield from self._transfer(core.data.fetch)
+            self.fetched.add()
             yield 4
             yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of another
             self.settled.add()

@@ -91,9 +91,8 @@ class Cutter(ABC):
         """Ends in the cycle in which the job is taken."""
         while self.active:
             yield self.freed
-        if count:
-            self.active = True
-            self.clock.start(self._bursts(address, count, last), 1)
+        self.active = True
+        self.clock.start(self._bursts(address, count, last), 1)
 
     def _bursts(self, address: int, count: int, last: bool) -> Process:
         while count:

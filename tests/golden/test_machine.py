@@ -156,3 +156,16 @@ def test_commands_of_others_leave_it_as_it_is(machine, name):
     before = [bytes(memory) for memory in machine.memories]
     machine.execute(Command(name, {"keys": 3, "values": 4}))
     assert before == [bytes(memory) for memory in machine.memories] and not machine.reads and not machine.writes
+
+
+def test_rows_as_many_as_a_length_leaves(machine, rng):
+    """Of 30 rows those from the block on that the length has, and no product without inputs."""
+    data = codes(rng, 30, N)
+    put(machine, 0, data)
+    load = {"stride": 1, "rows": 30, "beats": 1, "step": 1, "vary": 1, "block": 2, "extra": 2 * N + 5}
+    machine.execute(Command("LOAD", load))
+    np.testing.assert_array_equal(machine.weights[:5], data[:5])
+    assert not machine.weights[5:].any()
+    fields = dict.fromkeys(("m_blocks", "vectors", "first", "last"), 1)
+    machine.execute(Command("MULTIPLY", {**fields, "out": 100}))
+    assert not machine.writes and not machine.products

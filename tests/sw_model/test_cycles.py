@@ -103,6 +103,44 @@ def test_a_word_holds_whole_instructions():
     assert cycles(3) == cycles(4) > cycles(2)
 
 
+def test_a_word_holds_whole_commands():
+    """At 128 bytes a word, two; at 8, each is eight words."""
+
+    def cycles(preset, count):
+        core = CoreModel(Config.preset(preset), {side: FixedTiming() for side in BASES}, BASES, 0, {})
+        return core.run(0, [*[Command("LOAD")] * count, Command("END")])
+
+    assert cycles("paper", 60) - cycles("paper", 40) < 20 * 8 <= cycles("tiny", 60) - cycles("tiny", 40)
+
+
+def test_products_wait_for_a_slow_memory():
+    """Whose writes take eight cycles a word: so do the products, once the writer is full."""
+    fields = {"m_blocks": 300, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1, "out": 1000}
+    core = CoreModel(TINY, {side: FixedTiming(gap=8.0, beat_bytes=8) for side in BASES}, BASES, 0, {})
+    assert 300 * 8 < core.run(0, [Command("MULTIPLY", fields), Command("END")]) < 300 * 8 + 200
+
+
+def test_gather_goes_on_where_it_stopped():
+    """Eight tokens of the step in two commands: the second one's are the other four."""
+    given = {"blocks": 1, "own": 1000, "stride": 4, "tokens": 2 * TINY.dpe_inputs}
+    first, second = Command("GATHER", {**given, "restart": 1}), Command("GATHER", given)
+    asked = []
+    for program in ([first], [first, second], [first, first]):
+        core = model()
+        ask = core.readers["load"].ask
+        places = []
+
+        def note(place, count, ask=ask, places=places):
+            places.append(place)
+            return ask(place, count)
+
+        core.readers["load"].ask = note
+        core.run(0, [*program, Command("END")])
+        asked.append(places)
+    half = list(range(1000, 1000 + 4 * TINY.dpe_inputs, 4))
+    assert asked == [half, [*half, *(place + 4 * TINY.dpe_inputs for place in half)], 2 * half]
+
+
 @pytest.mark.parametrize("name", [n if n == "lpddr5" else pytest.param(n, marks=pytest.mark.heavy) for n in CASES])
 def test_predicts_the_rtl(name, seed):
     """Over sizes, ratios and memories: within three percent on average, no step further off than six."""

@@ -54,7 +54,7 @@ def test_the_slower_of_drive_and_link_is_blamed():
     assert "host link" in told.idle
     behind = next(k for k in told.knobs if k.name == "host memory instead of a drive")
     assert behind.twice_s < told.result.total_s
-    without = explain(Request(tokens=40000, changes={"link.behind": "cpu"}))
+    without = explain(Request(tokens=40000, link="realistic", changes={"link.behind": "cpu"}))
     assert "host memory instead of a drive" not in {knob.name for knob in without.knobs}
 
 

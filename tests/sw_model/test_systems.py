@@ -41,7 +41,7 @@ def test_model_sizes_match_the_paper():
         ("core", {"wheels": 4}, "wheels"),
         ("power", {"board_w": -35}, "board_w"),
         ("link", {"behind": "tape"}, "link.behind = 'tape' is neither 'ssd' nor 'cpu'"),
-        ("wheels", {"count": 4}, "unknown part 'wheels'"),
+        ("wheels", {"count": 4}, "has no part 'wheels'"),
     ],
 )
 def test_unphysical_systems_are_rejected(part, change, message):

@@ -48,17 +48,17 @@ class Lookup(wiring.Component):
 class Halves(wiring.Component):
     """Rows of two words, written one by one; of what is read, one bit is shown."""
 
-    to: In(4)
+    to: In(6)
     mask: In(2)
-    a: In(4)
+    a: In(6)
     y: Out(8)
     top: Out(1)
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.ram = ram = Ram(depth=12, width=8, words=2)
+        m.submodules.ram = ram = Ram(depth=48, width=8, words=2)
         m.d.comb += [ram.w_addr.eq(self.to), ram.w_mask.eq(self.mask), ram.r_addr.eq(self.a), ram.r_en.eq(1)]
-        m.d.comb += [word.eq(self.to * 13 + k) for k, word in enumerate(ram.w_data)]
+        m.d.comb += [word.eq(self.to * 5 + k) for k, word in enumerate(ram.w_data)]
         m.d.comb += [self.y.eq(ram.r_data[0]), self.top.eq(ram.r_data[1][7])]
         return m
 
@@ -156,17 +156,17 @@ def test_memory_against_a_list(predictive, rng):
 def test_memory_of_words_and_rows_that_are_not_there(predictive, rng):
     """Words that are not written stay; behind the last row nothing is kept."""
     found = mapped(Halves(), predictive)
-    to, mask, read = (rng.integers(0, most, 400).tolist() for most in (16, 4, 12))
-    memory, want = [[0, 0] for _ in range(16)], []
-    row = [0, 0]
+    assert found.memory_bits == 48 * 16
+    to, mask, read = (rng.integers(0, most, 400).tolist() for most in (64, 4, 48))
+    memory, want, row = [[0, 0] for _ in range(48)], [], [0, 0]
     for at, which, place in zip(to, mask, read, strict=True):
         want.append([row[0], row[1] >> 7])
         for k in range(2):
-            if which >> k & 1 and at < 12:
-                memory[at][k] = at * 13 + k
+            if which >> k & 1 and at < 48:
+                memory[at][k] = (at * 5 + k) % 256
         row = list(memory[place])
     run = Circuit(found, predictive).run(
-        {"to": bits(to, 4), "mask": bits(mask, 2), "a": bits(read, 4), "rst": bits([0] * 400, 1)}
+        {"to": bits(to, 6), "mask": bits(mask, 2), "a": bits(read, 6), "rst": bits([0] * 400, 1)}
     )
     assert list(map(list, zip(words(run.outputs["y"]), words(run.outputs["top"]), strict=True))) == want
 

@@ -109,7 +109,7 @@ def test_through_a_terminal(vectors, capsys):
 def test_refusals_are_one_line(vectors, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(host, "QUIET_S", 0.1)
     near, far = os.openpty()
-    echo = [{"asked": "o", "answer": "i", "fields": [[0, 0, 9], [8, 4, 5]]}]
+    echo = [{"asked": "o", "answer": "i", "fields": fields} for fields in ([[0, 0, 9]], [[8, 4, 5]])]
 
     def odd(key, value):
         path = tmp_path / f"{key}.json"

@@ -468,6 +468,16 @@ def test_a_decoder_that_gives_up_is_an_irregularity(small_video, monkeypatch):
         list(decoding._take(small_video, (Run((), ((0, 0),)),), (96, 64), 1, lambda slot, frame: None))
 
 
+def test_a_full_disk_is_told_to_the_parent(small_video, monkeypatch):
+    def full(slot, frame):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sent, target = [], SimpleNamespace(opened=lambda: nullcontext(full))
+    monkeypatch.setattr(decoding.signal, "signal", lambda *arguments: None)
+    decoding._work(small_video, (Run((), ((0, 0),)),), (96, 64), target, SimpleNamespace(send=sent.append))
+    assert [type(end) for end in sent] == [OSError] and sent[0].errno == errno.ENOSPC
+
+
 def test_packets_from_the_start_and_from_a_keyframe(small_video):
     container, stream = video.open_video(small_video)
     with container:
