@@ -12,12 +12,13 @@ from sim.run import simulate
 class Sums(wiring.Component):
     """The sum of all words so far, to which the difference of two equal registers is added; and their number."""
 
-    def __init__(self):
-        super().__init__({"i": In(stream.Signature(8)), "o": Out(stream.Signature(8)), "stat_words": Out(8)})
+    def __init__(self, bits=8):
+        self.bits = bits
+        super().__init__({"i": In(stream.Signature(bits)), "o": Out(stream.Signature(bits)), "stat_words": Out(8)})
 
     def elaborate(self, platform):
         m = Module()
-        total, twin = Signal(8), Signal(8)
+        total, twin = Signal(self.bits), Signal(self.bits)
         taken = self.i.valid & self.i.ready
         m.d.comb += [
             self.i.ready.eq(self.o.ready),
@@ -56,6 +57,17 @@ class Around(wiring.Component):
         return m
 
 
+class Outer(Around):
+    """Has what has a unit inside, and nothing else."""
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.around = around = Around()
+        wiring.connect(m, wiring.flipped(self.i), around.i)
+        wiring.connect(m, around.o, wiring.flipped(self.o))
+        return m
+
+
 def run(words):
     record = simulate(Sums(), "sums", {"i": words}, {"o": len(words)}, stall=0.3)
     assert record.outputs["o"].tolist() == (np.cumsum(words) % 256).tolist()
@@ -69,6 +81,11 @@ def test_sums(rng):
 def test_sums_and_counter(rng):
     for count in (1, 2, 6, 61, 255):
         assert run(rng.integers(0, 256, count)).status["stat_words"] == count
+
+
+def test_that_there_are_inverses(rng):
+    """But not which."""
+    simulate(Around(), "around", {"i": rng.integers(0, 256, 20)}, {"o": 20}, stall=0.3)
 
 
 def test_of_something_else():

@@ -11,7 +11,7 @@ from sim.mutants.campaign import CampaignError, Result, _Store, run
 from sim.mutants.equivalence import TOGETHER, _Netlist, equivalents
 from sim.mutants.netlist import SELECT, Mutant, mutated
 from sim.mutants.server import Server
-from tests.sim.mutant_cases import Around, Sums
+from tests.sim.mutant_cases import Around, Outer, Sums
 
 CASES = "tests/sim/mutant_cases.py"
 COUNT = 30
@@ -63,6 +63,29 @@ def test_units_inside_get_no_faults(tmp_path):
     assert ports and "clk" not in ports
     assert not any("inner." in mutant.cell for mutant in design.mutants)
     assert re.findall(r"^module (\w+)", design.verilog, re.MULTILINE) == ["around"]
+    deeper = mutated(Outer(), "outer", COUNT, tmp_path / "outer")
+    assert not any("inner." in mutant.cell for mutant in deeper.mutants)
+
+
+def test_a_unit_inside_tells_faults_that_it_would_notice(root):
+    """A test that looks at no word notices only what holds up the stream; what reaches the unit inside, and what it
+    gives, is not proved equal."""
+    weak = run("around", Around(), [f"{CASES}::test_that_there_are_inverses"], COUNT, root=root)
+    ports = {mutant.port for mutant, _ in weak.survivors}
+    assert {"i__payload", "o__payload"} <= ports and not weak.equivalent
+
+
+def test_what_tests_simulate_gets_the_faults(root):
+    """Though the unit was asked for in another size."""
+    asked = run("sums", Sums(4), [f"{CASES}::test_sums"], COUNT, root=root)
+    assert asked.mutants == campaign(root, "test_sums").mutants
+
+
+def test_counters_that_show_too_late_meet_no_test(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.mutants.campaign.EVENTS", 16)
+    told = campaign(tmp_path, "test_sums_and_counter")
+    assert told.unreached and all(mutant.events >= 16 for mutant, _ in told.unreached)
+    assert told.killed < campaign(root, "test_sums_and_counter").killed
 
 
 def test_events_until_a_fault_of_a_counter_shows():
