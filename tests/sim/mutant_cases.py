@@ -85,7 +85,7 @@ def test_sums_and_counter(rng):
 
 def test_that_there_are_inverses(rng):
     """But not which."""
-    simulate(Around(), "around", {"i": rng.integers(0, 256, 20)}, {"o": 20}, stall=0.3)
+    simulate(Outer(), "outer", {"i": rng.integers(0, 256, 20)}, {"o": 20}, stall=0.3)
 
 
 def test_of_something_else():

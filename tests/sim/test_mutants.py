@@ -70,7 +70,7 @@ def test_units_inside_get_no_faults(tmp_path):
 def test_a_unit_inside_tells_faults_that_it_would_notice(root):
     """A test that looks at no word notices only what holds up the stream; what reaches the unit inside, and what it
     gives, is not proved equal."""
-    weak = run("around", Around(), [f"{CASES}::test_that_there_are_inverses"], COUNT, root=root)
+    weak = run("outer", Outer(), [f"{CASES}::test_that_there_are_inverses"], COUNT, root=root)
     ports = {mutant.port for mutant, _ in weak.survivors}
     assert {"i__payload", "o__payload"} <= ports and not weak.equivalent
 
