@@ -1,5 +1,6 @@
 """Random commands with fields of all their bits, and the data that they read."""
 
+from collections.abc import Callable
 from itertools import product
 
 from golden import bf16
@@ -241,12 +242,16 @@ class Author:
         def build(beats, tail):
             return [Instruction(**op, beats=beats, tail=tail) for op in ops]
 
+        return self.code(build, beats, varies), len(ops)
+
+    def code(self, build: Callable[[int, int], list[Instruction]], beats: int, varies: bool) -> int:
+        """Place of the vector program `build(beats, tail)`, for rows of as many beats or of those of its command."""
         image = assemble(build(beats, 0), self.bench.config.vpe_rows, varies=varies)
         words = len(image) // (2 * self.n)
         place = self.place(1, 0, words)
         self.machine.memories[0][2 * self.n * place : 2 * self.n * (place + words)] = image
         self.programs[place] = build if varies else lambda *_: build(beats, 0)
-        return place, len(ops)
+        return place
 
     def operands(self) -> list[Command]:
         """Fill the operand memory."""

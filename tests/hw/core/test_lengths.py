@@ -10,7 +10,6 @@ from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command, To
 from hw.core.layer import Sizes
-from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction
 from sim.axi import FixedTiming
 from sim.core_run import CoreRun
@@ -44,15 +43,11 @@ def multiply(by, **fields):
 
 def vector(by, build, instructions, repeat=1, words=0, **fields):
     """`build(beats, tail)` gives a program of so many instructions for rows of up to so many words."""
-    varies = not words
-    image = assemble(build(words or 1, 0), by.bench.config.vpe_rows, varies=varies)
-    code = by.place(1, 0, len(image) // (2 * by.n))
-    by.machine.memories[0][2 * by.n * code : 2 * by.n * code + len(image)] = image
-    by.programs[code] = build
+    code = by.code(build, words or 1, not words)
     longest = fields.get("extra", 1) + fields.get("pad", 0)
     width = words or -(-longest // by.n)
     (a, a_stride), out_stride = by.rows(repeat, width), by.stride(repeat, width)
-    beats = {} if varies else {"a_beats": words, "out_beats": words}
+    beats = {"a_beats": words, "out_beats": words} if words else {}
     return Command(
         "VECTOR",
         {"code": code, "instructions": instructions, "repeat": repeat, "a": a, "a_stride": a_stride, "extra": 1,
