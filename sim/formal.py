@@ -227,7 +227,8 @@ class _Engine:
             reach[gate >> 1] = set().union(*(reach.get(end >> 1, set()) for end in ends))
         found: dict[str, set[str]] = {}
         for n, (end,) in enumerate(rows[inputs + latches : inputs + latches + outputs]):
-            found.setdefault(names["output"][n], set()).update(reach.get(end >> 1, set()))
+            if n in names["output"]:
+                found.setdefault(names["output"][n], set()).update(reach.get(end >> 1, set()))
         return found
 
     def _load(self) -> list[str]:
