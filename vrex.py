@@ -1,4 +1,4 @@
-"""vrex: the command line of the project. Commands are in `sw_model.commands`; errors and signals end here."""
+"""vrex: the command line of the project. Commands are in `cli`; errors and signals end here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-from sw_model.commands import demo, hardware, streams, system
-from sw_model.commands.console import Console
+from cli.commands import demo, hardware, streams, system
+from cli.console import Console
 
 # the matrices here are small: a second BLAS thread waits more than it works (read once, when NumPy is imported)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     from amaranth.hdl import UnusedElaboratable
 
     from hw.yosys import ToolError
-    from sim.build import SimulatorError
+    from sim.bench.build import SimulatorError
 
     warnings.simplefilter("ignore", UnusedElaboratable)  # units are also built to read their formulas
     console = Console()

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
 
 TUTORIALS = ("generate", "verify", "policy", "system", "figure")
-FOLDERS = ("golden", "hw", "sim", "synth", "sw_model")
+FOLDERS = ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "util")
 PRESET = "paper"  # the sizes on a unit's page
 
 

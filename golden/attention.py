@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 EXP_ERROR = 0.0065  # 2^(1/256) - 1 for the fraction cut off, half a BF16 ulp for the table entry: 0.642 % at worst
 
@@ -49,19 +49,19 @@ def light_attention(
         raise ValueError(f"tokens must have one list for each of {kv_heads} heads, got {len(tokens)}")
     extra_k = extra_v = np.zeros((0, kv_heads, d))
     if pseudo_keys is not None or pseudo_values is not None:
-        extra_k = check.reals("pseudo_keys", pseudo_keys, None, kv_heads, d)
-        extra_v = check.reals("pseudo_values", pseudo_values, len(extra_k), kv_heads, d)
+        extra_k = checks.reals("pseudo_keys", pseudo_keys, None, kv_heads, d)
+        extra_v = checks.reals("pseudo_values", pseudo_values, len(extra_k), kv_heads, d)
     causal = np.repeat(np.tri(steps, dtype=bool), group, axis=0)
     out = np.empty((kv_heads, steps * group, d))
     for h in range(kv_heads):
-        ids = check.wholes("tokens", tokens[h], None, low=0, high=past - 1)
+        ids = checks.wholes("tokens", tokens[h], None, low=0, high=past - 1)
         picked = np.ones((len(causal), len(ids)), bool) if allowed is None else np.asarray(allowed[h], bool)
         if picked.shape != (len(causal), len(ids)):
             raise ValueError(f"allowed must have shape {(len(causal), len(ids))}, got {picked.shape}")
         mask = np.concatenate([np.ones((len(causal), len(extra_k)), bool), picked, causal], axis=1)
         own = np.r_[ids, past : len(k)]
-        head_k = np.concatenate([extra_k[:, h], check.reals("keys", k[own, h])])
-        head_v = np.concatenate([extra_v[:, h], check.reals("values", v[own, h])])
+        head_k = np.concatenate([extra_k[:, h], checks.reals("keys", k[own, h])])
+        head_v = np.concatenate([extra_v[:, h], checks.reals("values", v[own, h])])
         out[h] = _softmax(q[:, h].reshape(-1, d) @ head_k.T, mask, d) @ head_v
     return out.reshape(kv_heads, steps, group, d).transpose(1, 0, 2, 3).reshape(steps, kv_heads * group, d)
 
@@ -73,7 +73,7 @@ def attention_mass(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     past = len(k) - steps
     mask = np.concatenate([np.ones((steps * group, past), bool), np.repeat(np.tri(steps, dtype=bool), group, 0)], 1)
     return np.stack(
-        [_softmax(q[:, h].reshape(-1, d) @ check.reals("keys", k[:, h]).T, mask, d) for h in range(kv_heads)]
+        [_softmax(q[:, h].reshape(-1, d) @ checks.reals("keys", k[:, h]).T, mask, d) for h in range(kv_heads)]
     )
 
 
@@ -83,8 +83,8 @@ def tolerance(values: np.ndarray, exp_error: float = EXP_ERROR) -> float:
     The normalised weights then move by at most 2 e / (1 - e) in sum, and every output by that times the largest
     value; a result rounded to BF16 adds half a unit in the last place, 2^-8 relative.
     """
-    e = check.number("exp_error", exp_error, 0, 0.5)
-    return float(np.abs(check.reals("values", values)).max(initial=0)) * (2 * e / (1 - e) + 2**-8)
+    e = checks.number("exp_error", exp_error, 0, 0.5)
+    return float(np.abs(checks.reals("values", values)).max(initial=0)) * (2 * e / (1 - e) + 2**-8)
 
 
 def _tensors(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,7 +92,7 @@ def _tensors(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> tuple
     k, v = np.asarray(keys), np.asarray(values)
     if k.ndim != 3 or v.shape != k.shape:
         raise ValueError(f"keys and values must have one shape (N + T, Hkv, d), got {k.shape} and {v.shape}")
-    q = check.reals("queries", queries, None, None, k.shape[2])
+    q = checks.reals("queries", queries, None, None, k.shape[2])
     steps, heads, d = q.shape
     if not 1 <= steps <= len(k):
         raise ValueError(f"queries must have 1 to {len(k)} tokens, the last of the keys, got {steps}")

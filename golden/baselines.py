@@ -6,8 +6,8 @@ ties. FlexGen (arXiv 2303.06865) keeps everything and needs no rule.
 
 import numpy as np
 
-from golden import check
 from golden.scores import query_rows
+from util import checks
 
 
 def largest(scores: np.ndarray, k: int) -> np.ndarray:
@@ -20,8 +20,8 @@ def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
 
     queries  (T, Hq, d) of the prompt. Returns int64 (Hq, int(d * ratio)): those with the largest sum of |q|.
     """
-    q = check.reals("queries", queries, None, None, None)
-    kept = int(q.shape[2] * check.number("ratio", ratio, 0, 1))
+    q = checks.reals("queries", queries, None, None, None)
+    kept = int(q.shape[2] * checks.number("ratio", ratio, 0, 1))
     return np.sort(largest(np.abs(q).sum(axis=0), kept), axis=1)
 
 
@@ -38,20 +38,20 @@ def infinigen(
     keys     (N, Hkv, d)
     columns  (Hq, c), from `infinigen_columns`
     """
-    q = check.reals("queries", queries, None, None, None)
-    k = check.reals("keys", keys, None, None, q.shape[2])
+    q = checks.reals("queries", queries, None, None, None)
+    k = checks.reals("keys", keys, None, None, q.shape[2])
     heads = q.shape[1]
     if not k.shape[1] or heads % k.shape[1]:
         raise ValueError(f"queries must have a multiple of {k.shape[1]} heads, got {heads}")
-    picked = check.wholes("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
+    picked = checks.wholes("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
     if not len(k):
         return [np.zeros(0, np.int64)] * heads
     own = np.arange(heads) // (heads // k.shape[1])
     score = np.stack([q[:, a, picked[a]] @ k[:, own[a], picked[a]].T for a in range(heads)])  # (Hq, T, N)
-    above = score > score.max(axis=2, keepdims=True) - check.number("alpha", alpha, 0)
+    above = score > score.max(axis=2, keepdims=True) - checks.number("alpha", alpha, 0)
     count = int(above.sum(axis=2).mean())
     if budget is not None:
-        count = min(count, check.whole("budget", budget, 0))
+        count = min(count, checks.whole("budget", budget, 0))
     return [np.unique(rows) for rows in largest(score, count)]
 
 
@@ -62,13 +62,13 @@ def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
     sizes  int (F,), tokens of each frame
     group  query heads of a KV head: each key head is repeated for all of them
     """
-    k = check.reals("keys", keys, None, None, None)
-    lengths = check.wholes("sizes", sizes, None, low=1)
+    k = checks.reals("keys", keys, None, None, None)
+    lengths = checks.wholes("sizes", sizes, None, low=1)
     if lengths.sum() != len(k):
         raise ValueError(f"sizes must sum to the {len(k)} keys, got {lengths.sum()}")
     starts = np.cumsum(lengths) - lengths
     means = np.add.reduceat(k, starts, axis=0) / lengths[:, None, None] if len(k) else k
-    width = k.shape[1] * check.whole("group", group, 1) * k.shape[2]
+    width = k.shape[1] * checks.whole("group", group, 1) * k.shape[2]
     return np.repeat(means, group, axis=1).reshape(len(lengths), width)
 
 
@@ -79,15 +79,15 @@ def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.
     blocks   (F, Hq * d) from `rekv_blocks`
     chunk    so many frames in a row are scored by their mean and taken together (k // chunk chunks)
     """
-    q = check.reals("queries", queries, None, None, None)
-    frames = check.reals("blocks", blocks, None, q.shape[1] * q.shape[2])
-    check.whole("chunk", chunk, 1)
+    q = checks.reals("queries", queries, None, None, None)
+    frames = checks.reals("blocks", blocks, None, q.shape[1] * q.shape[2])
+    checks.whole("chunk", chunk, 1)
     score = frames @ q.mean(axis=0).ravel()
     starts = np.arange(0, len(score), chunk)
     if not len(starts):
         return starts
     mean = np.add.reduceat(score, starts) / np.diff(np.r_[starts, len(score)])
-    best = np.sort(largest(mean, max(1, check.whole("k", k, 1) // chunk)))
+    best = np.sort(largest(mean, max(1, checks.whole("k", k, 1) // chunk)))
     return np.concatenate([np.arange(c * chunk, min((c + 1) * chunk, len(score))) for c in best])
 
 
@@ -99,10 +99,10 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
 
     query  (Hq, d), one token (Quest serves generation); keys (N, Hkv, d)
     """
-    q = check.reals("query", query, None, None)
-    k = check.reals("keys", keys, None, None, q.shape[1])
-    check.whole("page", page, 1)
-    taken = max(3, check.whole("budget", budget, 1) // page)
+    q = checks.reals("query", query, None, None)
+    k = checks.reals("keys", keys, None, None, q.shape[1])
+    checks.whole("page", page, 1)
+    taken = max(3, checks.whole("budget", budget, 1) // page)
     starts = np.arange(0, len(k), page)
     if not len(starts):
         return [starts] * len(q)
@@ -121,9 +121,9 @@ def retroinfer(queries: np.ndarray, centroids: np.ndarray, probes: int) -> list[
 
     queries  (T, Hq, d); centroids (C, Hkv, d)
     """
-    c = check.reals("centroids", centroids, None, None, None)
-    q = check.reals("queries", queries, None, None, c.shape[2])
-    check.whole("probes", probes, 1)
+    c = checks.reals("centroids", centroids, None, None, None)
+    q = checks.reals("queries", queries, None, None, c.shape[2])
+    checks.whole("probes", probes, 1)
     out = []
     for h, rows in enumerate(query_rows(q, c.shape[1])):
         logit = rows @ c[:, h].T / np.sqrt(c.shape[2])
@@ -141,19 +141,19 @@ def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float
 
     values, cached  (n, ...) equal shapes
     """
-    new = check.reals("values", values)
+    new = checks.reals("values", values)
     if new.ndim == 0:
         raise ValueError("values must have a row for every token, got a scalar")
-    old = check.reals("cached", cached, *new.shape)
-    past = len(new) - check.whole("suffix", suffix, 0, len(new))
+    old = checks.reals("cached", cached, *new.shape)
+    past = len(new) - checks.whole("suffix", suffix, 0, len(new))
     distance = ((new - old)[:past] ** 2).reshape(past, -1).sum(axis=1)
-    chosen = largest(distance, int(past * check.number("ratio", ratio, 0, 1)))
+    chosen = largest(distance, int(past * checks.number("ratio", ratio, 0, 1)))
     return np.r_[np.sort(chosen), past : len(new)]
 
 
 def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
     """VLCache (arXiv 2512.12977): of every frame the first floor(ratio * n) tokens are computed again."""
-    lengths = check.wholes("sizes", sizes, None, low=0)
-    again = np.floor(check.number("ratio", ratio, 0, 1) * lengths).astype(np.int64)
+    lengths = checks.wholes("sizes", sizes, None, low=0)
+    again = np.floor(checks.number("ratio", ratio, 0, 1) * lengths).astype(np.int64)
     starts = np.cumsum(lengths) - lengths
     return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, again, strict=True)] or [lengths])

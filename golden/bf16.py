@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 EXPONENT_MAX = 255  # exponent field of infinities and NaN; both formats have 8 exponent bits
 BIAS = 127
@@ -50,7 +50,7 @@ def codes(name: str, value: object, fmt: Format = BF16) -> np.ndarray:
     """`value` as an array of bit patterns of `fmt`; TypeError unless its dtype is the format's unsigned integer."""
     array = np.asarray(value)
     if array.dtype != fmt.dtype:
-        raise check.KindError(
+        raise checks.KindError(
             f"{name} must hold {fmt.name} bit patterns ({np.dtype(fmt.dtype).name}), got dtype {array.dtype}"
         )
     return array

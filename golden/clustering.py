@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 FAR = 63  # a distance beyond any code's
 BLOCK = 512  # tokens that are searched at once
@@ -39,16 +39,16 @@ class ClusterRule:
     max_clusters: int | None = None
 
     def __post_init__(self) -> None:
-        check.whole("th_hd", self.th_hd, 0, 33)
-        check.choice("hd_compare", self.hd_compare, ("lt", "le"))
-        check.choice("assign_rule", self.assign_rule, ("nearest", "first"))
-        check.choice("candidates", self.candidates, ("recent", "all"))
-        check.whole("recent_capacity_tokens", self.recent_capacity_tokens, 1)
-        check.whole("tc_max", self.tc_max, 1, 65535)
-        check.choice("cluster_hash", self.cluster_hash, ("leader", "majority"))
+        checks.whole("th_hd", self.th_hd, 0, 33)
+        checks.choice("hd_compare", self.hd_compare, ("lt", "le"))
+        checks.choice("assign_rule", self.assign_rule, ("nearest", "first"))
+        checks.choice("candidates", self.candidates, ("recent", "all"))
+        checks.whole("recent_capacity_tokens", self.recent_capacity_tokens, 1)
+        checks.whole("tc_max", self.tc_max, 1, 65535)
+        checks.choice("cluster_hash", self.cluster_hash, ("leader", "majority"))
         for name in ("max_candidates", "max_clusters"):
             if getattr(self, name) is not None:
-                check.whole(name, getattr(self, name), 1)
+                checks.whole(name, getattr(self, name), 1)
 
     @property
     def limit(self) -> int:
@@ -116,11 +116,11 @@ class ClusterTable:
 
     def rehash(self, clusters: np.ndarray, codes: np.ndarray) -> None:
         """Give clusters new codes (the variant that hashes the mean key again after each step)."""
-        self._codes[check.wholes("clusters", clusters, None, low=0, high=self._size - 1)] = codes
+        self._codes[checks.wholes("clusters", clusters, None, low=0, high=self._size - 1)] = codes
 
     def assign(self, codes: np.ndarray) -> Assignment:
         """Assign tokens with these hash codes, uint32 (T,), in order."""
-        wanted = check.wholes("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
+        wanted = checks.wholes("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
         parts = []
         block = min(BLOCK, self.rule.recent_capacity_tokens)
         for start in range(0, len(wanted), block):

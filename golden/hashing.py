@@ -5,7 +5,7 @@ import math
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import check
+from util import checks
 
 MAX_HASH_BITS = 32
 
@@ -15,9 +15,9 @@ def hyperplanes(dimension: int, n_hp: int = 32, *, seed: int = 0, layer: int = 0
 
     Every layer has planes of its own, drawn from PCG64 seeded with `seed + layer`. In silicon this is a table.
     """
-    check.whole("dimension", dimension, 1)
-    check.whole("n_hp", n_hp, 1, MAX_HASH_BITS)
-    normals = np.random.default_rng(check.whole("seed + layer", seed + layer, 0)).standard_normal((dimension, n_hp))
+    checks.whole("dimension", dimension, 1)
+    checks.whole("n_hp", n_hp, 1, MAX_HASH_BITS)
+    normals = np.random.default_rng(checks.whole("seed + layer", seed + layer, 0)).standard_normal((dimension, n_hp))
     return normals.astype(bfloat16)
 
 
@@ -39,16 +39,16 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     ValueError
         Wrong shapes, more than 32 planes, NaN or infinite values.
     """
-    normals = check.reals("planes", planes, None, None)
+    normals = checks.reals("planes", planes, None, None)
     dimension, n_hp = normals.shape
-    check.whole("number of planes", n_hp, 1, MAX_HASH_BITS)
+    checks.whole("number of planes", n_hp, 1, MAX_HASH_BITS)
     array = np.asarray(keys)
     if array.ndim < 2:
         raise ValueError(f"keys must have shape (T, ...), got {array.shape}")
-    vectors = check.reals("keys", array.reshape(len(array), -1), None, dimension)
+    vectors = checks.reals("keys", array.reshape(len(array), -1), None, dimension)
     exact = center is None
     if center is not None:
-        vectors = vectors - check.reals("center", center, dimension)
+        vectors = vectors - checks.reals("center", center, dimension)
     dots = vectors @ normals
     # products of BF16 values are exact in float64 and only their sum rounds: near zero it is done again, exactly
     doubt = np.abs(dots) <= dimension * 2.0**-51 * (np.abs(vectors) @ np.abs(normals))

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 RECORD_BYTES, INDEX_BYTES = 16, 4
 
@@ -39,9 +39,9 @@ class HcTableConfig:
 
     def __post_init__(self) -> None:
         for name in ("clusters", "pages", "page_tokens", "dimension"):
-            check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
         for base in self.bases:
-            check.whole("bases", base, 0)
+            checks.whole("bases", base, 0)
 
     @property
     def region_bad(self) -> bool:

@@ -7,12 +7,13 @@ for n = lanes, lanes / 2, .. 2.
 
 import numpy as np
 
-from golden import bf16, check, exp
+from golden import bf16, exp
 from golden.bf16 import FP32
 from golden.reciprocal import reciprocal
 from golden.rsqrt import rsqrt
 from golden.silu import silu as silu_codes
 from golden.vpe import MINUS_ZERO, maximum, narrow, widen
+from util import checks
 
 
 def constant(value: float) -> np.ndarray:
@@ -99,6 +100,6 @@ def residual(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def signs(projections: np.ndarray) -> np.ndarray:
     """Hash codes uint32 (T,): bit j says whether projection j of FP32 codes (T, bits) is positive."""
-    check.whole("bits", projections.shape[1], 1, 32)
+    checks.whole("bits", projections.shape[1], 1, 32)
     positive = bf16.decode(projections, FP32) > 0
     return (positive << np.arange(projections.shape[1], dtype=np.uint32)).sum(axis=1, dtype=np.uint32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 DEVICE, HOST = "device", "host"
 
@@ -32,11 +32,11 @@ class KvmuConfig:
     retain_fetched: bool = False
 
     def __post_init__(self) -> None:
-        check.whole("page_tokens", self.page_tokens, 1)
-        check.whole("capacity_tokens", self.capacity_tokens, 1)
-        check.choice("layout", self.layout, ("clustered", "arrival"))
+        checks.whole("page_tokens", self.page_tokens, 1)
+        checks.whole("capacity_tokens", self.capacity_tokens, 1)
+        checks.choice("layout", self.layout, ("clustered", "arrival"))
         if not isinstance(self.retain_fetched, bool):
-            raise check.KindError(f"retain_fetched must be True or False, got {self.retain_fetched!r}")
+            raise checks.KindError(f"retain_fetched must be True or False, got {self.retain_fetched!r}")
 
     @property
     def slots(self) -> int:
@@ -58,10 +58,10 @@ class AddressMap:
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "head_dim", "page_tokens"):
-            check.whole(name, getattr(self, name), 1)
-        check.whole("base", self.base, 0)
+            checks.whole(name, getattr(self, name), 1)
+        checks.whole("base", self.base, 0)
         if self.pages is not None:
-            check.whole("pages", self.pages, 1)
+            checks.whole("pages", self.pages, 1)
 
     @property
     def slot_bytes(self) -> int:
@@ -69,10 +69,10 @@ class AddressMap:
         return 4 * self.head_dim
 
     def address(self, page: int, head: int, slot: int, layer: int = 0) -> int:
-        check.whole("page", page, 0, None if self.pages is None else self.pages - 1)
-        check.whole("head", head, 0, self.kv_heads - 1)
-        check.whole("slot", slot, 0, self.page_tokens - 1)
-        check.whole("layer", layer, 0, 0 if self.pages is None else None)
+        checks.whole("page", page, 0, None if self.pages is None else self.pages - 1)
+        checks.whole("head", head, 0, self.kv_heads - 1)
+        checks.whole("slot", slot, 0, self.page_tokens - 1)
+        checks.whole("layer", layer, 0, 0 if self.pages is None else None)
         index = layer * (self.pages or 0) + page
         return self.base + ((index * self.kv_heads + head) * self.page_tokens + slot) * self.slot_bytes
 
@@ -133,7 +133,7 @@ class Kvmu:
                   page. A page closes when it is full or offloaded. After the step the oldest pages leave, whole,
                   while more than `capacity_tokens` tokens and more than one page are resident.
         """
-        for cluster in check.wholes("clusters", clusters, None, low=0).tolist():
+        for cluster in checks.wholes("clusters", clusters, None, low=0).tolist():
             page, slot = self._place(self.tokens, cluster)
             self._page_of.append(page)
             self._slot_of.append(slot)
@@ -141,7 +141,7 @@ class Kvmu:
 
     def locate(self, token: int, head: int) -> tuple[str, int]:
         """Tier and byte address of one head of a token."""
-        token = check.whole("token", token, 0, self.tokens - 1)
+        token = checks.whole("token", token, 0, self.tokens - 1)
         number, slot = self._page_of[token], self._slot_of[token]
         page = self._page(number)
         if page.frame is None:
@@ -161,7 +161,7 @@ class Kvmu:
         needed, hits, units = [], [], []
         for head, ids in enumerate(tokens):
             wanted = np.zeros(len(self.pages), bool)
-            wanted[page_of[check.wholes("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
+            wanted[page_of[checks.wholes("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
             needed.append(np.flatnonzero(wanted & ~resident))
             hits.append(int((wanted & resident).sum()))
             units.append(needed[-1] * self.host.kv_heads + head)
@@ -179,8 +179,8 @@ class Kvmu:
         A copy is (page, slot) from and (page, slot) to, in the order given. A page without a live token is freed.
         Raises ValueError if a token occurs twice or is not resident.
         """
-        ids = check.wholes("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
-        owners = check.wholes("clusters", clusters, len(ids), low=0).tolist()
+        ids = checks.wholes("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
+        owners = checks.wholes("clusters", clusters, len(ids), low=0).tolist()
         if len(set(ids)) != len(ids):
             raise ValueError(f"tokens must be distinct, got {ids}")
         for token in ids:
@@ -276,16 +276,16 @@ def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 def runs(ids: np.ndarray) -> np.ndarray:
     """Runs of consecutive numbers in an ascending list: int64 (E, 2) of first and count."""
-    ids = check.wholes("ids", ids, None)
+    ids = checks.wholes("ids", ids, None)
     return merge(ids, np.ones_like(ids))
 
 
 def descriptors(extents: np.ndarray, max_bytes: int, boundary: int = 4096) -> np.ndarray:
     """Extents (address, bytes) as transfers: none longer than `max_bytes`, none across a multiple of `boundary`."""
-    check.whole("max_bytes", max_bytes, 1)
-    check.whole("boundary", boundary, 1)
+    checks.whole("max_bytes", max_bytes, 1)
+    checks.whole("boundary", boundary, 1)
     out = []
-    for address, size in check.wholes("extents", extents, None, 2, low=0).tolist():
+    for address, size in checks.wholes("extents", extents, None, 2, low=0).tolist():
         end = address + size
         while address < end:
             stop = min(end, address + max_bytes, (address // boundary + 1) * boundary)
@@ -301,7 +301,7 @@ def compaction(kept: np.ndarray, first: int = 0) -> np.ndarray:
            entries' order and positions). Entries already in place do not move; a target never lies above its
            source, so that copying in order needs no second buffer.
     """
-    source = check.wholes("kept", kept, None, low=check.whole("first", first, 0))
+    source = checks.wholes("kept", kept, None, low=checks.whole("first", first, 0))
     if (np.diff(source) <= 0).any():
         raise ValueError(f"kept must ascend, got {source.tolist()}")
     target = first + np.arange(len(source))

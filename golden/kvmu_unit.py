@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from golden import check
 from golden.kvmu import AddressMap, Kvmu, KvmuConfig
+from util import checks
 
 
 class Op(IntEnum):
@@ -185,9 +185,9 @@ class UnitConfig:
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "burst_bytes"):
-            check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
         for base in self.bases:
-            check.whole("bases", base, 0)
+            checks.whole("bases", base, 0)
 
     @property
     def unit_bytes(self) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hc_table import HcTable, HcTableConfig
 from golden.kvmu_unit import Command, KvmuUnit, Op, Reply, UnitConfig
 from golden.wicsum import Rows, WtuConfig, select
+from util import checks
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Kvpu:
         """The first half of a step: assign, list and place tokens of these hash codes, uint32 (T,)."""
         token = self.clusters.tokens
         assigned, replies = self.clusters.assign(codes), []
-        for n, code in enumerate(check.wholes("codes", codes, None, low=0).tolist()):
+        for n, code in enumerate(checks.wholes("codes", codes, None, low=0).tolist()):
             cluster, count = int(assigned.cluster[n]), int(assigned.count[n])
             self.table.update(token=token + n, cluster=cluster, hash=code, count=count, opened=bool(assigned.opened[n]))
             replies += self.kvmu.execute(Command(Op.APPEND, cluster=cluster))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import bf16, check, kernels, rope
+from golden import bf16, kernels, rope
 from golden.bf16 import FP32
 from golden.clustering import Assignment
 from golden.dot import matmul, to_bf16
@@ -23,6 +23,7 @@ from golden.kvmu_unit import Op, Reply
 from golden.kvpu import Kvpu, Scores
 from golden.representative import Representatives
 from golden.wicsum import Rows
+from util import checks
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class LayerShape:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim", "hash_bits", "inputs"):
-            check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
 

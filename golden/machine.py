@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from golden import bf16, check
+from golden import bf16
 from golden.bf16 import FP32
 from golden.dot import dot, to_bf16
 from golden.vpe import VectorEngine, widen
+from util import checks
 
 NUMBERS = 1 << 16  # lengths, and rows and tiles of the operand memory, are counted modulo this many
 INSTRUCTION_BYTES = 16  # of the vector engine
@@ -61,7 +62,7 @@ class Machine:
         align_bits: int = 24,
         programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
     ):
-        self.memories, self.inputs, self.align_bits = memories, check.whole("inputs", inputs, 2), align_bits
+        self.memories, self.inputs, self.align_bits = memories, checks.whole("inputs", inputs, 2), align_bits
         self.head_words, self.programs = head_words, programs
         self.weights = np.zeros((weight_rows, inputs), np.uint16)
         self.activations = np.zeros((activation_rows, inputs), np.uint16)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
 from golden.transformer import silu
+from util import checks
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
@@ -35,7 +35,7 @@ class MambaParams:
 
     def __post_init__(self) -> None:
         inner, width = self.conv.shape
-        check.whole("conv width", width, 1)
+        checks.whole("conv width", width, 1)
         inputs, states, rank, outputs = len(self.w_in), self.a.shape[1], len(self.w_dt), self.w_out.shape[1]
         for name, shape in (
             ("w_in", (inputs, 2 * inner)),
@@ -47,7 +47,7 @@ class MambaParams:
             ("d", (inner,)),
             ("w_out", (inner, outputs)),
         ):
-            check.reals(name, getattr(self, name), *shape)
+            checks.reals(name, getattr(self, name), *shape)
         if not (self.a < 0).all():
             raise ValueError(f"a must be negative (states decay), its maximum is {self.a.max()}")
 
@@ -115,7 +115,7 @@ def chunked_scan(
     exp(a sum(dt)). Only the short pass that hands states from chunk to chunk is sequential; what the incoming
     state adds to a chunk's outputs is added afterwards.
     """
-    size = check.whole("chunk", chunk, 1)
+    size = checks.whole("chunk", chunk, 1)
     parts = [slice(i, i + size) for i in range(0, len(x), size)]
     alone = [selective_scan(x[p], dt[p], a, b[p], c[p], np.zeros_like(h)) for p in parts]
     y = np.empty_like(x)
@@ -136,9 +136,9 @@ def mamba(
     p = params
     inner, width = p.conv.shape
     states, rank = p.a.shape[1], len(p.w_dt)
-    u = check.reals("u", u, None, len(p.w_in))
-    check.reals("state.inputs", state.inputs, width - 1, inner)
-    check.reals("state.h", state.h, inner, states)
+    u = checks.reals("u", u, None, len(p.w_in))
+    checks.reals("state.inputs", state.inputs, width - 1, inner)
+    checks.reals("state.h", state.h, inner, states)
     x, z = np.split(u @ p.w_in, 2, axis=1)
     held = np.concatenate([state.inputs, x])
     taps = np.stack([held[i : i + len(u)] for i in range(width)], axis=2)  # (T, E, width), oldest first

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 BITS = 4
 LEVELS = 1 << BITS
@@ -48,11 +48,11 @@ class Quantised:
 
 def profile(samples: np.ndarray, outer: float = 0.04, inner: float = 0.06) -> Thresholds:
     """Thresholds that leave a share of `outer` and of `inner` of the samples in those groups."""
-    x = check.reals("samples", samples).ravel()
+    x = checks.reals("samples", samples).ravel()
     if not x.size:
         raise ValueError("samples must hold at least one value, got none")
-    check.number("outer", outer, 0, 1)
-    check.number("inner", inner, 0, 1)
+    checks.number("outer", outer, 0, 1)
+    checks.number("inner", inner, 0, 1)
     near = float(np.quantile(np.abs(x), inner))
     low, high = (float(q) for q in np.quantile(x, [outer / 2, 1 - outer / 2]))
     return Thresholds(min(low, -near), -near, near, max(high, near))
@@ -60,7 +60,7 @@ def profile(samples: np.ndarray, outer: float = 0.04, inner: float = 0.06) -> Th
 
 def quantise(x: np.ndarray, thresholds: Thresholds) -> Quantised:
     """Quantise the vectors (T, dim) of T tokens, each with scales of its own."""
-    rows = check.reals("x", x, None, None)
+    rows = checks.reals("x", x, None, None)
     t = thresholds
     inner = (rows >= t.inner_low) & (rows <= t.inner_high)
     outer = (rows < t.outer_low) | (rows > t.outer_high)

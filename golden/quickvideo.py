@@ -3,7 +3,7 @@
 The decoding part is integers on presentation time stamps (its Algorithms 2 and 3 and Eq. 1, with the printed
 slips mended: the scan's swapped initial values, `i` for `c` in the estimate, the lost `else`, and an index that
 counts from the first stamp and rounds). The real decoder that follows these intervals is
-`sw_model.frontend.quickcodec`.
+`sw_model.media.quickcodec`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,8 +14,9 @@ from math import floor
 
 import numpy as np
 
-from golden import bf16, check, dot
+from golden import bf16, dot
 from golden.transformer import Cache, Decoder, LayerInput, attention, attention_weights, causal
+from util import checks
 
 SCORES = ("key_norms_small", "key_norms", "value_norms_small", "value_norms", "attention")
 
@@ -36,10 +37,10 @@ class QuickVideoConfig:
     head_mode: str = "shared"
 
     def __post_init__(self) -> None:
-        check.choice("score", self.score, SCORES)
-        check.choice("head_mode", self.head_mode, ("shared", "per_head"))
-        check.number("rho", self.rho, 0, 1)
-        check.whole("group_frames", self.group_frames, 1)
+        checks.choice("score", self.score, SCORES)
+        checks.choice("head_mode", self.head_mode, ("shared", "per_head"))
+        checks.number("rho", self.rho, 0, 1)
+        checks.whole("group_frames", self.group_frames, 1)
 
 
 # -- QuickCodec
@@ -84,7 +85,7 @@ def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
     The last one ends with the stream's last frame, and includes it. There are fewer than `count` where the
     same keyframe is nearest to several steps, or no keyframe lies beyond a step.
     """
-    check.whole("count", count, 1)
+    checks.whole("count", count, 1)
     first, last, keys = stream.first, stream.last, stream.keyframes
     cuts = {first, last}
     for i in range(1, count):
@@ -113,9 +114,9 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
 
     `rounding` is `nearest`, ties to even, or `floor`, as printed.
     """
-    check.whole("count", count, 1)
-    check.whole("pts", pts, first, last)
-    check.choice("rounding", rounding, ("nearest", "floor"))
+    checks.whole("count", count, 1)
+    checks.whole("pts", pts, first, last)
+    checks.choice("rounding", rounding, ("nearest", "floor"))
     if last == first:
         return 0
     whole, rest = divmod((count - 1) * (pts - first), last - first)
@@ -127,8 +128,8 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
 
 def schedule(count: int, cores: int) -> list[list[int]]:
     """Intervals of each core, in its order: interval i runs on core i mod `cores`."""
-    check.whole("count", count, 0)
-    check.whole("cores", cores, 1)
+    checks.whole("count", count, 0)
+    checks.whole("cores", cores, 1)
     return [list(range(core, count, cores)) for core in range(cores)]
 
 
@@ -138,12 +139,12 @@ def ready_times(per_interval: Sequence[Sequence[float]], cores: int, group_frame
     `per_interval` lists the decode time of every frame of every interval, in order; a core decodes its
     intervals one after the other, all cores start at `delta`, and a group waits for its last frame.
     """
-    check.whole("group_frames", group_frames, 1)
+    checks.whole("group_frames", group_frames, 1)
     done: list[np.ndarray] = [np.empty(0)] * len(per_interval)
     for mine in schedule(len(per_interval), cores):
-        now = check.number("delta", delta, 0)
+        now = checks.number("delta", delta, 0)
         for interval in mine:
-            done[interval] = now + np.cumsum(check.reals("per_interval", per_interval[interval], None))
+            done[interval] = now + np.cumsum(checks.reals("per_interval", per_interval[interval], None))
             now = float(done[interval][-1]) if len(done[interval]) else now
     frames = np.concatenate([*done, np.empty(0)])
     return np.array([frames[i : i + group_frames].max() for i in range(0, len(frames), group_frames)])
@@ -160,8 +161,8 @@ def group_scores(
     Keys and values are (N, Hkv, d); norms run over all heads together unless `per_head`. `attention` takes the
     text's queries (T, Hq, d): softmax over the group's keys, summed over the text, mean over query heads.
     """
-    keys = check.reals("keys", keys, None, None, None)
-    values = check.reals("values", values, *keys.shape)
+    keys = checks.reals("keys", keys, None, None, None)
+    values = checks.reals("values", values, *keys.shape)
     per_head = config.head_mode == "per_head"
     if config.score == "attention":
         if queries is None or len(queries) == 0:
@@ -179,8 +180,8 @@ def kept(scores: np.ndarray, rho: float) -> np.ndarray:
 
     The lower index wins a tie. Nothing is pruned when floor(N rho) is 0 or N.
     """
-    scores = check.reals("scores", scores)
-    count = floor(len(scores) * check.number("rho", rho, 0, 1))
+    scores = checks.reals("scores", scores)
+    count = floor(len(scores) * checks.number("rho", rho, 0, 1))
     if not 0 < count < len(scores):
         count = len(scores)
     return np.sort(np.argsort(-scores, axis=0, kind="stable")[:count], axis=0)
@@ -192,7 +193,7 @@ def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
     Tiles of `inputs` products are summed in FP32 in increasing index and rounded to BF16 once. The smallest
     `k` of them (`golden.selection.smallest`) are the kept set of `key_norms_small`.
     """
-    check.whole("inputs", inputs, 1)
+    checks.whole("inputs", inputs, 1)
     codes = bf16.codes("keys", keys)
     tiles = np.pad(codes, ((0, 0), (0, -codes.shape[1] % inputs))).reshape(len(codes), -1, inputs)
     total = dot.dot(tiles[:, 0], tiles[:, 0])
@@ -244,7 +245,7 @@ def quick_prefill(
 
 def pipeline(ready: np.ndarray, prefill: np.ndarray) -> np.ndarray:
     """When each group is prefilled, float64 (G,): after it is ready and the group before is done."""
-    ready, prefill = check.reals("ready", ready, None), check.reals("prefill", prefill, len(ready))
+    ready, prefill = checks.reals("ready", ready, None), checks.reals("prefill", prefill, len(ready))
     finish = np.empty(len(ready))
     now = 0.0
     for g in range(len(ready)):
@@ -255,8 +256,8 @@ def pipeline(ready: np.ndarray, prefill: np.ndarray) -> np.ndarray:
 
 def overlap_bound(decode: np.ndarray, prefill: np.ndarray, delta: float = 0) -> float:
     """Eq. 3: no overlap of groups decoded one after the other ends earlier; exact when all groups are alike."""
-    decode = check.reals("decode", decode, None)
-    prefill = check.reals("prefill", prefill, len(decode))
+    decode = checks.reals("decode", decode, None)
+    prefill = checks.reals("prefill", prefill, len(decode))
     if len(decode) == 0:
         raise ValueError("decode must hold at least one group, got none")
-    return max(decode.sum() + prefill[-1], prefill.sum() + decode[0]) + check.number("delta", delta, 0)
+    return max(decode.sum() + prefill[-1], prefill.sum() + decode[0]) + checks.number("delta", delta, 0)

@@ -6,7 +6,8 @@ Float32 with subnormals flushed to zero, members in arrival order, one rounding 
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import bf16, check
+from golden import bf16
+from util import checks
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 
@@ -26,8 +27,8 @@ class Representatives:
     """
 
     def __init__(self, dimension: int, mean_store: str = "bf16"):
-        self.dimension = check.whole("dimension", dimension, 1)
-        self.mean_store = check.choice("mean_store", mean_store, ("bf16", "fp32_sum"))
+        self.dimension = checks.whole("dimension", dimension, 1)
+        self.mean_store = checks.choice("mean_store", mean_store, ("bf16", "fp32_sum"))
         self.means = np.zeros((0, dimension), bfloat16)
         self._sums = np.zeros((0, dimension), np.float32)
 
@@ -40,9 +41,9 @@ class Representatives:
         clusters : (T,) cluster of each key
         counts : (C,) tokens of every cluster after the step
         """
-        vectors = check.reals("keys", keys, None, self.dimension).astype(np.float32)
-        tokens = check.wholes("counts", counts, None, low=1)
-        target = check.wholes("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
+        vectors = checks.reals("keys", keys, None, self.dimension).astype(np.float32)
+        tokens = checks.wholes("counts", counts, None, low=1)
+        target = checks.wholes("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
         grown = len(tokens) - len(self.means)
         if grown < 0:
             raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(tokens)}")

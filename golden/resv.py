@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import bf16, check, hashing, scores, wicsum
+from golden import bf16, hashing, scores, wicsum
 from golden.attention import light_attention
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.growable import Growable
 from golden.kvmu import Fetch, Kvmu, KvmuConfig
 from golden.representative import Representatives
 from golden.wicsum import Rows, WtuConfig
+from util import checks
 
 RATIO_BITS = 16
 STAGES = ("frame", "text")
@@ -77,22 +78,22 @@ class ResvConfig:
     kvmu: KvmuConfig = field(default_factory=KvmuConfig)
 
     def __post_init__(self) -> None:
-        check.whole("n_hp", self.n_hp, 1, hashing.MAX_HASH_BITS)
-        check.number("ratio", self.ratio, 0, 1)
-        check.choice("cluster_scope", self.cluster_scope, ("layer", "kv_head"))
-        check.choice("cluster_hash", self.cluster_hash, ("leader", "majority", "rehash_mean"))
-        check.choice("mean_store", self.mean_store, ("bf16", "fp32_sum"))
-        check.choice("score_transform", self.score_transform, scores.TRANSFORMS)
-        check.choice("selector", self.selector, ("wtu", "exact"))
-        check.choice("gqa_select", self.gqa_select, ("union", "per_q_head"))
-        check.choice("attend", self.attend, ("union", "own"))
-        check.whole("recent_always_tokens", self.recent_always_tokens, 0)
-        check.whole("sink_tokens", self.sink_tokens, 0)
-        check.choice("prefetch", self.prefetch, ("next_layer", "same_layer"))
-        check.whole("seed", self.seed, 0)
+        checks.whole("n_hp", self.n_hp, 1, hashing.MAX_HASH_BITS)
+        checks.number("ratio", self.ratio, 0, 1)
+        checks.choice("cluster_scope", self.cluster_scope, ("layer", "kv_head"))
+        checks.choice("cluster_hash", self.cluster_hash, ("leader", "majority", "rehash_mean"))
+        checks.choice("mean_store", self.mean_store, ("bf16", "fp32_sum"))
+        checks.choice("score_transform", self.score_transform, scores.TRANSFORMS)
+        checks.choice("selector", self.selector, ("wtu", "exact"))
+        checks.choice("gqa_select", self.gqa_select, ("union", "per_q_head"))
+        checks.choice("attend", self.attend, ("union", "own"))
+        checks.whole("recent_always_tokens", self.recent_always_tokens, 0)
+        checks.whole("sink_tokens", self.sink_tokens, 0)
+        checks.choice("prefetch", self.prefetch, ("next_layer", "same_layer"))
+        checks.whole("seed", self.seed, 0)
         for name in ("center_keys", "cluster_text", "score_includes_current"):
             if not isinstance(getattr(self, name), bool):
-                raise check.KindError(f"{name} must be True or False, got {getattr(self, name)!r}")
+                raise checks.KindError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.selector == "wtu" and self.score_transform != "exp":
             raise ValueError(f"score_transform must be exp when selector is wtu, got {self.score_transform!r}")
         if self.wtu.threshold != "ratio":
@@ -135,8 +136,8 @@ class ResvLayer:
 
     def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
         self.config = config
-        self.kv_heads = check.whole("kv_heads", kv_heads, 1)
-        self.head_dim = check.whole("head_dim", head_dim, 1)
+        self.kv_heads = checks.whole("kv_heads", kv_heads, 1)
+        self.head_dim = checks.whole("head_dim", head_dim, 1)
         tables = 1 if config.cluster_scope == "layer" else kv_heads
         self.dimension = kv_heads * head_dim // tables
         self.planes = hashing.hyperplanes(self.dimension, config.n_hp, seed=config.seed, layer=layer)
@@ -151,7 +152,7 @@ class ResvLayer:
 
     def append(self, keys: np.ndarray, stage: str = "frame") -> list[Assignment]:
         """Hash and cluster one step's keys, bfloat16 (T, Hkv, d) after RoPE; an assignment for each table."""
-        check.choice("stage", stage, STAGES)
+        checks.choice("stage", stage, STAGES)
         k = bf16_tensor("keys", keys, self.kv_heads, self.head_dim)
         if stage == "text" and not self.config.cluster_text:
             for tokens in self.cluster_of:
@@ -164,7 +165,7 @@ class ResvLayer:
 
         past  tokens that may be retrieved: those before the step. Default: all there are.
         """
-        past = self.tokens if past is None else check.whole("past", past, 0, self.tokens)
+        past = self.tokens if past is None else checks.whole("past", past, 0, self.tokens)
         q = bf16_tensor("queries", queries, None, self.head_dim)
         results, selected = [], []
         for h, rows in enumerate(scores.query_rows(q, self.kv_heads)):
@@ -252,7 +253,7 @@ class Resv:
     """All layers of one sequence: indices, caches and pages."""
 
     def __init__(self, config: ResvConfig, layers: int, kv_heads: int, head_dim: int) -> None:
-        check.whole("layers", layers, 1)
+        checks.whole("layers", layers, 1)
         self.config = config
         self.layers = [ResvLayer(config, kv_heads, head_dim, layer) for layer in range(layers)]
         self.keys = [Growable((kv_heads, head_dim), bfloat16) for _ in range(layers)]
@@ -275,7 +276,7 @@ class Resv:
         k = bf16_tensor("keys", keys, index.kv_heads, index.head_dim)
         v = bf16_tensor("values", values, index.kv_heads, index.head_dim)
         q = bf16_tensor("queries", queries, None, index.head_dim)
-        check.choice("stage", stage, STAGES)
+        checks.choice("stage", stage, STAGES)
         scores.query_rows(q, index.kv_heads)  # complains before anything has changed
         if not len(q) == len(k) == len(v):
             raise ValueError(
@@ -307,7 +308,7 @@ class Resv:
 
 def bf16_tensor(name: str, value: np.ndarray, heads: int | None, head_dim: int) -> np.ndarray:
     """`value` (T, heads, head_dim), T at least 1, as bfloat16; raises for anything else and for NaN or infinities."""
-    array = check.reals(name, value, None, heads, head_dim)
+    array = checks.reals(name, value, None, heads, head_dim)
     if not len(array):
         raise ValueError(f"{name} must hold at least one token, got none")
     return bf16.encode(array).view(bfloat16)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 THETA_LLAMA3 = 500_000.0
 LAYOUTS = ("chunked", "interleaved")
@@ -21,17 +21,17 @@ LAYOUTS = ("chunked", "interleaved")
 
 def frequencies(d: int, theta: float = THETA_LLAMA3) -> np.ndarray:
     """Angle per position of each pair, float64[d/2], radians. ValueError if d is odd or theta <= 0."""
-    if check.whole("d", d, 2) % 2:
+    if checks.whole("d", d, 2) % 2:
         raise ValueError(f"d must be even, got {d}")
-    if not check.number("theta", theta) > 0:
+    if not checks.number("theta", theta) > 0:
         raise ValueError(f"theta must be positive, got {theta}")
     return float(theta) ** (-2.0 * np.arange(d // 2) / d)
 
 
 def pair_axes(d: int, sections: Sequence[int], layout: str = "chunked") -> np.ndarray:
     """Which position axis each pair follows, int64[d/2]. ValueError unless `sections` sum to d/2."""
-    check.choice("layout", layout, LAYOUTS)
-    sizes = check.wholes("sections", sections, None, low=0)
+    checks.choice("layout", layout, LAYOUTS)
+    sizes = checks.wholes("sections", sections, None, low=0)
     if sizes.sum() != d // 2:
         raise ValueError(f"sections must sum to d/2 = {d // 2}, got {sizes.tolist()}")
     if layout == "chunked":
@@ -59,12 +59,12 @@ def rotate(
     vectors = np.asarray(x)
     if vectors.ndim == 0:
         raise ValueError("x must have at least one axis, got a scalar")
-    vectors = vectors if vectors.dtype == np.float32 else check.reals("x", vectors)
+    vectors = vectors if vectors.dtype == np.float32 else checks.reals("x", vectors)
     if not np.isfinite(vectors).all():
         raise ValueError("x must be finite, got a NaN or an infinity")
     d = vectors.shape[-1]
     turn = frequencies(d, theta)
-    where = check.reals("position", position)
+    where = checks.reals("position", position)
     if sections is None:
         angle = where[..., None] * turn
     else:

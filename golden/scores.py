@@ -6,8 +6,8 @@ hardware, makes `tokens * score` an estimate of the softmax mass of a cluster; t
 
 import numpy as np
 
-from golden import check
 from golden.exp import exp_rows
+from util import checks
 
 TRANSFORMS = ("exp", "raw", "shift_min", "relu")
 
@@ -25,8 +25,8 @@ def dots(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
 
     The matrix engine sums in another order; what follows takes the scores as given.
     """
-    q = check.reals("rows", rows, None, None)
-    return (q @ check.reals("means", means, None, q.shape[1]).T).astype(np.float32)
+    q = checks.reals("rows", rows, None, None)
+    return (q @ checks.reals("means", means, None, q.shape[1]).T).astype(np.float32)
 
 
 def weights(scores: np.ndarray, head_dim: int, transform: str = "exp") -> np.ndarray:
@@ -35,9 +35,9 @@ def weights(scores: np.ndarray, head_dim: int, transform: str = "exp") -> np.nda
     `exp`: exp((S - max) / sqrt(d)); `raw`: S / sqrt(d); `shift_min`: S - min; `relu`: max(S, 0); max and min over
     the row.
     """
-    s = check.reals("scores", scores, None, None)
-    root = np.sqrt(check.whole("head_dim", head_dim, 1))
-    check.choice("transform", transform, TRANSFORMS)
+    s = checks.reals("scores", scores, None, None)
+    root = np.sqrt(checks.whole("head_dim", head_dim, 1))
+    checks.choice("transform", transform, TRANSFORMS)
     if not s.shape[1]:
         return s
     if transform == "exp":

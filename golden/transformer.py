@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from golden import check, rope
+from golden import rope
+from util import checks
 
 
 def silu(x: np.ndarray) -> np.ndarray:
@@ -33,8 +34,8 @@ def attention_weights(q: np.ndarray, k: np.ndarray, allowed: np.ndarray | None =
     Query head a uses KV head a // (Hq / Hkv); `allowed` bool (T, S) says which keys a query may see.
     ValueError if the heads do not divide, a shape does not fit, or a query may see nothing.
     """
-    q = check.reals("q", q, None, None, None)
-    k = check.reals("k", k, None, None, q.shape[2])
+    q = checks.reals("q", q, None, None, None)
+    k = checks.reals("k", k, None, None, q.shape[2])
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"q must have a multiple of the {k.shape[1]} KV heads, got {q.shape[1]} heads")
     expanded = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
@@ -51,7 +52,7 @@ def attention_weights(q: np.ndarray, k: np.ndarray, allowed: np.ndarray | None =
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
     """Attention output (T, Hq, d) over values (S, Hkv, d); the rest as `attention_weights`."""
     weights = attention_weights(q, k, allowed)
-    v = check.reals("v", v, *np.shape(k))
+    v = checks.reals("v", v, *np.shape(k))
     return np.einsum("ats,sad->tad", weights, np.repeat(v, len(weights) // v.shape[1], axis=1))
 
 
@@ -71,7 +72,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "q_heads", "kv_heads", "d", "ffn"):
-            check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
         rope.frequencies(self.d, self.theta)
@@ -138,8 +139,8 @@ class Decoder:
     def run(self, x: np.ndarray, positions: np.ndarray, attend: Attend) -> np.ndarray:
         """Hidden states (T, hidden) after all layers of the embeddings `x` (T, hidden) at `positions`."""
         c = self.config
-        x = check.reals("x", x, None, c.hidden)
-        where = check.reals("positions", positions)
+        x = checks.reals("x", x, None, c.hidden)
+        where = checks.reals("positions", positions)
         if where.shape[:1] != x.shape[:1]:
             raise ValueError(f"positions must be one per row of x ({len(x)}), got shape {where.shape}")
         where = where[:, None]  # the same for all heads

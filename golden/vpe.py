@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from golden import bf16, check, exp
+from golden import bf16, exp
 from golden.bf16 import BF16, FP32
 from golden.reciprocal import reciprocal
 from golden.rsqrt import rsqrt
 from golden.silu import silu
+from util import checks
 
 ONE = np.uint32(0x3F800000)
 MINUS_ZERO = np.uint32(0x80000000)  # what changes no sum
@@ -63,7 +64,7 @@ class VectorEngine:
     """
 
     def __init__(self, lanes: int, rows: int):
-        self.lanes, self.rows = check.whole("lanes", lanes, 1), check.whole("rows", rows, 1)
+        self.lanes, self.rows = checks.whole("lanes", lanes, 1), checks.whole("rows", rows, 1)
         if lanes & (lanes - 1):
             raise ValueError(f"lanes must be a power of two, got {lanes}")
         self.memory = np.zeros((rows, lanes), np.uint32)

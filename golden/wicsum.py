@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 FRACTION_BITS = 24
 MAX_COUNT = 65535
@@ -41,14 +41,14 @@ class WtuConfig:
     threshold: str = "ratio"
 
     def __post_init__(self) -> None:
-        check.whole("n_buckets", self.n_buckets, 2, 4096)
+        checks.whole("n_buckets", self.n_buckets, 2, 4096)
         if self.n_buckets & (self.n_buckets - 1):
             raise ValueError(f"n_buckets must be a power of two, got {self.n_buckets}")
-        check.whole("refine_levels", self.refine_levels, 0, 32)
-        check.whole("max_clusters", self.max_clusters, 1, 1 << PLACE_BITS)
-        check.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
-        check.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
-        check.choice("threshold", self.threshold, ("ratio", "budget", "count"))
+        checks.whole("refine_levels", self.refine_levels, 0, 32)
+        checks.whole("max_clusters", self.max_clusters, 1, 1 << PLACE_BITS)
+        checks.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
+        checks.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
+        checks.choice("threshold", self.threshold, ("ratio", "budget", "count"))
         if self.bucket_domain == "linear" and not self.weight.startswith("score"):
             raise ValueError(f"weight must be score_x_tc or score when bucket_domain is linear, got {self.weight!r}")
 
@@ -81,9 +81,9 @@ def exact(weights: np.ndarray, counts: np.ndarray, ratio: float) -> np.ndarray:
     Shapes: weights (R, C), any sign; counts (C,) or (R, C). Returns bool (R, C). Equal weights go in index
     order; if no prefix exceeds the threshold the whole row is selected.
     """
-    w = check.reals("weights", weights, None, None)
+    w = checks.reals("weights", weights, None, None)
     tc = _counts(counts, w.shape)
-    threshold = check.number("ratio", ratio, 0, 1) * (w * tc).sum(axis=1)
+    threshold = checks.number("ratio", ratio, 0, 1) * (w * tc).sum(axis=1)
     order = np.argsort(-w, axis=1, kind="stable")
     acc = np.cumsum(np.take_along_axis(w * tc, order, axis=1), axis=1)
     crossed = acc > threshold[:, None]
@@ -96,7 +96,7 @@ def exact(weights: np.ndarray, counts: np.ndarray, ratio: float) -> np.ndarray:
 def _counts(counts: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     if np.shape(counts) not in (shape, shape[1:]):
         raise ValueError(f"counts must have shape {shape[1:]} or {shape}, got {np.shape(counts)}")
-    return np.broadcast_to(check.wholes("counts", counts, low=0, high=MAX_COUNT), shape)
+    return np.broadcast_to(checks.wholes("counts", counts, low=0, high=MAX_COUNT), shape)
 
 
 def fixed_point(codes: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ def fixed_point(codes: np.ndarray) -> np.ndarray:
 
 def ratio_threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
     """`(total * ratio_q16) >> 16` without the 70-bit product: int64."""
-    ratio = check.whole("ratio_q16", ratio_q16, 0, 1 << 16)
+    ratio = checks.whole("ratio_q16", ratio_q16, 0, 1 << 16)
     return (total >> 16) * ratio + ((total & 0xFFFF) * ratio >> 16)
 
 
@@ -126,7 +126,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     """
     config = config or WtuConfig()
     scored = config.weight.startswith("score")
-    keys = check.wholes("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
+    keys = checks.wholes("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
     if keys.shape[1] > config.max_clusters:
         raise ValueError(f"codes must have at most max_clusters = {config.max_clusters} columns, got {keys.shape[1]}")
     tc = _counts(counts, keys.shape)
@@ -137,7 +137,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     if config.threshold == "ratio":
         threshold = ratio_threshold(total, target)
     else:
-        threshold = np.full(len(keys), check.whole("target", target, 1) - 1, np.int64)
+        threshold = np.full(len(keys), checks.whole("target", target, 1) - 1, np.int64)
     domain = value if config.bucket_domain == "linear" else keys
     bound, passes, levels = _sweep(domain, weight, total, threshold, config)
     selected = domain >= bound[:, None]
@@ -196,5 +196,5 @@ def _sweep(
 
 def sweep_cycles(clusters: int, passes: np.ndarray, lanes: int = 16) -> np.ndarray:
     """Cycles a row takes when every bucket reads all of it: load with min/max, sum, then one read a pass."""
-    beats = -(-check.whole("clusters", clusters, 0) // check.whole("lanes", lanes, 1))
+    beats = -(-checks.whole("clusters", clusters, 0) // checks.whole("lanes", lanes, 1))
     return (2 + np.asarray(passes, np.int64)) * beats

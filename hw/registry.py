@@ -14,9 +14,9 @@ from hw.core.core import Core
 from hw.core.dma import Dma
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
-from hw.dre.kvmu import KVMU
+from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
-from hw.dre.wtu import WTU, Point
+from hw.dre.wtu.wtu import WTU, Point
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory
 from hw.lxe.vpe import VPE
@@ -83,7 +83,7 @@ UNITS = {
             "kvmu",
             KVMU.from_config,
             "KV cache management unit: paging, residency, and selections as DMA descriptors",
-            "hw.dre.kvmu",
+            "hw.dre.kvmu.kvmu",
         ),
         Unit(
             "kvpu",
@@ -95,13 +95,13 @@ UNITS = {
             "wtu",
             WTU.from_config,
             "Weighted cumulative-sum threshold unit: a histogram of each row narrows down its cutoff",
-            "hw.dre.wtu",
+            "hw.dre.wtu.wtu",
         ),
         Unit(
             "wtu_sweep",
             partial(WTU.from_config, point=Point.SWEEP),
             "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
-            "hw.dre.wtu",
+            "hw.dre.wtu.wtu",
         ),
         Unit(
             "dpe",

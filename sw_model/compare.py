@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sw_model.frontend.stream import Chunk, Geometry
+from sw_model.media.stream import Chunk, Geometry
 from sw_model.quality import Quality, policies_for, quality_table
-from sw_model.report.charts import pareto_front
 from sw_model.request import Request
-from synth import text
+from util import text
+from util.report.charts import pareto_front
 
 RIVALS = ("resv", "mosaic", "quickprefill", "codecsight", "hybrid")
 CONTEXTS = (1000, 2000, 5000, 10000, 20000, 40000, 80000)

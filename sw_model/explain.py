@@ -15,7 +15,7 @@ from sw_model.engine import PS_PER_S
 from sw_model.model import Result, shape_of
 from sw_model.policies import Step
 from sw_model.request import Request
-from synth import text
+from util import text
 
 NAMES = {
     "DRAM": "device memory",

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
 
-from golden import check
 from sw_model.engine import PS_PER_S, Task, Timeline, schedule
 from sw_model.memory.dram import pattern, replay
 from sw_model.memory.pcie import PcieLink
@@ -21,8 +20,9 @@ from sw_model.memory.ssd import load_ssd, read
 from sw_model.policies import ModelShape, Policy, Work, load
 from sw_model.policies import Step as PolicyStep
 from sw_model.systems import System
-from sw_model.units import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
+from sw_model.unit_cycles import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
 from sw_model.workloads import Model, Phase, Workload
+from util import checks
 
 STAGES = ("vision", "weights", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
 LINKS = ("paper", "realistic")
@@ -67,11 +67,11 @@ class Assumptions:
     def __post_init__(self) -> None:
         try:
             for name in ("retained_hit", "idle_share"):
-                check.number(name, getattr(self, name), 0, 1)
-            check.whole("resident_tokens", self.resident_tokens, 0)
+                checks.number(name, getattr(self, name), 0, 1)
+            checks.whole("resident_tokens", self.resident_tokens, 0)
             for name in ("requests_in_flight", "request_bytes", "chunks"):
-                check.whole(name, getattr(self, name), 1)
-            check.number("memory_latency_ns", self.memory_latency_ns, 1)
+                checks.whole(name, getattr(self, name), 1)
+            checks.number("memory_latency_ns", self.memory_latency_ns, 1)
         except TypeError as error:
             raise ValueError(str(error)) from None
 

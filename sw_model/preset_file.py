@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from synth.files import read_text
+from util.files import read_text
 
 PRESETS = Path(__file__).parent / "presets"
 T = TypeVar("T")

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import check
 from golden.attention import attention_mass, light_attention
 from golden.codecsight import CodecSightConfig
 from golden.growable import Growable
 from golden.mosaic import MosaicConfig
-from sw_model.frontend.stream import STAGES, Chunk, Geometry
+from sw_model.media.stream import STAGES, Chunk, Geometry
 from sw_model.policies import POLICIES, ModelShape, Policy, Selection, Step, load
 from sw_model.policies.codecsight import CodecSight
 from sw_model.policies.mosaic import Mosaic
 from sw_model.policies.rekv import ReKV
-from synth import text
+from util import checks, text
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def policies_for(
     all of a short stream.
     """
     model = shape_of(geometry)
-    frames = None if budget_frames is None else check.whole("budget_frames", budget_frames, 1)
+    frames = None if budget_frames is None else checks.whole("budget_frames", budget_frames, 1)
     made: dict[str, Policy] = {}
     for name in names:
         policy = load(name)
@@ -105,7 +104,7 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
 
     Raises ValueError if no step with a past was measured, or if a policy does not fit the stream.
     """
-    check.whole("every", every, 1)
+    checks.whole("every", every, 1)
     if not policies:
         raise ValueError("policies must name at least one policy, got none")
     sums = {(name, stage): np.zeros(4) for name in policies for stage in STAGES}

@@ -13,14 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from golden import check
 from sw_model import workloads
 from sw_model.model import LINKS, Assumptions, Result, run
 from sw_model.policies import load
 from sw_model.systems import System, load_system
 from sw_model.workloads import Workload
-from synth import text
-from synth.files import read_json
+from util import checks, text
+from util.files import read_json
 
 WORKLOADS = {
     "frame": workloads.frame,
@@ -55,12 +54,12 @@ class Request:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check.choice("workload", self.workload, tuple(WORKLOADS))
-        check.choice("link", self.link, LINKS)
-        check.whole("tokens", self.tokens, 1)
-        check.whole("batch", self.batch, 1)
+        checks.choice("workload", self.workload, tuple(WORKLOADS))
+        checks.choice("link", self.link, LINKS)
+        checks.whole("tokens", self.tokens, 1)
+        checks.whole("batch", self.batch, 1)
         if self.ratio is not None:
-            check.number("ratio", self.ratio, 0, 1)
+            checks.number("ratio", self.ratio, 0, 1)
         if not isinstance(self.memory_detail, bool):
             raise ValueError(f"memory_detail must be true or false, got {self.memory_detail!r}")
         load(self.policy)

@@ -37,9 +37,9 @@ from queue import Empty, Queue
 from typing import Any
 
 from sw_model import preset_file
-from sw_model.report.metadata import run_metadata
 from sw_model.request import Request, figures, parse
-from synth.files import read_json, write, write_json
+from util.files import read_json, write, write_json
+from util.report.metadata import run_metadata
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hw.dre.wtu import Point
+from hw.dre.wtu.wtu import Point
 from sw_model import preset_file
 from sw_model.memory.spec import PRESETS as MEMORIES
 from sw_model.preset_file import PRESETS

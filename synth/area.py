@@ -8,15 +8,15 @@ from typing import Any
 
 from hw import yosys
 from hw.config import Config
-from synth import library as libraries
 from synth.blocks import Block, partition
 from synth.elaborate import rtlil
-from synth.files import git_revision
-from synth.lib.technology import Technology
-from synth.library import Library
+from synth.library import reader as libraries
+from synth.library.reader import Library
+from synth.library.technology import Technology
 from synth.macros import MIN_BITS, Macro
 from synth.mapping import Mapped, map_block, period_ps
-from synth.text import table
+from util.files import git_revision
+from util.text import table
 
 PREDICTIVE = Technology()
 
@@ -174,7 +174,7 @@ def area(
     ------
     ValueError
         Unknown unit, point or tool, clock out of range, or a library without what mapping needs (a
-        `synth.library.LibraryError`).
+        `synth.library.reader.LibraryError`).
     synth.mapping.MappingError
         yosys failed, or a cell has no counterpart in the library.
     """

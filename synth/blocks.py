@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from synth.files import digest
+from util.files import digest
 
 CLOCK = "clk"  # the clock port of every unit and block
 FLAT_BYTES = 1_500_000  # RTLIL text up to this size is mapped in one piece: about 30,000 cells, half a minute

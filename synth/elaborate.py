@@ -10,9 +10,7 @@ from pathlib import Path
 
 from hw import emit, registry
 from hw.config import Config
-from synth.files import build_root, digest, write
-
-_ROOT = Path(__file__).resolve().parent.parent
+from util.files import ROOT, build_root, digest, write
 
 
 @cache
@@ -34,7 +32,7 @@ def sources(module: str) -> frozenset[Path]:
 
 
 def _candidates(module: str) -> tuple[Path, Path]:
-    path = _ROOT.joinpath(*module.split("."))
+    path = ROOT.joinpath(*module.split("."))
     return path.with_suffix(".py"), path / "__init__.py"
 
 

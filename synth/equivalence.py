@@ -24,12 +24,12 @@ from typing import Any
 
 from hw import yosys
 from synth.area import Area
-from synth.boolean import truth_table
-from synth.files import digest, write_json
-from synth.library import Library
+from synth.library.boolean import truth_table
+from synth.library.reader import Library
 from synth.mapping import Mapped, as_macros
 from synth.netlist import CLOCK, Netlist
-from synth.text import table
+from util.files import digest, write_json
+from util.text import table
 
 EXPAND = ("proc", "flatten", "opt_expr", "opt_merge", "opt_clean", "memory -nomap", "opt_clean")
 TO_GATES = (

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from synth.blocks import CLOCK
-from synth.library import Library, LibraryCell
+from synth.library.reader import Library, LibraryCell
 
 LIMIT = 32
 PORT_INVERTERS = 4  # what an output port drives, and at most what a block's input pin is

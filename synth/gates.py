@@ -6,8 +6,8 @@ from amaranth.lib import wiring
 
 from hw import emit
 from synth.area import Area, area_of_rtlil
-from synth.boolean import truth_table
-from synth.library import Library, LibraryCell, embedded
+from synth.library.boolean import truth_table
+from synth.library.reader import Library, LibraryCell, embedded
 
 
 def sources(area: Area, library: Library) -> dict[str, str]:

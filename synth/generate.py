@@ -15,8 +15,8 @@ from amaranth.lib import data, wiring
 
 from hw import emit, registry, yosys
 from hw.config import Config
-from synth.files import git_revision, version, write_all
 from synth.mapping import period_ps
+from util.files import git_revision, version, write_all
 
 CLOCK_MHZ = 800.0  # V-Rex, section VI-A
 IO_DELAY_SHARE = 0.2  # of a period, spent outside the unit at each port

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from synth.lib.technology import Technology
+from synth.library.technology import Technology
 
 MIN_BITS = 512  # smaller memories become flip-flops: no compiler makes an SRAM that small pay
 # Share of a macro's area that is bit cells grows with its size: about 0.3 at 1 kbit and 0.6 from 1 Mbit on. V-Rex's

@@ -16,9 +16,9 @@ from typing import Any
 from hw import yosys
 from synth import fanout, macros
 from synth.blocks import Block, stub
-from synth.files import build_root, digest
-from synth.library import Library
+from synth.library.reader import Library
 from synth.macros import Macro
+from util.files import build_root, digest
 
 _SIZE = "buffer -c; topo; upsize {ps}; dnsize {ps}"
 POINTS = {  # abc scripts: what a mapping aims at

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from synth.blocks import CLOCK
-from synth.boolean import truth_table
 from synth.fanout import PORT_INVERTERS
-from synth.library import Library
+from synth.library.boolean import truth_table
+from synth.library.reader import Library
 from synth.mapping import Mapped
 
 

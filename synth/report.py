@@ -13,10 +13,10 @@ from typing import Any
 
 import jinja2
 
-from synth.files import read_json, version, write_all
-from synth.power import KINDS
+from synth.power.power import KINDS
 from synth.table3 import table3
-from synth.text import table
+from util.files import read_json, version, write_all
+from util.text import table
 
 PALETTE = ("#2f6690", "#7aa6c2", "#c8963e", "#3f7d6e", "#a4503c", "#7d6b9d", "#9fb8a0", "#8b939c", "#d3b58b", "#4a4e69")
 COLOURS = dict(zip(KINDS, PALETTE, strict=False))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from synth.area import PREDICTIVE
-from synth.text import table
+from util.text import table
 
 # row -> mm2 and mW of one core, 14 nm at 800 MHz (V-Rex, Table III); None: it has no such row
 PUBLISHED: dict[str, tuple[float, float] | None] = {

@@ -30,10 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _gates(request: pytest.FixtureRequest):
     if request.config.getoption("--gates"):
-        import sim.build
+        import sim.bench.build
         from synth.gates import of_component
 
-        sim.build.instead = of_component
+        sim.bench.build.instead = of_component
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,22 +15,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hw.boards import host
+from compiler import board_host as host
 from hw.core import isa
 from sw_model import request, sweep
-from sw_model.frontend import clip, trace, video
-from sw_model.frontend.stream import BF16, Chunk, Geometry
+from sw_model.media import clip, trace, video
+from sw_model.media.stream import BF16, Chunk, Geometry
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
 from sw_model.policies import load as load_policy
 from sw_model.policies import rekv
 from sw_model.preset_file import PRESETS
 from sw_model.systems import load_system
-from synth import files, library, report
-from synth.lib.liberty import library_text
-from tests.hw.boards.test_host import DESCRIPTION
+from synth import report
+from synth.library import reader as library
+from synth.library.liberty import library_text
+from tests.compiler.test_board_host import DESCRIPTION
 from tests.hw.core.test_isa import random_command
 from tests.synth.test_report import unit
+from util import files
 
 SECONDS, MEMORY = 20, 1 << 30  # that one file may take
 TOKEN = re.compile(rb'"[^"\n]*"|[A-Za-z_][\w.]*|-?\d[\d.eE]*|\s+|.', re.S)

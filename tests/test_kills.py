@@ -18,8 +18,8 @@ import pytest
 import vrex
 from hw.config import Config
 from hw.registry import unit
-from sim.build import build
-from sw_model.frontend import clip
+from sim.bench.build import build
+from sw_model.media import clip
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = "--preset tiny --layers 1 --frames 6 --grid 2"

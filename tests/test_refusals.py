@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import vrex
-from sw_model.frontend import clip
-from sw_model.frontend.generator import Generator, small
-from sw_model.frontend.trace import write_trace
-from synth.lib.liberty import library_text
+from sw_model.media import clip
+from sw_model.media.generator import Generator, small
+from sw_model.media.trace import write_trace
+from synth.library.liberty import library_text
 
 COMMANDS = vrex.parser()._subparsers._group_actions[0].choices
 TINY = "--preset tiny --layers 1 --frames 6 --grid 2"

@@ -1,4 +1,4 @@
-"""The layering of the project: imports point downwards only, and golden stays plain NumPy."""
+"""The structure of the project: layers import downwards only, golden is plain NumPy, no modules import in a circle."""
 
 import ast
 import sys
@@ -7,24 +7,34 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# each folder and what it may import of the project
+# each folder and the folders of the project that it may import
 ALLOWED = {
-    "golden": set(),
-    "hw": set(),
-    "sim": {"hw", "golden"},
-    "synth": {"sim", "hw", "golden"},
-    "sw_model": {"synth", "sim", "hw", "golden"},
+    "util": set(),
+    "golden": {"util"},
+    "hw": {"util"},
+    "compiler": {"hw", "golden", "util"},
+    "sim": {"compiler", "hw", "golden", "util"},
+    "synth": {"sim", "compiler", "hw", "golden", "util"},
+    "sw_model": {"compiler", "hw", "golden", "util"},
+    "cli": {"sw_model", "synth", "sim", "compiler", "hw", "golden", "util"},
 }
 
 
+def modules() -> dict[str, Path]:
+    """Every module of the layers by its dotted name."""
+    paths = (path for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py")))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
 def imports(path: Path) -> set[str]:
-    found = set()
+    """Dotted names that a file imports anywhere: modules, and `module.name` for `from module import name`."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module)
-    return found
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -37,8 +47,33 @@ def test_imports_point_downwards(folder):
 
 
 def test_golden_is_plain_numpy():
-    for path in sorted((ROOT / "golden").rglob("*.py")):
+    """The golden models import NumPy, ml_dtypes and the argument checks, which import NumPy only."""
+    for path in [*sorted((ROOT / "golden").rglob("*.py")), ROOT / "util" / "checks.py"]:
         for name in imports(path):
             top = name.split(".")[0]
             known = top in {"numpy", "ml_dtypes", "golden"} or top in sys.stdlib_module_names
-            assert known, f"{path.relative_to(ROOT)} imports {name}"
+            assert known or name.startswith("util.checks") or name == "util", f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_no_import_circle():
+    """Imports of modules, those inside functions and `TYPE_CHECKING` included, have a topological order."""
+    known = modules()
+    graph = {name: {other for other in imports(path) if other in known} - {name} for name, path in known.items()}
+    done: set[str] = set()
+
+    def visit(name: str, chain: list[str]) -> None:
+        assert name not in chain, f"import circle: {' -> '.join([*chain[chain.index(name) :], name])}"
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, [*chain, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def test_tests_mirror_the_layers():
+    """Every folder of tests has the name of a folder that it tests."""
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    for folder in sorted(folders - {Path()}):
+        assert (ROOT / folder).is_dir(), f"tests/{folder} tests no folder of the project"

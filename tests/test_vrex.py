@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import vrex
-from hw import formal as formal_claims
-from hw.common.proofs import Fifo, QueueSpec
-from sw_model.frontend import clip
+from sim.formal import claims as formal_claims
+from sim.formal.specifications.common import Fifo, QueueSpec
+from sw_model.media import clip
 from tests.browser import browser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +92,7 @@ def test_formal(capsys, monkeypatch, tmp_path, broken):
     monkeypatch.chdir(tmp_path)
     places = 1 if broken else 2
     claim = formal_claims.Claim("part", lambda: QueueSpec(Fifo(width=1, depth=2), places=places, patience=2))
-    monkeypatch.setattr("sim.formal.claims", lambda name: (claim,))
+    monkeypatch.setattr("sim.formal.engine.claims", lambda name: (claim,))
     status, out, err = run(capsys, "formal", "hcu", "--json")
     if broken:
         assert status == 1 and "vrex: hcu_part: a property fails in cycle" in err and not out

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import vrex
-from sw_model.frontend import clip, generator, quickcodec, statistics
-from sw_model.frontend.generator import Generator
-from sw_model.frontend.trace import write_trace
+from sw_model.media import clip, generator, quickcodec, statistics
+from sw_model.media.generator import Generator
+from sw_model.media.trace import write_trace
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 from golden.clustering import ClusterRule, ClusterTable
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
-from sim.run import simulate
+from sim.bench.run import simulate
 
 TOKENS, THRESHOLD = 40, 5
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from golden import check
 from golden.mosaic.statistics import MosaicConfig, absorb, cosines, kmeans, nearest, spread, threshold
+from util import checks
 
 
 @dataclass
@@ -40,7 +40,7 @@ class SemanticIndex:
 
     def __init__(self, config: MosaicConfig, capacity_tokens: int | None = None):
         if capacity_tokens is not None:
-            check.whole("capacity_tokens", capacity_tokens, 1)
+            checks.whole("capacity_tokens", capacity_tokens, 1)
         self.config = config
         self.capacity_tokens = capacity_tokens
         self.clusters: dict[int, Cluster] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
+from util import checks
 
 TIE = 1e-12  # cosines closer than this count as equal, so that summation order never decides
 
@@ -44,18 +44,18 @@ class MosaicConfig:
     sim: str = "cosine"
 
     def __post_init__(self) -> None:
-        check.choice("unit", self.unit, ("token", "frame"))
-        check.choice("tau_form", self.tau_form, ("exp", "rational", "decreasing"))
-        check.choice("invalid_compare", self.invalid_compare, ("ge", "gt"))
-        check.choice("visual_invalid", self.visual_invalid, ("new", "split"))
-        check.choice("sim", self.sim, ("cosine", "dot"))
-        check.number("tau_min", self.tau_min, 0, 1)
-        check.number("tau_max", self.tau_max, self.tau_min, 1)
-        check.number("tau_visual", self.tau_visual, 0, 1)
-        if not check.number("lambda_", self.lambda_) > 0:
+        checks.choice("unit", self.unit, ("token", "frame"))
+        checks.choice("tau_form", self.tau_form, ("exp", "rational", "decreasing"))
+        checks.choice("invalid_compare", self.invalid_compare, ("ge", "gt"))
+        checks.choice("visual_invalid", self.visual_invalid, ("new", "split"))
+        checks.choice("sim", self.sim, ("cosine", "dot"))
+        checks.number("tau_min", self.tau_min, 0, 1)
+        checks.number("tau_max", self.tau_max, self.tau_min, 1)
+        checks.number("tau_visual", self.tau_visual, 0, 1)
+        if not checks.number("lambda_", self.lambda_) > 0:
             raise ValueError(f"lambda_ must be positive, got {self.lambda_}")
         for name in ("top_visual", "budget_frames", "kmeans_iters"):
-            check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
 
     def invalid(self, variance: float, limit: float) -> bool:
         return variance >= limit if self.invalid_compare == "ge" else variance > limit
@@ -63,7 +63,7 @@ class MosaicConfig:
 
 def unit_rows(name: str, x: np.ndarray) -> np.ndarray:
     """The rows of `x` (n, D) scaled to length 1, float64. ValueError for a zero row, a NaN or an infinity."""
-    rows = check.reals(name, x, None, None)
+    rows = checks.reals(name, x, None, None)
     lengths = np.linalg.norm(rows, axis=1)
     if (lengths == 0).any():
         raise ValueError(f"{name} must have a direction, got a zero vector at row {int(np.argmin(lengths))}")
@@ -112,9 +112,9 @@ def kmeans(x: np.ndarray, k: int, rounds: int = 20) -> np.ndarray:
     to the mean; an empty cluster takes the entry that fits its own worst; ends when the labels repeat. The
     lowest index wins every tie.
     """
-    x = check.reals("x", x, None, None)
-    k = min(check.whole("k", k, 1), len(x))
-    check.whole("rounds", rounds, 1)
+    x = checks.reals("x", x, None, None)
+    k = min(checks.whole("k", k, 1), len(x))
+    checks.whole("rounds", rounds, 1)
     if len(x) == 0:
         raise ValueError("x must hold at least one entry, got none")
     seeds = [0]

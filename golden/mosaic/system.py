@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden import check
 from golden.mosaic.index import SemanticIndex
 from golden.mosaic.statistics import (
     MosaicConfig,
@@ -15,6 +14,7 @@ from golden.mosaic.statistics import (
     spread,
     unit_rows,
 )
+from util import checks
 
 FRAMES_PER_PARTITION = 8  # of the first clustering; the paper leaves both sizes open
 TOKENS_PER_CLUSTER = 32
@@ -41,8 +41,8 @@ def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
 
     Its dot product with concatenated keys equals that of all query heads with the expanded keys.
     """
-    q = check.reals("q", q, None, None, None)
-    check.whole("kv_heads", kv_heads, 1)
+    q = checks.reals("q", q, None, None, None)
+    checks.whole("kv_heads", kv_heads, 1)
     if len(q) == 0 or q.shape[1] == 0 or q.shape[1] % kv_heads:
         raise ValueError(f"q must have tokens and a multiple of {kv_heads} heads, got shape {q.shape}")
     return q.mean(axis=0).reshape(kv_heads, -1, q.shape[2]).sum(axis=1).ravel()
@@ -65,9 +65,9 @@ class Mosaic:
         capacity_tokens: int | None = None,
     ):
         for name, value in (("layers", layers), ("kv_heads", kv_heads), ("d", d)):
-            check.whole(name, value, 1)
+            checks.whole(name, value, 1)
         self.config = config or MosaicConfig()
-        self.tokens_per_frame = check.whole("tokens_per_frame", tokens_per_frame, 1)
+        self.tokens_per_frame = checks.whole("tokens_per_frame", tokens_per_frame, 1)
         self.kv_heads, self.d = kv_heads, d
         self.layers = [SemanticIndex(self.config, capacity_tokens) for _ in range(layers)]
         self.partition_of: list[int] = []  # of every frame
@@ -89,7 +89,7 @@ class Mosaic:
         if len(x) == 0:
             raise ValueError("embeddings must hold at least one frame, got none")
         shape = (len(self.layers), len(x), self.tokens_per_frame, self.kv_heads, self.d)
-        keys, values = check.reals("keys", keys, *shape), check.reals("values", values, *shape)
+        keys, values = checks.reals("keys", keys, *shape), checks.reals("values", values, *shape)
         count = max(1, round(len(x) / FRAMES_PER_PARTITION))
         labels = kmeans(x, count, self.config.kmeans_iters)
         entries = [
@@ -112,11 +112,11 @@ class Mosaic:
 
     def append(self, embedding: np.ndarray, keys: np.ndarray, values: np.ndarray) -> int:
         """Add one frame: embedding (E,), keys and values (L, T, Hkv, d). Returns its partition."""
-        x = unit_rows("embedding", check.reals("embedding", embedding, None)[None])[0]
+        x = unit_rows("embedding", checks.reals("embedding", embedding, None)[None])[0]
         if self._embeddings and x.shape != self._embeddings[0].shape:
             raise ValueError(f"embedding must have shape {self._embeddings[0].shape}, got {x.shape}")
         shape = (len(self.layers), self.tokens_per_frame, self.kv_heads, self.d)
-        keys, values = check.reals("keys", keys, *shape), check.reals("values", values, *shape)
+        keys, values = checks.reals("keys", keys, *shape), checks.reals("values", values, *shape)
         entries = [self._units(layer_keys) for layer_keys in keys]
         frame = self.frames
         partition = self._place(x)
@@ -137,11 +137,11 @@ class Mosaic:
         """
         if not self.frames:
             raise ValueError("the cache must hold a frame before it can be queried, it is empty")
-        query = check.reals("query", query, self.kv_heads * self.d)
+        query = checks.reals("query", query, self.kv_heads * self.d)
         scores = None
         if visual_query is not None:
             rows = np.stack(self.means)
-            scores = dict(enumerate(cosines(check.reals("visual_query", visual_query, rows.shape[1]), rows)))
+            scores = dict(enumerate(cosines(checks.reals("visual_query", visual_query, rows.shape[1]), rows)))
         return self._layer(layer).select(query, self.config.budget_frames * self.tokens_per_frame, scores)
 
     def retrieve(
@@ -185,8 +185,8 @@ class Mosaic:
         """Keys and values (S, Hkv, d) to attend to: representatives, then the retrieved `tokens` with the last
         `window` tokens, each once and in order."""
         keys, values = self.kv(layer)
-        check.whole("window", window, 0)
-        wanted = check.wholes("tokens", tokens, None, low=0, high=len(keys) - 1)
+        checks.whole("window", window, 0)
+        wanted = checks.wholes("tokens", tokens, None, low=0, high=len(keys) - 1)
         kept = np.union1d(wanted, np.arange(max(0, len(keys) - window), len(keys)))
         if not representatives:
             return keys[kept], values[kept]
@@ -196,7 +196,7 @@ class Mosaic:
     # -- within
 
     def _layer(self, layer: int) -> SemanticIndex:
-        return self.layers[check.whole("layer", layer, 0, len(self.layers) - 1)]
+        return self.layers[checks.whole("layer", layer, 0, len(self.layers) - 1)]
 
     def _units(self, keys: np.ndarray) -> np.ndarray:
         """The unit entries (n, Hkv * d) of one frame's keys (T, Hkv, d)."""

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.core.axi import WORD_BITS
+from hw.axi.ports import WORD_BITS
 from hw.core.dma import WAITING, Copier
 from hw.core.isa import BY_NAME
 from hw.core.sequencer import COMMAND, view

@@ -6,16 +6,16 @@ from amaranth import Module, ResetInserter, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.master import Master
+from hw.axi.ports import Cause, axi4_lite
+from hw.axi.registers import RegisterFile
 from hw.common.counters import tally
 from hw.config import Config
 from hw.core import isa
-from hw.core.axi import Cause, axi4_lite
 from hw.core.dma import BURST
 from hw.core.isa import Unit
 from hw.core.machine import READERS, WRITERS, Machine
-from hw.core.map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
-from hw.core.master import Master
-from hw.core.registers import RegisterFile
+from hw.core.register_map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.sequencer import ongoing
 
 STATES = ("READY", "HALT", "RESET", "STOPPED")  # of the core: ready for programs, and after a fault

@@ -7,11 +7,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.engines import Reader, Writer, words_read, words_written
+from hw.axi.master import Master
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.common.fork import fork
 from hw.config import Config
-from hw.core.axi import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
-from hw.core.engines import Reader, Writer, words_read, words_written
-from hw.core.master import Master
 from hw.dre.transfer import Tier, descriptor_layout
 
 BURST = 16  # words of the longest burst

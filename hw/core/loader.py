@@ -9,11 +9,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.core.axi import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
-from hw.core.engines import words_read
+from hw.axi.engines import words_read
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.core.isa import BY_NAME
+from hw.core.lengths import SIZE_BITS, blocks, length, part, sizes_layout
 from hw.core.sequencer import COMMAND, view
-from hw.core.sizes import SIZE_BITS, blocks, length, part, sizes_layout
 from hw.core.transpose import Transposer
 from hw.lxe.memory import OperandMemory
 

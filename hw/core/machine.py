@@ -6,17 +6,17 @@ from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.engines import Reader, Writer
+from hw.axi.ports import FAULT, WORD_BITS, Cause, read_port, write_port
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
-from hw.core.axi import FAULT, WORD_BITS, Cause, read_port, write_port
-from hw.core.cache import Cache
 from hw.core.copies import Copies
 from hw.core.dma import BURST, attach
-from hw.core.engines import Reader, Writer
 from hw.core.isa import Unit
 from hw.core.loader import Loader
-from hw.core.map import SEQUENCER, SOURCE_BITS
 from hw.core.matrix import Matrix
+from hw.core.register_map import SEQUENCER, SOURCE_BITS
+from hw.core.retrieval import Cache
 from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer
 from hw.core.vector import Vector
 

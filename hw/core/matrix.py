@@ -10,12 +10,12 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.formats import to_bf16
+from hw.axi.engines import words_written
+from hw.axi.ports import JOB, WORD_BITS
 from hw.common.fork import fork
 from hw.config import Config
-from hw.core.axi import JOB, WORD_BITS
-from hw.core.engines import words_written
+from hw.core.lengths import SIZE_BITS, blocks, length, part, sizes_layout
 from hw.core.sequencer import COMMAND, fields, view
-from hw.core.sizes import SIZE_BITS, blocks, length, part, sizes_layout
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory
 

@@ -10,10 +10,10 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.engines import words_read
+from hw.axi.gearbox import Gearbox
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.core import isa
-from hw.core.axi import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
-from hw.core.engines import words_read
-from hw.core.gearbox import Gearbox
 from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, Event, Unit
 
 QUEUE = 4  # commands of one unit that wait

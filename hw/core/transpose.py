@@ -6,8 +6,8 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.engines import words_read
 from hw.common.memory import Ram
-from hw.core.engines import words_read
 
 
 def rotate(value: Value, places: Value, item: int, count: int) -> Value:

@@ -9,15 +9,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.engines import words_read, words_written
+from hw.axi.gearbox import Gearbox
+from hw.axi.ports import JOB, WORD_BITS
 from hw.common.fork import fork
 from hw.config import Config
-from hw.core.axi import JOB, WORD_BITS
-from hw.core.cache import CODE, MEMBER, Part
-from hw.core.engines import words_read, words_written
-from hw.core.gearbox import Gearbox
 from hw.core.isa import BY_NAME, To
+from hw.core.lengths import SIZE_BITS, length, sizes_layout
+from hw.core.retrieval import CODE, MEMBER, Part
 from hw.core.sequencer import COMMAND, fields, view
-from hw.core.sizes import SIZE_BITS, length, sizes_layout
 from hw.lxe.microcode import Function, Instruction, Pre, Source, Times, instruction_layout
 from hw.lxe.vpe import VPE
 

@@ -11,11 +11,13 @@ from hw.common.counters import count
 from hw.common.fork import fork
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
-from hw.dre import hc_table, hcu, kvmu_command, wtu_command
+from hw.dre import hc_table, hcu
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
-from hw.dre.kvmu import KVMU
-from hw.dre.wtu import WTU
+from hw.dre.kvmu import command as kvmu_command
+from hw.dre.kvmu.kvmu import KVMU
+from hw.dre.wtu import command as wtu_command
+from hw.dre.wtu.wtu import WTU
 
 HEADS_WAITING = 8  # groups of rows inside the WTU whose KV head is remembered
 

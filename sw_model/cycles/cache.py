@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from golden.kvmu_unit import Descriptor, Tier
 from hw.core.isa import Unit
-from hw.dre.kvmu import GROUP
-from hw.dre.kvmu_timing import KvmuTiming
+from hw.dre.kvmu.kvmu import GROUP
+from hw.dre.kvmu.timing import KvmuTiming
 from sw_model.cycles.processes import Counter, Process, Wait
 from sw_model.cycles.unit import UnitModel
 

@@ -1,80 +1,23 @@
-"""The core: sequencer, queues and what its units share."""
+"""The cycle model of a core: the sequencer and the models of all units on one shared state."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from golden.kvmu_unit import Descriptor, Kind, Op
-from golden.layer import Layer, StepTrace
 from hw.config import Config
-from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, Event, Size, Unit
-from hw.core.machine import READERS, WRITERS
-from hw.core.sequencer import QUEUE
-from hw.core.sizes import SIZE_BITS
-from hw.dre.hcu import HCU
-from hw.dre.wtu import WTU
-from hw.lxe.dpe import DPE
+from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, Event
 from hw.lxe.microcode import Instruction
-from hw.lxe.vpe import VPE
-from sim.axi import Timing
 from sw_model.cycles.cache import CacheUnit
-from sw_model.cycles.copies import Copier, Copying
+from sw_model.cycles.copies import Copying
 from sw_model.cycles.loader import Loading
 from sw_model.cycles.matrix import Multiplying
-from sw_model.cycles.ports import Port, Reader, Writer
-from sw_model.cycles.processes import Bell, Clock, Counter, Process, Queue
+from sw_model.cycles.processes import Process
+from sw_model.cycles.state import CoreState, StepData
 from sw_model.cycles.vector import VectorUnit
+from util.timing import MemoryTiming
 
 
-@dataclass(frozen=True)
-class StepData:
-    """What a step's cycles depend on besides its commands.
-
-    clusters : before the step ; opened, places : of each token, whether it opens a cluster, byte address of its place
-    means : clusters with new tokens: their number, whether they are new, which tokens of the step
-    rows : for each head (passes, levels) of every row ; selected : for each head, pages of each cluster it selected
-    pages : for each head, (byte address, past tokens) of every page ; used : page numbers in use
-    fetch, offload : transfers to the device and from it
-    """
-
-    clusters: int = 0
-    opened: Sequence[bool] = ()
-    places: Sequence[int] = ()
-    means: Sequence[tuple[int, bool, Sequence[int]]] = ()
-    rows: Sequence[Sequence[tuple[int, int]]] = ()
-    selected: Sequence[Sequence[int]] = ()
-    pages: Sequence[Sequence[tuple[int, int]]] = ()
-    used: int = 0
-    fetch: Sequence[Descriptor] = ()
-    offload: Sequence[Descriptor] = ()
-
-    @classmethod
-    def of(cls, layer: Layer, step: Callable[[], StepTrace]) -> StepData:
-        """Of a step that the golden `layer` is about to do."""
-        unit = layer.table.kvmu
-        clusters, before = len(layer.table.clusters.counts), len(unit.descriptors)
-        trace = step()
-        moved = unit.descriptors[before:]
-        groups: dict[int, list[int]] = {}
-        for token, cluster in enumerate(trace.assigned.cluster.tolist()):
-            groups.setdefault(cluster, []).append(token)
-        opened = [bool(flag) for flag in trace.assigned.opened]
-        chains = {cluster: len(pages) for cluster, pages in unit.table.chains.items()}
-        return cls(
-            clusters, opened, [r.address for r in trace.replies if r.op == Op.APPEND],
-            [(cluster, opened[tokens[0]], tokens) for cluster, tokens in groups.items()],
-            [list(zip(rows.passes.tolist(), rows.levels.tolist(), strict=True)) for rows in trace.rows],
-            [[chains[c] for c in np.flatnonzero(rows.selected.any(axis=0)).tolist()] for rows in trace.rows],
-            [[page for page in pages if page[1]] for pages in trace.pages], len(unit.table.pages),
-            [d for d in moved if d.kind != Kind.OFFLOAD], [d for d in moved if d.kind == Kind.OFFLOAD],
-        )  # fmt: skip
-
-
-class CoreModel:
+class CoreModel(CoreState):
     """A core of a configuration behind two memories; `run` executes programs one after the other.
 
     mean_word : word of the representative keys ; instructions : vector programs by their place
@@ -83,30 +26,12 @@ class CoreModel:
     def __init__(
         self,
         config: Config,
-        timing: Mapping[str, Timing],
+        timing: Mapping[str, MemoryTiming],
         bases: Mapping[str, int],
         mean_word: int,
         instructions: Mapping[int, Sequence[Instruction]],
     ):
-        self.config, self.clock = config, Clock()
-        self.mean_word, self.instructions = mean_word, instructions
-        clock, self.word_bytes = self.clock, 2 * config.dpe_inputs
-        ports = {side: Port(clock, timing[side], self.word_bytes, bases[side]) for side in ("device", "host")}
-        self.readers = {name: Reader(clock, ports["device"], depth) for name, (_, depth) in READERS.items()}
-        self.writers = {name: Writer(clock, ports["device"], depth) for name, (_, depth) in WRITERS.items()}
-        self.readers["host"], self.writers["host"] = Reader(clock, ports["host"], 64), Writer(clock, ports["host"], 32)
-        self.engine, self.vpe, self.hcu = DPE.from_config(config), VPE.from_config(config), HCU.from_config(config)
-        self.wtu = WTU.from_config(config)
-        self.width, self.head = config.dpe_inputs, config.head_dim // config.dpe_inputs
-        self.queues = {unit: Queue(clock, depth=QUEUE) for unit in Unit}
-        self.done = {event: Counter(clock) for event in Event}
-        self.given = dict.fromkeys(Unit, 0)
-        self.spans: list[tuple[Unit, str, int, int]] = []
-        self.starts: dict[Unit, deque[tuple[str, int]]] = {unit: deque() for unit in Unit}
-        self.data, self.steps, self.past = StepData(), 0, [0] * config.kv_heads
-        self.codes, self.rows = Queue(clock, depth=1, latency=0), Queue(clock, depth=1, latency=0)  # to the cache unit
-        self.placed = Counter(clock)
-        self.copier = Copier(self)
+        super().__init__(config, timing, bases, mean_word, instructions)
         for unit in (Loading(self), Multiplying(self), VectorUnit(self), CacheUnit(self), Copying(self)):
             unit.begin()
 
@@ -147,35 +72,3 @@ class CoreModel:
         for event in Event:
             yield from self.done[event].reach(self.given[event.unit])
         self.end = self.clock.now + 1
-
-    def next(self, unit: Unit) -> Generator[int | Bell, None, Command]:
-        """The next command of a unit, when it has waited for what it names; the unit takes it in this cycle."""
-        command, waits = yield from self.queues[unit].head()
-        for event, count in waits.items():
-            if self.done[event].value < count:
-                yield from self.done[event].reach(count)
-                yield 1
-        self.starts[unit].append((command.name, self.clock.now))
-        return command
-
-    def take(self, unit: Unit) -> None:
-        """The command that `next` gave has been taken."""
-        self.queues[unit].pop()
-
-    def complete(self, unit: Unit) -> None:
-        """A command is complete in this cycle."""
-        name, start = self.starts[unit].popleft()
-        self.spans.append((unit, name, start, self.clock.now + 1))
-        self.done[Event(unit)].add()
-
-    def length(self, command: Command) -> int:
-        """The length that a command means."""
-        f = command.fields
-        size = f.get("size", 0)
-        known = self.clusters if size == Size.CLUSTERS else self.past[f.get("head", 0)] if size == Size.TOKENS else 0
-        return (known + f.get("extra", 0)) % (1 << SIZE_BITS)
-
-    @property
-    def clusters(self) -> int:
-        """In the table, after the step's tokens."""
-        return self.data.clusters + sum(self.data.opened)

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 from hw.core.dma import BURST
-from sim.axi import Timing
 from sw_model.cycles.processes import Bell, Clock, Counter, Process, Queue, Wait
+from util.timing import MemoryTiming
 
 BUFFERED = 2  # cycles through a buffered FIFO
 BURSTS = 16  # bursts that a reader or writer has in flight
@@ -16,7 +16,7 @@ BURSTS = 16  # bursts that a reader or writer has in flight
 class Port:
     """An AXI4 port with its master: a request per cycle and channel, a beat per cycle and direction."""
 
-    def __init__(self, clock: Clock, timing: Timing, word_bytes: int, base: int):
+    def __init__(self, clock: Clock, timing: MemoryTiming, word_bytes: int, base: int):
         self.clock, self.timing, self.word_bytes, self.base = clock, timing, word_bytes, base
         self.ar_free = self.aw_free = self.w_free = 0
         self.reading: dict[Reader, deque[list[int]]] = {}

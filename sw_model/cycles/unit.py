@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sw_model.cycles.core import CoreModel
+from sw_model.cycles.state import CoreState
 
 
 class UnitModel(ABC):
     """A unit of the core."""
 
-    def __init__(self, core: CoreModel):
+    def __init__(self, core: CoreState):
         self.core, self.clock = core, core.clock
 
     @abstractmethod

@@ -7,7 +7,7 @@ none can go before the one ahead of it, so that only the heads, which a queue li
 
 import numpy as np
 
-from synth.compiled import compiled, inlined, unowned
+from util.compiled import compiled, inlined, unowned
 
 FAR = 1 << 60
 # the parameter vector

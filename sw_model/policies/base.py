@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from golden import check
 from golden.growable import Growable
+from util import checks
 
 BF16_BYTES = 2
 STAGES = ("frame", "text")
@@ -32,7 +32,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "q_heads", "kv_heads", "head_dim"):
-            check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
 
@@ -73,13 +73,13 @@ class Step:
     resident_tokens: int = 4096
 
     def __post_init__(self) -> None:
-        check.whole("new_tokens", self.new_tokens, 1)
-        check.whole("past_tokens", self.past_tokens, 0)
-        check.choice("stage", self.stage, STAGES)
-        check.whole("batch", self.batch, 1)
-        check.whole("resident_tokens", self.resident_tokens, 0)
+        checks.whole("new_tokens", self.new_tokens, 1)
+        checks.whole("past_tokens", self.past_tokens, 0)
+        checks.choice("stage", self.stage, STAGES)
+        checks.whole("batch", self.batch, 1)
+        checks.whole("resident_tokens", self.resident_tokens, 0)
         if self.ratio is not None:
-            check.number("ratio", self.ratio, 0, 1)
+            checks.number("ratio", self.ratio, 0, 1)
 
 
 class Matmul(NamedTuple):
@@ -136,7 +136,7 @@ class Work:
     schedule: str = "ahead"
 
     def __post_init__(self) -> None:
-        check.choice("schedule", self.schedule, SCHEDULES)
+        checks.choice("schedule", self.schedule, SCHEDULES)
 
     @property
     def predict_flops(self) -> float:
@@ -196,9 +196,9 @@ class Policy(ABC):
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         """Take the keys (after the rotary embedding) and values of one step, (T, Hkv, d) each, T at least 1."""
-        layer = check.whole("layer", layer, 0, self.model.layers - 1)
-        k = check.reals("keys", keys, None, self.model.kv_heads, self.model.head_dim)
-        v = check.reals("values", values, len(k), self.model.kv_heads, self.model.head_dim)
+        layer = checks.whole("layer", layer, 0, self.model.layers - 1)
+        k = checks.reals("keys", keys, None, self.model.kv_heads, self.model.head_dim)
+        v = checks.reals("values", values, len(k), self.model.kv_heads, self.model.head_dim)
         if not len(k):
             raise ValueError("keys must hold at least one token, got none")
         start = len(self._keys[layer])
@@ -232,12 +232,12 @@ class Policy(ABC):
 
     def queries(self, layer: int, queries: np.ndarray, stage: str) -> np.ndarray:
         """`queries` checked, float64 (T, Hkv, group, d): the query heads beside the KV head they use."""
-        check.choice("stage", stage, STAGES)
-        check.whole("layer", layer, 0, self.model.layers - 1)
+        checks.choice("stage", stage, STAGES)
+        checks.whole("layer", layer, 0, self.model.layers - 1)
         if not self._chunks[layer]:
             raise ValueError(f"keys of layer {layer} must be appended before its queries select")
         m, last = self.model, self._chunks[layer][-1]
-        q = check.reals("queries", queries, last.stop - last.start, m.q_heads, m.head_dim)
+        q = checks.reals("queries", queries, last.stop - last.start, m.q_heads, m.head_dim)
         self._chunks[layer][-1] = last._replace(stage=stage)
         return q.reshape(len(q), m.kv_heads, m.group, m.head_dim)
 

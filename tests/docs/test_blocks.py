@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import vrex
-from sw_model.commands.options import configuration
+from cli.options import configuration
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("golden", "hw", "sim", "synth", "sw_model", "tests", "docs")
+FOLDERS = ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "tests", "util", "docs")
 PAGES = [ROOT / "README.md", *sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (\w+): ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 LANGUAGES = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}

@@ -19,8 +19,8 @@ from golden import scores, wicsum
 from golden.clustering import ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.resv import Resv, ResvConfig
-from sw_model.frontend.generator import Generator, GeneratorConfig
-from sw_model.frontend.stream import Geometry
+from sw_model.media.generator import Generator, GeneratorConfig
+from sw_model.media.stream import Geometry
 
 TOKENS, CLUSTERS, RATIO_Q16, HEAD_DIM = 40_000, 1_250, 19_661, 128
 FLOAT = np.float32

@@ -4,25 +4,13 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from golden import (
-    attention,
-    baselines,
-    check,
-    hashing,
-    mamba,
-    mosaic,
-    oaken,
-    quickvideo,
-    rope,
-    scores,
-    selection,
-    wicsum,
-)
+from golden import attention, baselines, hashing, mamba, mosaic, oaken, quickvideo, rope, scores, selection, wicsum
 from golden.clustering import ClusterTable
 from golden.kvmu import Kvmu, KvmuConfig
 from golden.representative import Representatives
 from golden.resv import Resv, ResvConfig
 from golden.transformer import Decoder, DecoderConfig
+from util import checks
 
 T, HQ, HKV, D = 3, 4, 2, 8
 R = np.random.default_rng(5)
@@ -124,7 +112,7 @@ def test_damaged_arrays(call, name, damage):
 
 
 def test_a_wrong_type_is_both_kinds_of_error():
-    assert issubclass(check.KindError, TypeError) and issubclass(check.KindError, ValueError)
+    assert issubclass(checks.KindError, TypeError) and issubclass(checks.KindError, ValueError)
 
 
 @pytest.mark.parametrize("call", [resv, attention.light_attention, baselines.retroinfer], ids=lambda c: c.__name__)

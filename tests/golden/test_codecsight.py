@@ -26,7 +26,7 @@ from golden.codecsight import (
     window_plan,
 )
 from golden.transformer import Cache, Decoder, DecoderConfig
-from sw_model.frontend import clip, video
+from sw_model.media import clip, video
 
 DEFAULT = CodecSightConfig()
 BLOCK = np.dtype(

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from compiler import vector_programs as programs
+from compiler.layer import residual
 from golden import bf16, kernels
 from golden.bf16 import FP32
 from golden.vpe import VectorEngine, narrow, widen
-from hw.core.layer import residual
-from hw.lxe import programs
 
 LANES = 8
 

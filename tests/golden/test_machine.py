@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from compiler.layer import residual, tiles
 from golden import bf16, kernels
 from golden.dot import matmul, to_bf16
 from golden.machine import Machine
-from hw.core.layer import residual, tiles
 
 N = 4  # inputs
 WORD = 2 * N

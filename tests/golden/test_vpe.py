@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from compiler import vector_programs as programs
 from golden import bf16, rope
 from golden.bf16 import FP32
 from golden.hashing import hash_codes
 from golden.representative import Representatives
 from golden.vpe import VectorEngine, maximum
-from hw.lxe import programs
 from hw.lxe.microcode import Instruction, Post, Pre, Times
 from tests.hw.lxe.vpe_cases import beats, from_pairs, numbers, reals, rope_stream
 

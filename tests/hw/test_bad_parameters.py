@@ -8,28 +8,29 @@ from amaranth import Const, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw import formal, yosys
+from compiler import vector_programs as programs
+from compiler.builder import Builder, Operands
+from compiler.driver import Driver
+from compiler.layer import LayerCompiler, Region
+from hw import yosys
 from hw.arith.adders import full_adders, ripple_add
+from hw.axi.gearbox import Gearbox
 from hw.boards.uart import check_divisor
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate
 from hw.config import Config
-from hw.core.builder import Builder, Operands
 from hw.core.core import Core
-from hw.core.driver import Driver
-from hw.core.gearbox import Gearbox
 from hw.core.isa import AssemblyError, Command, Event, Field, Opcode, decode
-from hw.core.layer import LayerCompiler, Region
 from hw.core.machine import Machine
 from hw.core.matrix import Matrix
-from hw.dre.age_list import AgeList
-from hw.dre.free_list import FreeList
-from hw.dre.wtu_command import Sizes
+from hw.dre.kvmu.age_list import AgeList
+from hw.dre.kvmu.free_list import FreeList
+from hw.dre.wtu.command import Sizes
 from hw.emit import to_rtlil
-from hw.lxe import programs
 from hw.lxe.microcode import Instruction, Post, Pre, Source, Times
 from hw.registry import UNITS
-from sim.layer_run import CASES
+from sim.bench.layer_run import CASES
+from sim.formal import claims as formal
 
 TINY = Config.preset("tiny")
 LANE = wiring.Signature({"a": In(2), "y": Out(2)}).members

@@ -8,7 +8,7 @@ import pytest
 from hw import registry
 from hw.config import PRESETS, Config
 from hw.emit import LINT_WAIVERS
-from sim.build import use_verilator, verilog
+from sim.bench.build import use_verilator, verilog
 
 
 @pytest.mark.parametrize("preset", [pytest.param(p, marks=[pytest.mark.heavy] * (p != "tiny")) for p in PRESETS])

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cli.rtl import measure
+from compiler.layer import Sizes
 from golden import bf16
-from hw.core.layer import Sizes
-from sim.axi import FixedTiming, Timing
-from sim.layer_run import CASES as SIZES
-from sim.layer_run import LayerRun, frames
+from sim.bench.axi import FixedTiming
+from sim.bench.layer_run import CASES as SIZES
+from sim.bench.layer_run import LayerRun, frames
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
-from sw_model.rtl import measure
+from util.timing import MemoryTiming
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,21 @@ class Case:
     count: int
     tokens: int
     text: int
-    device: Callable[[], Timing]
-    host: Callable[[int], Timing]  # of the address at which the drive begins
+    device: Callable[[], MemoryTiming]
+    host: Callable[[int], MemoryTiming]  # of the address at which the drive begins
     storage: bool = False
     policy: str = "ratio"  # then `ratio` is a share; else a number of tokens or clusters
 
 
-def dram(name: str) -> Callable[[], Timing]:
+def dram(name: str) -> Callable[[], MemoryTiming]:
     return lambda: DramTiming(load_memory(name))
 
 
-def link(*about: int) -> Callable[[int], Timing]:
+def link(*about: int) -> Callable[[int], MemoryTiming]:
     return lambda drive_at: PcieTiming(PcieLink(*about))
 
 
-def drive(drive_at: int) -> Timing:
+def drive(drive_at: int) -> MemoryTiming:
     return PcieTiming(PcieLink(3, 4), drive=DriveTiming(load_ssd("bg6-like")), drive_at=drive_at)
 
 

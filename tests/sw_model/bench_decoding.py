@@ -2,7 +2,7 @@
 
 A clip of 1080 lines with sound is read packet by packet, decoded on one thread, every 24th picture made RGB of 448 x
 448 (Lanczos) and stored by channels, the pictures copied out of shared memory, and a process started that imports what
-a decoding process does. Processor seconds, best of three; `sw_model.published_quickvideo` holds the shares.
+a decoding process does. Processor seconds, best of three; `sw_model.papers.quickvideo` holds the shares.
 """
 
 import resource
@@ -18,7 +18,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from sw_model.frontend import clip
+from sw_model.media import clip
 
 FPS, SAMPLE_RATE, SIDE = 24, 48000, 448
 

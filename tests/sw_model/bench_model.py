@@ -8,7 +8,7 @@ from pathlib import Path
 from sw_model.model import dram_share
 from sw_model.request import Request
 from sw_model.sweep import parse_sweep, sweep
-from synth.text import table
+from util.text import table
 
 
 def seconds(work: Callable[[], object], times: int = 3) -> float:

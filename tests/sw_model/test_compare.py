@@ -3,10 +3,10 @@
 import pytest
 
 from sw_model.compare import MEASURES, RIVALS, Side, as_text, compare, measure, trade, winners
-from sw_model.frontend.generator import Generator, small
+from sw_model.media.generator import Generator, small
 from sw_model.quality import Quality
-from sw_model.report.charts import pareto_front
 from sw_model.request import Request
+from util.report.charts import pareto_front
 
 
 @pytest.fixture(scope="module")

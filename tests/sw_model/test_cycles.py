@@ -6,9 +6,9 @@ import pytest
 from hw.config import Config
 from hw.core.isa import Command, Event, all_but
 from hw.lxe.microcode import Instruction, Source
-from sim.axi import FixedTiming
-from sim.core_run import BASES
-from sim.layer_run import LayerRun
+from sim.bench.axi import FixedTiming
+from sim.bench.core_run import BASES
+from sim.bench.layer_run import LayerRun
 from sw_model.cycles.core import CoreModel
 from sw_model.cycles.processes import Bell, Clock, Counter, Queue
 from tests.hw.core.random_commands import Author

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
+from compiler import vector_programs as programs
 from hw.config import Config
 from hw.dre.hcu import HCU
-from hw.dre.wtu import WTU, Point
-from hw.lxe import programs
+from hw.dre.wtu.wtu import WTU, Point
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model import workloads
-from sw_model.figures import fig13_frames
 from sw_model.model import OFFLOADS_ALL, Assumptions, run, shape_of, work_of
+from sw_model.papers.figures import fig13_frames
 from sw_model.policies import POLICIES
 from sw_model.policies.resv import ReSV
 from sw_model.systems import load_system
-from sw_model.units import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
+from sw_model.unit_cycles import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
 from sw_model.workloads import LLAMA3_8B
 
 CASES = [

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sw_model.frontend.generator import Generator, GeneratorConfig
-from sw_model.frontend.stream import Geometry
+from sw_model.media.generator import Generator, GeneratorConfig
+from sw_model.media.stream import Geometry
 from sw_model.policies.base import Policy, Selection, Step, Work
 from sw_model.quality import policies_for, quality_table, retrieved, shape_of
 

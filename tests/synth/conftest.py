@@ -2,7 +2,7 @@
 
 import pytest
 
-from synth.library import Library, embedded
+from synth.library.reader import Library, embedded
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from hw.config import Config
 from hw.registry import unit
 from synth import board
 from synth.board import BOARDS, BoardError, build, vectors
-from synth.stimulus import RANDOM, stimulus
+from synth.power.stimulus import RANDOM, stimulus
 
 TINY = Config.preset("tiny")
 

@@ -14,9 +14,9 @@ from synth.area import area_of_rtlil
 from synth.equivalence import prove
 from synth.fanout import LIMIT, PORT_INVERTERS, Buffers, Load, size
 from synth.gates import sources
-from synth.library import Library
+from synth.library.reader import Library
 from synth.netlist import CLOCK, Netlist
-from synth.timing import timing
+from synth.timing.timing import timing
 
 WIDTH = 300
 

@@ -6,15 +6,15 @@ from amaranth import Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-import sim.build
+import sim.bench.build
 from golden.clustering import ClusterRule, ClusterTable
 from hw import yosys
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
-from sim.run import simulate
+from sim.bench.run import simulate
 from synth.gates import cell_model, of_component
-from synth.library import Library
+from synth.library.reader import Library
 
 
 def test_cell_models_say_what_yosys_reads(predictive, tmp_path):
@@ -74,7 +74,7 @@ class Kept(wiring.Component):
 
 
 def test_a_netlist_with_a_memory_simulates(rng, seed, monkeypatch):
-    monkeypatch.setattr(sim.build, "instead", of_component)
+    monkeypatch.setattr(sim.bench.build, "instead", of_component)
     beats = {name: rng.integers(0, 4, 100) for name in ("write", "read")} | {"word": rng.integers(0, 256, 100)}
     words, want = [0] * 64, []
     for write, read, word in zip(*beats.values(), strict=True):
@@ -87,7 +87,7 @@ def test_a_netlist_with_a_memory_simulates(rng, seed, monkeypatch):
 
 @pytest.mark.heavy
 def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed, monkeypatch):
-    monkeypatch.setattr(sim.build, "instead", of_component)
+    monkeypatch.setattr(sim.bench.build, "instead", of_component)
     unit = HCU.from_config(Config.preset("tiny"))
     stream = rng.integers(0, 1 << 16, 120).astype(np.uint32)
     beats = {"op": np.full(120, Op.TOKEN.value), "hash": stream, "last": np.arange(120) % 10 == 9}

@@ -8,7 +8,7 @@ import pytest
 from hw import yosys
 from synth import mapping
 from synth.area import area_of_rtlil
-from synth.library import Library
+from synth.library.reader import Library
 from synth.mapping import MappingError
 
 XOR = r"""attribute \top 1

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from synth.library import Library
+from synth.library.reader import Library
 from synth.netlist import Netlist
 
 PORTS = {"clk": [2], "a": [3], "b": [4]}

@@ -21,11 +21,11 @@ from hw import emit
 from hw.arith import adders, dot
 from hw.arith.dot import DEPTH, DEPTHS, DotCore
 from hw.common.tree import reduce_tree
-from synth import library as libraries
 from synth.area import Area, area_of_rtlil
-from synth.library import Library
-from synth.text import table
-from synth.timing import Timing, timing
+from synth.library import reader as libraries
+from synth.library.reader import Library
+from synth.timing.timing import Timing, timing
+from util.text import table
 
 WIDTHS = (16, 18, 20, 22, 24, 27, 30)
 

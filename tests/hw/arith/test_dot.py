@@ -7,7 +7,7 @@ from golden.dot import dot
 from hw.arith.dot import DotTree
 from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
-from sim.run import InTurns, simulate
+from sim.bench.run import InTurns, simulate
 from tests.golden.dot_cases import adversarial
 
 SIZES = {  # inputs, alignment width, pipeline depth

@@ -14,7 +14,7 @@ from golden.silu import silu
 from hw.arith.elementary import Exp, Reciprocal, Rsqrt, Silu
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate, delay
-from sim.run import simulate
+from sim.bench.run import simulate
 
 LANES = 4
 ALL = np.arange(1 << 16, dtype=np.uint16)

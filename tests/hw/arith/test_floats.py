@@ -11,7 +11,7 @@ from hw.arith.floats import FloatAdd, FloatMultiply
 from hw.arith.formats import BF16, FP32
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate, delay
-from sim.run import simulate
+from sim.bench.run import simulate
 
 OPERATIONS = {"add": (FloatAdd, bf16.add), "multiply": (FloatMultiply, bf16.multiply)}
 FORMATS = {"bf16": (BF16, bf16.BF16), "fp32": (FP32, bf16.FP32)}

@@ -7,12 +7,12 @@ import pytest
 
 from hw.boards.hosted import Hosted
 from hw.config import Config
-from hw.dre.kvmu import KVMU
+from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
-from sim.build import build
-from sim.run import run_folder, run_module
+from sim.bench.build import build
+from sim.bench.run import run_folder, run_module
 from synth.board import description, vectors
-from synth.stimulus import RANDOM, stimulus
+from synth.power.stimulus import RANDOM, stimulus
 
 DIVISOR, PATIENCE = 4, 4000
 

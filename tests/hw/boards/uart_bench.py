@@ -7,8 +7,8 @@ from pathlib import Path
 import cocotb
 from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge, Timer, with_timeout
 
-from hw.boards.host import Session
-from sim.streams import PERIOD_NS, start_clock
+from compiler.board_host import Session
+from sim.bench.streams import PERIOD_NS, start_clock
 
 
 class Line:

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.fork import fork
-from sim.run import simulate
+from sim.bench.run import simulate
 
 
 class Three(wiring.Component):

@@ -7,14 +7,14 @@ from golden import bf16
 from golden.bf16 import FP32
 from golden.layer import StepTrace
 from golden.machine import NUMBERS, Machine
-from hw.core.axi import BOUNDARY
+from hw.axi.ports import BOUNDARY
 from hw.core.isa import Command, Event, To, all_but
 from hw.core.machine import READERS, WRITERS
 from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction, Pre, Source, Times
-from sim.axi_run import AxiRecord
-from sim.core_run import BASES
-from sim.layer_run import LayerRun
+from sim.bench.axi_run import AxiRecord
+from sim.bench.core_run import BASES
+from sim.bench.layer_run import LayerRun
 
 AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
 WORK, MUCH = 48, 1500  # words, or products of tiles, of a command, and of one of the few large ones

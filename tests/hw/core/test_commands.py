@@ -5,11 +5,11 @@ from itertools import groupby
 
 import pytest
 
+from compiler.layer import Sizes
 from hw.core.isa import Command, Event, all_but
-from hw.core.layer import Sizes
 from hw.core.machine import READERS
-from sim.axi import FixedTiming
-from sim.layer_run import LayerRun, frames
+from sim.bench.axi import FixedTiming
+from sim.bench.layer_run import LayerRun, frames
 from tests.hw.core.random_commands import Author
 
 NEEDED = {  # waits without which a command would meet operands of another one

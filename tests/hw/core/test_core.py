@@ -6,19 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from hw.axi.ports import WORD_BITS, Cause
+from hw.axi.registers import Access
 from hw.config import PRESETS, Config
 from hw.core import core, isa, sequencer
-from hw.core.axi import WORD_BITS, Cause
 from hw.core.core import Core
 from hw.core.dma import BURST
 from hw.core.isa import COUNT, ROW, Command, Event, Unit, all_but
 from hw.core.machine import READERS, WRITERS
-from hw.core.map import SEQUENCER, VERSION
-from hw.core.registers import Access
+from hw.core.register_map import SEQUENCER, VERSION
 from hw.emit import to_rtlil
-from sim.axi import DECERR, EXOKAY, SLVERR, Failure, FixedTiming, Sparse
-from sim.core_run import CoreRun
-from sim.timeline import column
+from sim.bench.axi import DECERR, EXOKAY, SLVERR, Failure, FixedTiming, Sparse
+from sim.bench.core_run import CoreRun
+from sim.bench.timeline import column
 from synth.generate import generate
 
 SIZE = 1 << 15  # bytes of each memory

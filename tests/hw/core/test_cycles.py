@@ -16,9 +16,9 @@ import pytest
 from amaranth.hdl import UnusedElaboratable
 
 from hw.core.isa import Command, Event
-from sim.axi import FixedTiming
-from sim.layer_run import LayerRun, frames
-from sim.timeline import spans
+from sim.bench.axi import FixedTiming
+from sim.bench.layer_run import LayerRun, frames
+from sim.bench.timeline import spans
 from tests.hw.core.random_commands import Author
 
 RECORD = Path(__file__).parent / "cycles.json"

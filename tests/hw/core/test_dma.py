@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from golden.kvmu_unit import Descriptor, Tier
+from hw.axi.engines import Reader, Writer
+from hw.axi.master import Master
+from hw.axi.ports import Cause, check_burst
 from hw.config import PRESETS, Config
-from hw.core.axi import Cause, check_burst
 from hw.core.dma import BURST, Dma
-from hw.core.engines import Reader, Writer
-from hw.core.master import Master
 from hw.emit import to_rtlil
-from sim.axi import DECERR, SLVERR, Failure, FixedTiming
-from sim.axi_run import Image, simulate
+from sim.bench.axi import DECERR, SLVERR, Failure, FixedTiming
+from sim.bench.axi_run import Image, simulate
 
 SIZE = 1 << 16
 BASES = {"device": 0xA5A5_8000_0000, "host": 0x5A40_0000_0000}

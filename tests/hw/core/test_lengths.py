@@ -5,15 +5,15 @@ from itertools import product
 
 import numpy as np
 
+from compiler.layer import Sizes
 from golden import bf16
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command, To
-from hw.core.layer import Sizes
 from hw.lxe.microcode import Instruction
-from sim.axi import FixedTiming
-from sim.core_run import CoreRun
-from sim.layer_run import LayerRun
+from sim.bench.axi import FixedTiming
+from sim.bench.core_run import CoreRun
+from sim.bench.layer_run import LayerRun
 from tests.hw.core.random_commands import AFTER, Author
 
 QUICK = {"device": FixedTiming(latency=4)}

@@ -6,16 +6,16 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from cli.rtl import timings
+from compiler.layer import Sizes
 from golden.kvmu_unit import Op
 from golden.layer import pair_order
-from hw.core.layer import Sizes
-from sim.core_run import BASES
-from sim.layer_run import LayerRun
-from sim.timeline import busy, column, spans, together
+from sim.bench.core_run import BASES
+from sim.bench.layer_run import LayerRun
+from sim.bench.timeline import busy, column, spans, together
 from sw_model.cycles.core import CoreModel, StepData
-from sw_model.frontend.clip import find_clip
-from sw_model.frontend.source import Options, open_source
-from sw_model.rtl import timings
+from sw_model.media.clip import find_clip
+from sw_model.media.source import Options, open_source
 from sw_model.systems import load_system
 
 FRAMES = 103  # of ten tokens each, before the step

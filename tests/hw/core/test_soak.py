@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from hw.axi.ports import Cause
 from hw.core import isa
-from hw.core.axi import Cause
 from hw.core.isa import COMMAND_BYTES, Command, Event, all_but
-from sim.axi import DECERR, SLVERR
-from sim.layer_run import LayerRun, frames
+from sim.bench.axi import DECERR, SLVERR
+from sim.bench.layer_run import LayerRun, frames
 from tests.hw.core.test_core import END, copies, disjoint, execute, succeeded
 from tests.hw.core.test_isa import random_command
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hw.core.transpose import Transposer
-from sim.payload import pack
-from sim.run import simulate
+from sim.bench.payload import pack
+from sim.bench.run import simulate
 
 
 def blocks(rng, width, count, words):

@@ -9,9 +9,9 @@ from hw.core.isa import BY_NAME, HEADER_BITS, MOST, Command, Event, Unit, all_bu
 from hw.core.sequencer import QUEUE
 from hw.core.vector import assemble
 from hw.lxe.microcode import Instruction
-from sim.axi import FixedTiming
-from sim.core_run import BASES, CoreRun
-from sim.timeline import spans
+from sim.bench.axi import FixedTiming
+from sim.bench.core_run import BASES, CoreRun
+from sim.bench.timeline import spans
 
 WORDS = 1 << 14  # of the device memory: programs and, at its end, what they use
 CODE, NEAR, FAR = WORDS - 8, WORDS - 6, WORDS - 4  # a vector program, words that memory gives at once, and late

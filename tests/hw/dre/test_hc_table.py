@@ -10,7 +10,7 @@ from golden.hc_table import HcTable as GoldenTable
 from hw.config import PRESETS, Config
 from hw.dre.hc_table import Fault, HcTable, Op
 from hw.emit import to_rtlil
-from sim.run import InTurns, simulate
+from sim.bench.run import InTurns, simulate
 from tests.hw.dre.test_hcu import codes
 
 GOOD = {

@@ -9,8 +9,8 @@ from golden.clustering import ClusterRule, ClusterTable
 from hw.config import PRESETS, Config
 from hw.dre.hcu import HCU, Op
 from hw.emit import to_rtlil
-from sim.build import has_simulator
-from sim.run import InTurns, simulate
+from sim.bench.build import has_simulator
+from sim.bench.run import InTurns, simulate
 
 ports = ("threshold", "inclusive", "first_match", "window", "count_max")
 

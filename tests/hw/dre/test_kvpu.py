@@ -17,14 +17,14 @@ from golden.scores import dots, query_rows
 from hw.config import PRESETS, Config
 from hw.dre.kvpu import KVPU
 from hw.dre.kvpu import Op as HwOp
-from hw.dre.wtu_command import Mode, Order
+from hw.dre.wtu.command import Mode, Order
 from hw.emit import to_rtlil
-from sim.run import InTurns, simulate
-from sw_model.frontend.clip import find_clip
-from sw_model.frontend.keys import FrontEnd, FrontEndConfig, video_chunks
-from sw_model.frontend.stream import Geometry
+from sim.bench.run import InTurns, simulate
+from sw_model.media.clip import find_clip
+from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
+from sw_model.media.stream import Geometry
 from tests.hw.dre.test_hcu import codes
-from tests.hw.dre.wtu_rows import KEYS, Settings
+from tests.hw.dre.wtu.wtu_rows import KEYS, Settings
 
 TABLE_BASES = {"record": 0x100000, "list": 0x200000, "link": 0x300000, "mean": 0x400000}
 RATIO = Settings()

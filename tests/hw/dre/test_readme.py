@@ -7,7 +7,7 @@ import pytest
 
 from hw.config import Config
 from hw.dre.hcu import HCU
-from hw.dre.wtu import WTU, Point
+from hw.dre.wtu.wtu import WTU, Point
 
 README = (Path(__file__).parents[3] / "hw/dre/README.md").read_text()
 

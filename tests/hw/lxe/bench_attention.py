@@ -14,18 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler import vector_programs as programs
 from golden import bf16, rope
 from golden.bf16 import FP32
 from golden.dot import matmul, to_bf16
 from golden.vpe import VectorEngine, widen
 from hw.config import Config
-from hw.lxe import programs
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
-from sw_model.frontend.clip import find_clip
-from sw_model.frontend.source import Options, open_source
-from synth.text import table
+from sw_model.media.clip import find_clip
+from sw_model.media.source import Options, open_source
 from tests.hw.lxe import dpe_cases, vpe_cases
+from util.text import table
 
 
 def operands(video, frames):

@@ -11,7 +11,7 @@ import numpy as np
 
 from hw.config import Config
 from hw.lxe.dpe import DPE
-from sim.build import build
+from sim.bench.build import build
 from tests.hw.lxe.dpe_cases import operands, run
 
 TOKENS, DEPTH = 10, 4096

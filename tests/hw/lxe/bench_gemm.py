@@ -13,9 +13,9 @@ import numpy as np
 from golden import bf16
 from golden.bf16 import FP32
 from golden.dot import matmul, to_bf16
-from sw_model.frontend.clip import find_clip
-from sw_model.frontend.source import Options, open_source
-from synth.text import table
+from sw_model.media.clip import find_clip
+from sw_model.media.source import Options, open_source
+from util.text import table
 
 TOKENS, ROWS, INPUTS = 1024, 64, 64
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler import vector_programs as programs
 from golden import bf16, dot, rope
 from golden.vpe import VectorEngine, widen
 from hw.config import Config
-from hw.lxe import programs
 from hw.lxe.vpe import VPE
-from sw_model.frontend.clip import find_clip
-from sw_model.frontend.keys import FrontEnd, video_chunks
-from synth.text import table
+from sw_model.media.clip import find_clip
+from sw_model.media.keys import FrontEnd, video_chunks
 from tests.hw.lxe.vpe_cases import beats, from_pairs, reals, rope_stream, run
+from util.text import table
 
 LAYER, MOVE = 0, -160  # decoder layer; tokens by which a window moves on
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from golden import bf16
-from sim.run import simulate
+from sim.bench.run import simulate
 
 
 def stream(unit, x, w):

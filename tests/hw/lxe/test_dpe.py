@@ -7,8 +7,8 @@ from golden.dot import matmul
 from hw.config import Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
-from sim.build import has_simulator
-from sim.run import InTurns, simulate
+from sim.bench.build import has_simulator
+from sim.bench.run import InTurns, simulate
 from tests.golden.dot_cases import adversarial, codes
 from tests.hw.lxe.dpe_cases import operands, run, stream
 

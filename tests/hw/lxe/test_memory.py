@@ -7,7 +7,7 @@ from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory, memories
-from sim.run import InTurns, simulate
+from sim.bench.run import InTurns, simulate
 
 SIZES = ["tiny", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("small", "paper"))]
 STREAMS = ("i_weights", "i_activations")

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from compiler import vector_programs as programs
 from hw.config import Config
-from hw.lxe import programs
 from hw.lxe.dpe import DPE
 from hw.lxe.microcode import Function, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE

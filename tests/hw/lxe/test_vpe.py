@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
+from compiler import vector_programs as programs
 from golden.vpe import VectorEngine
 from hw.config import Config
 from hw.emit import to_rtlil
-from hw.lxe import programs
 from hw.lxe.lane import STAGES
 from hw.lxe.microcode import REDUCTIONS, Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE
-from sim.run import InTurns
+from sim.bench.run import InTurns
 from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run, tied_factors
 
 COUNT = 3  # beats of an instruction in `operations`

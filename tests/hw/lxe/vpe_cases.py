@@ -6,7 +6,7 @@ from golden import bf16
 from golden.bf16 import BF16, FP32
 from golden.vpe import widen
 from hw.lxe.microcode import Instruction
-from sim.run import simulate
+from sim.bench.run import simulate
 
 SPECIAL = np.array(
     [

@@ -8,7 +8,7 @@ import time
 
 from sw_model.memory.dram import pattern, replay
 from sw_model.memory.spec import load_memory, memory_names
-from synth.text import table
+from util.text import table
 
 CASES = {
     "4 KiB stream": ("seq", 4096, 64),

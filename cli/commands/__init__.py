@@ -1,0 +1,1 @@
+"""The commands of `vrex`, grouped by what they work on."""

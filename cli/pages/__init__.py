@@ -1,0 +1,1 @@
+"""Sections of report pages that commands write."""

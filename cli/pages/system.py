@@ -1,0 +1,223 @@
+"""Sections of a page about the system model: one run, policies side by side, published figures, claims."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sw_model import compare
+from sw_model.engine import PS_PER_S
+from sw_model.explain import Explanation
+from sw_model.model import LINKS, STAGES, Result
+from sw_model.papers.claims import Judged
+from sw_model.papers.reproduce import Reproduction, brief
+from sw_model.quality import Quality
+from sw_model.systems import System
+from util.report import charts
+from util.report.page import Column, Fact, Image, Marked, Section, Table
+
+if TYPE_CHECKING:  # brings the simulator along
+    from cli.rtl import RtlRun
+
+LANES = ("GPU", "LXE", "VPE", "HCU", "WTU", "DRAM", "PCIe", "SSD")
+DRAWN_LAYERS = 3
+
+
+def breakdown(
+    results: Sequence[tuple[str, Result]], caption: str = "", published_ms: Sequence[float | None] | None = None
+) -> Image:
+    """Where the time of some runs goes: waiting time by stage, with a mark where a paper gives the whole."""
+    stages = [stage for stage in STAGES if any(stage in result.stages for _, result in results)]
+    parts = {
+        stage: [r.stages[stage].exposed_s * 1e3 if stage in r.stages else 0.0 for _, r in results] for stage in stages
+    }
+    names = [name for name, _ in results]
+    return charts.stacked_bars(names, parts, unit="ms", reference=published_ms, caption=caption)
+
+
+def roofline(system: System, results: Sequence[tuple[str, Result]], caption: str = "") -> Image:
+    """Some runs under the roof of the machine they ran on."""
+    points = {name: (r.flops / r.bytes_moved["DRAM"], r.flops / r.total_s / 1e12) for name, r in results}
+    memory = system.device_memory.peak_gbps
+    return charts.roofline(points, peak_tflops=system.peak_tflops, memory_gbps=memory, caption=caption)
+
+
+def timeline(result: Result, caption: str = "") -> Image:
+    """What each resource does during a few layers in the middle of the first phase's step."""
+    line = result.timelines[0]
+    middle = max(task.layer for task in line.tasks) // 2
+    wanted = range(middle, middle + DRAWN_LAYERS)
+    chosen = [i for i, task in enumerate(line.tasks) if task.layer in wanted and task.stage != "fetch"]
+    begin, end = min(line.start_ps[i] for i in chosen), max(line.end_ps[i] for i in chosen)
+    drawn: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    for task, start, stop in zip(line.tasks, line.start_ps, line.end_ps, strict=True):
+        shown = min(stop, end) - max(start, begin)
+        if shown > 0:
+            ms = 1e3 / PS_PER_S
+            drawn[task.resource].append(((max(start, begin) - begin) * ms, shown * ms, task.stage))
+    return charts.timeline({name: drawn[name] for name in LANES if name in drawn}, caption=caption)
+
+
+def rtl_section(run: RtlRun) -> Section:
+    """Steps of a layer in the core's RTL: cycles of each, and what the units did in the last one."""
+    measured = "measured from RTL"
+    together = sum(run.overlap()[2:]) / sum(run.overlap()[1:])
+    return Section(
+        "Core in RTL",
+        f"One decoder layer with ReSV attention in the RTL of a core of preset {run.preset}, from commands in memory, "
+        f"behind the memories of {run.system} as the model times them. Every output equals golden. "
+        "The picture and the tables show the last step as the core's trace port tells it: each bar is a command, from "
+        "when everything it waited for was there until memory had acknowledged its results.",
+        facts=[
+            Fact("last step", run.cycles, "cycles", measured),
+            Fact("at", run.clock_mhz, "MHz", "assumed"),
+            Fact("two or more units at work", 100 * together, "% of busy cycles", measured),
+            Fact("matrix engine", 100 * run.units()["matrix"]["share"], "% of cycles", measured),
+        ],
+        images=[Image(run.svg().encode(), "commands of each unit over the cycles of a step", "last step", wide=True)],
+        tables=[
+            Table(
+                ["step", "tokens", "clusters", Column("attended", "past tokens", ".1f"), "units fetched",
+                 Column("cycles", "", "", measured), Column("predicted", "", "", "computed")],
+                [[n, s["tokens"], s["clusters"], s["attended"], s["fetched"], s["cycles"], s["predicted"]]
+                 for n, s in enumerate(run.steps)],
+                "steps",
+            ),
+            Table(
+                ["unit, engine or port", Column("busy", "cycles", ".0f", measured), Column("share", "%", ".1f")],
+                [[name, u["cycles"], 100 * u["share"]] for name, u in run.units().items()],
+                "units with a command; engines and ports with a beat",
+            ),
+            Table(
+                ["command", "count", Column("cycles", "", "", measured), Column("mean", "cycles", ".1f")],
+                [[name, c["count"], c["cycles"], c["mean"]] for name, c in run.commands().items()],
+                "from a command's beginning to its end; commands overlap",
+            ),
+        ],
+    )  # fmt: skip
+
+
+def run_section(told: Explanation) -> Section:
+    """One run: where its time goes, what bounds it, and what would change it."""
+    result, total = told.result, told.result.total_s
+    return Section(
+        "Run",
+        told.words(),
+        facts=[
+            Fact("latency", total * 1e3, "ms", "computed"),
+            Fact("steps per second", result.fps, "", "computed"),
+            Fact("energy", result.total_j, "J", "computed"),
+            Fact("over the host link", result.bytes_moved.get("PCIe", 0) / 1e9, "GB", "computed"),
+        ],
+        images=[
+            breakdown([(result.policy, result)], "time on the critical path by stage"),
+            roofline(told.request.machine(), [(result.policy, result)], "operations per byte, and the machine's roof"),
+            timeline(result, f"{DRAWN_LAYERS} layers of the first step"),
+        ],
+        tables=[
+            Table(
+                ["stage", "resource", Column("waited", "ms", ".3f", "computed"), Column("share", "%", ".1f")],
+                [[b.stage, b.resource, b.seconds * 1e3, 100 * b.seconds / total] for b in told.bounds],
+                "what the run waits for",
+            ),
+            Table(
+                ["knob", Column("twice", "ms", ".2f"), Column("free", "ms", ".2f"), "then bound by", "set with"],
+                [[k.name, k.twice_s * 1e3, k.free_s * 1e3, str(k.then), k.sets] for k in told.knobs],
+                "what would change it: turned twice as far, and out of the way",
+            ),
+            Table(
+                ["number", "value", "unit", "source"],
+                [[f.name, Marked(f.value, f.origin) if f.origin != "given" else f.value, f.unit, f.source]
+                 for f in result.facts],
+                "what the run stands on",
+            ),
+        ],
+    )  # fmt: skip
+
+
+def comparison_section(
+    sides: Sequence[compare.Side], quality: Sequence[Quality] = (), stage: str = "frame", length: int = 0
+) -> Section:
+    """Policies side by side: latency and bytes over the context, who is least, and latency against quality, which was
+    measured on a stream of `length` tokens."""
+    images = []
+    units = {"latency": "ms", "link bytes": "GB over the link", "energy": "J"}
+    for name, unit in units.items():
+        measure = compare.MEASURES[name]
+        series: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for side in sides:
+            if measure(side) > 0:
+                series[side.policy].append((side.tokens, measure(side)))
+        if series:
+            alt = f"{name} over tokens of context for {', '.join(series)}"
+            none = [policy for policy in dict.fromkeys(side.policy for side in sides) if policy not in series]
+            caption = f"{name}; none: {', '.join(none)}" if none else name
+            images.append(charts.lines(series, x="tokens of context", y=unit, alt=alt, caption=caption))
+    nearest = min((side.tokens for side in sides), key=lambda tokens: abs(tokens - length))
+    points, front = compare.trade(sides, quality, nearest, stage)
+    if points:
+        caption = f"latency at {nearest:,} tokens against output error at {length:,}; nobody beats the joined ones"
+        images.append(charts.pareto(points, x="ms", y="output error", caption=caption))
+    least = compare.winners(sides)
+    tables = [
+        Table(
+            [Column("tokens"), *compare.MEASURES],
+            [[tokens, *(", ".join(best[m]) for m in compare.MEASURES)] for tokens, best in least.items()],
+            "who is least, within 1 %",
+        ),
+        Table(
+            ["policy", Column("tokens"), Column("latency", "ms", ".2f", "computed"), Column("link", "GB", ".3f"),
+             Column("memory", "GB", ".2f"), Column("energy", "J", ".3f")],
+            [[s.policy, s.tokens, s.latency_ms, s.link_gb, s.memory_gb, s.energy_j] for s in sides],
+        ),
+    ]  # fmt: skip
+    if quality:
+        tables.append(
+            Table(
+                ["policy", "stage", Column("retrieved", "%", ".1f", "measured on golden"),
+                 Column("recall", "%", ".1f", "measured on golden"),
+                 Column("output error", "", ".4f", "measured on golden")],
+                [[q.policy, q.stage, 100 * q.ratio, 100 * q.recall, q.output_error] for q in quality],
+                f"attention beside full attention, on a stream of {length:,} tokens",
+            )
+        )  # fmt: skip
+    best = f" On the front of latency and quality: {', '.join(front)}." if front else ""
+    return Section("Policies side by side", f"The same workload, policy by policy.{best}", images=images, tables=tables)
+
+
+def reproduction_section(told: Reproduction) -> Section:
+    """Published figures beside the model's."""
+    inside, judged, every = told.score()
+    return Section(
+        "Published figures",
+        [
+            f"{inside} of {judged} figures with a verdict are inside their tolerance, of {every} of the system.",
+            *(f"Contradiction: {line}" for line in told.contradictions),
+        ],
+        tables=[
+            Table(
+                ["figure", "where", "verdict", Column("residual", "%", "+.0f"), "published", "model", "says"],
+                [
+                    [r.id, r.where, r.verdict, None if r.residual is None else 100 * r.residual, brief(r.published),
+                     brief(r.model), r.says]
+                    for r in told.rows
+                ],
+            ),
+            Table(["assumed", "what"], [list(pair) for pair in told.free_assumptions.items()], "free assumptions"),
+        ],
+    )  # fmt: skip
+
+
+def claims_section(judged: Sequence[Judged]) -> Section:
+    """V-Rex's claims under both presets."""
+    columns: list[Column | str] = ["claim", "where", Column("claimed", origin="paper")]
+    for link in LINKS:
+        columns += [Column(link, origin="computed"), ""]
+    rows = [
+        [j.claim.what, j.claim.where, j.claim.value, *(x for link in LINKS for x in (j.values[link], j.verdict(link)))]
+        for j in judged
+    ]
+    return Section(
+        "Claims", "What V-Rex claims, with its nominal link and with a real one.", tables=[Table(columns, rows)]
+    )

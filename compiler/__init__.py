@@ -1,0 +1,1 @@
+"""Software for the machine: layer compiler, program builder, vector programs, drivers."""

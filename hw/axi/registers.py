@@ -1,0 +1,198 @@
+"""The AXI4-Lite registers, from one table: hardware, Markdown and C header."""
+
+# mypy: disable-error-code="assignment,arg-type"
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.axi.ports import Response, axi4_lite
+
+
+class Access(enum.StrEnum):
+    """What software can do with a register."""
+
+    RW = "read, write"
+    RO = "read"
+    PULSE = "write: each 1 acts once; reads 0"
+    CLEAR = "read; writing 1 clears a bit"
+
+
+@dataclass(frozen=True)
+class Register:
+    """One register of up to 64 bits; more than 32 take two addresses, the lower half first.
+
+    name, width, access, reset : as it says ; text : what it is
+    bits : for registers made of parts, (name, lowest bit, width, what it is) of each
+    """
+
+    name: str
+    width: int
+    access: Access
+    text: str
+    reset: int = 0
+    bits: tuple[tuple[str, int, int, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise ValueError(f"width = {self.width} of register {self.name}: must be 1 to 64")
+
+    @property
+    def words(self) -> int:
+        return -(-self.width // 32)
+
+
+@dataclass(frozen=True)
+class Map:
+    """Registers at ascending addresses, four bytes a word; ValueError when a name comes twice."""
+
+    name: str
+    registers: Sequence[Register]
+    offsets: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        offsets: dict[str, int] = {}
+        place = 0
+        for register in self.registers:
+            if register.name in offsets:
+                raise ValueError(f"register {register.name}: comes twice")
+            offsets[register.name] = place
+            place += 4 * register.words
+        object.__setattr__(self, "offsets", offsets)
+
+    @property
+    def address_bits(self) -> int:
+        last = self.registers[-1]
+        return (self.offsets[last.name] + 4 * last.words - 1).bit_length()
+
+    def markdown(self) -> str:
+        """A table of all registers."""
+        lines = ["| offset | register | bits | access | reset | what |", "|---|---|---|---|---|---|"]
+        for r in self.registers:
+            head = f"| 0x{self.offsets[r.name]:03x} | `{r.name}` | {r.width} | {r.access.value} | {r.reset:#x} |"
+            parts = [f"{low + width - 1}:{low} `{name}` {text}" for name, low, width, text in r.bits]
+            lines.append(f"{head} {'; '.join([r.text, *parts])} |")
+        return "\n".join(lines) + "\n"
+
+    def c_header(self) -> str:
+        """Offsets, shifts and masks as macros."""
+        prefix = self.name.upper()
+        lines = [f"#ifndef {prefix}_REGISTERS_H", f"#define {prefix}_REGISTERS_H", ""]
+        for r in self.registers:
+            name = f"{prefix}_{r.name.upper()}"
+            lines.append(f"#define {name} 0x{self.offsets[r.name]:03x}u /* {r.text} */")
+            for part, low, width, _ in r.bits:
+                lines.append(f"#define {name}_{part.upper()}_SHIFT {low}")
+                lines.append(f"#define {name}_{part.upper()}_MASK 0x{(1 << width) - 1:x}u")
+        return "\n".join([*lines, "", "#endif", ""])
+
+
+class RegisterFile(wiring.Component):
+    """AXI4-Lite in front of the registers of a map.
+
+    An access to an address without a register, or a write to one that is only read, answers SLVERR and changes nothing.
+    Bytes without their strobe stay. The halves of a register of more than 32 bits are read and written one by one.
+
+    Timing: one access of each direction at a time, two cycles when nobody waits; `pulse_*` are high for one cycle.
+
+    Members
+    -------
+    axi : AXI4-Lite
+    value_NAME : RW registers ; pulse_NAME : PULSE registers, bits written as 1
+    given_NAME : what RO registers show ; set_NAME : CLEAR registers, bits that become 1; value_NAME : those that are
+    """
+
+    def __init__(self, table: Map):
+        self.table = table
+        ports: dict[str, wiring.Member] = {}
+        for r in table.registers:
+            if r.access is Access.RW:
+                ports[f"value_{r.name}"] = Out(r.width)
+            elif r.access is Access.RO:
+                ports[f"given_{r.name}"] = In(r.width)
+            elif r.access is Access.PULSE:
+                ports[f"pulse_{r.name}"] = Out(r.width)
+            else:
+                ports |= {f"set_{r.name}": In(r.width), f"value_{r.name}": Out(r.width)}
+        super().__init__({"axi": In(axi4_lite(address_bits=table.address_bits)), **ports})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        axi, registers = self.axi, self.table.registers
+        stored = {
+            r.name: Signal(r.width, name=r.name, init=r.reset)
+            for r in registers
+            if r.access in (Access.RW, Access.CLEAR)
+        }
+        for r in registers:
+            if r.access is Access.PULSE:
+                m.d.sync += getattr(self, f"pulse_{r.name}").eq(0)
+            elif r.access is Access.CLEAR:
+                m.d.comb += getattr(self, f"value_{r.name}").eq(stored[r.name])
+                m.d.sync += stored[r.name].eq(stored[r.name] | getattr(self, f"set_{r.name}"))
+            elif r.access is Access.RW:
+                m.d.comb += getattr(self, f"value_{r.name}").eq(stored[r.name])
+
+        # write: address and data come in any order
+        address, word, strobe = Signal.like(axi.awaddr), Signal(32), Signal(4)
+        have_address, have_word = Signal(), Signal()
+        m.d.comb += [axi.awready.eq(~have_address), axi.wready.eq(~have_word)]
+        with m.If(axi.awvalid & axi.awready):
+            m.d.sync += [address.eq(axi.awaddr), have_address.eq(1)]
+        with m.If(axi.wvalid & axi.wready):
+            m.d.sync += [word.eq(axi.wdata), strobe.eq(axi.wstrb), have_word.eq(1)]
+        with m.If(axi.bvalid & axi.bready):
+            m.d.sync += axi.bvalid.eq(0)
+        with m.If(have_address & have_word & ~axi.bvalid):
+            m.d.sync += [
+                have_address.eq(0),
+                have_word.eq(0),
+                axi.bvalid.eq(1),
+                axi.bresp.eq(Response.SLVERR),
+            ]
+            with m.Switch(address[2:]):
+                for r in registers:
+                    if r.access is not Access.RO:
+                        for half in range(r.words):
+                            with m.Case((self.table.offsets[r.name] >> 2) + half):
+                                m.d.sync += axi.bresp.eq(Response.OKAY)
+                                self._write(m, r, half, word, strobe, stored)
+
+        # read
+        with m.If(axi.rvalid & axi.rready):
+            m.d.sync += axi.rvalid.eq(0)
+        m.d.comb += axi.arready.eq(~axi.rvalid)
+        with m.If(axi.arvalid & axi.arready):
+            m.d.sync += [axi.rvalid.eq(1), axi.rdata.eq(0), axi.rresp.eq(Response.SLVERR)]
+            with m.Switch(axi.araddr[2:]):
+                for r in registers:
+                    for half in range(r.words):
+                        with m.Case((self.table.offsets[r.name] >> 2) + half):
+                            m.d.sync += axi.rresp.eq(Response.OKAY)
+                            if r.access is not Access.PULSE:
+                                value = getattr(self, f"given_{r.name}") if r.access is Access.RO else stored[r.name]
+                                m.d.sync += axi.rdata.eq(value[32 * half : 32 * half + 32])
+        return m
+
+    def _write(
+        self, m: Module, r: Register, half: int, word: Signal, strobe: Signal, stored: dict[str, Signal]
+    ) -> None:
+        """What a write to one word of a register does, byte by byte."""
+        for byte in range(4):
+            low = 32 * half + 8 * byte
+            high = min(low + 8, r.width)
+            if low >= high:
+                continue
+            part = word[8 * byte : 8 * byte + high - low]
+            with m.If(strobe[byte]):
+                if r.access is Access.PULSE:
+                    m.d.sync += getattr(self, f"pulse_{r.name}")[low:high].eq(part)
+                elif r.access is Access.RW:
+                    m.d.sync += stored[r.name][low:high].eq(part)
+                else:
+                    fresh = getattr(self, f"set_{r.name}")[low:high]
+                    m.d.sync += stored[r.name][low:high].eq((stored[r.name][low:high] & ~part) | fresh)

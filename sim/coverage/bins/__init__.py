@@ -1,0 +1,1 @@
+"""Functional coverage: the bins of every unit, and what a run met."""

@@ -1,0 +1,33 @@
+"""The table of functional coverage: bins of every unit, what a run met, and the sum over runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from sim.coverage.bins import arith, core, dre, lxe
+from sim.coverage.bins.cover import Cover, Run
+
+
+def covers() -> dict[str, Cover]:
+    """The declared bins of every unit."""
+    return {**arith.COVERS, **dre.COVERS, **lxe.COVERS, **core.COVERS}
+
+
+def write(unit: str, run: Run, folder: Path) -> None:
+    """Leave what a run met in its folder, when the unit has bins; design points have bins of their own."""
+    unit = f"{unit}, {point}" if (point := getattr(run.component, "point", None)) else unit
+    if unit in (found := covers()):
+        (folder / "bins.json").write_text(json.dumps({"unit": unit, "met": sorted(found[unit].met(run))}))
+
+
+def merge(files: Iterable[Path]) -> dict[str, dict[str, int]]:
+    """In how many runs each bin was met, by unit; those never met with 0."""
+    counts: dict[str, dict[str, int]] = {}
+    for file in files:
+        told = json.loads(file.read_text())
+        unit = counts.setdefault(told["unit"], dict.fromkeys(covers()[told["unit"]].all(), 0))
+        for bin in told["met"]:
+            unit[bin] += 1
+    return counts

@@ -1,0 +1,1 @@
+"""Formal proofs: the engine, the table of claims, and the specifications."""

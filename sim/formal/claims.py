@@ -1,0 +1,127 @@
+"""The one table of what is proved: for every unit of `hw.registry`, and for the parts that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from amaranth.lib import wiring
+
+from hw.common.pipeline import SkidBuffer
+from hw.config import Config
+from hw.core.dma import Dma
+from hw.core.isa import Unit as User
+from hw.dre.hc_table import HcTable
+from hw.dre.wtu.command import Mode
+from hw.dre.wtu.wtu import WTU, Point
+from hw.registry import unit
+from sim.formal.specifications import dma as dma_proofs
+from sim.formal.specifications import hcu as hcu_proofs
+from sim.formal.specifications import kvmu as kvmu_proofs
+from sim.formal.specifications import wtu as wtu_proofs
+from sim.formal.specifications.common import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
+from sim.formal.specifications.sequencer import SequencerSpec
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One property of a unit or of one of its parts.
+
+    Attributes
+    ----------
+    name : unique within a unit
+    build : makes the specification, whose docstring is the property
+    depth : the first `depth` cycles are proved; None: all cycles
+    steps : (all cycles) k of a k-induction; None: abc finds the invariant
+    unroll : the bounded proof compares with a specification (`sim.formal.engine.prove`)
+    any_memory : the proof holds whatever memories give when they are read
+    slow : takes minutes
+    """
+
+    name: str
+    build: Callable[[], wiring.Component]
+    depth: int | None = None
+    steps: int | None = None
+    unroll: bool = False
+    any_memory: bool = False
+    slow: bool = False
+
+
+# queues that units are made of
+FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), places=4, patience=2))
+SKID = Claim("skid_buffer", lambda: QueueSpec(SkidBuffer(2), places=2, patience=1))
+PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), places=5, patience=5))
+FORK = Claim("fork", lambda: ForkSpec(readers=3))
+
+
+def _table() -> HcTable:
+    widths = {"hash_bits": 2, "count_bits": 3, "token_bits": 3, "cluster_bits": 3, "address_bits": 7}
+    return HcTable(clusters=4, pages=4, page_tokens=2, lanes=2, dimension=1, **widths)
+
+
+def _dma() -> Dma:
+    return Dma(word=8, burst=2, depth=2, address_bits=12, tags=2)
+
+
+def _threshold(point: Point) -> WTU:
+    return WTU(lanes=2, clusters=8, buckets=4, count_bits=3, cluster_bits=4, point=point)
+
+
+def _selection(point: Point, mode: str) -> Claim:
+    def build() -> wiring.Component:
+        return wtu_proofs.small(point, getattr(Mode, mode))
+
+    depth = wtu_proofs.CYCLES[point] + 1
+    return Claim(f"selection_{mode.lower()}", build, depth, unroll=True, slow=True)
+
+
+# the stream contract where it is not proved of the smallest preset for all time and any memory
+CONTRACTS = {
+    "dma": Claim("streams", lambda: StreamContract(_dma()), steps=2, any_memory=True),
+    "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
+    "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=30),
+    "wtu": Claim("streams", lambda: StreamContract(_threshold(Point.FAST)), any_memory=True),
+    "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(Point.SWEEP)), any_memory=True),
+}
+
+PARTS: dict[str, tuple[Claim, ...]] = {
+    "core": (
+        FIFO,
+        *(
+            Claim(f"sequencer_{user.name.lower()}", partial(SequencerSpec, user), steps=3, any_memory=True)
+            for user in User
+        ),
+    ),
+    "dma": (
+        FIFO,
+        Claim("copier", dma_proofs.small_copier, depth=10),
+        Claim("reader", dma_proofs.small_reader),
+        Claim("writer", dma_proofs.small_writer),
+    ),
+    "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
+    "kvmu": tuple(
+        Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
+    ),
+    "kvpu": (FIFO, FORK, SKID),
+    "wtu": (FIFO, PIPELINE, FORK, *(_selection(Point.FAST, mode) for mode in ("BUDGET", "COUNT"))),
+    "wtu_sweep": (FIFO, PIPELINE, FORK),
+    "dot_tree": (PIPELINE,),
+    "dpe": (PIPELINE,),
+    "vpe": (FIFO, PIPELINE),
+}
+
+
+# of the streams of these nothing is claimed: they are buses, or those of the chain's units, each proved by itself
+COMPOSED = {"core", "kvpu"}
+
+
+def claims(name: str) -> tuple[Claim, ...]:
+    """What is proved of the unit called `name`, the contract of its streams first.
+
+    Raises `ValueError` that lists the valid names.
+    """
+    build = unit(name).build
+    contract = Claim("streams", lambda: StreamContract(build(Config.preset("tiny"))), any_memory=True)
+    contracts = () if name in COMPOSED else (CONTRACTS.get(name, contract),)
+    return (*contracts, *PARTS.get(name, (FIFO,)))

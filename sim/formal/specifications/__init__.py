@@ -1,0 +1,1 @@
+"""Specifications: components whose assertions state the properties of a unit."""

@@ -1,1 +1,0 @@
-"""The commands of `vrex`: arguments and printing; the packages do the work and are imported when needed."""

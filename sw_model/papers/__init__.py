@@ -1,0 +1,1 @@
+"""The published figures, and this model's values for them."""

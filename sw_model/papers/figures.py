@@ -1,0 +1,53 @@
+"""Tables that stand the model beside a published figure."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sw_model import workloads
+from sw_model.model import Assumptions, Result, run
+from sw_model.systems import load_system
+
+DATA = Path(__file__).parents[1] / "data"
+Progress = Callable[[str, int, int], None]
+CONTEXTS = (1000, 5000, 10000, 20000, 40000)
+
+
+@lru_cache
+def published() -> dict[str, dict[str, Any]]:
+    """The published figures by id: value, paper, place, tolerance where one is sensible."""
+    return {t["id"]: t for t in json.loads((DATA / "targets.json").read_text())["targets"]}
+
+
+@dataclass(frozen=True)
+class FrameRow:
+    """One context length of V-Rex Fig. 13: the model beside what the paper prints (None where it prints
+    nothing)."""
+
+    system: str
+    kv_tokens: int
+    model_ms: float
+    paper_ms: float | None
+    result: Result
+
+    @property
+    def residual(self) -> float | None:
+        """Relative error of the model."""
+        return None if self.paper_ms is None else self.model_ms / self.paper_ms - 1
+
+
+def fig13_frames(*, link: str = "paper", assume: Assumptions | None = None) -> list[FrameRow]:
+    """Per-frame latency of V-Rex8 and V-Rex48 with ReSV, batch 1, from 1K to 40K tokens (V-Rex Fig. 13)."""
+    edge = published()["vrex.fig13.frame_edge_b1"]["value"]
+    server = published()["vrex.fig13.frame_server"]["value"]
+    paper = {"vrex8": edge, "vrex48": [server[0], None, None, None, server[-1]]}
+    rows = []
+    for name, values in paper.items():
+        system = load_system(name)
+        for n, ms in zip(CONTEXTS, values, strict=True):
+            result = run(system, "resv", workloads.frame(n), link=link, assume=assume)
+            rows.append(FrameRow(name, n, result.total_s * 1e3, ms, result))
+    return rows

@@ -1,0 +1,1 @@
+"""Standard-cell libraries: the embedded one, its sources, and the Liberty reader."""

@@ -1,0 +1,1 @@
+"""Power of mapped netlists from simulated switching activity."""

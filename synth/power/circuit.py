@@ -1,0 +1,346 @@
+"""A mapped unit as one flat circuit that runs cycle by cycle: zero-delay values of every net of every block.
+
+One clock, rising edges; between edges the logic settles without glitches. Memories read the old word when the same
+word is written, as `synth.macros` models them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.area import Area
+from synth.library.boolean import truth_table
+from synth.library.reader import Library
+from synth.macros import Macro
+from synth.netlist import CLOCK, Group, Netlist
+from util.compiled import compiled
+
+
+@dataclass(frozen=True)
+class Place:
+    """One instance of a block: its nets are `base`, `base` + 1 ... of the circuit, its macros those from `macro` on."""
+
+    block: str
+    base: int
+    macro: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run counted.
+
+    Attributes
+    ----------
+    cycles : cycles counted
+    toggles : int64, of every net of the circuit
+    accesses : int64 (macros, 2): reads and writes, in the order of `Circuit.macros`
+    outputs : port -> uint8 (cycles of the whole run, width), settled values before each clock edge
+    """
+
+    cycles: int
+    toggles: np.ndarray
+    accesses: np.ndarray
+    outputs: dict[str, np.ndarray]
+
+
+class Circuit:
+    """All blocks of a mapped unit, placed and wired.
+
+    Attributes
+    ----------
+    netlists : block -> its netlist ; places : every instance, the unit itself first
+    macros : memories, instance by instance
+    inputs, outputs : the unit's ports -> nets of the circuit, lowest bit first
+
+    Raises
+    ------
+    ValueError
+        For what has no place in a design with one clock: latches, falling or gated clocks, asynchronous resets in
+        use, combinational loops.
+    """
+
+    def __init__(self, area: Area, library: Library):
+        self.library, self.name = library, area.unit
+        self.netlists = {block.name: Netlist(area.mapped[block.name], library) for block in area.blocks}
+        self._area = area
+        self._tables: list[np.ndarray] = []
+        self._table_at: dict[tuple[int, int], int] = {}
+        self._table_size = 0
+        self._gates: list[tuple[np.ndarray, np.ndarray, int]] = []  # inputs (n, k), outputs (n,), table
+        self._next: list[tuple[np.ndarray, int]] = []  # inputs (n, k) of a register's next state, table
+        self._states: list[tuple[np.ndarray, int, bool]] = []  # outputs (n,), first register, inverted
+        self._registers = 0
+        self.macros: list[Macro] = []
+        self._macro_pins: list[dict[str, np.ndarray]] = []
+        self.places: list[Place] = []
+        self.size = 0
+        self._place(area.blocks[-1].name)
+        top = self.netlists[area.blocks[-1].name]
+        self.inputs = {name: np.array(bits) for name, bits in top.inputs.items() if name != CLOCK}
+        self.outputs = {name: np.array(bits) for name, bits in top.outputs.items()}
+        self._finish()
+
+    def _place(self, name: str) -> int:
+        """Place an instance of block `name` and all inside it; returns its first net."""
+        netlist = self.netlists[name]
+        base = self.size
+        self.size += netlist.size
+        self.places.append(Place(name, base, len(self.macros)))
+        for group in netlist.logic:
+            cell = self.library.cell(group.type)
+            inputs = self._columns(group, cell.inputs, base)
+            for pin in (pin for pin in cell.outputs if pin in group.pins):
+                table = self._table(truth_table(cell.pins[pin].function, cell.inputs), len(cell.inputs))
+                self._gates.append((inputs, group.pins[pin] + base, table))
+        for group in netlist.registers:
+            self._place_registers(netlist, group, base)
+        self.macros += self.memories(name)
+        for _, kind, pins, _ in netlist.opaque:
+            if kind not in self.netlists:
+                self._macro_pins.append({pin: np.array(bits) + base for pin, bits in pins.items()})
+        buffer = self._table(0b10, 1)
+        for _, kind, pins, directions in (entry for entry in netlist.opaque if entry[1] in self.netlists):
+            child, start = self.netlists[kind], self._place(kind)
+            for pin, bits in pins.items():
+                inward = directions[pin] == "input"
+                own = np.array((child.inputs if inward else child.outputs)[pin]) + start
+                outer = np.array(bits) + base
+                source, target = (outer, own) if inward else (own, outer)
+                if pin != CLOCK:
+                    self._gates.append((source[:, None], target, buffer))
+        return base
+
+    def memories(self, block: str) -> list[Macro]:
+        """The memories of one instance of a block, in the order of `macros`."""
+        macros = {macro.module: macro for macro in self._area.mapped[block].macros}
+        return [macros[kind] for _, kind, _, _ in self.netlists[block].opaque if kind in macros]
+
+    def _columns(self, group: Group, pins: Sequence[str], base: int) -> np.ndarray:
+        size = len(group.names)
+        columns = [group.pins[pin] if pin in group.pins else np.zeros(size, int) for pin in pins]
+        return np.stack(columns, axis=1) + base if columns else np.zeros((size, 0), int)
+
+    def _table(self, bits: int, inputs: int) -> int:
+        if (bits, inputs) not in self._table_at:
+            self._table_at[bits, inputs] = self._table_size
+            size = 1 << inputs
+            self._tables.append(np.array([bits >> k & 1 for k in range(size)], np.uint8))
+            self._table_size += size
+        return self._table_at[bits, inputs]
+
+    def _place_registers(self, netlist: Netlist, group: Group, base: int) -> None:
+        register = netlist.register(group)
+        table = self._table(register.following, len(register.data) + 2)
+        self._next.append((self._columns(group, register.data, base), table))
+        for pin, inverted in register.outputs.items():
+            self._states.append((group.pins[pin] + base, self._registers, inverted))
+        self._registers += len(group.names)
+
+    def _finish(self) -> None:
+        """One array of everything, gates in an order in which each comes after what drives it."""
+        first, count, flat, out, table = _packed(self._gates)
+        order = _order(first, count, flat, out, self.size)
+        if len(order) < len(out):
+            raise ValueError(f"unit {self.name}: its logic has a combinational loop")
+        self._gate_arrays = (first[order], count[order], flat, out[order], table[order])
+        rows = [(inputs, np.zeros(len(inputs), int), at) for inputs, at in self._next]
+        first, count, flat, _, table = _packed(rows)
+        self._next_arrays = (first, count, flat, table)
+        outs = [np.zeros(0, int), *(nets for nets, _, _ in self._states)]
+        which = [np.zeros(0, int), *(np.arange(len(nets)) + start for nets, start, _ in self._states)]
+        turned = [np.zeros(0, int), *(np.full(len(nets), flip) for nets, _, flip in self._states)]
+        self._state_arrays = (np.concatenate(outs), np.concatenate(which), np.concatenate(turned).astype(np.uint8))
+        self._port_arrays = self._macro_ports()
+
+    def _macro_ports(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ports of the memories, one a row: macro, write, enable, address, bits of it, data, width, store, depth. The
+        nets of enables, addresses and data stand one after the other in the second array."""
+        rows, nets = [], [np.zeros(0, int)]
+        at = store = 0
+        for number, (macro, pins) in enumerate(zip(self.macros, self._macro_pins, strict=True)):
+            for write, ports in ((0, macro.reads), (1, macro.writes)):
+                kind, enables = ("WR", macro.width) if write else ("RD", 1)
+                for port in range(ports):
+                    starts = []
+                    for pin, size in (("EN", enables), ("ADDR", macro.address_bits), ("DATA", macro.width)):
+                        starts.append(at)
+                        nets.append(pins[f"{kind}_{pin}"][port * size : (port + 1) * size])
+                        at += size
+                    enable, address, data = starts
+                    bits = macro.address_bits
+                    rows.append((number, write, enable, address, bits, data, macro.width, store, macro.depth))
+            store += macro.bits
+        self._store = store
+        return np.array(rows, int).reshape(-1, 9), np.concatenate(nets).astype(int)
+
+    def run(self, stimulus: Mapping[str, np.ndarray], *, skip: int = 0) -> Run:
+        """Run the circuit over `stimulus`: for every input port but the clock uint8 (cycles, width), the values that
+        each clock edge meets. Registers and memories begin at 0; toggles are counted after the first `skip` cycles.
+
+        Raises
+        ------
+        ValueError
+            Ports that are not the unit's, or wrong shapes.
+        """
+        if set(stimulus) != set(self.inputs):
+            raise ValueError(f"stimulus of {sorted(stimulus)}: must be of {sorted(self.inputs)}")
+        cycles = {len(values) for values in stimulus.values()}
+        if len(cycles) != 1 or not 0 <= skip < min(cycles):
+            raise ValueError(f"stimulus of {sorted(cycles)} cycles: must be of one length above {skip}")
+        for name, values in stimulus.items():
+            if np.shape(values)[1:] != (len(self.inputs[name]),):
+                raise ValueError(f"stimulus {name} has width {np.shape(values)[1:]}: must be {len(self.inputs[name])}")
+        names = sorted(self.inputs)
+        nets = np.concatenate([self.inputs[name] for name in names]).astype(int)
+        driven = np.concatenate([np.asarray(stimulus[name], np.uint8) for name in names], axis=1)
+        free = nets > 1
+        watched = np.concatenate([np.zeros(0, int), *self.outputs.values()]).astype(int)
+        toggles = np.zeros(self.size, np.int64)
+        accesses = np.zeros((len(self.macros), 2), np.int64)
+        values = np.zeros(self.size, np.uint8)
+        values[[place.base + 1 for place in self.places]] = 1
+        seen = _run(
+            values,
+            np.ascontiguousarray(driven[:, free]),
+            nets[free],
+            *self._gate_arrays,
+            *self._next_arrays,
+            *self._state_arrays,
+            np.concatenate([np.zeros(0, np.uint8), *self._tables]),
+            *self._port_arrays,
+            np.zeros(self._store, np.uint8),
+            watched,
+            skip,
+            toggles,
+            accesses,
+        )
+        counted = len(driven) - 1 - skip
+        for place in self.places:  # the clock rises and falls in every cycle
+            toggles[np.array(self.netlists[place.block].inputs.get(CLOCK, []), int) + place.base] = 2 * counted
+        ends = np.cumsum([len(bits) for bits in self.outputs.values()])[:-1]
+        outputs = dict(zip(self.outputs, np.split(seen, ends, axis=1), strict=True))
+        return Run(counted, toggles, accesses, outputs)
+
+
+def _packed(rows: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> tuple[np.ndarray, ...]:
+    """First input, number of inputs, all inputs, output and table of the gates of some rows."""
+    none = np.zeros(0, int)
+    count = np.concatenate([none, *(np.full(len(inputs), inputs.shape[1]) for inputs, _, _ in rows)])
+    flat = np.concatenate([none, *(inputs.ravel() for inputs, _, _ in rows)])
+    out = np.concatenate([none, *(out for _, out, _ in rows)])
+    table = np.concatenate([none, *(np.full(len(out), at) for _, out, at in rows)])
+    return np.cumsum(count) - count, count, flat, out, table
+
+
+@compiled
+def _order(first, count, flat, out, size):
+    """Gates sorted so that each follows those that drive its inputs; shorter than `out` when there is a loop."""
+    driver = np.full(size, -1)
+    for gate in range(len(out)):
+        driver[out[gate]] = gate
+    waiting = np.zeros(len(out), np.int64)
+    followers = np.zeros(len(out) + 1, np.int64)
+    for gate in range(len(out)):
+        for k in range(first[gate], first[gate] + count[gate]):
+            if driver[flat[k]] >= 0:
+                waiting[gate] += 1
+                followers[driver[flat[k]] + 1] += 1
+    start = np.cumsum(followers)
+    listed = np.zeros(start[-1], np.int64)
+    fill = start[:-1].copy()
+    for gate in range(len(out)):
+        for k in range(first[gate], first[gate] + count[gate]):
+            source = driver[flat[k]]
+            if source >= 0:
+                listed[fill[source]] = gate
+                fill[source] += 1
+    order = np.zeros(len(out), np.int64)
+    done = 0
+    for gate in range(len(out)):
+        if waiting[gate] == 0:
+            order[done] = gate
+            done += 1
+    at = 0
+    while at < done:
+        for k in range(start[order[at]], start[order[at] + 1]):
+            waiting[listed[k]] -= 1
+            if waiting[listed[k]] == 0:
+                order[done] = listed[k]
+                done += 1
+        at += 1
+    return order[:done]
+
+
+@compiled
+def _run(
+    values, driven, driven_nets,
+    first, count, flat, out, table,
+    next_first, next_count, next_flat, next_table,
+    q_net, q_register, q_inverted,
+    tables, ports, port_nets, store,
+    watched, skip, toggles, accesses,
+):  # fmt: skip
+    """Settle, record, count, clock: once per row of `driven`. Returns the watched nets, cycle by cycle."""
+    seen = np.zeros((len(driven), len(watched)), np.uint8)
+    state = np.zeros(len(next_first), np.uint8)
+    following = np.zeros(len(next_first), np.uint8)
+    before = values.copy()
+    read = np.zeros(len(port_nets), np.uint8)
+    for cycle in range(len(driven)):
+        for k in range(len(q_net)):
+            values[q_net[k]] = state[q_register[k]] ^ q_inverted[k]
+        for k in range(len(driven_nets)):
+            values[driven_nets[k]] = driven[cycle, k]
+        for gate in range(len(out)):
+            index = 0
+            for k in range(count[gate]):
+                index |= values[flat[first[gate] + k]] << k
+            values[out[gate]] = tables[table[gate] + index]
+        for k in range(len(watched)):
+            seen[cycle, k] = values[watched[k]]
+        counting = cycle > skip
+        for net in range(len(values)):
+            if counting and values[net] != before[net]:
+                toggles[net] += 1
+            before[net] = values[net]
+        for k in range(len(state)):
+            index = 0
+            for i in range(next_count[k]):
+                index |= values[next_flat[next_first[k] + i]] << i
+            index |= state[k] << next_count[k]
+            index |= (1 - state[k]) << (next_count[k] + 1)
+            following[k] = tables[next_table[k] + index]
+        for k in range(len(state)):
+            state[k] = following[k]
+        for turn in range(2):  # all reads before all writes
+            for p in range(len(ports)):
+                macro, write, enable, address, bits, data, width, base, depth = ports[p]
+                if write != turn:
+                    continue
+                word = 0
+                for k in range(bits):
+                    word |= int(values[port_nets[address + k]]) << k
+                active = False
+                for k in range(width if write else 1):
+                    active = active or values[port_nets[enable + k]] != 0
+                if not active:
+                    continue
+                if counting:
+                    accesses[macro, write] += 1
+                for k in range(width):
+                    inside = word < depth
+                    if write:
+                        if inside and values[port_nets[enable + k]]:
+                            store[base + word * width + k] = values[port_nets[data + k]]
+                    else:
+                        read[data + k] = store[base + word * width + k] if inside else 0
+        for p in range(len(ports)):
+            if ports[p, 1] == 0:
+                data = ports[p, 5]
+                for k in range(ports[p, 6]):
+                    if port_nets[data + k] > 1:
+                        values[port_nets[data + k]] = read[data + k]
+    return seen

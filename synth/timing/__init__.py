@@ -1,0 +1,1 @@
+"""Static timing analysis of mapped netlists."""

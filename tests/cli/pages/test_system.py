@@ -1,0 +1,74 @@
+"""Sections about the system model: the numbers in them are the runs', and a page can be made of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from cli.pages import system
+from sw_model import compare
+from sw_model.explain import explain
+from sw_model.papers.claims import CLAIMS, Judged
+from sw_model.papers.reproduce import reproduce
+from sw_model.quality import Quality
+from sw_model.request import Request
+from util.report import charts, run_metadata, write
+from util.report.page import Column
+
+
+@pytest.fixture(scope="module")
+def told():
+    return explain(Request(tokens=20000))
+
+
+def test_run_section(told):
+    section = system.run_section(told)
+    assert section.facts[0].value == told.result.total_s * 1e3
+    waits = section.tables[0].rows
+    assert sum(row[2] for row in waits) == pytest.approx(told.result.total_s * 1e3)
+    assert sum(row[3] for row in waits) == pytest.approx(100)
+    assert len(section.images) == 3 and all(image.content.startswith(b"<?xml") for image in section.images)
+
+
+def test_timeline_shows_three_layers(told, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(charts, "timeline", lambda lanes, caption: drawn.update(lanes))
+    system.timeline(told.result)
+    assert list(drawn) == [lane for lane in system.LANES if lane in told.result.utilisation]
+    end = max(start + length for tasks in drawn.values() for start, length, _ in tasks)
+    assert end == pytest.approx(told.result.total_s * 1e3 * 3 / 32, rel=0.35)
+    assert all(start >= 0 for tasks in drawn.values() for start, _, _ in tasks)
+
+
+def test_roofline_point_lies_under_the_roof(told):
+    result, machine = told.result, told.request.machine()
+    intensity, rate = result.flops / result.bytes_moved["DRAM"], result.flops / result.total_s / 1e12
+    assert rate <= min(machine.peak_tflops, intensity * machine.device_memory.peak_gbps / 1e3)
+
+
+def test_comparison_section():
+    sides = compare.compare(Request(), ("resv", "hybrid"), (1000, 20000))
+    quality = [Quality("resv", "frame", 1, 0.3, 0.6, 0.4, 0), Quality("hybrid", "frame", 1, 0.1, 0.2, 0.5, 0)]
+    section = system.comparison_section(sides, quality, "frame", 900)
+    assert "On the front of latency and quality: resv." in section.paragraphs[0]
+    assert [image.caption for image in section.images][-1].startswith("latency at 1,000 tokens")
+    assert len(section.tables) == 3
+    assert len(system.comparison_section(sides).tables) == 2
+    still = [replace(side, link_gb=0.0) for side in sides]
+    assert len(system.comparison_section(still).images) + 1 == len(system.comparison_section(sides).images)
+
+
+def test_page(told, tmp_path):
+    judged = [Judged(CLAIMS[0], {"paper": 9.0, "realistic": 8.0})]
+    sections = [
+        system.run_section(told),
+        system.reproduction_section(reproduce("vrex.fig13.fps")),
+        system.claims_section(judged),
+    ]
+    assert all(isinstance(c, Column | str) for table in sections[2].tables for c in table.columns)
+    path = write(tmp_path / "p.html", "System", sections, run_metadata(told.request.json()))
+    page = path.read_text()
+    assert "vrex.fig13.fps" in page and "8.3" in page and "fetch" in page
+
+
+def test_names_are_moved_apart():
+    assert charts._apart([0.5, 0.52, 0.1], 0.05) == pytest.approx([0.5, 0.55, 0.1])

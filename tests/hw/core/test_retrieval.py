@@ -1,0 +1,53 @@
+"""The CACHE unit in a core: steps of every size, anywhere in memory, pages that leave late, and after a reset."""
+
+import numpy as np
+import pytest
+
+from compiler.layer import Sizes
+from hw.core.isa import Command
+from sim.bench.axi import FixedTiming
+from sim.bench.layer_run import LayerRun
+from tests.compiler.test_layer import tokens
+
+SIZES = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+
+
+def of_clusters(bench, steps):
+    """A step for each list of numbers, with queries for two tokens; tokens of one number share a cluster, since their
+    keys are multiples of one."""
+    keys = tokens(bench, 8)
+    for numbers in steps:
+        doublings = bench.rng.integers(0, 4, (len(numbers), 1, 1))
+        queries = tokens(bench, 4).reshape(2, 4, -1) if len(numbers) == 2 else None
+        bench.attend((keys[numbers] + (doublings << 7)).astype(np.uint16), tokens(bench, len(numbers)), queries)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_steps_of_any_size(mirrored, rng, seed):
+    """As many clusters as tokens, few tokens after many, the last one alone in its cluster. Of the tables only what is
+    written changes; at the end of a step a slow memory behind the host link has all pages that leave the device."""
+    places = {"scattered": True, "mirrored": mirrored}
+    bench = LayerRun("tiny", rng, sizes=SIZES, threshold=1, target=1 << 16, capacity=4, **places)
+    of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7], [1], [1], [1, 1, 1, 2, 2, 2, 0], [2, 4], [3, 0, 3]])
+    unit, table, images = bench.core.machine.cache.kvpu.table, bench.golden.table.table, {}
+    for base, size in zip(table.config.bases, (unit.clusters * 16, unit.pages * 16, unit.pages * 4), strict=False):
+        bench.run_on.device[base : base + size] = images[base] = bytearray(rng.bytes(size))
+    record = bench.check(stall=0.2, seed=seed, timing={"host": FixedTiming(latency=600)})
+    assert record.traffic["host"]["beats"]["write"]
+    for base, image in images.items():
+        for at, entry in table.writes:
+            if base <= at < base + len(image):
+                image[at - base : at - base + len(entry)] = entry
+        assert record.images["device"][base : base + len(image)] == image
+
+
+def test_reset_before_tokens_are_waited_for(rng, seed):
+    """A program of codes without CLUSTER, and a reset; then a step as if nothing had been."""
+    bench = LayerRun("tiny", rng, sizes=SIZES, threshold=1, capacity=16)
+    program = bench.layer.attention(8, query=False)
+    program = [*program[: [command.name for command in program].index("CLUSTER")], Command("END")]
+    place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)
+    bench.run_on.put(place, program)
+    bench.run_on.reset_after(place, len(program), 2000)
+    of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7]])
+    bench.check(seed=seed)

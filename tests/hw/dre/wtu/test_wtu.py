@@ -1,0 +1,296 @@
+"""The WTU's Verilog against the golden selection, bit for bit, and against its own cycle formula."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from golden.wicsum import fixed_point
+from hw.config import PRESETS, Config
+from hw.dre.wtu.command import Mode, Order
+from hw.dre.wtu.wtu import WTU, Point
+from hw.emit import to_rtlil
+from sim.bench.build import has_simulator
+from sim.bench.run import InTurns, simulate
+from tests.hw.dre.wtu.wtu_rows import KEYS, MODES, Row, Settings, bf16, cycles, fuzz, packets, run
+
+
+def build(preset, point, **changes):
+    return WTU.from_config(Config.preset(preset).replace(**changes), point)
+
+
+def plain(settings, row):
+    """The selection by sorting, in Python's integers: what the levels converge to."""
+    keys = KEYS[settings.order](row.words).tolist()
+    if settings.mode is Mode.RATIO:
+        adds = [v * int(t) for v, t in zip(fixed_point(row.words[None])[0].tolist(), row.counts, strict=True)]
+        limit = sum(adds) * settings.target // 65536
+    else:
+        adds = row.counts.tolist() if settings.mode is Mode.BUDGET else [1] * len(keys)
+        limit = settings.target - 1
+    order, total, taken = sorted(range(len(keys)), key=lambda j: (-keys[j], j)), 0, 0
+    while taken < len(order) and total <= limit:
+        total += adds[order[taken]]
+        taken += 1
+    if settings.mode is Mode.COUNT:
+        return sorted(order[:taken])
+    return [j for j in range(len(keys)) if keys[j] >= keys[order[taken - 1]]]
+
+
+def assert_cycles_add_up(record):
+    """Every cycle is one of three, from the reset of 2 cycles to the last that is counted, 7 after the last beat."""
+    cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
+    assert cycles == max(taken[-1] for taken in record.cycles.values()) + 7 - 2
+
+
+@pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", MODES)
+def test_matches_golden(name, point, preset, rng, seed):
+    """Rows of every kind with random pauses on every stream; what sorting gives, where the levels reach one key."""
+    unit, settings = build(preset, point), MODES[name]
+    rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.clusters)
+    record, want = run(unit, rows, settings, stall=InTurns(0.4, 256), seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    assert_cycles_add_up(record)
+    assert record.status["stat_fault"] == 0
+    for row, chosen in zip(rows, want, strict=True):
+        found, sorted_out = set(np.flatnonzero(chosen.selected[0])), set(plain(settings, row))
+        assert found >= sorted_out if name == "ratio" else found == sorted_out
+
+
+EXTREMES = {
+    "nothing is enough": Settings(target=0, refine=0),
+    "everything": Settings(target=65536, refine=3),
+    "down to one key": Settings(target=40000, refine=3),
+    "budget of one": Settings(Mode.BUDGET, target=1, refine=2),
+    "budget beyond the row": Settings(Mode.BUDGET, Order.REVERSED, target=0xFFFFFFFF),
+    "best one": Settings(Mode.COUNT, Order.SIGNED, target=1),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_settings(name, point, rng, seed):
+    unit, settings = build("tiny", point), EXTREMES[name]
+    rows = fuzz(rng, unit.sizes, settings, 400, unit.sizes.clusters)
+    record, want = run(unit, rows, settings, stall=0.3, seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    if settings.refine == 3 or settings.mode is Mode.COUNT:
+        assert [np.flatnonzero(w.selected[0]).tolist() for w in want] == [plain(settings, row) for row in rows]
+
+
+def boundary_rows(sizes):
+    """No cluster, one, whole beats, the longest row; saturated counts, no counts, one score that is not zero."""
+    full, half = sizes.clusters, sizes.clusters // 2
+    ramp = np.arange(full) * (0x7F7F // full)
+    lone = np.zeros(full, np.int64)
+    lone[half] = 0x3F80
+    saturated, none = np.full(full, 65535), np.zeros(full, np.int64)
+    yield Row(none[:0], none[:0])
+    yield Row(ramp[5:6], saturated[:1])
+    yield Row(none[:1], saturated[:1])
+    yield Row(np.full(full, 0x7F7F), saturated)  # the largest sum there is
+    for words in (ramp, ramp[::-1], lone, none):
+        for counts in (saturated, none, np.ones(full, np.int64)):
+            yield Row(words, counts)
+            yield Row(words[: sizes.lanes], counts[: sizes.lanes])
+            yield Row(words[:half], counts[:half], join=True)
+            yield Row(words[half:], counts[half:])
+
+
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", ["ratio", "budget", "count"])
+def test_boundaries(name, point, seed):
+    unit, settings = build("tiny", point), MODES[name]
+    rows = [row for row in boundary_rows(unit.sizes) for _ in range(3 if len(row.words) else 15)]
+    record, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+
+
+def edge_rows(rng, clusters, target):
+    """Rows whose largest clusters sum up to the limit exactly, so that the next one is taken, too; and to one more."""
+    values = [2, 4, 7, 10, 13, 16, 19, 22, 24]  # right shifts of the clusters that fill the sum up, the last adds ones
+    while True:
+        mains = rng.integers(3, clusters - len(values) + 1)
+        words = np.sort(rng.choice(np.arange(0x4000, 0x4100), mains, replace=False))[::-1]
+        counts = rng.integers(1, 1 << rng.integers(1, 17, mains))
+        adds = (fixed_point(words[None])[0] * counts).tolist()
+        enough = next(k for k in range(mains) if sum(adds[: k + 1]) << 16 >= target * sum(adds))
+        for more in (0, 1):
+            left = -((more - sum(adds[: enough + 1]) << 16) // target) - sum(adds)
+            filled = []
+            for value in values:
+                filled.append(max(0, min(65535, left >> 24 - value)))
+                left -= filled[-1] << 24 - value
+            if left == 0:
+                order = rng.permutation(mains + len(values))
+                small = (int(words[0]) >> 7) - np.array(values) << 7
+                yield Row(np.concatenate([words, small])[order], np.concatenate([counts, filled])[order])
+
+
+@pytest.mark.parametrize("target", [19661, 65_000])
+@pytest.mark.parametrize("point", Point)
+def test_rows_at_their_limit(point, target, rng, seed):
+    """One more or less anywhere in the sums selects other clusters."""
+    unit = build("tiny", point)
+    settings = Settings(target=target, refine=unit.sizes.levels - 1)
+    found = edge_rows(rng, unit.sizes.clusters, settings.target)
+    rows = [next(found) for _ in range(60)]
+    _, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
+    near = [int(w.acc[0] - w.threshold[0]) for w in want]
+    assert min(near) == 1 and sum(x == 1 for x in near) > 10
+
+
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", MODES)
+def test_rows_of_one_cluster_or_two(name, point, rng, seed):
+    unit, lengths = build("tiny", point), rng.integers(1, 3, 80)
+    rows = [Row(rng.integers(0x3C00, 0x3F80, length), rng.integers(1, 40, length)) for length in lengths]
+    record, want = run(unit, rows, MODES[name], stall=InTurns(0.3, 64), seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+
+
+@pytest.mark.parametrize("point", Point)
+def test_full_throughput(point, rng):
+    """With nobody stalling, results are as far apart as the formula says: loading and reporting are hidden."""
+    unit = build("tiny", point)
+    counts = rng.integers(1, 40, 20)  # three rows fit into the ring
+    rows = [Row(bf16(np.exp(rng.normal(0, 1.5, 20))), counts, join=n % 8 < 7) for n in range(64)]
+    record, want = run(unit, rows, Settings())
+    assert np.diff(record.cycles["o_row"]).tolist() == cycles(unit, rows, want)[1:]
+    assert record.status["stat_blocked"] == 0
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    # the first row has nothing to hide behind; it may find the selector clearing its memories
+    beats = len(packets(unit.sizes, rows[:1])["op"]) // 2
+    begin = max(record.cycles["i"][beats] + beats + 1, record.cycles["i"][0] + unit.reset_cycles)
+    assert record.cycles["o_row"][0] - begin == cycles(unit, rows, want)[0]
+    assert record.cycles["i"][3 * beats - 1] < record.cycles["o_row"][0]
+
+
+@pytest.mark.parametrize("point", Point)
+def test_rows_that_come_one_by_one(point, rng, seed):
+    """A row arrives in any cycle of the row before it, above all in the one in which that leaves."""
+    unit = build("tiny", point)
+    counts = rng.integers(1, 40, unit.sizes.lanes)
+    lengths = rng.integers(1, unit.sizes.lanes + 1, 150)
+    rows = [Row(bf16(np.exp(rng.normal(0, 1.5, length))), counts[:length]) for length in np.sort(lengths)]
+    record, want = run(unit, rows, Settings(), stall={"i": 0.95, "o_row": 0.9}, seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    assert_cycles_add_up(record)
+
+
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("after", [5, 301])
+def test_reset_in_mid_flight(after, point, rng, seed):
+    """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
+    unit = build("tiny", point)
+    rows = fuzz(rng, unit.sizes, Settings(), 12, unit.sizes.clusters)
+    resets = [*rng.integers(1, 400, 20).tolist(), after]
+    record, want = run(unit, rows, Settings(), stall=0.2, seed=seed, reset_after=resets)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+
+
+@pytest.mark.parametrize("point", Point)
+def test_counters_can_be_held_at_zero(point, rng):
+    unit, settings = build("tiny", point), EXTREMES["everything"]
+    rows = fuzz(rng, unit.sizes, settings, 10, unit.sizes.clusters)
+    counted, want = run(unit, rows, settings)
+    outputs = {name: len(cycles) for name, cycles in counted.cycles.items() if name != "i"}
+    config = {**settings.ports(), "stat_clear": 1}
+    record = simulate(unit, "wtu", {"i": packets(unit.sizes, rows)}, outputs, config=config)
+    assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
+    assert counted.status["stat_busy"] and not any(record.status.values())
+
+
+@pytest.mark.parametrize("point", Point)
+def test_words_beyond_the_longest_row_are_dropped(point, rng, seed):
+    """Keys or counts too many: reported, and the row is what fits."""
+    unit = build("tiny", point)
+    most, lanes = unit.sizes.clusters, unit.sizes.lanes
+    words, counts = rng.integers(0x3E00, 0x3F80, most + 2 * lanes + 1), rng.integers(0, 9, most + lanes)
+    good = Row(words[:most], counts[:most])
+    _, want = run(unit, [good, good], Settings())
+    columns = packets(unit.sizes, [Row(words, counts), good])
+    keep = {"o_row": 2, "o": 2 * unit.sizes.beats, "o_index": 2 * int(want[0].selected.sum()) + 2}
+    found = np.flatnonzero(want[0].selected[0]).tolist()
+    for pauses in ({}, {"i": 0.3}, dict.fromkeys(keep, 0.3), dict.fromkeys([*keep, "i"], 0.3)):
+        record = simulate(unit, "wtu", {"i": columns}, keep, config=Settings().ports(), stall=pauses, seed=seed)
+        assert record.status["stat_fault"] == 1
+        assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
+        assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*found, len(found)]
+    # a reset forgets it, until the words come again
+    options = {"config": Settings().ports(), "reset_after": 150, "record_ports": True}
+    fault = simulate(unit, "wtu", {"i": columns}, keep, **options).ports["stat_fault"].ravel()
+    assert np.count_nonzero(np.diff(fault.astype(int)) < 0) == 1 and fault[-1]
+
+
+@pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
+@pytest.mark.parametrize("point", Point)
+def test_icarus_agrees(point, rng, seed):
+    unit = build("tiny", point)
+    run(unit, fuzz(rng, unit.sizes, Settings(), 20, 40), Settings(), stall=0.3, seed=seed, simulator="icarus")
+
+
+SHAPES = {
+    "one lane": {"wtu_lanes": 1},
+    "four buckets": {"wtu_buckets": 4},
+    "a hundred buckets and more": {"wtu_buckets": 128, "wtu_lanes": 8},
+    "two beats": {"wtu_lanes": 32},
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", SHAPES)
+def test_any_shape(name, point, rng, seed):
+    unit = build("tiny", point, **SHAPES[name])
+    for settings in (replace(MODES["ratio"], refine=1), replace(MODES["count"])):
+        rows = fuzz(rng, unit.sizes, settings, 200, unit.sizes.clusters)
+        record, want = run(unit, rows, settings, stall=0.3, seed=seed)
+        assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("name", MODES)
+def test_paper_preset_over_ten_thousand_rows(name, point, rng, seed):
+    unit, settings = build("paper", point), MODES[name]
+    short = fuzz(rng, unit.sizes, settings, 7600, 200)
+    long = [*fuzz(rng, unit.sizes, settings, 80, unit.sizes.clusters), *boundary_rows(unit.sizes)]
+    done = 0
+    for rows, stall in ((short, 0.3), (long, 0.1)):
+        record, want = run(unit, rows, settings, stall=stall, seed=seed)
+        assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+        done += len(rows)
+    assert done >= 10_000
+
+
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_elaborates(preset, point):
+    unit = build(preset, point)
+    assert "module \\wtu" in to_rtlil(unit, "wtu") and unit.memory_bits["keys"] == 16 * unit.sizes.clusters
+
+
+GOOD = {"lanes": 4, "clusters": 64, "buckets": 16}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lanes": 3},
+        {"clusters": 4},
+        {"clusters": 96},
+        {"buckets": 1},
+        {"buckets": 512},
+        {"count_bits": 17},
+        {"point": "slow"},
+    ],
+    ids=str,
+)
+def test_rejects_bad_parameters(change):
+    name, value = next(iter(change.items()))
+    with pytest.raises(ValueError, match=f"{name} = {value!r}"):
+        WTU(**{**GOOD, **change})

@@ -1,0 +1,194 @@
+"""Rows for the WTU, what the golden model selects of them, and the unit's run on them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.scores import codes, dots, query_rows
+from golden.selection import sortable
+from golden.wicsum import WtuConfig, select
+from hw.dre.wtu.command import Mode, Op, Order
+from hw.dre.wtu.wtu import Point
+from sim.bench.run import simulate
+from sw_model.media.generator import Generator, small
+
+WEIGHTS = {Mode.RATIO: ("score_x_tc", "ratio"), Mode.BUDGET: ("tc", "budget"), Mode.COUNT: ("one", "count")}
+KEYS = {
+    Order.PLAIN: lambda words: words,
+    Order.SIGNED: sortable,
+    Order.REVERSED: lambda words: 0xFFFF - words,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Values of the `cfg_*` ports."""
+
+    mode: Mode = Mode.RATIO
+    order: Order = Order.PLAIN
+    target: int = 19661
+    refine: int = 1
+
+    def ports(self):
+        return {
+            "cfg_mode": self.mode.value,
+            "cfg_order": self.order.value,
+            "cfg_target": self.target,
+            "cfg_refine": self.refine,
+        }
+
+    def golden(self, sizes):
+        weight, threshold = WEIGHTS[self.mode]
+        refine = sizes.levels - 1 if self.mode is Mode.COUNT else self.refine
+        return WtuConfig(n_buckets=sizes.buckets, refine_levels=refine, weight=weight, threshold=threshold)
+
+
+MODES = {
+    "ratio": Settings(),
+    "budget": Settings(Mode.BUDGET, Order.SIGNED, target=300, refine=3),
+    "count": Settings(Mode.COUNT, Order.SIGNED, target=20),
+    "count of the smallest": Settings(Mode.COUNT, Order.REVERSED, target=33),
+}
+
+
+@dataclass
+class Row:
+    """Words and token counts of one row; with `join` it is reported with the next one."""
+
+    words: np.ndarray
+    counts: np.ndarray
+    join: bool = False
+
+
+def expected(sizes, settings, rows):
+    """What the golden model says of each row: a list of `Rows` with one row each."""
+    config = settings.golden(sizes)
+    return [select(KEYS[settings.order](r.words)[None], r.counts, settings.target, config) for r in rows]
+
+
+def packets(sizes, rows):
+    """Columns of the input stream; counts are sent where they differ from what is there.
+
+    Words of lanes that are not in use are the largest there are.
+    """
+    parts, there = [], None
+    for row in rows:
+        if there is None or not np.array_equal(there, row.counts):
+            parts.append((Op.COUNTS, row.counts, False))
+            there = row.counts
+        parts.append((Op.KEYS, row.words, row.join))
+    lengths = [max(1, -(-len(words) // sizes.lanes)) for _, words, _ in parts]
+    ends = np.cumsum(lengths) - 1
+    words = np.zeros((ends[-1] + 1, sizes.lanes), np.int64)
+    used, last, join, op = np.full(len(words), sizes.lanes), *np.zeros((3, len(words)), np.int64)
+    for (kind, content, joined), end, length in zip(parts, ends, lengths, strict=True):
+        words[end + 1 - length : end + 1].reshape(-1)[: len(content)] = content
+        used[end] = len(content) - (length - 1) * sizes.lanes
+        words[end, used[end] :] = 0xFFFF
+        last[end], join[end] = 1, joined
+        op[end + 1 - length], op[end + 2 - length : end + 1] = kind.value, 1 - kind.value  # only the first one counts
+    return {"op": op, "words": words, "used": used, "join": join, "last": last}
+
+
+def run(unit, rows, settings, **options):
+    """Run the unit on the rows and hold every output beat against the golden model; returns (record, golden)."""
+    sizes, want = unit.sizes, expected(unit.sizes, settings, rows)
+    masks, lists, union = [], [], None
+    for row, chosen in zip(rows, want, strict=True):
+        union = chosen.selected[0] if union is None else union | chosen.selected[0]
+        if not row.join:
+            length = max(1, -(-len(union) // sizes.lanes))
+            bits = np.zeros(length * sizes.lanes, bool)
+            bits[: len(union)] = union
+            masks.append(bits.reshape(length, sizes.lanes))
+            lists.append(np.flatnonzero(union))
+            union = None
+    beats, indices = sum(map(len, masks)), sum(len(found) + 1 for found in lists)
+    outputs = {"o_row": len(rows), "o": beats, "o_index": indices}
+    record = simulate(unit, "wtu", {"i": packets(sizes, rows)}, outputs, config=settings.ports(), **options)
+
+    assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
+    assert record.outputs["o_row"]["passes"].tolist() == [int(w.passes[0]) for w in want]
+    got = record.outputs["o"]
+    assert (got["mask"].astype(np.int64)[:, None] >> np.arange(sizes.lanes) & 1 == np.concatenate(masks)).all()
+    assert got["first"].tolist() == [k * sizes.lanes for mask in masks for k in range(len(mask))]
+    assert got["last"].tolist() == [k + 1 == len(mask) for mask in masks for k in range(len(mask))]
+    got = record.outputs["o_index"]
+    assert got["cluster"].tolist() == [c for found in lists for c in (*found.tolist(), len(found))]
+    assert got["last"].tolist() == [k == len(found) for found in lists for k in range(len(found) + 1)]
+    assert record.status["stat_rows"] == len(rows)
+    assert record.status["stat_clusters"] == sum(len(row.words) for row in rows)
+    assert record.status["stat_passes"] == sum(int(w.passes[0]) for w in want)
+    assert record.status["stat_selected"] == sum(int(w.selected.sum()) for w in want)
+    assert record.status["stat_reads"] == sum(reads(unit, rows, want))
+    return record, want
+
+
+def reads(unit, rows, want):
+    """Beats that are read of each row: fast once a level; by sweeps once for the sum and once a bucket, and three more
+    in each level, or one in a row that is selected whole, until the decision is known."""
+    for row, w in zip(rows, want, strict=True):
+        beats, passes, levels = max(1, -(-len(row.words) // unit.sizes.lanes)), int(w.passes[0]), int(w.levels[0])
+        yield max(1, levels) * beats if unit.point is Point.FAST else (1 + passes) * beats + (3 * levels or 1)
+
+
+def cycles(unit, rows, want):
+    """Cycles of each row by the unit's own formula."""
+    return [unit.cycles(len(row.words), int(w.passes[0]), int(w.levels[0])) for row, w in zip(rows, want, strict=True)]
+
+
+def generator_scores(rng, stage, count, clusters):
+    """`count` rows of float32 scores of a small stream's queries against groups of its keys: (count, clusters)."""
+    source = Generator(small(seed=int(rng.integers(1 << 30))))
+    keys = np.concatenate([source.frame().k[0] for _ in range(-(-clusters * 4 // 10))])
+    means = keys[: clusters * 4].astype(np.float64).reshape(clusters, 4, *keys.shape[1:]).mean(axis=1)
+    found = []
+    while sum(map(len, found)) < count:
+        chunk = source.frame() if stage == "frame" else source.text(10)
+        rows = query_rows(chunk.q[0].astype(np.float64), keys.shape[1])
+        found += [dots(rows[head], means[:, head]) for head in range(keys.shape[1])]
+    return np.concatenate(found)[:count]
+
+
+def fuzz(rng, sizes, settings, count, longest):
+    """Rows of every kind, in random order, as words for the given mode."""
+    tall = {stage: generator_scores(rng, stage, count // 8 + 1, longest) for stage in ("frame", "text")}
+    rows = []
+    for n in range(count):
+        length = int(rng.integers(1, longest + 1)) if rng.random() < 0.8 else int(rng.integers(1, 2 * sizes.lanes))
+        kind = int(rng.integers(10))
+        counts = rng.integers(0, 64, length)
+        if kind < 3:
+            scores = tall["frame" if kind < 2 else "text"][rng.integers(count // 8 + 1)][:length]
+            words = codes(scores[None], 64)[0] if settings.mode is Mode.RATIO else bf16(scores)
+        elif kind == 3:  # an attention sink of one token far above the rest
+            scores = tall["frame"][rng.integers(count // 8 + 1)][:length].copy()
+            sink = int(rng.integers(length))
+            scores[sink], counts[sink] = scores.max() + 64, 1
+            words = codes(scores[None], 64)[0] if settings.mode is Mode.RATIO else bf16(scores)
+        elif kind == 4:
+            words = np.full(length, rng.integers(0x7F80))
+        elif kind == 5:
+            words = np.zeros(length, np.int64)
+        elif kind == 6:
+            words = np.zeros(length, np.int64)
+            words[rng.integers(length)] = rng.integers(0x7F80)
+        elif kind == 7:  # ties by the hundred
+            words = rng.choice(rng.integers(0x3000, 0x3F80, 3), length)
+        elif kind == 8:
+            words = rng.integers(0, 0x7F80, length)
+        else:
+            words, counts = rng.integers(0x3E00, 0x3F81, length), rng.choice([65535, 65534, 0], length)
+        words = words.astype(np.int64)
+        if settings.order is Order.SIGNED and kind > 3:
+            words |= rng.integers(0, 2, length) << 15
+        rows.append(Row(words, counts, join=False))
+        if n % 3 == 0 and rows[-1].words.size > 1:  # a second row of the same table
+            rows[-1].join = bool(rng.integers(2))
+            rows.append(Row(rng.permutation(rows[-1].words), counts))
+    return rows
+
+
+def bf16(values):
+    """BF16 codes of float32 values, truncated."""
+    return np.asarray(values, np.float32).view(np.uint32) >> 16

@@ -1,0 +1,70 @@
+"""The compiler front: an object made once is taken again, and only where nothing that matters has changed."""
+
+import os
+import subprocess
+
+import pytest
+
+from sim.bench.object_cache import compile
+
+
+@pytest.fixture
+def compiler(tmp_path):
+    """A compiler that writes what it was told, counts its calls and fails on the word `bad`."""
+    tool = tmp_path / "g++"
+    tool.write_text(
+        "#!/bin/sh\n"
+        f'echo call >> "{tmp_path}/calls"\n'
+        'while [ "$#" -gt 1 ]; do [ "$1" = -o ] && out="$2"; flags="$flags $1"; shift; done\n'
+        'grep -q bad "$1" && exit 3\n'
+        '(echo "$flags"; cat "$1") > "$out"\n'
+    )
+    tool.chmod(0o755)
+
+    def run(text, *flags, name="verilated_vpi.cpp", out="o.o"):
+        (tmp_path / name).write_text(text)
+        target = tmp_path / out
+        target.unlink(missing_ok=True)
+        status = compile(tmp_path / "cache", [str(tool), *flags, "-c", "-o", str(target), str(tmp_path / name)])
+        calls = (tmp_path / "calls").read_text().count("call")
+        return status, calls, target.read_text() if target.exists() else None
+
+    return run
+
+
+def test_compiles_once(compiler):
+    assert compiler("one", "-Os") == (0, 1, compiler("one", "-Os")[2])
+    assert compiler("one", "-Os")[:2] == (0, 1)
+    assert compiler("two", "-Os")[1] == 2  # another source
+    assert compiler("two", "-O0")[1] == 3  # other flags
+    assert compiler("two", "-O0")[2].endswith("two")
+    assert compiler("one", "-Os")[1] == 3 and compiler("one", "-Os")[2].endswith("one")
+
+
+def test_another_compiler_compiles_again(compiler, tmp_path):
+    assert compiler("one")[1] == 1
+    os.utime(tmp_path / "g++", ns=(1, 1))
+    assert compiler("one")[1] == 2
+
+
+def test_designs_are_never_kept(compiler):
+    for call in (1, 2):
+        assert compiler("one", name="Vtop__ALL.cpp")[:2] == (0, call)
+
+
+def test_a_call_that_names_no_object_goes_through(tmp_path):
+    (tmp_path / "verilated.cpp").write_text("")
+    assert compile(tmp_path / "cache", ["false", str(tmp_path / "verilated.cpp")]) == 1
+    assert compile(tmp_path / "cache", ["true", str(tmp_path / "Vtop__0.cpp")]) == 0
+    assert not (tmp_path / "cache").exists()
+
+
+def test_failures_are_passed_on_and_not_kept(compiler):
+    for call in (1, 2):
+        assert compiler("bad") == (3, call, None)
+
+
+def test_unknown_compiler_is_an_error(tmp_path):
+    (tmp_path / "verilated.cpp").write_text("")
+    with pytest.raises((OSError, subprocess.SubprocessError)):
+        compile(tmp_path / "cache", [str(tmp_path / "none"), "-o", "x.o", str(tmp_path / "verilated.cpp")])

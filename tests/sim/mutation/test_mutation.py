@@ -1,0 +1,189 @@
+"""A campaign tells a test that checks everything from one that does not, and knows what no test could notice."""
+
+import os
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from sim.bench.build import SimulatorError
+from sim.mutation.campaign import CampaignError, Result, _Store, run
+from sim.mutation.equivalence import TOGETHER, _Netlist, equivalents
+from sim.mutation.netlist import SELECT, Mutant, mutated
+from sim.mutation.server import Server
+from tests.sim.mutation.mutant_cases import Around, Outer, Sums
+
+CASES = "tests/sim/mutation/mutant_cases.py"
+COUNT = 30
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("mutants")
+
+
+def campaign(root, test, **options):
+    return run("sums", Sums(), [f"{CASES}::{test}"], COUNT, root=root, **options)
+
+
+def test_a_weak_test_leaves_survivors_and_a_strong_one_kills_them(root):
+    weak, strong = campaign(root, "test_sums"), campaign(root, "test_sums_and_counter")
+    assert weak.killed + len(weak.equivalent) + len(weak.survivors) == len(weak.mutants) == COUNT
+    for mutant, result in weak.survivors:
+        assert "stat_words" in mutant.wire or mutant.sources[-1].startswith(CASES), mutant
+        assert result.how.startswith("can differ from cycle")
+    assert weak.survivors and weak.score < 1
+    assert not strong.survivors and strong.score == 1
+    # where two equal registers are compared, a fault that hides a difference is none
+    assert strong.equivalent and strong.equivalent == weak.equivalent
+    assert {mutant.mode for mutant, _ in strong.equivalent} == {"const0"}
+
+
+def test_what_a_test_notices_is_not_proved_equal(root, tmp_path):
+    killed = {r.mutant for r in campaign(root, "test_sums_and_counter").results if r.killed}
+    design = mutated(Sums(), "sums", COUNT, tmp_path)
+    some = [mutant for mutant in design.mutants if mutant.number in killed][:TOGETHER]
+    assert not any(same for _, _, same in equivalents(design, some))
+
+
+def test_a_campaign_goes_on_where_it_was_stopped(root):
+    first = campaign(root, "test_sums_and_counter")
+    file = max(root.glob("*/results.jsonl"), key=lambda path: path.stat().st_mtime)
+    rows = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(rows[:26]) + rows[26][:9])
+    again = campaign(root, "test_sums_and_counter")
+    assert [(r.mutant, r.killed) for r in again.results] == [(r.mutant, r.killed) for r in first.results]
+    assert file.read_text().startswith("".join(rows[:26]))
+
+
+def test_units_inside_get_no_faults(tmp_path):
+    """Only what is around them, and the wires to them."""
+    design = mutated(Around(), "around", COUNT, tmp_path)
+    ports = {mutant.port for mutant in design.mutants if mutant.cell == "inner"}
+    assert ports and "clk" not in ports
+    assert not any("inner." in mutant.cell for mutant in design.mutants)
+    assert re.findall(r"^module (\w+)", design.verilog, re.MULTILINE) == ["around"]
+    deeper = mutated(Outer(), "outer", COUNT, tmp_path / "outer")
+    assert not any("inner." in mutant.cell for mutant in deeper.mutants)
+
+
+def test_a_unit_inside_tells_faults_that_it_would_notice(root):
+    """A test that looks at no word notices only what holds up the stream; what reaches the unit inside, and what it
+    gives, is not proved equal."""
+    weak = run("outer", Outer(), [f"{CASES}::test_that_there_are_inverses"], COUNT, root=root)
+    ports = {mutant.port for mutant, _ in weak.survivors}
+    assert {"i__payload", "o__payload"} <= ports and not weak.equivalent
+
+
+def test_what_tests_simulate_gets_the_faults(root):
+    """Though the unit was asked for in another size."""
+    asked = run("sums", Sums(4), [f"{CASES}::test_sums"], COUNT, root=root)
+    assert asked.mutants == campaign(root, "test_sums").mutants
+
+
+def test_counters_that_show_too_late_meet_no_test(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.mutation.campaign.EVENTS", 16)
+    told = campaign(tmp_path, "test_sums_and_counter")
+    assert told.unreached and all(mutant.events >= 16 for mutant, _ in told.unreached)
+    assert told.killed < campaign(root, "test_sums_and_counter").killed
+
+
+def test_events_until_a_fault_of_a_counter_shows():
+    def events(mode, bit, control=None, wire="", port="Q", source=""):
+        return Mutant(1, mode, "cell", port, bit, control, wire, (source,)).events
+
+    assert events("const0", 20, wire="stat_rows[20]") == 1 << 20
+    assert events("const0", 3, wire="kvmu.stat_rows[23]") == 1 << 23  # a slice of it
+    assert events("cnot1", 3, 25, wire="counter_cycles[3]") == 1 << 25
+    assert events("const0", 9, port="stat_rows") == 1 << 9
+    assert events("const0", 9, source="hw/common/counters.py:14") == 1 << 9
+    assert events("const0", 27, wire="given_busy_load[27]") == 1 << 27  # a register that shows one
+    assert events("cnot1", 2, 27, wire="file.given_host_read_wait[2]") == 1 << 27
+    for mode in ("const1", "inv", "cnot0"):  # a bit that is 0 shows it
+        assert events(mode, 20, 21, wire="stat_rows[20]") == events(mode, 20, 21, wire="given_done_copy[20]") == 1
+    for other in ("stat_bytes", "total", "given_fault_address", "given_position", "value_device_start"):
+        assert events("const0", 20, wire=f"{other}[20]") == 1
+
+
+def test_what_cannot_be_a_campaign(tmp_path):
+    with pytest.raises(CampaignError, match="test_that_fails fails without a mutant: KeyError"):
+        campaign(tmp_path, "test_that_fails")
+    with pytest.raises(CampaignError, match="no test simulates it"):
+        campaign(tmp_path, "test_of_something_else")
+    with pytest.raises(ValueError, match="mutants = 0: must be 1 to 65535"):
+        run("sums", Sums(), [CASES], 0, root=tmp_path)
+
+
+def test_an_interrupted_campaign_and_one_that_pytest_ends(root, monkeypatch):
+    for status, error in (
+        (pytest.ExitCode.INTERRUPTED, KeyboardInterrupt),
+        (pytest.ExitCode.USAGE_ERROR, CampaignError),
+    ):
+        monkeypatch.setattr("sim.mutation.campaign.pytest.main", lambda arguments, plugins, status=status: status)
+        with pytest.raises(error):
+            campaign(root, "test_sums")
+
+
+def test_results_of_other_code_are_kept_only_when_asked(tmp_path):
+    for mutant, killed in ((1, "a test"), (2, None)):
+        _Store(tmp_path / "results.jsonl", "old", False).add(Result(mutant, killed, "how"), 1.0)
+    assert _Store(tmp_path / "results.jsonl", "new", False).results == {}
+    assert set(_Store(tmp_path / "results.jsonl", "new", True).results) == {1}
+
+
+def test_a_simulator_that_ends_is_noticed(tmp_path):
+    server = object.__new__(Server)
+    server.folder, server.simulator = tmp_path, SimpleNamespace(is_alive=lambda: False)
+    (server.answered, _), (_, server.asked) = pipes = os.pipe(), os.pipe()
+    try:
+        with pytest.raises(SimulatorError, match="the simulator ended: see"):
+            server.run("module", tmp_path, {}, mutant=1, limit_s=1)
+    finally:
+        for end in (end for pipe in pipes for end in pipe):
+            os.close(end)
+
+
+def test_what_is_seen_of_memories_and_buses():
+    """An address is seen while its port is enabled, data bit by bit where something reads the bit; of a bus what its
+    channel's valid says."""
+    bits = iter(range(2, 99))
+
+    def take(count):
+        return [next(bits) for _ in range(count)]
+
+    names = {"axi__wvalid": 1, "axi__wdata": 2, "axi__araddr": 2, "axi__arvalid": 1, "stat_x": 1}
+    ports = {name: {"direction": "output", "bits": take(count)} for name, count in names.items()}
+    sizes = {"ABITS": "10", "WIDTH": "10", "RD_PORTS": "1", "WR_PORTS": "1"}
+    widths = {
+        "RD_DATA": 2,
+        "RD_EN": 1,
+        "RD_ADDR": 2,
+        "RD_ARST": 1,
+        "RD_SRST": 1,
+        "WR_EN": 2,
+        "WR_DATA": 2,
+        "WR_ADDR": 2,
+    }
+    pins = {name: take(count) for name, count in widths.items()}
+    ports["stat_x"]["bits"] = pins["RD_DATA"][:1]  # nothing reads the other bit
+    cells = {"memory": {"type": "$mem_v2", "parameters": sizes, "connections": pins}}
+    ports[SELECT] = {"direction": "input", "bits": []}
+    found = _Netlist({"unit": {"ports": ports, "cells": cells, "netnames": {}}}, "unit")
+    assert found.inputs == pins["RD_DATA"]
+    valid = {name: ports[f"axi__{name}valid"]["bits"][0] for name in ("w", "ar")}
+    assert found.seen[:5] == [
+        *(("1", ports["axi__wvalid"]["bits"]), (valid["w"], ports["axi__wdata"]["bits"])),
+        *((valid["ar"], ports["axi__araddr"]["bits"]), ("1", ports["axi__arvalid"]["bits"])),
+        ("1", ports["stat_x"]["bits"]),
+    ]
+    (read,), (first, second) = pins["RD_EN"], pins["WR_EN"]
+    assert (read, pins["RD_ADDR"]) in found.seen and ("1", [first]) in found.seen
+    data, address = pins["WR_DATA"], pins["WR_ADDR"]
+    written = [(enable, seen) for enable, seen in found.seen if enable in (first, second)]
+    assert written == [(first, data[:1]), (first, address)] and ("1", [second]) not in found.seen
+    known = {}
+    found.values(None, known, [98])  # nothing drives it
+    assert known == {98: 0}
+    with pytest.raises(ValueError, match=r"cell \$mul has no model"):
+        other = {"c": {"type": "$mul", "connections": {}}}
+        _Netlist({"unit": {"ports": ports, "cells": other, "netnames": {}}}, "unit")

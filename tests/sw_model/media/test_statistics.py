@@ -1,0 +1,117 @@
+"""The statistics beside the plainest computation of each, on a stream small enough to keep whole."""
+
+import numpy as np
+import pytest
+
+from golden.hashing import hyperplanes
+from sw_model.media import generator, statistics
+from sw_model.media.generator import Generator
+from sw_model.media.stream import BF16, Chunk
+
+
+@pytest.fixture
+def chunks(seed):
+    return list(Generator(generator.small(seed)).chunks(48, text_every=12, text_tokens=4))
+
+
+def plain_layer(chunks, ratio, seed):
+    """Everything from its definition, in Python loops and float64."""
+    planes = hyperplanes(128, seed=seed).astype(np.float64)
+    leaders, members, ratios, prefixes, cosines, distances = [], [], {"frame": [], "text": []}, [], [], []
+    previous, token = None, 0
+    for chunk in chunks:
+        keys = chunk.k[0].astype(np.float64).reshape(chunk.tokens, -1)
+        codes = (keys @ planes > 0).astype(int)
+        if chunk.stage == "frame" and previous is not None:
+            for a, code_a in zip(*previous, strict=True):
+                for b, code_b in zip(keys, codes, strict=True):
+                    cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+                    distances.append(int((code_a != code_b).sum()))
+        previous = (keys, codes) if chunk.stage == "frame" else previous
+        past = {token_id for group in members for token_id in group}
+        for code in codes:
+            far = [int((code != leader).sum()) for leader in leaders]
+            if far and min(far) < 7:
+                members[far.index(min(far))].append(token)
+            else:
+                leaders.append(code)
+                members.append([token])
+            token += 1
+        if not past:
+            continue
+        everything = np.concatenate([c.k[0] for c in chunks]).astype(np.float64)
+        fetched = []
+        for head in range(2):
+            means = np.array([everything[group, head].mean(0) for group in members])
+            union = set()
+            for row in chunk.q[0, :, 2 * head : 2 * head + 2].reshape(-1, 64).astype(np.float64):
+                weight = np.exp(means @ row / 8) * [len(group) for group in members]
+                order = np.argsort(-(means @ row))
+                taken = 0
+                while weight[order[:taken]].sum() <= ratio * weight.sum():
+                    taken += 1
+                union |= {int(j) for j in order[:taken]}
+                if chunk.stage == "frame":
+                    prefixes.append(taken / len(members))
+            fetched.append(len(past & {t for j in union for t in members[j]}) / len(past))
+        ratios[chunk.stage].append(np.mean(fetched))
+    return leaders, ratios, prefixes, np.array(cosines), np.array(distances)
+
+
+def test_every_statistic_against_its_definition(chunks, seed):
+    (got,) = statistics.measure(chunks, ratio=0.3, seed=seed)
+    leaders, ratios, prefixes, cosines, distances = plain_layer(chunks, 0.3, seed)
+    assert (got.tokens, got.clusters) == (48 * 10 + 16, len(leaders))
+    assert got.tokens_per_cluster == 496 / len(leaders)
+    assert got.adjacent_cosine == pytest.approx(cosines.mean(), abs=1e-9)
+    assert got.adjacent_deviation == pytest.approx(cosines.std(), abs=1e-9)
+    same = cosines.reshape(-1, 10, 10).diagonal(axis1=1, axis2=2)
+    assert got.same_position_cosine == pytest.approx(same.mean(), abs=1e-9)
+    assert got.cosine_hamming == pytest.approx(np.corrcoef(cosines, distances)[0, 1], abs=1e-9)
+    # means are kept in BF16, which may move a row's cut by one cluster now and then
+    assert got.prefix_share == pytest.approx(np.mean(prefixes), rel=0.02)
+    assert got.frame_ratio == pytest.approx(np.mean(ratios["frame"]), rel=0.02)
+    assert got.text_ratio == pytest.approx(np.mean(ratios["text"]), rel=0.05)
+
+
+def test_switches(chunks, seed):
+    (whole,) = statistics.measure(chunks, seed=seed)
+    (asking,) = statistics.measure(chunks, cluster_text=False, seed=seed)
+    (late,) = statistics.measure(chunks, after_tokens=400, every=4, seed=seed)
+    (more,) = statistics.measure(chunks, ratio=0.9, seed=seed)
+    assert (whole.tokens, asking.tokens) == (496, 480)
+    assert asking.text_ratio is not None
+    assert late.clusters == whole.clusters
+    assert late.frame_ratio != whole.frame_ratio
+    assert more.frame_ratio > whole.frame_ratio
+
+
+def test_what_cannot_be_measured_is_none(chunks):
+    (one,) = statistics.measure(chunks[:1])
+    assert one.tokens == 10
+    assert {one.same_position_cosine, one.cosine_hamming, one.frame_ratio, one.text_ratio} == {None}
+    rows = {row.name: row for row in statistics.table([one])}
+    assert rows["retrieval ratio, text"].mean is None
+    assert rows["tokens per cluster"].mean == one.tokens_per_cluster
+
+
+def test_table_spans_the_layers(seed):
+    layers = statistics.measure(Generator(generator.coin(layers=2, seed=seed)).chunks(12))
+    rows = {row.name: row for row in statistics.table(layers)}
+    row = rows["correlation of cosine and Hamming distance"]
+    values = [layer.cosine_hamming for layer in layers]
+    assert (row.least, row.most, row.paper) == (min(values), max(values), "-0.8")
+    assert row.mean == pytest.approx(np.mean(values))
+
+
+def test_rejects(chunks):
+    with pytest.raises(ValueError, match="the stream has no chunks"):
+        statistics.measure([])
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        statistics.measure(chunks, every=0)
+    with pytest.raises(ValueError, match="ratio must be finite and between 0 and 1"):
+        statistics.measure(chunks, ratio=1.5)
+    k = np.zeros((1, 10, 1, 64), BF16)
+    other = Chunk("frame", np.arange(10), k, k, k)
+    with pytest.raises(ValueError, match=r"\(layers, KV heads, d\) = \(1, 2, 64\), got \(1, 1, 64\)"):
+        statistics.measure([*chunks[:1], other])

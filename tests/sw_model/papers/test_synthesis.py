@@ -1,0 +1,43 @@
+"""Table III beside the project's own units: what is recorded is what the synthesis makes, and what follows from it."""
+
+import json
+
+import pytest
+
+import vrex
+from sw_model.model import Assumptions
+from sw_model.papers.synthesis import APART, areas, mapped, powers, same_order
+
+
+def test_areas_by_hand():
+    """64 trees of 64 make the DPE; V-Rex's own 0.34 mm2 are 384 KB of the memory estimate."""
+    mm2 = areas()
+    assert mm2["DPE"] == pytest.approx(5.46e6 * 0.1925e-6, rel=0.01)
+    assert mm2["LXE_mem"] == pytest.approx(0.34, rel=0.02)
+    logic = mm2["HCU"] - mapped()["memories"]["HCU"]["area_um2"] / 1e6
+    assert logic == pytest.approx(mapped()["nand2"]["hcu"] * 0.1925e-6, rel=0.01)
+    assert (
+        sum(mapped()["memories"][name]["bits"] for name in ("WTU", "HCU")) == 20.125 * 8192
+    )  # the 20.125 KB of section VI-F
+
+
+def test_powers_by_hand():
+    tree = mapped()["dot_tree"]
+    assert powers()["DPE"] == pytest.approx(tree["random_mw"] * mapped()["nand2"]["dpe"] / tree["nand2"])
+    assert Assumptions().idle_share == pytest.approx(tree["idle_mw"] / tree["random_mw"], abs=5e-4)
+
+
+def test_order():
+    paper = {"a": 4.0, "b": 2.0, "c": 1.5}
+    assert APART == 2 and same_order({"a": 3.0, "b": 1.0, "c": 2.0}, paper)  # b and c are not apart
+    assert not same_order({"a": 1.0, "b": 3.0, "c": 0.5}, paper)
+
+
+@pytest.mark.heavy
+def test_the_record_is_what_the_synthesis_makes(tmp_path, monkeypatch):
+    """The smallest unit, mapped again."""
+    monkeypatch.chdir(tmp_path)
+    assert vrex.main(["synth", "hcu", "--preset", "paper", "--point", "area", "--out", "out"]) == 0
+    unit = json.loads((tmp_path / "out" / "synth.json").read_text())["units"][0]
+    assert unit["nand2"] == pytest.approx(mapped()["nand2"]["hcu"], rel=0.03)
+    assert unit["memory_bits"] == mapped()["memory_bits"]["hcu"]

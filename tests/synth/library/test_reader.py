@@ -1,0 +1,207 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synth.library import reader as library
+from synth.library.liberty import library_text
+from synth.library.reader import OSU018, Library, LibraryError, Table, choose, load
+from synth.library.technology import Technology
+
+TEXT = library_text()
+
+
+def without(text: str, start: str, end: str) -> str:
+    """`text` without every part from `start` to the next `end`."""
+    parts = text.split(start)
+    return parts[0] + "".join(part.split(end, 1)[1] for part in parts[1:])
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str | bytes, name: str = "some.lib") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the file is empty"),
+        ("   \n", "the file is empty"),
+        (TEXT[: len(TEXT) // 2], "truncated inside"),
+        (TEXT[:-3], "truncated inside library"),
+        ("not a library at all", "one library group, not 0"),
+        (TEXT + "}", "a closing brace too many"),
+        (TEXT + TEXT, "one library group, not 2"),
+        ("library (x) { nom_voltage : 1; }", "it has no cells"),
+        ("library (x) { { } }", "a group without a name at byte 14"),
+        (TEXT.replace("nom_temperature : 25", "nom_temperature : nan"), "nom_temperature or its wire load"),
+        (TEXT.replace('time_unit : "1ps"', 'time_unit : "fast"'), "time_unit = 'fast'"),
+        (TEXT.replace("capacitive_load_unit (1, ff)", "capacitive_load_unit (1, cats)"), "capacitive_load_unit"),
+    ],
+)
+def test_damaged_files_get_one_line(written, text, reason):
+    with pytest.raises(LibraryError, match=reason) as error:
+        load([written(text)])
+    told = str(error.value)
+    assert "\n" not in told and any(f"library {name}" in told for name in ("some.lib", "x", "predictive14"))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(LibraryError, match="No such file"):
+        load([tmp_path / "nothing.lib"])
+    with pytest.raises(LibraryError, match="Is a directory"):
+        load([tmp_path])
+    with pytest.raises(LibraryError, match="no file is given"):
+        load([])
+
+
+def test_gzip_and_its_damage(written):
+    packed = gzip.compress(TEXT.encode())
+    assert load([written(packed, "a.lib.gz")]).nand2.name == "NAND2_X1"
+    with pytest.raises(LibraryError, match="gzip file is damaged or truncated"):
+        load([written(packed[: len(packed) // 2], "b.lib.gz")])
+    with pytest.raises(LibraryError, match="gzip file is damaged or truncated"):
+        load([written(packed[:50] + b"\0\1\2\3" * 20 + packed[130:], "c.lib.gz")])
+
+
+def test_huge_file(written, monkeypatch):
+    monkeypatch.setattr(library, "MAX_BYTES", 1 << 20)
+    with pytest.raises(LibraryError, match="larger than 1 MiB"):
+        load([written(gzip.compress(b" " * (2 << 20)), "bomb.lib.gz")])
+
+
+def test_what_a_flow_needs(written):
+    def library_of(text: str) -> Library:
+        return load([written(text)])
+
+    no_nand = TEXT.replace('function : "!(A * B)"', 'function : "!(A + B)"')
+    with pytest.raises(LibraryError, match="no 2-input NAND"):
+        library_of(no_nand).require()
+    no_flop = without(without(TEXT, "  cell (DFF", "\n  }\n"), "  cell (LATCH", "\n  }\n")
+    with pytest.raises(LibraryError, match="no flip-flop"):
+        library_of(no_flop).require()
+    no_timing = TEXT.replace("cell_rise", "some_rise").replace("cell_fall", "some_fall")
+    library_of(no_timing).require(power=True)
+    with pytest.raises(LibraryError, match="NAND2_X1 has no delay tables"):
+        library_of(no_timing).require(timing=True)
+    no_power = TEXT.replace("internal_power", "other_power")
+    library_of(no_power).require(timing=True)
+    with pytest.raises(LibraryError, match="NAND2_X1 has no power tables"):
+        library_of(no_power).require(power=True)
+    with pytest.raises(LibraryError, match="it names no nom_voltage, so there is no power"):
+        library_of(TEXT.replace("nom_voltage : 0.8;", "")).require(power=True)
+    with pytest.raises(LibraryError, match="cell NAND2_X1 has no area"):
+        library_of(TEXT.replace("area : 0.134784;", "area : 0;")).require()
+    with pytest.raises(LibraryError, match="it has no inverter"):
+        _ = library_of(TEXT.replace('function : "!A"', 'function : "A"')).inverter
+    with pytest.raises(LibraryError, match="cell INV_X1 has no arc with cell_fall, cell_rise, fall_transition"):
+        _ = library_of(TEXT.replace("fall_transition", "other")).fo4_ps
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "reason"),
+    [
+        ('index_1 ("2, 6, 15', 'index_1 ("2, 6, 6', "index_1 of cell_rise must ascend, got 2, 6, 6"),
+        ('values ("2.8203, 4.8072, ', 'values ("', "cell_rise must have 6 x 6 values, got 34"),
+        ("capacitance : 0.6720", "capacitance : much", "could not convert string to float: 'much'"),
+    ],
+)
+def test_a_damaged_cell_is_named(good, bad, reason, written):
+    assert good in TEXT
+    with pytest.raises(LibraryError, match=f"cell INV_X1 cannot be read: {reason}"):
+        load([written(TEXT.replace(good, bad))]).cell("INV_X1")
+    with pytest.raises(LibraryError, match="it has no cell NOTHING_X1"):
+        choose().cell("NOTHING_X1")
+
+
+def test_what_real_libraries_do(written):
+    """Leakage by state and by rail, powers without tables or of no edge, functions of nodes inside, more wire loads."""
+    states = "pg_pin (VSS) { pg_type : primary_ground; } leakage_power () { value : 900; related_pg_pin : VSS; }"
+    states += "leakage_power () { value : 2; } leakage_power () { value : 4; }"
+    powers = 'internal_power () { related_pin : "A"; } internal_power () { passive (scalar) { values ("9"); } }'
+    text = TEXT.replace("cell_leakage_power : 0.2688;", states, 1).replace("max_cap", f"{powers} max_cap", 1)
+    text = text.replace("capacitive_load_unit (1, ff);", "capacitive_load_unit (1, ff)")
+    text = text.replace("  wire_load (", "  wire_load (other) { capacitance : 9; }\n  wire_load (")
+    text = text.replace('function : "!(A * B)"', 'function : "node"').replace('"!(A + B)"', '"!(A * B)"')
+    found, plain = load([written(text)]), choose()
+    assert found.cell("INV_X1").leakage_w == pytest.approx(3e-9)
+    assert len(found.cell("INV_X1").pins["Y"].energies) == len(plain.cell("INV_X1").pins["Y"].energies)
+    assert found.farads == plain.farads and found.wire_farads == plain.wire_farads
+    assert found.cell("NAND2_X1").table("Y") is None and found.nand2.name == "NOR2_X1"
+
+
+@pytest.mark.parametrize(
+    ("group", "tables", "flow"), [("timing", "delay", "timing"), ("internal_power", "power", "power")]
+)
+def test_a_cell_in_use_without_tables_is_named(written, group, tables, flow):
+    """It would be left out of a sum, and the sum shown as whole."""
+    start = TEXT.index("  cell (XOR2_X1)")
+    end = TEXT.index("\n  }\n", start)
+    some = load([written(TEXT[:start] + TEXT[start:end].replace(f"{group} ()", "nothing ()") + TEXT[end:])])
+    some.require(timing=True, power=True, cells=["NAND2_X1", "DFF_X1"])
+    with pytest.raises(LibraryError, match=f"cell XOR2_X1 has no {tables} tables, so there is no {flow}"):
+        some.require(timing=flow == "timing", power=flow == "power", cells=["NAND2_X1", "XOR2_X1"])
+
+
+def test_forgotten_semicolon_and_comments(written):
+    text = TEXT.replace("area : 0.134784;", "area : 0.134784\n", 1).replace("delay_model", "/* a } */ delay_model")
+    assert load([written(text)]).nand2.area == pytest.approx(0.134784)
+
+
+def test_several_files_are_one_library(written):
+    start = TEXT.index("  cell (HA_X1)")
+    end = TEXT.index("  cell (FA_X1)")
+    head = TEXT[: TEXT.index("  cell (")]
+    first, second = TEXT[:start] + TEXT[end:], head + TEXT[start:end] + "}\n"
+    whole, merged = Library([("a", TEXT)], "user"), load([written(first, "1.lib"), written(second, "2.lib")])
+    assert set(merged.names) == set(whole.names)
+    assert Library([("m", merged.text)], "user").cell("HA_X1").area == whole.cell("HA_X1").area
+    with pytest.raises(LibraryError, match=r"2.lib: its units or voltage differ from those of 1.lib"):
+        load([written(first, "1.lib"), written(second.replace('"1ps"', '"1ns"'), "2.lib")])
+
+
+def test_table_is_linear_between_and_beyond_its_points(rng):
+    axes = np.array([1.0, 2.0, 4.0]), np.array([0.0, 3.0])
+    a, b, c, d = rng.normal(size=4)
+    values = a + b * axes[0][:, None] + c * axes[1][None] + d * axes[0][:, None] * axes[1][None]
+    table, swapped = Table(axes, values), Table(axes[::-1], values.T, load_first=True)
+    for slew, load_ in rng.uniform(-1, 8, (20, 2)):
+        expected = a + b * slew + c * load_ + d * slew * load_
+        assert table(slew, load_) == pytest.approx(expected)
+        assert swapped(slew, load_) == pytest.approx(expected)
+        assert Table((axes[0][:1], axes[1]), values[:1])(slew, load_) == pytest.approx(table(axes[0][0], load_))
+
+
+def test_adders_are_found_by_function(predictive):
+    found = predictive.find({"s": "a ^ b ^ c", "co": "a * b + b * c + a * c"}, 3)
+    assert found is not None and found[0].name == "FA_X1" and found[1] == {"s": "S", "co": "CO"}
+    assert predictive.find({"y": "a ^ b ^ c"}, 3) is None
+
+
+def test_pins_carry_their_wires_where_a_tool_knows_no_wire_load(predictive):
+    wire = predictive.wire_farads / predictive.farads
+    loaded = Library([("loaded", predictive.loaded_path.read_text())], "user")
+    for cell in predictive.cells():
+        for name in cell.inputs:
+            assert loaded.cell(cell.name).pins[name].capacitance == pytest.approx(
+                cell.pins[name].capacitance + wire, rel=1e-4
+            )
+    bare = Library([("bare", library_text(Technology(wire_pitches=0.0)))], "embedded")
+    assert bare.loaded_path == bare.path
+
+
+def test_choose(written, tmp_path, monkeypatch):
+    assert choose().tier == "embedded" and choose([written(TEXT)]).tier == "user"
+    if OSU018.exists():
+        found = choose(["osu018"])
+        assert found.tier == "osu018" and found.nand2.name == "NAND2X1"
+        assert 90 < found.fo4_ps < 110
+    monkeypatch.setattr(library, "OSU018", tmp_path / "nothing.lib")
+    with pytest.raises(LibraryError, match="apt install qflow-tech-osu018"):
+        choose(["osu018"])

@@ -1,0 +1,212 @@
+"""Mapped circuits cycle by cycle, against plain Python."""
+
+import functools
+
+import numpy as np
+import pytest
+from amaranth import ClockDomain, ClockSignal, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+import synth.area
+from hw import emit
+from hw.common.memory import Ram
+from synth.area import area_of_rtlil
+from synth.blocks import partition
+from synth.power.circuit import Circuit
+
+
+class Counter(wiring.Component):
+    """Counts cycles of `en`."""
+
+    en: In(1)
+    q: Out(4)
+
+    def elaborate(self, platform):
+        m = Module()
+        with m.If(self.en):
+            m.d.sync += self.q.eq(self.q + 1)
+        return m
+
+
+class Lookup(wiring.Component):
+    """Writes `a * 1021` at the sum of all `a` so far, reads at `a`."""
+
+    a: In(6)
+    y: Out(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = Ram(depth=64, width=16)
+        total = Signal(6)
+        m.d.sync += total.eq(total + self.a)
+        m.d.comb += [ram.r_addr.eq(self.a), ram.r_en.eq(1), self.y.eq(ram.r_data[0])]
+        m.d.comb += [ram.w_addr.eq(total), ram.w_mask.eq(self.a[0]), ram.w_data[0].eq(self.a * 1021)]
+        return m
+
+
+class Halves(wiring.Component):
+    """Rows of two words, written one by one; of what is read, one bit is shown."""
+
+    to: In(6)
+    mask: In(2)
+    a: In(6)
+    y: Out(8)
+    top: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = Ram(depth=48, width=8, words=2)
+        m.d.comb += [ram.w_addr.eq(self.to), ram.w_mask.eq(self.mask), ram.r_addr.eq(self.a), ram.r_en.eq(1)]
+        m.d.comb += [word.eq(self.to * 5 + k) for k, word in enumerate(ram.w_data)]
+        m.d.comb += [self.y.eq(ram.r_data[0]), self.top.eq(ram.r_data[1][7])]
+        return m
+
+
+class Stage(wiring.Component):
+    a: In(8)
+    y: Out(8)
+    p: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.sync += self.y.eq(self.y ^ (self.a + 7))
+        m.d.comb += self.p.eq(self.a.xor())
+        return m
+
+
+class Chain(wiring.Component):
+    """Three equal stages in a row; the parity runs through all of them without a register."""
+
+    a: In(8)
+    y: Out(8)
+    p: Out(3)
+
+    def elaborate(self, platform):
+        m = Module()
+        value = self.a
+        for k in range(3):
+            m.submodules[f"stage{k}"] = stage = Stage()
+            m.d.comb += [stage.a.eq(value), self.p[k].eq(stage.p)]
+            value = stage.y
+        m.d.comb += self.y.eq(value)
+        return m
+
+
+class Gated(wiring.Component):
+    a: In(1)
+    y: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.domains.gated = ClockDomain(reset_less=True)
+        m.d.comb += ClockSignal("gated").eq(ClockSignal("sync") & self.a)
+        m.d.gated += self.y.eq(~self.y)
+        return m
+
+
+def mapped(component, library, name="dut"):
+    return area_of_rtlil(emit.to_rtlil(component, name), name, library)
+
+
+def bits(values, width):
+    return np.array(values)[:, None] >> np.arange(width) & 1
+
+
+def words(columns):
+    return (columns.astype(int) << np.arange(columns.shape[1])).sum(axis=1).tolist()
+
+
+def test_a_counters_bits_halve_their_toggles(predictive):
+    found = mapped(Counter(), predictive)
+    circuit = Circuit(found, predictive)
+    run = circuit.run({"en": bits([1] * 33, 1), "rst": bits([0] * 33, 1)})
+    assert words(run.outputs["q"]) == [k % 16 for k in range(33)]
+    assert run.cycles == 32
+    assert run.toggles[circuit.outputs["q"]].tolist() == [32, 16, 8, 4]
+    assert run.toggles[circuit.netlists["dut"].inputs["clk"]].tolist() == [64]
+
+
+def test_skipped_cycles_are_not_counted(predictive):
+    circuit = Circuit(mapped(Counter(), predictive), predictive)
+    run = circuit.run({"en": bits([1] * 20, 1), "rst": bits([1] * 4 + [0] * 16, 1)}, skip=10)
+    assert words(run.outputs["q"])[4:] == list(range(16))
+    assert run.cycles == 9
+    assert run.toggles[circuit.outputs["q"][0]] == 9
+
+
+def test_memory_against_a_list(predictive, rng):
+    found = mapped(Lookup(), predictive)
+    assert found.memory_bits == 1024
+    stream = rng.integers(0, 64, 300).tolist()
+    memory, total, read, want, writes = [0] * 64, 0, 0, [], 0
+    for a in stream:
+        want.append(read)
+        if a & 1:  # the unit's bypass shows the new word
+            memory[total] = a * 1021
+            writes += 1
+        read = memory[a]
+        total = (total + a) % 64
+    circuit = Circuit(found, predictive)
+    run = circuit.run({"a": bits(stream, 6), "rst": bits([0] * 300, 1)})
+    assert words(run.outputs["y"]) == want
+    assert run.accesses.tolist() == [[299, writes - (stream[0] & 1)]]
+
+
+def test_memory_of_words_and_rows_that_are_not_there(predictive, rng):
+    """Words that are not written stay; behind the last row nothing is kept."""
+    found = mapped(Halves(), predictive)
+    assert found.memory_bits == 48 * 16
+    to, mask, read = (rng.integers(0, most, 400).tolist() for most in (64, 4, 48))
+    memory, want, row = [[0, 0] for _ in range(48)], [], [0, 0]
+    for at, which, place in zip(to, mask, read, strict=True):
+        want.append([row[0], row[1] >> 7])
+        for k in range(2):
+            if which >> k & 1 and at < 48:
+                memory[at][k] = (at * 5 + k) % 256
+        row = list(memory[place])
+    run = Circuit(found, predictive).run(
+        {"to": bits(to, 6), "mask": bits(mask, 2), "a": bits(read, 6), "rst": bits([0] * 400, 1)}
+    )
+    assert list(map(list, zip(words(run.outputs["y"]), words(run.outputs["top"]), strict=True))) == want
+
+
+@pytest.fixture(scope="module")
+def chains(predictive):
+    """The chain in one piece, and cut into a block that is placed three times."""
+    whole = mapped(Chain(), predictive, "chain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=0))
+        cut = mapped(Chain(), predictive, "chain")
+    return Circuit(whole, predictive), Circuit(cut, predictive)
+
+
+def test_blocks_in_blocks_behave_as_the_whole(chains, rng):
+    whole, cut = chains
+    assert len(whole.places) == 1 and len(cut.places) == 4
+    stimulus = {"a": bits(rng.integers(0, 256, 200), 8), "rst": bits([0] * 200, 1)}
+    one, other = whole.run(stimulus), cut.run(stimulus)
+    for name in one.outputs:
+        assert np.array_equal(one.outputs[name], other.outputs[name]), name
+        assert one.toggles[whole.outputs[name]].tolist() == other.toggles[cut.outputs[name]].tolist()
+
+
+def test_a_loop_through_blocks_is_found(predictive, monkeypatch):
+    """Amaranth makes none, so a wire is moved: the first stage's parity to its own input."""
+    monkeypatch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=0))
+    found = mapped(Chain(), predictive, "chain")
+    stage = next(cell for cell in found.mapped["chain"].module["cells"].values() if "p" in cell["connections"])
+    stage["connections"]["a"][0] = stage["connections"]["p"][0]
+    with pytest.raises(ValueError, match="unit chain: its logic has a combinational loop"):
+        Circuit(found, predictive)
+
+
+def test_rejects_other_clocks_and_other_ports(predictive, chains):
+    with pytest.raises(ValueError, match="clock that is not the port"):
+        Circuit(mapped(Gated(), predictive), predictive)
+    with pytest.raises(ValueError, match=r"stimulus of \['a'\]: must be of \['a', 'rst'\]"):
+        chains[0].run({"a": bits([0], 8)})
+    with pytest.raises(ValueError, match="width"):
+        chains[0].run({"a": bits([0], 4), "rst": bits([0], 1)})
+    with pytest.raises(ValueError, match="one length"):
+        chains[0].run({"a": bits([0, 0], 8), "rst": bits([0], 1)})

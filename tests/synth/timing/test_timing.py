@@ -1,0 +1,341 @@
+import json
+import re
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from amaranth import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw import emit
+from hw.common.memory import Ram
+from synth.area import area_of_rtlil
+from synth.blocks import partition
+from synth.library.reader import Library, LibraryError
+from synth.netlist import Netlist
+from synth.timing.timing import MACRO_OUT_FO4, Analysis, timing
+
+
+class Ripple(wiring.Component):
+    """A register, an adder, a register: the path from the lowest bit to the highest is the longest."""
+
+    a: In(1)
+    y: Out(1)
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        one, two = Signal(self.width), Signal(self.width)
+        m.d.sync += [one.eq(one + self.a), two.eq(one * 3)]
+        m.d.comb += self.y.eq(two[-1])
+        return m
+
+
+class Lookup(wiring.Component):
+    a: In(6)
+    y: Out(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = Ram(depth=64, width=16)
+        m.d.comb += [ram.r_addr.eq(self.a), ram.r_en.eq(1), self.y.eq(ram.r_data[0])]
+        m.d.comb += [ram.w_addr.eq(self.a), ram.w_mask.eq(1), ram.w_data[0].eq(self.a * 1021)]
+        return m
+
+
+def measure(component, library, **options):
+    found = area_of_rtlil(emit.to_rtlil(component, "dut"), "dut", library, **options)
+    return found, timing(found, library)
+
+
+@pytest.fixture(scope="module")
+def ripple(predictive):
+    return measure(Ripple(12), predictive)
+
+
+def test_arrivals_add_up(ripple):
+    _, result = ripple
+    for path in result.paths:
+        ends = [step.arrival_ps for step in path.steps]
+        starts = [ends[0] - path.steps[0].delay_ps, *ends[:-1]]
+        assert [s + step.delay_ps for s, step in zip(starts, path.steps, strict=True)] == pytest.approx(ends)
+        assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
+        assert all(step.delay_ps > 0 for step in path.steps)
+    assert result.critical.delay_ps == max(path.delay_ps for path in result.paths)
+    assert result.fmax_mhz == pytest.approx(1e6 / result.critical.delay_ps)
+
+
+def test_path_is_a_chain_of_the_netlist(ripple, predictive):
+    found, result = ripple
+    module = found.mapped["dut"].module
+    path = result.critical
+    assert path.kind == "register to register"
+    previous = None
+    for step in path.steps:
+        cell = module["cells"][step.instance]
+        source, target = step.through.split(" ")[0], step.through.split(" ")[2]
+        assert cell["type"] == step.cell
+        if previous is not None:
+            assert cell["connections"][source] == previous
+        previous = cell["connections"][target]
+    assert predictive.cell(path.steps[0].cell).state is not None
+
+
+def test_one_gate_by_hand(predictive):
+    """The table of a flip-flop at the load of its net, looked up apart from the analysis."""
+    found, result = measure(Ripple(2), predictive)
+    netlist = Netlist(found.mapped["dut"], predictive)
+    step = result.critical.steps[0]
+    names = {netlist.net_name(n): n for n in range(netlist.size)}
+    edge = step.through.split()[-1]
+    arc = predictive.cell(step.cell).pins["Q"].arcs[0]
+    load = netlist.loads[names[step.net]]
+    slew = arc.tables["rise_transition"](0.0, 4 * predictive.cell("INV_X1").pins["A"].capacitance)
+    assert step.delay_ps == pytest.approx(float(arc.tables[f"cell_{edge}"](slew, load)))
+
+
+def test_wider_ripples_are_slower(ripple, predictive):
+    _, narrow = measure(Ripple(4), predictive)
+    assert narrow.critical.delay_ps < ripple[1].critical.delay_ps
+
+
+def test_balanced_point_is_faster_than_the_area_point(ripple, predictive):
+    _, balanced = measure(Ripple(12), predictive, point="balanced")
+    assert balanced.critical.delay_ps < ripple[1].critical.delay_ps
+
+
+def test_memory_paths_start_at_the_estimate(predictive):
+    _, result = measure(Lookup(), predictive)
+    ends = {path.kind: path for path in result.paths}
+    assert ends["register to output"].start.endswith("RD_DATA")
+    assert ends["register to output"].delay_ps > MACRO_OUT_FO4 * result.fo4_ps
+
+
+class Stage(wiring.Component):
+    """A register behind an adder in front of an adder: both ports lead through logic, one input through more."""
+
+    a: In(12)
+    b: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        held = Signal(12)
+        m.d.sync += held.eq(self.a * 5 + self.b)
+        m.d.comb += self.y.eq(held + (held << 3))
+        return m
+
+
+class Stages(wiring.Component):
+    """Three stages with logic between."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        value = self.a
+        for k in range(3):
+            m.submodules[f"stage{k}"] = stage = Stage()
+            m.d.comb += [stage.a.eq(value ^ (value >> 5)), stage.b.eq(value)]
+            value = stage.y
+        m.d.comb += self.y.eq(value)
+        return m
+
+
+@pytest.fixture(scope="module")
+def stages(predictive):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
+        return measure(Stages(), predictive)
+
+
+def test_paths_go_on_inside_blocks(stages):
+    """From the register inside one stage to the one inside the next, with every cell on the way."""
+    found, result = stages
+    assert [block.count for block in found.blocks] == [3, 1]
+    path = next(path for path in result.paths if path.kind == "register to register")
+    assert path.start.startswith("stage") and path.end.startswith("stage") and path.start[:6] != path.end[:6]
+    places = [step.instance.split(".")[0] for step in path.steps]
+    first, last = path.start[:6], path.end[:6]
+    outside = [place for place in places if place not in (first, last)]
+    assert outside and places == [first] * places.count(first) + outside + [last] * places.count(last)
+    ends = [step.arrival_ps for step in path.steps]
+    assert all(a < b for a, b in pairwise(ends)) and path.steps[0].cell.startswith("DFF")
+    assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
+
+
+def test_needs_of_a_blocks_inputs(stages, predictive):
+    """The largest is what the slowest input needs; no single input needs more than found, `a` more than `b`."""
+    found, _ = stages
+    netlist = Netlist(found.mapped[found.blocks[0].name], predictive)
+    analysis = Analysis(netlist, {}, registers=False)
+    needs = analysis.needs()
+    worst = max(end.delay for end in analysis.ends() if end.kind != "output")
+    data = [need for name in "ab" for need in needs[name]]
+    assert max(data) == pytest.approx(worst - analysis.port_delay)
+    for name in "ab":
+        for net, need in zip(netlist.inputs[name], needs[name], strict=True):
+            alone = Analysis(netlist, {}, registers=False, inputs={net})
+            slowest = max(end.delay for end in alone.ends() if end.kind != "output")
+            assert 0.9 * need < slowest - alone.port_delay <= need * (1 + 1e-9)
+    assert max(needs["a"]) > max(needs["b"])
+
+
+class Half(wiring.Component):
+    """No register: halves of paths, one in the lower bits, one in the upper."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.y.eq(Cat((self.a[:6] * 5 + 3)[:6], (self.a[6:] * 5 + 1)[:6]))
+        return m
+
+
+class Halves(wiring.Component):
+    """A register, two halves after each other, a register; ports, not bits, may make a circle."""
+
+    a: In(12)
+    y: Out(12)
+
+    def __init__(self, *, circle=False):
+        self.circle = circle
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.one, m.submodules.two = one, two = Half(), Half()
+        before, after = Signal(12, name="before"), Signal(12, name="after")
+        back = two.y[:6] if self.circle else before[6:]
+        m.d.sync += [before.eq(self.a), after.eq(Cat(one.y[6:], two.y[:6]))]
+        m.d.comb += [one.a.eq(Cat(before[:6], back)), two.a.eq(Cat(one.y[:6] ^ before[6:], before[6:]))]
+        m.d.comb += self.y.eq(after)
+        return m
+
+
+def split(patch, component, library):
+    patch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
+    return measure(component, library)
+
+
+def test_paths_go_through_blocks_without_registers(predictive, monkeypatch):
+    _, flat = measure(Halves(), predictive)
+    _, result = split(monkeypatch, Halves(), predictive)
+    path = result.critical
+    places = list(dict.fromkeys(step.instance.split(".")[0] for step in path.steps if "." in step.instance))
+    assert path.kind == "register to register" and places == ["one", "two"]
+    assert path.start.startswith("register ") and path.end.startswith("register ")
+    ends = [step.arrival_ps for step in path.steps]
+    assert all(a < b for a, b in pairwise(ends))
+    assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
+    assert flat.critical.delay_ps < path.delay_ps < 1.7 * flat.critical.delay_ps
+
+
+class Through(wiring.Component):
+    """Two halves after each other, nothing else."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.one, m.submodules.two = one, two = Half(), Half()
+        m.d.comb += [one.a.eq(self.a), two.a.eq(one.y ^ 5), self.y.eq(two.y)]
+        return m
+
+
+class Around(wiring.Component):
+    """A register, two halves in a block of their own, a register."""
+
+    a: In(12)
+    y: Out(12)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.through = through = Through()
+        m.d.sync += [through.a.eq(self.a), self.y.eq(through.y)]
+        return m
+
+
+def test_paths_go_through_blocks_in_blocks(predictive, monkeypatch):
+    _, flat = measure(Around(), predictive)
+    found, result = split(monkeypatch, Around(), predictive)
+    assert len(found.blocks) > 2
+    assert result.critical.kind == "register to register"
+    assert flat.critical.delay_ps < result.critical.delay_ps < 1.7 * flat.critical.delay_ps
+
+
+class Inside(wiring.Component):
+    """The slow path lies in a block, and only a wire behind it."""
+
+    a: In(1)
+    y: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ripple = ripple = Ripple(12)
+        m.d.comb += ripple.a.eq(self.a)
+        m.d.sync += self.y.eq(ripple.y)
+        return m
+
+
+def test_the_worst_path_may_lie_in_a_block(ripple, predictive, monkeypatch):
+    _, result = split(monkeypatch, Inside(), predictive)
+    assert result.critical.kind == "register to register"
+    assert result.critical.delay_ps == pytest.approx(ripple[1].critical.delay_ps, rel=0.2)
+
+
+def test_arcs_by_edge_and_arcs_without_delays_change_nothing(ripple, predictive):
+    """As real libraries have them; inverter and flip-flop, which stand for what is outside, keep their arcs."""
+    start, end = (predictive.text.index(f"  cell ({name})") for name in ("NAND2_X1", "DFF_X1"))
+    rise, fall = (rf"((?: +(?:cell_{edge}|{edge}_tr).*\n)+)" for edge in ("rise", "fall"))
+    arcs = rf"(timing \(\) {{.*\n(?: +timing_.*\n)*){rise}{fall}( +}}\n)"
+    text, count = re.subn(arcs, r"\1\2\4\1\3\4", predictive.text[start:end])
+    assert count > 50
+    text = predictive.text[:start] + text + predictive.text[end:]
+    text = text.replace("max_capacitance", 'timing () { related_pin : "Z"; } max_capacitance')
+    result = timing(ripple[0], Library([("some.lib", text)], "user"))
+    assert [path.delay_ps for path in result.paths] == [path.delay_ps for path in ripple[1].paths]
+
+
+class Nothing(wiring.Component):
+    y: Out(1)
+
+    def elaborate(self, platform):
+        return Module()
+
+
+def test_a_unit_without_paths(predictive):
+    with pytest.raises(ValueError, match="unit dut: it has no path to time"):
+        measure(Nothing(), predictive)
+
+
+def test_a_circle_of_ports_is_cut(predictive, monkeypatch):
+    """Through both halves and once more through the first is the most that bits allow."""
+    _, straight = split(monkeypatch, Halves(), predictive)
+    _, result = split(monkeypatch, Halves(circle=True), predictive)
+    assert straight.critical.delay_ps < result.critical.delay_ps < 2 * straight.critical.delay_ps
+
+
+def test_a_cell_without_delays_gives_no_timing(ripple, predictive):
+    """Its paths would be missing, and the others' worst shown as the unit's."""
+    found, _ = ripple
+    used = next(name for name in found.cell_types if name.startswith("XNOR"))
+    start = predictive.text.index(f"  cell ({used})")
+    end = predictive.text.index("\n  }\n", start)
+    cell = predictive.text[start:end].replace("timing ()", "nothing ()")
+    library = Library([("some.lib", predictive.text[:start] + cell + predictive.text[end:])], "user")
+    with pytest.raises(LibraryError, match=f"cell {used} has no delay tables"):
+        timing(found, library)
+
+
+def test_report(ripple):
+    report = json.loads(json.dumps(ripple[1].json()))
+    assert report["paths"][0]["delay_ps"] == pytest.approx(1e6 / report["fmax_mhz"], rel=1e-3)
+    assert "fmax" in ripple[1].table() and report["paths"][0]["end"] in ripple[1].table()

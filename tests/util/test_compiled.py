@@ -1,0 +1,17 @@
+"""Compiled loops where no folder can be written."""
+
+from types import SimpleNamespace
+
+import numba
+
+import util.compiled
+
+
+def test_without_a_folder_for_the_cache(monkeypatch):
+    def njit(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return numba.njit(**options)
+
+    monkeypatch.setattr(util.compiled, "numba", SimpleNamespace(njit=njit))
+    assert util.compiled.compiled(lambda x: x + 1)(2) == 3

@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+
+from util import files
+
+
+def test_all_or_nothing(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(OSError):
+        files.write_all(tmp_path, {"a.txt": "new", "missing/b.txt": "new"})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+    files.write_all(tmp_path, {"a.txt": "new", "b.txt": "too"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        files.write(tmp_path / "file" / "a.txt", "text")
+
+
+def test_digest_depends_on_where_texts_end():
+    assert files.digest("ab", "c") != files.digest("a", "bc")
+
+
+def test_a_file_without_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    with pytest.raises(OSError, match="larger than 1 MiB"):
+        files.read_text(Path("/dev/zero"))
+
+
+def test_version_is_the_projects():
+    assert files.version().count(".") == 2
+
+
+def test_no_revision_outside_a_repository(tmp_path):
+    assert files.git_revision(tmp_path) is None

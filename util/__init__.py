@@ -1,0 +1,1 @@
+"""Helpers without knowledge of the accelerator: argument checks, files, tables, report pages."""
