@@ -166,7 +166,7 @@ def test_parts_are_all_tests_once():
 
 def test_chosen_tests():
     assert [part.path for part in measure.chosen(["hcu", "golden"])] == ["tests/hw/dre/test_hcu.py", "tests/golden"]
-    assert measure.chosen(["wtu", "wtu_sweep"]) == measure.chosen(["hw/dre/test_wtu.py"])
+    assert measure.chosen(["wtu", "wtu_sweep"]) == measure.chosen(["hw/dre/wtu/test_wtu.py"])
     assert measure.chosen([]) == measure.parts()
     with pytest.raises(ValueError, match="'nothing': must be a unit"):
         measure.chosen(["nothing"])
