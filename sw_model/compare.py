@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sw_model.media.stream import Chunk, Geometry
+from sw_model.policies import COMPARED
 from sw_model.quality import Quality, policies_for, quality_table
 from sw_model.request import Request
 from util import text
 from util.report.charts import pareto_front
 
-RIVALS = ("resv", "mosaic", "quickprefill", "codecsight", "hybrid")
 CONTEXTS = (1000, 2000, 5000, 10000, 20000, 40000, 80000)
 # what is compared, less being better
 MEASURES: dict[str, Callable[[Side], float]] = {
@@ -41,7 +41,7 @@ class Side:
 
 def compare(
     base: Request,
-    policies: Sequence[str] = RIVALS,
+    policies: Sequence[str] = COMPARED,
     contexts: Sequence[int] = CONTEXTS,
     progress: Progress | None = None,
 ) -> list[Side]:

@@ -194,7 +194,8 @@ def retrieved(request: Request) -> float:
     load = request.load()
     phase, shape = load.phases[-1], shape_of(load.model)
     step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, shape, ratio=request.ratio)
-    return policies.load(request.policy)(shape).ratio(step)
+    policy = policies.load(request.policy).for_stream(shape, tokens_per_frame=load.model.tokens_per_frame)
+    return policy.ratio(step)
 
 
 def explain(request: Request, progress: Progress | None = None) -> Explanation:

@@ -29,11 +29,6 @@ LINKS = ("paper", "realistic")
 # eager GPU operations of one decoder and one vision layer
 DECODER_OPS, VISION_OPS = 30, 16
 
-
-# the published software of these keeps the whole cache in host memory or storage, and nothing from step to step
-OFFLOADS_ALL = ("full", "infinigen", "infinigenp", "rekv")
-# V-Rex's measured baselines, its own algorithm in software among them, wait for each layer's copy on a GPU
-WAITS = (*OFFLOADS_ALL, "resv")
 HASH_BITS = 32
 
 
@@ -359,12 +354,6 @@ def dram_share(memory: str, unit: int, nbytes: int) -> float:
     return replay(spec, pattern(spec, "rand", unit, max(1, nbytes // unit), outstanding=256)).share
 
 
-def keeps_nothing(policy: Policy, system: System) -> bool:
-    """FlexGen anywhere, and the other published baselines on the GPUs they were written for; the accelerator's cache
-    management keeps recent and fetched KV for any policy."""
-    return policy.name == "full" or (system.gpu is not None and policy.name in OFFLOADS_ALL)
-
-
 def rates_of(
     system: System, link: str, work: Work, assume: Assumptions, batch: int, retained: float, memory_detail: bool
 ) -> Rates:
@@ -409,7 +398,7 @@ def work_of(
     policy: Policy, system: System, model: Model, phase: Phase, batch: int, assume: Assumptions, ratio: float | None
 ) -> Work:
     """What a policy asks of one layer in one phase."""
-    resident = 0 if keeps_nothing(policy, system) else assume.resident_tokens
+    resident = 0 if system.kind in policy.offloads_all else assume.resident_tokens
     step = PolicyStep(phase.new_tokens, phase.kv_tokens, phase.stage, shape_of(model), batch, ratio, resident)
     return policy.account(step)
 
@@ -463,7 +452,10 @@ def run(
     """
     assume = assume or Assumptions()
     model = workload.model
-    chosen = load(policy)(shape_of(model)) if isinstance(policy, str) else policy
+    if isinstance(policy, str):
+        chosen = load(policy).for_stream(shape_of(model), tokens_per_frame=model.tokens_per_frame)
+    else:
+        chosen = policy
     exposed: dict[str, int] = defaultdict(int)
     busy: dict[str, int] = defaultdict(int)
     resource: dict[str, int] = defaultdict(int)
@@ -473,10 +465,10 @@ def run(
     steps = []
     for phase in workload.phases:
         work = work_of(chosen, system, model, phase, workload.batch, assume, ratio)
-        forgets = work.schedule == "ahead" or keeps_nothing(chosen, system)
+        forgets = work.schedule == "ahead" or system.kind in chosen.offloads_all
         retained = 0.0 if forgets else assume.retained_hit
         rates = rates_of(system, link, work, assume, workload.batch, retained, memory_detail)
-        waits = system.gpu is not None and chosen.name in WAITS
+        waits = system.kind in chosen.blocking
         graph = Graph(system, model, phase, workload.batch, work, rates, waits)
         graph.step()
         n, line = phase.count, schedule(graph.tasks)

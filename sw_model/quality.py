@@ -10,14 +10,9 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from golden.attention import attention_mass, light_attention
-from golden.codecsight import CodecSightConfig
 from golden.growable import Growable
-from golden.mosaic import MosaicConfig
 from sw_model.media.stream import STAGES, Chunk, Geometry
 from sw_model.policies import POLICIES, ModelShape, Policy, Selection, Step, load
-from sw_model.policies.codecsight import CodecSight
-from sw_model.policies.mosaic import Mosaic
-from sw_model.policies.rekv import ReKV
 from util import checks, text
 
 
@@ -56,25 +51,19 @@ def policies_for(
     """Policies with their defaults, ready for a stream of this geometry: all published ones, or those of `names`.
 
     A name is a published policy's or a Python file's (`sw_model.policies.load`); ValueError if there is no such.
-    `budget_frames` is how many frames ReKV, Mosaic and CodecSight keep; None: as published (64, 64 and 80), which is
-    all of a short stream.
+    `budget_frames` is the number of frames that a policy with such a budget may retrieve or keep; None: as published,
+    which is all of a short stream (`Policy.for_stream`).
     """
     model = shape_of(geometry)
-    frames = None if budget_frames is None else checks.whole("budget_frames", budget_frames, 1)
-    made: dict[str, Policy] = {}
-    for name in names:
-        policy = load(name)
-        if policy is ReKV:
-            made[policy.name] = ReKV(model, frames or 64, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
-        elif policy is Mosaic:
-            config = MosaicConfig(budget_frames=frames or 64)
-            made[policy.name] = Mosaic(model, config, tokens_per_frame=tokens_per_frame, theta=geometry.theta)
-        elif policy is CodecSight:
-            window = frames or 80
-            made[policy.name] = CodecSight(model, CodecSightConfig(window=window, stride=max(1, window // 5)))
-        else:
-            made[policy.name] = policy(model)
-    return made
+    if budget_frames is not None:
+        checks.whole("budget_frames", budget_frames, 1)
+    classes = [load(name) for name in names]
+    return {
+        policy.name: policy.for_stream(
+            model, tokens_per_frame=tokens_per_frame, theta=geometry.theta, budget_frames=budget_frames
+        )
+        for policy in classes
+    }
 
 
 def as_text(rows: Sequence[Quality]) -> str:

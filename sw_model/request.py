@@ -15,7 +15,7 @@ from typing import Any
 
 from sw_model import workloads
 from sw_model.model import LINKS, Assumptions, Result, run
-from sw_model.policies import load
+from sw_model.policies import DEFAULT, load
 from sw_model.systems import System, load_system
 from sw_model.workloads import Workload
 from util import checks, text
@@ -44,7 +44,7 @@ class Request:
     """
 
     system: str = "vrex8"
-    policy: str = "resv"
+    policy: str = DEFAULT
     workload: str = "frame"
     tokens: int = 40000
     batch: int = 1

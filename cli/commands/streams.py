@@ -130,7 +130,9 @@ def add(commands: Any) -> None:
     one = command(commands, "quality", quality, "attention under each retrieval policy beside full attention")
     add_source(one)
     one.add_argument("--policy", action="append", metavar="NAME", help="a policy or a .py file; repeatable (all)")
-    one.add_argument("--budget-frames", type=int, metavar="N", help="frames that rekv, mosaic and codecsight keep")
+    one.add_argument(
+        "--budget-frames", type=int, metavar="N", help="frames that a policy with a frame budget retrieves"
+    )
 
     one = command(commands, "capture", capture, "queries, keys and values of a Hugging Face model, as a trace")
     one.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its name on the hub")

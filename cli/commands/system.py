@@ -89,10 +89,11 @@ def compare(args: argparse.Namespace, console: Console) -> None:
     from cli.pages import system
     from sw_model import compare as rivals
     from sw_model import quality
+    from sw_model.policies import COMPARED
     from util.report import run_metadata, write
 
     base = requested(args)
-    names = args.policies or rivals.RIVALS
+    names = args.policies or COMPARED
     stream = source(args) if args.source else None  # what cannot be read is refused before anything is computed
     sides = rivals.compare(base, names, args.contexts or rivals.CONTEXTS, progress=console.progress)
     rows: list[Any] = []
@@ -171,7 +172,7 @@ def add(commands: Any) -> None:
     one = command(
         commands, "compare", compare, "retrieval policies side by side: latency, bytes, energy, quality, who wins where"
     )
-    one.add_argument("--policies", nargs="+", metavar="POLICY", help="default V-Rex's and its rivals")
+    one.add_argument("--policies", nargs="+", metavar="POLICY", help="default: those of `sw_model.policies.COMPARED`")
     one.add_argument("--contexts", nargs="+", type=int, metavar="TOKENS", help="default 1000 to 80000")
     add_runs(one)
     one.add_argument("--source", help="measure quality: a trace (safetensors), a video, or the word `generator`")

@@ -165,9 +165,10 @@ def fig4c(case: Case) -> Value:
 
 
 class InMemory(Full):
-    """The whole cache, all of it in device memory."""
+    """Full attention with the whole KV cache in device memory."""
 
     name = "in memory"
+    offloads_all = blocking = frozenset()
 
 
 def fig15(case: Case) -> Value:

@@ -14,12 +14,18 @@ from sw_model.policies.quickprefill import QuickPrefill
 from sw_model.policies.rekv import ReKV
 from sw_model.policies.resv import ReSV
 
-__all__ = ["LLAMA3_8B", "POLICIES", "Matmul", "ModelShape", "Policy", "Selection", "Step", "Work", "load"]
+__all__ = [
+    "COMPARED", "DEFAULT", "LLAMA3_8B", "POLICIES", "Matmul", "ModelShape", "Policy", "Selection", "Step", "Work",
+    "load",
+]  # fmt: skip
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (Full, InfiniGen, InfiniGenP, ReKV, ReSV, Mosaic, QuickPrefill, CodecSight, Hybrid, Oaken)
 }
+
+DEFAULT = ReSV.name  # the policy of a run that names none
+COMPARED = tuple(policy.name for policy in (ReSV, Mosaic, QuickPrefill, CodecSight, Hybrid))  # by `vrex compare`
 
 
 def load(name: str) -> type[Policy]:

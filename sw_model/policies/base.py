@@ -8,16 +8,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from golden.growable import Growable
+from golden.rope import THETA_LLAMA3
 from util import checks
 
 BF16_BYTES = 2
 STAGES = ("frame", "text")
 SCHEDULES = ("ahead", "next_layer", "same_layer")
+MACHINES = ("vrex", "gpu")  # kinds of system, as in a system preset
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,20 @@ class Policy(ABC):
 
     For every step and layer `append` comes first, with the step's keys and values, then `select`, with its
     queries. The step's own tokens are always attended to, causally, and are not part of the selection.
+
+    The system model and the quality table read these attributes and methods; neither knows a policy by its name.
+
+    name          name of the policy in results and reports
+    offloads_all  kinds of machine ("vrex", "gpu") on which the policy's software keeps the whole KV cache outside the
+                  device memory and drops what it fetched at the end of each step; default: none, so that the newest
+                  `Step.resident_tokens` tokens and a share of the fetched ones stay in device memory
+    blocking      kinds of machine ("vrex", "gpu") on which each layer waits until its own fetch is complete; default:
+                  none, so that the fetch of a layer overlaps the computation of the layer before it
     """
 
     name: ClassVar[str]
+    offloads_all: ClassVar[frozenset[str]] = frozenset()
+    blocking: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, model: ModelShape) -> None:
         self.model = model
@@ -193,6 +206,25 @@ class Policy(ABC):
         self._values = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
         self._chunks: list[list[Chunk]] = [[] for _ in range(model.layers)]
         self._measured: dict[str, list[float]] = {stage: [] for stage in STAGES}
+
+    @classmethod
+    def for_stream(
+        cls,
+        model: ModelShape,
+        *,
+        tokens_per_frame: int = 10,
+        theta: float = THETA_LLAMA3,
+        budget_frames: int | None = None,
+    ) -> Self:
+        """A policy for one stream. The default passes `model` alone to the constructor.
+
+        A policy overrides this method when it needs one of the other values, or when its constructor needs more.
+
+        tokens_per_frame  tokens of one video frame
+        theta             base of the rotary embedding in the keys of the stream
+        budget_frames     number of frames that the policy may retrieve or keep, at least 1; None: as published
+        """
+        return cls(model)
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         """Take the keys (after the rotary embedding) and values of one step, (T, Hkv, d) each, T at least 1."""

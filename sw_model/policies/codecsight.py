@@ -1,10 +1,12 @@
 """CodecSight: a sliding window whose overlap is reused, its anchors refreshed and its static patches skipped."""
 
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
 from golden.codecsight import CodecSightConfig, processed_fraction, window_plan
+from golden.rope import THETA_LLAMA3
 from sw_model.policies.base import ModelShape, Policy, Selection, Step, Work
 
 
@@ -26,6 +28,21 @@ class CodecSight(Policy):
     ) -> None:
         super().__init__(model)
         self.config, self.pruned, self.tokens_per_frame = config or CodecSightConfig(), pruned, tokens_per_frame
+
+    @classmethod
+    def for_stream(
+        cls,
+        model: ModelShape,
+        *,
+        tokens_per_frame: int = 10,
+        theta: float = THETA_LLAMA3,
+        budget_frames: int | None = None,
+    ) -> Self:
+        """The budget is the window; its stride is a fifth of it, as published (80 and 16)."""
+        config = CodecSightConfig()
+        if budget_frames is not None:
+            config = CodecSightConfig(window=budget_frames, stride=max(1, budget_frames // 5))
+        return cls(model, config, tokens_per_frame=tokens_per_frame)
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)

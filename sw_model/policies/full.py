@@ -7,6 +7,8 @@ from sw_model.policies.base import Policy, Selection, Step, Work
 
 class Full(Policy):
     name = "full"
+    offloads_all = frozenset({"vrex", "gpu"})
+    blocking = frozenset({"gpu"})
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)

@@ -17,6 +17,7 @@ class InfiniGen(Policy):
     """alpha: how far below the maximum a score counts; columns: share of the head dimension that is scored."""
 
     name = "infinigen"
+    offloads_all = blocking = frozenset({"gpu"})
     retrieves: tuple[str, ...] = ("text",)
 
     def __init__(self, model: ModelShape, alpha: float = 4.0, columns: float = 0.3, budget: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """Mosaic (arXiv 2604.10060): clusters inside visual partitions, retrieved in two stages up to a token budget."""
 
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -35,6 +36,18 @@ class Mosaic(Policy):
         self.cache = Cache(model.layers, model.kv_heads, model.head_dim, tokens_per_frame, self.config, capacity_tokens)
         self._starts: list[int] = []  # first token of each frame in the cache
         self._done = 0
+
+    @classmethod
+    def for_stream(
+        cls,
+        model: ModelShape,
+        *,
+        tokens_per_frame: int = 10,
+        theta: float = THETA_LLAMA3,
+        budget_frames: int | None = None,
+    ) -> Self:
+        config = MosaicConfig() if budget_frames is None else MosaicConfig(budget_frames=budget_frames)
+        return cls(model, config, tokens_per_frame=tokens_per_frame, theta=theta)
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         if layer == 0:

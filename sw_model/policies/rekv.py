@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import ceil
+from typing import Self
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from golden import baselines
 from golden.growable import Growable
 from golden.rope import THETA_LLAMA3, rotate
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
+
+FRAMES = 64  # retrieved frames, as published
 
 
 class ReKV(Policy):
@@ -19,11 +22,12 @@ class ReKV(Policy):
     """
 
     name = "rekv"
+    offloads_all = blocking = frozenset({"gpu"})
 
     def __init__(
         self,
         model: ModelShape,
-        frames: int = 64,
+        frames: int = FRAMES,
         chunk: int = 1,
         tokens_per_frame: int = 10,
         theta: float = THETA_LLAMA3,
@@ -33,6 +37,17 @@ class ReKV(Policy):
         width = model.q_heads * model.head_dim
         self._blocks = [Growable((width,), np.float64) for _ in range(model.layers)]
         self._done = [0] * model.layers  # chunks of each layer whose frame vector is made
+
+    @classmethod
+    def for_stream(
+        cls,
+        model: ModelShape,
+        *,
+        tokens_per_frame: int = 10,
+        theta: float = THETA_LLAMA3,
+        budget_frames: int | None = None,
+    ) -> Self:
+        return cls(model, budget_frames or FRAMES, tokens_per_frame=tokens_per_frame, theta=theta)
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         q = self.queries(layer, queries, stage)

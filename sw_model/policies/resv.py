@@ -21,6 +21,7 @@ class ReSV(Policy):
     """
 
     name = "resv"
+    blocking = frozenset({"gpu"})
 
     def __init__(
         self,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from sw_model.compare import MEASURES, RIVALS, Side, as_text, compare, measure, trade, winners
+from sw_model.compare import MEASURES, Side, as_text, compare, measure, trade, winners
 from sw_model.media.generator import Generator, small
+from sw_model.policies import COMPARED
 from sw_model.quality import Quality
 from sw_model.request import Request
 from util.report.charts import pareto_front
@@ -15,7 +16,7 @@ def sides():
 
 
 def test_rows_are_the_runs(sides):
-    assert [(s.tokens, s.policy) for s in sides] == [(n, p) for n in (1000, 40000) for p in RIVALS]
+    assert [(s.tokens, s.policy) for s in sides] == [(n, p) for n in (1000, 40000) for p in COMPARED]
     result = Request(policy="mosaic", tokens=40000).run()
     row = next(s for s in sides if (s.policy, s.tokens) == ("mosaic", 40000))
     assert row.latency_ms == result.total_s * 1e3 and row.energy_j == result.total_j

@@ -11,7 +11,7 @@ from hw.dre.wtu.wtu import WTU, Point
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model import workloads
-from sw_model.model import OFFLOADS_ALL, Assumptions, run, shape_of, work_of
+from sw_model.model import Assumptions, run, shape_of, work_of
 from sw_model.papers.figures import fig13_frames
 from sw_model.policies import POLICIES
 from sw_model.policies.resv import ReSV
@@ -39,7 +39,7 @@ def test_conservation(system, policy, workload):
     assert max(r.utilisation.values()) <= 1
     # bytes: what crosses the link is what the policy asked for, and lands in device memory
     moved = line.bytes_moved()
-    forgets = work.schedule == "ahead" or (machine.gpu and policy in OFFLOADS_ALL)
+    forgets = work.schedule == "ahead" or machine.kind in POLICIES[policy].offloads_all
     new = 1 if forgets else 1 - Assumptions().retained_hit
     fetched = round(work.fetch_bytes * new) * model.layers
     assert moved.get(("fetch", "PCIe"), 0) == moved.get(("fetch", "DRAM"), 0) == fetched
