@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hw.core.isa import BY_NAME, Command, Event, Unit, all_but
+from hw.core.isa import BY_NAME, Command, ExecUnit, SyncEvent, all_but
 
 
 @dataclass(frozen=True)
-class Given:
+class CommandRef:
     """A command of a program: the `number`-th of its unit."""
 
-    unit: Unit
+    unit: ExecUnit
     number: int
 
 
@@ -23,15 +23,20 @@ class Builder:
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
-        self.count = dict.fromkeys(Unit, 0)
+        self.count = dict.fromkeys(ExecUnit, 0)
 
     def add(
-        self, name: str, fields: Mapping[str, int], *, after: Iterable[Given] = (), over: Iterable[Given | None] = ()
-    ) -> Given:
+        self,
+        name: str,
+        fields: Mapping[str, int],
+        *,
+        after: Iterable[CommandRef] = (),
+        over: Iterable[CommandRef | None] = (),
+    ) -> CommandRef:
         """Another command: `after` those whose results it needs, `over` the operands of MULTIPLY commands (if any)."""
-        needed = [(Event(given.unit), given) for given in after]
-        needed += [(Event.OPERANDS, given) for given in over if given is not None]
-        waits: dict[Event, int] = {}
+        needed = [(SyncEvent(given.unit), given) for given in after]
+        needed += [(SyncEvent.OPERANDS, given) for given in over if given is not None]
+        waits: dict[SyncEvent, int] = {}
         for event, given in needed:
             wait = all_but(self.count[given.unit] - 1 - given.number)
             waits[event] = min(wait, waits.get(event, wait))
@@ -39,7 +44,7 @@ class Builder:
         assert unit is not None
         self.commands.append(Command(name, fields, waits))
         self.count[unit] += 1
-        return Given(unit, self.count[unit] - 1)
+        return CommandRef(unit, self.count[unit] - 1)
 
 
 class Operands:
@@ -52,18 +57,22 @@ class Operands:
 
     def __init__(self, builder: Builder, weight_rows: int, activation_rows: int):
         self.builder, self.weight_rows, self.activation_rows = builder, weight_rows, activation_rows
-        self.readers: dict[tuple[str, int], Given | None] = {}  # of each half: the last command that reads it
+        self.readers: dict[tuple[str, int], CommandRef | None] = {}  # of each half: the last command that reads it
         self.turn = {"weights": 0, "activations": 0}
 
-    def weights(self, name: str, fields: Mapping[str, int], after: Iterable[Given] = ()) -> "Filled":
+    def weights(self, name: str, fields: Mapping[str, int], after: Iterable[CommandRef] = ()) -> "LoadedOperands":
         """LOAD or GATHER into the half that is not in use."""
         half = self._next("weights")
         row = half * self.weight_rows
-        given = self.builder.add(name, {**fields, "to": row}, after=after, over=[self.readers.get(("weights", half))])
-        return Filled(given, row, (("weights", half),))
+        given = self.builder.add(
+            name, {**fields, "target": row}, after=after, over=[self.readers.get(("weights", half))]
+        )
+        return LoadedOperands(given, row, (("weights", half),))
 
-    def activations(self, loads: Iterable[Mapping[str, int]], rows: int, after: Iterable[Given] = ()) -> "Filled":
-        """LOADs of `rows` rows in all, their `to` counted from the first; into one half, if they fit."""
+    def activations(
+        self, loads: Iterable[Mapping[str, int]], rows: int, after: Iterable[CommandRef] = ()
+    ) -> "LoadedOperands":
+        """LOADs of `rows` rows in all, their `target` counted from the first; into one half, if they fit."""
         if rows > self.activation_rows:
             raise ValueError(f"activations of {rows} words: must be at most {self.activation_rows} words")
         half = self._next("activations")
@@ -72,12 +81,14 @@ class Operands:
             row, halves = 0, [("activations", 0), ("activations", 1)]
         for fields in loads:
             given = self.builder.add(
-                "LOAD", {**fields, "to": row + fields.get("to", 0), "activations": 1},
+                "LOAD", {**fields, "target": row + fields.get("target", 0), "activations": 1},
                 after=after, over=[self.readers.get(half) for half in halves],
             )  # fmt: skip
-        return Filled(given, row, tuple(halves))
+        return LoadedOperands(given, row, tuple(halves))
 
-    def multiply(self, fields: Mapping[str, int], weights: "Filled", x: "Filled", tile: int) -> Given:
+    def multiply(
+        self, fields: Mapping[str, int], weights: "LoadedOperands", x: "LoadedOperands", tile: int
+    ) -> CommandRef:
         """MULTIPLY what has been filled; `fields["activations"]` counts from the first row, `tile`: rows of a tile."""
         fields = {**fields, "weights": weights.row // tile, "activations": x.row + fields.get("activations", 0)}
         given = self.builder.add("MULTIPLY", fields, after=[weights.given, x.given])
@@ -91,9 +102,9 @@ class Operands:
 
 
 @dataclass(frozen=True)
-class Filled:
+class LoadedOperands:
     """Operands: the command that brings the last of them, their first row, the halves that they lie in."""
 
-    given: Given
+    given: CommandRef
     row: int
     halves: tuple[tuple[str, int], ...]  # weights or activations, 0 or 1

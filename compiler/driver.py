@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hw.axi.registers import Map
+from hw.axi.registers import RegisterMap
 from hw.core.isa import COMMAND_BYTES, Command, encode
 from hw.core.register_map import CLEAR, DONE, FAILED, START
 
@@ -13,7 +13,7 @@ class Driver:
     """Accesses for one core whose register map is `table` and whose memory has words of `word_bytes`; in a cluster it
     has the number `core`."""
 
-    def __init__(self, table: Map, word_bytes: int, core: int = 0):
+    def __init__(self, table: RegisterMap, word_bytes: int, core: int = 0):
         self.table, self.word_bytes, self.core = table, word_bytes, core
 
     def _offset(self, name: str) -> int:

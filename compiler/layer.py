@@ -14,10 +14,10 @@ from functools import cache
 import numpy as np
 
 from compiler import vector_programs as programs
-from compiler.builder import Builder, Filled, Given, Operands
+from compiler.builder import Builder, CommandRef, LoadedOperands, Operands
 from hw.config import Config
-from hw.core.isa import Command, Size, To
-from hw.core.vector import CODE_BYTES, assemble
+from hw.core.isa import Command, Destination, LengthSource
+from hw.core.vector.vector_unit import CODE_BYTES, assemble
 from hw.lxe.lane import STAGES
 from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Instruction, Pre, Source
@@ -204,7 +204,7 @@ class LayerCompiler:
         context = self._retrieve(p, t, means, [q, v])
         per_head = self.group * self.head
         heads = [
-            {"source": self.context[h], "stride": per_head, "rows": t, "beats": per_head, "to": h * per_head,
+            {"source": self.context[h], "stride": per_head, "rows": t, "beats": per_head, "target": h * per_head,
              "step": self.q}
             for h in range(self.config.kv_heads)
         ]  # fmt: skip
@@ -221,7 +221,7 @@ class LayerCompiler:
         )  # fmt: skip
         x = self._rows(p, self.middle, t, self.ffn, [gated])
         self._residual(p, t, self.attended, w["down"], self.out, self._multiply(p, "down", t, x, w["down"], wide=True))
-        return [*p.builder.commands, Command("SETTLE"), Command("END")]
+        return [*p.builder.commands, Command("OFFLOAD"), Command("END")]
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """The six steps alone, from turned queries and keys and values to the context of every head.
@@ -235,7 +235,7 @@ class LayerCompiler:
         self._place(p, clustered, [])
         if query:
             self._retrieve(p, tokens, means, [])
-        return [*p.builder.commands, Command("SETTLE"), Command("END")]
+        return [*p.builder.commands, Command("OFFLOAD"), Command("END")]
 
     def _check(self, tokens: int, query: bool = True) -> None:
         if not 1 <= tokens <= self.most[query]:
@@ -246,16 +246,20 @@ class LayerCompiler:
     def _program(self) -> Operands:
         return Operands(Builder(), self.half * self.width, self.rows)
 
-    def _vector(self, p: Operands, name: str, after: Sequence[Given], **fields: int) -> Given:
+    def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], **fields: int) -> CommandRef:
         code, instructions = self.code[name]
         return p.builder.add("VECTOR", {"code": code, "instructions": instructions, **fields}, after=after)
 
-    def _rows(self, p: Operands, place: int, tokens: int, words: int, after: Sequence[Given]) -> Callable[[], Filled]:
+    def _rows(
+        self, p: Operands, place: int, tokens: int, words: int, after: Sequence[CommandRef]
+    ) -> Callable[[], LoadedOperands]:
         """Rows of `words` words, one after the other, as activations: loaded when they are used first."""
         fields = {"source": place, "stride": words, "rows": tokens, "beats": words, "step": words}
         return cache(lambda: p.activations([fields], tokens * words, after))
 
-    def _multiply(self, p: Operands, name: str, tokens: int, x: Callable[[], Filled], out: int, wide: bool) -> Given:
+    def _multiply(
+        self, p: Operands, name: str, tokens: int, x: Callable[[], LoadedOperands], out: int, wide: bool
+    ) -> CommandRef:
         """A matrix with the activations `x`, to `out`, a row for each token.
 
         Loads start in order: both halves of the weights come before the activations, which have more to wait for.
@@ -270,7 +274,7 @@ class LayerCompiler:
                 steps += [(1, min(self.half, k_blocks - k), m, k) for k in range(0, k_blocks, self.half)]
         n, parts = self.width, 1 + wide
 
-        def bring(results: int, inputs: int, m: int, k: int) -> Filled:
+        def bring(results: int, inputs: int, m: int, k: int) -> LoadedOperands:
             source = self.weights[name] + (m * k_blocks + k) * n
             return p.weights("LOAD", {"source": source, "rows": 1, "beats": results * inputs * n})
 
@@ -288,40 +292,42 @@ class LayerCompiler:
             weights += [bring(*step) for step in steps[at + 2 : at + 3]]
         return given
 
-    def _norm(self, p: Operands, number: int, source: int, tokens: int, after: Sequence[Given] = ()) -> Given:
+    def _norm(self, p: Operands, number: int, source: int, tokens: int, after: Sequence[CommandRef] = ()) -> CommandRef:
         words = self.x_words
-        self._vector(p, "norm weights", [], repeat=1, a=self.norms[number], a_beats=words, to=To.NONE, extra=1)
+        self._vector(
+            p, "norm weights", [], repeat=1, a=self.norms[number], a_beats=words, destination=Destination.NONE, extra=1
+        )
         return self._vector(p, "norm", after, repeat=tokens, a=source, a_stride=words, a_beats=words, out=self.normed,
                             out_stride=words, out_beats=words, extra=1)  # fmt: skip
 
-    def _residual(self, p: Operands, tokens: int, x: int, y: int, out: int, after: Given) -> Given:
+    def _residual(self, p: Operands, tokens: int, x: int, y: int, out: int, after: CommandRef) -> CommandRef:
         piece = self.x_piece
         return self._vector(p, "residual", [after], repeat=tokens * self.x_words // piece, a=x, a_stride=piece,
                             a_beats=piece, b=y, b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1, out=out,
                             out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
 
-    def _rope(self, p: Operands, name: str, tokens: int, after: Given) -> Given:
+    def _rope(self, p: Operands, name: str, tokens: int, after: CommandRef) -> CommandRef:
         words = {"q": self.q, "k": self.kv}[name]
         return self._vector(p, f"rope {name}", [after], repeat=tokens, a=self.cosines, a_stride=2 * self.head,
                             a_beats=self.head, a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words,
                             b_wide=1, b_used=1, out=self.turned[name], out_stride=words, out_beats=words,
                             extra=1)  # fmt: skip
 
-    def _hash(self, p: Operands, tokens: int, query: bool, after: Sequence[Given]) -> Given:
+    def _hash(self, p: Operands, tokens: int, query: bool, after: Sequence[CommandRef]) -> CommandRef:
         """Keys by the hyperplanes, to hash codes."""
         x = self._rows(p, self.turned["k"], tokens, self.kv, after)
         projected = self._multiply(p, "planes", tokens, x, self.projected, wide=False)
         return self._vector(p, "hash", [projected], repeat=tokens, a=self.projected, a_stride=self.hashes,
-                            a_beats=self.hashes, to=To.CODES, flag=query, extra=1)  # fmt: skip
+                            a_beats=self.hashes, destination=Destination.CODES, flag=query, extra=1)  # fmt: skip
 
-    def _means(self, p: Operands, clustered: Given) -> Given:
+    def _means(self, p: Operands, clustered: CommandRef) -> CommandRef:
         return p.builder.add("MEANS", {"keys": self.turned["k"], "stride": self.kv}, after=[clustered])
 
-    def _place(self, p: Operands, clustered: Given, after: Sequence[Given]) -> Given:
+    def _place(self, p: Operands, clustered: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
         fields = {"keys": self.turned["k"], "values": self.turned["v"], "key_stride": self.kv, "value_stride": self.kv}
-        return p.builder.add("PLACE", fields, after=[clustered, *after])
+        return p.builder.add("STORE", fields, after=[clustered, *after])
 
-    def _retrieve(self, p: Operands, tokens: int, means: Given, after: Sequence[Given]) -> Given:
+    def _retrieve(self, p: Operands, tokens: int, means: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
         """Score, threshold, fetch, attend: a head's keys are gathered and multiplied while the softmax of the one
         before runs, its values afterwards."""
         heads = range(self.config.kv_heads)
@@ -333,7 +339,7 @@ class LayerCompiler:
             self._mix(p, h - 1, tokens, shares[h - 1])
         return self._mix(p, heads[-1], tokens, shares[-1])
 
-    def _queries(self, p: Operands, head: int, tokens: int, after: Sequence[Given]) -> Filled:
+    def _queries(self, p: Operands, head: int, tokens: int, after: Sequence[CommandRef]) -> LoadedOperands:
         """The rows of a KV head: token by token, its query heads within."""
         beats = self.group * self.head
         fields = {"source": self.turned["q"] + head * beats, "stride": self.q, "rows": tokens, "beats": beats,
@@ -346,39 +352,43 @@ class LayerCompiler:
         return {
             "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head, "x_stride": self.head,
             "vectors": rows, "first": 1, "last": 1, "out": self.scores[head] + 2 * block, "stride": self.score_words,
-            "wide": 1, "vary": 1, "block": block,
+            "wide": 1, "limit": 1, "block": block,
         }  # fmt: skip
 
-    def _score(self, p: Operands, head: int, tokens: int, means: Given, after: Sequence[Given]) -> Given:
+    def _score(self, p: Operands, head: int, tokens: int, means: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
         """Scores of all clusters for one KV head, to the threshold unit."""
         c, rows, chunk = self.config, tokens * self.group, self.half // self.head
-        known = {"size": Size.CLUSTERS}
+        known = {"length": LengthSource.CLUSTERS}
         x = self._queries(p, head, tokens, after)
         for block in range(0, -(-c.wtu_clusters // self.width), chunk):
             source = self.mean_word + head * self.head + block * self.width * self.kv
             keys = p.weights(
                 "LOAD",
                 {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
-                 "vary": 1, "block": block, **known},
+                 "limit": 1, "block": block, **known},
                 [means],
             )  # fmt: skip
             products = p.multiply({**self._products(head, rows, block), **known}, keys, x, self.width)
         return self._vector(
             p, "exponentials", [products], repeat=rows, a=self.scores[head], a_stride=self.score_words, a_wide=1,
-            to=To.SCORES, flag=head == c.kv_heads - 1, head=head, **known,
+            destination=Destination.SCORES, flag=head == c.kv_heads - 1, head=head, **known,
         )  # fmt: skip
 
-    def _gather(self, p: Operands, head: int, tokens: int, block: int, values: bool, after: Sequence[Given]) -> Filled:
+    def _gather(
+        self, p: Operands, head: int, tokens: int, block: int, values: bool, after: Sequence[CommandRef]
+    ) -> LoadedOperands:
         """A chunk of the keys or values that a head attends to."""
         own = self.turned["v" if values else "k"] + head * self.head
-        fields = {"head": head, "blocks": self.half // self.head, "stride": self.kv, "tokens": tokens, "own": own,
+        fields = {"head": head, "blocks": self.half // self.head, "stride": self.kv, "tokens": tokens, "step_word": own,
                   "restart": block == 0, "values": values}  # fmt: skip
         return p.weights("GATHER", fields, after)
 
-    def _attend(self, p: Operands, head: int, tokens: int, fetched: Given, after: Sequence[Given]) -> Given:
+    def _attend(
+        self, p: Operands, head: int, tokens: int, fetched: CommandRef, after: Sequence[CommandRef]
+    ) -> CommandRef:
         """Shares of one KV head's queries in the tokens that were fetched for it, and in the step's own."""
         rows, chunk = tokens * self.group, self.half // self.head
-        known = {"size": Size.TOKENS, "head": head}
+        known = {"length": LengthSource.TOKENS, "head": head}
         x = self._queries(p, head, tokens, after)
         for block in range(0, self.key_blocks, chunk):
             keys = self._gather(p, head, tokens, block, False, [fetched, *after])
@@ -388,10 +398,10 @@ class LayerCompiler:
             a_wide=1, out=self.shares[head], out_stride=self.key_blocks, pad=tokens - 1, extra=1, **known,
         )  # fmt: skip
 
-    def _mix(self, p: Operands, head: int, tokens: int, shares: Given) -> Given:
+    def _mix(self, p: Operands, head: int, tokens: int, shares: CommandRef) -> CommandRef:
         """The values of one KV head by their shares, as many tokens at a time as there are sums for."""
         chunk = self.half // self.head
-        known = {"size": Size.TOKENS, "head": head, "extra": tokens}
+        known = {"length": LengthSource.TOKENS, "head": head, "extra": tokens}
         most = min(self.config.dpe_slots // (self.group * self.head), self.rows // (chunk * self.group))
         for start in range(0, tokens, most):
             some, row = min(most, tokens - start) * self.group, start * self.group
@@ -399,14 +409,14 @@ class LayerCompiler:
                 values = self._gather(p, head, tokens, block, True, ())
                 fields = {
                     "source": self.shares[head] + row * self.key_blocks + block, "stride": self.key_blocks,
-                    "rows": some, "beats": chunk, "step": chunk, "vary": 2, "block": block, **known,
+                    "rows": some, "beats": chunk, "step": chunk, "limit": 2, "block": block, **known,
                 }  # fmt: skip
                 x = p.activations([fields], some * chunk, [shares])
                 given = p.multiply(
                     {
                         "m_stride": 1, "k_stride": self.head, "m_blocks": self.head, "k_blocks": chunk,
                         "x_stride": chunk, "vectors": some, "spread": 1, "out": self.context[head] + row * self.head,
-                        "stride": self.head, "vary": 2, "block": block, **known,
+                        "stride": self.head, "limit": 2, "block": block, **known,
                     },
                     values, x, self.width,
                 )  # fmt: skip

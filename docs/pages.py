@@ -102,7 +102,7 @@ def index() -> str:
 def instructions() -> str:
     """What programs of the core consist of."""
     parts = ["# Instruction set", isa.__doc__ or "", isa.markdown(), "## Values of fields"]
-    for code in (isa.Unit, isa.Event, isa.Size, isa.To):
+    for code in (isa.ExecUnit, isa.SyncEvent, isa.LengthSource, isa.Destination):
         parts += code_table(code)
     return "\n\n".join(parts) + "\n"
 

@@ -69,13 +69,13 @@ class Machine:
         self.sums: list[np.ndarray | None] = [None] * slots
         self.engine = VectorEngine(inputs, vector_rows)
         self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
-        self.gathered, self.own = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
+        self.gathered, self.step_word = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
         self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.products = 0
 
     def execute(self, command: Any) -> None:
-        """One command; those of the sequencer, of the cache, and those that serve it (PLACE, MEANS) do nothing here."""
+        """One command; those of the sequencer, of the cache, and those that serve it (STORE, MEANS) do nothing here."""
         run = getattr(self, f"_{command.name.lower()}", None)
         if run is not None:
             run(_Fields(command.fields))
@@ -99,7 +99,7 @@ class Machine:
     # lengths
 
     def _length(self, f: "_Fields") -> int:
-        known = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.size])
+        known = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.length])
         return ((self.past(f.head) if known is None else known) + f.extra) % NUMBERS
 
     def past(self, head: int) -> int:
@@ -115,13 +115,13 @@ class Machine:
         self._write("copy", f.target, self._read("copy", f.source, f.words, f.from_host), f.to_host)
 
     def _load(self, f: "_Fields") -> None:
-        rows, beats, vary, length = f.rows, f.beats, LOADS[f.vary], self._length(f)
+        rows, beats, vary, length = f.rows, f.beats, LOADS[f.limit], self._length(f)
         if vary == "ROWS":
             rows = _part(length, f.block * self.inputs, rows)
         if vary == "WORDS":
             beats = _part(self._blocks(length), f.block, beats)
         data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
-        self._keep(self.activations if f.activations else self.weights, data, f.to, f.step, f.tiled)
+        self._keep(self.activations if f.activations else self.weights, data, f.target, f.step, f.tiled)
 
     def _keep(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
         """Rows of words: `step` apart, or as tiles, side by side first."""
@@ -136,7 +136,7 @@ class Machine:
     def _gather(self, f: "_Fields") -> None:
         n, words = self.inputs, self.head_words
         if f.restart:
-            self.gathered, self.own = 0, f.own
+            self.gathered, self.step_word = 0, f.step_word
         past = [(page, slot) for page, tokens in self.pages[f.head] for slot in range(tokens)]
         data = []
         for _ in range(_part(len(past) + f.tokens, self.gathered, f.blocks * n)):
@@ -144,19 +144,19 @@ class Machine:
                 page, slot = past[self.gathered]
                 data.append(self._rows("load", page + (2 * slot + f.values) * words, words))
             else:
-                data.append(self._rows("load", self.own, words))
-                self.own += f.stride
+                data.append(self._rows("load", self.step_word, words))
+                self.step_word += f.stride
             self.gathered += 1
         if f.values:  # a block of tokens as columns, what is missing zero
             stacked = np.zeros((-(-len(data) // n) * n, words * n), np.uint16)
             stacked[: len(data)] = np.reshape(data, (len(data), words * n))
             turned = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
-            self._keep(self.weights, list(turned), f.to, 1, 0)
+            self._keep(self.weights, list(turned), f.target, 1, 0)
         else:
-            self._keep(self.weights, data, f.to, 0, 1)
+            self._keep(self.weights, data, f.target, 0, 1)
 
     def _multiply(self, f: "_Fields") -> None:
-        n, vary, total = self.inputs, PRODUCTS[f.vary], self._blocks(self._length(f))
+        n, vary, total = self.inputs, PRODUCTS[f.limit], self._blocks(self._length(f))
         m_blocks, k_blocks, first, last = f.m_blocks, f.k_blocks, f.first, f.last
         if vary == "RESULTS":
             m_blocks = _part(total, f.block, m_blocks)
@@ -200,7 +200,7 @@ class Machine:
             if f.b_used:
                 stream.append(self._input(f.b + row * f.b_stride, f.b_beats or beats, f.b_wide))
             out = self.engine.run(self.programs[f.code](beats, elements % self.inputs), np.concatenate(stream))
-            if f.to == 0:
+            if f.destination == 0:
                 codes = out.reshape(-1)
                 if not f.out_beats:
                     codes = np.concatenate([codes[:elements], np.zeros(whole - elements, np.uint32)])

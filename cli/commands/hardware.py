@@ -16,8 +16,8 @@ from cli.options import add_configuration, add_tool, command, configuration, uni
 from util.files import ROOT
 
 # tests of a unit besides those in the file of its module
-_CORE = ("cache", "commands", "cycles", "layer", "lengths", "waits")
-MORE_TESTS = {"core": tuple(f"tests/hw/core/test_{name}.py" for name in _CORE)}
+_CORE = ("commands", "cycles", "lengths", "retrieval_unit", "waits")
+MORE_TESTS = {"core": (*(f"tests/hw/core/test_{name}.py" for name in _CORE), "tests/compiler/test_layer.py")}
 
 
 def generate(args: argparse.Namespace, console: Console) -> None:

@@ -31,7 +31,7 @@ def words_written(word: int) -> data.StructLayout:
     return data.StructLayout({"data": word, "strobe": word // 8})
 
 
-class _Cutter(wiring.Component):
+class BurstSplitter(wiring.Component):
     """Cuts jobs into bursts; a job that leaves the region is dropped and reported, one without words vanishes.
 
     Timing: a burst per cycle, the first one cycle after its job, no gap between jobs.
@@ -100,7 +100,7 @@ def _check_sizes(word: int, burst: int, depth: int, bursts: int) -> None:
         raise ValueError(f"bursts = {bursts}: must be at least 1")
 
 
-class Reader(wiring.Component):
+class ReadEngine(wiring.Component):
     """Reads jobs, in order.
 
     A burst is asked for only when the FIFO has room for all of it, so an answer never waits.
@@ -137,7 +137,7 @@ class Reader(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.cutter = cutter = _Cutter(burst=self.burst)
+        m.submodules.cutter = cutter = BurstSplitter(burst=self.burst)
         wiring.connect(m, wiring.flipped(self.i), cutter.i)
         note = data.StructLayout({"address": WORD_BITS, "final": 1})
         m.submodules.flying = flying = SyncFIFOBuffered(width=note.size, depth=self.bursts)
@@ -180,7 +180,7 @@ class Reader(wiring.Component):
         return m
 
 
-class Writer(wiring.Component):
+class WriteEngine(wiring.Component):
     """Writes jobs, in order.
 
     A burst is asked for only when all its words have come, so the bus never waits for them.
@@ -217,7 +217,7 @@ class Writer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.cutter = cutter = _Cutter(burst=self.burst)
+        m.submodules.cutter = cutter = BurstSplitter(burst=self.burst)
         wiring.connect(m, wiring.flipped(self.i), cutter.i)
         note = data.StructLayout({"address": WORD_BITS, "report": 1})
         m.submodules.flying = flying = SyncFIFOBuffered(width=note.size, depth=self.bursts)

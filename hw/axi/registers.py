@@ -47,7 +47,7 @@ class Register:
 
 
 @dataclass(frozen=True)
-class Map:
+class RegisterMap:
     """Registers at ascending addresses, four bytes a word; ValueError when a name comes twice."""
 
     name: str
@@ -106,7 +106,7 @@ class RegisterFile(wiring.Component):
     given_NAME : what RO registers show ; set_NAME : CLEAR registers, bits that become 1; value_NAME : those that are
     """
 
-    def __init__(self, table: Map):
+    def __init__(self, table: RegisterMap):
         self.table = table
         ports: dict[str, wiring.Member] = {}
         for r in table.registers:

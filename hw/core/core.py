@@ -13,16 +13,16 @@ from hw.common.counters import tally
 from hw.config import Config
 from hw.core import isa
 from hw.core.dma import BURST
-from hw.core.isa import Unit
-from hw.core.machine import READERS, WRITERS, Machine
+from hw.core.isa import ExecUnit
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES, Processor
 from hw.core.register_map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.sequencer import ongoing
 
 STATES = ("READY", "HALT", "RESET", "STOPPED")  # of the core: ready for programs, and after a fault
 TRACE = data.StructLayout(
     {
-        "started": len(Unit),  # for every unit: one of its commands begins
-        "complete": len(Unit),  # one of its commands is complete
+        "started": len(ExecUnit),  # for every unit: one of its commands begins
+        "complete": len(ExecUnit),  # one of its commands is complete
         "matrix": 1,  # the matrix engine takes a beat
         "vector": 1,  # the vector engine gives a beat
         **{f"{side}_{way}": 1 for side in ("device", "host") for way in ("read", "write")},  # a word on the port
@@ -57,10 +57,10 @@ class Core(wiring.Component):
 
     def __init__(self, config: Config):
         self.config = config
-        self.machine = Machine(config)
-        self.map = registers(settings(self.machine.cache.settings))
-        sizes = {"word": self.machine.word, "burst": BURST}
-        self.device_master = Master(**sizes, readers=len(READERS), writers=len(WRITERS))
+        self.processor = Processor(config)
+        self.map = registers(settings(self.processor.retrieval_unit.settings))
+        sizes = {"word": self.processor.word, "burst": BURST}
+        self.device_master = Master(**sizes, readers=len(READ_ENGINES), writers=len(WRITE_ENGINES))
         self.host_master = Master(**sizes, readers=1, writers=1)
         super().__init__(
             {
@@ -80,7 +80,7 @@ class Core(wiring.Component):
     @property
     def parts(self) -> dict[str, wiring.Component]:
         """Modules that the engines instantiate."""
-        return {**self.machine.matrix.engine.parts, **self.machine.vector.engine.parts}
+        return {**self.processor.matrix_unit.engine.parts, **self.processor.vector_unit.engine.parts}
 
     @property
     def documents(self) -> dict[str, str]:
@@ -94,62 +94,62 @@ class Core(wiring.Component):
     @property
     def timing(self) -> dict[str, object]:
         """Latency and what a word of memory is, as written into the generated unit's JSON."""
-        return {"latency": self.latency, "bytes_per_word": self.machine.word // 8}
+        return {"latency": self.latency, "bytes_per_word": self.processor.word // 8}
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        machine, file, again = self.machine, RegisterFile(self.map), Signal()
+        processor, file, again = self.processor, RegisterFile(self.map), Signal()
         m.submodules.file = file
-        m.submodules.machine = ResetInserter(again)(machine)
+        m.submodules.processor = ResetInserter(again)(processor)
         m.submodules.device_master, m.submodules.host_master = device, host = self.device_master, self.host_master
         wiring.connect(m, wiring.flipped(self.registers), file.axi)
         wiring.connect(m, device.axi, wiring.flipped(self.device))
         wiring.connect(m, host.axi, wiring.flipped(self.host))
-        for number in range(len(READERS)):
-            wiring.connect(m, machine.device_read[number], device.read[number])
-        for number in range(len(WRITERS)):
-            wiring.connect(m, machine.device_write[number], device.write[number])
-        wiring.connect(m, machine.host_read, host.read[0])
-        wiring.connect(m, machine.host_write, host.write[0])
+        for number in range(len(READ_ENGINES)):
+            wiring.connect(m, processor.device_read[number], device.read[number])
+        for number in range(len(WRITE_ENGINES)):
+            wiring.connect(m, processor.device_write[number], device.write[number])
+        wiring.connect(m, processor.host_read, host.read[0])
+        wiring.connect(m, processor.host_write, host.write[0])
 
-        cause, source, address = Signal(Cause), Signal.like(machine.source), Signal.like(machine.fault.address)
+        cause, source, address = Signal(Cause), Signal.like(processor.source), Signal.like(processor.fault.address)
         clear, stopped, wrong = file.pulse_control[CLEAR], Signal(), Signal()
         m.d.comb += [
             device.base.eq(file.value_device_start),
             host.base.eq(file.value_host_start),
-            machine.device_words.eq(file.value_device_words),
-            machine.host_words.eq(file.value_host_words),
-            machine.program.eq(file.value_program),
-            machine.commands.eq(file.value_commands),
-            wrong.eq(Value.cast(machine.fault.cause) != Cause.NONE),
-            file.set_events[DONE].eq(machine.done),
+            processor.device_words.eq(file.value_device_words),
+            processor.host_words.eq(file.value_host_words),
+            processor.program.eq(file.value_program),
+            processor.commands.eq(file.value_commands),
+            wrong.eq(Value.cast(processor.fault.cause) != Cause.NONE),
+            file.set_events[DONE].eq(processor.done),
             self.irq.eq((file.value_events & file.value_events_enable).any()),
-            file.given_version.eq(VERSION | self.machine.word << 16),
+            file.given_version.eq(VERSION | self.processor.word << 16),
             file.given_cause.eq(Value.cast(cause) | source << 4),
             file.given_fault_address.eq(address),
-            file.given_position.eq(machine.position),
+            file.given_position.eq(processor.position),
         ]
-        for name in machine.cache.settings:
-            m.d.comb += getattr(machine, name).eq(getattr(file, f"value_{name.removeprefix('cfg_')}"))
+        for name in processor.retrieval_unit.settings:
+            m.d.comb += getattr(processor, name).eq(getattr(file, f"value_{name.removeprefix('cfg_')}"))
         with m.FSM(init="READY") as fsm:
             m.d.comb += self.stat_trace.core.eq(ongoing(fsm, STATES))
             m.d.comb += [
-                file.given_status[0].eq(machine.busy & fsm.ongoing("READY")),
+                file.given_status[0].eq(processor.busy & fsm.ongoing("READY")),
                 file.given_status[1].eq(fsm.ongoing("HALT") | fsm.ongoing("RESET")),
                 file.given_status[2].eq(fsm.ongoing("STOPPED")),
             ]
             with m.State("READY"):
-                m.d.comb += [machine.start.eq(file.pulse_control[START] & ~machine.busy), machine.halt.eq(wrong)]
+                m.d.comb += [processor.start.eq(file.pulse_control[START] & ~processor.busy), processor.halt.eq(wrong)]
                 with m.If(wrong):
-                    m.d.sync += [cause.eq(machine.fault.cause), address.eq(machine.fault.address)]
-                    m.d.sync += source.eq(machine.source)
+                    m.d.sync += [cause.eq(processor.fault.cause), address.eq(processor.fault.address)]
+                    m.d.sync += source.eq(processor.source)
                     m.next = "HALT"
             with m.State("HALT"):
-                m.d.comb += machine.halt.eq(1)
-                with m.If(machine.idle):
+                m.d.comb += processor.halt.eq(1)
+                with m.If(processor.idle):
                     m.next = "RESET"
             with m.State("RESET"):
-                m.d.comb += [machine.halt.eq(1), again.eq(1), file.set_events[FAILED].eq(1)]
+                m.d.comb += [processor.halt.eq(1), again.eq(1), file.set_events[FAILED].eq(1)]
                 m.next = "STOPPED"
             with m.State("STOPPED"):
                 m.d.comb += stopped.eq(1)
@@ -158,11 +158,11 @@ class Core(wiring.Component):
                     m.next = "READY"
 
         m.d.comb += [
-            self.stat_trace.started.eq(machine.started),
-            self.stat_trace.complete.eq(machine.complete),
-            self.stat_trace.matrix.eq(machine.stat_matrix),
-            self.stat_trace.vector.eq(machine.stat_vector),
-            self.stat_trace.sequencer.eq(machine.stat_state),
+            self.stat_trace.started.eq(processor.started),
+            self.stat_trace.complete.eq(processor.complete),
+            self.stat_trace.matrix.eq(processor.stat_matrix),
+            self.stat_trace.vector.eq(processor.stat_vector),
+            self.stat_trace.sequencer.eq(processor.stat_state),
         ]
         for side, master in (("device", device), ("host", host)):
             m.d.comb += [
@@ -171,13 +171,13 @@ class Core(wiring.Component):
             ]
         zero = file.pulse_clear_counters
         events = {
-            "matrix_beats": machine.stat_matrix,
-            "vector_beats": machine.stat_vector,
+            "matrix_beats": processor.stat_matrix,
+            "vector_beats": processor.stat_vector,
         }
-        events |= {"cycles": machine.busy, "stalled": machine.busy & ~machine.taking.any()}
-        for unit in Unit:
-            events[f"busy_{unit.name.lower()}"] = machine.taking[unit]
-            events[f"done_{unit.name.lower()}"] = machine.complete[unit]
+        events |= {"cycles": processor.busy, "stalled": processor.busy & ~processor.taking.any()}
+        for unit in ExecUnit:
+            events[f"busy_{unit.name.lower()}"] = processor.taking[unit]
+            events[f"done_{unit.name.lower()}"] = processor.complete[unit]
         for name, event in events.items():
             counter = Signal(32, name=f"counter_{name}")
             m.d.comb += getattr(file, f"given_{name}").eq(counter)

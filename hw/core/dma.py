@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import Reader, Writer, words_read, words_written
+from hw.axi.engines import ReadEngine, WriteEngine, words_read, words_written
 from hw.axi.master import Master
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.common.fork import fork
@@ -15,10 +15,10 @@ from hw.config import Config
 from hw.dre.transfer import Tier, descriptor_layout
 
 BURST = 16  # words of the longest burst
-WAITING = 16  # copies between their first and their last word
+MAX_OPEN_COPIES = 16  # copies between their first and their last word
 
 
-class Copier(wiring.Component):
+class CopyEngine(wiring.Component):
     """Performs copies in order: reads on one port, writes on the same or the other.
 
     Copies overlap: reads run ahead of writes by what the reader's FIFO holds. Nothing checks that a copy reads what an
@@ -39,7 +39,7 @@ class Copier(wiring.Component):
     idle : no copy under way
     """
 
-    def __init__(self, *, word: int, address_bits: int = 48, own_bits: int = 3, waiting: int = WAITING):
+    def __init__(self, *, word: int, address_bits: int = 48, own_bits: int = 3, waiting: int = MAX_OPEN_COPIES):
         self.word, self.address_bits, self.own_bits, self.waiting = word, address_bits, own_bits, waiting
         self.copy = data.StructLayout(
             {
@@ -151,13 +151,13 @@ class Copier(wiring.Component):
         return m
 
 
-def attach(m: Module, copier: Copier, side: int, reader: Reader, writer: Writer) -> None:
+def attach(m: Module, copy_engine: CopyEngine, side: int, reader: ReadEngine, writer: WriteEngine) -> None:
     """Connect one side of a copier."""
-    wiring.connect(m, copier.read[side].job, reader.i)
-    wiring.connect(m, reader.o, copier.read[side].data)
-    wiring.connect(m, copier.write[side].job, writer.i)
-    wiring.connect(m, copier.write[side].data, writer.i_data)
-    m.d.comb += copier.write[side].done.eq(writer.done)
+    wiring.connect(m, copy_engine.read[side].job, reader.i)
+    wiring.connect(m, reader.o, copy_engine.read[side].data)
+    wiring.connect(m, copy_engine.write[side].job, writer.i)
+    wiring.connect(m, copy_engine.write[side].data, writer.i_data)
+    m.d.comb += copy_engine.write[side].done.eq(writer.done)
 
 
 class Dma(wiring.Component):
@@ -213,15 +213,17 @@ class Dma(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         tag_bits = (self.tags - 1).bit_length()
-        m.submodules.copier = copier = Copier(word=self.word, address_bits=self.address_bits, own_bits=tag_bits)
+        m.submodules.copy_engine = copy_engine = CopyEngine(
+            word=self.word, address_bits=self.address_bits, own_bits=tag_bits
+        )
         halt = Signal()
-        faults, idle = [copier.fault], []
+        faults, idle = [copy_engine.fault], []
         for side, name in enumerate(("device", "host")):
             master, sizes = self.masters[side], {"word": self.word, "burst": self.burst, "depth": self.depth}
             m.submodules[name] = master
-            m.submodules[f"{name}_reader"] = reader = Reader(**sizes)
-            m.submodules[f"{name}_writer"] = writer = Writer(**sizes)
-            attach(m, copier, side, reader, writer)
+            m.submodules[f"{name}_reader"] = reader = ReadEngine(**sizes)
+            m.submodules[f"{name}_writer"] = writer = WriteEngine(**sizes)
+            attach(m, copy_engine, side, reader, writer)
             wiring.connect(m, reader.port, master.read[0])
             wiring.connect(m, writer.port, master.write[0])
             wiring.connect(m, master.axi, wiring.flipped(getattr(self, name)))
@@ -232,22 +234,22 @@ class Dma(wiring.Component):
                 idle.append(engine.idle)
         given, done = self.i_dma.payload, Signal(self.o_done.payload.shape())
         m.d.comb += [
-            copier.i.valid.eq(self.i_dma.valid & ~halt),
-            self.i_dma.ready.eq(copier.i.ready & ~halt),
-            copier.i.payload.source.eq(given.source),
-            copier.i.payload.target.eq(given.target),
-            copier.i.payload.from_host.eq(given.source_tier != Tier.DEVICE),
-            copier.i.payload.to_host.eq(given.target_tier != Tier.DEVICE),
-            copier.i.payload.bytes.eq(given.bytes),
-            copier.i.payload.own.eq(given.tag),
+            copy_engine.i.valid.eq(self.i_dma.valid & ~halt),
+            self.i_dma.ready.eq(copy_engine.i.ready & ~halt),
+            copy_engine.i.payload.source.eq(given.source),
+            copy_engine.i.payload.target.eq(given.target),
+            copy_engine.i.payload.from_host.eq(given.source_tier != Tier.DEVICE),
+            copy_engine.i.payload.to_host.eq(given.target_tier != Tier.DEVICE),
+            copy_engine.i.payload.bytes.eq(given.bytes),
+            copy_engine.i.payload.own.eq(given.tag),
             self.stat_idle.eq(Cat(*idle).all()),
             halt.eq(Value.cast(self.stat_fault.cause).any()),
-            done.tag.eq(copier.o.payload),
+            done.tag.eq(copy_engine.o.payload),
         ]
-        m.submodules.answers = answers = SyncFIFOBuffered(width=len(Value.cast(done)), depth=4 * WAITING)
+        m.submodules.answers = answers = SyncFIFOBuffered(width=len(Value.cast(done)), depth=4 * MAX_OPEN_COPIES)
         m.d.comb += [
             answers.w_data.eq(done),
-            answers.w_en.eq(copier.o.valid),
+            answers.w_en.eq(copy_engine.o.valid),
             Value.cast(self.o_done.payload).eq(answers.r_data),
             self.o_done.valid.eq(answers.r_rdy),
             answers.r_en.eq(self.o_done.ready),

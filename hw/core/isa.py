@@ -16,36 +16,36 @@ OPCODE_BITS = 8
 WAIT_BITS = 4
 
 
-class Unit(enum.IntEnum):
+class ExecUnit(enum.IntEnum):
     """What executes commands."""
 
     LOAD = 0  # memory to operand memory
     MATRIX = 1  # the matrix engine
     VECTOR = 2  # the vector engine
-    CACHE = 3  # the KV prediction unit
+    RETRIEVAL = 3  # the KV prediction unit
     COPY = 4  # memory to memory
 
 
-class Event(enum.IntEnum):
+class SyncEvent(enum.IntEnum):
     """What commands wait for; the number is its place among the waits.
 
     A unit's own event is that a command of it is complete: memory has acknowledged everything that it wrote.
     """
 
-    LOAD = Unit.LOAD
-    MATRIX = Unit.MATRIX
-    VECTOR = Unit.VECTOR
-    CACHE = Unit.CACHE
-    COPY = Unit.COPY
+    LOAD = ExecUnit.LOAD
+    MATRIX = ExecUnit.MATRIX
+    VECTOR = ExecUnit.VECTOR
+    RETRIEVAL = ExecUnit.RETRIEVAL
+    COPY = ExecUnit.COPY
     OPERANDS = 5  # a command of MATRIX has read its operands: others may take their places
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> ExecUnit:
         """Whose commands have it."""
-        return Unit.MATRIX if self is Event.OPERANDS else Unit(self)
+        return ExecUnit.MATRIX if self is SyncEvent.OPERANDS else ExecUnit(self)
 
 
-MOST = (1 << WAIT_BITS) - 1
+MAX_WAIT = (1 << WAIT_BITS) - 1
 
 
 def all_but(newest: int = 0) -> int:
@@ -53,10 +53,10 @@ def all_but(newest: int = 0) -> int:
 
     No more than 14 can be left out: with a larger number the command waits for some of them, too.
     """
-    return min(1 + newest, MOST)
+    return min(1 + newest, MAX_WAIT)
 
 
-class Size(enum.IntEnum):
+class LengthSource(enum.IntEnum):
     """Where a length comes from that the program does not know; the field `extra` is added to it."""
 
     CONSTANT = 0
@@ -64,7 +64,7 @@ class Size(enum.IntEnum):
     TOKENS = 2  # past tokens that the KV head of the field `head` attends to
 
 
-class To(enum.IntEnum):
+class Destination(enum.IntEnum):
     """Where the results of a vector command go."""
 
     MEMORY = 0
@@ -88,7 +88,7 @@ class Opcode:
 
     name: str
     code: int
-    unit: Unit | None
+    unit: ExecUnit | None
     text: str
     fields: tuple[Field, ...] = ()
 
@@ -100,9 +100,9 @@ class Opcode:
 
 ADDRESS, STRIDE, COUNT, ROW = 32, 24, 16, 16
 _SIZE = (
-    Field("size", 2, "what gives the length that is not known: 0 nothing, 1 CLUSTERS, 2 TOKENS of `head`"),
+    Field("length", 2, "what gives the length that is not known: 0 nothing, 1 CLUSTERS, 2 TOKENS of `head`"),
     Field("head", 8, "KV head"),
-    Field("extra", 16, "added to it; the length itself when `size` is 0"),
+    Field("extra", 16, "added to it; the length itself when `length` is 0"),
 )
 
 OPCODES = (
@@ -110,7 +110,7 @@ OPCODES = (
     Opcode(
         "COPY",
         0x10,
-        Unit.COPY,
+        ExecUnit.COPY,
         "Copy words inside the device memory, or from and to the host link.",
         (
             Field("source", ADDRESS, "first word"),
@@ -121,9 +121,9 @@ OPCODES = (
         ),
     ),
     Opcode(
-        "PLACE",
+        "STORE",
         0x11,
-        Unit.COPY,
+        ExecUnit.COPY,
         "Copy the step's keys and values to their places in the cache.",
         (
             Field("keys", ADDRESS, "key of the first token"),
@@ -135,18 +135,18 @@ OPCODES = (
     Opcode(
         "LOAD",
         0x20,
-        Unit.LOAD,
+        ExecUnit.LOAD,
         "Rows from device memory to the operand memory.",
         (
             Field("source", ADDRESS, "first word"),
             Field("stride", STRIDE, "words from one row to the next"),
             Field("rows", COUNT, "rows, at most"),
             Field("beats", COUNT, "words of a row, at most"),
-            Field("to", ROW, "first row of the operand memory"),
+            Field("target", ROW, "first row of the operand memory"),
             Field("step", ROW, "operand rows from one row to the next, unless `tiled`"),
             Field("activations", 1, "into the activations, else the weights"),
             Field("tiled", 1, "as tiles: the words of a row lie a tile apart"),
-            Field("vary", 2, "what the length limits, in blocks from `block` on: 0 nothing, 1 rows, 2 words of a row"),
+            Field("limit", 2, "what the length limits, in blocks from `block` on: 0 nothing, 1 rows, 2 words of a row"),
             Field("block", COUNT, "blocks of the length that are left out"),
             *_SIZE,
         ),
@@ -154,15 +154,15 @@ OPCODES = (
     Opcode(
         "GATHER",
         0x21,
-        Unit.LOAD,
+        ExecUnit.LOAD,
         "Keys or values of the past tokens that a KV head attends to, then of the step's own, to the weights.",
         (
             Field("head", 8, "KV head"),
             Field("values", 1, "values, transposed, instead of keys"),
             Field("restart", 1, "from the first token on, else where the last one stopped"),
             Field("blocks", COUNT, "blocks of tokens, at most"),
-            Field("to", ROW, "first row of the weights"),
-            Field("own", ADDRESS, "key or value of the step's first token"),
+            Field("target", ROW, "first row of the weights"),
+            Field("step_word", ADDRESS, "key or value of the step's first token"),
             Field("stride", STRIDE, "words to that of the next"),
             Field("tokens", 8, "tokens of the step"),
         ),
@@ -170,7 +170,7 @@ OPCODES = (
     Opcode(
         "MULTIPLY",
         0x30,
-        Unit.MATRIX,
+        ExecUnit.MATRIX,
         "Tiles of weights with rows of activations; sums to device memory.",
         (
             Field("weights", ROW, "first tile"),
@@ -187,7 +187,7 @@ OPCODES = (
             Field("out", ADDRESS, "where the first result goes"),
             Field("stride", STRIDE, "words from the results of one vector to those of the next"),
             Field("wide", 1, "results are FP32, two words a block, instead of BF16"),
-            Field("vary", 2, "what the length limits: 0 nothing, 1 results, 2 inputs (then `first`, `last` follow)"),
+            Field("limit", 2, "what the length limits: 0 nothing, 1 results, 2 inputs (then `first`, `last` follow)"),
             Field("block", COUNT, "blocks of the length that are left out"),
             *_SIZE,
         ),
@@ -195,7 +195,7 @@ OPCODES = (
     Opcode(
         "VECTOR",
         0x40,
-        Unit.VECTOR,
+        ExecUnit.VECTOR,
         "A program of the vector engine, repeated; its input from and its output to device memory or the KV unit.",
         (
             Field("code", ADDRESS, "first word of the instructions, 16 bytes each"),
@@ -210,7 +210,7 @@ OPCODES = (
             Field("b_beats", COUNT, "beats of it; 0: as long as the length"),
             Field("b_wide", 1, "FP32"),
             Field("b_used", 1, "there is more input"),
-            Field("to", 2, "0 memory, 1 hash codes, 2 scores, 3 there is no output"),
+            Field("destination", 2, "0 memory, 1 hash codes, 2 scores, 3 there is no output"),
             Field("out", ADDRESS, "output of the first repetition"),
             Field("out_stride", STRIDE, "words to that of the next"),
             Field("out_beats", COUNT, "beats of it; 0: the length, and zeros up to `pad` elements more"),
@@ -224,14 +224,16 @@ OPCODES = (
     Opcode(
         "MEANS",
         0x41,
-        Unit.VECTOR,
+        ExecUnit.VECTOR,
         "Representative keys of the clusters that the step's tokens joined.",
         (Field("keys", ADDRESS, "key of the first token"), Field("stride", STRIDE, "words to that of the next")),
     ),
-    Opcode("BEGIN", 0x50, Unit.CACHE, "Empty tables for a layer.", (Field("layer", 8, "layer"),)),
-    Opcode("CLUSTER", 0x51, Unit.CACHE, "Wait until the step's tokens have been clustered and have their places."),
-    Opcode("FETCH", 0x52, Unit.CACHE, "Wait until what the step selected has been fetched."),
-    Opcode("SETTLE", 0x53, Unit.CACHE, "Wait until what the step sends out of the device memory has left."),
+    Opcode("BEGIN", 0x50, ExecUnit.RETRIEVAL, "Empty tables for a layer.", (Field("layer", 8, "layer"),)),
+    Opcode(
+        "CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until the step's tokens have been clustered and have their places."
+    ),
+    Opcode("FETCH", 0x52, ExecUnit.RETRIEVAL, "Wait until what the step selected has been fetched."),
+    Opcode("OFFLOAD", 0x53, ExecUnit.RETRIEVAL, "Wait until what the step sends out of the device memory has left."),
 )
 BY_NAME = {op.name: op for op in OPCODES}
 BY_CODE = {op.code: op for op in OPCODES}
@@ -247,7 +249,7 @@ class Command:
 
     name: str
     fields: Mapping[str, int] = field(default_factory=dict)
-    waits: Mapping[Event, int] = field(default_factory=dict)
+    waits: Mapping[SyncEvent, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The 64 bytes; `AssemblyError` names what is wrong."""
@@ -259,8 +261,8 @@ class Command:
             raise AssemblyError(f"{self.name} has no field {sorted(unknown)[0]!r}: choose of {known}")
         word, place = op.code, HEADER_BITS
         for event, wait in self.waits.items():
-            if not 0 <= wait <= MOST:
-                raise AssemblyError(f"{self.name} after {event.name}: wait = {wait}: must be 0 to {MOST}")
+            if not 0 <= wait <= MAX_WAIT:
+                raise AssemblyError(f"{self.name} after {event.name}: wait = {wait}: must be 0 to {MAX_WAIT}")
             word |= wait << OPCODE_BITS + WAIT_BITS * event
         for f in op.fields:
             value = int(self.fields.get(f.name, 0))
@@ -284,7 +286,7 @@ def decode(code: bytes) -> Command:
         if value := word >> place & (1 << f.bits) - 1:
             fields[f.name] = value
         place += f.bits
-    waits = {event: word >> OPCODE_BITS + WAIT_BITS * event & MOST for event in Event}
+    waits = {event: word >> OPCODE_BITS + WAIT_BITS * event & MAX_WAIT for event in SyncEvent}
     return Command(op.name, fields, {event: wait for event, wait in waits.items() if wait})
 
 
@@ -315,17 +317,17 @@ def assemble(text: str) -> list[Command]:
 def _parse(words: Sequence[str]) -> Command:
     name, *rest = words
     fields: dict[str, int] = {}
-    waits: dict[Event, int] = {}
+    waits: dict[SyncEvent, int] = {}
     waiting = False
     for word in rest:
         if word == "after":
             waiting = True
         elif waiting:
             event, _, newest = word.partition("-")
-            if event not in Event.__members__ or newest not in ("", *map(str, range(1, MOST))):
-                known = ", ".join(Event.__members__)
-                raise AssemblyError(f"wait {word!r}: must be {known}, with -1 to -{MOST - 1} behind")
-            waits[Event[event]] = all_but(int(newest or 0))
+            if event not in SyncEvent.__members__ or newest not in ("", *map(str, range(1, MAX_WAIT))):
+                known = ", ".join(SyncEvent.__members__)
+                raise AssemblyError(f"wait {word!r}: must be {known}, with -1 to -{MAX_WAIT - 1} behind")
+            waits[SyncEvent[event]] = all_but(int(newest or 0))
         else:
             key, equal, value = word.partition("=")
             if not equal:

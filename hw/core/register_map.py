@@ -6,20 +6,20 @@ from amaranth import Shape
 from amaranth.hdl import ShapeLike
 
 from hw.axi.ports import WORD_BITS, Cause
-from hw.axi.registers import Access, Map, Register
-from hw.core.isa import Unit
+from hw.axi.registers import Access, Register, RegisterMap
+from hw.core.isa import ExecUnit
 from hw.core.sequencer import PROGRAM_BITS
 
 VERSION = 1
 START, CLEAR = 0, 1  # bits of `control`
 DONE, FAILED = 0, 1  # bits of `events`
-SEQUENCER = len(Unit)  # the source of a fault that no unit made
+SEQUENCER = len(ExecUnit)  # the source of a fault that no unit made
 SOURCE_BITS = 4
 COUNTERS = {
     "cycles": "cycles in which a program ran",
     "stalled": "of these, cycles in which no unit had a command under way",
-    **{f"busy_{unit.name.lower()}": f"of these, cycles with {unit.name} commands under way" for unit in Unit},
-    **{f"done_{unit.name.lower()}": f"{unit.name} commands completed" for unit in Unit},
+    **{f"busy_{unit.name.lower()}": f"of these, cycles with {unit.name} commands under way" for unit in ExecUnit},
+    **{f"done_{unit.name.lower()}": f"{unit.name} commands completed" for unit in ExecUnit},
     "matrix_beats": "beats that the matrix engine took",
     "vector_beats": "beats that the vector engine gave",
     **{
@@ -70,11 +70,11 @@ def settings(ports: Mapping[str, ShapeLike]) -> tuple[Register, ...]:
     return tuple(Register(name, width, Access.RW, SETTINGS[name]) for name, width in known.items())
 
 
-def registers(settings: tuple[Register, ...] = ()) -> Map:
+def registers(settings: tuple[Register, ...] = ()) -> RegisterMap:
     """The map; `settings` are what the units of a core add."""
     causes = ", ".join(f"{cause.value} {cause.name}" for cause in Cause)
-    sources = ", ".join(f"{unit.value} {unit.name}" for unit in Unit)
-    return Map(
+    sources = ", ".join(f"{unit.value} {unit.name}" for unit in ExecUnit)
+    return RegisterMap(
         "vrex",
         (
             Register("version", 32, Access.RO, "version of this map; bits of a word above 16", bits=(

@@ -14,10 +14,10 @@ from hw.axi.engines import words_read
 from hw.axi.gearbox import Gearbox
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.core import isa
-from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, Event, Unit
+from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
 
-QUEUE = 4  # commands of one unit that wait
-AHEAD_BITS = 4  # commands of one unit that are under way: those that wait, and a few inside
+QUEUE_DEPTH = 4  # commands of one unit that wait
+IN_FLIGHT_BITS = 4  # commands of one unit that are under way: those that wait, and a few inside
 COMMAND = data.StructLayout({"opcode": OPCODE_BITS, "body": 8 * COMMAND_BYTES - HEADER_BITS})
 PROGRAM_BITS = 20  # of the number of commands of a program
 STATES = ("IDLE", "ASK", "RUN", "DRAIN", "FINISH", "OPCODE", "TRUNCATED")
@@ -42,7 +42,7 @@ def view(command: data.View, opcode: str) -> data.View:
     return data.View(layout, command.body[: layout.size])
 
 
-class Queue(wiring.Component):
+class CommandQueue(wiring.Component):
     """Commands of one unit. Each waits, at the head, for the events that it names.
 
     An entry knows of every event how many are still ahead; each one that happens takes one off.
@@ -56,17 +56,18 @@ class Queue(wiring.Component):
     """
 
     def __init__(self) -> None:
-        self.fifo = SyncFIFOBuffered(width=COMMAND.size, depth=QUEUE)
-        self.newest = Signal(range(QUEUE), name="newest")
-        self.oldest = Signal(range(QUEUE), name="oldest")
+        self.fifo = SyncFIFOBuffered(width=COMMAND.size, depth=QUEUE_DEPTH)
+        self.newest = Signal(range(QUEUE_DEPTH), name="newest")
+        self.oldest = Signal(range(QUEUE_DEPTH), name="oldest")
         self.left = [
-            [Signal(AHEAD_BITS, name=f"ahead{entry}_{event.name.lower()}") for event in Event] for entry in range(QUEUE)
+            [Signal(IN_FLIGHT_BITS, name=f"ahead{entry}_{event.name.lower()}") for event in SyncEvent]
+            for entry in range(QUEUE_DEPTH)
         ]
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
-                "ahead": In(data.ArrayLayout(AHEAD_BITS, len(Event))),
-                "events": In(len(Event)),
+                "ahead": In(data.ArrayLayout(IN_FLIGHT_BITS, len(SyncEvent))),
+                "events": In(len(SyncEvent)),
                 "o": Out(stream.Signature(COMMAND)),
             }
         )
@@ -83,7 +84,7 @@ class Queue(wiring.Component):
             fifo.r_en.eq(self.o.valid & self.o.ready),
         ]
         for entry, counts in enumerate(self.left):
-            for event, count in zip(Event, counts, strict=True):
+            for event, count in zip(SyncEvent, counts, strict=True):
                 with m.If(self.i.valid & self.i.ready & (newest == entry)):
                     m.d.sync += count.eq(self.ahead[event])
                 with m.Elif(self.events[event] & (count != 0)):
@@ -118,8 +119,8 @@ class Sequencer(wiring.Component):
 
     def __init__(self, *, word: int):
         self.word = word
-        self.queues = [Queue() for _ in Unit]
-        self.under_way = [Signal(AHEAD_BITS, name=f"under_way_{event.name.lower()}") for event in Event]
+        self.queues = [CommandQueue() for _ in ExecUnit]
+        self.under_way = [Signal(IN_FLIGHT_BITS, name=f"under_way_{event.name.lower()}") for event in SyncEvent]
         super().__init__(
             {
                 "start": In(1),
@@ -127,9 +128,9 @@ class Sequencer(wiring.Component):
                 "commands": In(PROGRAM_BITS),
                 "job": Out(stream.Signature(JOB)),
                 "words": In(stream.Signature(words_read(word))),
-                "o": Out(stream.Signature(COMMAND)).array(len(Unit)),
-                "events": In(len(Event)),
-                "taking": Out(len(Unit)),
+                "o": Out(stream.Signature(COMMAND)).array(len(ExecUnit)),
+                "events": In(len(SyncEvent)),
+                "taking": Out(len(ExecUnit)),
                 "busy": Out(1),
                 "done": Out(1),
                 "count": Out(PROGRAM_BITS),
@@ -144,17 +145,17 @@ class Sequencer(wiring.Component):
         m.submodules.gear = gear = Gearbox(word=self.word, item=item)
         wiring.connect(m, wiring.flipped(self.words), gear.i)
         under_way = self.under_way
-        pushed = Signal(len(Unit))
-        for unit, queue in zip(Unit, self.queues, strict=True):
+        pushed = Signal(len(ExecUnit))
+        for unit, queue in zip(ExecUnit, self.queues, strict=True):
             m.submodules[f"queue_{unit.name.lower()}"] = queue
             wiring.connect(m, queue.o, wiring.flipped(self.o[unit]))
             m.d.comb += [queue.events.eq(self.events), self.taking[unit].eq(under_way[unit] != 0)]
-        for event, count in zip(Event, under_way, strict=True):
+        for event, count in zip(SyncEvent, under_way, strict=True):
             m.d.sync += count.eq(count + pushed[event.unit] - self.events[event])
 
         command = gear.o.payload.as_value()
-        opcode, waits = command[:OPCODE_BITS], command[OPCODE_BITS : OPCODE_BITS + WAIT_BITS * len(Event)]
-        known, target, ends = Signal(), Signal(len(Unit)), Signal()
+        opcode, waits = command[:OPCODE_BITS], command[OPCODE_BITS : OPCODE_BITS + WAIT_BITS * len(SyncEvent)]
+        known, target, ends = Signal(), Signal(len(ExecUnit)), Signal()
         with m.Switch(opcode):
             for op in OPCODES:
                 with m.Case(op.code):
@@ -163,17 +164,17 @@ class Sequencer(wiring.Component):
                         m.d.comb += ends.eq(1)
                     else:
                         m.d.comb += target[op.unit].eq(1)
-        ahead = Signal(data.ArrayLayout(AHEAD_BITS, len(Event)))
-        for event in Event:
+        ahead = Signal(data.ArrayLayout(IN_FLIGHT_BITS, len(SyncEvent)))
+        for event in SyncEvent:
             wait = waits.word_select(event, WAIT_BITS)
-            left = Signal(AHEAD_BITS, name=f"left_{event.name.lower()}")
+            left = Signal(IN_FLIGHT_BITS, name=f"left_{event.name.lower()}")
             m.d.comb += [
                 left.eq(under_way[event] - self.events[event]),
                 ahead[event].eq(Mux((wait == 0) | (left < wait), 0, left - wait + 1)),
             ]
-        room = Signal(len(Unit))  # a unit never has more commands under way than can be counted
-        for unit, queue in zip(Unit, self.queues, strict=True):
-            full = [count.all() for event, count in zip(Event, under_way, strict=True) if event.unit is unit]
+        room = Signal(len(ExecUnit))  # a unit never has more commands under way than can be counted
+        for unit, queue in zip(ExecUnit, self.queues, strict=True):
+            full = [count.all() for event, count in zip(SyncEvent, under_way, strict=True) if event.unit is unit]
             m.d.comb += [
                 room[unit].eq(queue.i.ready & ~Cat(*full).any()),
                 queue.i.payload.opcode.eq(opcode),

@@ -61,7 +61,7 @@ class CoreRun:
     started: list[tuple[int, int]] = field(default_factory=list)  # of `runs`: the program's place and commands
 
     def __post_init__(self) -> None:
-        self.word_bytes = self.core.machine.word // 8
+        self.word_bytes = self.core.processor.word // 8
         self.driver = Driver(self.core.map, self.word_bytes, self.number)
         self.set_up()
 

@@ -90,8 +90,8 @@ class LayerRun:
         self.config = c = Config.preset(preset)
         self.sizes, self.rng, n = sizes or CASES[preset], rng, c.dpe_inputs
         self.core = Core.from_config(c)
-        word = self.core.machine.word // 8
-        unit = self.core.machine.cache.kvpu
+        word = self.core.processor.word // 8
+        unit = self.core.processor.retrieval_unit.kvpu
         page = unit.kvmu.page_bytes
         # device memory: tables, frames, staging, layer, programs, inputs and outputs of the steps
         host_pages = host_pages or c.kvmu_pages

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hw.core.dma import BURST
-from hw.core.multicore import Cluster
+from hw.core.multicore import MultiCore
 from sim.bench.axi import FixedTiming
 from sim.bench.axi_run import AxiRecord, Image, simulate
 from sim.bench.core_run import BASES
@@ -34,7 +34,7 @@ def check(
     }
     cores = [run.run_on for run in runs]
     record = simulate(
-        Cluster(runs[0].config, len(runs)),
+        MultiCore(runs[0].config, len(runs)),
         "cluster",
         memories,
         script=[["parallel", *(core.script for core in cores)]],

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hw.core.core import TRACE
-from hw.core.isa import BY_NAME, Command, Unit
+from hw.core.isa import BY_NAME, Command, ExecUnit
 
 ACTIVITY = ("matrix", "vector", "device_read", "device_write", "host_read", "host_write")
 COLOURS = {
     "LOAD": "#4e79a7", "GATHER": "#76b7b2", "MULTIPLY": "#f28e2b", "VECTOR": "#59a14f", "MEANS": "#8cd17d",
-    "BEGIN": "#b07aa1", "CLUSTER": "#b07aa1", "FETCH": "#d4a6c8", "SETTLE": "#ff9da7", "PLACE": "#9c755f",
+    "BEGIN": "#b07aa1", "CLUSTER": "#b07aa1", "FETCH": "#d4a6c8", "OFFLOAD": "#ff9da7", "STORE": "#9c755f",
     "COPY": "#bab0ac",
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ class Span:
     Commands of a unit overlap; `lane` says how many earlier ones of it were still under way, up to two.
     """
 
-    unit: Unit
+    unit: ExecUnit
     name: str
     program: int
     number: int
@@ -53,7 +53,7 @@ def spans(trace: np.ndarray, programs: Sequence[Sequence[Command]]) -> list[Span
 
     Commands of a unit begin and end in order, so the k-th beginning is that of its k-th command.
     """
-    waiting: dict[Unit, deque[tuple[str, int, int]]] = defaultdict(deque)
+    waiting: dict[ExecUnit, deque[tuple[str, int, int]]] = defaultdict(deque)
     for which, program in enumerate(programs):
         for number, command in enumerate(program):
             unit = BY_NAME[command.name].unit
@@ -61,7 +61,7 @@ def spans(trace: np.ndarray, programs: Sequence[Sequence[Command]]) -> list[Span
                 waiting[unit].append((command.name, which, number))
     started, complete = column(trace, "started"), column(trace, "complete")
     found = []
-    for unit in Unit:
+    for unit in ExecUnit:
         begins = np.flatnonzero(started >> unit & 1)
         ends = np.flatnonzero(complete >> unit & 1)
         if not len(begins) == len(ends) == len(waiting[unit]):
@@ -76,10 +76,10 @@ def spans(trace: np.ndarray, programs: Sequence[Sequence[Command]]) -> list[Span
     return sorted(found, key=lambda span: (span.start, span.unit))
 
 
-def busy(found: Sequence[Span]) -> dict[Unit, int]:
+def busy(found: Sequence[Span]) -> dict[ExecUnit, int]:
     """Cycles in which each unit had a command."""
     total = {}
-    for unit in Unit:
+    for unit in ExecUnit:
         end = cycles = 0
         for span in found:
             if span.unit == unit:
@@ -92,10 +92,10 @@ def busy(found: Sequence[Span]) -> dict[Unit, int]:
 def together(found: Sequence[Span]) -> np.ndarray:
     """Cycles in which 0, 1, .. units had a command, from the first beginning to the last end: int64 (units + 1,)."""
     first, last = min(span.start for span in found), max(span.end for span in found)
-    at_work = np.zeros((len(Unit), last - first), bool)
+    at_work = np.zeros((len(ExecUnit), last - first), bool)
     for span in found:
         at_work[span.unit, span.start - first : span.end - first] = True
-    return np.bincount(at_work.sum(axis=0), minlength=len(Unit) + 1)
+    return np.bincount(at_work.sum(axis=0), minlength=len(ExecUnit) + 1)
 
 
 def chrome_trace(
@@ -133,12 +133,12 @@ def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> s
     first, last = min(span.start for span in found), max(span.end for span in found)
     left, row = 100, 32
     scale = (width - left - 10) / (last - first)
-    height = row * (len(Unit) + len(ACTIVITY)) + 40
+    height = row * (len(ExecUnit) + len(ACTIVITY)) + 40
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
         f'font-size="11"><title>Commands of {last - first} cycles</title>'
     ]
-    out += [f'<text x="4" y="{row * unit + 17}">{unit.name}</text>' for unit in Unit]
+    out += [f'<text x="4" y="{row * unit + 17}">{unit.name}</text>' for unit in ExecUnit]
     high = (row - 8) / LANES
     for span in found:
         x, w = left + (span.start - first) * scale, max(0.5, (span.end - span.start) * scale)
@@ -150,7 +150,7 @@ def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> s
     bins = 300
     edges = np.linspace(first, last, bins + 1).astype(int)
     for n, name in enumerate(ACTIVITY):
-        beats, base = column(trace, name), row * (len(Unit) + n + 1) - 2
+        beats, base = column(trace, name), row * (len(ExecUnit) + n + 1) - 2
         out.append(f'<text x="4" y="{base - 7}">{name}</text>')
         shares = [float(beats[a : max(b, a + 1)].mean()) for a, b in pairwise(edges)]
         step = (width - left - 10) / bins

@@ -11,7 +11,7 @@ from amaranth.lib import wiring
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.core.dma import Dma
-from hw.core.isa import Unit as User
+from hw.core.isa import ExecUnit
 from hw.dre.hc_table import HcTable
 from hw.dre.wtu.command import Mode
 from hw.dre.wtu.wtu import WTU, Point
@@ -89,8 +89,8 @@ PARTS: dict[str, tuple[Claim, ...]] = {
     "core": (
         FIFO,
         *(
-            Claim(f"sequencer_{user.name.lower()}", partial(SequencerSpec, user), steps=3, any_memory=True)
-            for user in User
+            Claim(f"sequencer_{exec_unit.name.lower()}", partial(SequencerSpec, exec_unit), steps=3, any_memory=True)
+            for exec_unit in ExecUnit
         ),
     ),
     "dma": (

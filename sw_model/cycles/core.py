@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hw.config import Config
-from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, Event
+from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, SyncEvent
 from hw.lxe.microcode import Instruction
-from sw_model.cycles.cache import CacheUnit
-from sw_model.cycles.copies import Copying
-from sw_model.cycles.loader import Loading
-from sw_model.cycles.matrix import Multiplying
+from sw_model.cycles.copy_unit import CopyUnitModel
+from sw_model.cycles.load_unit import LoadUnitModel
+from sw_model.cycles.matrix_unit import MatrixUnitModel
 from sw_model.cycles.processes import Process
+from sw_model.cycles.retrieval_unit import RetrievalUnitModel
 from sw_model.cycles.state import CoreState, StepData
-from sw_model.cycles.vector import VectorUnit
+from sw_model.cycles.vector_unit import VectorUnitModel
 from util.timing import MemoryTiming
 
 
@@ -32,7 +32,13 @@ class CoreModel(CoreState):
         instructions: Mapping[int, Sequence[Instruction]],
     ):
         super().__init__(config, timing, bases, mean_word, instructions)
-        for unit in (Loading(self), Multiplying(self), VectorUnit(self), CacheUnit(self), Copying(self)):
+        for unit in (
+            LoadUnitModel(self),
+            MatrixUnitModel(self),
+            VectorUnitModel(self),
+            RetrievalUnitModel(self),
+            CopyUnitModel(self),
+        ):
             unit.begin()
 
     def run(self, place: int, program: Sequence[Command], data: StepData | None = None) -> int:
@@ -69,6 +75,6 @@ class CoreModel(CoreState):
         else:
             return
         yield 2  # DRAIN, FINISH
-        for event in Event:
+        for event in SyncEvent:
             yield from self.done[event].reach(self.given[event.unit])
         self.end = self.clock.now + 1

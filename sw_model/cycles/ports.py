@@ -19,18 +19,18 @@ class Port:
     def __init__(self, clock: Clock, timing: MemoryTiming, word_bytes: int, base: int):
         self.clock, self.timing, self.word_bytes, self.base = clock, timing, word_bytes, base
         self.ar_free = self.aw_free = self.w_free = 0
-        self.reading: dict[Reader, deque[list[int]]] = {}
+        self.reading: dict[ReadEngineModel, deque[list[int]]] = {}
         self.arrived = Bell(clock)
         clock.start(self._serve())
 
-    def ask_read(self, reader: Reader, address: int, words: int) -> Wait:
+    def ask_read(self, reader: ReadEngineModel, address: int, words: int) -> Wait:
         """A burst of a reader's, in the cycle in which the master takes it."""
         start = max(self.clock.now, self.ar_free)
         self.ar_free = start + 1
         yield from self.clock.until(start)
         self.clock.start(self._read(reader, address, words), 2)
 
-    def _read(self, reader: Reader, address: int, words: int) -> Process:
+    def _read(self, reader: ReadEngineModel, address: int, words: int) -> Process:
         nbytes = words * self.word_bytes
         ready = self.timing.ready(self.clock.now, self.base + address * self.word_bytes, nbytes, False)
         self.reading.setdefault(reader, deque()).append([max(ready, self.clock.now), words])
@@ -59,7 +59,7 @@ class Port:
             reader.beat()
             yield 1
 
-    def ask_write(self, writer: Writer, address: int, words: int, report: bool) -> Wait:
+    def ask_write(self, writer: WriteEngineModel, address: int, words: int, report: bool) -> Wait:
         """A burst of a writer's whose words are there."""
         start = max(self.clock.now, self.aw_free)
         self.aw_free = start + 1
@@ -68,7 +68,7 @@ class Port:
         self.w_free = begin + words
         self.clock.start(self._write(writer, address + words - 1, words, report), begin - start)
 
-    def _write(self, writer: Writer, last: int, words: int, report: bool) -> Process:
+    def _write(self, writer: WriteEngineModel, last: int, words: int, report: bool) -> Process:
         for _ in range(words):
             yield 1
             writer.free()
@@ -80,7 +80,7 @@ class Port:
         writer.answer(report)
 
 
-class Cutter(ABC):
+class BurstSplitterModel(ABC):
     """Takes a job when the bursts of the one before have been asked for."""
 
     def __init__(self, clock: Clock):
@@ -112,7 +112,7 @@ class Cutter(ABC):
         """Ask for a burst; ends in the cycle in which the port takes it."""
 
 
-class Reader(Cutter):
+class ReadEngineModel(BurstSplitterModel):
     """Jobs to words that come; asks for what it has room for."""
 
     def __init__(self, clock: Clock, port: Port, depth: int):
@@ -152,7 +152,7 @@ class Reader(Cutter):
         self.room.ring()
 
 
-class Writer(Cutter):
+class WriteEngineModel(BurstSplitterModel):
     """Jobs and words to bursts; `stored` counts the jobs with `last` that memory has acknowledged."""
 
     def __init__(self, clock: Clock, port: Port, depth: int):

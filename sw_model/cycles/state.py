@@ -11,17 +11,17 @@ import numpy as np
 from golden.kvmu_unit import Descriptor, Kind, Op
 from golden.layer import Layer, StepTrace
 from hw.config import Config
-from hw.core.isa import Command, Event, Size, Unit
-from hw.core.lengths import SIZE_BITS
-from hw.core.machine import READERS, WRITERS
-from hw.core.sequencer import QUEUE
+from hw.core.isa import Command, ExecUnit, LengthSource, SyncEvent
+from hw.core.lengths import LENGTH_BITS
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
+from hw.core.sequencer import QUEUE_DEPTH
 from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU
 from hw.lxe.dpe import DPE
 from hw.lxe.microcode import Instruction
 from hw.lxe.vpe import VPE
-from sw_model.cycles.copier import Copier
-from sw_model.cycles.ports import Port, Reader, Writer
+from sw_model.cycles.copy_engine import CopyEngineModel
+from sw_model.cycles.ports import Port, ReadEngineModel, WriteEngineModel
 from sw_model.cycles.processes import Bell, Clock, Counter, Queue
 from util.timing import MemoryTiming
 
@@ -88,23 +88,30 @@ class CoreState:
         self.mean_word, self.instructions = mean_word, instructions
         clock, self.word_bytes = self.clock, 2 * config.dpe_inputs
         ports = {side: Port(clock, timing[side], self.word_bytes, bases[side]) for side in ("device", "host")}
-        self.readers = {name: Reader(clock, ports["device"], depth) for name, (_, depth) in READERS.items()}
-        self.writers = {name: Writer(clock, ports["device"], depth) for name, (_, depth) in WRITERS.items()}
-        self.readers["host"], self.writers["host"] = Reader(clock, ports["host"], 64), Writer(clock, ports["host"], 32)
+        self.readers = {
+            name: ReadEngineModel(clock, ports["device"], depth) for name, (_, depth) in READ_ENGINES.items()
+        }
+        self.writers = {
+            name: WriteEngineModel(clock, ports["device"], depth) for name, (_, depth) in WRITE_ENGINES.items()
+        }
+        self.readers["host"], self.writers["host"] = (
+            ReadEngineModel(clock, ports["host"], 64),
+            WriteEngineModel(clock, ports["host"], 32),
+        )
         self.engine, self.vpe, self.hcu = DPE.from_config(config), VPE.from_config(config), HCU.from_config(config)
         self.wtu = WTU.from_config(config)
         self.width, self.head = config.dpe_inputs, config.head_dim // config.dpe_inputs
-        self.queues = {unit: Queue(clock, depth=QUEUE) for unit in Unit}
-        self.done = {event: Counter(clock) for event in Event}
-        self.given = dict.fromkeys(Unit, 0)
-        self.spans: list[tuple[Unit, str, int, int]] = []
-        self.starts: dict[Unit, deque[tuple[str, int]]] = {unit: deque() for unit in Unit}
+        self.queues = {unit: Queue(clock, depth=QUEUE_DEPTH) for unit in ExecUnit}
+        self.done = {event: Counter(clock) for event in SyncEvent}
+        self.given = dict.fromkeys(ExecUnit, 0)
+        self.spans: list[tuple[ExecUnit, str, int, int]] = []
+        self.starts: dict[ExecUnit, deque[tuple[str, int]]] = {unit: deque() for unit in ExecUnit}
         self.data, self.steps, self.past = StepData(), 0, [0] * config.kv_heads
         self.codes, self.rows = Queue(clock, depth=1, latency=0), Queue(clock, depth=1, latency=0)  # to the cache unit
         self.placed = Counter(clock)
-        self.copier = Copier(clock, self.readers, self.writers)
+        self.copier = CopyEngineModel(clock, self.readers, self.writers)
 
-    def next(self, unit: Unit) -> Generator[int | Bell, None, Command]:
+    def next(self, unit: ExecUnit) -> Generator[int | Bell, None, Command]:
         """The next command of a unit, when it has waited for what it names; the unit takes it in this cycle."""
         command, waits = yield from self.queues[unit].head()
         for event, count in waits.items():
@@ -114,22 +121,28 @@ class CoreState:
         self.starts[unit].append((command.name, self.clock.now))
         return command
 
-    def take(self, unit: Unit) -> None:
+    def take(self, unit: ExecUnit) -> None:
         """The command that `next` gave has been taken."""
         self.queues[unit].pop()
 
-    def complete(self, unit: Unit) -> None:
+    def complete(self, unit: ExecUnit) -> None:
         """A command is complete in this cycle."""
         name, start = self.starts[unit].popleft()
         self.spans.append((unit, name, start, self.clock.now + 1))
-        self.done[Event(unit)].add()
+        self.done[SyncEvent(unit)].add()
 
     def length(self, command: Command) -> int:
         """The length that a command means."""
         f = command.fields
-        size = f.get("size", 0)
-        known = self.clusters if size == Size.CLUSTERS else self.past[f.get("head", 0)] if size == Size.TOKENS else 0
-        return (known + f.get("extra", 0)) % (1 << SIZE_BITS)
+        size = f.get("length", 0)
+        known = (
+            self.clusters
+            if size == LengthSource.CLUSTERS
+            else self.past[f.get("head", 0)]
+            if size == LengthSource.TOKENS
+            else 0
+        )
+        return (known + f.get("extra", 0)) % (1 << LENGTH_BITS)
 
     @property
     def clusters(self) -> int:

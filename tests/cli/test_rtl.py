@@ -13,7 +13,7 @@ from cli.pages.system import rtl_section
 from cli.rtl import run, timings
 from hw.axi.ports import Cause
 from hw.core.core import TRACE
-from hw.core.isa import Unit
+from hw.core.isa import ExecUnit
 from sim.bench.core_run import BASES, Outcome
 from sim.bench.layer_run import LayerRun
 from sw_model.cycles.core import CoreModel, StepData
@@ -53,7 +53,7 @@ def test_a_run_tells_where_its_cycles_went(rtl, tmp_path, seed, monkeypatch):
     # spans lie in the step, the units' cycles are theirs, and beats are not more than cycles
     assert min(span.start for span in told.spans) == 0 and told.cycles <= told.steps[-1]["cycles"]
     units = told.units()
-    assert set(units) >= {unit.name for unit in Unit} and all(0 <= unit["share"] <= 1 for unit in units.values())
+    assert set(units) >= {unit.name for unit in ExecUnit} and all(0 <= unit["share"] <= 1 for unit in units.values())
     assert sum(told.overlap()) == pytest.approx(1) and sum(told.overlap()[2:]) > 0.2
     assert sum(kind["count"] for kind in told.commands().values()) == len(told.spans)
     # the picture and the trace have every command

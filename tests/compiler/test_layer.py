@@ -13,12 +13,12 @@ from golden.rope import rotate
 from golden.transformer import attention, causal, silu
 from hw.axi.ports import WORD_BITS, Cause
 from hw.core.core import TRACE
-from hw.core.isa import BY_NAME, COMMAND_BYTES, OPCODES, Command, Event, To, Unit, all_but
-from hw.core.machine import READERS, WRITERS
+from hw.core.isa import BY_NAME, COMMAND_BYTES, OPCODES, Command, Destination, ExecUnit, SyncEvent, all_but
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.register_map import COUNTERS, SEQUENCER
 from hw.core.sequencer import PROGRAM_BITS
 from hw.core.sequencer import STATES as SEQUENCES
-from hw.core.vector import assemble
+from hw.core.vector.vector_unit import assemble
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import DECERR, SLVERR, FixedTiming
 from sim.bench.core_run import BASES
@@ -94,7 +94,7 @@ def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     code, step = bench.region.take(2), bench.layer.step
     bench.run_on.put(code, assemble([Instruction(beats=200)], bench.config.vpe_rows))
-    reads = {"code": code, "instructions": 1, "repeat": 1, "a_beats": 200, "to": To.NONE, "extra": 1}
+    reads = {"code": code, "instructions": 1, "repeat": 1, "a_beats": 200, "destination": Destination.NONE, "extra": 1}
 
     def delayed(tokens):
         for command in step(tokens):
@@ -139,16 +139,22 @@ def test_commands_wait_for_what_they_name(latency, rng, seed):
     """Random waits: no command starts while more of those before it are to come than it allows. On a slow memory up to
     a dozen of each unit are under way."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
-    step = [c for c in bench.layer.step(2) if c.name in ("LOAD", "MULTIPLY", "VECTOR") and not c.fields.get("to")]
+    step = [
+        c for c in bench.layer.step(2) if c.name in ("LOAD", "MULTIPLY", "VECTOR") and not c.fields.get("destination")
+    ]
     program = []
     for _ in range(6):
         lead = int(rng.integers(4))  # a slow command, then many of one unit that wait for it, then some of all
         program.append(Command("COPY", {"words": 200}))
         some = [c for c in step if c.name == ("LOAD", "MULTIPLY", "VECTOR", "LOAD")[lead]]
         picked = [*rng.choice(len(some), 20).tolist()]
-        program += [Command(some[n].name, some[n].fields, {Event.COPY: 1}) for n in picked[:10]]
+        program += [Command(some[n].name, some[n].fields, {SyncEvent.COPY: 1}) for n in picked[:10]]
         for _ in range(15):
-            waits = {event: int(rng.integers(16)) for event in Event if event is not Event.CACHE and rng.random() < 0.4}
+            waits = {
+                event: int(rng.integers(16))
+                for event in SyncEvent
+                if event is not SyncEvent.RETRIEVAL and rng.random() < 0.4
+            }
             one = step[int(rng.integers(len(step)))] if rng.random() < 0.7 else Command("COPY", {"words": 8})
             program.append(Command(one.name, one.fields, waits))
     bench.run([*program, Command("END")])
@@ -160,7 +166,7 @@ def test_commands_wait_for_what_they_name(latency, rng, seed):
     for number, command in enumerate(program):
         for event, wait in command.waits.items():
             before = [found[n] for n in range(number) if found[n].unit is event.unit]
-            if wait and event is not Event.OPERANDS:
+            if wait and event is not SyncEvent.OPERANDS:
                 to_come = sum(span.end > found[number].start for span in before)
                 assert to_come < wait, (number, command)
                 held += len(before) >= wait
@@ -181,11 +187,11 @@ def test_layer_at_small(stall, rng, seed):
 
 
 ADDRESSES = {  # fields of commands that always move words, in a step without a past
-    "LOAD": lambda f: ["source"] if not f.get("vary") else [],
-    "MULTIPLY": lambda f: ["out"] if f.get("last") and not f.get("vary") else [],
+    "LOAD": lambda f: ["source"] if not f.get("limit") else [],
+    "MULTIPLY": lambda f: ["out"] if f.get("last") and not f.get("limit") else [],
     "VECTOR": lambda f: ["code", *["a"] * ("a_beats" in f), *["out"] * ("out_beats" in f)],
     "MEANS": lambda f: ["keys"],
-    "PLACE": lambda f: ["keys", "values"],
+    "STORE": lambda f: ["keys", "values"],
 }
 
 
@@ -200,8 +206,8 @@ def faulty(bench, kind, rng):
         code = int(rng.choice([code for code in range(256) if code not in known]))
         return [*program[:at], bytes([code]) + rng.bytes(63), *program[at:]], (Cause.OPCODE, SEQUENCER, {at})
     if kind == "size":
-        where = [n for n, command in enumerate(program) if command.name == "LOAD" and not command.fields.get("vary")]
-        places = [(n, "to", 5000) for n in where]
+        where = [n for n, command in enumerate(program) if command.name == "LOAD" and not command.fields.get("limit")]
+        places = [(n, "target", 5000) for n in where]
     else:
         places = [
             (n, field, int(rng.integers(bench.words, (1 << WORD_BITS) - (1 << 12))))
@@ -246,9 +252,9 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
     """Two failing answers to each reader and writer, at a random beat or burst of it, anywhere in memory."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
-    engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READERS.values())]
-    engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITERS.values())]
-    engines += [("host", write, 0, Unit.COPY, 4) for write in (False, True)]  # pages leave, and come back
+    engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READ_ENGINES.values())]
+    engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITE_ENGINES.values())]
+    engines += [("host", write, 0, ExecUnit.COPY, 4) for write in (False, True)]  # pages leave, and come back
     expected, batches = [], []
     for side, write, number, source, steps in 2 * engines:
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
@@ -311,7 +317,7 @@ def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
            "out_beats": 1, "extra": 1}  # fmt: skip
     jobs = [  # command, its address, its length, bits of a number, which in the length is so much, and so many words
         ("LOAD", "source", "beats", 16, 1, 1, {"rows": 1}),
-        ("LOAD", "source", "extra", 14, n, 1, {"rows": 1, "beats": (1 << 16) - 1, "vary": 2}),
+        ("LOAD", "source", "extra", 14, n, 1, {"rows": 1, "beats": (1 << 16) - 1, "limit": 2}),
         *(("VECTOR", name, f"{name}_beats", 16, 1, 1, add) for name in ("a", "b", "out")),
         ("VECTOR", "code", "instructions", 8, 1, 16 // case.word_bytes, add),
         *(("COPY", f, "words", 24, 1, 1, {to: 1}) for f in ("source", "target") for to in ("from_host", "to_host")),
@@ -345,7 +351,7 @@ def test_pages_inside_a_word(rng, seed):
         case.script += case.driver.write("host_base", case.word_bytes * word + inside)
         bench.begin()
         bench.run(bench.layer.attention(8, query=False), clear=True)
-        expected += [(Cause.NONE, 0, 0), (Cause.REGION, Unit.COPY, word)]
+        expected += [(Cause.NONE, 0, 0), (Cause.REGION, ExecUnit.COPY, word)]
         word ^= (1 << WORD_BITS) - 1
     outcomes, record = case.simulate(seed=seed)
     assert [(outcome.cause, outcome.source, outcome.address) for outcome in outcomes] == expected
@@ -360,9 +366,9 @@ def test_places_are_filled_between_transfers(rng, seed):
     def twice(program):
         names = [command.name for command in program]
         if "FETCH" in names:
-            place, fetch = names.index("PLACE"), names.index("FETCH")
+            place, fetch = names.index("STORE"), names.index("FETCH")
             first = dataclasses.replace(program[place], fields={})
-            second = Command("PLACE", program[place].fields, {Event.VECTOR: all_but()})
+            second = Command("STORE", program[place].fields, {SyncEvent.VECTOR: all_but()})
             program = [*program[:place], first, *program[place + 1 : fetch], second, *program[fetch:]]
         run(program)
 
@@ -378,15 +384,15 @@ def test_writers_take_turns(rng, seed):
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
     results = {"m_blocks": 40, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 40}
     code, instructions = bench.layer.code["hash"]
-    codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes, "to": To.CODES,
-             "extra": 1}  # fmt: skip
+    codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes,
+             "destination": Destination.CODES, "extra": 1}  # fmt: skip
     bench.begin()
     multiply = Command("MULTIPLY", {**results, "out": bench.region.take(320)})
     bench.run([multiply, Command("VECTOR", codes), Command("CLUSTER"), Command("END")])
     outcomes, record = bench.run_on.simulate(stall=0.5, seed=seed, timing={"device": FixedTiming()})
     assert all(outcome.done for outcome in outcomes)
     writers = [identity for write, identity, *_ in filter(None, record.traffic["device"]["requests"]) if write]
-    turns = [list(WRITERS)[identity] for identity in writers]
+    turns = [list(WRITE_ENGINES)[identity] for identity in writers]
     assert turns.count("matrix") == 320 and turns.count("table") >= 16
     assert "table" not in turns[-100:]
 
@@ -397,7 +403,7 @@ def test_a_fault_while_tables_are_written(rng, seed):
     bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=16)
     program = bench.layer.attention(8, query=False)
     clustered = next(n for n, command in enumerate(program) if command.name == "CLUSTER")
-    beyond = Command("LOAD", {"source": bench.words, "rows": 1, "beats": 1}, {Event.CACHE: all_but()})
+    beyond = Command("LOAD", {"source": bench.words, "rows": 1, "beats": 1}, {SyncEvent.RETRIEVAL: all_but()})
     bench.begin()
     bench.run([*program[: clustered + 1], beyond, Command("END")], clear=True)
     bench.attend(tokens(bench, 8), tokens(bench, 8))
@@ -440,7 +446,7 @@ def test_counters_say_what_the_ports_show(rng, seed):
     begin = np.flatnonzero(running & ~np.roll(running, 1))[-1]  # of the last program; the counters were 0 then
     now = {name: column(record.ports["stat_trace"], name)[begin:] for name in TRACE.members}
     wanted = {"cycles": running[begin:].sum()} | {f"{name}_beats": now[name].sum() for name in ("matrix", "vector")}
-    wanted |= {f"done_{unit.name.lower()}": (now["complete"] >> unit & 1).sum() for unit in Unit}
+    wanted |= {f"done_{unit.name.lower()}": (now["complete"] >> unit & 1).sum() for unit in ExecUnit}
     for side in BASES:
         for way, channels in pairs.items():
             wanted[f"{side}_{way}"] = now[f"{side}_{way}"].sum()
@@ -452,20 +458,22 @@ def test_counters_say_what_the_ports_show(rng, seed):
 def test_counters_of_units_at_work(rng, seed):
     """Programs of one unit's commands alone: in every cycle this unit is at work, or none."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=16)
-    step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in Unit))
-    for unit in Unit:
-        alone = {Unit.CACHE: [Command("BEGIN")] * 60, Unit.COPY: [Command("COPY", {"words": 400})] * 5}
+    step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in ExecUnit))
+    for unit in ExecUnit:
+        alone = {ExecUnit.RETRIEVAL: [Command("BEGIN")] * 60, ExecUnit.COPY: [Command("COPY", {"words": 400})] * 5}
         program = alone.get(unit) or [
-            Command(c.name, c.fields) for c in step if BY_NAME[c.name].unit is unit and c.fields.get("to", 0) in (0, 3)
+            Command(c.name, c.fields)
+            for c in step
+            if BY_NAME[c.name].unit is unit and c.fields.get("destination", 0) in (0, 3)
         ]
         bench.run([*program, Command("END")])
         for name in names:
             bench.run_on.script += bench.run_on.driver.read(name)
     answers = bench.check(seed=seed).answers
-    for unit, at in zip(Unit, bench.run_on.runs, strict=True):
+    for unit, at in zip(ExecUnit, bench.run_on.runs, strict=True):
         found = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
         cycles, stalled, *busy = dict(zip(names, found, strict=True)).values()
-        assert busy == [(cycles - stalled) * (one is unit) for one in Unit] and cycles > 2 * stalled
+        assert busy == [(cycles - stalled) * (one is unit) for one in ExecUnit] and cycles > 2 * stalled
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.heavy)])
@@ -501,7 +509,7 @@ def test_a_full_table_stops_it(stall, rng, seed):
         bench.give(x)
     outcomes, _ = bench.run_on.simulate(stall=stall, seed=seed)
     failed = [outcome for outcome in outcomes if outcome.failed]
-    assert failed and {(outcome.cause, outcome.source) for outcome in failed} == {(Cause.TABLE, Unit.CACHE)}
+    assert failed and {(outcome.cause, outcome.source) for outcome in failed} == {(Cause.TABLE, ExecUnit.RETRIEVAL)}
     assert not any(outcome.hung for outcome in outcomes) and outcomes[-1].done
 
 

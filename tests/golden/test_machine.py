@@ -52,9 +52,9 @@ def test_products(machine, rng, tiled, wide, split):
     put(machine, 0, weights if tiled else np.frombuffer(tiles(weights, N), np.uint16))
     put(machine, 1000, x)
     rows, beats = (m * N, k) if tiled else (m * k * N, 1)
-    load = {"stride": beats, "rows": rows, "beats": beats, "to": N, "step": 1, "tiled": tiled}
+    load = {"stride": beats, "rows": rows, "beats": beats, "target": N, "step": 1, "tiled": tiled}
     machine.execute(Command("LOAD", load))
-    load = {"source": 1000, "stride": k, "rows": t, "beats": k, "to": 3, "step": k, "activations": 1}
+    load = {"source": 1000, "stride": k, "rows": t, "beats": k, "target": 3, "step": k, "activations": 1}
     machine.execute(Command("LOAD", load))
     fields = {"weights": 1, "m_stride": k, "k_stride": 1, "m_blocks": m, "k_blocks": k, "activations": 3, "x_stride": k,
               "vectors": t, "out": 2000, "stride": 2 * m, "wide": wide, "first": 1, "last": 1}  # fmt: skip
@@ -66,7 +66,7 @@ def test_products(machine, rng, tiled, wide, split):
             if split == 1:
                 parts = {**part, "last": 0}, {**then, "first": 0}
             else:  # ends as the length of the command says
-                vary = {"vary": 2, "extra": k * N - 1}
+                vary = {"limit": 2, "extra": k * N - 1}
                 parts = {**part, **vary, "first": 0}, {**then, **vary, "first": 0, "last": 0, "block": 1}
             for command in parts:
                 machine.execute(Command("MULTIPLY", command))
@@ -89,7 +89,7 @@ def test_sums_of_rows_as_long_as_there_are_clusters(machine, rng):
     put(machine, 1000, np.full(400, 0xFFFF, np.uint16))
     machine.programs[77] = lambda beats, tail: residual(beats * N, N)
     fields = {"code": 77, "repeat": rows, "a_stride": 20, "b": 500, "b_stride": 30, "b_wide": 1, "b_used": 1,
-              "out": 1000, "out_stride": 7, "size": 1, "extra": size - 7, "pad": 12}  # fmt: skip
+              "out": 1000, "out_stride": 7, "length": 1, "extra": size - 7, "pad": 12}  # fmt: skip
     machine.execute(Command("VECTOR", fields))
     expected = np.zeros((rows, 28), np.uint16)
     expected[:, :size] = kernels.residual(x, y)
@@ -108,8 +108,8 @@ def test_tokens_become_weights(machine, rng, values):
     put(machine, 610, own[1])
     vectors = np.concatenate([past[:, values], own])
     for restart, to in ((1, 0), (0, 20)):
-        machine.execute(Command("GATHER", {"head": 1, "values": values, "restart": restart, "blocks": 1, "to": to,
-                                           "own": 600, "stride": 10, "tokens": 2}))  # fmt: skip
+        machine.execute(Command("GATHER", {"head": 1, "values": values, "restart": restart, "blocks": 1, "target": to,
+                                           "step_word": 600, "stride": 10, "tokens": 2}))  # fmt: skip
     if values:  # (d, T), a block of tokens after the other, the last one filled with a zero
         x = np.concatenate([codes(rng, 1, 7), np.zeros((1, 1), np.uint16)], axis=1)
         expected = matmul(x, np.concatenate([vectors, np.zeros((1, 8), np.uint16)]).T.copy(), N)
@@ -140,7 +140,7 @@ ONE = {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1}
 @pytest.mark.parametrize(
     "command, message",
     [
-        (Command("LOAD", {"rows": 2, "beats": 1, "to": 99, "step": 1}), "row 100: must be below 100"),
+        (Command("LOAD", {"rows": 2, "beats": 1, "target": 99, "step": 1}), "row 100: must be below 100"),
         (Command("MULTIPLY", {**ONE, "weights": 25}), "tile 25: must be below 25"),
         (Command("MULTIPLY", {**ONE, "activations": 40}), "row 40: must be below 40"),
         (Command("MULTIPLY", {**ONE, "first": 0}), "sum 0: was not begun"),
@@ -151,7 +151,7 @@ def test_what_cannot_be(machine, command, message):
         machine.execute(command)
 
 
-@pytest.mark.parametrize("name", ["PLACE", "MEANS", "CLUSTER", "END"])
+@pytest.mark.parametrize("name", ["STORE", "MEANS", "CLUSTER", "END"])
 def test_commands_of_others_leave_it_as_it_is(machine, name):
     before = [bytes(memory) for memory in machine.memories]
     machine.execute(Command(name, {"keys": 3, "values": 4}))
@@ -162,7 +162,7 @@ def test_rows_as_many_as_a_length_leaves(machine, rng):
     """Of 30 rows those from the block on that the length has, and no product without inputs."""
     data = codes(rng, 30, N)
     put(machine, 0, data)
-    load = {"stride": 1, "rows": 30, "beats": 1, "step": 1, "vary": 1, "block": 2, "extra": 2 * N + 5}
+    load = {"stride": 1, "rows": 30, "beats": 1, "step": 1, "limit": 1, "block": 2, "extra": 2 * N + 5}
     machine.execute(Command("LOAD", load))
     np.testing.assert_array_equal(machine.weights[:5], data[:5])
     assert not machine.weights[5:].any()

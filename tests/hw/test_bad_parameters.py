@@ -20,9 +20,9 @@ from hw.common.parts import place
 from hw.common.pipeline import CreditGate
 from hw.config import Config
 from hw.core.core import Core
-from hw.core.isa import AssemblyError, Command, Event, Field, Opcode, decode
-from hw.core.machine import Machine
-from hw.core.matrix import Matrix
+from hw.core.isa import AssemblyError, Command, Field, Opcode, SyncEvent, decode
+from hw.core.matrix_unit import MatrixUnit
+from hw.core.processor import Processor
 from hw.dre.kvmu.age_list import AgeList
 from hw.dre.kvmu.free_list import FreeList
 from hw.dre.wtu.command import Sizes
@@ -49,7 +49,7 @@ BAD = {
     "control = 4: must be 0 to 3": lambda: Driver(Core.from_config(TINY).map, 8).write("control", 4),
     "item = 96: must be a multiple or a part of word = 64": lambda: Gearbox(word=64, item=96),
     "opcode LONG has .* bits: must be at most 512": lambda: Opcode("LONG", 1, None, "", (Field("x", 600, ""),)),
-    "END after COPY: wait = 1000000: must be 0 to": lambda: Command("END", {}, {Event.COPY: 10**6}).encode(),
+    "END after COPY: wait = 1000000: must be 0 to": lambda: Command("END", {}, {SyncEvent.COPY: 10**6}).encode(),
     "3 words at 2: the region has 4": lambda: Region(4, next=2).take(3),
     "hidden = 30: must be a multiple of": lambda: layer(hidden=30),
     "keys = 65536: .* words of a row of scores, must be at most": lambda: layer(keys=1 << 16),
@@ -66,12 +66,12 @@ BAD = {
     "beats = 1: ROTATE needs pairs": lambda: Instruction(post=Post.ROTATE, times=Times.B),
     "command of 63 bytes: must be 64": lambda: decode(bytes(63)),
     "tokens = 3: must be 1 to 2": lambda: layer().attention(3),
-    "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Machine(replace(TINY, dpe_trees=8)),
-    "dpe_trees / dpe_load_rows = 3: must be a power of two": lambda: Matrix(
+    "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Processor(replace(TINY, dpe_trees=8)),
+    "dpe_trees / dpe_load_rows = 3: must be a power of two": lambda: MatrixUnit(
         replace(TINY, dpe_trees=6, dpe_load_rows=2)
     ),
-    "head_dim = 6: must be a multiple of dpe_inputs": lambda: Machine(replace(TINY, head_dim=6)),
-    "wtu_lanes = 16: must divide vpe_lanes": lambda: Machine(replace(TINY, wtu_lanes=16)),
+    "head_dim = 6: must be a multiple of dpe_inputs": lambda: Processor(replace(TINY, head_dim=6)),
+    "wtu_lanes = 16: must divide vpe_lanes": lambda: Processor(replace(TINY, wtu_lanes=16)),
     "owners = 1: must be at least 2": lambda: AgeList(size=4, owners=1),
     "size = 6: must be a power of two, at least 2": lambda: FreeList(size=6),
     "clusters = 64: must be below .* = 64": lambda: Sizes(4, 64, 16, 8, 6),
@@ -104,7 +104,7 @@ def test_programs_of_attention_alone():
     """With a query a whole step, without one its tokens are only clustered and placed."""
     compiler = layer()
     whole, filled = (Counter(command.name for command in compiler.attention(2, query=query)) for query in (True, False))
-    assert filled["CLUSTER"] == filled["PLACE"] == filled["SETTLE"] == filled["END"] == 1 and not filled["GATHER"]
+    assert filled["CLUSTER"] == filled["STORE"] == filled["OFFLOAD"] == filled["END"] == 1 and not filled["GATHER"]
     assert whole["GATHER"] and filled < whole
 
 

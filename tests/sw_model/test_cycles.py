@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hw.config import Config
-from hw.core.isa import Command, Event, all_but
+from hw.core.isa import Command, SyncEvent, all_but
 from hw.lxe.microcode import Instruction, Source
 from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES
@@ -22,7 +22,7 @@ def model(latency=12):
 
 
 def copies(count, words, wait):
-    waits = {Event.COPY: all_but()} if wait else {}
+    waits = {SyncEvent.COPY: all_but()} if wait else {}
     program = [Command("COPY", {"source": 0, "target": 1000 + 100 * n, "words": words}, waits) for n in range(count)]
     return [*program, Command("END")]
 
@@ -122,7 +122,7 @@ def test_products_wait_for_a_slow_memory():
 
 def test_gather_goes_on_where_it_stopped():
     """Eight tokens of the step in two commands: the second one's are the other four."""
-    given = {"blocks": 1, "own": 1000, "stride": 4, "tokens": 2 * TINY.dpe_inputs}
+    given = {"blocks": 1, "step_word": 1000, "stride": 4, "tokens": 2 * TINY.dpe_inputs}
     first, second = Command("GATHER", {**given, "restart": 1}), Command("GATHER", given)
     asked = []
     for program in ([first], [first, second], [first, first]):

@@ -10,8 +10,8 @@ from amaranth.hdl import Assert, Assume
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import Reader, Writer
-from hw.core.dma import Copier
+from hw.axi.engines import ReadEngine, WriteEngine
+from hw.core.dma import CopyEngine
 from sim.formal.specifications.common import kept
 
 
@@ -30,7 +30,9 @@ def line(m: Module, name: str, places: int, push: Value, value: Value, pop: Valu
     return slots[0], number
 
 
-def bursts(m: Module, unit: Reader | Writer, region: int, address: Value, count: Value, last: Value) -> dict[str, Any]:
+def bursts(
+    m: Module, unit: ReadEngine | WriteEngine, region: int, address: Value, count: Value, last: Value
+) -> dict[str, Any]:
     """Jobs into `unit` and the bursts that it asks for, which must be those of the jobs, word for word and in order.
 
     Gives what happens: a burst is `asked` for, of a job's `final` words, to be `report`ed.
@@ -82,7 +84,7 @@ class ReaderSpec(wiring.Component):
     the second cycle after the request on: the master's register lies between.
     """
 
-    def __init__(self, unit: Reader, *, region: int):
+    def __init__(self, unit: ReadEngine, *, region: int):
         self.unit, self.region = unit, region
         happens = ("second_burst", "dropped", "full")
         super().__init__(ports(("offer", "take", "answer", "data", "ready", "pick"), region, happens))
@@ -145,7 +147,7 @@ class WriterSpec(wiring.Component):
     when it likes, in order, after a burst's last word.
     """
 
-    def __init__(self, unit: Writer, *, region: int):
+    def __init__(self, unit: WriteEngine, *, region: int):
         self.unit, self.region = unit, region
         happens = ("full", "done", "marked", "dropped")
         names = ("offer", "last", "give", "data", "strobe", "take", "accept", "answer", "pick")
@@ -219,7 +221,7 @@ class CopierSpec(wiring.Component):
     write is done after its job and its words, in order on each side.
     """
 
-    def __init__(self, unit: Copier):
+    def __init__(self, unit: CopyEngine):
         self.unit = unit
         sides = ("take_read", "take_write", "offered", "word", "last", "accept", "done")
         happens = ("crossed", "overtaken", "full", "idle_again")
@@ -335,14 +337,14 @@ class CopierSpec(wiring.Component):
 
 def small_copier() -> CopierSpec:
     """Two copies between their first and their last word."""
-    return CopierSpec(Copier(word=8, address_bits=10, own_bits=1, waiting=2))
+    return CopierSpec(CopyEngine(word=8, address_bits=10, own_bits=1, waiting=2))
 
 
 def small_reader() -> ReaderSpec:
     """Bursts of two, two in flight, a region of eight words."""
-    return ReaderSpec(Reader(word=8, burst=2, depth=4, bursts=2), region=8)
+    return ReaderSpec(ReadEngine(word=8, burst=2, depth=4, bursts=2), region=8)
 
 
 def small_writer() -> WriterSpec:
     """Bursts of two, two in flight, a region of eight words."""
-    return WriterSpec(Writer(word=8, burst=2, depth=4, bursts=2), region=8)
+    return WriterSpec(WriteEngine(word=8, burst=2, depth=4, bursts=2), region=8)

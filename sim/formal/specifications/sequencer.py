@@ -6,11 +6,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.ports import Cause
-from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, Event, Unit
-from hw.core.sequencer import AHEAD_BITS, PROGRAM_BITS, QUEUE, STATES, Sequencer
+from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
+from hw.core.sequencer import IN_FLIGHT_BITS, PROGRAM_BITS, QUEUE_DEPTH, STATES, Sequencer
 from sim.formal.specifications.common import constant, kept
 
-QUEUE_BITS = (QUEUE - 1).bit_length()
+QUEUE_BITS = (QUEUE_DEPTH - 1).bit_length()
 PATIENCE = 2  # cycles until a command that need not wait is offered
 
 
@@ -35,7 +35,7 @@ class SequencerSpec(wiring.Component):
     entered it, in order, is the FIFO's claim.
     """
 
-    def __init__(self, unit: Unit):
+    def __init__(self, unit: ExecUnit):
         self.unit = unit
         happens = ("waited", "queued_behind", "full", "ended")
         super().__init__(
@@ -46,8 +46,8 @@ class SequencerSpec(wiring.Component):
                 "offer": In(1),
                 "header": In(HEADER_BITS),
                 "last": In(1),
-                "ready": In(len(Unit)),
-                "events": In(len(Event)),
+                "ready": In(len(ExecUnit)),
+                "events": In(len(SyncEvent)),
                 "pick": In(1),
                 **{f"cover_{name}": Out(1) for name in happens},
             }
@@ -66,27 +66,27 @@ class SequencerSpec(wiring.Component):
             words.valid.eq(self.offer),
             words.payload.data.eq(self.header),
             words.payload.last.eq(self.last),
-            *(sequencer.o[unit].ready.eq(self.ready[unit]) for unit in Unit),
+            *(sequencer.o[unit].ready.eq(self.ready[unit]) for unit in ExecUnit),
             Assume(~self.start | ~sequencer.busy),
             Assume(kept(m, "word", words)[1]),
         ]
         running, draining = (sequencer.state == STATES.index(name) for name in ("RUN", "DRAIN"))
         taken = words.valid & words.ready
-        pushed, fires = Signal(len(Unit)), Signal(len(Unit))
+        pushed, fires = Signal(len(ExecUnit)), Signal(len(ExecUnit))
         opcode, waits = self.header[:OPCODE_BITS], self.header[OPCODE_BITS:]
-        for unit in Unit:
+        for unit in ExecUnit:
             mine = Cat(opcode == op.code for op in OPCODES if op.unit is unit).any()
             stream = sequencer.o[unit]
             m.d.comb += [pushed[unit].eq(taken & running & mine), fires[unit].eq(stream.valid & stream.ready)]
 
         # how many are queued, given and not complete, and either
-        queued = [Signal(range(QUEUE + 2), name=f"queued_{unit.name.lower()}") for unit in Unit]
-        given = [Signal(AHEAD_BITS + 1, name=f"given_{event.name.lower()}") for event in Event]
-        under_way = [Signal(AHEAD_BITS + 1, name=f"still_{event.name.lower()}") for event in Event]
-        for unit in Unit:
+        queued = [Signal(range(QUEUE_DEPTH + 2), name=f"queued_{unit.name.lower()}") for unit in ExecUnit]
+        given = [Signal(IN_FLIGHT_BITS + 1, name=f"given_{event.name.lower()}") for event in SyncEvent]
+        under_way = [Signal(IN_FLIGHT_BITS + 1, name=f"still_{event.name.lower()}") for event in SyncEvent]
+        for unit in ExecUnit:
             m.d.sync += queued[unit].eq(queued[unit] + pushed[unit] - fires[unit])
             m.d.comb += Assert(~fires[unit] | (queued[unit] != 0))
-        for event in Event:
+        for event in SyncEvent:
             m.d.sync += [
                 given[event].eq(given[event] + fires[event.unit] - self.events[event]),
                 under_way[event].eq(under_way[event] + pushed[event.unit] - self.events[event]),
@@ -98,19 +98,19 @@ class SequencerSpec(wiring.Component):
         # the command followed
         mine = self.unit
         followed = Signal()
-        older = [Signal(range(QUEUE + 2), name=f"older_{unit.name.lower()}") for unit in Unit]
-        before = [Signal(AHEAD_BITS + 1, name=f"before_{event.name.lower()}") for event in Event]
-        wait = [Signal(WAIT_BITS, name=f"wait_{event.name.lower()}") for event in Event]
+        older = [Signal(range(QUEUE_DEPTH + 2), name=f"older_{unit.name.lower()}") for unit in ExecUnit]
+        before = [Signal(IN_FLIGHT_BITS + 1, name=f"before_{event.name.lower()}") for event in SyncEvent]
+        wait = [Signal(WAIT_BITS, name=f"wait_{event.name.lower()}") for event in SyncEvent]
         first, allowed, leaves = Signal(), Signal(), Signal()
         m.d.comb += [
             first.eq(followed & (older[mine] == 0)),
             allowed.eq(Cat(allowed_of(b, w) for w, b in zip(wait, before, strict=True)).all()),
             leaves.eq(first & fires[mine]),
         ]
-        for unit in Unit:
+        for unit in ExecUnit:
             with m.If(fires[unit] & (older[unit] != 0)):
                 m.d.sync += older[unit].eq(older[unit] - 1)
-        for event in Event:
+        for event in SyncEvent:
             with m.If(self.events[event] & (before[event] != 0)):
                 m.d.sync += before[event].eq(before[event] - 1)
             m.d.comb += Assert(~followed | (before[event] <= given[event] + older[event.unit]))
@@ -119,21 +119,21 @@ class SequencerSpec(wiring.Component):
             m.d.comb += Assert(allowed)
         with m.If(pushed[mine] & self.pick & ~followed):
             m.d.sync += followed.eq(1)
-            m.d.sync += [older[unit].eq(queued[unit] - fires[unit]) for unit in Unit]
-            for event in Event:
+            m.d.sync += [older[unit].eq(queued[unit] - fires[unit]) for unit in ExecUnit]
+            for event in SyncEvent:
                 m.d.sync += [
                     wait[event].eq(waits.word_select(event, WAIT_BITS)),
                     before[event].eq(under_way[event] - self.events[event]),
                 ]
 
         # what the entries hold: these make the proof short
-        for unit, queue in zip(Unit, sequencer.queues, strict=True):
+        for unit, queue in zip(ExecUnit, sequencer.queues, strict=True):
             m.d.comb += Assert((queue.newest - queue.oldest)[:QUEUE_BITS] == queued[unit][:QUEUE_BITS])
-            m.d.comb += Assert((queue.fifo.level == queued[unit]) & (queued[unit] <= QUEUE))
+            m.d.comb += Assert((queue.fifo.level == queued[unit]) & (queued[unit] <= QUEUE_DEPTH))
         queue = sequencer.queues[mine]
         place = (queue.oldest + older[mine])[:QUEUE_BITS]
         m.d.comb += Assert(~followed | (older[mine] < queued[mine]))
-        for event in Event:
+        for event in SyncEvent:
             left = Array(counts[event] for counts in queue.left)[place]
             still = Mux(allowed_of(before[event], wait[event]), 0, before[event] - wait[event] + 1)
             m.d.comb += Assert(~followed | (left == still))
@@ -160,8 +160,8 @@ class SequencerSpec(wiring.Component):
             m.d.sync += held.eq(0)
         m.d.comb += [
             self.cover_waited.eq(leaves & held),
-            self.cover_queued_behind.eq(followed & (older[mine] == QUEUE - 1)),
-            self.cover_full.eq(running & words.valid & ~words.ready & (queued[mine] == QUEUE)),
+            self.cover_queued_behind.eq(followed & (older[mine] == QUEUE_DEPTH - 1)),
+            self.cover_full.eq(running & words.valid & ~words.ready & (queued[mine] == QUEUE_DEPTH)),
             self.cover_ended.eq(sequencer.done),
         ]
         return m

@@ -9,12 +9,12 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.ports import axi4_lite
-from hw.axi.registers import Access, Map, Register, RegisterFile
+from hw.axi.registers import Access, Register, RegisterFile, RegisterMap
 from hw.config import Config
 from hw.core.core import Core as CoreHardware
 from sim.bench.axi_run import simulate
 
-MAP = Map(
+MAP = RegisterMap(
     "sample",
     (
         Register("plain", 32, Access.RW, "a word", reset=0x1234),
@@ -99,7 +99,7 @@ def test_rejects_bad_tables():
     with pytest.raises(ValueError, match="width = 65"):
         Register("x", 65, Access.RW, "")
     with pytest.raises(ValueError, match="register x: comes twice"):
-        Map("m", (Register("x", 1, Access.RW, ""),) * 2)
+        RegisterMap("m", (Register("x", 1, Access.RW, ""),) * 2)
 
 
 class Core(wiring.Component):

@@ -8,24 +8,24 @@ from golden.bf16 import FP32
 from golden.layer import StepTrace
 from golden.machine import NUMBERS, Machine
 from hw.axi.ports import BOUNDARY
-from hw.core.isa import Command, Event, To, all_but
-from hw.core.machine import READERS, WRITERS
-from hw.core.vector import assemble
+from hw.core.isa import Command, Destination, SyncEvent, all_but
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
+from hw.core.vector.vector_unit import assemble
 from hw.lxe.microcode import Instruction, Pre, Source, Times
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun
 
-AFTER = {event: all_but() for event in Event if event is not Event.OPERANDS}
+AFTER = {event: all_but() for event in SyncEvent if event is not SyncEvent.OPERANDS}
 WORK, MUCH = 48, 1500  # words, or products of tiles, of a command, and of one of the few large ones
 PRES = (Pre.A, Pre.ADD, Pre.SUB, Pre.RSUB, Pre.MAX)
 TIMES = (Times.ONE, Times.B, Times.SELF)
-BEYOND = {"block": 0xFFF, "size": 0, "extra": 7}  # nothing of so short a length is left
+BEYOND = {"block": 0xFFF, "length": 0, "extra": 7}  # nothing of so short a length is left
 IDLE = {  # changes after which a command has nothing to do
-    "LOAD": ({"rows": 0, "vary": 0}, {"beats": 0, "vary": 0}, {"vary": 1, **BEYOND}, {"vary": 2, **BEYOND}),
-    "MULTIPLY": ({"m_blocks": 0, "vary": 0}, {"k_blocks": 0, "vary": 0}, {"vectors": 0}, {"vary": 1, **BEYOND},
-                 {"vary": 2, **BEYOND}),
-    "VECTOR": ({"repeat": 0}, {"size": 0, "extra": 0}),
+    "LOAD": ({"rows": 0, "limit": 0}, {"beats": 0, "limit": 0}, {"limit": 1, **BEYOND}, {"limit": 2, **BEYOND}),
+    "MULTIPLY": ({"m_blocks": 0, "limit": 0}, {"k_blocks": 0, "limit": 0}, {"vectors": 0}, {"limit": 1, **BEYOND},
+                 {"limit": 2, **BEYOND}),
+    "VECTOR": ({"repeat": 0}, {"length": 0, "extra": 0}),
 }  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class Author:
 
     def __init__(self, bench: LayerRun):
         self.bench, self.rng, c = bench, bench.rng, bench.config
-        memory = bench.core.machine.matrix.memory
+        memory = bench.core.processor.matrix_unit.memory
         self.n = c.dpe_inputs
         self.programs = {}
         self.machine = Machine(
@@ -104,7 +104,7 @@ class Author:
         """Fields that mean this length."""
         size, head = self.number(0, 2), self.number(0, len(self.machine.pages) - 1)
         known = (0, self.machine.clusters, self.machine.past(head))[size]
-        return {"size": size, "head": head, "extra": (elements - known) % NUMBERS}
+        return {"length": size, "head": head, "extra": (elements - known) % NUMBERS}
 
     def limit(self, count: int) -> int:
         """A limit that leaves `count` of as many."""
@@ -132,8 +132,8 @@ class Author:
             if max(place % NUMBERS for place in at) < capacity:
                 break
         source, stride = self.rows(rows, beats)
-        fields = {"source": source, "stride": stride, "rows": rows, "beats": beats, "to": to, "step": step,
-                  "activations": activations, "tiled": tiled, "vary": vary}  # fmt: skip
+        fields = {"source": source, "stride": stride, "rows": rows, "beats": beats, "target": to, "step": step,
+                  "activations": activations, "tiled": tiled, "limit": vary}  # fmt: skip
         if vary == 1:
             block = self.any(0, 13)
             fields |= {"rows": self.limit(rows), "block": block, **self.length(block * self.n + rows)}
@@ -153,8 +153,9 @@ class Author:
             rows = min(left - part * blocks * self.n, blocks * self.n)
             used = -(-rows // self.n) * self.n * own
             to = self.number(0, self.tiles * self.n - used)
-            fields = {"head": head, "values": values, "restart": int(part == 0), "blocks": blocks, "to": to,
-                      "own": first if part == 0 else self.any(0, 32), "stride": stride, "tokens": tokens}  # fmt: skip
+            fields = {"head": head, "values": values, "restart": int(part == 0), "blocks": blocks, "target": to,
+                      "step_word": first if part == 0 else self.any(0, 32), "stride": stride,
+                      "tokens": tokens}  # fmt: skip
             commands.append(Command("GATHER", fields))
         return commands
 
@@ -177,7 +178,7 @@ class Author:
         stride = self.stride(t, m * (1 + wide))
         fields = {"weights": weights, "m_stride": m_stride, "k_stride": k_stride, "m_blocks": m, "k_blocks": k,
                   "activations": row, "x_stride": x_stride, "vectors": t, "first": 1, "last": 1, "spread": spread,
-                  "out": self.place(t, stride, 2 * m), "stride": stride, "wide": wide, "vary": vary}  # fmt: skip
+                  "out": self.place(t, stride, 2 * m), "stride": stride, "wide": wide, "limit": vary}  # fmt: skip
         if vary == 1:
             block = self.any(0, 13)
             length = (block + m) * self.n - self.number(0, self.n - 1)
@@ -219,7 +220,7 @@ class Author:
             "out": self.place(repeat, out_stride, width), "out_stride": out_stride, "out_wide": int(out_wide),
             "group": group, "pad": pad, **self.length(elements),
         }  # fmt: skip
-        fields["to"] = To.NONE if silent else To.MEMORY
+        fields["destination"] = Destination.NONE if silent else Destination.MEMORY
         if not varies:
             fields |= {"a_beats": beats, "out_beats": beats}
         if two:
@@ -276,11 +277,11 @@ class Author:
     def compare(self, record: AxiRecord) -> None:
         """What each engine asked for in the end, and what is where something was written, is what the machine has."""
         machine, run, size = self.machine, self.bench.run_on, 2 * self.n
-        asked = {(side, write, n): [] for side in BASES for write in (False, True) for n in range(len(READERS))}
+        asked = {(side, write, n): [] for side in BASES for write in (False, True) for n in range(len(READ_ENGINES))}
         for side, base in run.bases.items():
             for write, identity, address, words in filter(None, record.traffic[side]["requests"]):  # None: a reset
                 asked[side, write, identity] += range((address - base) // size, (address - base) // size + words)
-        for write, moved, engines in ((False, machine.reads, READERS), (True, machine.writes, WRITERS)):
+        for write, moved, engines in ((False, machine.reads, READ_ENGINES), (True, machine.writes, WRITE_ENGINES)):
             for unit, jobs in moved.items():
                 for memory, side in enumerate(BASES):
                     found = asked[side, write, 0 if memory else list(engines).index(unit)]

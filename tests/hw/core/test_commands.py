@@ -6,16 +6,16 @@ from itertools import groupby
 import pytest
 
 from compiler.layer import Sizes
-from hw.core.isa import Command, Event, all_but
-from hw.core.machine import READERS
+from hw.core.isa import Command, SyncEvent, all_but
+from hw.core.processor import READ_ENGINES
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun, frames
 from tests.hw.core.random_commands import Author
 
 NEEDED = {  # waits without which a command would meet operands of another one
-    "LOAD": {Event.OPERANDS: all_but()},
-    "GATHER": {Event.OPERANDS: all_but()},
-    "MULTIPLY": {Event.LOAD: all_but()},
+    "LOAD": {SyncEvent.OPERANDS: all_but()},
+    "GATHER": {SyncEvent.OPERANDS: all_but()},
+    "MULTIPLY": {SyncEvent.LOAD: all_but()},
 }
 
 
@@ -60,7 +60,7 @@ def test_lengths_of_all_bits(rng, seed):
     """Powers of two as every length of what is read: the core asks for these words, as far as it comes in some time."""
     bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True)
     code, instructions = bench.layer.code["residual"]
-    readers, size = list(READERS), bench.run_on.word_bytes
+    readers, size = list(READ_ENGINES), bench.run_on.word_bytes
     expected = []
     for k in range(16):
         source, a, b, out = (2 * int(place) for place in rng.integers(0, 1 << 29, 4))
@@ -103,7 +103,7 @@ def test_lengths_of_all_bits(rng, seed):
 
 
 def test_places_of_rows_far_apart(rng, seed):
-    """Keys and values at strides of all bits, and of the opposite ones: the words that PLACE asks for."""
+    """Keys and values at strides of all bits, and of the opposite ones: the words that STORE asks for."""
     sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
     bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=64, scattered=True)
     beats, heads, size = bench.layer.head, bench.config.kv_heads, bench.run_on.word_bytes
@@ -114,7 +114,7 @@ def test_places_of_rows_far_apart(rng, seed):
         fields = {"keys": keys, "values": values, "key_stride": key_stride, "value_stride": value_stride}
         program = bench.layer.attention(8, query=False)
         bench.begin()
-        bench.run([Command(c.name, fields if c.name == "PLACE" else c.fields, c.waits) for c in program])
+        bench.run([Command(c.name, fields if c.name == "STORE" else c.fields, c.waits) for c in program])
         wanted += [
             place + head * beats + n
             for token in range(8)
@@ -123,6 +123,6 @@ def test_places_of_rows_far_apart(rng, seed):
             for n in range(beats)
         ]
     record = bench.check(seed=seed)
-    reader = [0, list(READERS).index("copy")]
+    reader = [0, list(READ_ENGINES).index("copy")]
     requests = [request[2:] for request in record.traffic["device"]["requests"] if request and request[:2] == reader]
     assert [(at - bench.run_on.bases["device"]) // size + n for at, words in requests for n in range(words)] == wanted

@@ -12,8 +12,8 @@ from hw.config import PRESETS, Config
 from hw.core import core, isa, sequencer
 from hw.core.core import Core
 from hw.core.dma import BURST
-from hw.core.isa import COUNT, ROW, Command, Event, Unit, all_but
-from hw.core.machine import READERS, WRITERS
+from hw.core.isa import COUNT, ROW, Command, ExecUnit, SyncEvent, all_but
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.register_map import SEQUENCER, VERSION
 from hw.emit import to_rtlil
 from sim.bench.axi import DECERR, EXOKAY, SLVERR, Failure, FixedTiming, Sparse
@@ -45,7 +45,7 @@ def copies(rng, count, longest=40):
         )
         waits = {}
         if any(reads & w or writes & w or writes & r for r, w in touched) or reads & writes:
-            waits, touched = {Event.COPY: all_but()}, []
+            waits, touched = {SyncEvent.COPY: all_but()}, []
         touched.append((reads, writes))
         fields = {"source": source, "target": target, "words": words, "from_host": sides[0], "to_host": sides[1]}
         program.append(Command("COPY", fields, waits))
@@ -97,7 +97,7 @@ def test_waiting_is_what_orders_them(rng, seed):
     """A chain of copies, each from where the last one went: all wait, and the word arrives."""
     case, hops = bench(rng), 12
     chain = [
-        Command("COPY", {"source": 64 * n, "target": 64 * (n + 1), "words": 3}, {Event.COPY: all_but()})
+        Command("COPY", {"source": 64 * n, "target": 64 * (n + 1), "words": 3}, {SyncEvent.COPY: all_but()})
         for n in range(hops)
     ]
     case.put(PLACE, [*chain, END])
@@ -123,13 +123,13 @@ def test_a_reader_that_is_almost_full(to_host, rng, seed):
     """While no write is answered the words of a copy stay in its writer and in its reader, which does not ask for those
     of the next one when one or two of them are too many."""
     case = bench(rng)
-    kept = BURST * FLYING + WRITERS["copy"][1]  # words of the bursts in flight, and those that wait behind them
-    room = READERS["copy"][1]
+    kept = BURST * FLYING + WRITE_ENGINES["copy"][1]  # words of the bursts in flight, and those that wait behind them
+    room = READ_ENGINES["copy"][1]
     program, ends = [], {"from_host": 1 - to_host, "to_host": to_host}
     for n, words in enumerate(range(room - BURST + 1, room, 3)):
         whole = {"source": 0, "target": 1024, "words": kept + words, **ends}
         rest = {"source": 1024 + 32 * n, "target": 16 * n, "words": room + 1 + n % 2 - words, **ends}
-        program += [Command("COPY", whole, {Event.COPY: all_but()}), Command("COPY", rest)]
+        program += [Command("COPY", whole, {SyncEvent.COPY: all_but()}), Command("COPY", rest)]
     case.put(PLACE, [*program, END])
     case.run(PLACE, len(program) + 1)
     memories = [bytearray(case.device), bytearray(case.host)]
@@ -151,10 +151,10 @@ def faulty(rng, kind):
     if kind == "empty":
         return [], 0, Cause.TRUNCATED, SEQUENCER, 0
     if kind == "read beyond":
-        return [*good, Command("COPY", beyond), END], len(good) + 2, Cause.REGION, Unit.COPY, 2 * PLACE - 4
+        return [*good, Command("COPY", beyond), END], len(good) + 2, Cause.REGION, ExecUnit.COPY, 2 * PLACE - 4
     if kind == "write beyond":
         wrong = {"source": 0, "target": 5 << 20, "words": 8, "to_host": 1}
-        return [*good, Command("COPY", wrong), END], len(good) + 2, Cause.REGION, Unit.COPY, 5 << 20
+        return [*good, Command("COPY", wrong), END], len(good) + 2, Cause.REGION, ExecUnit.COPY, 5 << 20
     raise AssertionError(kind)
 
 
@@ -240,7 +240,7 @@ def test_errors_of_memory(side, write, response, rng, seed):
     first, second = outcomes
     assert first.failed and not first.done and not first.hung
     assert first.cause.name == {SLVERR: "SLVERR", DECERR: "DECERR"}[response]
-    assert first.source in (Unit.COPY, SEQUENCER)
+    assert first.source in (ExecUnit.COPY, SEQUENCER)
     assert succeeded(second)
 
 
@@ -331,8 +331,8 @@ def test_counters_while_units_are_at_work(rng, seed):
     """Until a moment of a program, the same in all, as many cycles of the unit whose command waits, whichever it is."""
     case, found = bench(rng), []
     slow = Command("COPY", {"source": 0, "target": 64, "words": 1})
-    for name in ("LOAD", "MULTIPLY", "VECTOR", "SETTLE"):
-        case.put(PLACE + 64 * len(found), [slow, Command(name, {}, {Event.COPY: all_but()}), END])
+    for name in ("LOAD", "MULTIPLY", "VECTOR", "OFFLOAD"):
+        case.put(PLACE + 64 * len(found), [slow, Command(name, {}, {SyncEvent.COPY: all_but()}), END])
         case.script += [*case.driver.write("clear_counters", 1), *case.driver.start(PLACE + 64 * len(found), 3)]
         case.script.append(["wait", 500])
         found.append(len(case.script))
@@ -369,17 +369,17 @@ def test_registers_keep_what_is_written(rng, seed):
 def test_rows_beyond_the_operand_memory(rng, seed):
     """The first row that does not exist is a fault that names it, the last one that does is none."""
     case, expected = bench(rng), []
-    memory = case.core.machine.matrix.memory
+    memory = case.core.processor.matrix_unit.memory
 
     def load(row, most, **fields):
         place = PLACE + 16 * len(expected)
         case.put(place, [Command("LOAD", {"rows": 1, "beats": 1, **fields}), END])
         case.run(place, 2, clear=True)
-        expected.append((Cause.NONE, 0, 0) if row < most else (Cause.SIZE, Unit.LOAD, row))
+        expected.append((Cause.NONE, 0, 0) if row < most else (Cause.SIZE, ExecUnit.LOAD, row))
 
     for activations, most in enumerate((memory.weight_rows, memory.activation_rows)):
         for row in (most - 1, most, *((1 << k) - 1 for k in range(most.bit_length() + 1, ROW + 1))):
-            for fields in ({"to": row}, {"step": row, "rows": 2}):
+            for fields in ({"target": row}, {"step": row, "rows": 2}):
                 load(row, most, activations=activations, **fields)
     outcomes, _ = case.simulate(seed=seed)
     assert [(o.cause, o.source, o.address) for o in outcomes] == expected
@@ -391,7 +391,7 @@ def test_rows_of_all_lengths(rng, seed):
     program, wanted = [Command("LOAD", {"rows": (1 << COUNT) - 1})], []
     for k in range(1, 12):
         some, more = 1 << k, (1 << k) + 1
-        least = {"block": 3, "extra": more + 3 * case.core.config.dpe_inputs, "vary": 1}
+        least = {"block": 3, "extra": more + 3 * case.core.config.dpe_inputs, "limit": 1}
         program.append(Command("LOAD", {"stride": 1, "rows": some, "beats": 1}))
         program.append(Command("LOAD", {"stride": 1, "rows": (1 << COUNT) - 1, "beats": 1, **least}))
         wanted += [*range(some), *range(more)]
@@ -399,7 +399,9 @@ def test_rows_of_all_lengths(rng, seed):
     case.run(PLACE, len(program) + 1)
     (outcome,), record = case.simulate(seed=seed)
     assert succeeded(outcome)
-    requests = [r[2:] for r in record.traffic["device"]["requests"] if r and r[:2] == [0, list(READERS).index("load")]]
+    requests = [
+        r[2:] for r in record.traffic["device"]["requests"] if r and r[:2] == [0, list(READ_ENGINES).index("load")]
+    ]
     assert [(at - case.bases["device"]) // 8 + n for at, words in requests for n in range(words)] == wanted
 
 
@@ -426,7 +428,7 @@ def test_the_end_of_a_region(side, rng, seed):
                 case.put(place + 512 * more, [command, END])
                 case.script += case.driver.write(f"{side}_words", words)
                 case.run(place + 512 * more, 2, clear=bool(more))
-                expected.append((Cause.REGION, Unit.COPY, end) if more else (Cause.NONE, 0, 0))
+                expected.append((Cause.REGION, ExecUnit.COPY, end) if more else (Cause.NONE, 0, 0))
     outcomes, record = case.simulate(seed=seed)
     assert [(o.cause, o.source, o.address) for o in outcomes] == expected
     for name, target, data in copied:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from amaranth.hdl import UnusedElaboratable
 
-from hw.core.isa import Command, Event
+from hw.core.isa import Command, SyncEvent
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun, frames
 from sim.bench.timeline import spans
@@ -55,7 +55,7 @@ def measured(case: str) -> list[list]:
         _ = author.see(bench.traces[-1]) if steps else None
         program = []
         for command in author.write(count):
-            waits = {event: int(rng.integers(1, 8)) for event in Event if rng.random() < share}
+            waits = {event: int(rng.integers(1, 8)) for event in SyncEvent if rng.random() < share}
             program.append(Command(command.name, command.fields, waits))
         bench.run([*program, Command("END")])
     outcomes, record = bench.run_on.simulate(stall=stall, seed=0, timing=timing, ports=["stat_trace"])

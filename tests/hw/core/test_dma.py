@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from golden.kvmu_unit import Descriptor, Tier
-from hw.axi.engines import Reader, Writer
+from hw.axi.engines import ReadEngine, WriteEngine
 from hw.axi.master import Master
 from hw.axi.ports import Cause, check_burst
 from hw.config import PRESETS, Config
@@ -244,7 +244,7 @@ def test_rejects_bad_parameters():
             check_burst(burst, word)
     with pytest.raises(ValueError, match="data_bits = 48"):
         check_burst(1, 48)
-    for engine in (Reader, Writer):
+    for engine in (ReadEngine, WriteEngine):
         with pytest.raises(ValueError, match="depth = 8"):
             engine(word=64, burst=16, depth=8)
         with pytest.raises(ValueError, match="bursts = 0"):

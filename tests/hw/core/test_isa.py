@@ -5,13 +5,13 @@ import re
 import pytest
 
 from hw.core import isa
-from hw.core.isa import BY_NAME, COMMAND_BYTES, HEADER_BITS, MOST, AssemblyError, Command, Event, all_but
+from hw.core.isa import BY_NAME, COMMAND_BYTES, HEADER_BITS, MAX_WAIT, AssemblyError, Command, SyncEvent, all_but
 
 
 def random_command(rng):
     op = isa.OPCODES[int(rng.integers(len(isa.OPCODES)))]
     fields = {f.name: int(rng.integers(0, 1 << f.bits)) for f in op.fields if rng.random() < 0.8}
-    waits = {event: int(rng.integers(1, MOST + 1)) for event in Event if rng.random() < 0.4}
+    waits = {event: int(rng.integers(1, MAX_WAIT + 1)) for event in SyncEvent if rng.random() < 0.4}
     return Command(op.name, {k: v for k, v in fields.items() if v}, waits)
 
 
@@ -33,7 +33,7 @@ def test_text():
     """
     first, second, last = isa.assemble(text)
     assert first == Command("COPY", {"source": 16, "target": 32, "words": 4})
-    assert second.waits == {Event.COPY: all_but(), Event.LOAD: all_but(1), Event.OPERANDS: all_but(14)}
+    assert second.waits == {SyncEvent.COPY: all_but(), SyncEvent.LOAD: all_but(1), SyncEvent.OPERANDS: all_but(14)}
     assert last == Command("END")
 
 

@@ -9,7 +9,7 @@ from compiler.layer import Sizes
 from golden import bf16
 from hw.config import Config
 from hw.core.core import Core
-from hw.core.isa import Command, To
+from hw.core.isa import Command, Destination
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import FixedTiming
 from sim.bench.core_run import CoreRun
@@ -76,7 +76,7 @@ def test_every_length_to_its_end(rng, seed):
         program.append(multiply(by, vectors=1 << k))
         program.append(vector(by, lambda *_, n=1 << k: n * row(1, 0), 1 << k, words=1 << k))
     program += [multiply(by, k_blocks=1 << k) for k in range(7)]
-    silent = vector(by, lambda *length: [replace(row(*length)[0], to_stream=False)], 1, to=To.NONE)
+    silent = vector(by, lambda *length: [replace(row(*length)[0], to_stream=False)], 1, destination=Destination.NONE)
     many = replace(silent, fields={**silent.fields, "repeat": (1 << 14) + 2, "a_stride": 0})
     program += [many, vector(by, row, 1)]  # a command without output has begun, not ended, when it is complete
     ran(by, program, seed)
@@ -97,7 +97,7 @@ def while_others_are_written(by, operands):
                 at = 2 * by.n * (f["source"] + place * f["stride"])
                 by.machine.memories[0][at : at + 2 * by.n] = line.astype("<u2").tobytes()
             for place in sorted({*rows, *(place ^ 1 << k for place in rows for k in range(bits))}):
-                again = {"source": f["source"] + place * f["stride"], "rows": 20, "beats": 1, "to": place}
+                again = {"source": f["source"] + place * f["stride"], "rows": 20, "beats": 1, "target": place}
                 program.append(Command("LOAD", {**again, "activations": f["activations"]}))
     return program
 
@@ -197,7 +197,9 @@ def test_many_rows_of_scores(rng, seed, monkeypatch):
 
     def longer(command):
         many = (
-            {"repeat": 257, "a_stride": 0} if command.fields.get("to") == To.SCORES and command.fields["flag"] else {}
+            {"repeat": 257, "a_stride": 0}
+            if command.fields.get("destination") == Destination.SCORES and command.fields["flag"]
+            else {}
         )
         return replace(command, fields={**command.fields, **many})
 

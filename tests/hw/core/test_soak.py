@@ -10,7 +10,7 @@ import pytest
 
 from hw.axi.ports import Cause
 from hw.core import isa
-from hw.core.isa import COMMAND_BYTES, Command, Event, all_but
+from hw.core.isa import COMMAND_BYTES, Command, SyncEvent, all_but
 from sim.bench.axi import DECERR, SLVERR
 from sim.bench.layer_run import LayerRun, frames
 from tests.hw.core.test_core import END, copies, disjoint, execute, succeeded
@@ -30,7 +30,7 @@ def tame(rng: np.random.Generator) -> Command:
     """A random command whose addresses and lengths lie well inside the memory."""
     op = isa.OPCODES[int(rng.integers(1, len(isa.OPCODES)))]
     fields = {f.name: int(rng.integers(0, LARGEST.get(f.bits, 1 << f.bits))) for f in op.fields}
-    return Command(op.name, fields, {event: int(rng.integers(0, 3)) for event in Event})
+    return Command(op.name, fields, {event: int(rng.integers(0, 3)) for event in SyncEvent})
 
 
 def bad_program(rng: np.random.Generator, kind: str) -> tuple[bytes, int]:
@@ -54,7 +54,9 @@ def outlives_its_program(code: bytes) -> bool:
     """Whether a command counts as complete before it can fail: VECTOR without output."""
     parts = [code[n : n + COMMAND_BYTES] for n in range(0, len(code), COMMAND_BYTES)]
     commands = [isa.decode(part) for part in parts if part[0] in isa.BY_CODE]
-    return any(command.name == "VECTOR" and command.fields.get("to") == isa.To.NONE for command in commands)
+    return any(
+        command.name == "VECTOR" and command.fields.get("destination") == isa.Destination.NONE for command in commands
+    )
 
 
 def good_program(rng: np.random.Generator, targets: list[int], sources: list[int]) -> list[Command]:
@@ -70,7 +72,7 @@ def good_program(rng: np.random.Generator, targets: list[int], sources: list[int
             place = sources[sides[0]] + int(rng.integers(SOURCES - PART))
         fields = {"source": place, "target": targets[sides[1]] + PART * part, "words": words}
         fields |= {"from_host": sides[0], "to_host": sides[1]}
-        program.append(Command("COPY", fields, {Event.COPY: all_but()} if earlier >= 0 else {}))
+        program.append(Command("COPY", fields, {SyncEvent.COPY: all_but()} if earlier >= 0 else {}))
     return program
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from hw.config import Config
 from hw.core.core import Core
-from hw.core.isa import BY_NAME, HEADER_BITS, MOST, Command, Event, Unit, all_but
-from hw.core.sequencer import QUEUE
-from hw.core.vector import assemble
+from hw.core.isa import BY_NAME, HEADER_BITS, MAX_WAIT, Command, ExecUnit, SyncEvent, all_but
+from hw.core.sequencer import QUEUE_DEPTH
+from hw.core.vector.vector_unit import assemble
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES, CoreRun
@@ -16,23 +16,24 @@ from sim.bench.timeline import spans
 WORDS = 1 << 14  # of the device memory: programs and, at its end, what they use
 CODE, NEAR, FAR = WORDS - 8, WORDS - 6, WORDS - 4  # a vector program, words that memory gives at once, and late
 BUSY = {  # commands of each unit that memory holds up, as many as can be under way
-    Unit.LOAD: [Command("LOAD", {"source": FAR, "rows": 1, "beats": 1})] * 9,
-    Unit.MATRIX: [Command("MULTIPLY", {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1,
+    ExecUnit.LOAD: [Command("LOAD", {"source": FAR, "rows": 1, "beats": 1})] * 9,
+    ExecUnit.MATRIX: [Command("MULTIPLY", {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1,
                                        "out": FAR})] * 10,
-    Unit.VECTOR: [Command("VECTOR", {"code": CODE, "instructions": 1, "repeat": 1, "a": NEAR, "a_beats": 1,
+    ExecUnit.VECTOR: [Command("VECTOR", {"code": CODE, "instructions": 1, "repeat": 1, "a": NEAR, "a_beats": 1,
                                      "out": FAR, "out_beats": 1, "extra": 4})] * 11,
-    Unit.CACHE: [Command("SETTLE", {}, {Event.COPY: all_but(QUEUE - 1 - n)}) for n in range(QUEUE)],
-    Unit.COPY: [Command("COPY", {"source": NEAR, "target": FAR, "words": 1})] * MOST,
+    ExecUnit.RETRIEVAL: [Command("OFFLOAD", {}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
+                         for n in range(QUEUE_DEPTH)],
+    ExecUnit.COPY: [Command("COPY", {"source": NEAR, "target": FAR, "words": 1})] * MAX_WAIT,
 }  # fmt: skip
 READ = [  # and the matrix engine with many operands
     Command("MULTIPLY", {"m_blocks": blocks, "k_blocks": 1, "vectors": 8, "first": 1}) for blocks in (40, *[2] * 5)
 ]
 IDLE = {  # commands that do next to nothing
-    Unit.LOAD: Command("LOAD"),
-    Unit.MATRIX: Command("MULTIPLY"),
-    Unit.VECTOR: Command("VECTOR", {"extra": 1}),
-    Unit.CACHE: Command("SETTLE"),
-    Unit.COPY: Command("COPY", {"source": NEAR, "target": NEAR + 1, "words": 1}),
+    ExecUnit.LOAD: Command("LOAD"),
+    ExecUnit.MATRIX: Command("MULTIPLY"),
+    ExecUnit.VECTOR: Command("VECTOR", {"extra": 1}),
+    ExecUnit.RETRIEVAL: Command("OFFLOAD"),
+    ExecUnit.COPY: Command("COPY", {"source": NEAR, "target": NEAR + 1, "words": 1}),
 }
 
 
@@ -52,14 +53,14 @@ def after(command, waits):
 def program(event):
     """As many commands with this event as can be, and in each entry of the other queues, then of the own one, one that
     waits for all but some of them; the next such program finds the queues one entry further."""
-    busy, own = READ if event is Event.OPERANDS else BUSY[event.unit], event.unit
-    found = [BUSY[Unit.COPY][0]] * QUEUE if event is Event.CACHE else []
+    busy, own = READ if event is SyncEvent.OPERANDS else BUSY[event.unit], event.unit
+    found = [BUSY[ExecUnit.COPY][0]] * QUEUE_DEPTH if event is SyncEvent.RETRIEVAL else []
     found += busy
-    ahead = [-(-len(busy) * (n + 1) // QUEUE) for n in range(QUEUE)]
-    found += [after(IDLE[unit], {event: all_but(len(busy) - n)}) for n in ahead for unit in Unit if unit is not own]
-    found += [after(IDLE[own], {event: all_but()})] * QUEUE
+    ahead = [-(-len(busy) * (n + 1) // QUEUE_DEPTH) for n in range(QUEUE_DEPTH)]
+    found += [after(IDLE[unit], {event: all_but(len(busy) - n)}) for n in ahead for unit in ExecUnit if unit is not own]
+    found += [after(IDLE[own], {event: all_but()})] * QUEUE_DEPTH
     counts = Counter(BY_NAME[command.name].unit for command in found)
-    first = [IDLE[unit] for unit in Unit for _ in range((1 - counts[unit]) % QUEUE)]
+    first = [IDLE[unit] for unit in ExecUnit for _ in range((1 - counts[unit]) % QUEUE_DEPTH)]
     return [*first, *found, Command("END")]
 
 
@@ -78,7 +79,7 @@ def test_every_wait(rng, seed):
     core = Core.from_config(Config.preset("tiny"))
     case = CoreRun(core, bytearray(8 * WORDS), bytearray(8))
     case.put(CODE, assemble([Instruction(beats=1, to_stream=True)], core.config.vpe_rows))
-    programs = [program(event) for event in Event for _ in range(QUEUE)]
+    programs = [program(event) for event in SyncEvent for _ in range(QUEUE_DEPTH)]
     place = 0
     for commands in programs:
         case.put(place, image(commands, rng))
@@ -95,7 +96,7 @@ def test_every_wait(rng, seed):
             for event, wait in command.waits.items():
                 before = [n for n in range(number) if BY_NAME[commands[n].name].unit is event.unit]
                 last, start = found[which, before[-wait]], found[which, number].start
-                if event is Event.OPERANDS:
+                if event is SyncEvent.OPERANDS:
                     assert last.start < start < last.end and read.setdefault(last.number, start) == start
                 else:
                     assert start == last.end, (which, number, command)

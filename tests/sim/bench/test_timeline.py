@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hw.core.core import TRACE
-from hw.core.isa import Command, Unit
+from hw.core.isa import Command, ExecUnit
 from sim.bench.timeline import busy, chrome_trace, column, picture, spans, together
 
 
@@ -13,7 +13,7 @@ def event(**fields):
 
 
 PROGRAM = [Command("LOAD"), Command("COPY"), Command("LOAD"), Command("END")]
-LOAD, COPY = 1 << Unit.LOAD, 1 << Unit.COPY
+LOAD, COPY = 1 << ExecUnit.LOAD, 1 << ExecUnit.COPY
 
 
 @pytest.fixture
@@ -31,11 +31,17 @@ def trace():
 def test_spans(trace):
     found = spans(trace, [PROGRAM[:2], PROGRAM[2:]])
     assert [(s.unit, s.name, s.number, s.start, s.end) for s in found] == [
-        (Unit.LOAD, "LOAD", 0, 2, 5),
-        (Unit.COPY, "COPY", 1, 3, 8),
-        (Unit.LOAD, "LOAD", 0, 9, 10),
+        (ExecUnit.LOAD, "LOAD", 0, 2, 5),
+        (ExecUnit.COPY, "COPY", 1, 3, 8),
+        (ExecUnit.LOAD, "LOAD", 0, 9, 10),
     ]
-    assert busy(found) == {Unit.LOAD: 4, Unit.MATRIX: 0, Unit.VECTOR: 0, Unit.CACHE: 0, Unit.COPY: 5}
+    assert busy(found) == {
+        ExecUnit.LOAD: 4,
+        ExecUnit.MATRIX: 0,
+        ExecUnit.VECTOR: 0,
+        ExecUnit.RETRIEVAL: 0,
+        ExecUnit.COPY: 5,
+    }
     assert together(found).tolist() == [1, 5, 2, 0, 0, 0]
     assert column(trace, "device_read").tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]
 

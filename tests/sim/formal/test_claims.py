@@ -5,8 +5,8 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import Writer
-from hw.core.isa import Event, Unit
+from hw.axi.engines import WriteEngine
+from hw.core.isa import ExecUnit, SyncEvent
 from hw.core.sequencer import Sequencer
 from hw.dre.transfer import Tracker
 from hw.dre.wtu.command import Mode
@@ -114,7 +114,7 @@ class _Deaf(Sequencer):
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
-        m.d.comb += self.queues[Unit.VECTOR].events.eq(self.events & ~(1 << Event.OPERANDS))
+        m.d.comb += self.queues[ExecUnit.VECTOR].events.eq(self.events & ~(1 << SyncEvent.OPERANDS))
         return m
 
 
@@ -122,10 +122,10 @@ def test_a_sequencer_that_misses_an_event_is_found_out(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sequencer_proofs, "Sequencer", _Deaf)
     with pytest.raises(FormalError, match="a property fails in cycle"):
-        prove(sequencer_proofs.SequencerSpec(Unit.VECTOR), "broken", depth=8, any_memory=True)
+        prove(sequencer_proofs.SequencerSpec(ExecUnit.VECTOR), "broken", depth=8, any_memory=True)
 
 
-class _Hasty(Writer):
+class _Hasty(WriteEngine):
     """Says that a job is done when any of its bursts is acknowledged."""
 
     def elaborate(self, platform):
@@ -136,7 +136,7 @@ class _Hasty(Writer):
 
 def test_a_writer_that_is_done_too_early_is_found_out(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dma_proofs, "Writer", _Hasty)
+    monkeypatch.setattr(dma_proofs, "WriteEngine", _Hasty)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(dma_proofs.small_writer(), "broken", depth=8)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hw.core.isa import Event, Unit
+from hw.core.isa import ExecUnit, SyncEvent
 from sw_model.cycles.processes import Counter, Process, Queue
 from sw_model.cycles.unit import UnitModel, part
 
 
-class Multiplying(UnitModel):
+class MatrixUnitModel(UnitModel):
     """MULTIPLY: weights, activations and results, each a command or two ahead of the next."""
 
     def begin(self) -> None:
@@ -24,15 +24,15 @@ class Multiplying(UnitModel):
     def _accept(self) -> Process:
         core = self.core
         while True:
-            command = yield from core.next(Unit.MATRIX)
-            core.take(Unit.MATRIX)
+            command = yield from core.next(ExecUnit.MATRIX)
+            core.take(ExecUnit.MATRIX)
             yield 1
             f, n = command.fields, core.width
             total, block = -(-core.length(command) // n), f.get("block", 0)
             results, inputs, vectors, last = (f.get(name, 0) for name in ("m_blocks", "k_blocks", "vectors", "last"))
-            if f.get("vary", 0) == 1:
+            if f.get("limit", 0) == 1:
                 results = part(total, block, results)
-            if f.get("vary", 0) == 2:
+            if f.get("limit", 0) == 2:
                 inputs, last = part(total, block, inputs), block + inputs >= total
             if not (results and inputs and vectors):
                 results = last = 0
@@ -66,7 +66,7 @@ class Multiplying(UnitModel):
             yield 1
 
     def _was_read(self) -> None:
-        self.core.done[Event.OPERANDS].add()
+        self.core.done[SyncEvent.OPERANDS].add()
         self.read.add()
 
     def _store(self) -> Process:
@@ -105,5 +105,5 @@ class Multiplying(UnitModel):
             if last:
                 stored += 1
                 yield from core.writers["matrix"].stored.reach(stored)
-            core.complete(Unit.MATRIX)
+            core.complete(ExecUnit.MATRIX)
             yield 1

@@ -11,18 +11,18 @@ from hw.axi.ports import FAULT, JOB, WORD_BITS, Cause
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.core.isa import BY_NAME
-from hw.core.lengths import SIZE_BITS, sizes_layout
-from hw.core.loader import TOKENS
+from hw.core.lengths import LENGTH_BITS, lengths_layout
+from hw.core.load_unit import LIST_ENTRY
 from hw.core.sequencer import COMMAND, view
 from hw.dre import kvpu
 from hw.dre.kvmu import command as kvmu_command
 from hw.dre.kvpu import KVPU
 from hw.dre.transfer import Tier
 
-UNITS = 1024  # pages that one head of a step can attend to, at most
+MAX_LIST_PAGES = 1024  # pages that one head of a step can attend to, at most
 
 
-class Part(enum.Enum, shape=unsigned(2)):
+class MeanOp(enum.Enum, shape=unsigned(2)):
     """What an event of a changed mean is."""
 
     MEAN = 0  # a cluster that tokens joined: its mean so far, of `count` tokens, none if `opened`
@@ -30,12 +30,12 @@ class Part(enum.Enum, shape=unsigned(2)):
     STORE = 2  # the new mean, of `count` tokens
 
 
-MEMBER = data.StructLayout({"part": Part, "cluster": 16, "count": 16, "opened": 1, "token": 8, "last": 1})
-CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})
+MEAN_UPDATE = data.StructLayout({"part": MeanOp, "cluster": 16, "count": 16, "opened": 1, "token": 8, "last": 1})
+HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})
 
 
-class Cache(wiring.Component):
-    """Executes BEGIN, CLUSTER, FETCH and SETTLE, and keeps what the present step needs.
+class RetrievalUnit(wiring.Component):
+    """Executes BEGIN, CLUSTER, FETCH and OFFLOAD, and keeps what the present step needs.
 
     A step begins with its first place in the cache. From then on its tokens' clusters (`members`) and places (`place`)
     are known, and after FETCH the lists of past tokens that each head attends to: of every selected page the tokens
@@ -45,7 +45,7 @@ class Cache(wiring.Component):
     -------
     i : stream of COMMAND ; complete : one of them is
     codes, scores : from the vector engine
-    sizes : lengths ; list_* : as the loader's ; fault
+    lengths : run-time lengths ; list_* : as the loader's ; fault
     place_at, place : word of the place of a token of the step ; tokens : how many have one ; placed : they are filled
     recall, members : give the events of all changed means of the step
     dma : descriptors, held back until the step's places are filled ; dma_done, dma_tag : one is complete
@@ -56,7 +56,7 @@ class Cache(wiring.Component):
     def __init__(self, config: Config):
         self.config, self.kvpu = config, KVPU.from_config(config)
         self.word = 16 * config.dpe_inputs
-        self.units, self.most = min(UNITS, config.kvmu_pages), config.hcu_tokens
+        self.units, self.most = min(MAX_LIST_PAGES, config.kvmu_pages), config.hcu_tokens
         self.settings = {
             name: member.shape for name, member in self.kvpu.signature.members.items() if name.startswith("cfg_")
         }
@@ -65,19 +65,19 @@ class Cache(wiring.Component):
             {
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
-                "codes": In(stream.Signature(CODE)),
+                "codes": In(stream.Signature(HASH_CODE)),
                 "scores": In(stream.Signature(self.kvpu.score)),
-                "sizes": Out(sizes_layout(config.kv_heads)),
+                "lengths": Out(lengths_layout(config.kv_heads)),
                 "list_head": In(range(config.kv_heads)),
                 "list_at": In(range(self.units)),
                 "list_en": In(1),
-                "list_entry": Out(TOKENS),
+                "list_entry": Out(LIST_ENTRY),
                 "place_at": In(range(self.most)),
                 "place": Out(WORD_BITS),
                 "tokens": Out(range(self.most + 1)),
                 "placed": In(1),
                 "recall": In(1),
-                "members": Out(stream.Signature(MEMBER)),
+                "members": Out(stream.Signature(MEAN_UPDATE)),
                 "dma": Out(stream.Signature(kvmu.o_dma.payload.shape())),
                 "dma_done": In(1),
                 "dma_tag": In(range(kvmu.tags)),
@@ -94,7 +94,7 @@ class Cache(wiring.Component):
         m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.settings]
         wiring.connect(m, wiring.flipped(self.scores), unit.i_scores)
         m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1), unit.o.ready.eq(1), unit.o_assign.ready.eq(1)]
-        m.d.comb += self.sizes.clusters.eq(unit.size)
+        m.d.comb += self.lengths.clusters.eq(unit.size)
         self._members(m)
         self._replies(m)
         self._tables(m)
@@ -139,7 +139,7 @@ class Cache(wiring.Component):
                 m.d.comb += [
                     at.eq(first(group)),
                     self.members.valid.eq(1),
-                    event.part.eq(Part.MEAN),
+                    event.part.eq(MeanOp.MEAN),
                     event.cluster.eq(chosen.cluster),
                     event.count.eq((chosen.count - 1)[:16]),
                     event.opened.eq(chosen.opened),
@@ -153,7 +153,7 @@ class Cache(wiring.Component):
                     rest.eq(group & ~lowest),
                     at.eq(first(group)),
                     self.members.valid.eq(1),
-                    event.part.eq(Part.KEY),
+                    event.part.eq(MeanOp.KEY),
                     event.token.eq(at),
                 ]
                 stored = Signal(entry)
@@ -165,7 +165,7 @@ class Cache(wiring.Component):
             with m.State("STORE"):
                 m.d.comb += [
                     self.members.valid.eq(1),
-                    event.part.eq(Part.STORE),
+                    event.part.eq(MeanOp.STORE),
                     event.cluster.eq(stored.cluster),
                     event.count.eq(stored.count),
                     event.last.eq(left == 0),
@@ -198,12 +198,12 @@ class Cache(wiring.Component):
         past: Value = reply.count
         for n in reversed(range(self.most)):
             past = Mux((n < self.tokens) & (spots[n].page == reply.page), spots[n].slot, past)
-        entry, count = Signal(TOKENS), Signal(8)
+        entry, count = Signal(LIST_ENTRY), Signal(8)
         listed = [Signal(range(self.units + 1), name=f"listed{h}") for h in range(heads)]
         full = Signal()
         m.d.comb += [count.eq(past), entry.address.eq(reply.address >> low), entry.count.eq(count)]
         reported = come & (op == kvmu_command.Op.FETCH) & ~reply.last
-        lists = [Ram(depth=self.units, width=TOKENS.size) for _ in range(heads)]
+        lists = [Ram(depth=self.units, width=LIST_ENTRY.size) for _ in range(heads)]
         for h, ram in enumerate(lists):
             m.submodules[f"list{h}"] = ram
             mine = reported & (reply.head == h) & (count != 0)
@@ -215,9 +215,9 @@ class Cache(wiring.Component):
                 ram.r_en.eq(self.list_en),
             ]
             with m.If(appended & over):
-                m.d.sync += [listed[h].eq(0), self.sizes.tokens[h].eq(0)]
+                m.d.sync += [listed[h].eq(0), self.lengths.tokens[h].eq(0)]
             with m.Elif(mine):
-                m.d.sync += [listed[h].eq(listed[h] + 1), self.sizes.tokens[h].eq(self.sizes.tokens[h] + count)]
+                m.d.sync += [listed[h].eq(listed[h] + 1), self.lengths.tokens[h].eq(self.lengths.tokens[h] + count)]
             with m.If(mine & (listed[h] == self.units)):
                 m.d.comb += full.eq(1)
         head = Signal.like(self.list_head)
@@ -274,7 +274,7 @@ class Cache(wiring.Component):
                         m.d.comb += self.complete.eq(fetched & ~(fetching & open_.bit_select(fetch_tag, 1)))
                         with m.If(self.complete):
                             m.d.sync += fetched.eq(0)
-                    with m.Case(BY_NAME["SETTLE"].code):
+                    with m.Case(BY_NAME["OFFLOAD"].code):
                         m.d.comb += self.complete.eq(over & (open_ == 0))
             with m.State("BEGIN"):
                 m.d.comb += [
@@ -340,4 +340,4 @@ class Cache(wiring.Component):
             m.d.sync += [asked.eq(job_gone & ~write.ready), put.eq(words_gone & ~write.ready)]
             with m.If(self.words.valid & self.words.ready):
                 m.d.sync += part.eq(Mux(final, 0, part + 1))
-        assert SIZE_BITS <= 16
+        assert LENGTH_BITS <= 16

@@ -12,17 +12,17 @@ from amaranth.lib.wiring import In, Out
 from hw.axi.engines import words_read
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.core.isa import BY_NAME
-from hw.core.lengths import SIZE_BITS, blocks, length, part, sizes_layout
+from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, length, lengths_layout
 from hw.core.sequencer import COMMAND, view
 from hw.core.transpose import Transposer
 from hw.lxe.memory import OperandMemory
 
 ROW_BITS = 16
-WAITING = 4  # commands whose words are on their way
-TOKENS = data.StructLayout({"address": WORD_BITS, "count": 8})  # past tokens of one page for one head
+MAX_OPEN_COMMANDS = 4  # commands whose words are on their way
+LIST_ENTRY = data.StructLayout({"address": WORD_BITS, "count": 8})  # past tokens of one page for one head
 
 
-class Vary(enum.IntEnum):
+class LengthLimit(enum.IntEnum):
     """What the length of a command limits."""
 
     NOTHING = 0
@@ -30,7 +30,7 @@ class Vary(enum.IntEnum):
     WORDS = 2
 
 
-class Loader(wiring.Component):
+class LoadUnit(wiring.Component):
     """Executes LOAD and GATHER: one half asks for words, the other puts them where they belong.
 
     Timing: a word per cycle; a row of a LOAD asks in one cycle, a token of a GATHER too, a page in two more.
@@ -41,7 +41,7 @@ class Loader(wiring.Component):
 
     Members
     -------
-    i : stream of COMMAND ; complete : one of them is ; sizes : lengths
+    i : stream of COMMAND ; complete : one of them is ; lengths : run-time lengths
     job, words : of a reader ; write : to the operand memory
     list_head, list_at, list_en : an entry of the lists is read ; list_entry : it, a cycle later
     fault : a row beyond the operand memory
@@ -55,14 +55,14 @@ class Loader(wiring.Component):
             {
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
-                "sizes": In(sizes_layout(kv_heads)),
+                "lengths": In(lengths_layout(kv_heads)),
                 "job": Out(stream.Signature(JOB)),
                 "words": In(stream.Signature(words_read(self.word))),
                 "write": Out(stream.Signature(memory.write)),
                 "list_head": Out(range(kv_heads)),
                 "list_at": Out(range(units)),
                 "list_en": Out(1),
-                "list_entry": In(TOKENS),
+                "list_entry": In(LIST_ENTRY),
                 "fault": Out(FAULT),
             }
         )
@@ -70,8 +70,8 @@ class Loader(wiring.Component):
             {
                 "to": ROW_BITS,
                 "step": ROW_BITS,
-                "rows": SIZE_BITS,
-                "beats": SIZE_BITS,
+                "rows": LENGTH_BITS,
+                "beats": LENGTH_BITS,
                 "activations": 1,
                 "tiled": 1,
                 "transposed": 1,
@@ -80,7 +80,7 @@ class Loader(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.fills = fills = SyncFIFOBuffered(width=self.fill.size, depth=WAITING)
+        m.submodules.fills = fills = SyncFIFOBuffered(width=self.fill.size, depth=MAX_OPEN_COMMANDS)
         self._ask(m, fills)
         self._place(m, fills)
         return m
@@ -89,30 +89,30 @@ class Loader(wiring.Component):
         """Jobs for the reader, and what becomes of their words."""
         load, gather = view(self.i.payload, "LOAD"), view(self.i.payload, "GATHER")
         gathers = self.i.payload.opcode == BY_NAME["GATHER"].code
-        total = length(m, "load_length", self.sizes, load, self.kv_heads)
-        total_blocks = blocks(m, "load_blocks", total, self.width)
-        start, most = Signal(SIZE_BITS), Signal(SIZE_BITS)
+        total = length(m, "load_length", self.lengths, load, self.kv_heads)
+        total_blocks = block_count(m, "load_blocks", total, self.width)
+        start, most = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
         m.d.comb += [start.eq(load.block << (self.width.bit_length() - 1))]
-        rows = part(m, "load_rows", total, start, load.rows)
-        beats = part(m, "load_beats", total_blocks, load.block, load.beats)
+        rows = clipped_count(m, "load_rows", total, start, load.rows)
+        beats = clipped_count(m, "load_beats", total_blocks, load.block, load.beats)
 
         # how far the list of a head has been read
-        page, have, slot = Signal(TOKENS), Signal(), Signal(8)
-        entry, served, own = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(WORD_BITS)
-        past, all_tokens, done = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(SIZE_BITS)
+        page, have, slot = Signal(LIST_ENTRY), Signal(), Signal(8)
+        entry, served, own = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(WORD_BITS)
+        past, all_tokens, done = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
         m.d.comb += [
-            past.eq(self.sizes.tokens.as_value().word_select(gather.head, SIZE_BITS)),
+            past.eq(self.lengths.tokens.as_value().word_select(gather.head, LENGTH_BITS)),
             all_tokens.eq(past + gather.tokens),
             done.eq(Mux(gather.restart, 0, served)),
             most.eq(gather.blocks << (self.width.bit_length() - 1)),
         ]
-        tokens = part(m, "gather_tokens", all_tokens, done, most)
+        tokens = clipped_count(m, "gather_tokens", all_tokens, done, most)
 
         fill, address, stride, left, values = (
             Signal(self.fill),
             Signal(WORD_BITS),
             Signal(24),
-            Signal(SIZE_BITS),
+            Signal(LENGTH_BITS),
             Signal(),
         )
         m.d.comb += [fills.w_data.eq(fill), self.list_en.eq(1), self.list_at.eq(entry[: len(self.list_at)])]
@@ -124,7 +124,7 @@ class Loader(wiring.Component):
                 with m.If(self.i.valid & gathers):
                     m.d.sync += [
                         fill.eq(0),
-                        fill.to.eq(gather.to),
+                        fill.to.eq(gather.target),
                         fill.rows.eq(tokens),
                         fill.beats.eq(self.beats),
                         fill.tiled.eq(1),
@@ -135,14 +135,14 @@ class Loader(wiring.Component):
                         head.eq(gather.head),
                     ]
                     with m.If(gather.restart):
-                        m.d.sync += [have.eq(0), entry.eq(0), served.eq(0), own.eq(gather.own)]
+                        m.d.sync += [have.eq(0), entry.eq(0), served.eq(0), own.eq(gather.step_word)]
                     m.next = "GATHER"
                 with m.Elif(self.i.valid):
                     m.d.sync += [
-                        fill.to.eq(load.to),
+                        fill.to.eq(load.target),
                         fill.step.eq(load.step),
-                        fill.rows.eq(Mux(load.vary == Vary.ROWS, rows, load.rows)),
-                        fill.beats.eq(Mux(load.vary == Vary.WORDS, beats, load.beats)),
+                        fill.rows.eq(Mux(load.limit == LengthLimit.ROWS, rows, load.rows)),
+                        fill.beats.eq(Mux(load.limit == LengthLimit.WORDS, beats, load.beats)),
                         fill.activations.eq(load.activations),
                         fill.tiled.eq(load.tiled),
                         fill.transposed.eq(0),
@@ -173,7 +173,7 @@ class Loader(wiring.Component):
                 m.next = "PAGE"
                 with m.If(left == 0):
                     m.next = "IDLE"
-                with m.Elif(served >= self.sizes.tokens.as_value().word_select(head, SIZE_BITS)):
+                with m.Elif(served >= self.lengths.tokens.as_value().word_select(head, LENGTH_BITS)):
                     m.next = "OWN"
                 with m.Elif(have):
                     m.next = "TOKEN"
@@ -201,7 +201,7 @@ class Loader(wiring.Component):
         """Words as they come: straight to their rows, or through the transposer."""
         m.submodules.transposer = turn = Transposer(width=self.width, blocks=self.beats)
         now = data.View(self.fill, fills.r_data)
-        place, start, row, beat = Signal(ROW_BITS), Signal(ROW_BITS), Signal(SIZE_BITS), Signal(SIZE_BITS)
+        place, start, row, beat = Signal(ROW_BITS), Signal(ROW_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
         inside, whole, final = Signal(range(self.width)), Signal(), Signal()
         busy, given = Signal(), Signal()  # a command is being filled; all its words have come
         put, code = Signal(), Signal(self.word)
@@ -260,4 +260,4 @@ class Loader(wiring.Component):
             ]
         with m.Elif(ended):
             m.d.sync += busy.eq(0)
-        assert COUNT_BITS >= SIZE_BITS
+        assert COUNT_BITS >= LENGTH_BITS

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hw.core.isa import Command, To, Unit
-from hw.core.vector import CODE_BYTES
+from hw.core.isa import Command, Destination, ExecUnit
+from hw.core.vector.vector_unit import CODE_BYTES
 from hw.lxe.lane import STAGES
 from hw.lxe.microcode import Function, Instruction, Post, Source
 from sw_model.cycles.processes import Process, Queue, Wait
 from sw_model.cycles.unit import UnitModel
 
 
-class VectorUnit(UnitModel):
+class VectorUnitModel(UnitModel):
     """VECTOR and MEANS: instructions, input, the engine, output."""
 
     def begin(self) -> None:
@@ -32,8 +32,8 @@ class VectorUnit(UnitModel):
     def _accept(self) -> Process:
         core = self.core
         while True:
-            command = yield from core.next(Unit.VECTOR)
-            core.take(Unit.VECTOR)
+            command = yield from core.next(ExecUnit.VECTOR)
+            core.take(ExecUnit.VECTOR)
             yield 1
             if command.name == "MEANS":
                 yield 2
@@ -184,16 +184,16 @@ class VectorUnit(UnitModel):
                 yield from self.ends.put(bool(core.data.means))
                 yield 1
                 continue
-            to, lengths = f.get("to", 0), self._lengths(command)
-            if to == To.NONE:
+            to, lengths = f.get("destination", 0), self._lengths(command)
+            if to == Destination.NONE:
                 lengths = []
             for row, (elements, beats) in enumerate(lengths):
                 final = row + 1 == len(lengths)
-                if to == To.CODES:
+                if to == Destination.CODES:
                     yield from self.out.get()
                     yield from core.codes.put(final)
                     yield 1
-                elif to == To.SCORES:
+                elif to == Destination.SCORES:
                     lanes = core.config.wtu_lanes
                     for beat in range(beats):
                         yield from self.out.get()
@@ -217,7 +217,7 @@ class VectorUnit(UnitModel):
                         if beat < (stored or beats):
                             self.out.pop()
                     yield 1
-            yield from self.ends.put(to == To.MEMORY and bool(lengths))
+            yield from self.ends.put(to == Destination.MEMORY and bool(lengths))
             yield 1
 
     def _end(self) -> Process:
@@ -227,5 +227,5 @@ class VectorUnit(UnitModel):
             if memory:
                 stored += 1
                 yield from core.writers["vector"].stored.reach(stored)
-            core.complete(Unit.VECTOR)
+            core.complete(ExecUnit.VECTOR)
             yield 1

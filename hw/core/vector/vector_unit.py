@@ -14,16 +14,16 @@ from hw.axi.gearbox import Gearbox
 from hw.axi.ports import JOB, WORD_BITS
 from hw.common.fork import fork
 from hw.config import Config
-from hw.core.isa import BY_NAME, To
-from hw.core.lengths import SIZE_BITS, length, sizes_layout
-from hw.core.retrieval import CODE, MEMBER, Part
+from hw.core.isa import BY_NAME, Destination
+from hw.core.lengths import LENGTH_BITS, length, lengths_layout
+from hw.core.retrieval_unit import HASH_CODE, MEAN_UPDATE, MeanOp
 from hw.core.sequencer import COMMAND, fields, view
 from hw.lxe.microcode import Function, Instruction, Pre, Source, Times, instruction_layout
 from hw.lxe.vpe import VPE
 
 CODE_BYTES = 16  # of an instruction in memory
-WAITING = 8  # pieces of input on their way
-AHEAD = 4  # commands of which everything has left, and memory has not acknowledged it
+MAX_INPUT_JOBS = 8  # pieces of input on their way
+MAX_UNACKNOWLEDGED = 4  # commands of which everything has left, and memory has not acknowledged it
 
 
 def assemble(program: Sequence[Instruction], rows: int, *, varies: bool = False) -> bytes:
@@ -53,7 +53,7 @@ def to_fp32(m: Module, name: str, count: Value) -> Signal:
     return code
 
 
-class Vector(wiring.Component):
+class VectorUnit(wiring.Component):
     """Executes VECTOR and MEANS: one part gives code, one input, one takes output; each goes on by itself.
 
     MEANS needs no code from memory: each event of a changed mean is an instruction, a piece of input, or output. A
@@ -63,7 +63,7 @@ class Vector(wiring.Component):
 
     Members
     -------
-    i : stream of COMMAND ; complete : one of them is ; sizes : lengths
+    i : stream of COMMAND ; complete : one of them is ; lengths : run-time lengths
     code_job, code_words, in_job, in_words : of two readers ; out_job, out_words, stored : of a writer
     codes, scores : to the KV prediction unit ; members, recall : events of the step's means
     mean_base : word of the representative keys
@@ -82,7 +82,7 @@ class Vector(wiring.Component):
             {
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
-                "sizes": In(sizes_layout(config.kv_heads)),
+                "lengths": In(lengths_layout(config.kv_heads)),
                 "code_job": Out(jobs),
                 "code_words": In(reading),
                 "in_job": Out(jobs),
@@ -90,9 +90,9 @@ class Vector(wiring.Component):
                 "out_job": Out(jobs),
                 "out_words": Out(writing),
                 "stored": In(1),
-                "codes": Out(stream.Signature(CODE)),
+                "codes": Out(stream.Signature(HASH_CODE)),
                 "scores": Out(stream.Signature(score)),
-                "members": In(stream.Signature(MEMBER)),
+                "members": In(stream.Signature(MEAN_UPDATE)),
                 "recall": Out(1),
                 "mean_base": In(WORD_BITS),
                 "stat_busy": Out(1),
@@ -105,8 +105,8 @@ class Vector(wiring.Component):
                 "means": 1,
                 "keys": WORD_BITS,
                 "key_stride": 24,
-                "elements": SIZE_BITS,
-                "padded": SIZE_BITS,
+                "elements": LENGTH_BITS,
+                "padded": LENGTH_BITS,
             }
         )
 
@@ -117,7 +117,7 @@ class Vector(wiring.Component):
         given = view(self.i.payload, "VECTOR")
         means = view(self.i.payload, "MEANS")
         is_means = self.i.payload.opcode == BY_NAME["MEANS"].code
-        elements = length(m, "length", self.sizes, given, self.config.kv_heads)
+        elements = length(m, "length", self.lengths, given, self.config.kv_heads)
         order, valid = Signal(self.order), Signal()
         resolved = {
             **{f.name: given[f.name] for f in BY_NAME["VECTOR"].fields},
@@ -135,7 +135,7 @@ class Vector(wiring.Component):
         with m.If(self.i.ready):
             m.d.sync += [valid.eq(self.i.valid), *(order[name].eq(value) for name, value in resolved.items())]
         m.d.comb += [self.recall.eq(valid & source.ready & order.means), self.stat_busy.eq(engine.o.valid)]
-        events = [stream.Signature(MEMBER).create(path=(f"event{n}",)) for n in range(3)]
+        events = [stream.Signature(MEAN_UPDATE).create(path=(f"event{n}",)) for n in range(3)]
         fork(m, "events", self.members, events)
         m.d.comb += [event.payload.eq(self.members.payload) for event in events]
         self._instruct(m, parts[0], order, events[0])
@@ -155,7 +155,7 @@ class Vector(wiring.Component):
         self, m: Module, name: str, source: stream.Interface, now: data.View, ended: Value
     ) -> tuple[Value, Value]:
         """Beats of the row at hand and elements of its last beat; `ended`: go on to the next row."""
-        rows, beats = Signal(8, name=f"{name}_rows"), Signal(SIZE_BITS, name=f"{name}_beats")
+        rows, beats = Signal(8, name=f"{name}_rows"), Signal(LENGTH_BITS, name=f"{name}_beats")
         shift = self.width.bit_length() - 1
         m.d.comb += beats.eq((now.elements + (self.width - 1)) >> shift)
         with m.If(source.valid & source.ready):
@@ -206,16 +206,16 @@ class Vector(wiring.Component):
         with m.If(now.means):
             m.d.comb += [engine.code.valid.eq(busy & event.valid), event.ready.eq(busy & engine.code.ready)]
             with m.Switch(what.part):
-                with m.Case(Part.MEAN):
+                with m.Case(MeanOp.MEAN):
                     m.d.comb += instruction(mean)
                     m.d.comb += made.immediate.eq(Mux(what.opened, 0, count))
                     m.d.comb += made.a.eq(Mux(what.opened, Source.IMMEDIATE, Source.STREAM))
-                with m.Case(Part.KEY):
+                with m.Case(MeanOp.KEY):
                     m.d.comb += instruction(key)
                 with m.Default():
                     m.d.comb += instruction(store, to_memory=0)
                     m.d.comb += made.immediate.eq(count)
-            with m.If(event.valid & event.ready & (what.part == Part.STORE) & what.last):
+            with m.If(event.valid & event.ready & (what.part == MeanOp.STORE) & what.last):
                 m.d.sync += busy.eq(0)
         with m.Else():
             m.d.comb += [
@@ -240,7 +240,7 @@ class Vector(wiring.Component):
         """Input: jobs in the order of the engine's beats, and words as beats of FP32 codes."""
         engine, word = self.engine, self.word
         now, busy = self._begin(m, "fetch", source, order)
-        m.submodules.pieces = pieces = SyncFIFOBuffered(width=1, depth=WAITING)
+        m.submodules.pieces = pieces = SyncFIFOBuffered(width=1, depth=MAX_INPUT_JOBS)
         count, second, ended = Signal(16), Signal(), Signal()
         length, _ = self._length(m, "fetch", source, now, ended)
         a_at, b_at, wide, what = Signal(WORD_BITS), Signal(WORD_BITS), Signal(), event.payload
@@ -249,20 +249,20 @@ class Vector(wiring.Component):
         with m.If(source.valid & source.ready):
             m.d.sync += [count.eq(0), second.eq(0), a_at.eq(order.a), b_at.eq(order.b)]
         with m.If(now.means):
-            reads = Mux(what.part == Part.MEAN, ~what.opened, what.part == Part.KEY)
+            reads = Mux(what.part == MeanOp.MEAN, ~what.opened, what.part == MeanOp.KEY)
             mean = self.mean_base + what.cluster * self.dimension
             m.d.comb += [
                 go.eq(busy & event.valid & reads),
                 job.payload.address.eq(
-                    Mux(what.part == Part.MEAN, mean, now.keys + what.token * now.key_stride)[:WORD_BITS]
+                    Mux(what.part == MeanOp.MEAN, mean, now.keys + what.token * now.key_stride)[:WORD_BITS]
                 ),
                 job.payload.count.eq(self.dimension),
                 event.ready.eq(busy & (~reads | (job.ready & pieces.w_rdy))),
             ]
-            with m.If(event.valid & event.ready & (what.part == Part.STORE) & what.last):
+            with m.If(event.valid & event.ready & (what.part == MeanOp.STORE) & what.last):
                 m.d.sync += busy.eq(0)
         with m.Else():
-            beats, known = Signal(SIZE_BITS), Mux(second, now.b_beats, now.a_beats)
+            beats, known = Signal(LENGTH_BITS), Mux(second, now.b_beats, now.a_beats)
             m.d.comb += [
                 beats.eq(Mux(known == 0, length, known)),
                 go.eq(busy & (count != now.repeat)),
@@ -300,11 +300,13 @@ class Vector(wiring.Component):
         """Output: to memory with zeros behind, as hash codes, or as rows of scores."""
         engine, word, width = self.engine, self.word, self.width
         now, busy = self._begin(m, "drain", source, order)
-        m.submodules.ends = ends = SyncFIFOBuffered(width=1, depth=AHEAD)  # whether memory has to acknowledge
-        row, beat, address, upper = Signal(16), Signal(SIZE_BITS), Signal(WORD_BITS), Signal()
+        m.submodules.ends = ends = SyncFIFOBuffered(
+            width=1, depth=MAX_UNACKNOWLEDGED
+        )  # whether memory has to acknowledge
+        row, beat, address, upper = Signal(16), Signal(LENGTH_BITS), Signal(WORD_BITS), Signal()
         y = engine.o.payload
         lanes = [y[k] for k in range(width)]
-        varies, inside, valid_beats, all_beats = Signal(), Signal(), Signal(SIZE_BITS), Signal(SIZE_BITS)
+        varies, inside, valid_beats, all_beats = Signal(), Signal(), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
         wide, asked, last_row, done = Signal(), Signal(), Signal(), Signal()
         storing, due, what, ended = Signal(), Signal(), event.payload, Signal()
         beats, _ = self._length(m, "drain", source, now, ended)
@@ -333,11 +335,11 @@ class Vector(wiring.Component):
             self.out_words.payload.data.eq(Mux(wide, Mux(upper, full[word:], full[:word]), narrow)),
             self.out_words.payload.strobe.eq(-1),
         ]
-        to = Mux(now.means, To.MEMORY, now.to)
+        to = Mux(now.means, Destination.MEMORY, now.destination)
         m.d.comb += done.eq(~now.means & (row == now.repeat))
         m.d.comb += [
-            due.eq(~now.means | (event.valid & (what.part == Part.STORE))),
-            storing.eq(busy & (to == To.MEMORY) & ~done & due),
+            due.eq(~now.means | (event.valid & (what.part == MeanOp.STORE))),
+            storing.eq(busy & (to == Destination.MEMORY) & ~done & due),
             self.out_job.valid.eq(storing & ~asked),
             self.out_words.valid.eq(storing & asked & (engine.o.valid | ~inside)),
             word_goes.eq(self.out_words.valid & self.out_words.ready),
@@ -353,12 +355,12 @@ class Vector(wiring.Component):
         with m.If(row_ends):
             m.d.comb += ended.eq(1)
             m.d.sync += [beat.eq(0), row.eq(row + 1), address.eq((address + now.out_stride)[:WORD_BITS]), asked.eq(0)]
-        m.d.comb += event.ready.eq(busy & now.means & ((what.part != Part.STORE) | row_ends))
+        m.d.comb += event.ready.eq(busy & now.means & ((what.part != MeanOp.STORE) | row_ends))
 
         # hash codes
         code_goes, score_goes, score_row = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.codes.valid.eq(busy & (to == To.CODES) & ~done & engine.o.valid),
+            self.codes.valid.eq(busy & (to == Destination.CODES) & ~done & engine.o.valid),
             self.codes.payload.hash.eq(lanes[0]),
             self.codes.payload.query.eq(now.flag),
             self.codes.payload.last.eq(last_row),
@@ -370,12 +372,12 @@ class Vector(wiring.Component):
         # scores: a beat in pieces of the threshold unit's width
         piece = self.config.wtu_lanes
         pieces = width // piece
-        part, start = Signal(range(max(2, pieces))), Signal(SIZE_BITS + 1)
+        part, start = Signal(range(max(2, pieces))), Signal(LENGTH_BITS + 1)
         words = Cat(lane[16:] for lane in lanes)
         m.d.comb += [
             start.eq((beat << (width.bit_length() - 1)) + part * piece),
             score_row.eq(start + piece >= now.elements),
-            self.scores.valid.eq(busy & (to == To.SCORES) & ~done & engine.o.valid),
+            self.scores.valid.eq(busy & (to == Destination.SCORES) & ~done & engine.o.valid),
             Value.cast(self.scores.payload.words).eq(words.word_select(part, 16 * piece)),
             self.scores.payload.used.eq(Mux(score_row, now.elements - start, piece)),
             self.scores.payload.last.eq(score_row),
@@ -392,14 +394,16 @@ class Vector(wiring.Component):
             with m.If(score_row):
                 m.d.comb += ended.eq(1)
                 m.d.sync += [beat.eq(0), row.eq(row + 1)]
-        m.d.comb += engine.o.ready.eq(Mux(to == To.CODES, code_goes, Mux(to == To.SCORES, beat_goes, ready & inside)))
+        m.d.comb += engine.o.ready.eq(
+            Mux(to == Destination.CODES, code_goes, Mux(to == Destination.SCORES, beat_goes, ready & inside))
+        )
         # without output the command ends with its last instruction: the next one of the unit comes behind it anyway
-        finished, stored = Signal(), Signal(range(AHEAD + 2))
+        finished, stored = Signal(), Signal(range(MAX_UNACKNOWLEDGED + 2))
         with m.If(now.means & row_ends & what.last):
             m.d.sync += finished.eq(1)
         m.d.comb += [
-            ends.w_en.eq(busy & Mux(now.means, finished, (to == To.NONE) | done)),
-            ends.w_data.eq((to == To.MEMORY) & (now.means | (now.repeat != 0))),
+            ends.w_en.eq(busy & Mux(now.means, finished, (to == Destination.NONE) | done)),
+            ends.w_data.eq((to == Destination.MEMORY) & (now.means | (now.repeat != 0))),
             self.complete.eq(ends.r_rdy & (~ends.r_data | (stored != 0))),
             ends.r_en.eq(self.complete),
         ]

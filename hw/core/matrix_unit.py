@@ -14,15 +14,15 @@ from hw.axi.engines import words_written
 from hw.axi.ports import JOB, WORD_BITS
 from hw.common.fork import fork
 from hw.config import Config
-from hw.core.lengths import SIZE_BITS, blocks, length, part, sizes_layout
+from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, length, lengths_layout
 from hw.core.sequencer import COMMAND, fields, view
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory
 
-AHEAD = 4  # commands of which all results have left, and memory has not acknowledged them
+MAX_UNACKNOWLEDGED = 4  # commands of which all results have left, and memory has not acknowledged them
 
 
-class Vary(enum.IntEnum):
+class LengthLimit(enum.IntEnum):
     """What the length of a command limits."""
 
     NOTHING = 0
@@ -30,7 +30,7 @@ class Vary(enum.IntEnum):
     INPUTS = 2
 
 
-class Matrix(wiring.Component):
+class MatrixUnit(wiring.Component):
     """Executes MULTIPLY: one part reads weights, one activations, one stores results; each goes on to the next command
     by itself. A command is complete when memory has acknowledged its results.
 
@@ -38,7 +38,7 @@ class Matrix(wiring.Component):
 
     Members
     -------
-    i : stream of COMMAND ; complete : one of them is, in order ; sizes : lengths
+    i : stream of COMMAND ; complete : one of them is, in order ; lengths : run-time lengths
     read : the operands of one of them have been read, in order
     load : stream of rows for the operand memory
     job, words, stored : of a writer
@@ -57,7 +57,7 @@ class Matrix(wiring.Component):
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
                 "read": Out(1),
-                "sizes": In(sizes_layout(config.kv_heads)),
+                "lengths": In(lengths_layout(config.kv_heads)),
                 "load": In(stream.Signature(self.memory.write)),
                 "job": Out(stream.Signature(JOB)),
                 "words": Out(stream.Signature(words_written(self.word))),
@@ -77,11 +77,11 @@ class Matrix(wiring.Component):
 
         # the command with its lengths
         given = view(self.i.payload, "MULTIPLY")
-        total = blocks(m, "blocks", length(m, "length", self.sizes, given, self.config.kv_heads), self.width)
-        m_blocks = part(m, "m_blocks", total, given.block, given.m_blocks)
-        k_blocks = part(m, "k_blocks", total, given.block, given.k_blocks)
+        total = block_count(m, "blocks", length(m, "length", self.lengths, given, self.config.kv_heads), self.width)
+        m_blocks = clipped_count(m, "m_blocks", total, given.block, given.m_blocks)
+        k_blocks = clipped_count(m, "k_blocks", total, given.block, given.k_blocks)
         order, valid = Signal(self.order), Signal()
-        inputs, results = given.vary == Vary.INPUTS, given.vary == Vary.RESULTS
+        inputs, results = given.limit == LengthLimit.INPUTS, given.limit == LengthLimit.RESULTS
         resolved = {
             **{name: given[name] for name in fields("MULTIPLY").members},
             "m_blocks": Mux(results, m_blocks, given.m_blocks),
@@ -107,7 +107,7 @@ class Matrix(wiring.Component):
     def _weigh(self, m: Module, source: stream.Interface, order: data.View) -> Signal:
         """Places of weights: tile after tile, inputs inside results. High when it has read those of a command."""
         now, memory, loads = Signal(self.order), self.memory, self.engine.loads
-        tile, line, mb, kb = Signal(16), Signal(16), Signal(SIZE_BITS), Signal(SIZE_BITS)
+        tile, line, mb, kb = Signal(16), Signal(16), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
         group, busy, end = Signal(range(max(2, loads))), Signal(), Signal()
         m.d.comb += [
             source.ready.eq(~busy),
@@ -132,7 +132,7 @@ class Matrix(wiring.Component):
     def _feed(self, m: Module, source: stream.Interface, order: data.View) -> Signal:
         """Places of activations: each vector for each tile. High when it has read those of a command."""
         now, memory = Signal(self.order), self.memory
-        mb, kb, t = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(8)
+        mb, kb, t = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(8)
         place, slot, base = Signal(16), Signal(16), Signal(16)
         busy, end = Signal(), Signal()
         read = memory.i_activations.payload
@@ -163,9 +163,9 @@ class Matrix(wiring.Component):
 
     def _store(self, m: Module, source: stream.Interface, order: data.View) -> None:
         """Results to memory, as BF16 or FP32; the command is complete when memory has them all."""
-        m.submodules.ends = ends = SyncFIFOBuffered(width=1, depth=AHEAD)  # whether it has results
+        m.submodules.ends = ends = SyncFIFOBuffered(width=1, depth=MAX_UNACKNOWLEDGED)  # whether it has results
         now, engine, half = Signal(self.order), self.engine, self.word
-        mb, t, address, line = Signal(SIZE_BITS), Signal(8), Signal(WORD_BITS), Signal(WORD_BITS)
+        mb, t, address, line = Signal(LENGTH_BITS), Signal(8), Signal(WORD_BITS), Signal(WORD_BITS)
         busy, sends, upper = Signal(), Signal(), Signal()
         y = engine.o.payload.y
         words = Value.cast(y)
@@ -203,7 +203,7 @@ class Matrix(wiring.Component):
                 m.d.sync += [t.eq(0), mb.eq(mb + 1), address.eq(following), line.eq(following)]
             with m.If(final):
                 m.d.sync += sends.eq(0)
-        read, stored = Signal(4), Signal(range(AHEAD + 2))  # of commands that are not complete
+        read, stored = Signal(4), Signal(range(MAX_UNACKNOWLEDGED + 2))  # of commands that are not complete
         m.d.comb += [
             ends.w_en.eq(busy & ~sends),
             ends.w_data.eq(now.last & ~now.nothing),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hw.core.isa import Unit
+from hw.core.isa import ExecUnit
 from sw_model.cycles.processes import Process, Queue, Wait
 from sw_model.cycles.unit import UnitModel, part
 
 
-class Loading(UnitModel):
+class LoadUnitModel(UnitModel):
     """LOAD and GATHER: one half asks, the other places words."""
 
     def begin(self) -> None:
@@ -21,8 +21,8 @@ class Loading(UnitModel):
     def _ask(self) -> Process:
         core, reader = self.core, self.core.readers["load"]
         while True:
-            command = yield from core.next(Unit.LOAD)
-            core.take(Unit.LOAD)
+            command = yield from core.next(ExecUnit.LOAD)
+            core.take(ExecUnit.LOAD)
             f = command.fields
             yield 1
             if command.name == "GATHER":
@@ -30,9 +30,9 @@ class Loading(UnitModel):
                 continue
             n, total = core.width, core.length(command)
             rows, beats, block = f.get("rows", 0), f.get("beats", 0), f.get("block", 0)
-            if f.get("vary", 0) == 1:
+            if f.get("limit", 0) == 1:
                 rows = part(total, block * n, rows)
-            if f.get("vary", 0) == 2:
+            if f.get("limit", 0) == 2:
                 beats = part(-(-total // n), block, beats)
             yield from self.fills.put((rows, beats, False))
             yield 1
@@ -61,7 +61,7 @@ class Loading(UnitModel):
                 if self.slot == count:
                     self.slot, self.at = 0, self.at + 1
             else:
-                address = f["own"] + (self.served - past) * f["stride"]
+                address = f["step_word"] + (self.served - past) * f["stride"]
             yield from reader.ask(address, core.head)
             yield 1
             self.served += 1
@@ -81,7 +81,7 @@ class Loading(UnitModel):
                             yield 1
                         yield from reader.word()
             self.fills.pop()
-            core.complete(Unit.LOAD)
+            core.complete(ExecUnit.LOAD)
             yield 1
 
     def _turn(self, rows: int, beats: int) -> Wait:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from sw_model.cycles.ports import Reader, Writer
+from sw_model.cycles.ports import ReadEngineModel, WriteEngineModel
 from sw_model.cycles.processes import Clock, Process, Queue, Wait
 
 
-class Copier:
+class CopyEngineModel:
     """Copies in order between the two sides: reads run ahead of writes."""
 
-    def __init__(self, clock: Clock, readers: Mapping[str, Reader], writers: Mapping[str, Writer]):
+    def __init__(self, clock: Clock, readers: Mapping[str, ReadEngineModel], writers: Mapping[str, WriteEngineModel]):
         self.readers, self.writers = readers, writers
         self.routes = Queue(clock, depth=16)
         self.written = {False: 0, True: 0}  # jobs issued to each side's writer
         clock.start(self._move())
 
-    def _reader(self, host: bool) -> Reader:
+    def _reader(self, host: bool) -> ReadEngineModel:
         return self.readers["host" if host else "copy"]
 
-    def _writer(self, host: bool) -> Writer:
+    def _writer(self, host: bool) -> WriteEngineModel:
         return self.writers["host" if host else "copy"]
 
     def give(self, source: int, target: int, words: int, from_host: bool, to_host: bool) -> Generator[Any, None, int]:

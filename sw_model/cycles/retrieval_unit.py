@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from golden.kvmu_unit import Descriptor, Tier
-from hw.core.isa import Unit
+from hw.core.isa import ExecUnit
 from hw.dre.kvmu.kvmu import GROUP
 from hw.dre.kvmu.timing import KvmuTiming
 from sw_model.cycles.processes import Counter, Process, Wait
 from sw_model.cycles.unit import UnitModel
 
 
-class CacheUnit(UnitModel):
-    """BEGIN, CLUSTER, FETCH and SETTLE: the KV prediction unit."""
+class RetrievalUnitModel(UnitModel):
+    """BEGIN, CLUSTER, FETCH and OFFLOAD: the KV prediction unit."""
 
     def begin(self) -> None:
         c = self.core.config
@@ -25,19 +25,19 @@ class CacheUnit(UnitModel):
     def _commands(self) -> Process:
         core, steps, fetches = self.core, 0, 0
         while True:
-            command = yield from core.next(Unit.CACHE)
+            command = yield from core.next(ExecUnit.RETRIEVAL)
             if command.name == "BEGIN":
                 yield self.kvmu.begin()
             elif command.name == "CLUSTER":
                 steps += 1
                 yield from self.clustered.reach(steps)
-            elif command.name == "SETTLE":
+            elif command.name == "OFFLOAD":
                 yield from self.settled.reach(steps)
             else:
                 fetches += 1
                 yield from self.fetched.reach(fetches)
-            core.take(Unit.CACHE)
-            core.complete(Unit.CACHE)
+            core.take(ExecUnit.RETRIEVAL)
+            core.complete(ExecUnit.RETRIEVAL)
             yield 1
 
     def _tokens(self) -> Process:

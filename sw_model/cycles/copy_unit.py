@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hw.core.isa import Unit
+from hw.core.isa import ExecUnit
 from sw_model.cycles.processes import Process, Queue
 from sw_model.cycles.unit import UnitModel
 
 
-class Copying(UnitModel):
-    """COPY and PLACE."""
+class CopyUnitModel(UnitModel):
+    """COPY and STORE."""
 
     def begin(self) -> None:
         self.finals = Queue(self.clock)
@@ -18,7 +18,7 @@ class Copying(UnitModel):
     def _ask(self) -> Process:
         core, copier = self.core, self.core.copier
         while True:
-            command = yield from core.next(Unit.COPY)
+            command = yield from core.next(ExecUnit.COPY)
             f = command.fields
             yield 1  # through a register
             if command.name == "COPY":
@@ -36,7 +36,7 @@ class Copying(UnitModel):
                             number = yield from copier.give(source, target, core.head, False, False)
                             yield 1
                 self.finals.push((number, False, True))
-            core.take(Unit.COPY)
+            core.take(ExecUnit.COPY)
             yield 1
 
     def _end(self) -> Process:
@@ -44,7 +44,7 @@ class Copying(UnitModel):
         while True:
             number, host, placed = yield from self.finals.get()
             yield from core.copier.wait(number, host)
-            core.complete(Unit.COPY)
+            core.complete(ExecUnit.COPY)
             if placed:
                 core.placed.add()
             yield 1

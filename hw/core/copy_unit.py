@@ -8,7 +8,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.ports import WORD_BITS
-from hw.core.dma import WAITING, Copier
+from hw.core.dma import MAX_OPEN_COPIES, CopyEngine
 from hw.core.isa import BY_NAME
 from hw.core.sequencer import COMMAND, view
 from hw.dre.transfer import Tier
@@ -19,10 +19,10 @@ def owner(tags: int) -> data.StructLayout:
     return data.StructLayout({"tag": range(tags), "cache": 1, "last": 1, "host": 1})
 
 
-class Copies(wiring.Component):
-    """Executes COPY and PLACE between the descriptors of the KVMU, which go first.
+class CopyUnit(wiring.Component):
+    """Executes COPY and STORE between the descriptors of the KVMU, which go first.
 
-    PLACE copies for every token of the step and every KV head its key and its value.
+    STORE copies for every token of the step and every KV head its key and its value.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ class Copies(wiring.Component):
                  tags: int):  # fmt: skip
         self.word, self.beats, self.kv_heads, self.unit_words = word, beats, kv_heads, unit_words
         self.owner = owner(tags)
-        self.copier = Copier(word=word, own_bits=self.owner.size)
+        self.copy_engine = CopyEngine(word=word, own_bits=self.owner.size)
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
-                "give": Out(stream.Signature(self.copier.copy)),
+                "give": Out(stream.Signature(self.copy_engine.copy)),
                 "given": In(stream.Signature(self.owner.size, always_ready=True)),
                 "dma": In(stream.Signature(descriptor)),
                 "dma_done": Out(1),
@@ -58,14 +58,14 @@ class Copies(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         low, beats = (self.word // 8).bit_length() - 1, self.beats
-        copy, order, asked = view(self.i.payload, "COPY"), view(self.i.payload, "PLACE"), self.dma.payload
+        copy, order, asked = view(self.i.payload, "COPY"), view(self.i.payload, "STORE"), self.dma.payload
         own, give = Signal(self.owner), self.give.payload
-        m.submodules.finals = finals = SyncFIFOBuffered(width=2, depth=2 * WAITING)  # to the host; a PLACE
+        m.submodules.finals = finals = SyncFIFOBuffered(width=2, depth=2 * MAX_OPEN_COPIES)  # to the host; a STORE
 
-        # PLACE: token after token, head after head, key and value
+        # STORE: token after token, head after head, key and value
         token, head, value = Signal.like(self.place_at), Signal(range(self.kv_heads)), Signal()
         key_at, value_at, started = Signal(WORD_BITS), Signal(WORD_BITS), Signal()
-        places = self.i.payload.opcode == BY_NAME["PLACE"].code
+        places = self.i.payload.opcode == BY_NAME["STORE"].code
         last_head, last = head == self.kv_heads - 1, Signal()
         source, target = Signal(WORD_BITS), Signal(WORD_BITS)
         m.d.comb += [
@@ -129,7 +129,7 @@ class Copies(wiring.Component):
 
         # commands complete in order, though their copies to either side may not
         back, oldest, place = data.View(self.owner, self.given.payload), Signal(), Signal()
-        done = [Signal(range(2 * WAITING + 2), name=f"done{side}") for side in range(2)]
+        done = [Signal(range(2 * MAX_OPEN_COPIES + 2), name=f"done{side}") for side in range(2)]
         m.d.comb += [
             self.dma_done.eq(self.given.valid & back.cache),
             self.dma_tag.eq(back.tag),

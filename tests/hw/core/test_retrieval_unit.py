@@ -1,4 +1,4 @@
-"""The CACHE unit in a core: steps of every size, anywhere in memory, pages that leave late, and after a reset."""
+"""The RETRIEVAL unit in a core: steps of every size, anywhere in memory, pages that leave late, and after a reset."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_steps_of_any_size(mirrored, rng, seed):
     places = {"scattered": True, "mirrored": mirrored}
     bench = LayerRun("tiny", rng, sizes=SIZES, threshold=1, target=1 << 16, capacity=4, **places)
     of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7], [1], [1], [1, 1, 1, 2, 2, 2, 0], [2, 4], [3, 0, 3]])
-    unit, table, images = bench.core.machine.cache.kvpu.table, bench.golden.table.table, {}
+    unit, table, images = bench.core.processor.retrieval_unit.kvpu.table, bench.golden.table.table, {}
     for base, size in zip(table.config.bases, (unit.clusters * 16, unit.pages * 16, unit.pages * 4), strict=False):
         bench.run_on.device[base : base + size] = images[base] = bytearray(rng.bytes(size))
     record = bench.check(stall=0.2, seed=seed, timing={"host": FixedTiming(latency=600)})

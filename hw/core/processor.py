@@ -6,31 +6,36 @@ from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import Reader, Writer
+from hw.axi.engines import ReadEngine, WriteEngine
 from hw.axi.ports import FAULT, WORD_BITS, Cause, read_port, write_port
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
-from hw.core.copies import Copies
+from hw.core.copy_unit import CopyUnit
 from hw.core.dma import BURST, attach
-from hw.core.isa import Unit
-from hw.core.loader import Loader
-from hw.core.matrix import Matrix
+from hw.core.isa import ExecUnit
+from hw.core.load_unit import LoadUnit
+from hw.core.matrix_unit import MatrixUnit
 from hw.core.register_map import SEQUENCER, SOURCE_BITS
-from hw.core.retrieval import Cache
+from hw.core.retrieval_unit import RetrievalUnit
 from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer
-from hw.core.vector import Vector
+from hw.core.vector.vector_unit import VectorUnit
 
-READERS = {  # of the device port, by ID: whose they are, words on their way
+READ_ENGINES = {  # of the device port, by ID: whose they are, words on their way
     "program": (SEQUENCER, 32),
-    "code": (Unit.VECTOR, 16),
-    "load": (Unit.LOAD, 64),
-    "vector": (Unit.VECTOR, 32),
-    "copy": (Unit.COPY, 64),
+    "code": (ExecUnit.VECTOR, 16),
+    "load": (ExecUnit.LOAD, 64),
+    "vector": (ExecUnit.VECTOR, 32),
+    "copy": (ExecUnit.COPY, 64),
 }
-WRITERS = {"matrix": (Unit.MATRIX, 32), "vector": (Unit.VECTOR, 32), "table": (Unit.CACHE, 16), "copy": (Unit.COPY, 32)}
+WRITE_ENGINES = {
+    "matrix": (ExecUnit.MATRIX, 32),
+    "vector": (ExecUnit.VECTOR, 32),
+    "table": (ExecUnit.RETRIEVAL, 16),
+    "copy": (ExecUnit.COPY, 32),
+}
 
 
-class Machine(wiring.Component):
+class Processor(wiring.Component):
     """Sequencer and units.
 
     Members
@@ -56,23 +61,25 @@ class Machine(wiring.Component):
         self.config = config
         self.word = word = 16 * config.dpe_inputs
         self.beats = config.head_dim // config.dpe_inputs  # words of a key of one head
-        self.matrix, self.cache = Matrix(config), Cache(config)
-        self.vector = Vector(config, self.cache.kvpu.score)
-        self.loader = Loader(self.matrix.memory, beats=self.beats, kv_heads=config.kv_heads, units=self.cache.units)
-        kvmu = self.cache.kvpu.kvmu
-        self.copies = Copies(
+        self.matrix_unit, self.retrieval_unit = MatrixUnit(config), RetrievalUnit(config)
+        self.vector_unit = VectorUnit(config, self.retrieval_unit.kvpu.score)
+        self.load_unit = LoadUnit(
+            self.matrix_unit.memory, beats=self.beats, kv_heads=config.kv_heads, units=self.retrieval_unit.units
+        )
+        kvmu = self.retrieval_unit.kvpu.kvmu
+        self.copy_unit = CopyUnit(
             word=word,
             beats=self.beats,
             kv_heads=config.kv_heads,
             unit_words=kvmu.unit_bytes * 8 // word,
-            most=self.cache.most,
+            most=self.retrieval_unit.most,
             descriptor=kvmu.o_dma.payload.shape(),
             tags=kvmu.tags,
         )
         super().__init__(
             {
-                "device_read": Out(read_port(word, BURST)).array(len(READERS)),
-                "device_write": Out(write_port(word, BURST)).array(len(WRITERS)),
+                "device_read": Out(read_port(word, BURST)).array(len(READ_ENGINES)),
+                "device_write": Out(write_port(word, BURST)).array(len(WRITE_ENGINES)),
                 "host_read": Out(read_port(word, BURST)),
                 "host_write": Out(write_port(word, BURST)),
                 "start": In(1),
@@ -87,13 +94,13 @@ class Machine(wiring.Component):
                 "idle": Out(1),
                 "fault": Out(FAULT),
                 "source": Out(SOURCE_BITS),
-                "taking": Out(len(Unit)),
-                "complete": Out(len(Unit)),
-                "started": Out(len(Unit)),
+                "taking": Out(len(ExecUnit)),
+                "complete": Out(len(ExecUnit)),
+                "started": Out(len(ExecUnit)),
                 "stat_matrix": Out(1),
                 "stat_vector": Out(1),
                 "stat_state": Out(range(len(STATES))),
-                **{name: In(shape) for name, shape in self.cache.settings.items()},
+                **{name: In(shape) for name, shape in self.retrieval_unit.settings.items()},
             }
         )
 
@@ -104,7 +111,9 @@ class Machine(wiring.Component):
         faults: list[tuple[int, Value]] = []  # source, fault
         idle: list[Value] = []
 
-        def engine(made: Reader | Writer, name: str, port: wiring.PureInterface, limit: Value, source: int) -> None:
+        def engine(
+            made: ReadEngine | WriteEngine, name: str, port: wiring.PureInterface, limit: Value, source: int
+        ) -> None:
             m.submodules[name] = made
             wiring.connect(m, made.port, wiring.flipped(port))
             m.d.comb += [made.limit.eq(limit), made.halt.eq(self.halt)]
@@ -112,15 +121,15 @@ class Machine(wiring.Component):
             idle.append(made.idle)
 
         sizes = {"word": self.word, "burst": BURST}
-        for number, (name, (source, depth)) in enumerate(READERS.items()):
-            readers[name] = Reader(**sizes, depth=depth)
+        for number, (name, (source, depth)) in enumerate(READ_ENGINES.items()):
+            readers[name] = ReadEngine(**sizes, depth=depth)
             engine(readers[name], f"read_{name}", self.device_read[number], self.device_words, source)
-        for number, (name, (source, depth)) in enumerate(WRITERS.items()):
-            writers[name] = Writer(**sizes, depth=depth)
+        for number, (name, (source, depth)) in enumerate(WRITE_ENGINES.items()):
+            writers[name] = WriteEngine(**sizes, depth=depth)
             engine(writers[name], f"write_{name}", self.device_write[number], self.device_words, source)
-        host_reader, host_writer = Reader(**sizes), Writer(**sizes)
-        engine(host_reader, "read_host", self.host_read, self.host_words, Unit.COPY)
-        engine(host_writer, "write_host", self.host_write, self.host_words, Unit.COPY)
+        host_reader, host_writer = ReadEngine(**sizes), WriteEngine(**sizes)
+        engine(host_reader, "read_host", self.host_read, self.host_words, ExecUnit.COPY)
+        engine(host_writer, "write_host", self.host_write, self.host_words, ExecUnit.COPY)
 
         wiring.connect(m, sequencer.job, readers["program"].i)
         wiring.connect(m, readers["program"].o, sequencer.words)
@@ -128,7 +137,7 @@ class Machine(wiring.Component):
             sequencer.start.eq(self.start),
             sequencer.base.eq(self.program),
             sequencer.commands.eq(self.commands),
-            sequencer.events.eq(Cat(self.complete, self.matrix.read)),
+            sequencer.events.eq(Cat(self.complete, self.matrix_unit.read)),
             self.busy.eq(sequencer.busy),
             self.done.eq(sequencer.done),
             self.position.eq(sequencer.count),
@@ -139,11 +148,11 @@ class Machine(wiring.Component):
         faults.append((SEQUENCER, sequencer.fault))
 
         self._units(m, sequencer, readers, writers, faults)
-        copier = self.copies.copier
-        m.submodules.copier = copier
-        attach(m, copier, 0, readers["copy"], writers["copy"])
-        attach(m, copier, 1, host_reader, host_writer)
-        faults.append((Unit.COPY, copier.fault))
+        copy_engine = self.copy_unit.copy_engine
+        m.submodules.copy_engine = copy_engine
+        attach(m, copy_engine, 0, readers["copy"], writers["copy"])
+        attach(m, copy_engine, 1, host_reader, host_writer)
+        faults.append((ExecUnit.COPY, copy_engine.fault))
 
         # the first in this list that has one
         m.d.sync += self.fault.eq(0)
@@ -156,18 +165,24 @@ class Machine(wiring.Component):
         self,
         m: Module,
         sequencer: Sequencer,
-        readers: dict[str, Reader],
-        writers: dict[str, Writer],
+        readers: dict[str, ReadEngine],
+        writers: dict[str, WriteEngine],
         faults: list[tuple[int, Value]],
     ) -> None:
         """The units, their commands, their memory, and what they say to each other."""
-        loader, matrix, vector, cache, copies = self.loader, self.matrix, self.vector, self.cache, self.copies
+        load, matrix, vector, retrieval, copy = (
+            self.load_unit,
+            self.matrix_unit,
+            self.vector_unit,
+            self.retrieval_unit,
+            self.copy_unit,
+        )
         units = {
-            Unit.LOAD: loader,
-            Unit.MATRIX: matrix,
-            Unit.VECTOR: vector,
-            Unit.CACHE: cache,
-            Unit.COPY: copies,
+            ExecUnit.LOAD: load,
+            ExecUnit.MATRIX: matrix,
+            ExecUnit.VECTOR: vector,
+            ExecUnit.RETRIEVAL: retrieval,
+            ExecUnit.COPY: copy,
         }
         for unit, made in units.items():
             m.submodules[unit.name.lower()] = made
@@ -178,28 +193,28 @@ class Machine(wiring.Component):
                 self.started[unit].eq(made.i.valid & ~seen),
             ]
             m.d.sync += seen.eq(made.i.valid & ~made.i.ready)
-        m.d.comb += [made.sizes.eq(cache.sizes) for made in (loader, matrix, vector)]
-        m.d.comb += [getattr(cache, name).eq(getattr(self, name)) for name in cache.settings]
-        faults += [(Unit.LOAD, loader.fault), (Unit.CACHE, cache.fault)]
+        m.d.comb += [made.lengths.eq(retrieval.lengths) for made in (load, matrix, vector)]
+        m.d.comb += [getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings]
+        faults += [(ExecUnit.LOAD, load.fault), (ExecUnit.RETRIEVAL, retrieval.fault)]
 
-        wiring.connect(m, loader.job, readers["load"].i)
-        wiring.connect(m, readers["load"].o, loader.words)
-        wiring.connect(m, loader.write, matrix.load)
+        wiring.connect(m, load.job, readers["load"].i)
+        wiring.connect(m, readers["load"].o, load.words)
+        wiring.connect(m, load.write, matrix.load)
         m.d.comb += [
-            cache.list_head.eq(loader.list_head),
-            cache.list_at.eq(loader.list_at),
-            cache.list_en.eq(loader.list_en),
-            loader.list_entry.eq(cache.list_entry),
+            retrieval.list_head.eq(load.list_head),
+            retrieval.list_at.eq(load.list_at),
+            retrieval.list_en.eq(load.list_en),
+            load.list_entry.eq(retrieval.list_entry),
         ]
 
         for made, name, job, words in (
             (matrix, "matrix", matrix.job, matrix.words),
             (vector, "vector", vector.out_job, vector.out_words),
-            (cache, "table", cache.job, cache.words),
+            (retrieval, "table", retrieval.job, retrieval.words),
         ):
             wiring.connect(m, job, writers[name].i)
             wiring.connect(m, words, writers[name].i_data)
-            if made is not cache:
+            if made is not retrieval:
                 m.d.comb += made.stored.eq(writers[name].done)
         for name, job, words in (
             ("code", vector.code_job, vector.code_words),
@@ -207,27 +222,27 @@ class Machine(wiring.Component):
         ):
             wiring.connect(m, job, readers[name].i)
             wiring.connect(m, readers[name].o, words)
-        wiring.connect(m, vector.codes, cache.codes)
-        wiring.connect(m, vector.scores, cache.scores)
-        wiring.connect(m, cache.members, vector.members)
+        wiring.connect(m, vector.codes, retrieval.codes)
+        wiring.connect(m, vector.scores, retrieval.scores)
+        wiring.connect(m, retrieval.members, vector.members)
         low = (self.word // 8).bit_length() - 1
         m.d.comb += [
-            cache.recall.eq(vector.recall),
+            retrieval.recall.eq(vector.recall),
             vector.mean_base.eq((self.cfg_mean_base >> low)[:WORD_BITS]),
             self.stat_matrix.eq(matrix.stat_busy),
             self.stat_vector.eq(vector.stat_busy),
         ]
 
-        m.submodules.asked = asked = SkidBuffer(copies.copier.copy)
-        wiring.connect(m, copies.give, asked.i)
-        wiring.connect(m, asked.o, copies.copier.i)
-        wiring.connect(m, copies.copier.o, copies.given)
-        wiring.connect(m, cache.dma, copies.dma)
+        m.submodules.asked = asked = SkidBuffer(copy.copy_engine.copy)
+        wiring.connect(m, copy.give, asked.i)
+        wiring.connect(m, asked.o, copy.copy_engine.i)
+        wiring.connect(m, copy.copy_engine.o, copy.given)
+        wiring.connect(m, retrieval.dma, copy.dma)
         m.d.comb += [
-            cache.dma_done.eq(copies.dma_done),
-            cache.dma_tag.eq(copies.dma_tag),
-            cache.place_at.eq(copies.place_at),
-            copies.place.eq(cache.place),
-            copies.tokens.eq(cache.tokens),
-            cache.placed.eq(copies.placed),
+            retrieval.dma_done.eq(copy.dma_done),
+            retrieval.dma_tag.eq(copy.dma_tag),
+            retrieval.place_at.eq(copy.place_at),
+            copy.place.eq(retrieval.place),
+            copy.tokens.eq(retrieval.tokens),
+            retrieval.placed.eq(copy.placed),
         ]

@@ -1,0 +1,1 @@
+"""The VECTOR unit: the vector engine with its instruction fetch, its input and its output."""
