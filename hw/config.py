@@ -49,6 +49,8 @@ class Config:
     page_tokens: int = 32  # token slots of one page
     kvmu_pages: int = 4096  # pages of one layer
     kvmu_frames: int = 512  # pages of one layer that the device memory holds
+    # multi-core
+    cores: int = 8  # cores of the unit `multicore`
     # widths of indices
     token_bits: int = 32  # global token index
     cluster_bits: int = 16  # cluster index
@@ -136,6 +138,7 @@ PRESETS = {
         page_tokens=4,
         kvmu_pages=64,
         kvmu_frames=16,
+        cores=2,
     ),
     "small": Config(
         kv_heads=2,
@@ -155,6 +158,7 @@ PRESETS = {
         page_tokens=16,
         kvmu_pages=512,
         kvmu_frames=128,
+        cores=2,
     ),
     "paper": Config(),
 }

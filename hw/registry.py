@@ -12,6 +12,7 @@ from hw.arith.dot import DotTree
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.dma import Dma
+from hw.core.multicore import MultiCore
 from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu.kvmu import KVMU
@@ -60,6 +61,12 @@ UNITS = {
             Core.from_config,
             "Core: programs of commands from memory, AXI4 masters, AXI4-Lite registers, interrupt",
             "hw.core.core",
+        ),
+        Unit(
+            "multicore",
+            MultiCore.from_config,
+            "Multi-core: several cores on one device memory port, one host port and one AXI4-Lite port",
+            "hw.core.multicore",
         ),
         Unit(
             "dma",

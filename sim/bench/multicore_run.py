@@ -1,4 +1,4 @@
-"""Layers on the cores of a simulated cluster, all at once."""
+"""Decoder layers on the cores of a simulated multi-core, all at the same time."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def check(
     }
     cores = [run.run_on for run in runs]
     record = simulate(
-        MultiCore(runs[0].config, len(runs)),
-        "cluster",
+        MultiCore(runs[0].config.replace(cores=len(runs))),
+        "multicore",
         memories,
         script=[["parallel", *(core.script for core in cores)]],
         lite="registers",
         stall=stall,
         timeout_cycles=max((len(core.runs) + 1) * (core.limit + 1000) for core in cores),
+        explain=lambda answers: [core.outcomes(answer) for core, answer in zip(cores, answers[0], strict=True)],
         **options,
     )
     place = 0

@@ -113,7 +113,7 @@ PARTS: dict[str, tuple[Claim, ...]] = {
 
 
 # of the streams of these nothing is claimed: they are buses, or those of the chain's units, each proved by itself
-COMPOSED = {"core", "kvpu"}
+COMPOSED = {"core", "kvpu", "multicore"}
 
 
 def claims(name: str) -> tuple[Claim, ...]:

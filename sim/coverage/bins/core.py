@@ -35,6 +35,12 @@ def _core(run: Run) -> Iterator[Met]:
             yield from (("command", name, 0) for name in commands)
 
 
+def _multicore(run: Run) -> Iterator[Met]:
+    """The cores whose programs all ended without a fault; `more` has the outcomes of each core."""
+    if all(outcome.done and not outcome.failed for outcomes in run.more for outcome in outcomes):
+        yield "programs", "complete on every core", 0
+
+
 _LENGTHS = ("one word", "one burst", "several bursts")
 COVERS = {
     "dma": Cover(
@@ -55,4 +61,5 @@ COVERS = {
         _core,
         ("none", "both"),
     ),
+    "multicore": Cover({"programs": ("complete on every core",)}, _multicore, ("none", "both")),
 }

@@ -57,7 +57,7 @@ def test_keys_reach_the_inputs(hcu, rng):
         stimulus(tree, "video", keys=keys[:, 0, :8])
 
 
-UNITS = [name for name in registry.UNITS if name not in ("core", "dma")]
+UNITS = [name for name in registry.UNITS if name not in ("core", "dma", "multicore")]
 
 
 @pytest.mark.parametrize("unit", UNITS)
