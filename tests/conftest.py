@@ -29,11 +29,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _gates(request: pytest.FixtureRequest):
-    if request.config.getoption("--gates"):
-        import sim.bench.build
-        from synth.gates import of_component
+    if not request.config.getoption("--gates"):
+        yield
+        return
+    from sim.bench.override import source_override
+    from synth.gates import of_component
 
-        sim.bench.build.instead = of_component
+    with source_override(of_component):
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

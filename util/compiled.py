@@ -1,4 +1,4 @@
-"""Plain Python loops over arrays, compiled."""
+"""Compilation of plain Python loops over arrays, with numba."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numba
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile with the on-disk cache, or without it where no folder can be written."""
+    """Compile with numba's cache on disk, or without it where the cache folder is not writable."""
     try:
         return numba.njit(cache=True, error_model="numpy", **options)(function)
     except RuntimeError:
@@ -17,11 +17,14 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def unowned(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile what makes no arrays of its own without counting references, which else every slice and every array in
-    a call costs: three to five times the time of loops that do little else."""
+    """Compile a function that allocates no arrays, without reference counts of its arguments.
+
+    Reference counts cost three to five times the time of a short loop. numba has no public option that removes them:
+    `_nrt=False` switches off its run-time library NRT. `tests/test_library_internals.py` checks that it still does.
+    """
     return compiled(function, _nrt=False)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of a compiled function, put where it is called."""
+    """Compile a function whose code is inserted at every call from another compiled function."""
     return numba.njit(inline="always")(function)

@@ -12,7 +12,7 @@ from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.representative import Representatives
 from hw.dre.hcu import HCU, Op
-from sim.bench.build import chosen_simulator
+from sim.bench.build import default_simulator
 from sim.bench.run import simulate
 from sw_model.media.clip import Clip
 from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
@@ -202,5 +202,5 @@ def through_rtl(
         formula_cycles=formula,
         compared=record.status["stat_compared"],
         stall=stall,
-        simulator=simulator or chosen_simulator(),
+        simulator=simulator or default_simulator(),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from cocotb.triggers import ClockCycles, Lock, RisingEdge, SimTimeoutError, gather, with_timeout
 
 from sim.bench.axi import AxiLite, AxiMemory, Failure
-from sim.bench.stream_bench import _bytes, _integers, _record
+from sim.bench.stream_bench import from_words, record_ports, to_words
 from sim.bench.streams import PERIOD_NS, Sink, Source, cycle, reset, start_clock
 
 
@@ -40,7 +40,7 @@ class Script:
         for number, (name, *values) in enumerate(steps, 1):
             answers.append(await getattr(self, f"_{name}")(*values))
             if name == "interrupt":  # long runs are followed in the log
-                self.dut._log.info(f"step {number} of {len(steps)} in cycle {cycle()}")
+                cocotb.log.info(f"step {number} of {len(steps)} in cycle {cycle()}")
 
     async def _parallel(self, *scripts: list[list[Any]]) -> list[list[Any]]:
         answers: list[list[Any]] = [[] for _ in scripts]
@@ -109,8 +109,8 @@ async def axi(dut: Any) -> None:
     sinks = {n: Sink(dut, n, stall=job["stall"], seed=job["seed"]) for n in job["outputs"]}
     ports: dict[str, list[int]] = {name: [] for name in job["ports"]}
     if ports:
-        cocotb.start_soon(_record(dut, ports))
-    work = [source.send(_integers(stimulus[n])) for n, source in sources.items()]
+        cocotb.start_soon(record_ports(dut, ports))
+    work = [source.send(to_words(stimulus[n])) for n, source in sources.items()]
     work += [sink.receive(job["outputs"][n]) for n, sink in sinks.items()]
     begin = cycle()
     if job["cycles"]:
@@ -125,11 +125,11 @@ async def axi(dut: Any) -> None:
         memory.checker.finish()
     record: dict[str, Any] = {"answers": json.dumps(script.answers), "span": np.array([begin, end])}
     for name, sink in sinks.items():
-        record[f"words.{name}"] = _bytes(sink.words, len(sink.payload))
+        record[f"words.{name}"] = from_words(sink.words, len(sink.payload))
     for name in job["status"]:
         record[f"status.{name}"] = int(getattr(dut, name).value)
     for name, words in ports.items():
-        record[f"ports.{name}"] = _bytes(words, len(getattr(dut, name)))
+        record[f"ports.{name}"] = from_words(words, len(getattr(dut, name)))
     for port, memory in memories.items():
         (folder / f"{port}.image").write_bytes(pickle.dumps(images[port]))
         checker = memory.checker

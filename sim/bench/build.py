@@ -10,25 +10,24 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from amaranth.lib import wiring
-from cocotb_tools.runner import Runner, Verilator, get_runner
+from cocotb_tools.runner import Runner, get_runner
 
 from hw import emit
 from sim.bench import object_cache
+from sim.bench.override import current_source_override
 from sim.coverage import source_map
 
 SIMULATORS = ("verilator", "icarus")
 BLOCK_SIZE = 500_000  # characters of Verilog from which a repeated module is a build of its own
-# what `build` simulates of a component: its Verilog, or what stands here in its place (a netlist mapped from it)
-instead: Callable[[wiring.Component, str], dict[str, str]] | None = None
 
-# the wheel's makefile names the tools of the machine that built it; ours go on make's command line
+# The makefile of the wheel names the tools of the machine that built it. These variables override it.
 _MAKE_VARIABLES = {
     "CXX": "g++",
     "LINK": "g++",
@@ -65,12 +64,13 @@ def use_verilator() -> None:
     os.environ["MAKEFLAGS"] = " ".join(f"{name}={value}" for name, value in _MAKE_VARIABLES.items())
 
 
-def settings() -> tuple[object, ...]:
-    """What a build depends on besides its design."""
-    return chosen_simulator(), "VREX_WAVES" in os.environ, "VREX_COVERAGE" in os.environ, instead
+def build_settings() -> tuple[object, ...]:
+    """Settings of the process on which a build depends, in addition to its design."""
+    environment = "VREX_WAVES" in os.environ, "VREX_COVERAGE" in os.environ
+    return default_simulator(), *environment, current_source_override()
 
 
-def chosen_simulator() -> str:
+def default_simulator() -> str:
     """The simulator runs use when none is named: `$VREX_SIM`, else Verilator."""
     return os.environ.get("VREX_SIM", "verilator")
 
@@ -86,19 +86,17 @@ def has_simulator(name: str) -> bool:
     return True
 
 
-class _PortsOnly(Verilator):
-    """cocotb's Verilator runner without `--public-flat-rw`: only the top's ports stay visible, builds halve.
+def _verilator_arguments() -> list[str]:
+    """Arguments that change how cocotb's runner builds with Verilator, but not the simulation.
 
-    The makefile's compiler calls go through ccache or, without it, our cache of Verilator's own objects.
+    - `--no-public-flat-rw`: only the ports named in `ports.vlt` are visible to cocotb, which halves the build time.
+    - `--build`: Verilator selects the makefile itself, which differs for builds in blocks (`--hierarchical`).
+    - `-MAKEFLAGS`: compiler calls go through ccache or, without it, through the cache of `object_cache.py`.
     """
-
-    def _build_command(self):
-        verilate, make = super()._build_command()
-        if "--hierarchical" in verilate:
-            make = ["Vtop_hier.mk" if word == "Vtop.mk" else word for word in make]
-        own = [sys.executable, str(Path(object_cache.__file__)), str(build_root() / "objects")]
-        cached = os.environ.get("OBJCACHE") or ("ccache" if shutil.which("ccache") else shlex.join(own))
-        return [[word for word in verilate if word != "--public-flat-rw"], [*make, f"OBJCACHE={cached}"]]
+    command = [sys.executable, str(Path(object_cache.__file__)), str(build_root() / "objects")]
+    cache = os.environ.get("OBJCACHE") or ("ccache" if shutil.which("ccache") else shlex.join(command))
+    jobs = str(os.cpu_count() or 1)
+    return ["--no-public-flat-rw", "--build", "--build-jobs", jobs, "-MAKEFLAGS", shlex.quote(f"OBJCACHE={cache}")]
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,9 @@ def build(
         The simulator is missing or the build failed.
     """
     coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
+    override = current_source_override()
     return build_verilog(
-        instead(component, name) if instead else {f"{name}.v": verilog(component, name, coverage=coverage)},
+        override(component, name) if override else {f"{name}.v": verilog(component, name, coverage=coverage)},
         name,
         simulator=simulator,
         waves=waves,
@@ -165,13 +164,14 @@ def build_verilog(
     With `repeats`, names of modules of which there are many instances, Verilator writes the code of a module once for
     all: sixteen equal lanes build ten times faster and run slower. Large ones are built apart, but not for coverage.
     """
-    simulator = simulator or chosen_simulator()
+    simulator = simulator or default_simulator()
     waves = "VREX_WAVES" in os.environ if waves is None else waves
     coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
     if simulator not in SIMULATORS:
         raise ValueError(f"unknown simulator {simulator!r}: choose one of {', '.join(SIMULATORS)}")
     options: list[str] = []
     runner: Runner
+    arguments: list[str]
     if simulator == "verilator":
         use_verilator()
         # the generated Verilog is linted by its own test; here warnings would only hide a build
@@ -182,7 +182,7 @@ def build_verilog(
         elif repeats:  # both optimizations tie a module's code to what drives the instance
             options += ["-fno-dfg", "-fno-gate"]
         options += ["--coverage-line", "--coverage-toggle"] if coverage else []
-        runner = _PortsOnly()
+        runner, arguments = get_runner("verilator"), _verilator_arguments()
         top = sources[next(file for file, text in sources.items() if f"module {name}(" in text)]
         ports = top.split(f"module {name}(", 1)[1].split(")", 1)[0].split(",")
         lines = [f'public_flat_rw -module "{name}" -var "{port.strip()}"' for port in ports]
@@ -192,7 +192,7 @@ def build_verilog(
         if not has_simulator("icarus"):
             raise SimulatorError("simulator icarus: iverilog is not installed (Debian: apt install iverilog)")
         options += [] if waves else ["-g2005"]  # cocotb's own module that starts the waves has a string
-        runner = get_runner("icarus")
+        runner, arguments = get_runner("icarus"), []
     key = _digest(*(part for item in sources.items() for part in item), simulator, str(waves), *options)
     folder = build_root() / f"{name}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def build_verilog(
                     build_dir=folder,
                     always=True,
                     waves=waves,
-                    build_args=options,
+                    build_args=[*options, *arguments],
                     timescale=("1ns", "1ps"),
                     log_file=folder / "build.log",
                 )

@@ -120,7 +120,7 @@ class CoreRun:
             lite="registers",
             stall=stall,
             timeout_cycles=(len(self.runs) + 1) * (self.limit + 1000),
-            made=_built(self.core.config, builds.settings()),
+            made=_built(self.core.config, builds.build_settings()),
             explain=lambda answers: list(zip(self.names(), self.outcomes(answers), strict=True)),
             **options,
         )

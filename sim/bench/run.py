@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,18 @@ from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
 from sim.bench.build import Build, SimulatorError, build, build_root
+from sim.bench.override import current_simulator_override
 from sim.bench.payload import pack, unpack
 from sim.coverage.bins import table as bins
 from sim.coverage.bins.cover import Run
 from util.files import ROOT
 
-# what `run_module` does with a build, a module, a folder and an environment, in place of a simulator of its own
-instead: Callable[[Build, str, Path, Mapping[str, str]], None] | None = None
+_SIMULATOR_ENVIRONMENT = {
+    "PYTHONWARNINGS": "",
+    # With assertion rewriting, pytest reads the nearest pyproject.toml above the run folder and puts its `pythonpath`
+    # first: a run folder in another checkout would import that checkout's bench. Without it a run starts 1 s faster.
+    "COCOTB_REWRITE_ASSERTION_FILES": "",
+}
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,7 @@ def run_folder(name: str) -> Path:
 
 def run_module(made: Build, module: str, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
     """Run every cocotb test of Python module `module` on the build; raises `SimulatorError` when one fails."""
-    (instead or run_process)(made, module, folder, environment or {})
+    (current_simulator_override() or run_process)(made, module, folder, environment or {})
 
 
 def run_process(made: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
@@ -202,7 +207,7 @@ def run_process(made: Build, module: str, folder: Path, environment: Mapping[str
             test_dir=folder,
             waves=made.waves,
             plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if made.simulator == "icarus" else [],
-            extra_env={"PYTHONPATH": path, "PYTHONWARNINGS": "", **environment},
+            extra_env={**_SIMULATOR_ENVIRONMENT, "PYTHONPATH": path, **environment},
             results_xml=str(folder / "results.xml"),
             log_file=folder / "run.log",
         )

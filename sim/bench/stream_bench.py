@@ -16,17 +16,19 @@ from cocotb.triggers import ClockCycles, RisingEdge, gather, with_timeout
 from sim.bench.streams import PERIOD_NS, Echo, Sink, Source, reset, start_clock
 
 
-def _integers(words: np.ndarray) -> list[int]:
+def to_words(words: np.ndarray) -> list[int]:
+    """Integers of payload words, which are rows of little-endian bytes."""
     return [int.from_bytes(row.tobytes(), "little") for row in words]
 
 
-def _bytes(words: list[int], width: int) -> np.ndarray:
+def from_words(words: list[int], width: int) -> np.ndarray:
+    """The inverse of `to_words`, for words of `width` bits."""
     size = (width + 7) // 8
     return np.frombuffer(b"".join(word.to_bytes(size, "little") for word in words), np.uint8).reshape(-1, size)
 
 
-async def _record(dut: Any, ports: dict[str, list[int]]) -> None:
-    """Append what every port holds when the clock rises, for ever."""
+async def record_ports(dut: Any, ports: dict[str, list[int]]) -> None:
+    """Append the value of every port at every rising edge of the clock."""
     handles = [(getattr(dut, name), words) for name, words in ports.items()]
     while True:
         await RisingEdge(dut.clk)
@@ -43,7 +45,7 @@ async def streams(dut: Any) -> None:
     start_clock(dut)
     ports: dict[str, list[int]] = {name: [] for name in job["ports"]}
     if ports:
-        cocotb.start_soon(_record(dut, ports))
+        cocotb.start_soon(record_ports(dut, ports))
     for name, value in job["config"].items():
         getattr(dut, name).value = value
     await reset(dut)
@@ -51,7 +53,7 @@ async def streams(dut: Any) -> None:
     def begin() -> tuple[dict[str, Source], dict[str, Sink], list[Coroutine[Any, Any, None]]]:
         sources = {n: Source(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in stimulus.files}
         sinks = {n: Sink(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in job["outputs"]}
-        work = [source.send(_integers(stimulus[n])) for n, source in sources.items()]
+        work = [source.send(to_words(stimulus[n])) for n, source in sources.items()]
         for name, (sink, fields) in job["echo"].items():
             sources[name] = Source(dut, name, stall=job["stall"].get(name, 0.0), seed=job["seed"])
             work.append(Echo(sinks[sink], sources[name], fields).run(job["outputs"][sink]))
@@ -75,12 +77,12 @@ async def streams(dut: Any) -> None:
         for early in broken_off if job["repeats"] else ():
             words = early[name].words
             assert words == sink.words[: len(words)], f"{name}: other beats before a reset"
-        record[f"words.{name}"] = _bytes(sink.words, len(sink.payload))
+        record[f"words.{name}"] = from_words(sink.words, len(sink.payload))
         record[f"cycles.{name}"] = np.array(sink.cycles, np.int64)
     for name, source in sources.items():
         record[f"cycles.{name}"] = np.array(source.cycles, np.int64)
     for name in job["status"]:
         record[f"status.{name}"] = int(getattr(dut, name).value)
     for name, words in ports.items():
-        record[f"ports.{name}"] = _bytes(words, len(getattr(dut, name)))
+        record[f"ports.{name}"] = from_words(words, len(getattr(dut, name)))
     np.savez(folder / "record.npz", **record)

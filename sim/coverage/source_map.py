@@ -3,6 +3,9 @@
 Amaranth writes the source of operators and signals into RTLIL, but not that of `If` and `Case`, and yosys drops most
 of it again where it turns processes into multiplexers. Here processes stay, and every arm of one sets a wire of its own
 whose name is looked up in the list at the end of the Verilog.
+
+Amaranth has no public interface for this: `marked` replaces functions of `amaranth.hdl._nir` and `amaranth.back.rtlil`
+while it is active. It is the only place that does so; `tests/test_library_internals.py` checks these functions.
 """
 
 from __future__ import annotations

@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 from amaranth.lib import wiring
 
-import sim.bench.build
-import sim.bench.run
 from hw import emit
 from sim.bench.build import Build
+from sim.bench.override import simulator_override, source_override
 from sim.mutation.equivalence import equivalents
 from sim.mutation.netlist import Mutant, Mutated, check_count, mutated
 from sim.mutation.server import Server
@@ -171,12 +169,10 @@ def run(
     design = mutated(component, unit, count, folder, seed=seed, tool=tool)
     store = _Store(folder / "results.jsonl", _digest(map(Path.read_bytes, _code())), keep)
     session = _Session(design, reference, store, tool, progress)
-    before = sim.bench.build.instead, sim.bench.run.instead
-    sim.bench.build.instead, sim.bench.run.instead = session.sources, session.run
     try:
-        status = pytest.main(arguments, plugins=[session])
+        with source_override(session.sources), simulator_override(session.run):
+            status = pytest.main(arguments, plugins=[session])
     finally:
-        sim.bench.build.instead, sim.bench.run.instead = before
         session.close()
     if session.error:
         raise session.error
@@ -190,12 +186,8 @@ def run(
 def _simulated(component: wiring.Component, unit: str, arguments: list[str]) -> wiring.Component:
     """`component` if some test simulates it, else that of its kind which most tests simulate, if there is one."""
     found = _Finder(type(component), unit)
-    before = sim.bench.build.instead
-    sim.bench.build.instead = found.sources
-    try:
+    with source_override(found.sources):
         pytest.main(arguments, plugins=[found])
-    finally:
-        sim.bench.build.instead = before
     if emit.to_rtlil(component, unit) in found.tests or not found.tests:
         return component
     return found.components[max(found.tests, key=lambda text: found.tests[text])]
@@ -218,7 +210,7 @@ class _Finder:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for item in session.items:
-            runtestprotocol(item, log=False, nextitem=None)
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         return True
 
 
@@ -275,6 +267,7 @@ class _Session:
     test: str = ""
     builds: int = 0
     runs: int = 0
+    reports: list[pytest.TestReport] = field(default_factory=list)  # of the last run of a test
 
     # what simulations become
 
@@ -309,6 +302,9 @@ class _Session:
             server.close()
 
     # the session
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.reports.append(report)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         try:
@@ -356,8 +352,9 @@ class _Session:
     def _fails(self, item: pytest.Item) -> str:
         """Run a test; the first line of why it failed, or nothing."""
         self.test, self.builds, self.runs = item.nodeid, 0, 0
-        item._initrequest()  # type: ignore[attr-defined]  # what lets a test run again
-        for report in runtestprotocol(item, log=False, nextitem=None):
+        self.reports.clear()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)  # an item may run more than once
+        for report in self.reports:
             if report.failed:
                 crash = getattr(report.longrepr, "reprcrash", None)
                 return str(crash.message if crash else report.longrepr).strip().split("\n")[0][:200] or "failed"

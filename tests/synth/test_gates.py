@@ -6,12 +6,12 @@ from amaranth import Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-import sim.bench.build
 from golden.clustering import ClusterRule, ClusterTable
 from hw import yosys
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
+from sim.bench.override import source_override
 from sim.bench.run import simulate
 from synth.gates import cell_model, of_component
 from synth.library.reader import Library
@@ -73,26 +73,26 @@ class Kept(wiring.Component):
         return m
 
 
-def test_a_netlist_with_a_memory_simulates(rng, seed, monkeypatch):
-    monkeypatch.setattr(sim.bench.build, "instead", of_component)
+def test_a_netlist_with_a_memory_simulates(rng, seed):
     beats = {name: rng.integers(0, 4, 100) for name in ("write", "read")} | {"word": rng.integers(0, 256, 100)}
     words, want = [0] * 64, []
     for write, read, word in zip(*beats.values(), strict=True):
         words[write] = int(word)
         want.append(words[read])
-    record = simulate(Kept(), "kept", {"i": beats}, {"o": 100}, stall=0.3, seed=seed)
+    with source_override(of_component):
+        record = simulate(Kept(), "kept", {"i": beats}, {"o": 100}, stall=0.3, seed=seed)
     assert record.outputs["o"].tolist() == want
     assert "reg [7:0] words [0:63];" in of_component(Kept(), "kept")["macros.v"]
 
 
 @pytest.mark.heavy
-def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed, monkeypatch):
-    monkeypatch.setattr(sim.bench.build, "instead", of_component)
+def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed):
     unit = HCU.from_config(Config.preset("tiny"))
     stream = rng.integers(0, 1 << 16, 120).astype(np.uint32)
     beats = {"op": np.full(120, Op.TOKEN.value), "hash": stream, "last": np.arange(120) % 10 == 9}
     settings = {"cfg_threshold": 6, "cfg_window": 40, "cfg_count_max": 5}
-    record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=settings, stall=0.3, seed=seed)
+    with source_override(of_component):
+        record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=settings, stall=0.3, seed=seed)
     rule = ClusterRule(th_hd=6, recent_capacity_tokens=40, tc_max=5, max_candidates=16, max_clusters=1 << 16)
     want = ClusterTable(rule).assign(stream)
     for name in ("cluster", "opened", "count", "distance", "overflow"):

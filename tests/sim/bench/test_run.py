@@ -143,10 +143,19 @@ def test_a_build_that_fails_and_what_it_leaves(tmp_path, monkeypatch):
         sys.exit(1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sim.bench.build._PortsOnly.build", fail)
+        patch.setattr("cocotb_tools.runner.Runner.build", fail)
         with pytest.raises(SimulatorError, match=r"building queue with verilator failed: see .*build\.log"):
             build(Queue(), "queue", simulator="verilator")
     assert not (build(Queue(), "queue", simulator="verilator").folder / "part").exists()
+
+
+def test_run_folder_in_another_checkout_imports_this_bench(tmp_path, monkeypatch):
+    """The simulator ignores the `pythonpath` of a pyproject.toml above the run folder."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
+    (tmp_path / "sim").mkdir()
+    (tmp_path / "sim" / "__init__.py").write_text("raise RuntimeError('another checkout')")
+    monkeypatch.setenv("VREX_RUNS", str(tmp_path))
+    assert simulate(Queue(), "queue", {"i": [1, 2]}, {"o": 2}).outputs["o"].tolist() == [1, 2]
 
 
 def test_a_run_without_a_test_is_no_run(tmp_path, monkeypatch):
