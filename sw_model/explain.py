@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sw_model import policies
 from sw_model.engine import PS_PER_S
-from sw_model.model import Result, shape_of
+from sw_model.model import policy_for
 from sw_model.policies import Step
 from sw_model.request import Request
+from sw_model.result import Result
 from util import text
 
 NAMES = {
@@ -142,7 +142,7 @@ def turned(request: Request, result: Result) -> dict[str, tuple[str, Callable[[f
     knobs: dict[str, tuple[str, Callable[[float], Request]]]
     knobs = {"device memory bandwidth": scaled("device_memory.peak_gbps", float(memory))}
     if machine.core:
-        knobs["cores"] = scaled("core.cores", machine.core.cores, 4096)
+        knobs["cores"] = scaled("core.cores", machine.core.config.cores, 4096)
         knobs["clock"] = scaled("core.clock_mhz", float(machine.core.clock_mhz))
         knobs["requests in flight"] = scaled("assume.requests_in_flight", assume.requests_in_flight)
     if machine.gpu:
@@ -192,10 +192,9 @@ def _fetch_knobs(request: Request, scaled: Callable[..., tuple]) -> dict[str, tu
 def retrieved(request: Request) -> float:
     """The share of the context that the policy retrieves in the last phase."""
     load = request.load()
-    phase, shape = load.phases[-1], shape_of(load.model)
-    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, shape, ratio=request.ratio)
-    policy = policies.load(request.policy).for_stream(shape, tokens_per_frame=load.model.tokens_per_frame)
-    return policy.ratio(step)
+    phase, model = load.phases[-1], load.model
+    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, ratio=request.ratio)
+    return policy_for(request.policy, model).ratio(step)
 
 
 def explain(request: Request, progress: Progress | None = None) -> Explanation:

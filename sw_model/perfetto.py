@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sw_model.model import Result
+from sw_model.result import Result
 
 ORDER = ("GPU", "LXE", "VPE", "HCU", "WTU", "DRAM", "PCIe", "SSD")
 

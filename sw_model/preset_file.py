@@ -1,6 +1,6 @@
-"""Descriptions in TOML: presets by name, files by path, and one style of error for all of them.
+"""TOML preset files: presets by name, own files by path, and one form of error for all of them.
 
-An error names the file, then the key, its value and what would be valid.
+An error names the file, the key, what is valid, and the value.
 """
 
 import math
@@ -16,40 +16,41 @@ T = TypeVar("T")
 
 
 def names(folder: Path) -> list[str]:
-    """The presets of a folder."""
+    """Names of the presets in a folder, sorted."""
     return sorted(p.stem for p in folder.glob("*.toml"))
 
 
 def find(name_or_path: str | Path, folder: Path, what: str) -> Path:
-    """The file of a preset's name or, when it ends in .toml, of a path. Raises ValueError for an unknown name."""
+    """The file of a preset's name, or of a path that ends in .toml. Raises ValueError for an unknown name."""
     path = Path(name_or_path)
     if path.suffix == ".toml":
         return path
     preset = folder / f"{name_or_path}.toml"
     if not preset.is_file():
-        raise ValueError(f"unknown {what} {str(name_or_path)!r}: one of {', '.join(names(folder))}")
+        raise ValueError(f"{what} must be one of {', '.join(names(folder))} or a .toml file, got {str(name_or_path)!r}")
     return preset
 
 
 def read(path: Path, what: str) -> dict[str, Any]:
-    """A TOML file. Raises ValueError when it cannot be read or is not TOML."""
+    """The parsed TOML of a file. Raises ValueError when the file cannot be read or is not TOML."""
     try:
         return tomllib.loads(read_text(path))
     except OSError as error:
         raise ValueError(f"{what} file {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number too long, too deep
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number too long, nested too deep
         raise ValueError(f"{what} file {path} is not TOML: {error}") from None
 
 
 def table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    """The table `key` of a description. Raises ValueError when there is none."""
-    if not isinstance(found := data.get(key), dict):
+    """The table `key` of a parsed file. Raises ValueError when it is missing or is not a table."""
+    value = data.get(key)
+    if not isinstance(value, dict):
         raise ValueError(f"{where}: table [{key}] is missing")
-    return found
+    return value
 
 
 def words(data: Mapping[str, Any], keys: Collection[str], where: str) -> dict[str, Any]:
-    """The strings `keys` of a description. Raises ValueError when one is missing or something else."""
+    """The strings `keys` of a parsed file. Raises ValueError when one is missing or is not a string."""
     for key in keys:
         if not isinstance(data.get(key), str):
             raise ValueError(f"{where}: {key} is missing or not a string")
@@ -57,23 +58,25 @@ def words(data: Mapping[str, Any], keys: Collection[str], where: str) -> dict[st
 
 
 def sourced(entries: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and sources of entries `key = { value = 4, source = "..." }`; a plain string needs no source. Raises
-    ValueError for a number without one."""
+    """Values and sources of entries `key = { value = 4, source = "..." }`; a plain string needs no source.
+
+    Raises ValueError for a number without a source.
+    """
     values, sources = {}, {}
     for key, entry in entries.items():
         if isinstance(entry, dict):
             if set(entry) != {"value", "source"}:
-                raise ValueError(f"{where}{key} needs exactly a value and a source")
+                raise ValueError(f"{where}{key} must have exactly a value and a source, got {', '.join(entry)}")
             values[key], sources[key] = entry["value"], entry["source"]
         elif isinstance(entry, str):
             values[key] = entry
         else:
-            raise ValueError(f"{where}{key} = {entry!r} has no source beside it")
+            raise ValueError(f"{where}{key} must have a value and a source, got {entry!r}")
     return values, sources
 
 
 def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """A dataclass from its fields. Raises ValueError for a missing or an unknown one, or one that it refuses."""
+    """A dataclass from its fields. Raises ValueError for a missing, an unknown or an invalid field."""
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -81,10 +84,14 @@ def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def positive(name: str, value: Any, where: str, *, zero: bool = False, whole: bool = False) -> None:
-    """Raise ValueError unless `value` is a finite number above zero (or zero), whole if it has to be."""
+    """Raise ValueError unless `value` is a finite number above zero.
+
+    zero   zero is valid too
+    whole  only whole numbers are valid
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{where}: {name} = {value!r} is not a finite number")
+        raise ValueError(f"{where}: {name} must be a finite number, got {value!r}")
     if value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{where}: {name} = {value!r} must {'not be negative' if zero else 'be positive'}")
+        raise ValueError(f"{where}: {name} must be {'at least 0' if zero else 'positive'}, got {value!r}")
     if whole and not isinstance(value, int):
-        raise ValueError(f"{where}: {name} = {value!r} must be a whole number")
+        raise ValueError(f"{where}: {name} must be a whole number, got {value!r}")

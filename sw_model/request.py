@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sw_model import workloads
-from sw_model.model import LINKS, Assumptions, Result, run
+from sw_model.assumptions import LINKS, Assumptions
+from sw_model.model import run
 from sw_model.policies import DEFAULT, load
-from sw_model.systems import System, load_system
+from sw_model.result import Result
+from sw_model.systems import TABLES, System, load_system
 from sw_model.workloads import Workload
 from util import checks, text
 from util.files import read_json
@@ -27,7 +29,6 @@ WORKLOADS = {
     "coin": workloads.coin_session,
     "stream": lambda tokens, batch: workloads.stream(math.ceil(tokens / workloads.LLAMA3_8B.tokens_per_frame), batch),
 }
-PARTS = ("core", "gpu", "device_memory", "link", "power")
 _known_system = lru_cache(maxsize=64)(load_system)
 
 
@@ -85,8 +86,8 @@ class Request:
         for key, value in self.changes.items():
             part, _, name = key.partition(".")
             if part != "assume":
-                if part not in PARTS or not name:
-                    raise ValueError(f"{key!r} cannot be set: assume.NAME, or NAME of one of {', '.join(PARTS)}")
+                if part not in TABLES or not name:
+                    raise ValueError(f"{key!r} cannot be set: assume.NAME, or NAME of one of {', '.join(TABLES)}")
                 if getattr(system, part) is None:
                     raise ValueError(f"{key!r} cannot be set: {system.name} has no {part}")
                 parts.setdefault(part, {})[name] = value
@@ -178,7 +179,7 @@ def recall(path: Path, row: int = 0) -> Request:
         raise ValueError(f"row {row} must lie in 0..{len(rows) - 1}: {path} has {len(rows)} rows")
     else:
         names = {f.name for f in fields(Request)}
-        beginnings = ("assume.", *(part + "." for part in PARTS))
+        beginnings = ("assume.", *(part + "." for part in TABLES))
         asked = {key: value for key, value in rows[row].items() if key in names or key.startswith(beginnings)}
     try:
         return parse(asked)

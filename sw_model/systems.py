@@ -1,44 +1,67 @@
-"""Systems as TOML presets: every number with its unit in the name and its source beside it, checked for
-physics.
+"""Systems from TOML presets. Each number has its unit in its name and its source in the file.
 
 A number is written `key = { value = 4, source = "..." }`. `load_system` takes a preset's name or the path of
-a user's own file.
+an own file.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hw.config import Config
 from hw.dre.wtu.wtu import Point
 from sw_model import preset_file
 from sw_model.memory.spec import PRESETS as MEMORIES
 from sw_model.preset_file import PRESETS
 
+# sizes of a hardware configuration that the system model reads: `[core]` and `core.NAME` can set them
+SIZES = (
+    "cores", "dpe_trees", "dpe_inputs", "dpe_load_rows", "dpe_slots", "vpe_lanes", "lxe_memory_bytes",
+    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_cores", "wtu_lanes", "wtu_buckets",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Core:
-    """The accelerator's cores (kind `vrex`). `wtu_point`: `sweep`, as V-Rex Fig. 12 draws it, or `fast`."""
+    """The cores of an accelerator (kind `vrex`).
 
-    cores: int
+    config     sizes of one core, and the number of cores
+    clock_mhz  clock of every core
+    wtu_point  design of the WTU: `sweep`, as V-Rex Fig. 12 shows it, or `fast`
+    """
+
+    config: Config
     clock_mhz: float
-    dpe_rows: int
-    dpe_cols: int
-    vpe_lanes: int
-    hcu_lanes: int
-    wtu_lanes: int
-    on_chip_kib: float
     wtu_point: str = "sweep"
 
     @property
     def peak_tflops(self) -> float:
-        """Multiply and add of the matrix and the vector engine, as V-Rex Table I counts it."""
-        per_cycle = 2 * (self.dpe_rows * self.dpe_cols + self.vpe_lanes)
-        return self.cores * per_cycle * self.clock_mhz * 1e6 / 1e12
+        """Multiply and add of the matrix and the vector engines, as V-Rex Table I counts it."""
+        c = self.config
+        per_cycle = 2 * (c.dpe_trees * c.dpe_inputs + c.vpe_lanes)
+        return c.cores * per_cycle * self.clock_mhz * 1e6 / 1e12
+
+    def replace(self, values: Mapping[str, Any], where: str) -> "Core":
+        """A copy with other sizes (`SIZES`), clock or WTU design. Raises ValueError for an unknown or invalid one."""
+        own = {name: value for name, value in values.items() if name not in SIZES}
+        sizes = {name: value for name, value in values.items() if name in SIZES}
+        valid = [*SIZES, "clock_mhz", "wtu_point"]
+        if unknown := own.keys() - set(valid):
+            raise ValueError(f"{where}.{min(unknown)} must be one of {', '.join(valid)}")
+        try:
+            return replace(self, config=self.config.replace(**sizes), **own)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}.{error}") from None
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a roofline with measured losses (kind `gpu`)."""
+    """A GPU as a roofline with measured losses (kind `gpu`).
+
+    gemm_efficiency  share of the peak that large matrix products reach
+    op_overhead_us   time that a framework needs to start one operation
+    """
 
     peak_tflops: float
     gemm_efficiency: float
@@ -47,13 +70,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class DeviceMemory:
+    """The memory of the accelerator or GPU."""
+
     capacity_gb: float
     peak_gbps: float
 
 
 @dataclass(frozen=True)
 class Link:
-    """The host link; `behind` says what answers it: `ssd` or `cpu` (host DRAM)."""
+    """The host link (PCIe); `behind` is what answers it: `ssd`, or `cpu` for host DRAM."""
 
     nominal_gbps: float
     generation: int
@@ -63,7 +88,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Power:
-    """Watts and picojoules; the unit powers are those of one core and zero on a GPU."""
+    """Watts, milliwatts and picojoules. The powers of units are those of one core, and zero on a GPU."""
 
     board_w: float
     pcie_w_per_lane: float
@@ -79,7 +104,11 @@ class Power:
 
 @dataclass(frozen=True)
 class System:
-    """One machine. Exactly one of `core` and `gpu` is set, by `kind`."""
+    """One machine. Exactly one of `core` and `gpu` is set, by `kind`.
+
+    memory   name or path of a memory preset
+    sources  source of each number by `table.key`
+    """
 
     name: str
     kind: str
@@ -93,106 +122,131 @@ class System:
 
     @property
     def peak_tflops(self) -> float:
-        part = self.core or self.gpu
-        assert part is not None
-        return part.peak_tflops
+        """Peak arithmetic rate in 10**12 operations per second."""
+        processor = self.core or self.gpu
+        assert processor is not None
+        return processor.peak_tflops
 
-    def replace(self, **parts: Any) -> "System":
-        """A copy with fields of a part changed: `replace(link={"nominal_gbps": 8})`; checked again."""
-        changed = {}
-        for key, value in parts.items():
-            old = getattr(self, key) if key in _PARTS else None
-            if old is None:
-                raise ValueError(f"system: {self.name} has no part {key!r}")
-            known = [one.name for one in fields(old)]
-            if unknown := value.keys() - set(known):
-                raise ValueError(f"system: {self.name} has no {key}.{min(unknown)}: {', '.join(known)}")
-            changed[key] = replace(old, **value)
-        new = replace(self, **changed)
-        check(new)
-        return new
+    def replace(self, **changes: Mapping[str, Any]) -> "System":
+        """A checked copy with other values in some tables: `replace(link={"nominal_gbps": 8})`.
+
+        Raises ValueError for a table or key that the system does not have, and for an invalid value.
+        """
+        tables: dict[str, Any] = {}
+        for name, values in changes.items():
+            table = getattr(self, name) if name in TABLES else None
+            if table is None:
+                valid = ", ".join(one for one in TABLES if getattr(self, one) is not None)
+                raise ValueError(f"table of system {self.name} must be one of {valid}, got {name!r}")
+            if isinstance(table, Core):
+                tables[name] = table.replace(values, f"system: {name}")
+                continue
+            known = [one.name for one in fields(table)]
+            if unknown := values.keys() - set(known):
+                raise ValueError(f"key of {name} in system {self.name} must be one of {', '.join(known)}, "
+                                 f"got {min(unknown)!r}")  # fmt: skip
+            tables[name] = replace(table, **values)
+        result = replace(self, **tables)
+        check(result)
+        return result
 
 
-_PARTS: dict[str, type] = {
+TABLES: dict[str, type] = {
     "core": Core,
     "gpu": Gpu,
     "device_memory": DeviceMemory,
     "link": Link,
     "power": Power,
 }
-_MAY_BE_ZERO = {
+_CAN_BE_ZERO = {
     "dram_pj_per_bit", "storage_w", "dpe_mw", "vpe_mw", "lxe_memory_mw", "hcu_mw", "wtu_mw", "kvmu_mw",
     "op_overhead_us", "pcie_w_per_lane",
 }  # fmt: skip
-_COUNTS = {"cores", "dpe_rows", "dpe_cols", "vpe_lanes", "hcu_lanes", "wtu_lanes", "generation", "lanes"}
+_COUNTS = {"generation", "lanes"}
 
 
 def preset_names() -> list[str]:
+    """Names of the system presets."""
     return preset_file.names(PRESETS)
 
 
 def load_system(name_or_path: str | Path) -> System:
-    """The system of a preset's name or of a TOML file. Raises ValueError naming what is wrong."""
+    """The system of a preset's name or of a TOML file. Raises ValueError that names the file and the key."""
     path = preset_file.find(name_or_path, PRESETS, "system")
     return parse_system(preset_file.read(path, "system"), str(path))
 
 
 def parse_system(data: dict[str, Any], where: str = "system") -> System:
-    """A checked system from the parsed TOML."""
-    named = ("name", "kind", "memory")
-    if unknown := set(data) - {*named, *_PARTS}:
-        raise ValueError(f"{where}: unknown key {min(unknown)!r}")
-    known = preset_file.words(data, named, where)
-    kind = known["kind"]
+    """A checked system from parsed TOML."""
+    names = ("name", "kind", "memory")
+    if unknown := set(data) - {*names, *TABLES}:
+        raise ValueError(f"{where}: key must be one of {', '.join([*names, *TABLES])}, got {min(unknown)!r}")
+    head = preset_file.words(data, names, where)
+    kind = head["kind"]
     if kind not in ("vrex", "gpu"):
-        raise ValueError(f"{where}: kind {kind!r} is neither 'vrex' nor 'gpu'")
+        raise ValueError(f"{where}: kind must be one of vrex, gpu, got {kind!r}")
     sources: dict[str, str] = {}
-    parts: dict[str, Any] = {}
-    for part in ("core" if kind == "vrex" else "gpu", "device_memory", "link", "power"):
-        table = preset_file.table(data, part, where)
-        values, origins = preset_file.sourced(table, f"{where}: {part}.")
-        sources |= {f"{part}.{key}": origin for key, origin in origins.items()}
-        parts[part] = preset_file.build(_PARTS[part], values, f"{where}: [{part}]")
+    tables: dict[str, Any] = {}
+    for name in ("core" if kind == "vrex" else "gpu", "device_memory", "link", "power"):
+        values, origins = preset_file.sourced(preset_file.table(data, name, where), f"{where}: {name}.")
+        sources |= {f"{name}.{key}": origin for key, origin in origins.items()}
+        if name == "core":
+            tables[name] = parse_core(values, f"{where}: core")
+        else:
+            tables[name] = preset_file.build(TABLES[name], values, f"{where}: [{name}]")
     try:
-        preset_file.find(known["memory"], MEMORIES, "memory")
+        preset_file.find(head["memory"], MEMORIES, "memory")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    system = System(**known, sources=sources, **parts)
+    system = System(**head, sources=sources, **tables)
     check(system, where)
     return system
 
 
+def parse_core(values: dict[str, Any], where: str) -> Core:
+    """The cores of a table `[core]`: a preset of `hw.Config` under `config`, and the values that differ from it."""
+    for name in ("config", "clock_mhz"):
+        if name not in values:
+            raise ValueError(f"{where}.{name} is missing")
+    try:
+        config = Config.preset(values.pop("config"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}.config: {error}") from None
+    return Core(config, values.pop("clock_mhz")).replace(values, where)
+
+
 def check(system: System, where: str = "system") -> None:
     """Raise ValueError when a number is not physical."""
-    for part in _PARTS:
-        table = getattr(system, part)
+    for name in TABLES:
+        table = getattr(system, name)
         if table is None:
             continue
         for one in fields(table):
             key, value = one.name, getattr(table, one.name)
-            if one.type is not str:
-                zero, whole = key in _MAY_BE_ZERO, key in _COUNTS
-                preset_file.positive(f"{part}.{key}", value, where, zero=zero, whole=whole)
-    link, memory = system.link, system.device_memory
-    if link.generation not in range(1, 6):
-        raise ValueError(f"{where}: link.generation = {link.generation} is not a PCIe generation (1 to 5)")
-    if link.lanes not in (1, 2, 4, 8, 16):
-        raise ValueError(f"{where}: link.lanes = {link.lanes} is not one of 1, 2, 4, 8, 16")
-    if link.behind not in ("ssd", "cpu"):
-        raise ValueError(f"{where}: link.behind = {link.behind!r} is neither 'ssd' nor 'cpu'")
+            if one.type in (int, float):
+                zero, whole = key in _CAN_BE_ZERO, key in _COUNTS
+                preset_file.positive(f"{name}.{key}", value, where, zero=zero, whole=whole)
+    link, memory, core = system.link, system.device_memory, system.core
+    _check_choice(f"{where}: link.generation", link.generation, range(1, 6))
+    _check_choice(f"{where}: link.lanes", link.lanes, (1, 2, 4, 8, 16))
+    _check_choice(f"{where}: link.behind", link.behind, ("ssd", "cpu"))
     if link.nominal_gbps > memory.peak_gbps:
         raise ValueError(
-            f"{where}: link.nominal_gbps = {link.nominal_gbps} exceeds the device memory's {memory.peak_gbps}"
+            f"{where}: link.nominal_gbps must be at most device_memory.peak_gbps = {memory.peak_gbps}, "
+            f"got {link.nominal_gbps}"
         )
-    if system.core and system.core.cores * system.core.on_chip_kib * 1024 > memory.capacity_gb * 1e9:
-        raise ValueError(
-            f"{where}: core.on_chip_kib = {system.core.on_chip_kib} on {system.core.cores} cores is"
-            f" larger than the device memory of {memory.capacity_gb} GB"
-        )
-    if system.core and system.core.wtu_lanes.bit_count() != 1:
-        raise ValueError(f"{where}: core.wtu_lanes = {system.core.wtu_lanes} is not a power of two")
-    if system.core and system.core.wtu_point not in tuple(Point):
-        points = ", ".join(Point)
-        raise ValueError(f"{where}: core.wtu_point = {system.core.wtu_point!r} is not one of {points}")
+    if core:
+        _check_choice(f"{where}: core.wtu_point", core.wtu_point, tuple(Point))
+        limit = memory.capacity_gb * 1e9 / core.config.cores
+        if core.config.lxe_memory_bytes > limit:
+            raise ValueError(
+                f"{where}: core.lxe_memory_bytes must be at most {limit:.0f}, the device memory of "
+                f"{memory.capacity_gb} GB over {core.config.cores} cores, got {core.config.lxe_memory_bytes}"
+            )
     if system.gpu and system.gpu.gemm_efficiency > 1:
-        raise ValueError(f"{where}: gpu.gemm_efficiency = {system.gpu.gemm_efficiency} exceeds 1")
+        raise ValueError(f"{where}: gpu.gemm_efficiency must be at most 1, got {system.gpu.gemm_efficiency}")
+
+
+def _check_choice(name: str, value: Any, valid: Any) -> None:
+    if value not in valid:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, valid))}, got {value!r}")

@@ -1,10 +1,8 @@
-"""Cycle formulas of the accelerator's units; each says where it comes from.
+"""Cycles of the accelerator's units for whole matrices and rows, from the system's hardware configuration.
 
-All are the units' own formulas, which their simulations hold exactly; what a core's description does not say is that of
-the hardware's preset `paper`.
+Each function evaluates the `cycles` method of a hardware unit; the tests of the RTL hold those formulas exactly.
 """
 
-import math
 from functools import lru_cache
 from math import ceil
 
@@ -15,68 +13,85 @@ from hw.dre.wtu.wtu import WTU, Point
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model.systems import Core
+from sw_model.workloads import LLAMA3_8B
 
-LEVELS = 2  # a bucket is divided once
-# rows as long as they come: scores, a hidden state, a head, a feed-forward state; what is not here takes one pass
+LEVELS = 2  # the WTU divides the bucket that crosses the threshold once
+SCORES = 4096  # scores of a long softmax row
+VECTORS = 8  # vectors that share one load of weights or angles
+# elements and vector program of one row of each kind; other kinds take one cycle per beat
 _PROGRAMS = {
-    "softmax": lambda lanes: (4096, programs.softmax(4096, lanes, 128)),
-    "norm": lambda lanes: (8 * 4096, programs.rms_norm(4096, lanes, vectors=8)),
-    "rope": lambda lanes: (8 * 128, programs.rope(128, lanes, vectors=8)),
-    "silu_mul": lambda lanes: (14336, programs.gated(14336, lanes)),
-    "gelu": lambda lanes: (4096, programs.gated(4096, lanes)),  # the same steps with another constant
-}
+    "softmax": lambda lanes: (SCORES, programs.softmax(SCORES, lanes, LLAMA3_8B.head_dim)),
+    "norm": lambda lanes: (
+        VECTORS * LLAMA3_8B.hidden, programs.rms_norm(LLAMA3_8B.hidden, lanes, vectors=VECTORS),
+    ),
+    "rope": lambda lanes: (
+        VECTORS * LLAMA3_8B.head_dim, programs.rope(LLAMA3_8B.head_dim, lanes, vectors=VECTORS),
+    ),
+    "silu_mul": lambda lanes: (LLAMA3_8B.ffn, programs.gated(LLAMA3_8B.ffn, lanes)),
+    # GELU takes the steps of SiLU with another constant
+    "gelu": lambda lanes: (LLAMA3_8B.vision.ffn, programs.gated(LLAMA3_8B.vision.ffn, lanes)),
+}  # fmt: skip
 
 
 @lru_cache
-def _dpe(trees: int, inputs: int) -> DPE:
-    paper = Config.preset("paper")
-    return DPE(trees=trees, inputs=inputs, load_rows=math.gcd(trees, paper.dpe_load_rows), slots=paper.dpe_slots)
+def _dpe(config: Config) -> DPE:
+    return DPE.from_config(config)
 
 
 @lru_cache
-def _hcu(lanes: int, hash_bits: int) -> HCU:
-    return HCU(hash_bits=hash_bits, lanes=lanes, accumulators=1, clusters=1024, tokens=32, window=4096)
+def _hcu(config: Config) -> HCU:
+    return HCU.from_config(config)
 
 
 @lru_cache
-def _wtu(lanes: int, point: str) -> WTU:
-    return WTU(lanes=lanes, clusters=4096, point=Point(point))
+def _wtu(config: Config, point: str) -> WTU:
+    return WTU.from_config(config, Point(point))
 
 
 @lru_cache
-def vpe_passes(what: str, lanes: int) -> float:
-    """Cycles per beat of `lanes` elements: of the unit's program for long rows, or one."""
-    if what not in _PROGRAMS:
+def vpe_passes(kind: str, config: Config) -> float:
+    """Cycles per beat of `vpe_lanes` elements: those of the vector program of `kind` on a long row, or 1."""
+    if kind not in _PROGRAMS:
         return 1.0
-    elements, program = _PROGRAMS[what](lanes)
-    return VPE(lanes=lanes, rows=1024).cycles(program) * lanes / elements
+    elements, program = _PROGRAMS[kind](config.vpe_lanes)
+    return VPE.from_config(config).cycles(program) * config.vpe_lanes / elements
 
 
-def hcu_cycles(pairs: float, hash_bits: int, core: Core) -> int:
-    """`pairs` comparisons of a token's code with a leader's, leaders split over the cores."""
-    return ceil(pairs / core.cores) * _hcu(core.hcu_lanes, hash_bits).slices
+def hcu_cycles(pairs: float, core: Core) -> int:
+    """Cycles of `pairs` comparisons of a token's hash code with a cluster's, split over cores and accumulators."""
+    config = core.config
+    return ceil(pairs / (config.cores * config.hcu_accumulators)) * _hcu(config).slices
 
 
 def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
-    """Selecting in `rows` rows of `entries` scores, rows split over the cores, each loading while the one before it is
-    selected. `passes` is a mean, so it need not be whole: the unit's formula is linear in it."""
+    """Cycles of the selection in `rows` rows of `entries` scores, rows split over the WTUs of all cores.
+
+    A row loads while the row before it is selected. `passes` is a mean number of buckets per row; it can be a
+    fraction, because the unit's formula is linear in it.
+    """
     if not rows:
         return 0
-    unit, size = _wtu(core.wtu_lanes, core.wtu_point), ceil(entries)
-    once = unit.cycles(size, 1, LEVELS)
-    more = unit.cycles(size, 2, LEVELS) - once
-    return ceil(ceil(entries / core.wtu_lanes) + ceil(rows / core.cores) * (once + (passes - 1) * more))
+    config, size = core.config, ceil(entries)
+    unit = _wtu(config, core.wtu_point)
+    first = unit.cycles(size, 1, LEVELS)
+    further = unit.cycles(size, 2, LEVELS) - first
+    load = ceil(entries / config.wtu_lanes)
+    return ceil(load + ceil(rows / (config.cores * config.wtu_cores)) * (first + (passes - 1) * further))
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:
-    """`times` products of (vectors x inputs) by (inputs x outputs), tiles split over the cores; vectors beyond the
-    accumulators of a tree take the tiles again."""
-    unit = _dpe(core.dpe_rows, core.dpe_cols)
-    tiles = ceil(times * ceil(inputs / core.dpe_cols) * ceil(outputs / core.dpe_rows) / core.cores)
-    turns = ceil(vectors / unit.slots)
-    return unit.cycles(tiles * turns, ceil(vectors / turns)) if tiles else 0
+    """Cycles of `times` products (vectors x inputs) by (inputs x outputs), weight tiles split over the cores.
+
+    A weight tile serves at most as many vectors as a tree has accumulators; more vectors load the tiles again.
+    """
+    config = core.config
+    unit = _dpe(config)
+    tiles = ceil(times * ceil(inputs / config.dpe_inputs) * ceil(outputs / config.dpe_trees) / config.cores)
+    loads = ceil(vectors / config.dpe_slots)
+    return unit.cycles(tiles * loads, ceil(vectors / loads)) if tiles else 0
 
 
-def vpe_cycles(elements: float, what: str, core: Core) -> int:
-    """`elements` of one kind of work, split over the cores."""
-    return ceil(ceil(elements / (core.vpe_lanes * core.cores)) * vpe_passes(what, core.vpe_lanes))
+def vpe_cycles(elements: float, kind: str, core: Core) -> int:
+    """Cycles of one kind of element-wise work on `elements` elements, split over the cores."""
+    config = core.config
+    return ceil(ceil(elements / (config.vpe_lanes * config.cores)) * vpe_passes(kind, config))

@@ -1,16 +1,20 @@
-"""Models and workloads: what a run has to compute, in sizes only.
+"""Models and workloads: the sizes of what a run computes.
 
 A `Workload` is a sequence of `Phase`s, each repeated `count` times at its mean context length: one frame, one
 generated token, a COIN session, a long stream.
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from sw_model.policies import base
+from sw_model.policies.base import BF16_BYTES, ModelShape
+from util import checks
 
 
 @dataclass(frozen=True)
 class Tower:
-    """A vision transformer: `patches` tokens through `layers` layers; weights in BF16."""
+    """A vision transformer: `patches` tokens through `layers` layers, weights in BF16."""
 
     name: str
     layers: int
@@ -24,24 +28,20 @@ class Tower:
 
     @property
     def layer_params(self) -> int:
+        """Parameters of one layer."""
         return 4 * self.hidden**2 + 2 * self.hidden * self.ffn
 
     @property
     def params(self) -> int:
+        """Parameters of the tower and its projector."""
         return self.layers * self.layer_params + self.patch_inputs * self.hidden + self.projector_params
 
 
-@dataclass(frozen=True)
-class Model:
-    """A decoder-only language model with grouped KV heads, gated FFN and BF16 weights, and its vision
-    tower."""
+@dataclass(frozen=True, kw_only=True)
+class Model(ModelShape):
+    """A decoder-only language model with grouped KV heads, gated FFN and BF16 weights, and its vision tower."""
 
     name: str
-    layers: int
-    hidden: int
-    q_heads: int
-    kv_heads: int
-    head_dim: int
     ffn: int
     vocab: int
     tokens_per_frame: int
@@ -49,30 +49,29 @@ class Model:
     source: str
 
     @property
-    def kv_bytes_per_token_layer(self) -> int:
-        return 2 * self.kv_heads * self.head_dim * 2
-
-    @property
     def kv_bytes_per_token(self) -> int:
-        return self.layers * self.kv_bytes_per_token_layer
+        """Bytes of the keys and values of one token in all layers."""
+        return self.layers * self.kv_bytes
 
     @property
     def attn_params(self) -> int:
-        """Query, key, value and output projections of one layer."""
+        """Parameters of the query, key, value and output projections of one layer."""
         return self.hidden * self.head_dim * (2 * self.q_heads + 2 * self.kv_heads)
 
     @property
     def ffn_params(self) -> int:
+        """Parameters of the gated feed-forward block of one layer."""
         return 3 * self.hidden * self.ffn
 
     @property
     def params(self) -> int:
+        """Parameters of all layers, the embedding and the output head."""
         return self.layers * (self.attn_params + self.ffn_params) + 2 * self.vocab * self.hidden
 
     @property
     def streamed_weight_bytes(self) -> int:
-        """What one step reads: all layers and the output head; of the input embedding only a few rows."""
-        return 2 * (self.layers * (self.attn_params + self.ffn_params) + self.vocab * self.hidden)
+        """Bytes of weights that one step reads: all layers and the output head, without the input embedding."""
+        return BF16_BYTES * (self.layers * (self.attn_params + self.ffn_params) + self.vocab * self.hidden)
 
 
 SIGLIP_L_384 = Tower(
@@ -88,12 +87,8 @@ SIGLIP_L_384 = Tower(
 )
 
 LLAMA3_8B = Model(
+    **asdict(base.LLAMA3_8B),
     name="Llama-3-8B",
-    layers=32,
-    hidden=4096,
-    q_heads=32,
-    kv_heads=8,
-    head_dim=128,
     ffn=14336,
     vocab=128256,
     tokens_per_frame=10,
@@ -104,8 +99,13 @@ LLAMA3_8B = Model(
 
 @dataclass(frozen=True)
 class Phase:
-    """`count` equal steps: `new_tokens` per stream on `kv_tokens` of context; `stage` picks the retrieval
-    ratio."""
+    """`count` equal steps.
+
+    stage       `frame` or `text`; selects the retrieval ratio
+    kv_tokens   context before the step, in tokens of one stream
+    new_tokens  tokens of the step, of one stream
+    frames      video frames that the vision tower computes in the step, of one stream
+    """
 
     stage: str
     kv_tokens: int
@@ -113,20 +113,24 @@ class Phase:
     frames: int
     count: int = 1
 
+    def __post_init__(self) -> None:
+        checks.whole("kv_tokens", self.kv_tokens, 0)
+        checks.whole("new_tokens", self.new_tokens, 1)
+        checks.whole("frames", self.frames, 0)
+        checks.whole("count", self.count, 1)
+
 
 @dataclass(frozen=True)
 class Workload:
+    """The phases of a run on `batch` streams at once."""
+
     name: str
     model: Model
     batch: int
     phases: tuple[Phase, ...]
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch = {self.batch} must be at least 1")
-        for p in self.phases:
-            if p.kv_tokens < 0 or p.new_tokens < 1 or p.count < 1 or p.frames < 0:
-                raise ValueError(f"workload {self.name!r}: impossible phase {p}")
+        checks.whole("batch", self.batch, 1)
 
 
 def frame(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Workload:
@@ -136,13 +140,15 @@ def frame(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Workload:
 
 
 def text(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Workload:
-    """One generated token (its latency is the TPOT)."""
+    """One generated token; its latency is the time per output token (TPOT)."""
     return Workload(f"text-{kv_tokens}-b{batch}", model, batch, (Phase("text", kv_tokens, 1, frames=0),))
 
 
 def coin_session(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Workload:
-    """The mean COIN session of V-Rex III-A on top of `kv_tokens` of history: 26 frames, a question of 25
-    tokens, an answer of 39."""
+    """The mean COIN session of V-Rex III-A after `kv_tokens` of history.
+
+    A session is 26 frames, a question of 25 tokens and an answer of 39 tokens.
+    """
     frames, question, answer = 26, 25, 39
     n, t = kv_tokens, model.tokens_per_frame
     phases = (
@@ -155,8 +161,7 @@ def coin_session(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Wo
 
 def stream(frames: int, batch: int = 1, model: Model = LLAMA3_8B, steps: int = 32) -> Workload:
     """`frames` frames from an empty context, in at most `steps` phases at their mean length."""
-    if frames < 1:
-        raise ValueError(f"frames = {frames} must be at least 1")
+    checks.whole("frames", frames, 1)
     t, steps = model.tokens_per_frame, min(steps, frames)
     edges = [frames * i // steps for i in range(steps + 1)]
     phases = tuple(Phase("frame", t * (a + b - 1) // 2, t, frames=1, count=b - a) for a, b in itertools.pairwise(edges))

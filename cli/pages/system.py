@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sw_model import compare
+from sw_model.assumptions import LINKS
 from sw_model.engine import PS_PER_S
 from sw_model.explain import Explanation
-from sw_model.model import LINKS, STAGES, Result
+from sw_model.graph import STAGES
 from sw_model.papers.claims import Judged
 from sw_model.papers.reproduce import Reproduction, brief
 from sw_model.quality import Quality
+from sw_model.result import Result
 from sw_model.systems import System
 from util.report import charts
 from util.report.page import Column, Fact, Image, Marked, Section, Table

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sw_model.model import LINKS, Assumptions
+from sw_model.assumptions import LINKS, Assumptions
 from sw_model.papers.vrex import Case
 from sw_model.workloads import coin_session
 from util import text

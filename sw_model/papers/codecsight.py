@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.media.clip import SYNTHETIC_FPS, encode, synthesise
 from sw_model.memory.spec import load_memory
-from sw_model.model import DECODER_OPS, VISION_OPS
 from sw_model.papers.vrex import Case, Value
 from sw_model.systems import load_system
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sw_model import workloads
-from sw_model.model import Assumptions, Result, run
+from sw_model.assumptions import Assumptions
+from sw_model.model import run
+from sw_model.result import Result
 from sw_model.systems import load_system
 
 DATA = Path(__file__).parents[1] / "data"

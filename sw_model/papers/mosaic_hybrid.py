@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil, log2
 
 from sw_model import workloads
-from sw_model.model import run, shape_of
+from sw_model.model import run
 from sw_model.papers.vrex import Case, InMemory, Value
 from sw_model.policies.base import Step, Work
 from sw_model.policies.mosaic import TOKENS_PER_CLUSTER, Mosaic
@@ -66,9 +66,7 @@ def mosaic_vram(case: Case) -> Value:
 
 def mosaic_prefetch(case: Case) -> Value:
     system, load = load_system("a100"), workloads.text(20000)
-    early, late = (
-        run(system, p(shape_of(LLAMA3_8B)), load, assume=case.assume, link=case.link) for p in (Mosaic, MosaicInLayer)
-    )
+    early, late = (run(system, p(LLAMA3_8B), load, assume=case.assume, link=case.link) for p in (Mosaic, MosaicInLayer))
     value = 1 - early.total_s / late.total_s
     return value, 0 < value < 0.5, "trend: prefetching across layers shortens the answer"
 
@@ -98,7 +96,7 @@ def hybrid_growth(case: Case) -> Value:
 
 def hybrid_throughput(case: Case) -> Value:
     load = workloads.frame(480)
-    standard = run(load_system("a100"), InMemory(shape_of(LLAMA3_8B)), load, assume=case.assume, link=case.link)
+    standard = run(load_system("a100"), InMemory(LLAMA3_8B), load, assume=case.assume, link=case.link)
     tokens = [10 / r.total_s for r in (case.run("a100", "hybrid", load), standard)]
     return tokens, abs(tokens[0] / tokens[1] - 1) < 0.05, "trend: the same within 5 % at 48 frames"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sw_model.model import Assumptions
+from sw_model.assumptions import Assumptions
 from sw_model.papers import arithmetic as published_arith
 from sw_model.papers import codecsight as published_codec
 from sw_model.papers import mosaic_hybrid as published_other

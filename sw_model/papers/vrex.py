@@ -6,10 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 from sw_model import workloads
-from sw_model.model import Assumptions, Result, run, shape_of
+from sw_model.assumptions import Assumptions
+from sw_model.model import run
 from sw_model.policies.full import Full
 from sw_model.policies.oaken import Oaken
 from sw_model.policies.resv import ReSV
+from sw_model.result import Result
 from sw_model.systems import load_system
 from sw_model.workloads import LLAMA3_8B, Workload
 
@@ -174,7 +176,7 @@ class InMemory(Full):
 def fig15(case: Case) -> Value:
     """Batch 16, the one at which Oaken's 4-bit cache outgrows V-Rex8's memory beyond 20K tokens."""
     batch, everything = 16, replace(case.assume, resident_tokens=10**9)
-    policies = {"AGX": InMemory(shape_of(LLAMA3_8B)), "Oaken": Oaken(shape_of(LLAMA3_8B))}
+    policies = {"AGX": InMemory(LLAMA3_8B), "Oaken": Oaken(LLAMA3_8B)}
 
     def held(name: str, n: int) -> Result:
         system = load_system("agx-orin" if name == "AGX" else "vrex8")
@@ -240,7 +242,7 @@ def fig18(case: Case) -> Value:
 def fig19(case: Case) -> Value:
     load = workloads.frame(40000)
     base = case.run("vrex8", "full", load).total_s
-    alone = ReSV(shape_of(LLAMA3_8B), tokens_per_cluster=1)
+    alone = ReSV(LLAMA3_8B, tokens_per_cluster=1)
     without = run(load_system("vrex8"), alone, load, assume=case.assume, link=case.link).total_s
     value = {"no_cluster": base / without, "cluster": base / case.run("vrex8", "resv", load).total_s}
     return value, value["cluster"] > value["no_cluster"] > 1, "trend: clustering pays on top of the threshold"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sw_model.model import dram_share
+from sw_model.rates import dram_share
 from sw_model.request import Request
 from sw_model.sweep import parse_sweep, sweep
 from util.text import table

@@ -40,7 +40,7 @@ def test_link_and_chips_bound():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="unknown drive"):
+    with pytest.raises(ValueError, match="drive must be one of"):
         load_ssd("floppy")
     with pytest.raises(ValueError, match="read_us"):
         replace(load_ssd("bg6-like"), read_us=0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sw_model.model import Assumptions
+from sw_model.assumptions import Assumptions
 from sw_model.papers.claims import CLAIMS, Claim, Judged, as_text, judge
 from sw_model.papers.vrex import Case
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sw_model.model import Assumptions
+from sw_model.assumptions import Assumptions
 from sw_model.papers import codecsight as published_codec
 from sw_model.papers import quickvideo as published_quickvideo
 from sw_model.papers.figures import published

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import vrex
-from sw_model.model import Assumptions
+from sw_model.assumptions import Assumptions
 from sw_model.papers.synthesis import APART, areas, mapped, powers, same_order
 
 

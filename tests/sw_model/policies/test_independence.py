@@ -11,7 +11,7 @@ from sw_model.compare import compare
 from sw_model.explain import retrieved
 from sw_model.media.generator import Generator, GeneratorConfig
 from sw_model.media.stream import Geometry
-from sw_model.model import run, shape_of
+from sw_model.model import run
 from sw_model.policies import POLICIES, Policy
 from sw_model.policies.base import MACHINES
 from sw_model.policies.rekv import ReKV
@@ -99,6 +99,6 @@ def test_attributes_decide_the_time_on_a_gpu():
         name = "overlapped"
         offloads_all = blocking = frozenset()
 
-    machine, step, shape = load_system("agx-orin"), workloads.frame(20_000), shape_of(workloads.LLAMA3_8B)
+    machine, step, shape = load_system("agx-orin"), workloads.frame(20_000), workloads.LLAMA3_8B
     assert run(machine, Overlapped(shape), step).total_s < run(machine, ReKV(shape), step).total_s
     assert Policy.offloads_all == Policy.blocking == frozenset()

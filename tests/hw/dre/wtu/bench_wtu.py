@@ -16,7 +16,6 @@ import numpy as np
 from golden.resv import ResvConfig, ResvLayer
 from golden.scores import codes, dots, query_rows
 from golden.wicsum import WtuConfig, exact, fixed_point, select, sweep_cycles
-from hw.config import Config
 from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, Point
 from sw_model.media.generator import Generator, coin
@@ -87,7 +86,8 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--area", action="store_true")
     with_area = options.parse_args().area
-    config, core, rng = Config.preset("paper"), load_system("vrex8").core, np.random.default_rng(7)
+    core, rng = load_system("vrex8").core, np.random.default_rng(7)
+    config = core.config
     lanes, head_cycles = config.wtu_lanes, {}
     beats = -(-CLUSTERS // lanes)
     for stage in ("frame", "text"):
@@ -127,7 +127,7 @@ def main() -> None:
 
     hcu = HCU.from_config(config)
     compared = np.concatenate([a.compared for a in newest])
-    tokens = [hcu.token_cycles(0, -(-int(c) // core.cores)) for c in compared]
+    tokens = [hcu.token_cycles(0, -(-int(c) // config.cores)) for c in compared]
     hcu_cycles = np.mean(tokens) * 10
     clock = core.clock_mhz * 1e6
     lines = []
@@ -135,7 +135,9 @@ def main() -> None:
         wtu = head_cycles["frame", point]
         ms = 1e3 * LAYERS * np.array([hcu_cycles, wtu]) / clock
         lines.append([point, *(f"{v:.4f}" for v in (*ms, ms.sum())), f"{100 * ms.sum() / FRAME_MS:.3f} %"])
-    print(f"\nframe of 10 tokens at 40K on {core.cores} cores: a KV head's 40 rows and 1/8 of the candidates each, ms")
+    print(
+        f"\nframe of 10 tokens at 40K on {config.cores} cores: a KV head's 40 rows and 1/8 of the candidates each, ms"
+    )
     print(table(("WTU", "HCU", "WTU", "both", f"of {FRAME_MS} ms (paper: 0.5 %)"), lines))
 
     if with_area:

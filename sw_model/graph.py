@@ -1,0 +1,244 @@
+"""The task graph of one step: what runs on which resource, for how long, and what each task waits for.
+
+In every layer of an accelerator the tasks overlap as V-Rex section VI-C describes. Weights stream through the on-chip
+buffers while the matrix engine uses the piece before. The retrieval of the next layer is predicted as soon as the
+queries of this layer exist, and its KV crosses the link during attention and feed-forward. A GPU runs one kernel after
+another; a policy whose GPU software waits for each copy (`Policy.blocking`) fetches in the layer that needs the KV.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from sw_model.assumptions import DECODER_OPS, VISION_OPS
+from sw_model.engine import PS_PER_S, Task, Timeline
+from sw_model.policies import Work
+from sw_model.rates import Rates
+from sw_model.systems import System
+from sw_model.unit_cycles import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
+from sw_model.workloads import Model, Phase
+
+STAGES = ("vision", "weights", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
+
+
+@dataclass(frozen=True)
+class ScheduledPhase:
+    """One phase of a workload with its work, rates, the schedule of one step, and operations by stage."""
+
+    phase: Phase
+    work: Work
+    rates: Rates
+    timeline: Timeline
+    flops: dict[str, float]
+
+
+class Graph:
+    """Task list under construction for one step of one phase.
+
+    Methods return the index of the last task that they add; tasks that depend on it name it in `deps`. Index -1 is no
+    task. `flops` counts operations by stage, two for a multiply-accumulate. `blocking`: the KV of a layer is fetched
+    in that layer, not ahead of it.
+    """
+
+    def __init__(
+        self, system: System, model: Model, phase: Phase, batch: int, work: Work, rates: Rates, blocking: bool = False
+    ):
+        self.system, self.model, self.phase, self.batch = system, model, phase, batch
+        self.work, self.rates, self.blocking = work, rates, blocking
+        self.chunks = rates.assume.chunks
+        self.tasks: list[Task] = []
+        self.flops: dict[str, float] = defaultdict(float)
+        self.weight_uses: list[int] = []  # the task that uses each piece of weights, in order
+
+    # -- single tasks ------------------------------------------------------------------------------------
+    def add(self, stage: str, resource: str, seconds: float, deps: Sequence[int], layer: int, nbytes: int = 0) -> int:
+        """A task on one resource after the tasks `deps`."""
+        unique = tuple(sorted({d for d in deps if d >= 0}))
+        self.tasks.append(Task(stage, resource, ceil(seconds * PS_PER_S), unique, bytes_moved=nbytes, layer=layer))
+        return len(self.tasks) - 1
+
+    def dram(self, stage: str, nbytes: int, deps: Sequence[int], layer: int, rate: float | None = None) -> int:
+        """A transfer of `nbytes` in device memory at `rate` bytes per second; None: the rate of long reads."""
+        return self.add(stage, "DRAM", nbytes / (rate or self.rates.dram_stream), deps, layer, nbytes)
+
+    def matrix(
+        self,
+        stage: str,
+        vectors: float,
+        inputs: float,
+        outputs: float,
+        deps: Sequence[int],
+        layer: int,
+        times: float = 1,
+        share: float = 1.0,
+    ) -> int:
+        """The share `share` of `times` matrix products (vectors x inputs) by (inputs x outputs)."""
+        flops = 2.0 * vectors * inputs * outputs * times * share
+        self.flops[stage] += flops
+        core, gpu = self.system.core, self.system.gpu
+        if core:
+            seconds = dpe_cycles(vectors, inputs, outputs, core, times) * share / (core.clock_mhz * 1e6)
+            return self.add(stage, "LXE", seconds, deps, layer)
+        assert gpu is not None
+        return self.add(stage, "GPU", flops / (gpu.peak_tflops * 1e12 * gpu.gemm_efficiency), deps, layer)
+
+    def vector(self, stage: str, elements: float, kind: str, deps: Sequence[int], layer: int) -> int:
+        """Element-wise work; on a GPU its time is part of the overhead per operation."""
+        core = self.system.core
+        if core:
+            return self.add(stage, "VPE", vpe_cycles(elements, kind, core) / (core.clock_mhz * 1e6), deps, layer)
+        return self.add(stage, "GPU", 0.0, deps, layer)
+
+    def launches(self, stage: str, ops: int, deps: Sequence[int], layer: int) -> int:
+        """The overhead of `ops` framework operations on a GPU."""
+        gpu = self.system.gpu
+        assert gpu is not None
+        return self.add(stage, "GPU", ops * gpu.op_overhead_us * 1e-6, deps, layer)
+
+    # -- groups of tasks ---------------------------------------------------------------------------------
+    def linear(self, stage: str, vectors: int, inputs: int, outputs: int, after: int, layer: int, use: str) -> int:
+        """A product with weights that stream from device memory in pieces.
+
+        An accelerator loads at most two pieces ahead of their use (double buffering); a GPU starts to load when its
+        kernel starts. `stage` counts the transfers, `use` the products.
+        """
+        total, done = 2 * inputs * outputs, 0
+        last = after
+        for i in range(self.chunks):
+            size = total * (i + 1) // self.chunks - done
+            done += size
+            buffer = self.weight_uses[-2:-1] if self.system.core else [after]
+            load = self.dram(stage, size, buffer, layer)
+            last = self.matrix(use, vectors, inputs, outputs, [load, last], layer, share=1 / self.chunks)
+            self.weight_uses.append(last)
+        return last
+
+    def predict(self, layer: int, query: int) -> int:
+        """The policy's prediction of the KV that `layer` needs, from the queries of task `query`.
+
+        Reads, products, vector work and threshold follow each other. The clustering of the new keys runs in parallel;
+        no task of this step waits for it.
+        """
+        work, core = self.work, self.system.core
+        last = query
+        if work.predict_read_bytes:
+            last = self.dram("prediction", round(work.predict_read_bytes), [query], layer)
+        for m in work.matmuls:
+            last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
+            if core and work.hamming_pairs and m is work.matmuls[0]:
+                seconds = hcu_cycles(work.hamming_pairs, core) / (core.clock_mhz * 1e6)
+                self.add("prediction", "HCU", seconds, [last], layer)
+        if work.vector_ops:
+            last = self.vector("prediction", work.vector_ops, "op", [last], layer)
+        if not core:
+            return self.launches("prediction", round(work.gpu_kernels), [last], layer)
+        if work.threshold_rows:
+            cycles = wtu_cycles(work.threshold_rows, work.threshold_entries, work.threshold_passes, core)
+            last = self.add("prediction", "WTU", cycles / (core.clock_mhz * 1e6), [last], layer)
+        return last
+
+    def fetch(self, layer: int, after: int) -> int:
+        """Older KV over the link into device memory, in pieces.
+
+        Where a drive is behind the link, drive and link transfer a piece at the same time, so the slower one sets the
+        pace.
+        """
+        total, done, last = self.rates.fetch_bytes, 0, after
+        if not total:
+            return after
+        storage, previous = self.rates.storage, [after]
+        for i in range(self.chunks):
+            size = total * (i + 1) // self.chunks - done
+            done += size
+            transfers = [self.add("fetch", "PCIe", size / self.rates.link, previous, layer, size)]
+            if storage:
+                transfers.append(self.add("fetch", "SSD", size / storage, previous, layer, size))
+            previous = transfers
+            last = self.dram("fetch", size, transfers, layer)
+        return last
+
+    def attention(self, layer: int, query: int, available: tuple[int, int]) -> int:
+        """Reads of the attended KV in pieces after the tasks `available`, then scores, softmax and weighted values.
+
+        The step's own tokens are attended too.
+        """
+        model, batch, t = self.model, self.batch, ceil(self.work.processed_tokens)
+        d = model.head_dim
+        nbytes, done, last = round(self.work.attend_read_bytes), 0, query
+        keys = ceil(self.work.attended_tokens) + t
+        for i in range(self.chunks):
+            size = nbytes * (i + 1) // self.chunks - done
+            done += size
+            after = available if self.system.core else (*available, query)
+            load = self.dram("kv read", size, after, layer, self.rates.dram_kv)
+            times = batch * model.kv_heads
+            score = self.matrix("attention", t * model.group, d, keys, [load, last], layer, times, 1 / self.chunks)
+            weight = self.vector(
+                "attention", ceil(t * model.q_heads * keys * batch / self.chunks), "softmax", [score], layer
+            )
+            last = self.matrix("attention", t * model.group, keys, d, [weight], layer, times, 1 / self.chunks)
+        return last
+
+    def vision(self) -> int:
+        """The vision tower on the frames of the step, and its projector; -1 where the step has no frame."""
+        tower, batch = self.model.vision, self.phase.frames * self.batch
+        if not batch:
+            return -1
+        vectors, last = ceil(tower.patches * batch * self.work.vision_fraction), -1
+        last = self.linear("vision", vectors, tower.patch_inputs, tower.hidden, last, -1, "vision")
+        for _ in range(tower.layers):
+            if not self.system.core:
+                last = self.launches("overhead", VISION_OPS, [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "norm", [last], -1)
+            last = self.linear("vision", vectors, tower.hidden, 3 * tower.hidden, last, -1, "vision")
+            heads = tower.heads * batch
+            size = tower.hidden // tower.heads
+            last = self.matrix("vision", tower.patches, size, tower.patches, [last], -1, heads)
+            last = self.vector("vision", tower.patches**2 * heads, "softmax", [last], -1)
+            last = self.matrix("vision", tower.patches, tower.patches, size, [last], -1, heads)
+            last = self.linear("vision", vectors, tower.hidden, tower.hidden, last, -1, "vision")
+            last = self.vector("vision", vectors * tower.hidden, "norm", [last], -1)
+            last = self.linear("vision", vectors, tower.hidden, tower.ffn, last, -1, "vision")
+            last = self.vector("vision", vectors * tower.ffn, "gelu", [last], -1)
+            last = self.linear("vision", vectors, tower.ffn, tower.hidden, last, -1, "vision")
+        tokens = self.model.tokens_per_frame * batch
+        return self.linear("vision", tokens, 1, tower.projector_params, last, -1, "vision")
+
+    def step(self) -> None:
+        """The entire step: vision tower, decoder layers with retrieval, output head."""
+        model, work, t = self.model, self.work, ceil(self.work.processed_tokens) * self.batch
+        width = model.q_heads * model.head_dim
+        kv_width = 2 * model.key_dim
+        x = self.vision()
+        overlaps = not self.blocking
+        ready = self.fetch(0, x) if work.schedule == "ahead" and overlaps else -1
+        for layer in range(model.layers):
+            if not self.system.core:
+                x = self.launches("overhead", DECODER_OPS, [x], layer)
+            h = self.vector("vector", t * model.hidden, "norm", [x], layer)
+            h = self.linear("weights", t, model.hidden, width + kv_width, h, layer, "weights")
+            query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
+            following = -1
+            if work.schedule == "ahead" and (work.matmuls or work.vector_ops):
+                query = self.predict(layer, query)
+            if not overlaps and work.schedule == "ahead":
+                ready = self.fetch(layer, query)
+            elif work.schedule == "same_layer" or (work.schedule == "next_layer" and (layer == 0 or not overlaps)):
+                ready = self.fetch(layer, self.predict(layer, query))
+            if overlaps and layer + 1 < model.layers:
+                if work.schedule == "next_layer":
+                    following = self.fetch(layer + 1, self.predict(layer + 1, query))
+                elif work.schedule == "ahead":
+                    following = self.fetch(layer + 1, x)
+            h = self.attention(layer, query, (ready, x))
+            h = self.linear("weights", t, width, model.hidden, h, layer, "weights")
+            h = self.vector("vector", t * model.hidden, "add", [h], layer)
+            h = self.vector("vector", t * model.hidden, "norm", [h], layer)
+            h = self.linear("weights", t, model.hidden, 2 * model.ffn, h, layer, "weights")
+            h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer)
+            h = self.linear("weights", t, model.ffn, model.hidden, h, layer, "weights")
+            x = self.vector("vector", t * model.hidden, "add", [h], layer)
+            ready = following
+        x = self.vector("vector", t * model.hidden, "norm", [x], model.layers)
+        self.linear("weights", self.batch, model.hidden, model.vocab, x, model.layers, "weights")

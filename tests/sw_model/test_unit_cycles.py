@@ -1,0 +1,78 @@
+"""Unit cycles of the system model: the hardware units' own formulas, with the sizes of the system's configuration."""
+
+from dataclasses import replace
+
+import pytest
+
+from compiler import vector_programs as programs
+from hw.config import PRESETS, Config
+from hw.dre.hcu import HCU
+from hw.dre.wtu.wtu import WTU, Point
+from hw.lxe.dpe import DPE
+from hw.lxe.vpe import VPE
+from sw_model.request import Request
+from sw_model.systems import SIZES, Core, load_system
+from sw_model.unit_cycles import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
+
+CORE = load_system("vrex8").core
+CONFIG = CORE.config
+
+
+@pytest.mark.parametrize("point", Point)
+def test_wtu_rows_load_while_the_row_before_is_selected(point):
+    wtu, core = WTU.from_config(CONFIG, point), replace(CORE, wtu_point=point.value)
+    for clusters, passes in ((16, 3), (1250, 12), (4096, 2)):
+        expected = -(-clusters // CONFIG.wtu_lanes) + 8 * wtu.cycles(clusters, passes, 2)
+        assert wtu_cycles(8 * CONFIG.cores, clusters, passes, core) == expected
+    assert wtu_cycles(0, 4096, 2, core) == 0
+
+
+def test_hcu_comparisons_take_the_cycles_of_one_token():
+    assert hcu_cycles(128 * CONFIG.cores, CORE) == HCU.from_config(CONFIG).token_cycles(0, 128)
+    slow = CORE.replace({"hcu_lanes": 8}, "core")
+    assert hcu_cycles(128 * CONFIG.cores, slow) == 2 * hcu_cycles(128 * CONFIG.cores, CORE)
+
+
+def test_dpe_tiles_are_split_over_the_cores():
+    dpe = DPE.from_config(CONFIG)
+    assert dpe_cycles(10, 4096, 6144, CORE) == dpe.cycles(64 * 96 // 8, 10)
+    assert dpe_cycles(576, 1024, 1024, CORE) == dpe.cycles(9 * 16 * 16 // 8, 64)  # nine loads of each tile
+
+
+def test_vpe_rows_take_the_cycles_of_their_programs():
+    vpe, lanes = VPE.from_config(CONFIG), CONFIG.vpe_lanes
+    for n in (4096, 8192):
+        cycles = vpe_cycles(n * CONFIG.cores, "softmax", CORE)
+        assert cycles >= vpe.cycles(programs.softmax(n, lanes, CONFIG.head_dim)) > 3 * n // lanes
+    assert vpe_cycles(14336 * CONFIG.cores, "silu_mul", CORE) == vpe.cycles(programs.gated(14336, lanes))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_of_the_hardware_is_a_core(preset):
+    core = Core(Config.preset(preset), 800.0)
+    fast = core.replace({"cores": 4 * core.config.cores}, "core")
+    for cycles in (
+        dpe_cycles(10, 1024, 1024, core) / dpe_cycles(10, 1024, 1024, fast),
+        hcu_cycles(10_000, core) / hcu_cycles(10_000, fast),
+        wtu_cycles(320, 1000, 10, core) / wtu_cycles(320, 1000, 10, fast),
+        vpe_cycles(10**6, "softmax", core) / vpe_cycles(10**6, "softmax", fast),
+    ):
+        assert 3 < cycles <= 4
+
+
+# another value of each size that alone is a valid configuration
+OTHER = {
+    "cores": 16, "dpe_trees": 32, "dpe_inputs": 32, "dpe_load_rows": 4, "dpe_slots": 4, "vpe_lanes": 32,
+    "lxe_memory_bytes": 1 << 20, "hash_bits": 16, "hcu_accumulators": 2, "hcu_lanes": 8, "wtu_cores": 2,
+    "wtu_lanes": 8, "wtu_buckets": 32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_size_can_be_set_by_its_name_in_the_configuration(name):
+    plain = Request(tokens=40_000, changes={"core.wtu_point": "fast"})
+    request = plain.replace(changes={f"core.{name}": OTHER[name]})
+    assert getattr(request.machine().core.config, name) == OTHER[name] != getattr(CONFIG, name)
+    assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})
+    # the on-chip memory limits what fits on the machine; every other size changes a run
+    assert (request.run() != plain.run()) == (name != "lxe_memory_bytes")
