@@ -146,7 +146,7 @@ def measure(
         )
     progress("simulation of the core", 0, 0)
     record = layer.check(timing=timing(), **options)
-    model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_word, layer.layer.instructions)
+    model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_keys_word, layer.layer.instructions)
     predicted = []
     for number, (place, program) in enumerate(zip(layer.places, layer.commands(), strict=True)):
         predicted.append(model.run(place, program, data.get(number)))
@@ -180,9 +180,10 @@ def run(
         raise ValueError(f"steps = {steps}: must be at least 1")
     machine = load_system(system)
     timings(machine, 0)
-    threshold, capacity = CACHES[preset]
+    threshold, max_resident_tokens = CACHES[preset]
     layer = LayerRun(
-        preset, np.random.default_rng(seed), threshold=threshold, capacity=capacity, target=round(65536 * ratio),
+        preset, np.random.default_rng(seed), hamming_threshold=threshold, max_resident_tokens=max_resident_tokens,
+        selection_target=round(65536 * ratio),
         storage=machine.link.behind == "ssd",
     )  # fmt: skip
     text = bf16.encode(layer.rng.standard_normal((1, layer.sizes.hidden)))

@@ -77,7 +77,7 @@ class LayerCompiler:
     Parameters
     ----------
     config, sizes : of the core and of the layer ; region : device memory that may be used
-    mean_word : word of the representative keys
+    mean_keys_word : word of the representative keys
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class LayerCompiler:
     config: Config
     sizes: Sizes
     region: Region
-    mean_word: int
+    mean_keys_word: int
     weights: dict[str, int] = field(default_factory=dict)
     code: dict[str, tuple[int, int]] = field(default_factory=dict)
     images: dict[int, bytes] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class LayerCompiler:
         self.hashes = -(-c.hash_bits // n)
         self.key_blocks = -(-s.keys // n)
         rooms = {
-            "tokens": (s.tokens * self.group, c.dpe_slots, "rows of a head"),
+            "tokens": (s.tokens * self.group, c.dpe_accumulators, "rows of a head"),
             "hidden": (2 * self.x_words, c.vpe_rows, "words of a norm"),
             "keys": (self.key_blocks, c.vpe_rows, "words of a row of scores"),
         }
@@ -123,8 +123,8 @@ class LayerCompiler:
             if value > most:
                 raise ValueError(f"{name} = {getattr(s, name)}: {value} {what}, must be at most {most}")
         for name, tokens in (("tokens", s.tokens), ("fill", s.fill)):
-            if tokens > min(c.hcu_tokens, c.dpe_slots):
-                limits = f"hcu_tokens = {c.hcu_tokens}, and dpe_slots = {c.dpe_slots}"
+            if tokens > min(c.max_step_tokens, c.dpe_accumulators):
+                limits = f"max_step_tokens = {c.max_step_tokens}, and dpe_accumulators = {c.dpe_accumulators}"
                 raise ValueError(f"{name} = {tokens}: must be at most {limits}")
         self.most = {True: s.tokens, False: max(s.tokens, s.fill)}  # tokens of a step with queries, and without
         self.shapes = {
@@ -145,7 +145,7 @@ class LayerCompiler:
         self.turned = {"q": take(t * self.q), "k": take(most * self.kv), "v": take(most * self.kv)}
         self.attended, self.projected = take(t * self.x_words), take(most * self.hashes)
         rows = t * self.group
-        self.score_words = 2 * max(self.key_blocks, -(-c.wtu_clusters // n))
+        self.score_words = 2 * max(self.key_blocks, -(-c.max_row_clusters // n))
         self.scores = [take(rows * self.score_words) for _ in range(c.kv_heads)]
         self.shares = [take(rows * self.key_blocks) for _ in range(c.kv_heads)]
         self.context = [take(rows * self.head) for _ in range(c.kv_heads)]
@@ -360,8 +360,8 @@ class LayerCompiler:
         c, rows, chunk = self.config, tokens * self.group, self.half // self.head
         known = {"length": LengthSource.CLUSTERS}
         x = self._queries(p, head, tokens, after)
-        for block in range(0, -(-c.wtu_clusters // self.width), chunk):
-            source = self.mean_word + head * self.head + block * self.width * self.kv
+        for block in range(0, -(-c.max_row_clusters // self.width), chunk):
+            source = self.mean_keys_word + head * self.head + block * self.width * self.kv
             keys = p.weights(
                 "LOAD",
                 {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
@@ -402,7 +402,7 @@ class LayerCompiler:
         """The values of one KV head by their shares, as many tokens at a time as there are sums for."""
         chunk = self.half // self.head
         known = {"length": LengthSource.TOKENS, "head": head, "extra": tokens}
-        most = min(self.config.dpe_slots // (self.group * self.head), self.rows // (chunk * self.group))
+        most = min(self.config.dpe_accumulators // (self.group * self.head), self.rows // (chunk * self.group))
         for start in range(0, tokens, most):
             some, row = min(most, tokens - start) * self.group, start * self.group
             for block in range(0, self.key_blocks, chunk):

@@ -18,33 +18,31 @@ BLOCK = 512  # tokens that are searched at once
 class ClusterRule:
     """How tokens join clusters.
 
-    th_hd            Hamming threshold
-    hd_compare       `lt`: a token matches below the threshold; `le`: up to it
-    assign_rule      `nearest`: the nearest match wins, the lowest cluster on ties; `first`: the lowest match
-    candidates       `recent`: clusters whose first token is at most `recent_capacity_tokens` back; `all`
-    tc_max           a cluster with this many tokens takes no more
+    hamming_threshold            Hamming threshold
+    hamming_inclusive  True: a token also matches at a distance equal to the threshold; False: below it only
+    first_match      True: a token joins the lowest matching cluster; False: the nearest, the lowest on ties
+    window_tokens    candidates are the clusters whose first token is at most this many tokens back; 0: no limit
+    max_cluster_tokens           a cluster with this many tokens takes no more
     cluster_hash     `leader`: a cluster keeps its first code; `majority`: each bit follows most of its members
     max_candidates   clusters inside the window that the table on chip holds; None: no limit
     max_clusters     cluster numbers that exist; None: no limit
     """
 
-    th_hd: int = 7
-    hd_compare: str = "lt"
-    assign_rule: str = "nearest"
-    candidates: str = "recent"
-    recent_capacity_tokens: int = 4096
-    tc_max: int = 65535
+    hamming_threshold: int = 7
+    hamming_inclusive: bool = False
+    first_match: bool = False
+    window_tokens: int = 4096
+    max_cluster_tokens: int = 65535
     cluster_hash: str = "leader"
     max_candidates: int | None = None
     max_clusters: int | None = None
 
     def __post_init__(self) -> None:
-        checks.whole("th_hd", self.th_hd, 0, 33)
-        checks.choice("hd_compare", self.hd_compare, ("lt", "le"))
-        checks.choice("assign_rule", self.assign_rule, ("nearest", "first"))
-        checks.choice("candidates", self.candidates, ("recent", "all"))
-        checks.whole("recent_capacity_tokens", self.recent_capacity_tokens, 1)
-        checks.whole("tc_max", self.tc_max, 1, 65535)
+        checks.whole("hamming_threshold", self.hamming_threshold, 0, 33)
+        checks.flag("hamming_inclusive", self.hamming_inclusive)
+        checks.flag("first_match", self.first_match)
+        checks.whole("window_tokens", self.window_tokens, 0)
+        checks.whole("max_cluster_tokens", self.max_cluster_tokens, 1, 65535)
         checks.choice("cluster_hash", self.cluster_hash, ("leader", "majority"))
         for name in ("max_candidates", "max_clusters"):
             if getattr(self, name) is not None:
@@ -53,7 +51,7 @@ class ClusterRule:
     @property
     def limit(self) -> int:
         """A token matches at distances below this."""
-        return self.th_hd + (self.hd_compare == "le")
+        return self.hamming_threshold + self.hamming_inclusive
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Assignment:
 
 
 class ClusterTable:
-    """Clusters of one layer. `codes`, `counts` and `born` (first token) are arrays over the clusters."""
+    """Clusters of one layer. `codes`, `counts` and `first_token` (first token) are arrays over the clusters."""
 
     def __init__(self, rule: ClusterRule | None = None):
         self.rule = rule or ClusterRule()
@@ -104,7 +102,7 @@ class ClusterTable:
         return self._counts[: self._size]
 
     @property
-    def born(self) -> np.ndarray:
+    def first_token(self) -> np.ndarray:
         """int64 (C,): first token of each cluster, strictly ascending."""
         return self._born[: self._size]
 
@@ -122,7 +120,7 @@ class ClusterTable:
         """Assign tokens with these hash codes, uint32 (T,), in order."""
         wanted = checks.wholes("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
         parts = []
-        block = min(BLOCK, self.rule.recent_capacity_tokens)
+        block = min(BLOCK, self.rule.window_tokens or BLOCK)
         for start in range(0, len(wanted), block):
             part = wanted[start : start + block]
             if self._plain(len(part)):
@@ -137,9 +135,9 @@ class ClusterTable:
 
     def _age(self, token: int) -> None:
         """Move the window up to `token`."""
-        if self.rule.candidates == "recent":
-            oldest = token - self.rule.recent_capacity_tokens
-            self._first = max(self._first, int(np.searchsorted(self.born, oldest)))
+        if self.rule.window_tokens:
+            oldest = token - self.rule.window_tokens
+            self._first = max(self._first, int(np.searchsorted(self.first_token, oldest)))
 
     def _plain(self, tokens: int) -> bool:
         """Whether no limit of the table can be met within that many tokens."""
@@ -149,8 +147,8 @@ class ClusterTable:
             rule.cluster_hash == "leader"
             and (rule.max_candidates is None or live + tokens <= rule.max_candidates)
             and (rule.max_clusters is None or self._size + tokens <= rule.max_clusters)
-            and (live == 0 or int(self._counts[self._first : self._size].max()) + tokens < rule.tc_max)
-            and tokens < rule.tc_max
+            and (live == 0 or int(self._counts[self._first : self._size].max()) + tokens < rule.max_cluster_tokens)
+            and tokens < rule.max_cluster_tokens
         )
 
     def _open(self, codes: np.ndarray, tokens: np.ndarray) -> None:
@@ -170,11 +168,11 @@ class ClusterTable:
         live = slice(self._first, self._size)
         compared = self._size - self._first
         distances = np.bitwise_count(self._codes[live] ^ code).astype(np.int32)
-        distances[self._counts[live] >= rule.tc_max] = FAR
+        distances[self._counts[live] >= rule.max_cluster_tokens] = FAR
         matches = distances < rule.limit
         best = -1
         if matches.any():
-            best = int(np.argmax(matches)) if rule.assign_rule == "first" else int(np.argmin(distances))
+            best = int(np.argmax(matches)) if rule.first_match else int(np.argmin(distances))
         full = compared == rule.max_candidates or self._size == rule.max_clusters
         opened = best < 0 and not full
         overflow = best < 0 and full
@@ -189,7 +187,7 @@ class ClusterTable:
                 cluster = self._size - 1  # every candidate is saturated
             else:
                 cluster, distance = self._first + joined, int(distances[joined])
-        self._counts[cluster] = min(int(self._counts[cluster]) + 1, rule.tc_max)
+        self._counts[cluster] = min(int(self._counts[cluster]) + 1, rule.max_cluster_tokens)
         if self._ones is not None:
             self._ones[cluster] += (code >> np.arange(32, dtype=np.uint32)) & np.uint32(1)
             majority = 2 * self._ones[cluster] > self._counts[cluster]
@@ -200,7 +198,7 @@ class ClusterTable:
 
     def _preferred(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each token, a column of (clusters, tokens), the cluster that the rule prefers, and its distance."""
-        rank = distances >= self.rule.limit if self.rule.assign_rule == "first" else distances
+        rank = distances >= self.rule.limit if self.rule.first_match else distances
         # six bits of rank and the number in one word: the smallest word has the lowest number on ties
         bits = 10 if len(rank) <= 1024 else 26
         kind = np.dtype(np.uint16 if bits == 10 else np.uint32)
@@ -218,8 +216,8 @@ class ClusterTable:
         base, old = self._first, self._size
         tokens = start + np.arange(n)
         first = np.full(n, base)
-        if rule.candidates == "recent":
-            first = np.maximum(base, np.searchsorted(self.born, tokens - rule.recent_capacity_tokens))
+        if rule.window_tokens:
+            first = np.maximum(base, np.searchsorted(self.first_token, tokens - rule.window_tokens))
         best, distance = np.full(n, -1, np.int64), np.full(n, FAR, np.uint8)
         if old > base:
             table = np.bitwise_count(self._codes[base:old, None] ^ codes)
@@ -246,7 +244,7 @@ class ClusterTable:
             late = leaders[:, None] >= np.arange(n)  # only leaders before a token are there to join
             np.maximum(table, late * np.uint8(FAR), out=table)
             which, closest = self._preferred(table)
-            moves = (distance >= rule.limit) if rule.assign_rule == "first" else closest < distance
+            moves = (distance >= rule.limit) if rule.first_match else closest < distance
             moves &= closest < rule.limit
             best[moves], distance[moves] = old + which[moves], closest[moves]
             best[leaders], distance[leaders] = old + np.arange(len(leaders)), 0

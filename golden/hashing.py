@@ -10,14 +10,16 @@ from util import checks
 MAX_HASH_BITS = 32
 
 
-def hyperplanes(dimension: int, n_hp: int = 32, *, seed: int = 0, layer: int = 0) -> np.ndarray:
-    """Normals of the `n_hp` hyperplanes of one layer: bfloat16 (dimension, n_hp), standard normal.
+def hyperplanes(dimension: int, hash_bits: int = 32, *, seed: int = 0, layer: int = 0) -> np.ndarray:
+    """Normals of the `hash_bits` hyperplanes of one layer: bfloat16 (dimension, hash_bits), standard normal.
 
     Every layer has planes of its own, drawn from PCG64 seeded with `seed + layer`. In silicon this is a table.
     """
     checks.whole("dimension", dimension, 1)
-    checks.whole("n_hp", n_hp, 1, MAX_HASH_BITS)
-    normals = np.random.default_rng(checks.whole("seed + layer", seed + layer, 0)).standard_normal((dimension, n_hp))
+    checks.whole("hash_bits", hash_bits, 1, MAX_HASH_BITS)
+    normals = np.random.default_rng(checks.whole("seed + layer", seed + layer, 0)).standard_normal(
+        (dimension, hash_bits)
+    )
     return normals.astype(bfloat16)
 
 
@@ -27,7 +29,7 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     Parameters
     ----------
     keys : (T, ...) bfloat16, after RoPE; trailing axes are one vector (all KV heads of a token, concatenated)
-    planes : (dimension, n_hp) bfloat16
+    planes : (dimension, hash_bits) bfloat16
     center : (dimension,) real, optional; subtracted from every key first, in float64 (MagicPIG's variant)
 
     Returns
@@ -40,8 +42,8 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
         Wrong shapes, more than 32 planes, NaN or infinite values.
     """
     normals = checks.reals("planes", planes, None, None)
-    dimension, n_hp = normals.shape
-    checks.whole("number of planes", n_hp, 1, MAX_HASH_BITS)
+    dimension, hash_bits = normals.shape
+    checks.whole("number of planes", hash_bits, 1, MAX_HASH_BITS)
     array = np.asarray(keys)
     if array.ndim < 2:
         raise ValueError(f"keys must have shape (T, ...), got {array.shape}")
@@ -54,5 +56,5 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     doubt = np.abs(dots) <= dimension * 2.0**-51 * (np.abs(vectors) @ np.abs(normals))
     for t, j in np.argwhere(doubt) if exact else ():
         dots[t, j] = math.fsum(vectors[t] * normals[:, j])
-    weights = np.uint32(1) << np.arange(n_hp, dtype=np.uint32)
+    weights = np.uint32(1) << np.arange(hash_bits, dtype=np.uint32)
     return ((dots > 0) * weights).sum(axis=1, dtype=np.uint32)

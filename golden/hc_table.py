@@ -60,15 +60,15 @@ class Entry:
     """One cluster: `first` and `newest` are pages of its token list."""
 
     hash: int
-    born: int
+    first_token: int
     count: int
     first: int
     newest: int
 
     def record(self) -> bytes:
-        """As it stands in memory: u32 hash, u32 born, u16 count, u16 first, u16 newest, u16 zero, little-endian."""
+        """The record in memory, little-endian: u32 hash, u32 first_token, u16 count, first, newest, zero."""
         words = np.array([self.count, self.first, self.newest, 0], "<u2")
-        return np.array([self.hash, self.born], "<u4").tobytes() + words.tobytes()
+        return np.array([self.hash, self.first_token], "<u4").tobytes() + words.tobytes()
 
 
 @dataclass
@@ -122,7 +122,7 @@ class HcTable:
         page = old.newest if slot else self.used
         if not slot and self.used == config.pages:
             return Fault.NO_PAGE
-        entry = Entry(old.hash, old.born, count, page if opened else old.first, page)
+        entry = Entry(old.hash, old.first_token, count, page if opened else old.first, page)
         self.entries[cluster:] = [entry, *self.entries[cluster + 1 :]]
         self.used += not slot
         records, lists, links, _ = config.bases

@@ -22,21 +22,20 @@ class KvmuConfig:
     """`layout` is `clustered`, or `arrival`: one token a page, in order of arrival, whatever its cluster.
 
     page_tokens      slots of a page
-    capacity_tokens  tokens that stay resident after a step (the newest pages)
+    max_resident_tokens  tokens that stay resident after a step (the newest pages)
     retain_fetched   a fetched page becomes resident again, as the newest
     """
 
     page_tokens: int = 32
-    capacity_tokens: int = 4096
+    max_resident_tokens: int = 4096
     layout: str = "clustered"
     retain_fetched: bool = False
 
     def __post_init__(self) -> None:
         checks.whole("page_tokens", self.page_tokens, 1)
-        checks.whole("capacity_tokens", self.capacity_tokens, 1)
+        checks.whole("max_resident_tokens", self.max_resident_tokens, 1)
         checks.choice("layout", self.layout, ("clustered", "arrival"))
-        if not isinstance(self.retain_fetched, bool):
-            raise checks.KindError(f"retain_fetched must be True or False, got {self.retain_fetched!r}")
+        checks.flag("retain_fetched", self.retain_fetched)
 
     @property
     def slots(self) -> int:
@@ -131,7 +130,7 @@ class Kvmu:
 
         clusters  int (T,): the cluster of each token, in order of arrival. A token goes to its cluster's open
                   page. A page closes when it is full or offloaded. After the step the oldest pages leave, whole,
-                  while more than `capacity_tokens` tokens and more than one page are resident.
+                  while more than `max_resident_tokens` tokens and more than one page are resident.
         """
         for cluster in checks.wholes("clusters", clusters, None, low=0).tolist():
             page, slot = self._place(self.tokens, cluster)
@@ -255,7 +254,7 @@ class Kvmu:
 
     def _offload(self) -> list[int]:
         written = []
-        while self.resident_tokens > self.config.capacity_tokens and len(self.resident) > 1:
+        while self.resident_tokens > self.config.max_resident_tokens and len(self.resident) > 1:
             number = next(iter(self.resident))
             page = self._page(number)
             if not page.on_host:  # a page that was fetched has not changed since

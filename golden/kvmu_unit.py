@@ -41,7 +41,7 @@ class Fault(IntEnum):
     CLUSTER = 2
     ADDRESS = 3
     NO_PAGE = 4
-    NO_FRAME = 5
+    NO_PAGE_FRAME = 5
     NOT_RESIDENT = 6
     STAGING = 7
     REGION = 8
@@ -161,11 +161,11 @@ class UnitConfig:
 
     kv_heads, head_dim, page_tokens, pages, frames, clusters, tags : sizes of the tables
     bases         byte address of the device, host, storage and staging regions, layer 0 first
-    staging_units (page, head) units of each of the two staging banks
-    capacity      tokens that stay resident after STEP
-    spill_storage new pages go to storage instead of the host
-    burst_bytes   longest descriptor
-    hold_limit    largest number of holders of a page besides its cluster
+    staging_head_pages (page, head) units of each of the two staging banks
+    max_resident_tokens      tokens that stay resident after STEP
+    offload_to_storage new pages go to storage instead of the host
+    max_descriptor_bytes   longest descriptor
+    max_page_references    largest number of holders of a page besides its cluster
     """
 
     kv_heads: int
@@ -177,20 +177,29 @@ class UnitConfig:
     tags: int = 4
     bases: tuple[int, int, int, int] = (0, 0, 0, 0)
     address_bits: int = 48
-    staging_units: int = 0
-    capacity: int = 1
-    spill_storage: bool = False
-    burst_bytes: int = 4096
-    hold_limit: int = 15
+    staging_head_pages: int = 0
+    max_resident_tokens: int = 1
+    offload_to_storage: bool = False
+    max_descriptor_bytes: int = 4096
+    max_page_references: int = 15
 
     def __post_init__(self) -> None:
-        for name in ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "burst_bytes"):
+        for name in (
+            "kv_heads",
+            "head_dim",
+            "page_tokens",
+            "pages",
+            "frames",
+            "clusters",
+            "tags",
+            "max_descriptor_bytes",
+        ):
             checks.whole(name, getattr(self, name), 1)
         for base in self.bases:
             checks.whole("bases", base, 0)
 
     @property
-    def unit_bytes(self) -> int:
+    def head_page_bytes(self) -> int:
         return 4 * self.head_dim * self.page_tokens
 
 
@@ -222,13 +231,13 @@ class KvmuUnit:
         config = self.config
         self.layer = layer
         # the limit on residency is applied by STEP, so the table itself never offloads on its own
-        self.table = _Table(KvmuConfig(config.page_tokens, max(1, config.capacity)), config)
+        self.table = _Table(KvmuConfig(config.page_tokens, max(1, config.max_resident_tokens)), config)
         sizes = (config.kv_heads, config.head_dim, config.page_tokens)
         rows = {Tier.DEVICE: config.frames, Tier.HOST: config.pages, Tier.STORAGE: config.pages}
-        size = config.unit_bytes * config.kv_heads
+        size = config.head_page_bytes * config.kv_heads
         self._maps = {t: AddressMap(*sizes, config.bases[t] + layer * rows[t] * size, rows[t]) for t in Tier}
         ends = [config.bases[t] + (layer + 1) * rows[t] * size for t in Tier]
-        ends.append(config.bases[3] + 2 * config.staging_units * config.unit_bytes)
+        ends.append(config.bases[3] + 2 * config.staging_head_pages * config.head_page_bytes)
         self.region_bad = max(ends) > 1 << config.address_bits
 
     @property
@@ -272,7 +281,7 @@ class KvmuUnit:
 
     def _step_command(self, command: Command) -> list[Reply]:
         table, pieces, replies = self.table, [], []
-        while table.resident_tokens > self.config.capacity and len(table.resident) > 1:
+        while table.resident_tokens > self.config.max_resident_tokens and len(table.resident) > 1:
             page = next(iter(table.resident))
             home = table.homes[page]
             used = len(table.page(page).tokens)
@@ -311,7 +320,7 @@ class KvmuUnit:
             if not hit and command.retain:
                 marked = (1 << config.kv_heads) - 1
                 if not table.frame_available:
-                    cause = Fault.NO_FRAME
+                    cause = Fault.NO_PAGE_FRAME
                     break
                 table.enter(page)
             for head in self._heads():
@@ -319,12 +328,12 @@ class KvmuUnit:
                     continue
                 if hit or command.retain:
                     target = self.address(page, head)[1]
-                elif staged == config.staging_units:
+                elif staged == config.staging_head_pages:
                     cause = Fault.STAGING
                     break
                 else:
-                    unit = command.bank * config.staging_units + staged
-                    target = config.bases[3] + unit * config.unit_bytes
+                    unit = command.bank * config.staging_head_pages + staged
+                    target = config.bases[3] + unit * config.head_page_bytes
                     staged += 1
                 if not hit:
                     source = self._maps[home].address(page, head, 0)
@@ -409,7 +418,7 @@ class KvmuUnit:
         table, page = self.table, command.page
         if not table.in_use(page):
             return [Reply(command.op, Fault.ADDRESS, last=1)]
-        if table.held.get(page, 0) == self.config.hold_limit:
+        if table.held.get(page, 0) == self.config.max_page_references:
             return [Reply(command.op, Fault.HELD, last=1)]
         table.seal(page)
         table.held[page] = table.held.get(page, 0) + 1
@@ -463,7 +472,7 @@ class KvmuUnit:
         tag = self._tag if pieces else 0
         extents = join(pieces)
         for extent in extents:
-            for source, target, size in cut(extent, self.config.burst_bytes):
+            for source, target, size in cut(extent, self.config.max_descriptor_bytes):
                 descriptor = Descriptor(source, target, extent.source_tier, extent.target_tier, size, kind, tag, 0)
                 self.descriptors.append(descriptor)
         self.extents += extents
@@ -505,7 +514,7 @@ class _Table(Kvmu):
             return Fault.NONE
         if not self._free_pages and len(self.pages) == self.unit.pages:
             return Fault.NO_PAGE
-        return Fault.NONE if self.frame_available else Fault.NO_FRAME
+        return Fault.NONE if self.frame_available else Fault.NO_PAGE_FRAME
 
     def page(self, number: int):
         return self._page(number)
@@ -565,7 +574,7 @@ class _Table(Kvmu):
         chain = self.chains.setdefault(cluster, [])
         if page not in chain:
             chain.append(page)
-            self.homes[page] = Home(Tier.STORAGE if self.unit.spill_storage else Tier.HOST)
+            self.homes[page] = Home(Tier.STORAGE if self.unit.offload_to_storage else Tier.HOST)
         return page, slot
 
     def _free(self, number: int) -> None:

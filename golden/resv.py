@@ -29,15 +29,15 @@ _RULE = [f.name for f in fields(ClusterRule) if f.name != "cluster_hash"]
 class ResvConfig:
     """Every choice of the algorithm; defaults are the paper's, or where it is silent the best supported reading.
 
-    n_hp                   hash bits of a key
-    th_hd, hd_compare, assign_rule, candidates, recent_capacity_tokens, tc_max, max_candidates, max_clusters
+    hash_bits                   hash bits of a key
+    hamming_threshold, hamming_inclusive, first_match, window_tokens, max_cluster_tokens, max_candidates, max_clusters
                            how tokens join clusters: `golden.clustering.ClusterRule`
     cluster_hash           a cluster's code: its first key's (`leader`), the `majority` of its members' bits, or
                            `rehash_mean`: the mean key hashed again after every step
     cluster_scope          `layer`: all KV heads of a token are one vector; `kv_head`: clusters of their own per head
     center_keys            hash keys minus the mean of all keys so far
     mean_store             `bf16` or `fp32_sum`: `golden.representative.Representatives`
-    ratio                  share of the score sum that the selection must exceed
+    wics_ratio             share of the score sum that the selection must exceed
     score_transform        `golden.scores.weights`
     selector               `wtu`: integer bucket sweep on BF16 codes (needs `exp`); `exact`: Equations 1 to 3, float64
     gqa_select             `union`: the query heads of a group share what any of them selects; `per_q_head`: not
@@ -50,15 +50,14 @@ class ResvConfig:
                            step, so that the fetch overlaps; `same_layer`: every layer selects for itself
     """
 
-    n_hp: int = 32
-    th_hd: int = 7
-    hd_compare: str = "lt"
-    ratio: float = 0.3
+    hash_bits: int = 32
+    hamming_threshold: int = 7
+    hamming_inclusive: bool = False
+    wics_ratio: float = 0.3
     cluster_scope: str = "layer"
-    assign_rule: str = "nearest"
-    candidates: str = "recent"
-    recent_capacity_tokens: int = 4096
-    tc_max: int = 65535
+    first_match: bool = False
+    window_tokens: int = 4096
+    max_cluster_tokens: int = 65535
     max_candidates: int | None = None
     max_clusters: int | None = None
     cluster_hash: str = "leader"
@@ -78,8 +77,8 @@ class ResvConfig:
     kvmu: KvmuConfig = field(default_factory=KvmuConfig)
 
     def __post_init__(self) -> None:
-        checks.whole("n_hp", self.n_hp, 1, hashing.MAX_HASH_BITS)
-        checks.number("ratio", self.ratio, 0, 1)
+        checks.whole("hash_bits", self.hash_bits, 1, hashing.MAX_HASH_BITS)
+        checks.number("wics_ratio", self.wics_ratio, 0, 1)
         checks.choice("cluster_scope", self.cluster_scope, ("layer", "kv_head"))
         checks.choice("cluster_hash", self.cluster_hash, ("leader", "majority", "rehash_mean"))
         checks.choice("mean_store", self.mean_store, ("bf16", "fp32_sum"))
@@ -92,8 +91,7 @@ class ResvConfig:
         checks.choice("prefetch", self.prefetch, ("next_layer", "same_layer"))
         checks.whole("seed", self.seed, 0)
         for name in ("center_keys", "cluster_text", "score_includes_current"):
-            if not isinstance(getattr(self, name), bool):
-                raise checks.KindError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            checks.flag(name, getattr(self, name))
         if self.selector == "wtu" and self.score_transform != "exp":
             raise ValueError(f"score_transform must be exp when selector is wtu, got {self.score_transform!r}")
         if self.wtu.threshold != "ratio":
@@ -105,8 +103,8 @@ class ResvConfig:
         return ClusterRule(cluster_hash=majority, **{name: getattr(self, name) for name in _RULE})
 
     @property
-    def ratio_q16(self) -> int:
-        return round(self.ratio * (1 << RATIO_BITS))
+    def wics_ratio_q16(self) -> int:
+        return round(self.wics_ratio * (1 << RATIO_BITS))
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class ResvLayer:
         self.head_dim = checks.whole("head_dim", head_dim, 1)
         tables = 1 if config.cluster_scope == "layer" else kv_heads
         self.dimension = kv_heads * head_dim // tables
-        self.planes = hashing.hyperplanes(self.dimension, config.n_hp, seed=config.seed, layer=layer)
+        self.planes = hashing.hyperplanes(self.dimension, config.hash_bits, seed=config.seed, layer=layer)
         self.tables = [ClusterTable(config.rule()) for _ in range(tables)]
         self.means = [Representatives(self.dimension, config.mean_store) for _ in range(tables)]
         self.cluster_of = [Growable((), np.int32) for _ in range(tables)]  # -1: not clustered
@@ -173,10 +171,10 @@ class ResvLayer:
             counts = self.tables[self._table(h)].counts
             if self.config.selector == "exact":
                 weight = scores.weights(score, self.head_dim, self.config.score_transform)
-                selected.append(wicsum.exact(weight, counts, self.config.ratio))
+                selected.append(wicsum.exact(weight, counts, self.config.wics_ratio))
                 continue
             code = scores.codes(score, self.head_dim)
-            results.append(wicsum.select(code, counts, self.config.ratio_q16, self.config.wtu))
+            results.append(wicsum.select(code, counts, self.config.wics_ratio_q16, self.config.wtu))
             selected.append(results[-1].selected)
         clusters = [np.logical_or.reduce(rows, axis=0) for rows in selected]
         tokens = []

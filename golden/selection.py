@@ -28,9 +28,9 @@ def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
     return np.where(bits & 0x8000, ~bits, bits | 0x8000).astype(np.uint16)
 
 
-def by_ratio(codes: np.ndarray, counts: np.ndarray, ratio_q16: int = 19661) -> Rows:
+def by_ratio(codes: np.ndarray, counts: np.ndarray, wics_ratio_q16: int = 19661) -> Rows:
     """ReSV: the largest non-negative BF16 scores (R, C) until their weighted sum exceeds the ratio."""
-    return select(codes, counts, ratio_q16, RESV)
+    return select(codes, counts, wics_ratio_q16, RESV)
 
 
 def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> Rows:

@@ -23,29 +23,29 @@ PLACE_BITS = 20  # of a cluster's place in its row
 class WtuConfig:
     """One mode of the WTU.
 
-    n_buckets        buckets of one level, a power of two
+    buckets        buckets of one level, a power of two
     refine_levels    how often the crossing bucket is divided again
     bucket_domain    `code`: buckets over the key as an integer (logarithmic for a BF16 score);
                      `linear`: over its value
-    max_clusters     longest row
+    max_row_clusters longest row
     weight           what a cluster adds to the sum: `score_x_tc` (Eq. 1), `score`, `tc` or `one`
     threshold        stop when the sum `ratio`: exceeds a ratio of the whole; `budget`: reaches a number;
                      `count`: reaches a number, and the last code value gives its lowest indices only
     """
 
-    n_buckets: int = 16
+    buckets: int = 16
     refine_levels: int = 1
     bucket_domain: str = "code"
-    max_clusters: int = 4096
+    max_row_clusters: int = 4096
     weight: str = "score_x_tc"
     threshold: str = "ratio"
 
     def __post_init__(self) -> None:
-        checks.whole("n_buckets", self.n_buckets, 2, 4096)
-        if self.n_buckets & (self.n_buckets - 1):
-            raise ValueError(f"n_buckets must be a power of two, got {self.n_buckets}")
+        checks.whole("buckets", self.buckets, 2, 4096)
+        if self.buckets & (self.buckets - 1):
+            raise ValueError(f"buckets must be a power of two, got {self.buckets}")
         checks.whole("refine_levels", self.refine_levels, 0, 32)
-        checks.whole("max_clusters", self.max_clusters, 1, 1 << PLACE_BITS)
+        checks.whole("max_row_clusters", self.max_row_clusters, 1, 1 << PLACE_BITS)
         checks.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
         checks.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
         checks.choice("threshold", self.threshold, ("ratio", "budget", "count"))
@@ -75,15 +75,15 @@ class Rows:
     threshold: np.ndarray
 
 
-def exact(weights: np.ndarray, counts: np.ndarray, ratio: float) -> np.ndarray:
-    """Equations 1 to 3 in float64: the shortest prefix in descending weight that exceeds `ratio` of the sum.
+def exact(weights: np.ndarray, counts: np.ndarray, wics_ratio: float) -> np.ndarray:
+    """Equations 1 to 3 in float64: the shortest prefix in descending weight that exceeds `wics_ratio` of the sum.
 
     Shapes: weights (R, C), any sign; counts (C,) or (R, C). Returns bool (R, C). Equal weights go in index
     order; if no prefix exceeds the threshold the whole row is selected.
     """
     w = checks.reals("weights", weights, None, None)
     tc = _counts(counts, w.shape)
-    threshold = checks.number("ratio", ratio, 0, 1) * (w * tc).sum(axis=1)
+    threshold = checks.number("wics_ratio", wics_ratio, 0, 1) * (w * tc).sum(axis=1)
     order = np.argsort(-w, axis=1, kind="stable")
     acc = np.cumsum(np.take_along_axis(w * tc, order, axis=1), axis=1)
     crossed = acc > threshold[:, None]
@@ -110,9 +110,9 @@ def fixed_point(codes: np.ndarray) -> np.ndarray:
     return (mantissa >> largest - exponent) * (exponent > 0)  # a shift by 64 or more gives 0
 
 
-def ratio_threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
-    """`(total * ratio_q16) >> 16` without the 70-bit product: int64."""
-    ratio = checks.whole("ratio_q16", ratio_q16, 0, 1 << 16)
+def ratio_threshold(total: np.ndarray, wics_ratio_q16: int) -> np.ndarray:
+    """`(total * wics_ratio_q16) >> 16` without the 70-bit product: int64."""
+    ratio = checks.whole("wics_ratio_q16", wics_ratio_q16, 0, 1 << 16)
     return (total >> 16) * ratio + ((total & 0xFFFF) * ratio >> 16)
 
 
@@ -127,8 +127,10 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     config = config or WtuConfig()
     scored = config.weight.startswith("score")
     keys = checks.wholes("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
-    if keys.shape[1] > config.max_clusters:
-        raise ValueError(f"codes must have at most max_clusters = {config.max_clusters} columns, got {keys.shape[1]}")
+    if keys.shape[1] > config.max_row_clusters:
+        raise ValueError(
+            f"codes must have at most max_clusters = {config.max_row_clusters} columns, got {keys.shape[1]}"
+        )
     tc = _counts(counts, keys.shape)
 
     value = fixed_point(keys) if scored else np.ones_like(keys)
@@ -180,7 +182,7 @@ def _sweep(
 
     whole = total <= threshold
     active = ~whole
-    bits = config.n_buckets.bit_length() - 1
+    bits = config.buckets.bit_length() - 1
     passes, levels = np.zeros((2, len(keys)), np.int64)
     bound, top = low.copy(), high.copy()
     for _ in range(config.refine_levels + 1):

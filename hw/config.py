@@ -28,7 +28,7 @@ class Config:
     dpe_trees: int = 64  # MAC trees N_h
     dpe_inputs: int = 64  # inputs of one tree N_w
     dpe_load_rows: int = 8  # rows of a weight tile that one beat loads
-    dpe_slots: int = 64  # accumulators of one tree: activation rows that share a tile
+    dpe_accumulators: int = 64  # accumulators of one tree: activation rows that share a tile
     align_bits: int = 24  # alignment width W of the fused dot product
     vpe_lanes: int = 64  # vector lanes
     vpe_rows: int = 64  # rows of one FP32 number per lane that the VPE's memory holds
@@ -37,18 +37,18 @@ class Config:
     hash_bits: int = 32  # hash bits per key N_hp
     hcu_accumulators: int = 1  # XOR accumulators N_HCU-h
     hcu_lanes: int = 16  # bits each accumulator compares per cycle N_HCU-w
-    hcu_clusters: int = 1024  # clusters whose hash bits are held on chip
-    hcu_tokens: int = 32  # hash codes of the current step held on chip
-    window_tokens: int = 4096  # largest recent window that can be configured
+    max_candidates: int = 1024  # clusters whose hash bits are held on chip
+    max_step_tokens: int = 32  # hash codes of the current step held on chip
+    max_window_tokens: int = 4096  # largest recent window that can be configured
     # DRE: WTU
-    wtu_cores: int = 1  # cores N_WTU-h
     wtu_lanes: int = 16  # lanes of one core N_WTU-w
-    wtu_clusters: int = 4096  # longest row
+    max_row_clusters: int = 4096  # longest row of scores, one score per cluster
     wtu_buckets: int = 16  # buckets per level
-    # DRE: KVMU
+    # DRE: cluster table and KVMU
+    max_clusters: int = 4096  # cluster numbers of one layer
     page_tokens: int = 32  # token slots of one page
-    kvmu_pages: int = 4096  # pages of one layer
-    kvmu_frames: int = 512  # pages of one layer that the device memory holds
+    max_pages: int = 4096  # pages of one layer
+    page_frames: int = 512  # pages of one layer that the device memory holds
     # multi-core
     cores: int = 8  # cores of the unit `multicore`
     # widths of indices
@@ -68,25 +68,27 @@ class Config:
             "vpe_lanes",
             "vpe_rows",
             "hcu_accumulators",
-            "hcu_clusters",
-            "hcu_tokens",
+            "max_candidates",
+            "max_step_tokens",
             "wtu_lanes",
             "wtu_buckets",
             "page_tokens",
-            "kvmu_pages",
-            "kvmu_frames",
+            "max_pages",
+            "page_frames",
         ):
             self._check(name, is_power_of_two(getattr(self, name)), "a power of two")
         self._check("align_bits", 16 <= self.align_bits <= 30, "16 to 30")
         self._check("dpe_load_rows", self.dpe_trees % self.dpe_load_rows == 0, f"a divisor of {self.dpe_trees}")
         self._check("hash_bits", self.hash_bits <= 32, "1 to 32")
         self._check("hcu_lanes", self.hcu_lanes <= self.hash_bits, f"1 to hash_bits = {self.hash_bits}")
-        self._check("hcu_clusters", self.hcu_clusters >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
-        self._check("hcu_clusters", self.hcu_clusters <= 1 << self.cluster_bits, "at most 2**cluster_bits")
-        self._check("kvmu_frames", self.kvmu_frames <= self.kvmu_pages, f"at most kvmu_pages = {self.kvmu_pages}")
+        self._check("max_candidates", self.max_candidates >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
+        self._check("max_candidates", self.max_candidates <= 1 << self.cluster_bits, "at most 2**cluster_bits")
+        self._check("page_frames", self.page_frames <= self.max_pages, f"at most max_pages = {self.max_pages}")
         self._check("q_heads", self.q_heads % self.kv_heads == 0, f"a multiple of kv_heads = {self.kv_heads}")
         self._check("token_bits", self.token_bits <= 32, "1 to 32")
-        self._check("window_tokens", self.window_tokens < 1 << (self.token_bits - 1), "below 2**(token_bits - 1)")
+        self._check(
+            "max_window_tokens", self.max_window_tokens < 1 << (self.token_bits - 1), "below 2**(token_bits - 1)"
+        )
 
     def _check(self, name: str, ok: bool, valid: str) -> None:
         if not ok:
@@ -124,20 +126,21 @@ PRESETS = {
         dpe_trees=4,
         dpe_inputs=4,
         dpe_load_rows=2,
-        dpe_slots=8,
+        dpe_accumulators=8,
         vpe_lanes=4,
         vpe_rows=16,
         lxe_memory_bytes=4 * 1024,
         hash_bits=16,
         hcu_lanes=8,
-        hcu_clusters=16,
-        hcu_tokens=8,
-        window_tokens=64,
+        max_candidates=16,
+        max_step_tokens=8,
+        max_window_tokens=64,
         wtu_lanes=4,
-        wtu_clusters=64,
+        max_row_clusters=64,
+        max_clusters=64,
         page_tokens=4,
-        kvmu_pages=64,
-        kvmu_frames=16,
+        max_pages=64,
+        page_frames=16,
         cores=2,
     ),
     "small": Config(
@@ -147,17 +150,18 @@ PRESETS = {
         dpe_trees=16,
         dpe_inputs=16,
         dpe_load_rows=4,
-        dpe_slots=32,
+        dpe_accumulators=32,
         vpe_lanes=16,
         vpe_rows=32,
         lxe_memory_bytes=32 * 1024,
-        hcu_clusters=256,
-        window_tokens=1024,
+        max_candidates=256,
+        max_window_tokens=1024,
         wtu_lanes=8,
-        wtu_clusters=512,
+        max_row_clusters=512,
+        max_clusters=512,
         page_tokens=16,
-        kvmu_pages=512,
-        kvmu_frames=128,
+        max_pages=512,
+        page_frames=128,
         cores=2,
     ),
     "paper": Config(),

@@ -30,6 +30,13 @@ def number(name: str, value: object, low: float | None = None, high: float | Non
     return result
 
 
+def flag(name: str, value: object) -> bool:
+    """`value`, if it is True or False; TypeError otherwise."""
+    if not isinstance(value, bool):
+        raise KindError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def choice(name: str, value: str, options: Collection[str]) -> str:
     """`value`, if it is one of `options`; ValueError otherwise."""
     if value not in options:

@@ -49,9 +49,10 @@ def stats(args: argparse.Namespace, console: Console) -> None:
     from golden.clustering import ClusterRule
     from sw_model.media import statistics
 
-    rule = ClusterRule(th_hd=args.th_hd)
+    rule = ClusterRule(hamming_threshold=args.hamming_threshold)
     stream = source(args)
-    switches = {"n_hp": args.n_hp, "rule": rule, "ratio": args.ratio, "every": args.every, "seed": args.seed}
+    switches = {"hash_bits": args.hash_bits, "rule": rule, "wics_ratio": args.wics_ratio}
+    switches |= {"every": args.every, "seed": args.seed}
     layers = statistics.measure(watched(stream, console), **switches)
     rows = statistics.table(layers)
     console.close()
@@ -123,9 +124,9 @@ def add(commands: Any) -> None:
 
     one = command(commands, "stats", stats, "the statistics of a key stream that V-Rex reports, beside its numbers")
     add_source(one)
-    one.add_argument("--n-hp", type=int, default=32, help="hash bits (default 32)")
-    one.add_argument("--th-hd", type=int, default=7, help="Hamming threshold of a cluster (default 7)")
-    one.add_argument("--ratio", type=float, default=0.3, help="of the weight that a row selects (default 0.3)")
+    one.add_argument("--hash-bits", type=int, default=32, help="hash bits (default 32)")
+    one.add_argument("--hamming-threshold", type=int, default=7, help="Hamming threshold of a cluster (default 7)")
+    one.add_argument("--wics-ratio", type=float, default=0.3, help="share of a row's score sum to select (default 0.3)")
 
     one = command(commands, "quality", quality, "attention under each retrieval policy beside full attention")
     add_source(one)

@@ -67,7 +67,7 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
     config = Config.preset(options.preset)
     unit = HCU.from_config(config)
     threshold = round(7 * unit.hash_bits / 32)  # the paper's 7 of 32 bits, in proportion
-    rule = hcu_rule(unit, th_hd=threshold, recent_capacity_tokens=config.window_tokens)
+    rule = hcu_rule(unit, hamming_threshold=threshold, window_tokens=config.max_window_tokens)
     if not 0 <= options.stall < 1:
         raise ValueError(f"stall = {options.stall}: must be at least 0 and below 1")
     yosys.version(options.yosys)  # a tool that is missing is said now, not after minutes

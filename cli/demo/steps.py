@@ -159,11 +159,11 @@ def through_rtl(
         beats["hash"] += [np.zeros(1, np.uint32), layer.codes]
         beats["last"] += [np.zeros(1, bool), last]
     config = {
-        "cfg_threshold": rule.th_hd,
-        "cfg_inclusive": int(rule.hd_compare == "le"),
-        "cfg_first_match": int(rule.assign_rule == "first"),
-        "cfg_window": rule.recent_capacity_tokens if rule.candidates == "recent" else 0,
-        "cfg_count_max": rule.tc_max,
+        "cfg_hamming_threshold": rule.hamming_threshold,
+        "cfg_hamming_inclusive": int(rule.hamming_inclusive),
+        "cfg_first_match": int(rule.first_match),
+        "cfg_window_tokens": rule.window_tokens,
+        "cfg_max_cluster_tokens": rule.max_cluster_tokens,
     }
     record = simulate(
         unit,

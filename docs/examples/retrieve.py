@@ -12,7 +12,7 @@ from golden.resv import Resv, ResvConfig
 FRAMES, TOKENS, KV_HEADS, Q_HEADS, SIZE = 30, 10, 2, 4, 64
 
 rng = np.random.default_rng(1)
-model = Resv(ResvConfig(ratio=0.3), layers=1, kv_heads=KV_HEADS, head_dim=SIZE)
+model = Resv(ResvConfig(wics_ratio=0.3), layers=1, kv_heads=KV_HEADS, head_dim=SIZE)
 for frame in range(FRAMES):
     if frame % (FRAMES // 2) == 0:  # a cut
         scene = rng.standard_normal((TOKENS, KV_HEADS, SIZE))

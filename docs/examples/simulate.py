@@ -15,9 +15,9 @@ TOKENS, THRESHOLD = 40, 5
 unit = HCU.from_config(Config.preset("tiny"))
 codes = np.random.default_rng(1).integers(0, 1 << unit.hash_bits, TOKENS).astype(np.uint32)
 beats = {"op": np.full(TOKENS, Op.TOKEN.value), "hash": codes, "last": np.arange(TOKENS) % 10 == 9}
-settings = {"cfg_threshold": THRESHOLD, "cfg_count_max": 65535}
+settings = {"cfg_hamming_threshold": THRESHOLD, "cfg_max_cluster_tokens": 65535}
 record = simulate(unit, "hcu", {"i": beats}, {"o": TOKENS}, config=settings, stall=0.3, seed=1)
 
-table = ClusterTable(ClusterRule(th_hd=THRESHOLD, max_candidates=unit.clusters))
+table = ClusterTable(ClusterRule(hamming_threshold=THRESHOLD, max_candidates=unit.clusters))
 same = record.outputs["o"]["cluster"] == table.assign(codes).cluster
 print(f"{same.sum()} of {TOKENS} tokens are in the same cluster; {record.status['stat_busy']} cycles of search")

@@ -31,18 +31,18 @@ class Cluster:
 class SemanticIndex:
     """Clusters of unit entries (D,), with an LRU model of which of them are in device memory.
 
-    `capacity_tokens` bounds the resident clusters; None keeps all. The statistics of every cluster stay on the
+    `max_resident_tokens` bounds the resident clusters; None keeps all. The statistics of every cluster stay on the
     device, so an offloaded cluster can still absorb an entry, but not be split (Mosaic, Algorithm 1).
 
     Counters: `splits`, `deferred` (entries that waited for a split), `loads` (offloaded clusters brought back),
     `moved` (clusters cut or moved by a split of their visual partition).
     """
 
-    def __init__(self, config: MosaicConfig, capacity_tokens: int | None = None):
-        if capacity_tokens is not None:
-            checks.whole("capacity_tokens", capacity_tokens, 1)
+    def __init__(self, config: MosaicConfig, max_resident_tokens: int | None = None):
+        if max_resident_tokens is not None:
+            checks.whole("max_resident_tokens", max_resident_tokens, 1)
         self.config = config
-        self.capacity_tokens = capacity_tokens
+        self.max_resident_tokens = max_resident_tokens
         self.clusters: dict[int, Cluster] = {}
         self.partitions: dict[int, list[int]] = {}  # ids of its clusters, ascending
         self.splits = self.deferred = self.loads = self.moved = 0
@@ -239,7 +239,7 @@ class SemanticIndex:
         """Make a cluster the most recently used; older ones leave when the capacity is exceeded."""
         self._held += self.clusters[cluster].size - self._resident.pop(cluster, 0)
         self._resident[cluster] = self.clusters[cluster].size
-        if self.capacity_tokens is None:
+        if self.max_resident_tokens is None:
             return
-        while self._held > self.capacity_tokens and (oldest := next(iter(self._resident))) != cluster:
+        while self._held > self.max_resident_tokens and (oldest := next(iter(self._resident))) != cluster:
             self.offload(oldest)

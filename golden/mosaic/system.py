@@ -52,7 +52,7 @@ class Mosaic:
     """The cache of one video: `start` with the first frames, `append` the others, `retrieve` for queries.
 
     Keys and values are (..., T, Hkv, d) with T tokens per frame, keys after RoPE; a frame comes with one
-    embedding (E,), the mean over its patches. `capacity_tokens` bounds the resident tokens of each layer.
+    embedding (E,), the mean over its patches. `max_resident_tokens` bounds the resident tokens of each layer.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Mosaic:
         d: int,
         tokens_per_frame: int,
         config: MosaicConfig | None = None,
-        capacity_tokens: int | None = None,
+        max_resident_tokens: int | None = None,
     ):
         for name, value in (("layers", layers), ("kv_heads", kv_heads), ("d", d)):
             checks.whole(name, value, 1)
         self.config = config or MosaicConfig()
         self.tokens_per_frame = checks.whole("tokens_per_frame", tokens_per_frame, 1)
         self.kv_heads, self.d = kv_heads, d
-        self.layers = [SemanticIndex(self.config, capacity_tokens) for _ in range(layers)]
+        self.layers = [SemanticIndex(self.config, max_resident_tokens) for _ in range(layers)]
         self.partition_of: list[int] = []  # of every frame
         self.means: list[np.ndarray] = []  # of every partition, with its variance
         self.variances: list[float] = []

@@ -26,7 +26,7 @@ class CopyUnit(wiring.Component):
 
     Parameters
     ----------
-    beats : words of a key ; kv_heads, unit_words : of the cache: words from one head's part of a page to the next
+    beats : words of a key ; kv_heads, head_page_words : of the cache: words from one head's part of a page to the next
 
     Members
     -------
@@ -34,9 +34,9 @@ class CopyUnit(wiring.Component):
     dma, dma_done, dma_tag, place_at, place, tokens, placed : as the cache's
     """
 
-    def __init__(self, *, word: int, beats: int, kv_heads: int, unit_words: int, most: int, descriptor: data.Layout,
-                 tags: int):  # fmt: skip
-        self.word, self.beats, self.kv_heads, self.unit_words = word, beats, kv_heads, unit_words
+    def __init__(self, *, word: int, beats: int, kv_heads: int, head_page_words: int, most: int,
+                 descriptor: data.Layout, tags: int):  # fmt: skip
+        self.word, self.beats, self.kv_heads, self.head_page_words = word, beats, kv_heads, head_page_words
         self.owner = owner(tags)
         self.copy_engine = CopyEngine(word=word, own_bits=self.owner.size)
         super().__init__(
@@ -72,7 +72,7 @@ class CopyUnit(wiring.Component):
             self.place_at.eq(token),
             last.eq(value & last_head & (token + 1 == self.tokens)),
             source.eq((Mux(value, value_at, key_at) + head * beats)[:WORD_BITS]),
-            target.eq((self.place + head * self.unit_words + Mux(value, beats, 0))[:WORD_BITS]),
+            target.eq((self.place + head * self.head_page_words + Mux(value, beats, 0))[:WORD_BITS]),
         ]
         placing, copying, final = Signal(), Signal(), Signal()
         m.d.comb += [

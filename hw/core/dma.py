@@ -173,7 +173,8 @@ class Dma(wiring.Component):
     i_dma : stream of descriptors, addresses in bytes, relative to `cfg_device_base` or `cfg_host_base`
     o_done : stream of {tag, error}, as the KVMU takes it: in order for each target tier
     device, host : AXI4
-    cfg_device_base, cfg_host_base : byte addresses, multiples of 4 KiB ; cfg_device_words, cfg_host_words : their sizes
+    cfg_device_base, cfg_host_base : byte addresses, multiples of 4 KiB
+    cfg_device_words, cfg_host_words : sizes of these regions in words
     stat_fault : sticky ; stat_idle : no burst in flight
     """
 

@@ -71,7 +71,7 @@ class Processor(wiring.Component):
             word=word,
             beats=self.beats,
             kv_heads=config.kv_heads,
-            unit_words=kvmu.unit_bytes * 8 // word,
+            head_page_words=kvmu.head_page_bytes * 8 // word,
             most=self.retrieval_unit.most,
             descriptor=kvmu.o_dma.payload.shape(),
             tags=kvmu.tags,
@@ -228,7 +228,7 @@ class Processor(wiring.Component):
         low = (self.word // 8).bit_length() - 1
         m.d.comb += [
             retrieval.recall.eq(vector.recall),
-            vector.mean_base.eq((self.cfg_mean_base >> low)[:WORD_BITS]),
+            vector.mean_keys_base.eq((self.cfg_mean_keys_base >> low)[:WORD_BITS]),
             self.stat_matrix.eq(matrix.stat_busy),
             self.stat_vector.eq(vector.stat_busy),
         ]

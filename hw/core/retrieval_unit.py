@@ -56,7 +56,7 @@ class RetrievalUnit(wiring.Component):
     def __init__(self, config: Config):
         self.config, self.kvpu = config, KVPU.from_config(config)
         self.word = 16 * config.dpe_inputs
-        self.units, self.most = min(MAX_LIST_PAGES, config.kvmu_pages), config.hcu_tokens
+        self.units, self.most = min(MAX_LIST_PAGES, config.max_pages), config.max_step_tokens
         self.settings = {
             name: member.shape for name, member in self.kvpu.signature.members.items() if name.startswith("cfg_")
         }

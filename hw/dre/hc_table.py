@@ -81,7 +81,8 @@ class HcTable(wiring.Component):
     o : stream of `reply`: one beat for READ, one per page for LIST
     o_counts : stream of `beat`; clusters 0 to `size` - 1, at least one beat
     o_write : stream of `write`: `bytes` bytes of `data` at `address`
-    cfg_record_base, cfg_list_base, cfg_link_base, cfg_mean_base : byte addresses of the regions
+    cfg_cluster_records_base, cfg_token_lists_base, cfg_list_links_base, cfg_mean_keys_base :
+        byte addresses of the regions
     size : clusters in the table
     stat_* : see `Stat`; stat_faults : sticky, one bit per `Fault`
 
@@ -143,7 +144,7 @@ class HcTable(wiring.Component):
                 "fault": Fault,
                 "hash": hash_bits,
                 "count": count_bits,
-                "born": token_bits,
+                "first_token": token_bits,
                 "first": range(pages),
                 "newest": range(pages),
                 "address": address_bits,  # READ: of the representative key; LIST: of the page
@@ -162,7 +163,10 @@ class HcTable(wiring.Component):
                 "o": Out(stream.Signature(self.reply)),
                 "o_counts": Out(stream.Signature(self.beat)),
                 "o_write": Out(stream.Signature(self.write)),
-                **{f"cfg_{name}_base": In(address_bits) for name in ("record", "list", "link", "mean")},
+                **{
+                    f"cfg_{name}_base": In(address_bits)
+                    for name in ("cluster_records", "token_lists", "list_links", "mean_keys")
+                },
                 "size": Out(range(clusters + 1)),
                 "stat_clear": In(1),
                 "stat_faults": Out(len(Fault)),
@@ -174,8 +178,8 @@ class HcTable(wiring.Component):
     def from_config(cls, config: Config) -> "HcTable":
         """The HC table of one core."""
         return cls(
-            clusters=config.wtu_clusters,
-            pages=config.kvmu_pages,
+            clusters=config.max_clusters,
+            pages=config.max_pages,
             page_tokens=config.page_tokens,
             lanes=config.wtu_lanes,
             dimension=config.kv_heads * config.head_dim,
@@ -200,7 +204,9 @@ class HcTable(wiring.Component):
     def entry(self) -> data.StructLayout:
         """A row of the table, beside its count."""
         pages = range(self.pages)
-        return data.StructLayout({"hash": self.hash_bits, "born": self.token_bits, "first": pages, "newest": pages})
+        return data.StructLayout(
+            {"hash": self.hash_bits, "first_token": self.token_bits, "first": pages, "newest": pages}
+        )
 
     @property
     def memory_bits(self) -> dict[str, int]:
@@ -224,10 +230,10 @@ class HcTable(wiring.Component):
         fault = Signal(Fault)
 
         regions = (
-            (self.cfg_record_base, self.clusters * RECORD_BYTES),
-            (self.cfg_list_base, self.pages * page_bytes),
-            (self.cfg_link_base, self.pages * INDEX_BYTES),
-            (self.cfg_mean_base, self.clusters * self.dimension * 2),
+            (self.cfg_cluster_records_base, self.clusters * RECORD_BYTES),
+            (self.cfg_token_lists_base, self.pages * page_bytes),
+            (self.cfg_list_links_base, self.pages * INDEX_BYTES),
+            (self.cfg_mean_keys_base, self.clusters * self.dimension * 2),
         )
         region_bad = Signal()
         m.d.comb += region_bad.eq(Cat(base + size > 1 << self.address_bits for base, size in regions).any())
@@ -247,7 +253,7 @@ class HcTable(wiring.Component):
             changed.newest.eq(page),
         ]
         with m.If(cmd.opened):
-            m.d.comb += [changed.hash.eq(cmd.hash), changed.born.eq(cmd.token), changed.first.eq(page)]
+            m.d.comb += [changed.hash.eq(cmd.hash), changed.first_token.eq(cmd.token), changed.first.eq(page)]
         # kept while it is written to memory: place of the token, entry, page that the list came from
         at, old, relink = Signal(range(self.pages * self.page_tokens)), Signal(range(self.pages)), Signal()
 
@@ -289,10 +295,12 @@ class HcTable(wiring.Component):
             self.o.payload.op.eq(cmd.op),
             self.o.payload.hash.eq(found.hash),
             self.o.payload.count.eq(held),
-            self.o.payload.born.eq(found.born),
+            self.o.payload.first_token.eq(found.first_token),
             self.o.payload.first.eq(found.first),
             self.o.payload.newest.eq(found.newest),
-            self.o.payload.address.eq((self.cfg_mean_base + cmd.cluster * (self.dimension * 2))[: self.address_bits]),
+            self.o.payload.address.eq(
+                (self.cfg_mean_keys_base + cmd.cluster * (self.dimension * 2))[: self.address_bits]
+            ),
             self.o.payload.last.eq(1),
         ]
 
@@ -353,7 +361,7 @@ class HcTable(wiring.Component):
                     with m.Case(Op.LOAD):
                         m.d.comb += [
                             changed.hash.eq(cmd.hash),
-                            changed.born.eq(cmd.token),
+                            changed.first_token.eq(cmd.token),
                             changed.first.eq(cmd.first),
                             changed.newest.eq(cmd.newest),
                             *enter(self.size, changed, cmd.count),
@@ -373,19 +381,25 @@ class HcTable(wiring.Component):
                     with m.If(~self.o.ready):
                         m.next = "SERVE"
             with m.State("TOKEN"):
-                write(self.cfg_list_base + at * INDEX_BYTES, cmd.token, INDEX_BYTES)
+                write(self.cfg_token_lists_base + at * INDEX_BYTES, cmd.token, INDEX_BYTES)
                 with m.If(self.o_write.ready):
                     m.next = "RECORD"
             with m.State("RECORD"):
-                words = [(record.hash, 32), (record.born, 32), (cmd.count, 16), (record.first, 16), (record.newest, 16)]
+                words = [
+                    (record.hash, 32),
+                    (record.first_token, 32),
+                    (cmd.count, 16),
+                    (record.first, 16),
+                    (record.newest, 16),
+                ]
                 packed = Cat(Cat(value, Const(0, width - len(value))) for value, width in words)
-                write(self.cfg_record_base + cmd.cluster * RECORD_BYTES, packed, RECORD_BYTES)
+                write(self.cfg_cluster_records_base + cmd.cluster * RECORD_BYTES, packed, RECORD_BYTES)
                 with m.If(self.o_write.ready):
                     m.next = "IDLE"
                     with m.If(relink):
                         m.next = "LINKED"
             with m.State("LINKED"):
-                write(self.cfg_link_base + old * INDEX_BYTES, at >> slot_bits, INDEX_BYTES)
+                write(self.cfg_list_links_base + old * INDEX_BYTES, at >> slot_bits, INDEX_BYTES)
                 with m.If(self.o_write.ready):
                     m.next = "IDLE"
             with m.State("FOLLOW"):
@@ -395,7 +409,7 @@ class HcTable(wiring.Component):
                 final = rest <= self.page_tokens
                 m.d.comb += [
                     self.o.valid.eq(1),
-                    self.o.payload.address.eq((self.cfg_list_base + walk * page_bytes)[: self.address_bits]),
+                    self.o.payload.address.eq((self.cfg_token_lists_base + walk * page_bytes)[: self.address_bits]),
                     self.o.payload.count.eq(Mux(final, rest, self.page_tokens)),
                     self.o.payload.last.eq(final),
                 ]

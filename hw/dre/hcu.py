@@ -37,9 +37,11 @@ class HCU(wiring.Component):
     """Assigns each token's hash code to the nearest cluster leader, or opens a new cluster.
 
     Clusters are numbered in the order in which they open. Candidates are the clusters whose first token lies inside
-    the recent window and whose count is below `cfg_count_max`; a cluster that an earlier token of the same step
+    the recent window and whose count is below `cfg_max_cluster_tokens`; a cluster that an earlier token of the same
+    step
     opened is one. The candidate with the smallest Hamming distance D wins, the lowest number on ties; it takes the
-    token when D < `cfg_threshold` (<= when `cfg_inclusive`). Otherwise the token opens the next cluster, with its
+    token when D < `cfg_hamming_threshold` (<= when `cfg_hamming_inclusive`). Otherwise the token opens the next
+    cluster, with its
     own code as the leader's code, which never changes.
 
     The table on chip is a ring of the last `clusters` clusters. When it is full (that many clusters inside the
@@ -64,16 +66,16 @@ class HCU(wiring.Component):
     ----------
     hash_bits, lanes, accumulators : bits per code, bits that one accumulator compares per cycle, accumulators
     clusters, tokens : clusters on chip, codes that wait on chip
-    window : largest value of `cfg_window`
+    max_window_tokens : largest value of `cfg_window_tokens`
     token_bits, cluster_bits, count_bits : widths of indices and counts
 
     Members
     -------
     i : stream of `command` ; o : stream of `assignment`
-    cfg_threshold, cfg_inclusive : Hamming threshold and whether it is reached (<=) or not (<)
+    cfg_hamming_threshold, cfg_hamming_inclusive : Hamming threshold and whether it is reached (<=) or not (<)
     cfg_first_match : the lowest numbered match wins instead of the nearest
-    cfg_window : candidates opened at most that many tokens ago; 0 means no limit
-    cfg_count_max : a cluster with this many tokens takes no more
+    cfg_window_tokens : candidates opened at most that many tokens ago; 0 means no limit
+    cfg_max_cluster_tokens : a cluster with this many tokens takes no more
     stat_* : see `Stat`; stat_overflow : sticky; stat_fault : sticky, a LOAD met a full table and was dropped
 
     Raises
@@ -92,7 +94,7 @@ class HCU(wiring.Component):
         accumulators: int,
         clusters: int,
         tokens: int,
-        window: int,
+        max_window_tokens: int,
         token_bits: int = 32,
         cluster_bits: int = 16,
         count_bits: int = 16,
@@ -107,10 +109,11 @@ class HCU(wiring.Component):
             raise ValueError(f"clusters = {clusters}: must be {limits}")
         if tokens < 1:
             raise ValueError(f"tokens = {tokens}: must be at least 1")
-        if not 1 <= window < 1 << (token_bits - 1):
-            raise ValueError(f"window = {window}: must be 1 to 2**(token_bits - 1) - 1 = {(1 << (token_bits - 1)) - 1}")
+        if not 1 <= max_window_tokens < 1 << (token_bits - 1):
+            valid = f"1 to 2**(token_bits - 1) - 1 = {(1 << (token_bits - 1)) - 1}"
+            raise ValueError(f"max_window_tokens must be {valid}, got {max_window_tokens}")
         self.hash_bits, self.lanes, self.accumulators = hash_bits, lanes, accumulators
-        self.clusters, self.tokens, self.window = clusters, tokens, window
+        self.clusters, self.tokens, self.max_window_tokens = clusters, tokens, max_window_tokens
         self.token_bits, self.cluster_bits, self.count_bits = token_bits, cluster_bits, count_bits
         self.command = data.StructLayout(
             {
@@ -138,11 +141,11 @@ class HCU(wiring.Component):
             {
                 "i": In(stream.Signature(self.command)),
                 "o": Out(stream.Signature(self.assignment)),
-                "cfg_threshold": In(range(hash_bits + 2)),
-                "cfg_inclusive": In(1),
+                "cfg_hamming_threshold": In(range(hash_bits + 2)),
+                "cfg_hamming_inclusive": In(1),
                 "cfg_first_match": In(1),
-                "cfg_window": In(range(window + 1)),
-                "cfg_count_max": In(count_bits),
+                "cfg_window_tokens": In(range(max_window_tokens + 1)),
+                "cfg_max_cluster_tokens": In(count_bits),
                 "stat_clear": In(1),
                 "stat_overflow": Out(1),
                 "stat_fault": Out(1),
@@ -157,9 +160,9 @@ class HCU(wiring.Component):
             hash_bits=config.hash_bits,
             lanes=config.hcu_lanes,
             accumulators=config.hcu_accumulators,
-            clusters=config.hcu_clusters,
-            tokens=config.hcu_tokens,
-            window=config.window_tokens,
+            clusters=config.max_candidates,
+            tokens=config.max_step_tokens,
+            max_window_tokens=config.max_window_tokens,
             token_bits=config.token_bits,
             cluster_bits=config.cluster_bits,
             count_bits=config.count_bits,
@@ -202,7 +205,7 @@ class HCU(wiring.Component):
         m.submodules.hashes = hashes = Ram(depth=rows, width=self.hash_bits, words=ways)
         m.submodules.counts = counts = Ram(depth=rows, width=self.count_bits, words=ways)
         # a candidate's age never exceeds the window by more than one, so the low bits of its first token suffice
-        born_bits = min(self.token_bits, (2 * self.window + 2).bit_length())
+        born_bits = min(self.token_bits, (2 * self.max_window_tokens + 2).bit_length())
         m.submodules.births = births = Ram(depth=self.clusters, width=born_bits)
 
         # table state: candidates are clusters first .. end - 1
@@ -222,7 +225,9 @@ class HCU(wiring.Component):
         last_slice = Signal()
         m.d.comb += last_slice.eq(slice_ == self.slices - 1)
         limit = Signal(range(self.hash_bits + 2))  # matches have D < limit
-        m.d.comb += limit.eq(Mux(self.cfg_inclusive, self.cfg_threshold + 1, self.cfg_threshold))
+        m.d.comb += limit.eq(
+            Mux(self.cfg_hamming_inclusive, self.cfg_hamming_threshold + 1, self.cfg_hamming_threshold)
+        )
 
         candidate = data.StructLayout(
             {
@@ -247,7 +252,7 @@ class HCU(wiring.Component):
                 cluster.eq((row << way_bits) | w),
                 this.cluster.eq(cluster),
                 this.count.eq(counts.r_data[w]),
-                this.valid.eq((cluster >= first) & (cluster < end) & (this.count < self.cfg_count_max)),
+                this.valid.eq((cluster >= first) & (cluster < end) & (this.count < self.cfg_max_cluster_tokens)),
                 this.match.eq(this.valid & (distance < limit)),
                 this.distance.eq(distance),
                 this.key.eq(Mux(self.cfg_first_match & this.match, 0, distance)),
@@ -278,7 +283,7 @@ class HCU(wiring.Component):
         with m.Elif(best.valid):
             m.d.comb += [target.eq(best.cluster), new_count.eq(best.count + 1)]
         with m.Else():
-            saturated = newest_count == self.cfg_count_max
+            saturated = newest_count == self.cfg_max_cluster_tokens
             m.d.comb += [target.eq(end - 1), new_count.eq(Mux(saturated, newest_count, newest_count + 1))]
         done = Signal()
         m.d.comb += done.eq(decide & ~stalled)
@@ -292,7 +297,7 @@ class HCU(wiring.Component):
             accept.eq(codes.r_rdy & (~scanning | done)),
             codes.r_en.eq(accept),
             age.eq(token - head_born),
-            aged.eq(accept & ~empty & (self.cfg_window != 0) & (age > self.cfg_window)),
+            aged.eq(accept & ~empty & (self.cfg_window_tokens != 0) & (age > self.cfg_window_tokens)),
         ]
         first_after = Signal(id_bits)
         m.d.comb += first_after.eq(first + aged)
@@ -311,11 +316,11 @@ class HCU(wiring.Component):
         # one write port serves decisions and loads
         fetch = Signal()
         appended = Signal()
-        born = Signal(self.token_bits)
+        first_token = Signal(self.token_bits)
         scanned_token = Signal(self.token_bits)
         m.d.comb += [
             appended.eq(load | (done & opened)),
-            born.eq(Mux(load, command.index, scanned_token)),
+            first_token.eq(Mux(load, command.index, scanned_token)),
         ]
         write_id = Signal(id_bits)
         m.d.comb += write_id.eq(Mux(load, end, target))
@@ -334,7 +339,7 @@ class HCU(wiring.Component):
         m.d.comb += [
             births.w_addr.eq(end[: len(births.w_addr)]),
             births.w_mask.eq(appended),
-            births.w_data[0].eq(born[:born_bits]),
+            births.w_data[0].eq(first_token[:born_bits]),
             births.r_addr.eq((first_after + 1)[: len(births.r_addr)]),
             births.r_en.eq(1),
         ]
@@ -348,7 +353,7 @@ class HCU(wiring.Component):
         with m.Elif(done & (opened | (target == end - 1))):
             m.d.sync += newest_count.eq(new_count)
         with m.If(appended & (first_after == end)):
-            m.d.sync += head_born.eq(born[:born_bits])
+            m.d.sync += head_born.eq(first_token[:born_bits])
         with m.Elif(aged):
             m.d.sync += head_born.eq(births.r_data[0])
         with m.If(accept):

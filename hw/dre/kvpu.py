@@ -69,7 +69,7 @@ class KVPU(wiring.Component):
     o_row : cutoff of every score row ; o : replies of the KVMU, but for SELECT
     o_dma, i_done, o_complete : as the KVMU's
     size : clusters in the table, the length of a score row
-    cfg_* : as the units' ; cfg_retain : fetched pages become resident
+    cfg_* : as the units' ; cfg_retain_fetched : fetched pages become resident
     stat_*, stat_UNIT_* : see `Stat`, and the units'
     """
 
@@ -114,7 +114,7 @@ class KVPU(wiring.Component):
                 "o_complete": Out(stream.Signature(self.kvmu.o_complete.payload.shape())),
                 "size": Out(range(self.table.clusters + 1)),
                 **settings,
-                "cfg_retain": In(1),
+                "cfg_retain_fetched": In(1),
                 "stat_clear": In(1),
                 **{f"stat_{name}": Out(32) for name in Stat},
                 **counters,
@@ -264,7 +264,7 @@ class KVPU(wiring.Component):
                 m.d.comb += [
                     self.kvmu.i.valid.eq(1),
                     self.kvmu.i.payload.op.eq(kvmu_command.Op.FETCH),
-                    self.kvmu.i.payload.retain.eq(self.cfg_retain),
+                    self.kvmu.i.payload.retain.eq(self.cfg_retain_fetched),
                     self.kvmu.i.payload.bank.eq(bank),
                 ]
                 with m.If(self.kvmu.i.ready):

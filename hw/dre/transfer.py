@@ -114,7 +114,7 @@ class Joiner(wiring.Component):
 class Splitter(wiring.Component):
     """Cuts extents into descriptors.
 
-    None is longer than `cfg_burst_bytes`, and none crosses a multiple of `boundary` on either side.
+    None is longer than `cfg_max_descriptor_bytes`, and none crosses a multiple of `boundary` on either side.
 
     Timing: a descriptor per cycle, the first one cycle after its extent, no gap between extents; a combinational
     path from `o.ready` to `i.ready`.
@@ -122,7 +122,7 @@ class Splitter(wiring.Component):
     Members
     -------
     i : stream of `piece_layout`, bytes > 0 ; o : stream of `descriptor_layout`
-    cfg_burst_bytes : 1 to `boundary`; 0 stands for `boundary`
+    cfg_max_descriptor_bytes : 1 to `boundary`; 0 stands for `boundary`
     kind, tag : copied into every descriptor
     idle : nothing is being cut
     """
@@ -134,7 +134,7 @@ class Splitter(wiring.Component):
             {
                 "i": In(stream.Signature(piece_layout(address_bits, length_bits))),
                 "o": Out(stream.Signature(descriptor_layout(address_bits, tag_bits))),
-                "cfg_burst_bytes": In(range(boundary + 1)),
+                "cfg_max_descriptor_bytes": In(range(boundary + 1)),
                 "kind": In(Kind),
                 "tag": In(tag_bits),
                 "idle": Out(1),
@@ -149,7 +149,7 @@ class Splitter(wiring.Component):
         limits = [Signal(size, name=f"limit{n}") for n in range(4)]
         take, final = Signal(size), Signal()
         m.d.comb += [
-            limits[0].eq(Mux(self.cfg_burst_bytes == 0, self.boundary, self.cfg_burst_bytes)),
+            limits[0].eq(Mux(self.cfg_max_descriptor_bytes == 0, self.boundary, self.cfg_max_descriptor_bytes)),
             limits[1].eq(self.boundary - rest.source[:offset_bits]),
             limits[2].eq(self.boundary - rest.target[:offset_bits]),
             limits[3].eq(Mux(rest.bytes > self.boundary, self.boundary, rest.bytes)),

@@ -152,7 +152,7 @@ class DPE(wiring.Component):
             trees=config.dpe_trees,
             inputs=config.dpe_inputs,
             load_rows=config.dpe_load_rows,
-            slots=config.dpe_slots,
+            slots=config.dpe_accumulators,
             align_bits=config.align_bits,
         )
 

@@ -30,7 +30,7 @@ def memories(config: Config) -> tuple[Memory, ...]:
 
     The accumulators and the vector engine have theirs; what is left holds operands, about three quarters of it weights.
     """
-    sums = Memory("accumulators", config.dpe_slots, FP32.size * config.dpe_trees)
+    sums = Memory("accumulators", config.dpe_accumulators, FP32.size * config.dpe_trees)
     vectors = Memory("vectors", config.vpe_rows, FP32.size * config.vpe_lanes, banks=2)  # two reads
     row = BF16.size * config.dpe_inputs
     rows = (8 * config.lxe_memory_bytes - sums.bits - vectors.bits) // row
@@ -102,7 +102,7 @@ class OperandMemory(wiring.Component):
             load_rows=config.dpe_load_rows,
             weight_rows=weights.rows * weights.banks,
             activation_rows=activations.rows,
-            slots=config.dpe_slots,
+            slots=config.dpe_accumulators,
         )
 
     @property

@@ -59,9 +59,11 @@ class LayerRun:
     Parameters
     ----------
     preset : sizes of the core ; sizes : of the layer, by default those of `CASES`
-    threshold : Hamming distance below which tokens share a cluster ; policy : how a row of scores is thresholded
-    target : share that a row keeps, in 1/65536, or with `budget` tokens, with `count` clusters
-    capacity : tokens that stay on the device ; staging_units : of each bank ; storage : pages go to the drive
+    hamming_threshold : Hamming distance below which tokens share a cluster
+    policy : selection rule of a row of scores
+    selection_target : share that a row keeps, in 1/65536, or with `budget` tokens, with `count` clusters
+    max_resident_tokens : tokens that stay on the device ; staging_head_pages : of each bank
+    storage : pages go to the drive
     host_pages : of the region behind the link, twice as many with `storage` ; device_bytes : of the device memory
     limit : cycles of a program ; number : of the core in a cluster, whose regions follow those of the one before
     scattered : both regions have all words that an address can name and lie anywhere, as everything in them does
@@ -73,12 +75,12 @@ class LayerRun:
         preset: str,
         rng: np.random.Generator,
         *,
-        threshold: int,
-        capacity: int,
+        hamming_threshold: int,
+        max_resident_tokens: int,
         sizes: Sizes | None = None,
         policy: str = "ratio",
-        target: int = 19661,
-        staging_units: int = 32,
+        selection_target: int = 19661,
+        staging_head_pages: int = 32,
         storage: bool = False,
         host_pages: int = 0,
         device_bytes: int = 4 << 20,
@@ -94,35 +96,35 @@ class LayerRun:
         unit = self.core.processor.retrieval_unit.kvpu
         page = unit.kvmu.page_bytes
         # device memory: tables, frames, staging, layer, programs, inputs and outputs of the steps
-        host_pages = host_pages or c.kvmu_pages
+        host_pages = host_pages or c.max_pages
         regions = {"device": Region(device_bytes // word), "host": Region(host_pages * page * (1 + storage) // word)}
         if scattered:
             regions = {side: Anywhere(1 << WORD_BITS, rng=rng, mirrored=mirrored) for side in BASES}
         bases = {}
         for name, size in (
-            ("record", unit.table.clusters * 16),
-            ("list", unit.table.pages * c.page_tokens * 4),
-            ("link", unit.table.pages * 4),
-            ("mean", unit.table.clusters * unit.table.dimension * 2),
-            ("device", c.kvmu_frames * page),
-            ("staging", 2 * staging_units * unit.kvmu.unit_bytes),
+            ("cluster_records", unit.table.clusters * 16),
+            ("token_lists", unit.table.pages * c.page_tokens * 4),
+            ("list_links", unit.table.pages * 4),
+            ("mean_keys", unit.table.clusters * unit.table.dimension * 2),
+            ("page_frames", c.page_frames * page),
+            ("staging", 2 * staging_head_pages * unit.kvmu.head_page_bytes),
         ):
             bases[name] = regions["device"].take(-(-size // word)) * word
         self.words, self.region = regions["device"].words, regions["device"]
-        self.layer = LayerCompiler(c, self.sizes, self.region, bases["mean"] // word)
-        bases["host"], bases["storage"] = (
+        self.layer = LayerCompiler(c, self.sizes, self.region, bases["mean_keys"] // word)
+        bases["host_pages"], bases["storage_pages"] = (
             regions["host"].take(host_pages * page // word) * word if used else 0 for used in (True, storage)
         )
         settings = {
-            "threshold": threshold,
-            "window": 0,
-            "count_max": 65535,
-            "target": target,
-            "mode": list(POLICIES).index(policy),
-            "refine": POLICIES[policy].refine_levels,
-            "staging_units": staging_units,
-            "capacity": capacity,
-            "spill_storage": int(storage),
+            "hamming_threshold": hamming_threshold,
+            "window_tokens": 0,
+            "max_cluster_tokens": 65535,
+            "selection_target": selection_target,
+            "selection_mode": list(POLICIES).index(policy),
+            "refine_levels": POLICIES[policy].refine_levels,
+            "staging_head_pages": staging_head_pages,
+            "max_resident_tokens": max_resident_tokens,
+            "offload_to_storage": int(storage),
             **{f"{name}_base": base for name, base in bases.items()},
         }
         kind: type[bytearray] | type[Sparse] = Sparse if scattered else bytearray
@@ -132,7 +134,7 @@ class LayerRun:
             pages = Anywhere((1 << BUS_BITS) // BOUNDARY, rng=rng, mirrored=mirrored)
             starts = {side: pages.take(len(device) // BOUNDARY) * BOUNDARY for side in BASES}
         self.run_on = CoreRun(self.core, device, host, settings, limit=limit, number=number, bases=starts)
-        drive = bases["storage"] or len(host)
+        drive = bases["storage_pages"] or len(host)
         self.storage_at = starts["host"] + drive  # address on the host port from which on the drive answers
 
         shape = LayerShape(self.sizes.hidden, self.sizes.ffn, c.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n)
@@ -151,15 +153,17 @@ class LayerRun:
             weights,
             norms,
             Kvpu(
-                ClusterRule(th_hd=threshold, candidates="all", max_candidates=unit.hcu.clusters),
+                ClusterRule(hamming_threshold=hamming_threshold, window_tokens=0, max_candidates=unit.hcu.clusters),
                 HcTableConfig(table.clusters, table.pages, table.page_tokens, table.dimension,
-                              bases=(bases["record"], bases["list"], bases["link"], bases["mean"])),
-                UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.kvmu_pages, c.kvmu_frames, unit.kvmu.clusters,
+                              bases=(bases["cluster_records"], bases["token_lists"], bases["list_links"],
+                                     bases["mean_keys"])),
+                UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.max_pages, c.page_frames, unit.kvmu.clusters,
                            tags=unit.kvmu.tags,
-                           bases=(bases["device"], bases["host"], bases["storage"], bases["staging"]),
-                           staging_units=staging_units, capacity=capacity, spill_storage=storage),
+                           bases=(bases["page_frames"], bases["host_pages"], bases["storage_pages"], bases["staging"]),
+                           staging_head_pages=staging_head_pages, max_resident_tokens=max_resident_tokens,
+                           offload_to_storage=storage),
                 POLICIES[policy],
-                target,
+                selection_target,
             ),
         )  # fmt: skip
         order = self.golden.order
@@ -282,7 +286,7 @@ class LayerRun:
         for at, entry in dict(self.golden.table.table.writes).items():  # the last one at each place
             assert device[at : at + len(entry)] == entry, f"table at {at:#x}"
         for cluster, mean in enumerate(self.golden.means.means):
-            at = self.layer.mean_word * self.run_on.word_bytes + cluster * mean.nbytes
+            at = self.layer.mean_keys_word * self.run_on.word_bytes + cluster * mean.nbytes
             assert device[at : at + mean.nbytes] == mean.tobytes(), f"mean of cluster {cluster}"
 
 

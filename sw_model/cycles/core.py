@@ -20,7 +20,7 @@ from util.timing import MemoryTiming
 class CoreModel(CoreState):
     """A core of a configuration behind two memories; `run` executes programs one after the other.
 
-    mean_word : word of the representative keys ; instructions : vector programs by their place
+    mean_keys_word : word of the representative keys ; instructions : vector programs by their place
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class CoreModel(CoreState):
         config: Config,
         timing: Mapping[str, MemoryTiming],
         bases: Mapping[str, int],
-        mean_word: int,
+        mean_keys_word: int,
         instructions: Mapping[int, Sequence[Instruction]],
     ):
-        super().__init__(config, timing, bases, mean_word, instructions)
+        super().__init__(config, timing, bases, mean_keys_word, instructions)
         for unit in (
             LoadUnitModel(self),
             MatrixUnitModel(self),

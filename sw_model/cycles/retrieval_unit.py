@@ -17,7 +17,7 @@ class RetrievalUnitModel(UnitModel):
 
     def begin(self) -> None:
         c = self.core.config
-        self.kvmu = KvmuTiming(c.kv_heads, min(GROUP, c.kvmu_pages), max(c.hcu_clusters, c.kvmu_pages))
+        self.kvmu = KvmuTiming(c.kv_heads, min(GROUP, c.max_pages), max(c.max_candidates, c.max_pages))
         self.clustered, self.fetched, self.settled = (Counter(self.clock) for _ in range(3))
         self.clock.start(self._commands())
         self.clock.start(self._tokens())

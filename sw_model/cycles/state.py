@@ -73,7 +73,7 @@ class StepData:
 class CoreState:
     """The state that the unit models of a core share: ports, engines, queues, counters of events.
 
-    mean_word : word of the representative keys ; instructions : vector programs by their place
+    mean_keys_word : word of the representative keys ; instructions : vector programs by their place
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class CoreState:
         config: Config,
         timing: Mapping[str, MemoryTiming],
         bases: Mapping[str, int],
-        mean_word: int,
+        mean_keys_word: int,
         instructions: Mapping[int, Sequence[Instruction]],
     ):
         self.config, self.clock = config, Clock()
-        self.mean_word, self.instructions = mean_word, instructions
+        self.mean_keys_word, self.instructions = mean_keys_word, instructions
         clock, self.word_bytes = self.clock, 2 * config.dpe_inputs
         ports = {side: Port(clock, timing[side], self.word_bytes, bases[side]) for side in ("device", "host")}
         self.readers = {

@@ -86,7 +86,7 @@ class VectorUnitModel(UnitModel):
         core, reader, writer = self.core, self.core.readers["vector"], self.core.writers["vector"]
         beats = core.config.kv_heads * core.head
         for number, (cluster, opened, tokens) in enumerate(core.data.means):
-            place = core.mean_word + cluster * beats
+            place = core.mean_keys_word + cluster * beats
             yield 2
             mean = Instruction(a=Source.IMMEDIATE if opened else Source.STREAM, wait=True)
             for op, source in [(mean, place), *((Instruction(wait=True), f["keys"] + n * f["stride"]) for n in tokens)]:

@@ -48,8 +48,8 @@ class LayerStatistics:
 
 
 class _Layer:
-    def __init__(self, dimension: int, layer: int, n_hp: int, rule: ClusterRule, seed: int):
-        self.planes = hyperplanes(dimension, n_hp, seed=seed, layer=layer)
+    def __init__(self, dimension: int, layer: int, hash_bits: int, rule: ClusterRule, seed: int):
+        self.planes = hyperplanes(dimension, hash_bits, seed=seed, layer=layer)
         self.table = ClusterTable(rule)
         self.means = Representatives(dimension)
         self.previous: tuple[np.ndarray, np.ndarray] | None = None
@@ -79,7 +79,7 @@ class _Layer:
             self.pairs.append(np.array([x.size, x.sum(), y.sum(), (x * x).sum(), (y * y).sum(), (x * y).sum()]))
         self.previous = unit, codes
 
-    def retrieve(self, stage: str, queries: np.ndarray, past: np.ndarray, ratio: float) -> None:
+    def retrieve(self, stage: str, queries: np.ndarray, past: np.ndarray, wics_ratio: float) -> None:
         """Score the table with queries (T, Hq, d) and note what would be retrieved of the `past` tokens."""
         tokens, _, d = queries.shape
         kv_heads = self.means.dimension // d
@@ -87,7 +87,7 @@ class _Layer:
         means = self.means.means.astype(np.float64).reshape(-1, kv_heads, d).transpose(1, 2, 0)
         logits = rows.reshape(kv_heads, -1, d) @ means / np.sqrt(d)
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        selected = exact(weights.reshape(-1, len(past)), self.table.counts, ratio).reshape(kv_heads, -1, len(past))
+        selected = exact(weights.reshape(-1, len(past)), self.table.counts, wics_ratio).reshape(kv_heads, -1, len(past))
         if stage == "frame":
             self.prefix.append(float(selected.mean()))
         self.ratios[stage].append(float((selected.any(axis=1) @ past).mean() / past.sum()))
@@ -116,9 +116,9 @@ def _mean(values: list[float]) -> float | None:
 def measure(
     chunks: Iterable[Chunk],
     *,
-    n_hp: int = 32,
+    hash_bits: int = 32,
     rule: ClusterRule | None = None,
-    ratio: float = 0.3,
+    wics_ratio: float = 0.3,
     cluster_text: bool = True,
     every: int = 1,
     after_tokens: int = 0,
@@ -129,7 +129,7 @@ def measure(
     Parameters
     ----------
     chunks : the stream; frames and text turns
-    n_hp, rule, ratio : hash bits, clustering rule and WiCSum ratio, the paper's by default
+    hash_bits, rule, wics_ratio : hash bits, clustering rule and WiCSum ratio, the paper's by default
     cluster_text : whether text tokens enter the table as frames' do, or only ask
     every : retrieval is measured on every `every`-th frame, and on every text turn
     after_tokens : and only where at least so many tokens are past (a short past has few clusters to choose from)
@@ -142,7 +142,7 @@ def measure(
     """
     checks.whole("every", every, 1)
     checks.whole("after_tokens", after_tokens, 0)
-    checks.number("ratio", ratio, 0, 1)
+    checks.number("wics_ratio", wics_ratio, 0, 1)
     layers: list[_Layer] = []
     shape: tuple[int, int, int] | None = None
     frames = 0
@@ -150,7 +150,7 @@ def measure(
         count, _, heads, d = chunk.k.shape
         if shape is None:
             shape = (count, heads, d)
-            layers = [_Layer(heads * d, layer, n_hp, rule or ClusterRule(), seed) for layer in range(count)]
+            layers = [_Layer(heads * d, layer, hash_bits, rule or ClusterRule(), seed) for layer in range(count)]
         if (count, heads, d) != shape:
             raise ValueError(f"chunks must all have (layers, KV heads, d) = {shape}, got {(count, heads, d)}")
         frames += chunk.stage == "frame"
@@ -159,7 +159,7 @@ def measure(
             enters = cluster_text or chunk.stage == "frame"
             past = layer.add(chunk.stage, chunk.k[index]) if enters else layer.table.counts
             if look and past.any() and past.sum() >= after_tokens:
-                layer.retrieve(chunk.stage, chunk.q[index], past, ratio)
+                layer.retrieve(chunk.stage, chunk.q[index], past, wics_ratio)
     if not layers:
         raise ValueError("the stream has no chunks")
     return [layer.result() for layer in layers]

@@ -28,12 +28,14 @@ class Mosaic(Policy):
         model: ModelShape,
         config: MosaicConfig | None = None,
         tokens_per_frame: int = 10,
-        capacity_tokens: int | None = None,
+        max_resident_tokens: int | None = None,
         theta: float = THETA_LLAMA3,
     ) -> None:
         super().__init__(model)
         self.config, self.tokens_per_frame, self.theta = config or MosaicConfig(), tokens_per_frame, theta
-        self.cache = Cache(model.layers, model.kv_heads, model.head_dim, tokens_per_frame, self.config, capacity_tokens)
+        self.cache = Cache(
+            model.layers, model.kv_heads, model.head_dim, tokens_per_frame, self.config, max_resident_tokens
+        )
         self._starts: list[int] = []  # first token of each frame in the cache
         self._done = 0
 

@@ -60,8 +60,8 @@ class ReSV(Policy):
         m, t = step.model, step.new_tokens
         clusters = ceil(step.past_tokens / self.tokens_per_cluster)
         window = step.past_tokens
-        if self.config.candidates == "recent":
-            window = min(window, self.config.recent_capacity_tokens)
+        if self.config.window_tokens:
+            window = min(window, self.config.window_tokens)
         rows = t * m.q_heads
         attended = self.ratio(step) * step.past_tokens
         passes = self._seen[step.stage]
@@ -69,7 +69,7 @@ class ReSV(Policy):
         return replace(
             self.work(step, attended, extents=m.kv_heads * attended / page),
             matmuls=(
-                Matmul(t, m.key_dim, self.config.n_hp, step.batch),
+                Matmul(t, m.key_dim, self.config.hash_bits, step.batch),
                 Matmul(t * m.group, m.head_dim, clusters, m.kv_heads * step.batch),
             ),
             vector_ops=(rows * clusters + 2 * t * m.key_dim) * step.batch,

@@ -123,7 +123,11 @@ def _hcu(unit: HCU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
     n = len(codes)
     token = _code(Op.TOKEN)
     beats = {"op": np.full(n, token), "hash": codes, "last": np.arange(n) % STEP == STEP - 1}
-    settings = {"threshold": _threshold(unit.hash_bits), "window": unit.window, "count_max": 65535}
+    settings = {
+        "hamming_threshold": _threshold(unit.hash_bits),
+        "window_tokens": unit.max_window_tokens,
+        "max_cluster_tokens": 65535,
+    }
     config = {f"cfg_{key}": value for key, value in settings.items()}
     return Stimulus(name, {"i": beats}, {"o": n}, config, drain_cycles=_drain(n))
 
@@ -169,12 +173,12 @@ def _steps(
 
 
 def _rule(bits: int, clusters: int) -> ClusterRule:
-    return ClusterRule(th_hd=_threshold(bits), candidates="all", max_clusters=clusters)
+    return ClusterRule(hamming_threshold=_threshold(bits), window_tokens=0, max_clusters=clusters)
 
 
 Bases = tuple[int, int, int, int]
-LISTINGS = ("record", "list", "link", "mean")
-REGIONS = ("device", "host", "storage", "staging")
+LISTINGS = ("cluster_records", "token_lists", "list_links", "mean_keys")
+REGIONS = ("page_frames", "host_pages", "storage_pages", "staging")
 
 
 def _bases(address_bits: int, offset: int = 0) -> Bases:
@@ -210,7 +214,7 @@ def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
         beats += -(-len(step.counts) // lanes)
         listed += int(np.logical_or.reduce(step.chosen().selected, axis=0).sum()) + 1
     inputs = {"i": _columns(_packets(parts, lanes), unit.sizes.beat)}
-    config = {"cfg_target": TARGET, "cfg_refine": RESV.refine_levels}
+    config = {"cfg_selection_target": TARGET, "cfg_refine_levels": RESV.refine_levels}
     return Stimulus(name, inputs, {"o_row": rows, "o": beats, "o_index": listed}, config, drain_cycles=_drain(count))
 
 
@@ -238,10 +242,12 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
 def _pages(unit: KVMU, bases: Bases) -> tuple[UnitConfig, dict[str, int]]:
     """The golden unit's sizes and the settings of its ports: at most half of the stream's tokens stay resident."""
     names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
-    staging, capacity = 64, min(BEATS // 2, unit.frames * unit.page_tokens // 4)
+    staging, max_resident_tokens = 64, min(BEATS // 2, unit.frames * unit.page_tokens // 4)
     sizes = {n: getattr(unit, n) for n in names}
-    config = UnitConfig(**sizes, bases=bases, staging_units=staging, capacity=capacity)
-    return config, {"cfg_staging_units": staging, "cfg_capacity": capacity} | _as_ports(REGIONS, bases)
+    config = UnitConfig(**sizes, bases=bases, staging_head_pages=staging, max_resident_tokens=max_resident_tokens)
+    return config, {"cfg_staging_head_pages": staging, "cfg_max_resident_tokens": max_resident_tokens} | _as_ports(
+        REGIONS, bases
+    )
 
 
 def _paging(golden: KvmuUnit, replies: Sequence[Reply]) -> dict[str, list[dict[str, Any]]]:
@@ -282,7 +288,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     listing = _bases(unit.table.address_bits)
     paging, ports = _pages(unit.kvmu, _bases(unit.kvmu.address_bits, offset=1 << unit.kvmu.address_bits - 4))
     sizes = {n: getattr(unit.table, n) for n in ("clusters", "pages", "page_tokens", "dimension", "address_bits")}
-    rule = ClusterRule(th_hd=_threshold(hcu.hash_bits), candidates="all", max_candidates=hcu.clusters)
+    rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.clusters)
     golden = Kvpu(rule, HcTableConfig(**sizes, bases=listing), paging, RESV, TARGET)
     beats: list[dict[str, int]] = []
     parts: list[tuple[np.ndarray, dict[str, int]]] = []
@@ -316,8 +322,13 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         "i": _columns(beats, unit.i.payload.shape()),
         "i_scores": _columns(_packets(parts, wtu.sizes.lanes), unit.i_scores.payload.shape()),
     }
-    settings = {"threshold": rule.th_hd, "window": 0, "count_max": rule.tc_max, "target": TARGET}
-    settings["refine"] = RESV.refine_levels
+    settings = {
+        "hamming_threshold": rule.hamming_threshold,
+        "window_tokens": 0,
+        "max_cluster_tokens": rule.max_cluster_tokens,
+        "target": TARGET,
+    }
+    settings["refine_levels"] = RESV.refine_levels
     config = {f"cfg_{key}": value for key, value in settings.items()} | ports | _as_ports(LISTINGS, listing)
     return _answered(unit, Stimulus(name, inputs, {}, config, {"i_done": "o_dma"}, _drain(count)), answers)
 

@@ -27,7 +27,7 @@ def modelled(monkeypatch):
     monkeypatch.setattr(StepData, "of", lambda layer, step: data.append(of(layer, step)) or data[-1])
 
     def check(layer, *, timing, **options):
-        model = CoreModel(layer.config, timing, BASES, layer.layer.mean_word, layer.layer.instructions)
+        model = CoreModel(layer.config, timing, BASES, layer.layer.mean_keys_word, layer.layer.instructions)
         steps = dict(zip(layer.steps, data, strict=True))
         layer.outcomes = [
             Outcome(True, False, False, Cause.NONE, 0, 0, model.run(place, program, steps.get(number)))
@@ -83,7 +83,7 @@ def test_refuses(options, message):
 
 def test_the_drive_lies_behind_the_link():
     """Of V-Rex8: what lies in host memory comes after a round trip, what lies on the drive after its page, too."""
-    layer = LayerRun("tiny", np.random.default_rng(0), threshold=4, capacity=8, storage=True)
+    layer = LayerRun("tiny", np.random.default_rng(0), hamming_threshold=4, max_resident_tokens=8, storage=True)
     host = timings(load_system("vrex8"), layer.storage_at)["host"]
     near, far = host.ready(0, BASES["host"], 64, False), host.ready(0, layer.storage_at, 64, False)
     assert 640 <= near < 700 and 40_000 < far < 42_000

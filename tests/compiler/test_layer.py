@@ -32,7 +32,7 @@ from sw_model.memory.spec import load_memory
 @pytest.mark.parametrize("stall", [0.0, pytest.param(0.3, marks=pytest.mark.heavy)])
 def test_layer_at_tiny(stall, rng, seed):
     """Frames, then text tokens one by one."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     for x in frames(bench, 12, 2):
         bench.step(x)
     for _ in range(2):
@@ -43,7 +43,9 @@ def test_layer_at_tiny(stall, rng, seed):
 
 def test_matrices_larger_than_the_operand_memory(rng, seed):
     """A row of tiles that half of the weights' memory does not hold comes in parts, whose sums go on."""
-    bench = LayerRun("tiny", rng, sizes=Sizes(hidden=16, ffn=200, tokens=1, keys=64), threshold=4, capacity=16)
+    bench = LayerRun(
+        "tiny", rng, sizes=Sizes(hidden=16, ffn=200, tokens=1, keys=64), hamming_threshold=4, max_resident_tokens=16
+    )
     assert bench.layer.shapes["down"][1] > bench.layer.half
     for x in frames(bench, 2, 1):
         bench.step(x)
@@ -53,7 +55,7 @@ def test_matrices_larger_than_the_operand_memory(rng, seed):
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_layer_anywhere_in_memory(mirrored, rng, seed):
     """Everything at addresses of all bits, in both regions, and at the opposite ones."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True, mirrored=mirrored)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     for x in frames(bench, 4, 2):
         bench.step(x)
     bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
@@ -70,7 +72,7 @@ def tokens(bench, count):
 def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
     """Those without queries fill all places of a step, those with queries all sums of the matrix engine."""
     sizes = Sizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8)
-    bench = LayerRun("tiny", rng, sizes=sizes, threshold=5, capacity=16, target=45000)
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=16, selection_target=45000)
     for x in frames(bench, 4, 4, drift=1.0):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
         bench.step(x)
@@ -81,8 +83,8 @@ def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
 def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
     """Every token joins the first one's cluster, whose mean goes on over all of them."""
     sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
-    bench = LayerRun("tiny", rng, sizes=sizes, threshold=17, capacity=16)
-    places = bench.config.kvmu_pages * bench.config.page_tokens
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=17, max_resident_tokens=16)
+    places = bench.config.max_pages * bench.config.page_tokens
     for _ in range(places // 8):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
     bench.check(stall=0.2, seed=seed)
@@ -91,7 +93,7 @@ def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
 
 def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
     """A VECTOR that only reads is still reading when MEANS wants its first mean."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     code, step = bench.region.take(2), bench.layer.step
     bench.run_on.put(code, assemble([Instruction(beats=200)], bench.config.vpe_rows))
     reads = {"code": code, "instructions": 1, "repeat": 1, "a_beats": 200, "destination": Destination.NONE, "extra": 1}
@@ -112,7 +114,7 @@ def test_layer_with_the_system_models_memories(rng, seed):
     """LPDDR5 and a PCIe link instead of fixed latencies: the same bytes, later."""
     cycles = []
     for timing in (None, {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}):
-        bench = LayerRun("tiny", np.random.default_rng(seed), threshold=4, capacity=4)
+        bench = LayerRun("tiny", np.random.default_rng(seed), hamming_threshold=4, max_resident_tokens=4)
         for x in frames(bench, 6, 2):
             bench.step(x)
         record = bench.check(seed=seed, timing=timing)
@@ -123,7 +125,7 @@ def test_layer_with_the_system_models_memories(rng, seed):
 
 def test_timeline(rng, seed):
     """Every command of a step has its span in the trace, and units overlap."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     for x in frames(bench, 2, 2):
         bench.step(x)
     record = bench.check(seed=seed, ports=["stat_trace"])
@@ -138,7 +140,7 @@ def test_timeline(rng, seed):
 def test_commands_wait_for_what_they_name(latency, rng, seed):
     """Random waits: no command starts while more of those before it are to come than it allows. On a slow memory up to
     a dozen of each unit are under way."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     step = [
         c for c in bench.layer.step(2) if c.name in ("LOAD", "MULTIPLY", "VECTOR") and not c.fields.get("destination")
     ]
@@ -177,7 +179,7 @@ def test_commands_wait_for_what_they_name(latency, rng, seed):
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_layer_at_small(stall, rng, seed):
     """Frames of four tokens, then text; pages leave the device and come back."""
-    bench = LayerRun("small", rng, threshold=7, capacity=8)
+    bench = LayerRun("small", rng, hamming_threshold=7, max_resident_tokens=8)
     for x in frames(bench, 5, 4):
         bench.step(x)
     for _ in range(2):
@@ -229,7 +231,7 @@ def faulty(bench, kind, rng):
 def test_goes_on_after_bad_programs(count, rng, seed):
     """Every kind in turn, each while units are at work; after each clear a program passes, in the end the layer runs
     as if nothing had been."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     faults = []
     for n in range(count):
         program, fault = faulty(bench, ("opcode", "truncated", "region", "size")[n % 4], rng)
@@ -250,7 +252,7 @@ def test_goes_on_after_bad_programs(count, rng, seed):
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
     """Two failing answers to each reader and writer, at a random beat or burst of it, anywhere in memory."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True, mirrored=mirrored)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
     engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READ_ENGINES.values())]
     engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITE_ENGINES.values())]
@@ -278,7 +280,7 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
 def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
     """One command for each, at a random word beyond the region, or where no memory answers, and at that of the opposite
     bits. Of what lies beyond the region nothing is asked."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     case = bench.run_on
     code, instructions = bench.layer.code["residual"]
     words, piece = len(case.host) // case.word_bytes, bench.layer.x_piece
@@ -310,7 +312,7 @@ def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
 
 def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
     """Of 3, 7, 15, .. words, the last of which lies beyond: a fault that names the first one."""
-    bench, end = LayerRun("tiny", rng, threshold=4, capacity=16), 1 << WORD_BITS
+    bench, end = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 1 << WORD_BITS
     case, n = bench.run_on, bench.config.dpe_inputs
     code, instructions = bench.layer.code["residual"]
     add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": 1, "b_beats": 1, "b_used": 1,
@@ -344,11 +346,11 @@ def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
 def test_pages_inside_a_word(rng, seed):
     """Where they leave to is no whole word: a fault that names it, for any word and that of the opposite bits."""
     sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
-    bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=4)
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=4)
     case, word, expected = bench.run_on, int(rng.integers(1 << WORD_BITS)), []
     case.script += case.driver.write("host_words", 1 << WORD_BITS)
     for inside in (1, 2, 4):
-        case.script += case.driver.write("host_base", case.word_bytes * word + inside)
+        case.script += case.driver.write("host_pages_base", case.word_bytes * word + inside)
         bench.begin()
         bench.run(bench.layer.attention(8, query=False), clear=True)
         expected += [(Cause.NONE, 0, 0), (Cause.REGION, ExecUnit.COPY, word)]
@@ -360,7 +362,7 @@ def test_pages_inside_a_word(rng, seed):
 
 def test_places_are_filled_between_transfers(rng, seed):
     """Keys and values come to their places a second time, while pages are fetched: the first time they were others."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4)
     run = bench.run
 
     def twice(program):
@@ -381,7 +383,7 @@ def test_places_are_filled_between_transfers(rng, seed):
 
 def test_writers_take_turns(rng, seed):
     """While the matrix engine always has a result to write, the table's entries do not wait for all of them."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     results = {"m_blocks": 40, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 40}
     code, instructions = bench.layer.code["hash"]
     codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes,
@@ -400,7 +402,7 @@ def test_writers_take_turns(rng, seed):
 def test_a_fault_while_tables_are_written(rng, seed):
     """What memory has not taken yet of a table's entries is written before all is reset, and the next step runs."""
     sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
-    bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     clustered = next(n for n, command in enumerate(program) if command.name == "CLUSTER")
     beyond = Command("LOAD", {"source": bench.words, "rows": 1, "beats": 1}, {SyncEvent.RETRIEVAL: all_but()})
@@ -413,7 +415,7 @@ def test_a_fault_while_tables_are_written(rng, seed):
 
 def test_a_program_of_many_commands(rng, seed):
     """Its length and the place of its end in more than a byte: cut short, and whole."""
-    bench, count, cut = LayerRun("tiny", rng, threshold=4, capacity=16), 8200, 4500
+    bench, count, cut = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 8200, 4500
     program = [Command("LOAD")] * count + [Command("END")]
     place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)
     bench.run_on.put(place, program)
@@ -427,7 +429,7 @@ def test_a_program_of_many_commands(rng, seed):
 
 def test_counters_say_what_the_ports_show(rng, seed):
     """Every counter after a long program with pauses, against the trace and the handshakes of every cycle."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4)
     for x in frames(bench, 4, 2):
         bench.step(x)
     step = [command for command in bench.layer.step(2) if command.name != "END"]
@@ -457,7 +459,7 @@ def test_counters_say_what_the_ports_show(rng, seed):
 
 def test_counters_of_units_at_work(rng, seed):
     """Programs of one unit's commands alone: in every cycle this unit is at work, or none."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in ExecUnit))
     for unit in ExecUnit:
         alone = {ExecUnit.RETRIEVAL: [Command("BEGIN")] * 60, ExecUnit.COPY: [Command("COPY", {"words": 400})] * 5}
@@ -480,7 +482,7 @@ def test_counters_of_units_at_work(rng, seed):
 def test_goes_on_after_errors_of_memory(count, rng, seed):
     """Errors at random beats of a step, one after the other, each in a program of its own; after each clear a program
     passes, in the end the layer runs as if nothing had been."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.step(2)
     for n in range(count):
         bench.begin()
@@ -502,7 +504,7 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
 @pytest.mark.parametrize("stall", [0.2, pytest.param(0.0, marks=pytest.mark.heavy)])
 def test_a_full_table_stops_it(stall, rng, seed):
     """A staging area of one unit, and steps that fetch more; after the clear the tables are empty and it goes on."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4, staging_units=1)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, staging_head_pages=1)
     bench.clearing = True
     bench.begin()
     for x in frames(bench, 7, 2):
@@ -516,7 +518,7 @@ def test_a_full_table_stops_it(stall, rng, seed):
 @pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.heavy)])
 def test_reset_in_the_middle(count, rng, seed):
     """Resets at random moments of a step; then steps as if nothing had been."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.step(2)
     place = bench.region.take(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
     bench.run_on.put(place, program)
@@ -529,7 +531,7 @@ def test_reset_in_the_middle(count, rng, seed):
 
 def test_golden_layer_is_close_to_float64(rng):
     """The first step has no past: plain causal attention of a decoder layer in float64."""
-    bench = LayerRun("small", rng, threshold=7, capacity=64)
+    bench = LayerRun("small", rng, hamming_threshold=7, max_resident_tokens=64)
     x = next(frames(bench, 1, 4))
     got = bf16.decode(bench.golden.step(x, range(4)).output)
     s, w = bench.golden.shape, {k: bf16.decode(v) for k, v in bench.golden.weights.items()}

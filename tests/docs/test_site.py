@@ -48,7 +48,7 @@ def test_every_unit_has_its_ports_cycles_counters_and_sizes(site):
             assert isinstance(value, dict) or value is None or str(value) in told, (unit.name, value)
     hcu = text(site / "docs/units/hcu.html")
     assert "hash_bits 16 32 32 hash bits per key" in hcu and "stat_opened 32 clusters opened" in hcu
-    assert "BEGIN 1 start another table" in hcu and "kvmu_pages" not in hcu
+    assert "BEGIN 1 start another table" in hcu and "max_pages" not in hcu
 
 
 def test_instructions_registers_commands(site):

@@ -26,13 +26,13 @@ TOKENS, CLUSTERS, RATIO_Q16, HEAD_DIM = 40_000, 1_250, 19_661, 128
 FLOAT = np.float32
 
 
-def plain_clusters(codes, th_hd=7, window=4096, tc_max=65535):
-    """Each token to the nearest cluster below the threshold among those born in the window, or a new one."""
-    hashes, counts, born, assigned = [], [], [], []
+def plain_clusters(codes, hamming_threshold=7, window=4096, max_cluster_tokens=65535):
+    """Each token to the nearest cluster below the threshold among those first_token in the window, or a new one."""
+    hashes, counts, first_token, assigned = [], [], [], []
     for n, code in enumerate(codes):
-        candidates = [k for k in range(len(hashes)) if counts[k] < tc_max and born[k] >= n - window]
+        candidates = [k for k in range(len(hashes)) if counts[k] < max_cluster_tokens and first_token[k] >= n - window]
         distance = {k: (hashes[k] ^ code).bit_count() for k in candidates}
-        matches = [k for k in candidates if distance[k] < th_hd]
+        matches = [k for k in candidates if distance[k] < hamming_threshold]
         if matches:
             nearest = min(matches, key=lambda k: (distance[k], k))
             counts[nearest] += 1
@@ -40,12 +40,12 @@ def plain_clusters(codes, th_hd=7, window=4096, tc_max=65535):
             nearest = len(hashes)
             hashes.append(code)
             counts.append(1)
-            born.append(n)
+            first_token.append(n)
         assigned.append(nearest)
     return assigned
 
 
-def plain_cutoff(codes, counts, ratio_q16=RATIO_Q16, buckets=16, refine=1):
+def plain_cutoff(codes, counts, wics_ratio_q16=RATIO_Q16, buckets=16, refine=1):
     """One row through the bucket sweep."""
     top = max(codes) >> 7
     weight = []
@@ -53,7 +53,7 @@ def plain_cutoff(codes, counts, ratio_q16=RATIO_Q16, buckets=16, refine=1):
         exponent, significand = code >> 7, code & 127 | 128
         weight.append(((significand << 17) >> (top - exponent) if exponent else 0) * count)
     low, high, acc = min(codes), max(codes), 0
-    threshold = sum(weight) * ratio_q16 >> 16
+    threshold = sum(weight) * wics_ratio_q16 >> 16
     level = 0
     while True:
         shift = max(0, (high - low).bit_length() - (buckets.bit_length() - 1))

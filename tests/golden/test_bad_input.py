@@ -52,7 +52,7 @@ CASES = {
     representatives: {"keys": KEYS[:, 0], "clusters": np.array([0, 1, 0]), "counts": np.array([2, 1])},
     scores.dots: {"rows": QUERIES[:, 0], "means": KEYS[:, 0]},
     scores.weights: {"scores": np.ones((2, 3)), "head_dim": 8},
-    wicsum.exact: {"weights": np.ones((2, 3)), "counts": np.ones(3, int), "ratio": 0.3},
+    wicsum.exact: {"weights": np.ones((2, 3)), "counts": np.ones(3, int), "wics_ratio": 0.3},
     wicsum.select: {"codes": CODES, "counts": np.ones(6, int), "target": 19661},
     selection.top_k: {"scores": CODES, "k": 2},
     attention.light_attention: {

@@ -21,28 +21,31 @@ class Plain:
         window = [
             k
             for k, entry in enumerate(self.table)
-            if rule.candidates == "all" or entry["born"] >= self.n - rule.recent_capacity_tokens
+            if not rule.window_tokens or entry["first_token"] >= self.n - rule.window_tokens
         ]
-        open_ = [k for k in window if self.table[k]["tc"] < rule.tc_max]
+        open_ = [k for k in window if self.table[k]["tc"] < rule.max_cluster_tokens]
         distance = {k: bin(self.table[k]["hash"] ^ code).count("1") for k in open_}
         match = [
-            k for k in open_ if distance[k] < rule.th_hd or (rule.hd_compare == "le" and distance[k] == rule.th_hd)
+            k
+            for k in open_
+            if distance[k] < rule.hamming_threshold
+            or (rule.hamming_inclusive and distance[k] == rule.hamming_threshold)
         ]
         full = len(window) == rule.max_candidates or len(self.table) == rule.max_clusters
         opened, d = False, 0
         if match:
-            k = match[0] if rule.assign_rule == "first" else min(match, key=lambda k: (distance[k], k))
+            k = match[0] if rule.first_match else min(match, key=lambda k: (distance[k], k))
             d = distance[k]
         elif not full:
             k, opened = len(self.table), True
-            self.table.append({"hash": code, "tc": 0, "born": self.n, "codes": []})
+            self.table.append({"hash": code, "tc": 0, "first_token": self.n, "codes": []})
         elif open_:
             k = min(open_, key=lambda k: (distance[k], k))
             d = distance[k]
         else:
             k = len(self.table) - 1
         entry = self.table[k]
-        entry["tc"] = min(entry["tc"] + 1, rule.tc_max)
+        entry["tc"] = min(entry["tc"] + 1, rule.max_cluster_tokens)
         entry["codes"].append(code)
         if rule.cluster_hash == "majority":
             votes = [sum(c >> j & 1 for c in entry["codes"]) for j in range(32)]
@@ -71,26 +74,26 @@ def check_against_plain(rule, codes, steps):
         assert [tuple(map(int, row)) for row in rows] == [tuple(map(int, plain.add(int(c)))) for c in part]
     assert table.codes.tolist() == [entry["hash"] for entry in plain.table]
     assert table.counts.tolist() == [entry["tc"] for entry in plain.table]
-    assert table.born.tolist() == [entry["born"] for entry in plain.table]
+    assert table.first_token.tolist() == [entry["first_token"] for entry in plain.table]
 
 
 RULES = {
     "default": {},
-    "le": {"hd_compare": "le"},
-    "first": {"assign_rule": "first"},
-    "all": {"candidates": "all"},
-    "window": {"recent_capacity_tokens": 50},
-    "window of one": {"recent_capacity_tokens": 1},
-    "window, first": {"recent_capacity_tokens": 300, "assign_rule": "first"},
-    "saturated": {"tc_max": 5},
-    "every token alone": {"tc_max": 1},
-    "nothing matches": {"th_hd": 0},
-    "all match": {"th_hd": 33},
-    "full table": {"max_candidates": 8, "th_hd": 4},
-    "full table, saturated": {"max_candidates": 4, "th_hd": 2, "tc_max": 9},
-    "full table, first": {"max_candidates": 8, "th_hd": 3, "assign_rule": "first"},
-    "full table in a window": {"max_candidates": 8, "th_hd": 3, "recent_capacity_tokens": 40},
-    "cluster numbers exhausted": {"max_clusters": 10, "th_hd": 3, "recent_capacity_tokens": 60},
+    "le": {"hamming_inclusive": True},
+    "first": {"first_match": True},
+    "all": {"window_tokens": 0},
+    "window": {"window_tokens": 50},
+    "window of one": {"window_tokens": 1},
+    "window, first": {"window_tokens": 300, "first_match": True},
+    "saturated": {"max_cluster_tokens": 5},
+    "every token alone": {"max_cluster_tokens": 1},
+    "nothing matches": {"hamming_threshold": 0},
+    "all match": {"hamming_threshold": 33},
+    "full table": {"max_candidates": 8, "hamming_threshold": 4},
+    "full table, saturated": {"max_candidates": 4, "hamming_threshold": 2, "max_cluster_tokens": 9},
+    "full table, first": {"max_candidates": 8, "hamming_threshold": 3, "first_match": True},
+    "full table in a window": {"max_candidates": 8, "hamming_threshold": 3, "window_tokens": 40},
+    "cluster numbers exhausted": {"max_clusters": 10, "hamming_threshold": 3, "window_tokens": 60},
     "majority": {"cluster_hash": "majority"},
 }
 
@@ -105,19 +108,19 @@ def test_matches_plain_rules(name, rng):
     codes=st.lists(st.integers(0, 63), max_size=60),
     th=st.integers(0, 6),
     window=st.integers(1, 20),
-    tc_max=st.integers(1, 6),
+    max_cluster_tokens=st.integers(1, 6),
     capacity=st.one_of(st.none(), st.integers(1, 6)),
-    compare=st.sampled_from(["lt", "le"]),
-    rule=st.sampled_from(["nearest", "first"]),
+    compare=st.booleans(),
+    rule=st.booleans(),
 )
-def test_matches_plain_rules_on_small_streams(codes, th, window, tc_max, capacity, compare, rule):
+def test_matches_plain_rules_on_small_streams(codes, th, window, max_cluster_tokens, capacity, compare, rule):
     made = ClusterRule(
-        th_hd=th,
-        recent_capacity_tokens=window,
-        tc_max=tc_max,
+        hamming_threshold=th,
+        window_tokens=window,
+        max_cluster_tokens=max_cluster_tokens,
         max_candidates=capacity,
-        hd_compare=compare,
-        assign_rule=rule,
+        hamming_inclusive=compare,
+        first_match=rule,
     )
     check_against_plain(made, np.array(codes, np.uint32), [len(codes)])
 
@@ -134,7 +137,7 @@ def test_invariants(seed, cut):
     assert whole.counts.sum() == len(codes)
     assert (once.distance < 7).all()
     assert np.concatenate([p.cluster for p in parts]).tolist() == once.cluster.tolist()
-    assert (np.diff(whole.born) > 0).all()
+    assert (np.diff(whole.first_token) > 0).all()
 
 
 def test_rehash_replaces_codes():
@@ -146,7 +149,15 @@ def test_rehash_replaces_codes():
 
 
 @pytest.mark.parametrize(
-    "change", [{"th_hd": -1}, {"hd_compare": "eq"}, {"tc_max": 0}, {"recent_capacity_tokens": 0}, {"max_candidates": 0}]
+    "change",
+    [
+        {"hamming_threshold": -1},
+        {"hamming_inclusive": 1},
+        {"first_match": "first"},
+        {"max_cluster_tokens": 0},
+        {"window_tokens": -1},
+        {"max_candidates": 0},
+    ],
 )
 def test_rejects_bad_rules(change):
     with pytest.raises(ValueError, match=next(iter(change))):

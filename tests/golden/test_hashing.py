@@ -20,10 +20,10 @@ def exact_codes(keys, planes):
     return codes
 
 
-@pytest.mark.parametrize("shape,n_hp", [((20, 8), 5), ((10, 2, 16), 32), ((3, 1), 1)])
-def test_matches_exact_dot_products(rng, shape, n_hp):
+@pytest.mark.parametrize("shape,hash_bits", [((20, 8), 5), ((10, 2, 16), 32), ((3, 1), 1)])
+def test_matches_exact_dot_products(rng, shape, hash_bits):
     keys = rng.standard_normal(shape).astype(bfloat16)
-    planes = hyperplanes(int(np.prod(shape[1:])), n_hp, seed=3, layer=2)
+    planes = hyperplanes(int(np.prod(shape[1:])), hash_bits, seed=3, layer=2)
     assert hash_codes(keys, planes).tolist() == exact_codes(keys, planes)
 
 

@@ -14,7 +14,7 @@ def filled(rng, tokens=300, config=CONFIG):
     codes = (rng.integers(0, 2**16, 9)[rng.integers(0, 9, tokens)] ^ (1 << rng.integers(0, 16, tokens))).astype(
         np.uint32
     )
-    clusters = ClusterTable(ClusterRule(th_hd=4))
+    clusters = ClusterTable(ClusterRule(hamming_threshold=4))
     assigned, table = clusters.assign(codes), HcTable(config)
     for n, code in enumerate(codes.tolist()):
         step = {
@@ -40,11 +40,11 @@ def test_memory_holds_every_cluster_and_every_token(rng):
     indices, links = memory[0x1000:0x4000].view("<u4").reshape(-1, 4), memory[0x4000:0x4200].view("<u4")
     for cluster in range(len(clusters)):
         record = memory[16 * cluster : 16 * cluster + 16]
-        code, born = record[:8].view("<u4").tolist()
+        code, first_token = record[:8].view("<u4").tolist()
         count, page, newest, zero = record[8:].view("<u2").tolist()
-        assert (code, born, count, zero) == (
+        assert (code, first_token, count, zero) == (
             clusters.codes[cluster],
-            clusters.born[cluster],
+            clusters.first_token[cluster],
             clusters.counts[cluster],
             0,
         )
@@ -67,9 +67,9 @@ def test_a_table_can_be_left_and_taken_up_again(rng):
     assert other.begin(table.used) == Fault.NONE
     memory = image(table)
     for cluster in range(len(clusters)):
-        code, born = memory[16 * cluster :][:8].view("<u4").tolist()
+        code, first_token = memory[16 * cluster :][:8].view("<u4").tolist()
         count, first, newest, _ = memory[16 * cluster + 8 :][:8].view("<u2").tolist()
-        assert other.load(Entry(code, born, count, first, newest)) == Fault.NONE
+        assert other.load(Entry(code, first_token, count, first, newest)) == Fault.NONE
     for page, following in table.links.items():
         assert other.link(page, following) == Fault.NONE
     assert (other.entries, other.links, other.used) == (table.entries, table.links, table.used)

@@ -43,7 +43,7 @@ class PlainTable:
 @SETTINGS
 @given(steps, st.integers(1, 5), st.integers(1, 20))
 def test_pages_and_residency_follow_the_rule(step_list, page_tokens, capacity):
-    unit = Kvmu(KvmuConfig(page_tokens=page_tokens, capacity_tokens=capacity), kv_heads=2, head_dim=4)
+    unit = Kvmu(KvmuConfig(page_tokens=page_tokens, max_resident_tokens=capacity), kv_heads=2, head_dim=4)
     plain = PlainTable(page_tokens, capacity)
     for clusters in step_list:
         assert unit.append(clusters) == plain.step(clusters)
@@ -64,7 +64,7 @@ def test_pages_and_residency_follow_the_rule(step_list, page_tokens, capacity):
 def test_every_selected_byte_is_fetched_once_and_nothing_aliases(step_list, page_tokens, capacity, data):
     """Through a memory image: offloads copy pages out, a fetch reads extents, every slot must be its token's."""
     heads, dim = 2, 1
-    unit = Kvmu(KvmuConfig(page_tokens=page_tokens, capacity_tokens=capacity), heads, dim)
+    unit = Kvmu(KvmuConfig(page_tokens=page_tokens, max_resident_tokens=capacity), heads, dim)
     host: dict[int, tuple[int, int]] = {}  # slot address -> (token, head)
     for clusters in step_list:
         for number in unit.append(clusters):
@@ -110,7 +110,7 @@ def test_addresses():
 
 
 def test_neighbouring_full_units_are_one_read():
-    unit = Kvmu(KvmuConfig(page_tokens=2, capacity_tokens=1), kv_heads=2, head_dim=8)
+    unit = Kvmu(KvmuConfig(page_tokens=2, max_resident_tokens=1), kv_heads=2, head_dim=8)
     unit.append([0, 0, 1, 1, 2, 3, 3])  # pages 0, 1 full, 2 half full; the last stays resident
     every = np.arange(7)
     # units (page, head) of 64 bytes: four full ones touch, then head 0 of page 2 half full, then head 1 of it
@@ -125,7 +125,7 @@ def test_clusters_make_long_reads_of_scattered_tokens(rng):
     selected = np.flatnonzero(np.isin(clusters, [2, 5, 9]))
     reads = {}
     for layout in ("clustered", "arrival"):
-        unit = Kvmu(KvmuConfig(page_tokens=8, capacity_tokens=200, layout=layout), 1, 64)
+        unit = Kvmu(KvmuConfig(page_tokens=8, max_resident_tokens=200, layout=layout), 1, 64)
         for step in clusters.reshape(-1, 10):
             unit.append(step)
         reads[layout] = unit.fetch([selected])
@@ -136,7 +136,7 @@ def test_clusters_make_long_reads_of_scattered_tokens(rng):
 
 
 def test_retained_pages_are_the_newest_and_are_not_written_twice():
-    unit = Kvmu(KvmuConfig(page_tokens=2, capacity_tokens=4, retain_fetched=True), 1, 2)
+    unit = Kvmu(KvmuConfig(page_tokens=2, max_resident_tokens=4, retain_fetched=True), 1, 2)
     assert unit.append([0, 0]) == [] and unit.append([1, 1]) == [] and unit.append([2, 2]) == [0]
     first = unit.fetch([np.array([0, 1])])
     assert first.nbytes == 16 and first.hits.tolist() == [0] and list(unit.resident) == [1, 2, 0]
@@ -156,7 +156,7 @@ def test_retained_pages_are_the_newest_and_are_not_written_twice():
 )
 def test_moves_keep_every_token_in_one_slot(clusters, page_tokens, moves):
     """Copies are replayed on an image of slots; afterwards every slot in the table holds its token."""
-    unit = Kvmu(KvmuConfig(page_tokens=page_tokens, capacity_tokens=10_000), 1, 1)
+    unit = Kvmu(KvmuConfig(page_tokens=page_tokens, max_resident_tokens=10_000), 1, 1)
     unit.append(clusters)
     image = {(n, s): t for n, page in enumerate(unit.pages) for s, t in enumerate(page.tokens)}
     for move in moves:
@@ -179,7 +179,7 @@ def _page(unit, token):
 
 
 def test_a_split_frees_the_emptied_pages_for_the_next():
-    unit = Kvmu(KvmuConfig(page_tokens=2, capacity_tokens=100), 1, 1)
+    unit = Kvmu(KvmuConfig(page_tokens=2, max_resident_tokens=100), 1, 1)
     unit.append([7, 7, 7, 7])  # pages 0 and 1
     assert unit.move([0, 1, 2, 3], [8, 9, 8, 9]).tolist() == [[0, 0, 2, 0], [0, 1, 3, 0], [1, 0, 2, 1], [1, 1, 3, 1]]
     assert [page and page.tokens for page in unit.pages] == [None, None, [0, 2], [1, 3]]
@@ -187,7 +187,7 @@ def test_a_split_frees_the_emptied_pages_for_the_next():
     assert unit.pages[0].tokens == [4] and unit.pages[0].frame == 0
     with pytest.raises(ValueError, match="tokens must be distinct"):
         unit.move([0, 0], [1, 1])
-    cold = Kvmu(KvmuConfig(page_tokens=1, capacity_tokens=1), 1, 1)
+    cold = Kvmu(KvmuConfig(page_tokens=1, max_resident_tokens=1), 1, 1)
     cold.append([0, 1])
     with pytest.raises(ValueError, match="tokens must be resident, got 0 on page 0"):
         cold.move([0], [5])

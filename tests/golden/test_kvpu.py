@@ -11,10 +11,18 @@ from golden.kvpu import Kvpu, Scores
 from golden.selection import RESV
 from golden.wicsum import exact, fixed_point
 
-RULE = ClusterRule(th_hd=5, recent_capacity_tokens=60)
+RULE = ClusterRule(hamming_threshold=5, window_tokens=60)
 TABLE = HcTableConfig(clusters=256, pages=256, page_tokens=4, dimension=16)
 PAGES = UnitConfig(
-    2, 8, 4, pages=256, frames=256, clusters=256, staging_units=512, capacity=30, bases=(0, 1 << 20, 2 << 20, 3 << 20)
+    2,
+    8,
+    4,
+    pages=256,
+    frames=256,
+    clusters=256,
+    staging_head_pages=512,
+    max_resident_tokens=30,
+    bases=(0, 1 << 20, 2 << 20, 3 << 20),
 )
 TARGET = 19661
 

@@ -288,7 +288,7 @@ def test_a_resident_cluster_splits_at_once():
 
 
 def test_residency_is_lru_within_the_capacity(rng):
-    index = SemanticIndex(MosaicConfig(), capacity_tokens=5)
+    index = SemanticIndex(MosaicConfig(), max_resident_tokens=5)
     used: list[int] = []
     for i, x in enumerate(drifting(rng, 120, noise=0.1)):
         index.add(0, x, np.array([i]))
@@ -302,7 +302,7 @@ def test_residency_is_lru_within_the_capacity(rng):
         held = sum(index.clusters[c].size for c in used)
         assert held <= 5 or len(used) == 1
     assert used and len(used) < len(index.clusters)
-    index = SemanticIndex(MosaicConfig(), capacity_tokens=2)
+    index = SemanticIndex(MosaicConfig(), max_resident_tokens=2)
     for p in range(3):
         index.add(p, units(rng, 1)[0], np.array([p]))
     index.retrieve(1)
@@ -316,7 +316,7 @@ def test_deferring_saves_splits(rng):
     for _ in range(4):
         x = drifting(rng, 1200, d=16, topics=12, noise=0.16)
         eager = SemanticIndex(MosaicConfig())
-        lazy = SemanticIndex(MosaicConfig(), capacity_tokens=64)
+        lazy = SemanticIndex(MosaicConfig(), max_resident_tokens=64)
         for i, row in enumerate(x):
             eager.add(0, row, np.array([i]))
             lazy.add(0, row, np.array([i]))
@@ -504,7 +504,7 @@ def model_of_one_frame():
         (lambda: MosaicConfig(tau_min=0.4), "tau_max must be finite and between 0.4 and 1, got 0.3"),
         (lambda: MosaicConfig(lambda_=0), "lambda_ must be positive, got 0"),
         (lambda: MosaicConfig(top_visual=0), "top_visual must be at least 1, got 0"),
-        (lambda: SemanticIndex(MosaicConfig(), 0), "capacity_tokens must be at least 1, got 0"),
+        (lambda: SemanticIndex(MosaicConfig(), 0), "max_resident_tokens must be at least 1, got 0"),
         (lambda: kmeans(np.ones((2, 2)), 0), "k must be at least 1, got 0"),
         (lambda: kmeans(np.empty((0, 2)), 1), "x must hold at least one entry"),
         (lambda: query_vector(np.ones((1, 3, 2)), 2), r"a multiple of 2 heads, got shape \(1, 3, 2\)"),

@@ -15,7 +15,9 @@ from golden.resv import Resv, ResvConfig, ResvLayer
 from golden.wicsum import WtuConfig
 
 HKV, HQ, D, LAYERS = 2, 4, 8, 2
-SMALL = ResvConfig(n_hp=12, th_hd=3, prefetch="same_layer", kvmu=KvmuConfig(page_tokens=4, capacity_tokens=8))
+SMALL = ResvConfig(
+    hash_bits=12, hamming_threshold=3, prefetch="same_layer", kvmu=KvmuConfig(page_tokens=4, max_resident_tokens=8)
+)
 
 
 def fp32(x) -> float:
@@ -64,7 +66,7 @@ class PlainLayer:
     def __init__(self, config, layer):
         self.c = config
         self.n = 1 if config.cluster_scope == "layer" else HKV
-        planes = hashing.hyperplanes(HKV * D // self.n, config.n_hp, seed=config.seed, layer=layer)
+        planes = hashing.hyperplanes(HKV * D // self.n, config.hash_bits, seed=config.seed, layer=layer)
         self.planes = planes.astype(float).T.tolist()
         self.tables = [[] for _ in range(self.n)]
         self.keys, self.values, self.owner = [], [], [[] for _ in range(self.n)]
@@ -103,17 +105,17 @@ class PlainLayer:
             n = self.clustered[index]
             best = None
             for k, entry in enumerate(table):
-                if entry["tc"] >= c.tc_max:
+                if entry["tc"] >= c.max_cluster_tokens:
                     continue
-                if c.candidates == "recent" and entry["born"] < n - c.recent_capacity_tokens:
+                if c.window_tokens and entry["first_token"] < n - c.window_tokens:
                     continue
                 distance = bin(entry["hash"] ^ code).count("1")
-                if not (distance < c.th_hd or (c.hd_compare == "le" and distance == c.th_hd)):
+                if not (distance < c.hamming_threshold or (c.hamming_inclusive and distance == c.hamming_threshold)):
                     continue
-                if best is None or (c.assign_rule == "nearest" and distance < best[0]):
+                if best is None or (not c.first_match and distance < best[0]):
                     best = (distance, k)
             if best is None:
-                table.append({"hash": code, "tc": 0, "born": n, "ones": [0] * 32, "mean": None, "sum": None})
+                table.append({"hash": code, "tc": 0, "first_token": n, "ones": [0] * 32, "mean": None, "sum": None})
                 best = (0, len(table) - 1)
             entry = table[best[1]]
             joined.setdefault(best[1], (entry["tc"], []))[1].append(vector)
@@ -163,12 +165,12 @@ class PlainLayer:
                 "relu": [max(s, 0.0) for s in score],
             }[self.c.score_transform]
             adds = [w * t for w, t in zip(weight, counts, strict=True)]
-            return prefix(weight, adds, self.c.ratio * sum(adds))
+            return prefix(weight, adds, self.c.wics_ratio * sum(adds))
         codes = [exp_code(s, max(score), D) for s in score]
         largest = max(codes) >> 7
         fx = [0 if c >> 7 == 0 else ((c & 127 | 128) << 17) >> (largest - (c >> 7)) for c in codes]
         adds = [f * t for f, t in zip(fx, counts, strict=True)]
-        threshold = sum(adds) * round(self.c.ratio * 65536) >> 16
+        threshold = sum(adds) * round(self.c.wics_ratio * 65536) >> 16
         low, high, acc = min(codes), max(codes), 0
         for level in range(self.c.wtu.refine_levels + 1):
             width = 1 << max(0, (high - low).bit_length() - 4)
@@ -239,12 +241,12 @@ def stream(rng, steps=9):
 
 SWITCHES = [
     {},
-    {"n_hp": 32, "th_hd": 7},
-    {"hd_compare": "le"},
-    {"assign_rule": "first"},
-    {"candidates": "all", "recent_capacity_tokens": 6},
-    {"recent_capacity_tokens": 6},
-    {"tc_max": 3},
+    {"hash_bits": 32, "hamming_threshold": 7},
+    {"hamming_inclusive": True},
+    {"first_match": True},
+    {"window_tokens": 0},
+    {"window_tokens": 6},
+    {"max_cluster_tokens": 3},
     {"cluster_hash": "majority"},
     {"cluster_hash": "rehash_mean"},
     {"cluster_hash": "rehash_mean", "center_keys": True},
@@ -252,7 +254,7 @@ SWITCHES = [
     {"cluster_scope": "kv_head"},
     {"cluster_scope": "kv_head", "center_keys": True, "mean_store": "fp32_sum"},
     {"mean_store": "fp32_sum"},
-    {"ratio": 0.7},
+    {"wics_ratio": 0.7},
     {"selector": "exact"},
     {"selector": "exact", "score_transform": "raw"},
     {"selector": "exact", "score_transform": "shift_min"},
@@ -269,9 +271,9 @@ SWITCHES = [
     {"prefetch": "next_layer", "score_includes_current": False, "attend": "own"},
     {"wtu": WtuConfig(refine_levels=0)},
     {"wtu": WtuConfig(refine_levels=3)},
-    {"wtu": WtuConfig(n_buckets=4)},
-    {"kvmu": KvmuConfig(page_tokens=2, capacity_tokens=5, retain_fetched=True)},
-    {"kvmu": KvmuConfig(capacity_tokens=5, layout="arrival")},
+    {"wtu": WtuConfig(buckets=4)},
+    {"kvmu": KvmuConfig(page_tokens=2, max_resident_tokens=5, retain_fetched=True)},
+    {"kvmu": KvmuConfig(max_resident_tokens=5, layout="arrival")},
 ]
 
 
@@ -299,8 +301,9 @@ def test_every_switch_matches_the_plain_model(change, rng):
 
             for table, entries in zip(model.layers[layer].tables, ref.tables, strict=True):
                 assert [
-                    (int(h), int(t), int(b)) for h, t, b in zip(table.codes, table.counts, table.born, strict=True)
-                ] == [(e["hash"], e["tc"], e["born"]) for e in entries]
+                    (int(h), int(t), int(b))
+                    for h, t, b in zip(table.codes, table.counts, table.first_token, strict=True)
+                ] == [(e["hash"], e["tc"], e["first_token"]) for e in entries]
             assert [[set(np.flatnonzero(r).tolist()) for r in head] for head in got.selected.rows] == rows
             assert [t.tolist() for t in got.selected.tokens] == tokens
             assert [set(t.tolist()) for t in got.attended] == [set().union(*head) for head in attended]
@@ -331,7 +334,7 @@ def test_everything_selected_equals_full_attention(rng):
     """A ratio of one selects every cluster: the same output as with every past token always attended."""
     steps = list(stream(rng))
     outputs = []
-    for change in ({"ratio": 1.0}, {"recent_always_tokens": 10_000}):
+    for change in ({"wics_ratio": 1.0}, {"recent_always_tokens": 10_000}):
         model = Resv(replace(SMALL, **change), LAYERS, HKV, D)
         outputs.append([model.step(i, q[i], k[i], v[i], s).output for s, q, k, v in steps for i in range(LAYERS)])
     assert all((a == b).all() for a, b in zip(*outputs, strict=True))
@@ -351,7 +354,7 @@ def test_table_overhead_of_the_published_configuration():
 def test_arithmetic_of_the_published_frame():
     """40K tokens: the HCU's cycles on eight cores, and a fetch that cannot cross the link within the frame."""
     tokens, clusters, cores = 40_000, 1250, 8
-    slices = -(-ResvConfig().n_hp // 16)
+    slices = -(-ResvConfig().hash_bits // 16)
     assert slices * 10 * clusters / cores == 3125  # cycles a layer, ten tokens
     fetched, link = 0.327 * tokens * 131_072, 4e9 * 0.254
     assert round(fetched / 1e9, 2) == 1.71 and link == 1.016e9
@@ -360,16 +363,16 @@ def test_arithmetic_of_the_published_frame():
 
 def test_published_defaults():
     config = ResvConfig()
-    assert (config.n_hp, config.th_hd, config.ratio, config.ratio_q16) == (32, 7, 0.3, 19661)
+    assert (config.hash_bits, config.hamming_threshold, config.wics_ratio, config.wics_ratio_q16) == (32, 7, 0.3, 19661)
     assert config.rule() == ClusterRule()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_hp": 33}, "n_hp must be between 1 and 32, got 33"),
-        ({"th_hd": -1}, "th_hd must be"),
-        ({"ratio": 1.2}, "ratio must be finite and between 0 and 1, got 1.2"),
+        ({"hash_bits": 33}, "hash_bits must be between 1 and 32, got 33"),
+        ({"hamming_threshold": -1}, "hamming_threshold must be"),
+        ({"wics_ratio": 1.2}, "wics_ratio must be finite and between 0 and 1, got 1.2"),
         ({"score_transform": "raw"}, "score_transform must be exp when selector is wtu, got 'raw'"),
         ({"prefetch": "never"}, "prefetch must be one of next_layer, same_layer, got 'never'"),
         ({"cluster_scope": "token"}, "cluster_scope must be one of"),

@@ -29,13 +29,13 @@ def plain_prefix(keys, adds, threshold) -> list[int]:
     return taken
 
 
-def plain_sweep(keys, adds, threshold, n_buckets, refine_levels):
+def plain_sweep(keys, adds, threshold, buckets, refine_levels):
     """(lower bound, sum, buckets examined, levels) with buckets walked one by one from the top."""
     low, high, acc, passes = min(keys), max(keys), 0, 0
     if sum(adds) <= threshold:
         return low, sum(adds), 0, 0
     for level in range(refine_levels + 1):
-        width = 1 << max(0, (high - low).bit_length() - (n_buckets.bit_length() - 1))
+        width = 1 << max(0, (high - low).bit_length() - (buckets.bit_length() - 1))
         upper = high
         while True:
             lower = max(low, upper - width + 1)
@@ -68,16 +68,16 @@ codes_and_counts = st.integers(1, 40).flatmap(
     st.sampled_from(["code", "linear"]),
     st.sampled_from(["score_x_tc", "score"]),
 )
-def test_ratio_sweep_matches_the_text(row, ratio, n_buckets, refine, domain, weight):
+def test_ratio_sweep_matches_the_text(row, ratio, buckets, refine, domain, weight):
     codes, counts = row
     largest = max(codes) >> 7
     values = [plain_value(c, largest) for c in codes]
     adds = [v * (t if weight == "score_x_tc" else 1) for v, t in zip(values, counts, strict=True)]
     threshold = sum(adds) * ratio >> 16
     keys = codes if domain == "code" else values
-    bound, acc, passes, levels = plain_sweep(keys, adds, threshold, n_buckets, refine)
+    bound, acc, passes, levels = plain_sweep(keys, adds, threshold, buckets, refine)
 
-    config = WtuConfig(n_buckets=n_buckets, refine_levels=refine, bucket_domain=domain, weight=weight)
+    config = WtuConfig(buckets=buckets, refine_levels=refine, bucket_domain=domain, weight=weight)
     got = select(np.array([codes]), np.array(counts), ratio, config)
     expected = [k >= bound for k in keys]
     assert got.selected[0].tolist() == expected
@@ -226,7 +226,7 @@ def test_cycles_of_the_plain_sweep():
         ([[-1]], [1], 1, "codes must be between"),
         ([[1, 2]], [1], 1, r"counts must have shape \(2,\) or \(1, 2\), got \(1,\)"),
         ([[1]], [65536], 1, "counts must be between 0 and 65535, got 65536"),
-        ([[1]], [1], 65537, "ratio_q16 must be between 0 and 65536, got 65537"),
+        ([[1]], [1], 65537, "wics_ratio_q16 must be between 0 and 65536, got 65537"),
         ([1], [1], 1, r"codes must have shape \(any, any\)"),
         ([[1] * 4097], [1] * 4097, 1, "max_clusters = 4096 columns, got 4097"),
     ],
@@ -237,7 +237,7 @@ def test_bad_rows_are_named(codes, counts, target, message):
 
 
 def test_the_longest_row_is_a_choice():
-    rows, counts, four = np.ones((1, 5), int), np.ones(5, int), WtuConfig(max_clusters=4)
+    rows, counts, four = np.ones((1, 5), int), np.ones(5, int), WtuConfig(max_row_clusters=4)
     with pytest.raises(ValueError, match="max_clusters = 4 columns, got 5"):
         select(rows, counts, 1, four)
     assert select(rows[:, :4], counts[:4], 1, four).selected.any()
@@ -255,13 +255,13 @@ def test_bad_types_and_targets_are_named():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_buckets": 12}, "n_buckets must be a power of two, got 12"),
+        ({"buckets": 12}, "buckets must be a power of two, got 12"),
         ({"refine_levels": -1}, "refine_levels must be between 0 and 32, got -1"),
         ({"bucket_domain": "log"}, "bucket_domain must be one of code, linear, got 'log'"),
         ({"weight": "x"}, "weight must be one of"),
         ({"threshold": "x"}, "threshold must be one of"),
         ({"weight": "one", "bucket_domain": "linear"}, "when bucket_domain is linear, got 'one'"),
-        ({"max_clusters": 0}, "max_clusters must be between 1 and"),
+        ({"max_row_clusters": 0}, "max_row_clusters must be between 1 and"),
     ],
 )
 def test_bad_configurations_are_named(change, message):

@@ -53,10 +53,10 @@ BAD = {
     "3 words at 2: the region has 4": lambda: Region(4, next=2).take(3),
     "hidden = 30: must be a multiple of": lambda: layer(hidden=30),
     "keys = 65536: .* words of a row of scores, must be at most": lambda: layer(keys=1 << 16),
-    "tokens = 9: must be at most hcu_tokens = 8": lambda: LayerCompiler(
-        replace(TINY, hcu_tokens=8, dpe_slots=64), replace(CASES["tiny"], tokens=9), Region(1 << 20), 0
+    "tokens = 9: must be at most max_step_tokens = 8": lambda: LayerCompiler(
+        replace(TINY, max_step_tokens=8, dpe_accumulators=64), replace(CASES["tiny"], tokens=9), Region(1 << 20), 0
     ),
-    "fill = 9: must be at most hcu_tokens = 8, and dpe_slots = 8": lambda: layer(fill=9),
+    "fill = 9: must be at most max_step_tokens = 8, and dpe_accumulators = 8": lambda: layer(fill=9),
     "tokens = 5: must be 1 to 4": lambda: layer(fill=4).attention(5, query=False),
     "n = 0: must be at least 1": lambda: programs.exponentials(0, 4, 8),
     "head_dim = 6: half of it must be a multiple of 4 lanes": lambda: programs.rope(6, 4),

@@ -10,10 +10,10 @@ from hw.config import PRESETS, Config
 def test_paper_preset_is_the_paper():
     paper = Config.preset("paper")
     assert (paper.dpe_trees, paper.dpe_inputs, paper.vpe_lanes) == (64, 64, 64)
-    assert (paper.hcu_accumulators, paper.hcu_lanes, paper.wtu_cores, paper.wtu_lanes) == (1, 16, 1, 16)
+    assert (paper.hcu_accumulators, paper.hcu_lanes, paper.wtu_lanes) == (1, 16, 16)
     # section VI-F: 20.125 KB of DRE memory = scores and counts of a row, cluster bits, bits of the current step
-    scores_counts = paper.wtu_clusters * (16 + paper.count_bits)
-    bits = scores_counts + (paper.hcu_clusters + paper.hcu_tokens) * paper.hash_bits
+    scores_counts = paper.max_row_clusters * (16 + paper.count_bits)
+    bits = scores_counts + (paper.max_candidates + paper.max_step_tokens) * paper.hash_bits
     assert bits / 8 / 1024 == 20.125
 
 
@@ -42,11 +42,11 @@ def test_unknown_names():
         {"hash_bits": -4},
         {"hash_bits": 33},
         {"hcu_lanes": 33},
-        {"hcu_clusters": 1000},
+        {"max_candidates": 1000},
         {"align_bits": 15},
         {"align_bits": 31},
         {"q_heads": 12},
-        {"window_tokens": 1 << 31},
+        {"max_window_tokens": 1 << 31},
         {"token_bits": 40},
     ],
     ids=str,

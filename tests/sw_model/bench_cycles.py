@@ -70,8 +70,9 @@ CASES = {
 def compare(case: Case, seed: int) -> list[dict[str, float]]:
     """Figures of every step, measured and predicted."""
     layer = LayerRun(
-        case.preset, np.random.default_rng(seed), sizes=case.sizes, threshold=case.threshold, capacity=case.capacity,
-        target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
+        case.preset, np.random.default_rng(seed), sizes=case.sizes, hamming_threshold=case.threshold,
+        max_resident_tokens=case.capacity,
+        selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
         storage=case.storage,
     )  # fmt: skip
     inputs = list(frames(layer, case.count, case.tokens))

@@ -20,6 +20,6 @@ def test_elaborated_once(tmp_path, monkeypatch):
     monkeypatch.setattr(emit, "to_rtlil", lambda *args: pytest.fail("elaborated again"))
     assert rtlil("hcu", TINY) == first
     with pytest.raises(pytest.fail.Exception, match="elaborated again"):
-        rtlil("hcu", TINY.replace(hcu_tokens=4))
+        rtlil("hcu", TINY.replace(max_step_tokens=4))
     with pytest.raises(ValueError, match="unknown unit"):
         rtlil("hcux", TINY)

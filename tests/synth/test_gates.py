@@ -90,10 +90,11 @@ def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed):
     unit = HCU.from_config(Config.preset("tiny"))
     stream = rng.integers(0, 1 << 16, 120).astype(np.uint32)
     beats = {"op": np.full(120, Op.TOKEN.value), "hash": stream, "last": np.arange(120) % 10 == 9}
-    settings = {"cfg_threshold": 6, "cfg_window": 40, "cfg_count_max": 5}
-    with source_override(of_component):
-        record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=settings, stall=0.3, seed=seed)
-    rule = ClusterRule(th_hd=6, recent_capacity_tokens=40, tc_max=5, max_candidates=16, max_clusters=1 << 16)
+    settings = {"cfg_hamming_threshold": 6, "cfg_window_tokens": 40, "cfg_max_cluster_tokens": 5}
+    record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=settings, stall=0.3, seed=seed)
+    rule = ClusterRule(
+        hamming_threshold=6, window_tokens=40, max_cluster_tokens=5, max_candidates=16, max_clusters=1 << 16
+    )
     want = ClusterTable(rule).assign(stream)
     for name in ("cluster", "opened", "count", "distance", "overflow"):
         assert record.outputs["o"][name].tolist() == getattr(want, name).astype(int).tolist(), name

@@ -54,7 +54,7 @@ def test_timing_is_the_components_own(hcu):
 def test_memories():
     config = Config.preset("tiny")
     found = {m["name"]: m for m in memories(emit.to_rtlil(registry.unit("hcu").build(config), "hcu"))}
-    assert found["hcu.hashes.array"]["bits"] == config.hcu_clusters * config.hash_bits
+    assert found["hcu.hashes.array"]["bits"] == config.max_candidates * config.hash_bits
 
 
 @pytest.mark.parametrize("clock", [0, -1, float("nan"), 1e9])

@@ -66,7 +66,7 @@ class VectorUnit(wiring.Component):
     i : stream of COMMAND ; complete : one of them is ; lengths : run-time lengths
     code_job, code_words, in_job, in_words : of two readers ; out_job, out_words, stored : of a writer
     codes, scores : to the KV prediction unit ; members, recall : events of the step's means
-    mean_base : word of the representative keys
+    mean_keys_base : word of the representative keys
     stat_busy : the engine issues a beat
     """
 
@@ -94,7 +94,7 @@ class VectorUnit(wiring.Component):
                 "scores": Out(stream.Signature(score)),
                 "members": In(stream.Signature(MEAN_UPDATE)),
                 "recall": Out(1),
-                "mean_base": In(WORD_BITS),
+                "mean_keys_base": In(WORD_BITS),
                 "stat_busy": Out(1),
             }
         )
@@ -250,7 +250,7 @@ class VectorUnit(wiring.Component):
             m.d.sync += [count.eq(0), second.eq(0), a_at.eq(order.a), b_at.eq(order.b)]
         with m.If(now.means):
             reads = Mux(what.part == MeanOp.MEAN, ~what.opened, what.part == MeanOp.KEY)
-            mean = self.mean_base + what.cluster * self.dimension
+            mean = self.mean_keys_base + what.cluster * self.dimension
             m.d.comb += [
                 go.eq(busy & event.valid & reads),
                 job.payload.address.eq(
@@ -328,7 +328,7 @@ class VectorUnit(wiring.Component):
         ready, row_ends, word_goes = Signal(), Signal(), Signal()
         m.d.comb += [
             self.out_job.payload.address.eq(
-                Mux(now.means, self.mean_base + what.cluster * self.dimension, address)[:WORD_BITS]
+                Mux(now.means, self.mean_keys_base + what.cluster * self.dimension, address)[:WORD_BITS]
             ),
             self.out_job.payload.count.eq(Mux(wide, all_beats << 1, all_beats)),
             self.out_job.payload.last.eq(last_row),

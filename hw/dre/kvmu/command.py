@@ -13,7 +13,7 @@ class Op(enum.Enum, shape=unsigned(4)):
 
     BEGIN = 0  # forget everything and start the tables of `layer`
     APPEND = 1  # a place for the next token of `cluster`
-    STEP = 2  # offload the oldest pages until `cfg_capacity` tokens are resident
+    STEP = 2  # offload the oldest pages until `cfg_max_resident_tokens` tokens are resident
     SELECT = 3  # mark all pages of `cluster` for the heads in `heads`
     FETCH = 4  # report every marked unit, bring the offloaded ones in [`retain`, `bank`]
     LOOKUP = 5  # where is (`page`, `slot`, `head`)
@@ -36,7 +36,7 @@ class Fault(enum.Enum, shape=unsigned(4)):
     CLUSTER = 2  # no such cluster number
     ADDRESS = 3  # no such page, head or tier, or no token in that slot
     NO_PAGE = 4  # every page number is in use
-    NO_FRAME = 5  # every frame of the device memory is in use
+    NO_PAGE_FRAME = 5  # every frame of the device memory is in use
     NOT_RESIDENT = 6  # the token's page is offloaded
     STAGING = 7  # the staging area is full
     REGION = 8  # a region does not fit into the address space

@@ -43,14 +43,14 @@ class Control(Paging):
         sweep, boot = Signal(range(rows + 1)), Signal(init=1)
         starts = {}
         for tier, base, pages in (
-            (Tier.DEVICE, unit.cfg_device_base, unit.frames),
-            (Tier.HOST, unit.cfg_host_base, unit.pages),
-            (Tier.STORAGE, unit.cfg_storage_base, unit.pages),
+            (Tier.DEVICE, unit.cfg_page_frames_base, unit.frames),
+            (Tier.HOST, unit.cfg_host_pages_base, unit.pages),
+            (Tier.STORAGE, unit.cfg_storage_pages_base, unit.pages),
         ):
             start = Signal(unit.address_bits + 1, name=f"start_{tier.name.lower()}")
             m.d.comb += start.eq(base + self.cmd.layer * (pages * unit.page_bytes))
             starts[tier] = (start, start + pages * unit.page_bytes > limit)
-        overflow = unit.cfg_staging_base + (unit.cfg_staging_units << 1) * unit.unit_bytes > limit
+        overflow = unit.cfg_staging_base + (unit.cfg_staging_head_pages << 1) * unit.head_page_bytes > limit
         for _, beyond in starts.values():
             overflow |= beyond
         with m.State("BEGIN"):
@@ -64,7 +64,7 @@ class Control(Paging):
                 tables.touched.w_addr.eq(sweep),
                 tables.touched.w_mask.eq(Mux(sweep < unit.pages // unit.group, -1, 0)),
                 tables.free_pages.clear.eq(1),
-                tables.free_frames.clear.eq(1),
+                tables.free_page_frames.clear.eq(1),
                 tables.ages.clear.eq(1),
             ]
             m.d.sync += [sweep.eq(sweep + 1), unit.stat_resident.eq(0)]
@@ -100,8 +100,8 @@ class Control(Paging):
                 self.reply.last.eq(1),
                 self.page.eq(asked.page),
                 self.index.eq(asked.index),
-                self.place.eq(Mux(asked.bank, unit.cfg_staging_units, 0)),
-                self.space.eq(unit.cfg_staging_units),
+                self.place.eq(Mux(asked.bank, unit.cfg_staging_head_pages, 0)),
+                self.space.eq(unit.cfg_staging_head_pages),
             ]
             with m.If(unit.i.valid):
                 with m.Switch(asked.op):
@@ -195,13 +195,13 @@ class Control(Paging):
             with m.If(self.failed):
                 m.d.sync += self.heads.eq(0)
                 m.next = "SCAN"
-            with m.Elif(admit & ~tables.free_frames.available):
-                self._give_up(m, Fault.NO_FRAME)
+            with m.Elif(admit & ~tables.free_page_frames.available):
+                self._give_up(m, Fault.NO_PAGE_FRAME)
             with m.Elif(admit):
-                frame = tables.free_frames.number
+                frame = tables.free_page_frames.number
                 m.d.comb += [
                     *self._write_page(self.page, resident=1, frame=frame),
-                    tables.free_frames.take.eq(1),
+                    tables.free_page_frames.take.eq(1),
                     tables.ages.push.eq(1),
                     tables.ages.push_frame.eq(frame),
                     tables.ages.push_owner.eq(self.page),

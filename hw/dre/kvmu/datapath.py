@@ -22,7 +22,7 @@ class Tables:
     marks: Ram
     touched: Ram
     free_pages: FreeList
-    free_frames: FreeList
+    free_page_frames: FreeList
     ages: AgeList
 
 
@@ -74,8 +74,8 @@ class Datapath:
         self.tokens = Signal(range(unit.page_tokens + 1))
         self.heads, self.head = Signal(unit.kv_heads), Signal(range(unit.kv_heads))
         self.hit, self.staged = Signal(), Signal()
-        self.place = Signal(range(2 * unit.staging_units))  # unit of the staging area
-        self.space = Signal(range(unit.staging_units + 1))  # units left in its bank
+        self.place = Signal(range(2 * unit.staging_head_pages))  # unit of the staging area
+        self.space = Signal(range(unit.staging_head_pages + 1))  # units left in its bank
         self.source, self.target = Signal(unit.address_bits), Signal(unit.address_bits)
         self.bases = {tier: Signal(unit.address_bits, name=f"base_{tier.name.lower()}") for tier in Tier}
         # rows read, and rows to write
@@ -138,12 +138,12 @@ class Datapath:
         unit = self.unit
         base = Mux(tier == Tier.DEVICE, self.bases[Tier.DEVICE], self.bases[Tier.HOST])
         base = Mux(tier == Tier.STORAGE, self.bases[Tier.STORAGE], base)
-        offset = (number * unit.kv_heads + self.head) * unit.unit_bytes + slot * unit.slot_bytes
+        offset = (number * unit.kv_heads + self.head) * unit.head_page_bytes + slot * unit.slot_bytes
         return (base + offset)[: unit.address_bits]
 
     def _wires(self, m: Module) -> None:
         unit, tables, piece = self.unit, self.tables, self.joiner.i.payload
-        staging = (unit.cfg_staging_base + self.place * unit.unit_bytes)[: unit.address_bits]
+        staging = (unit.cfg_staging_base + self.place * unit.head_page_bytes)[: unit.address_bits]
         m.d.comb += [
             self.head.eq(lowest(self.heads, unit.kv_heads)),
             self.source.eq(self._address(self.source_tier, self.source_page, self.source_slot)),

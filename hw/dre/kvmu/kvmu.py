@@ -68,11 +68,12 @@ class KVMU(wiring.Component):
     i : stream of `command_layout` ; o : stream of `reply_layout`
     o_dma : stream of `descriptor_layout` ; i_done : completions {tag, error}, at least one cycle after the descriptor
     o_complete : stream of {tag, error}, once all descriptors of a tag are done
-    cfg_device_base, cfg_host_base, cfg_storage_base, cfg_staging_base : byte addresses, read by BEGIN and at reset
-    cfg_staging_units : (page, head) units of each of the two staging banks
-    cfg_capacity : tokens that STEP leaves resident (one page always stays)
-    cfg_spill_storage : new pages have their home in storage instead of host memory
-    cfg_burst_bytes : longest descriptor, 1 to 4096; 0 stands for 4096
+    cfg_page_frames_base, cfg_host_pages_base, cfg_storage_pages_base, cfg_staging_base :
+        byte addresses, read by BEGIN and at reset
+    cfg_staging_head_pages : (page, head) units of each of the two staging banks
+    cfg_max_resident_tokens : tokens that STEP leaves resident (one page always stays)
+    cfg_offload_to_storage : new pages have their home in storage instead of host memory
+    cfg_max_descriptor_bytes : longest descriptor, 1 to 4096; 0 stands for 4096
     stat_* : see `Stat`; stat_faults : sticky, one bit per `Fault`; stat_resident : tokens in resident pages
 
     Raises
@@ -118,12 +119,12 @@ class KVMU(wiring.Component):
         self.cluster_bits, self.address_bits, self.tags = cluster_bits, address_bits, tags
         self.hold_bits = hold_bits
         self.slot_bytes = 4 * head_dim
-        self.unit_bytes = page_tokens * self.slot_bytes
-        self.page_bytes = kv_heads * self.unit_bytes
+        self.head_page_bytes = page_tokens * self.slot_bytes
+        self.page_bytes = kv_heads * self.head_page_bytes
         region = layers * pages * self.page_bytes
         if region > 1 << address_bits:
             raise ValueError(f"address_bits = {address_bits}: must be at least {(region - 1).bit_length()}")
-        self.staging_units = pages * kv_heads
+        self.staging_head_pages = pages * kv_heads
         self.length_bits = (pages * self.page_bytes).bit_length()
         self.group = min(GROUP, pages)
         self.command = command_layout(
@@ -151,14 +152,14 @@ class KVMU(wiring.Component):
                 "o_dma": Out(stream.Signature(descriptor_layout(address_bits, (tags - 1).bit_length()))),
                 "i_done": In(stream.Signature(completion)),
                 "o_complete": Out(stream.Signature(completion)),
-                "cfg_device_base": In(address_bits),
-                "cfg_host_base": In(address_bits),
-                "cfg_storage_base": In(address_bits),
+                "cfg_page_frames_base": In(address_bits),
+                "cfg_host_pages_base": In(address_bits),
+                "cfg_storage_pages_base": In(address_bits),
                 "cfg_staging_base": In(address_bits),
-                "cfg_staging_units": In(range(self.staging_units + 1)),
-                "cfg_capacity": In(range(frames * page_tokens + 1)),
-                "cfg_spill_storage": In(1),
-                "cfg_burst_bytes": In(range(BOUNDARY + 1)),
+                "cfg_staging_head_pages": In(range(self.staging_head_pages + 1)),
+                "cfg_max_resident_tokens": In(range(frames * page_tokens + 1)),
+                "cfg_offload_to_storage": In(1),
+                "cfg_max_descriptor_bytes": In(range(BOUNDARY + 1)),
                 "stat_clear": In(1),
                 "stat_faults": Out(len(Fault)),
                 "stat_resident": Out(range(frames * page_tokens + 1)),
@@ -173,9 +174,9 @@ class KVMU(wiring.Component):
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             page_tokens=config.page_tokens,
-            pages=config.kvmu_pages,
-            frames=config.kvmu_frames,
-            clusters=config.wtu_clusters,
+            pages=config.max_pages,
+            frames=config.page_frames,
+            clusters=config.max_clusters,
             cluster_bits=config.cluster_bits,
         )
 
@@ -195,7 +196,7 @@ class KVMU(wiring.Component):
             "marks": self.pages * self.kv_heads,
             "touched": self.pages,
             "free_pages": self.pages * page_bits,
-            "free_frames": self.frames * frame_bits,
+            "free_page_frames": self.frames * frame_bits,
             "ages": self.frames * (page_bits + 2 * frame_bits),
         }
 
@@ -233,7 +234,7 @@ class KVMU(wiring.Component):
             marks=Ram(depth=self.pages, width=1, words=self.kv_heads),
             touched=Ram(depth=self.pages // self.group, width=1, words=self.group),
             free_pages=FreeList(size=self.pages),
-            free_frames=FreeList(size=self.frames),
+            free_page_frames=FreeList(size=self.frames),
             ages=AgeList(size=self.frames, owners=self.pages),
         )
 
@@ -255,7 +256,7 @@ class KVMU(wiring.Component):
         sent = Signal()
         m.d.comb += [
             sent.eq(self.o_dma.valid & self.o_dma.ready),
-            splitter.cfg_burst_bytes.eq(self.cfg_burst_bytes),
+            splitter.cfg_max_descriptor_bytes.eq(self.cfg_max_descriptor_bytes),
             splitter.tag.eq(tracker.tag),
             splitter.kind.eq(control.kind),
             tracker.kind.eq(control.kind),

@@ -13,7 +13,7 @@ class Paging(Datapath):
     def _place(self, m: Module) -> None:
         """APPEND, and the second half of MOVE: a slot in the open page of the cluster, or a new page."""
         unit, tables, entry, owner = self.unit, self.tables, self.entry, self.owner
-        number, frame, some = tables.free_pages.number, tables.free_frames.number, owner.length != 0
+        number, frame, some = tables.free_pages.number, tables.free_page_frames.number, owner.length != 0
         with m.State("APPEND"):
             m.d.sync += owner.eq(self.chain)
             m.d.comb += self._read_page(self.chain.newest)
@@ -41,8 +41,8 @@ class Paging(Datapath):
                 self._placed(m)
             with m.Elif(~tables.free_pages.available):
                 self._refuse(m, Fault.NO_PAGE)
-            with m.Elif(~tables.free_frames.available):
-                self._refuse(m, Fault.NO_FRAME)
+            with m.Elif(~tables.free_page_frames.available):
+                self._refuse(m, Fault.NO_PAGE_FRAME)
             with m.Elif(reuse):
                 m.d.comb += self.waiting.eq(1)
             with m.Else():
@@ -63,7 +63,7 @@ class Paging(Datapath):
                 self.new_entry.chained.eq(1),
                 self.new_entry.open.eq(1),
                 self.new_entry.resident.eq(1),
-                self.new_entry.storage.eq(unit.cfg_spill_storage),
+                self.new_entry.storage.eq(unit.cfg_offload_to_storage),
                 tables.clusters.w_addr.eq(self.cmd.cluster[: len(tables.clusters.w_addr)]),
                 tables.clusters.w_mask.eq(1),
                 self.new_chain.first.eq(Mux(some, owner.first, number)),
@@ -73,7 +73,7 @@ class Paging(Datapath):
                 tables.live.w_mask.eq(Const(-1, unit.page_tokens)),
                 tables.live.w_data.eq(Const(1, unit.page_tokens)),
                 tables.free_pages.take.eq(1),
-                tables.free_frames.take.eq(1),
+                tables.free_page_frames.take.eq(1),
                 tables.ages.push.eq(1),
                 tables.ages.push_frame.eq(frame),
                 tables.ages.push_owner.eq(number),
@@ -197,8 +197,8 @@ class Paging(Datapath):
                     *self._touch(number, 0),
                     tables.free_pages.give.eq(1),
                     tables.free_pages.give_number.eq(number),
-                    tables.free_frames.give.eq(gone.resident),
-                    tables.free_frames.give_number.eq(gone.frame),
+                    tables.free_page_frames.give.eq(gone.resident),
+                    tables.free_page_frames.give_number.eq(gone.frame),
                     tables.ages.remove.eq(gone.resident),
                 ]
             with m.If(freed & gone.resident):
@@ -246,7 +246,7 @@ class Paging(Datapath):
         """STEP: while too many tokens are resident, the oldest page leaves; its bytes too, unless its home has them."""
         unit, tables, entry = self.unit, self.tables, self.entry
         with m.State("STEP"):
-            with m.If((unit.stat_resident <= unit.cfg_capacity) | (tables.ages.count <= 1)):
+            with m.If((unit.stat_resident <= unit.cfg_max_resident_tokens) | (tables.ages.count <= 1)):
                 m.next = "FINISH"
             with m.Elif(~self.pushed & ~self._clear_to_go()):
                 m.d.comb += self.waiting.eq(1)
@@ -262,8 +262,8 @@ class Paging(Datapath):
             m.d.comb += [
                 leaving.eq(1),
                 *self._write_page(self.page, resident=0, open=0, saved=1),
-                tables.free_frames.give.eq(1),
-                tables.free_frames.give_number.eq(entry.frame),
+                tables.free_page_frames.give.eq(1),
+                tables.free_page_frames.give_number.eq(entry.frame),
             ]
             m.d.sync += [
                 unit.stat_resident.eq(unit.stat_resident - entry.used),

@@ -22,9 +22,9 @@ class Op(enum.Enum, shape=unsigned(1)):
 class Mode(enum.Enum, shape=unsigned(2)):
     """What a cluster adds to the sum, and when the selection stops."""
 
-    RATIO = 0  # score x tokens; the sum exceeds `cfg_target` / 65536 of the row's (V-Rex, Equations 1 to 3)
-    BUDGET = 1  # tokens; the sum reaches `cfg_target` (Mosaic, retrieval under a token budget)
-    COUNT = 2  # 1; `cfg_target` clusters, those of lowest number among equal keys (top-k)
+    RATIO = 0  # score x tokens; the sum exceeds `cfg_selection_target` / 65536 of the row's (V-Rex, Equations 1 to 3)
+    BUDGET = 1  # tokens; the sum reaches `cfg_selection_target` (Mosaic, retrieval under a token budget)
+    COUNT = 2  # 1; `cfg_selection_target` clusters, those of lowest number among equal keys (top-k)
 
 
 class Order(enum.Enum, shape=unsigned(2)):

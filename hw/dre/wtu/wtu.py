@@ -31,10 +31,12 @@ SELECTORS: dict[Point, type[Selector]] = {Point.SWEEP: Sweep, Point.FAST: Histog
 class WTU(wiring.Component):
     """Selects of each row the clusters with the largest keys until their weighted sum passes a threshold.
 
-    A row is a packet of keys, one per cluster. `cfg_mode` says what a cluster adds to the sum and when to stop.
+    A row is a packet of keys, one per cluster. `cfg_selection_mode` says what a cluster adds to the sum and when to
+    stop.
     Nothing is sorted: the range of the row's keys is divided into `buckets` buckets of equal width (a power of two,
     counted from the largest key down), which are added up from the top until the sum passes the threshold. The bucket
-    that passes it is divided again, `cfg_refine` times or until it is a single key, and selected with all above it. A
+    that passes it is divided again, `cfg_refine_levels` times or until it is a single key, and selected with all
+    above it. A
     row whose sum does not pass the threshold is selected whole. COUNT always goes down to a single key, and takes of
     the clusters with that key the lowest numbers.
 
@@ -65,9 +67,9 @@ class WTU(wiring.Component):
     -------
     i : stream of `Sizes.beat`
     o_row : stream of `Sizes.result` ; o : stream of `Sizes.bitmap` ; o_index : stream of `Sizes.index`
-    cfg_mode, cfg_order : see `Mode`, `Order`
-    cfg_target : ratio in 1/65536, at most 65536 (RATIO), or the number to reach, at least 1
-    cfg_refine : how often the bucket that passes the threshold is divided again
+    cfg_selection_mode, cfg_key_order : see `Mode`, `Order`
+    cfg_selection_target : ratio in 1/65536, at most 65536 (RATIO), or the number to reach, at least 1
+    cfg_refine_levels : how often the bucket that passes the threshold is divided again
     stat_* : see `Stat`; stat_fault : sticky, words were dropped
 
     `cfg_*` may change while no row is inside.
@@ -100,10 +102,10 @@ class WTU(wiring.Component):
                 "o_row": Out(stream.Signature(sizes.result)),
                 "o": Out(stream.Signature(sizes.bitmap)),
                 "o_index": Out(stream.Signature(sizes.index)),
-                "cfg_mode": In(Mode),
-                "cfg_order": In(Order),
-                "cfg_target": In(TARGET_BITS),
-                "cfg_refine": In(range(sizes.levels)),
+                "cfg_selection_mode": In(Mode),
+                "cfg_key_order": In(Order),
+                "cfg_selection_target": In(TARGET_BITS),
+                "cfg_refine_levels": In(range(sizes.levels)),
                 "stat_clear": In(1),
                 "stat_fault": Out(1),
                 **{f"stat_{name}": Out(32) for name in Stat},
@@ -112,10 +114,10 @@ class WTU(wiring.Component):
 
     @classmethod
     def from_config(cls, config: Config, point: Point = Point.FAST) -> "WTU":
-        """One of the `wtu_cores` WTUs of one core."""
+        """The WTU of one core."""
         return cls(
             lanes=config.wtu_lanes,
-            clusters=config.wtu_clusters,
+            clusters=config.max_row_clusters,
             buckets=config.wtu_buckets,
             count_bits=config.count_bits,
             cluster_bits=config.cluster_bits,
@@ -181,7 +183,7 @@ class WTU(wiring.Component):
 
         wiring.connect(m, store.o, selector.i)
         m.d.comb += [
-            store.order.eq(self.cfg_order),
+            store.order.eq(self.cfg_key_order),
             store.read_en.eq(selector.read_en),
             store.read_at.eq(selector.read_at),
             store.report_en.eq(reporter.read_en),
@@ -190,9 +192,9 @@ class WTU(wiring.Component):
             counts.r_addr.eq(selector.read_beat),
             selector.keys.eq(store.read_keys),
             selector.counts.eq(counts.r_data),
-            selector.mode.eq(self.cfg_mode),
-            selector.refine.eq(self.cfg_refine),
-            selector.target.eq(self.cfg_target),
+            selector.mode.eq(self.cfg_selection_mode),
+            selector.refine.eq(self.cfg_refine_levels),
+            selector.target.eq(self.cfg_selection_target),
             reporter.read_taken.eq(store.report_taken),
             reporter.keys.eq(store.report_keys),
         ]

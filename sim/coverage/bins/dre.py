@@ -31,9 +31,9 @@ _WINDOW = "nearest leader too old"
 def _hcu(run: Run) -> Iterator[Met]:
     """Token by token, with the distances to all leaders that this run opened."""
     rule = "first match" if run.config.get("cfg_first_match") else "nearest"
-    window = run.config.get("cfg_window", 0)
+    window = run.config.get("cfg_window_tokens", 0)
     mode = f"{rule}, window" if window else rule
-    limit = run.config.get("cfg_threshold", 0) + run.config.get("cfg_inclusive", 0)
+    limit = run.config.get("cfg_hamming_threshold", 0) + run.config.get("cfg_hamming_inclusive", 0)
     ops = np.asarray(run.inputs["i"]["op"])
     if (ops != Op.TOKEN.value).any():
         cycles = run.cycles["i"].tolist()
@@ -45,17 +45,17 @@ def _hcu(run: Run) -> Iterator[Met]:
         return
     out = run.outputs["o"]
     hashes, opened = np.asarray(out["hash"]).astype(np.uint64), np.asarray(out["opened"]).astype(bool)
-    born = np.flatnonzero(opened)
+    first_token = np.flatnonzero(opened)
     columns = [np.asarray(out[name]).tolist() for name in ("distance", "count", "overflow")]
     for n, (at, distance, count, overflow) in enumerate(zip(run.cycles["o"].tolist(), *columns, strict=True)):
-        before = born[born < n]
+        before = first_token[first_token < n]
         if not len(before):
             yield "table", "first token", at
             continue
         if overflow:
             yield mode, "overflow", at
             continue
-        if count == run.config.get("cfg_count_max") and not opened[n]:
+        if count == run.config.get("cfg_max_cluster_tokens") and not opened[n]:
             yield mode, "count saturates", at
         apart = np.bitwise_count(hashes[before] ^ hashes[n])
         young = n - before <= window if window else np.ones(len(before), bool)
@@ -102,8 +102,8 @@ _ROW = (
 
 def _wtu(run: Run) -> Iterator[Met]:
     """Row by row, with the cutoff that came out."""
-    mode = wtu_command.Mode(run.config["cfg_mode"]).name.lower()
-    keys_of = _KEYS[wtu_command.Order(run.config["cfg_order"])]
+    mode = wtu_command.Mode(run.config["cfg_selection_mode"]).name.lower()
+    keys_of = _KEYS[wtu_command.Order(run.config["cfg_key_order"])]
     sizes, counts = run.component.sizes, np.zeros(0, np.int64)
     results = zip(np.asarray(run.outputs["o_row"]["cutoff"]).tolist(), run.cycles["o_row"].tolist(), strict=True)
     for op, words, join in _packets(run):
@@ -140,7 +140,9 @@ def _hc_table(run: Run) -> Iterator[Met]:
     """Command by command, with the golden table as the state."""
     unit = run.component
     sizes = {n: getattr(unit, n) for n in ("clusters", "pages", "page_tokens", "dimension", "address_bits")}
-    record, list_, link, mean = (run.config.get(f"cfg_{name}_base", 0) for name in ("record", "list", "link", "mean"))
+    record, list_, link, mean = (
+        run.config.get(f"cfg_{name}_base", 0) for name in ("cluster_records", "token_lists", "list_links", "mean_keys")
+    )
     table = golden.HcTable(golden.HcTableConfig(**sizes, bases=(record, list_, link, mean)))
     codes: dict[int, Any] = {op.value: op for op in hc_table.Op}
     for at, beat in zip(run.cycles["i"].tolist(), _rows(run.inputs["i"]), strict=True):
@@ -209,13 +211,13 @@ def _kvmu(run: Run) -> Iterator[Met]:
 
 _KVMU: dict[str, tuple[str, ...]] = {
     "BEGIN": ("done", *_refused("REGION")),
-    "APPEND": ("done", *_refused("CLUSTER", "NO_PAGE", "NO_FRAME", "REGION")),
+    "APPEND": ("done", *_refused("CLUSTER", "NO_PAGE", "NO_PAGE_FRAME", "REGION")),
     "STEP": ("something", "nothing", *_refused("REGION")),
     "SELECT": ("something", "nothing", *_refused("CLUSTER", "REGION")),
-    "FETCH": ("nothing", "all resident", "moves", *_refused("STAGING", "NO_FRAME", "REGION")),
+    "FETCH": ("nothing", "all resident", "moves", *_refused("STAGING", "NO_PAGE_FRAME", "REGION")),
     "LOOKUP": ("done", *_refused("ADDRESS", "REGION")),
     "FIND": ("done", *_refused("CLUSTER", "ADDRESS", "REGION")),
-    "MOVE": ("done", *_refused("CLUSTER", "ADDRESS", "NO_PAGE", "NO_FRAME", "NOT_RESIDENT", "HELD", "REGION")),
+    "MOVE": ("done", *_refused("CLUSTER", "ADDRESS", "NO_PAGE", "NO_PAGE_FRAME", "NOT_RESIDENT", "HELD", "REGION")),
     "SEAL": ("done", *_refused("ADDRESS", "REGION")),
     "FREE": ("done", *_refused("ADDRESS", "REGION")),
     "MIGRATE": ("done", *_refused("ADDRESS", "REGION")),
@@ -234,7 +236,7 @@ _QUERY = ("joined rows", "several heads", "nothing moves", "moves")
 
 def _kvpu(run: Run) -> Iterator[Met]:
     """Step by step; the replies of a step end with that of its STEP."""
-    kind = "query, retaining" if run.config.get("cfg_retain") else "query"
+    kind = "query, retaining" if run.config.get("cfg_retain_fetched") else "query"
     replies = zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True)
     assigned = _rows(run.outputs["o_assign"])
     scores = _rows({k: v for k, v in run.inputs["i_scores"].items() if k != "words"})

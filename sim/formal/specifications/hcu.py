@@ -57,7 +57,7 @@ class HcuSpec(wiring.Component):
             command.last.eq(self.last),
             unit.o.ready.eq(self.ready),
             Assume(kept(m, "command", unit.i)[1]),
-            Assume(self.cfg_count_max != 0),
+            Assume(self.cfg_max_cluster_tokens != 0),
         ]
         taken, waits, new, begin = Signal(), Signal(), Signal(), Signal()
         m.d.sync += waits.eq(unit.o.valid & ~unit.o.ready)
@@ -82,16 +82,22 @@ class HcuSpec(wiring.Component):
             m.d.sync += [followed.eq(1), place.eq(entering), word.eq(self.word), last.eq(self.last)]
 
         # the rival, as the results make it
-        known, leader, born = Signal(), Signal(unit.hash_bits), Signal(unit.token_bits)
+        known, leader, first_token = Signal(), Signal(unit.hash_bits), Signal(unit.token_bits)
         count, end = Signal(unit.count_bits), Signal(unit.cluster_bits + 1)
         distance, limit = Signal(range(unit.hash_bits + 1)), Signal(range(unit.hash_bits + 2))
         stands, runs, matches, here, joins = Signal(), Signal(), Signal(), Signal(), Signal()
         oldest, ahead = Signal(), Signal()
         m.d.comb += [
             distance.eq(sum(leader ^ beat.hash)),
-            limit.eq(self.cfg_threshold + self.cfg_inclusive),
-            stands.eq(known & ((self.cfg_window == 0) | ((beat.token - born)[: unit.token_bits] <= self.cfg_window))),
-            runs.eq(stands & (count < self.cfg_count_max)),
+            limit.eq(self.cfg_hamming_threshold + self.cfg_hamming_inclusive),
+            stands.eq(
+                known
+                & (
+                    (self.cfg_window_tokens == 0)
+                    | ((beat.token - first_token)[: unit.token_bits] <= self.cfg_window_tokens)
+                )
+            ),
+            runs.eq(stands & (count < self.cfg_max_cluster_tokens)),
             matches.eq(runs & (distance < limit)),
             here.eq(beat.cluster == self.rival),
             joins.eq(~beat.opened & ~beat.overflow),
@@ -129,7 +135,7 @@ class HcuSpec(wiring.Component):
         with m.If(new):
             m.d.sync += [end.eq(end + beat.opened), known.eq(stands)]
             with m.If(beat.opened & here):
-                m.d.sync += [known.eq(1), leader.eq(beat.hash), born.eq(beat.token), count.eq(1)]
+                m.d.sync += [known.eq(1), leader.eq(beat.hash), first_token.eq(beat.token), count.eq(1)]
             with m.Elif(here):
                 m.d.sync += count.eq(beat.count)
         with m.If(begin):
@@ -140,4 +146,4 @@ class HcuSpec(wiring.Component):
 def small() -> HcuSpec:
     """Two clusters on chip, codes of three bits in two slices."""
     widths = {"token_bits": 3, "cluster_bits": 2, "count_bits": 2}
-    return HcuSpec(HCU(hash_bits=3, lanes=2, accumulators=1, clusters=2, tokens=1, window=2, **widths))
+    return HcuSpec(HCU(hash_bits=3, lanes=2, accumulators=1, clusters=2, tokens=1, max_window_tokens=2, **widths))

@@ -168,7 +168,7 @@ class TransferSpec(wiring.Component):
             piece.bytes.eq(self.bytes),
             piece.last.eq(self.bytes == 0),  # an end
             splitter.o.ready.eq(self.ready),
-            splitter.cfg_burst_bytes.eq(self.burst),
+            splitter.cfg_max_descriptor_bytes.eq(self.burst),
             Assume(~ResetSignal()),
             Assume((self.source + self.bytes <= limit) & (self.target + self.bytes <= limit)),
         ]
@@ -294,8 +294,8 @@ class KvmuSpec(wiring.Component):
     always ready, completions come as they like.
     """
 
-    def __init__(self, unit: KVMU, *, staging_units: int, script: Sequence[object]):
-        self.unit, self.staging_units, self.script = unit, staging_units, tuple(script)
+    def __init__(self, unit: KVMU, *, staging_head_pages: int, script: Sequence[object]):
+        self.unit, self.staging_head_pages, self.script = unit, staging_head_pages, tuple(script)
         asks = {name: Shape.cast(f.shape).width for name, f in unit.command if name not in ("op", "layer", "tier")}
         needs = {
             "appended": {Op.APPEND},
@@ -326,7 +326,7 @@ class KvmuSpec(wiring.Component):
         for tier, pages in ((Tier.DEVICE, unit.frames), (Tier.HOST, unit.pages), (Tier.STORAGE, unit.pages)):
             bases[tier] = (start, start + pages * unit.page_bytes)
             start += pages * unit.page_bytes
-        staging = (start, start + 2 * self.staging_units * unit.unit_bytes)
+        staging = (start, start + 2 * self.staging_head_pages * unit.head_page_bytes)
         constant(m, self.slot, self.page, self.other, self.head)
         m.d.comb += [Assume(~ResetSignal()), Assume(self.page != self.other)]
 
@@ -343,11 +343,11 @@ class KvmuSpec(wiring.Component):
             unit.o_dma.ready.eq(1),
             unit.i_done.valid.eq(self.done),
             unit.i_done.payload.tag.eq(self.done_tag),
-            unit.cfg_device_base.eq(bases[Tier.DEVICE][0]),
-            unit.cfg_host_base.eq(bases[Tier.HOST][0]),
-            unit.cfg_storage_base.eq(bases[Tier.STORAGE][0]),
+            unit.cfg_page_frames_base.eq(bases[Tier.DEVICE][0]),
+            unit.cfg_host_pages_base.eq(bases[Tier.HOST][0]),
+            unit.cfg_storage_pages_base.eq(bases[Tier.STORAGE][0]),
             unit.cfg_staging_base.eq(staging[0]),
-            unit.cfg_staging_units.eq(self.staging_units),
+            unit.cfg_staging_head_pages.eq(self.staging_head_pages),
         ]
         cmd, reply = Signal(unit.command), unit.o.payload
         with m.If(unit.i.valid & unit.i.ready):
@@ -380,7 +380,7 @@ class KvmuSpec(wiring.Component):
             with m.If(heard & ~reply.last & (reply.op == Op.FETCH) & (reply.page == page) & cmd.retain & reply.transit):
                 m.d.sync += [
                     resident[k].eq(1),
-                    frame[k].eq((reply.address - reply.head * unit.unit_bytes)[: unit.address_bits]),
+                    frame[k].eq((reply.address - reply.head * unit.head_page_bytes)[: unit.address_bits]),
                 ]
             with m.If(good & (cmd.op == Op.HOLD) & (cmd.page == page)):
                 m.d.sync += held[k].eq(held[k] + 1)
@@ -422,7 +422,7 @@ class KvmuSpec(wiring.Component):
         with m.If(gone[0]):
             m.d.sync += [marked.eq(0), chained.eq(0)]
         m.d.comb += sent.eq(unit.o_dma.valid & unit.o_dma.ready)
-        first = (self.page * unit.kv_heads + self.head) * unit.unit_bytes + self.slot * unit.slot_bytes
+        first = (self.page * unit.kv_heads + self.head) * unit.head_page_bytes + self.slot * unit.slot_bytes
         home = Mux(descriptor.source_tier == Tier.HOST, bases[Tier.HOST][0], bases[Tier.STORAGE][0]) + first
         covers = (
             (descriptor.source_tier != Tier.DEVICE)
@@ -477,7 +477,7 @@ def small_kvmu() -> KVMU:
 
 
 def _scripted(*script: object) -> Callable[[], KvmuSpec]:
-    return lambda: KvmuSpec(small_kvmu(), staging_units=2, script=script)
+    return lambda: KvmuSpec(small_kvmu(), staging_head_pages=2, script=script)
 
 
 # name -> specification, and cycles of the bounded proof (None: for all time)

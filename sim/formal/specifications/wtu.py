@@ -162,10 +162,10 @@ class WtuSpec(wiring.Component):
         counting = sent < sizes.beats
         beats = Mux(length == 0, 1, (length + sizes.lanes - 1) // sizes.lanes)
         m.d.comb += [
-            unit.cfg_mode.eq(self.mode),
-            unit.cfg_order.eq(Order.PLAIN),
-            unit.cfg_target.eq(target),
-            unit.cfg_refine.eq(refine),
+            unit.cfg_selection_mode.eq(self.mode),
+            unit.cfg_key_order.eq(Order.PLAIN),
+            unit.cfg_selection_target.eq(target),
+            unit.cfg_refine_levels.eq(refine),
             unit.i.valid.eq(sent < sizes.beats + beats),
             beat.op.eq(Mux(counting, Op.COUNTS, Op.KEYS)),
             beat.last.eq((sent == sizes.beats - 1) | (sent == sizes.beats + beats - 1)),

@@ -13,7 +13,7 @@ from sw_model.media.clip import Clip
 def video(tmp_path_factory):
     path = clip.encode(clip.synthesise(20, width=96, height=64), tmp_path_factory.mktemp("film") / "film.mp4")
     unit = HCU.from_config(Config.preset("tiny"))
-    rule = steps.hcu_rule(unit, th_hd=4, recent_capacity_tokens=40)
+    rule = steps.hcu_rule(unit, hamming_threshold=4, window_tokens=40)
     options = {"hash_bits": unit.hash_bits, "layers": 1, "grid": 1, "rule": rule}
     return steps.cluster_video(Clip(path, "film", "", ""), **options, progress=lambda *told: None), unit, rule
 

@@ -39,7 +39,8 @@ class Author:
         self.programs = {}
         self.machine = Machine(
             [bench.run_on.device, bench.run_on.host],
-            inputs=self.n, weight_rows=memory.weight_rows, activation_rows=memory.activation_rows, slots=c.dpe_slots,
+            inputs=self.n, weight_rows=memory.weight_rows, activation_rows=memory.activation_rows,
+            slots=c.dpe_accumulators,
             vector_rows=c.vpe_rows, head_words=c.head_dim // self.n, align_bits=c.align_bits, programs=self.programs,
         )  # fmt: skip
         self.machine.pages = [[] for _ in range(c.kv_heads)]

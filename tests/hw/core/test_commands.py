@@ -21,7 +21,7 @@ NEEDED = {  # waits without which a command would meet operands of another one
 
 def run(steps, count, together, rng, seed):
     """So many random commands, `together` as early as their operands allow, after so many steps of a layer."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=64, scattered=True)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=64, scattered=True)
     for x in frames(bench, steps, 2):
         bench.step(x)
     author = Author(bench)
@@ -58,7 +58,7 @@ def test_random_commands_at_once(rng, seed):
 
 def test_lengths_of_all_bits(rng, seed):
     """Powers of two as every length of what is read: the core asks for these words, as far as it comes in some time."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
     code, instructions = bench.layer.code["residual"]
     readers, size = list(READ_ENGINES), bench.run_on.word_bytes
     expected = []
@@ -105,7 +105,7 @@ def test_lengths_of_all_bits(rng, seed):
 def test_places_of_rows_far_apart(rng, seed):
     """Keys and values at strides of all bits, and of the opposite ones: the words that STORE asks for."""
     sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
-    bench = LayerRun("tiny", rng, sizes=sizes, threshold=4, capacity=64, scattered=True)
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=64, scattered=True)
     beats, heads, size = bench.layer.head, bench.config.kv_heads, bench.run_on.word_bytes
     wanted, bits = [], (1 << 24) - 1
     strides = rng.integers(1 << 24, size=2).tolist()

@@ -45,7 +45,7 @@ def measured(case: str) -> list[list]:
     its end; cycles count from the first beginning."""
     steps, count, share, stall, timing = CASES[case]
     rng = np.random.default_rng(list(CASES).index(case))
-    bench = LayerRun("tiny", rng, threshold=4, capacity=4, scattered=True)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
     for x in frames(bench, steps, 2):
         bench.step(x)
     if case == "products":

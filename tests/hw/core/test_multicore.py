@@ -19,7 +19,14 @@ def layers(count, seeds, steps):
     """A layer for each core, with its own region of the memories."""
     runs = []
     for k, seed in zip(range(count), seeds, strict=True):
-        run = LayerRun("tiny", np.random.default_rng(seed), threshold=4, capacity=4, device_bytes=1 << 18, number=k)
+        run = LayerRun(
+            "tiny",
+            np.random.default_rng(seed),
+            hamming_threshold=4,
+            max_resident_tokens=4,
+            device_bytes=1 << 18,
+            number=k,
+        )
         for x in frames(run, steps, 2):
             run.step(x)
         runs.append(run)

@@ -31,7 +31,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     chunks = list(islice(open_source(clip.path, Options(frames=FRAMES + 1)).chunks, FRAMES + 1))
     layer = LayerRun(
         "paper", np.random.default_rng(seed), sizes=Sizes(hidden=64, ffn=64, tokens=10, keys=1088), threshold=7,
-        capacity=960, staging_units=512, host_pages=256, device_bytes=128 << 20, limit=2_000_000,
+        max_resident_tokens=960, staging_head_pages=512, host_pages=256, device_bytes=128 << 20, limit=2_000_000,
     )  # fmt: skip
     order = pair_order(128, 64)
     for chunk in chunks[:-1]:
@@ -48,7 +48,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     found = [span for span in spans(record.ports["stat_trace"], layer.commands()) if span.program == step]
     first, end = min(span.start for span in found), max(span.end for span in found)
     part, cycles = record.ports["stat_trace"][first:end], layer.outcomes[step].cycles
-    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.mean_word,
+    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.mean_keys_word,
                       layer.layer.instructions)  # fmt: skip
     predicted = model.run(layer.places[step], layer.commands()[step], data)
     fetched = [reply for reply in trace.replies if reply.op == Op.FETCH and reply.transit]

@@ -27,7 +27,9 @@ def test_steps_of_any_size(mirrored, rng, seed):
     """As many clusters as tokens, few tokens after many, the last one alone in its cluster. Of the tables only what is
     written changes; at the end of a step a slow memory behind the host link has all pages that leave the device."""
     places = {"scattered": True, "mirrored": mirrored}
-    bench = LayerRun("tiny", rng, sizes=SIZES, threshold=1, target=1 << 16, capacity=4, **places)
+    bench = LayerRun(
+        "tiny", rng, sizes=SIZES, hamming_threshold=1, selection_target=1 << 16, max_resident_tokens=4, **places
+    )
     of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7], [1], [1], [1, 1, 1, 2, 2, 2, 0], [2, 4], [3, 0, 3]])
     unit, table, images = bench.core.processor.retrieval_unit.kvpu.table, bench.golden.table.table, {}
     for base, size in zip(table.config.bases, (unit.clusters * 16, unit.pages * 16, unit.pages * 4), strict=False):
@@ -43,7 +45,7 @@ def test_steps_of_any_size(mirrored, rng, seed):
 
 def test_reset_before_tokens_are_waited_for(rng, seed):
     """A program of codes without CLUSTER, and a reset; then a step as if nothing had been."""
-    bench = LayerRun("tiny", rng, sizes=SIZES, threshold=1, capacity=16)
+    bench = LayerRun("tiny", rng, sizes=SIZES, hamming_threshold=1, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     program = [*program[: [command.name for command in program].index("CLUSTER")], Command("END")]
     place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)

@@ -83,7 +83,7 @@ def soak(rng, seed, programs, *, reset, failing=0.0):
     made to fail with the probability `failing`; only then may a good program fail. What the others write is compared.
     """
     pages = 64 + SOURCES // 32 + 2 * len(programs)  # the layer's; those that good programs read and write
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16, host_pages=2 * pages)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16, host_pages=2 * pages)
     case = bench.run_on
     memories = [case.device, case.host]
     words = [len(memory) // WORD for memory in memories]

@@ -25,7 +25,7 @@ GOOD = {
 }
 BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
 FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFFF for base in BASES)
-PORTS = ("record", "list", "link", "mean")
+PORTS = ("cluster_records", "token_lists", "list_links", "mean_keys")
 NEEDS = {  # fields beside `opened`; others may hold anything
     Op.UPDATE: {"token", "cluster", "hash", "count"},
     Op.BEGIN: {"first"},
@@ -67,7 +67,7 @@ class Bench:
                 self.replies.append({"op": op.value, "fault": fault, "last": 1})
             elif op == Op.READ:
                 entry = golden.entries[field["cluster"]]
-                values = {n: getattr(entry, n) for n in ("hash", "count", "born", "first", "newest")}
+                values = {n: getattr(entry, n) for n in ("hash", "count", "first_token", "first", "newest")}
                 address = golden.representative(field["cluster"])
                 self.replies.append({"op": op.value, **values, "address": address, "last": 1})
             else:
@@ -92,7 +92,7 @@ class Bench:
 
     def tokens(self, stream, start=0):
         """Updates as the HCU gives them."""
-        table = ClusterTable(ClusterRule(th_hd=4))
+        table = ClusterTable(ClusterRule(hamming_threshold=4))
         assigned = table.assign(stream)
         for n in range(len(stream)):
             yield {
@@ -193,7 +193,9 @@ def test_an_empty_table_and_a_restored_one(full, stall, seed):
     bench.do(Op.UPDATE, token=0, cluster=0, hash=9, count=1, opened=1)
     bench.do(Op.BEGIN, first=used)
     for entry in saved:
-        bench.do(Op.LOAD, hash=entry.hash, token=entry.born, count=entry.count, first=entry.first, newest=entry.newest)
+        bench.do(
+            Op.LOAD, hash=entry.hash, token=entry.first_token, count=entry.count, first=entry.first, newest=entry.newest
+        )
     assert len(links) == 3
     for first, newest in list(links.items()) * 8:
         bench.do(Op.LINK, first=first, newest=newest)

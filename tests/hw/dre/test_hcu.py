@@ -12,7 +12,7 @@ from hw.emit import to_rtlil
 from sim.bench.build import has_simulator
 from sim.bench.run import InTurns, simulate
 
-ports = ("threshold", "inclusive", "first_match", "window", "count_max")
+ports = ("hamming_threshold", "hamming_inclusive", "first_match", "window_tokens", "max_cluster_tokens")
 
 
 def codes(rng, n, bits, centers=None, flip=0.08):
@@ -29,20 +29,32 @@ def tokens(stream, step=10):
     return {"op": np.full(n, Op.TOKEN.value), "hash": stream, "last": np.arange(n) % step == step - 1}
 
 
-def run(unit, beats, count, *, threshold=7, inclusive=0, first_match=0, window=0, count_max=65535, **options):
-    settings = zip(ports, (threshold, inclusive, first_match, window, count_max), strict=True)
+def run(
+    unit,
+    beats,
+    count,
+    *,
+    hamming_threshold=7,
+    hamming_inclusive=0,
+    first_match=0,
+    window_tokens=0,
+    max_cluster_tokens=65535,
+    **options,
+):
+    settings = zip(
+        ports, (hamming_threshold, hamming_inclusive, first_match, window_tokens, max_cluster_tokens), strict=True
+    )
     config = {f"cfg_{name}": int(value) for name, value in settings}
     return simulate(unit, "hcu", {"i": beats}, {"o": count}, config=config, **options)
 
 
-def rule(unit, *, threshold=7, inclusive=0, first_match=0, window=0, count_max=65535):
+def rule(unit, *, hamming_threshold=7, hamming_inclusive=0, first_match=0, window_tokens=0, max_cluster_tokens=65535):
     return ClusterRule(
-        th_hd=threshold,
-        hd_compare="le" if inclusive else "lt",
-        assign_rule="first" if first_match else "nearest",
-        candidates="recent" if window else "all",
-        recent_capacity_tokens=window or 1,
-        tc_max=count_max,
+        hamming_threshold=hamming_threshold,
+        hamming_inclusive=bool(hamming_inclusive),
+        first_match=bool(first_match),
+        window_tokens=window_tokens,
+        max_cluster_tokens=max_cluster_tokens,
         max_candidates=unit.clusters,
         max_clusters=1 << unit.cluster_bits,
     )
@@ -67,23 +79,23 @@ def expected_cycles(unit, want, table):
 
 CASES = {
     "default": ("small", {}),
-    "le": ("tiny", {"inclusive": 1, "threshold": 3}),
-    "first match": ("tiny", {"first_match": 1, "threshold": 5}),
-    "window": ("tiny", {"window": 20, "threshold": 4}),
-    "window of one": ("tiny", {"window": 1}),
-    "saturated counts": ("tiny", {"count_max": 3, "threshold": 6, "window": 30}),
-    "saturated counts, all candidates": ("tiny", {"count_max": 3, "threshold": 6}),
-    "first match, saturated counts": ("tiny", {"first_match": 1, "count_max": 4, "threshold": 5}),
-    "full table": ("tiny", {"threshold": 2}),
-    "full table, first match": ("tiny", {"threshold": 3, "first_match": 1}),
-    "full table, all saturated": ("tiny", {"threshold": 0, "count_max": 2}),
-    "full table in a window": ("tiny", {"threshold": 1, "window": 24}),
-    "full table in a window, first match": ("tiny", {"first_match": 1, "threshold": 1, "window": 24}),
+    "le": ("tiny", {"hamming_inclusive": 1, "hamming_threshold": 3}),
+    "first match": ("tiny", {"first_match": 1, "hamming_threshold": 5}),
+    "window_tokens": ("tiny", {"window_tokens": 20, "hamming_threshold": 4}),
+    "window of one": ("tiny", {"window_tokens": 1}),
+    "saturated counts": ("tiny", {"max_cluster_tokens": 3, "hamming_threshold": 6, "window_tokens": 30}),
+    "saturated counts, all candidates": ("tiny", {"max_cluster_tokens": 3, "hamming_threshold": 6}),
+    "first match, saturated counts": ("tiny", {"first_match": 1, "max_cluster_tokens": 4, "hamming_threshold": 5}),
+    "full table": ("tiny", {"hamming_threshold": 2}),
+    "full table, first match": ("tiny", {"hamming_threshold": 3, "first_match": 1}),
+    "full table, all saturated": ("tiny", {"hamming_threshold": 0, "max_cluster_tokens": 2}),
+    "full table in a window": ("tiny", {"hamming_threshold": 1, "window_tokens": 24}),
+    "full table in a window, first match": ("tiny", {"first_match": 1, "hamming_threshold": 1, "window_tokens": 24}),
     "first match in a window, saturated counts": (
         "tiny",
-        {"first_match": 1, "window": 24, "threshold": 4, "count_max": 3},
+        {"first_match": 1, "window_tokens": 24, "hamming_threshold": 4, "max_cluster_tokens": 3},
     ),
-    "largest window": ("small", {"window": 1024}),
+    "largest window": ("small", {"window_tokens": 1024}),
 }
 SHAPES = {  # accumulators and lanes: the result never depends on them
     "one slice": {"hcu_lanes": 16},
@@ -119,7 +131,7 @@ def test_matches_golden(name, stall, rng, seed):
 def test_any_shape_gives_the_same_result(name, rng, seed):
     unit = HCU.from_config(Config.preset("tiny").replace(**SHAPES[name]))
     stream = codes(rng, 300, unit.hash_bits)
-    settings = {"window": 30, "threshold": 4, "count_max": 12}
+    settings = {"window_tokens": 30, "hamming_threshold": 4, "max_cluster_tokens": 12}
     table = ClusterTable(rule(unit, **settings))
     record = run(unit, tokens(stream), len(stream), stall=0.3, seed=seed, **settings)
     want = assert_equal(record, table, stream)
@@ -130,8 +142,8 @@ def test_full_throughput(rng):
     """With nobody stalling, results are exactly as far apart as the formula says."""
     unit = HCU.from_config(Config.preset("small"))
     stream = codes(rng, 600, unit.hash_bits)
-    table = ClusterTable(rule(unit, window=300))
-    record = run(unit, tokens(stream), len(stream), window=300)
+    table = ClusterTable(rule(unit, window_tokens=300))
+    record = run(unit, tokens(stream), len(stream), window_tokens=300)
     want = assert_equal(record, table, stream)
     assert np.diff(record.cycles["o"]).tolist() == expected_cycles(unit, want, table)[1:]
     assert record.status["stat_blocked"] == 0
@@ -144,7 +156,7 @@ PAUSES = {"none": 0.0, "source": {"i": 0.3}, "sink": {"o": 0.3}, "both": 0.3}
 def test_switching_tables(pauses, rng, seed):
     """BEGIN and LOAD bring back a table that was left: the rest of its stream gives the same result."""
     unit = HCU.from_config(Config.preset("tiny"))
-    settings = {"window": 40, "threshold": 4}
+    settings = {"window_tokens": 40, "hamming_threshold": 4}
     stream = codes(rng, 260, unit.hash_bits)
     table = ClusterTable(rule(unit, **settings))
     table.assign(stream[:150])
@@ -153,7 +165,7 @@ def test_switching_tables(pauses, rng, seed):
         "op": [Op.TOKEN.value] * 30 + [Op.BEGIN.value] + [Op.LOAD.value] * (size - first) + [Op.TOKEN.value] * 110,
         "hash": np.concatenate([stream[:30], [0], table.codes[first:], stream[150:]]),
         "count": np.concatenate([np.zeros(31, int), table.counts[first:], np.zeros(110, int)]),
-        "index": np.concatenate([np.zeros(30, int), [150], table.born[first:], np.zeros(110, int)]),
+        "index": np.concatenate([np.zeros(30, int), [150], table.first_token[first:], np.zeros(110, int)]),
         "cluster": np.concatenate([np.zeros(30, int), [first], np.zeros(size - first + 110, int)]),
     }
     record = run(unit, {k: np.asarray(v) for k, v in beats.items()}, 140, stall=PAUSES[pauses], seed=seed, **settings)
@@ -175,11 +187,11 @@ def test_numbers_of_every_size(name, rng, seed):
     """Tables that begin at large numbers: bits of tokens, clusters and counts that a stream reaches after hours."""
     unit = HCU.from_config(Config.preset("tiny"))
     start, base, size, window = HIGH[name]
-    settings = {"window": window, "threshold": 3, "count_max": 0xFFFF}
+    settings = {"window_tokens": window, "hamming_threshold": 3, "max_cluster_tokens": 0xFFFF}
     table = ClusterTable(replace(rule(unit, **settings), max_clusters=(1 << unit.cluster_bits) - base))
     table.assign(np.array([0, 0x00FF, 0xFF00, 0x0F0F])[:size])
     table.tokens = start
-    table.born[:] = start - np.arange(7, 7 - size, -1)
+    table.first_token[:] = start - np.arange(7, 7 - size, -1)
     table.counts[:] = [0x5AFE, 0xFFFE, 0xFFFF, 0xA5FE][:size]
     stream = np.concatenate([codes(rng, 100, unit.hash_bits), table.codes, table.codes ^ 0xFFFF, [0x0F0F] * 3])
     stream = np.concatenate([table.codes[:1] ^ 0xFFFF, rng.permutation(stream)]).astype(np.uint32)
@@ -188,7 +200,7 @@ def test_numbers_of_every_size(name, rng, seed):
         "op": [Op.BEGIN.value] + [Op.LOAD.value] * size + [Op.TOKEN.value] * n,
         "hash": [0, *table.codes, *stream],
         "count": [0, *table.counts, *[0] * n],
-        "index": [start, *table.born, *[0] * n],
+        "index": [start, *table.first_token, *[0] * n],
         "cluster": [base] + [0] * (size + n),
     }
     record = run(unit, {k: np.array(v) for k, v in beats.items()}, n, stall=0.3, seed=seed, **settings)
@@ -202,9 +214,9 @@ def test_counters_can_be_held_at_zero(rng):
     unit = HCU.from_config(Config.preset("tiny"))
     stream = codes(rng, 100, unit.hash_bits)
     beats = tokens(stream)
-    config = {"cfg_threshold": 2, "cfg_count_max": 65535, "stat_clear": 1}
+    config = {"cfg_hamming_threshold": 2, "cfg_max_cluster_tokens": 65535, "stat_clear": 1}
     record = simulate(unit, "hcu", {"i": beats}, {"o": 100}, config=config)
-    assert_equal(record, ClusterTable(rule(unit, threshold=2)), stream)
+    assert_equal(record, ClusterTable(rule(unit, hamming_threshold=2)), stream)
     assert record.outputs["o"]["overflow"].any() and not any(record.status.values())
 
 
@@ -223,7 +235,7 @@ def test_counters_through_a_long_wait(rng):
 def test_the_newest_cluster_fills_up(rng, seed):
     """All other clusters of a full table are saturated: tokens go to the newest until it is, and even then."""
     unit, most = HCU.from_config(Config.preset("tiny")), 0xFFFF
-    settings = {"threshold": 0, "count_max": most}
+    settings = {"hamming_threshold": 0, "max_cluster_tokens": most}
     table = ClusterTable(rule(unit, **settings))
     table.assign(np.arange(unit.clusters) * 0x0111)
     table.counts[:] = most
@@ -234,7 +246,7 @@ def test_the_newest_cluster_fills_up(rng, seed):
         "op": np.repeat([Op.BEGIN.value, Op.LOAD.value, Op.TOKEN.value], [1, size, n]),
         "hash": np.concatenate([[0], table.codes, stream]),
         "count": np.concatenate([[0], table.counts, np.zeros(n, int)]),
-        "index": np.concatenate([[size], table.born, np.zeros(n, int)]),
+        "index": np.concatenate([[size], table.first_token, np.zeros(n, int)]),
     }
     record = run(unit, beats, n, stall=0.3, seed=seed, **settings)
     want = assert_equal(record, table, stream, start=size)
@@ -247,7 +259,7 @@ def test_loading_too_much_is_a_fault(pauses, seed):
     n = unit.clusters + 2
     beats = {"op": np.full(n + 1, Op.LOAD.value), "count": np.ones(n + 1, int), "hash": np.arange(n + 1)}
     beats["op"][-1] = Op.TOKEN.value
-    record = run(unit, beats, 1, threshold=1, stall=PAUSES[pauses], seed=seed)
+    record = run(unit, beats, 1, hamming_threshold=1, stall=PAUSES[pauses], seed=seed)
     assert record.status["stat_fault"] == 1
     assert record.outputs["o"]["overflow"].tolist() == [1]
 
@@ -255,7 +267,7 @@ def test_loading_too_much_is_a_fault(pauses, seed):
 def test_cluster_numbers_run_out(rng):
     """Beyond the last cluster number a token joins the nearest candidate and says so."""
     unit = HCU.from_config(Config.preset("tiny").replace(cluster_bits=5))
-    settings = {"window": 12, "threshold": 2}
+    settings = {"window_tokens": 12, "hamming_threshold": 2}
     stream = codes(rng, 300, unit.hash_bits, centers=60, flip=0.2)
     table = ClusterTable(rule(unit, **settings))
     record = run(unit, tokens(stream), len(stream), stall=0.2, **settings)
@@ -268,7 +280,7 @@ def test_reset_in_mid_flight(cycles, stall, rng, seed):
     """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
     unit = HCU.from_config(Config.preset("tiny"))
     stream = codes(rng, 150, unit.hash_bits)
-    settings = {"window": 40, "threshold": 4}
+    settings = {"window_tokens": 40, "hamming_threshold": 4}
     record = run(unit, tokens(stream), len(stream), stall=stall, seed=seed, reset_after=cycles, **settings)
     want = assert_equal(record, ClusterTable(rule(unit, **settings)), stream)
     assert record.status["stat_compared"] == want.compared.sum()
@@ -278,8 +290,17 @@ def test_reset_in_mid_flight(cycles, stall, rng, seed):
 def test_icarus_agrees(rng, seed):
     unit = HCU.from_config(Config.preset("tiny"))
     stream = codes(rng, 120, unit.hash_bits)
-    record = run(unit, tokens(stream), len(stream), stall=0.4, seed=seed, threshold=3, window=40, simulator="icarus")
-    assert_equal(record, ClusterTable(rule(unit, threshold=3, window=40)), stream)
+    record = run(
+        unit,
+        tokens(stream),
+        len(stream),
+        stall=0.4,
+        seed=seed,
+        hamming_threshold=3,
+        window_tokens=40,
+        simulator="icarus",
+    )
+    assert_equal(record, ClusterTable(rule(unit, hamming_threshold=3, window_tokens=40)), stream)
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -287,8 +308,8 @@ def test_paper_preset_over_ten_thousand_tokens(index, rng, seed):
     """Three streams of 3,500 tokens through the full size unit under back-pressure on both sides."""
     unit = HCU.from_config(Config.preset("paper"))
     stream = codes(rng, 3500, 32)
-    table = ClusterTable(rule(unit, window=4096))
-    record = run(unit, tokens(stream), len(stream), stall=0.5, seed=seed, window=4096)
+    table = ClusterTable(rule(unit, window_tokens=4096))
+    record = run(unit, tokens(stream), len(stream), stall=0.5, seed=seed, window_tokens=4096)
     want = assert_equal(record, table, stream)
     assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
 
@@ -298,15 +319,23 @@ def test_every_preset_elaborates(preset):
     assert "module \\hcu" in to_rtlil(HCU.from_config(Config.preset(preset)), "hcu")
 
 
-GOOD = {"hash_bits": 16, "lanes": 8, "accumulators": 1, "clusters": 16, "tokens": 8, "window": 64}
+GOOD = {"hash_bits": 16, "lanes": 8, "accumulators": 1, "clusters": 16, "tokens": 8, "max_window_tokens": 64}
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"lanes": 0}, {"lanes": 17}, {"accumulators": 3}, {"clusters": 12}, {"clusters": 1}, {"tokens": 0}, {"window": 0}],
+    [
+        {"lanes": 0},
+        {"lanes": 17},
+        {"accumulators": 3},
+        {"clusters": 12},
+        {"clusters": 1},
+        {"tokens": 0},
+        {"max_window_tokens": 0},
+    ],
     ids=str,
 )
 def test_rejects_bad_parameters(change):
     name, value = next(iter(change.items()))
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
+    with pytest.raises(ValueError, match=f"{name} (= {value}|must be .*, got {value})"):
         HCU(**{**GOOD, **change})

@@ -26,9 +26,14 @@ from sw_model.media.stream import Geometry
 from tests.hw.dre.test_hcu import codes
 from tests.hw.dre.wtu.wtu_rows import KEYS, Settings
 
-TABLE_BASES = {"record": 0x100000, "list": 0x200000, "link": 0x300000, "mean": 0x400000}
+TABLE_BASES = {"cluster_records": 0x100000, "token_lists": 0x200000, "list_links": 0x300000, "mean_keys": 0x400000}
 RATIO = Settings()
-KVMU_BASES = {"device": 0x1000000, "host": 0x100000000, "storage": 0x200000000, "staging": 0x300000000}
+KVMU_BASES = {
+    "page_frames": 0x1000000,
+    "host_pages": 0x100000000,
+    "storage_pages": 0x200000000,
+    "staging": 0x300000000,
+}
 
 
 class Bench:
@@ -38,12 +43,12 @@ class Bench:
         self,
         config,
         *,
-        threshold=7,
-        window=0,
-        capacity=64,
-        staging_units=64,
-        burst_bytes=0,
-        spill_storage=False,
+        hamming_threshold=7,
+        window_tokens=0,
+        max_resident_tokens=64,
+        staging_head_pages=64,
+        max_descriptor_bytes=0,
+        offload_to_storage=False,
         selection=RATIO,
         retain=False,
         table_bases=TABLE_BASES,
@@ -52,9 +57,8 @@ class Bench:
         self.unit = KVPU.from_config(config)
         units, kvmu = self.unit.units, self.unit.kvmu
         rule = ClusterRule(
-            th_hd=threshold,
-            candidates="recent" if window else "all",
-            recent_capacity_tokens=window or 1,
+            hamming_threshold=hamming_threshold,
+            window_tokens=window_tokens,
             max_candidates=units["hcu"].clusters,
             max_clusters=1 << config.cluster_bits,
         )
@@ -64,23 +68,23 @@ class Bench:
         pages = UnitConfig(
             **{n: getattr(kvmu, n) for n in names},
             bases=tuple(kvmu_bases.values()),
-            staging_units=staging_units,
-            capacity=capacity,
-            spill_storage=spill_storage,
-            burst_bytes=burst_bytes or 4096,
+            staging_head_pages=staging_head_pages,
+            max_resident_tokens=max_resident_tokens,
+            offload_to_storage=offload_to_storage,
+            max_descriptor_bytes=max_descriptor_bytes or 4096,
         )
         self.selection = selection
         self.golden = Kvpu(rule, table, pages, selection.golden(self.unit.wtu.sizes), selection.target, retain)
         self.settings = {
-            "cfg_threshold": threshold,
-            "cfg_window": window,
-            "cfg_count_max": rule.tc_max,
+            "cfg_hamming_threshold": hamming_threshold,
+            "cfg_window_tokens": window_tokens,
+            "cfg_max_cluster_tokens": rule.max_cluster_tokens,
             **selection.ports(),
-            "cfg_staging_units": staging_units,
-            "cfg_capacity": capacity,
-            "cfg_burst_bytes": burst_bytes,
-            "cfg_spill_storage": int(spill_storage),
-            "cfg_retain": int(retain),
+            "cfg_staging_head_pages": staging_head_pages,
+            "cfg_max_resident_tokens": max_resident_tokens,
+            "cfg_max_descriptor_bytes": max_descriptor_bytes,
+            "cfg_offload_to_storage": int(offload_to_storage),
+            "cfg_retain_fetched": int(retain),
             **{f"cfg_{name}_base": base for name, base in (table_bases | kvmu_bases).items()},
         }
         self.compared, self.overflowed, self.overlong, self.opened, self.refused = 0, False, False, 0, []
@@ -274,11 +278,11 @@ CASES = {  # stall, settings
     "stalled, retaining": (InTurns(0.4, 512), {"retain": True, "selection": Settings(target=40000, refine=3)}),
     "budget, storage": (
         InTurns(0.4, 512),
-        {"selection": Settings(Mode.BUDGET, Order.SIGNED, 30, 3), "spill_storage": True},
+        {"selection": Settings(Mode.BUDGET, Order.SIGNED, 30, 3), "offload_to_storage": True},
     ),
     "count of the smallest": (
         InTurns(0.4, 512),
-        {"selection": Settings(Mode.COUNT, Order.REVERSED, 5), "burst_bytes": 100},
+        {"selection": Settings(Mode.COUNT, Order.REVERSED, 5), "max_descriptor_bytes": 100},
     ),
 }
 
@@ -286,7 +290,15 @@ CASES = {  # stall, settings
 @pytest.mark.parametrize("name", CASES)
 def test_random_steps(name, rng, seed):
     config, (stall, settings) = Config.preset("tiny"), CASES[name]
-    bench = Bench(config, threshold=5, window=40, capacity=24, staging_units=20, **settings, **anywhere(rng))
+    bench = Bench(
+        config,
+        hamming_threshold=5,
+        window_tokens=40,
+        max_resident_tokens=24,
+        staging_head_pages=20,
+        **settings,
+        **anywhere(rng),
+    )
     bench.begin(layer=int(rng.integers(bench.unit.kvmu.layers)))
     random_steps(bench, rng, config, 90, begin_at=(*range(3, 30, 3), 45, 60))
     record = bench.check(stall=stall, seed=seed)
@@ -299,7 +311,7 @@ def test_random_steps(name, rng, seed):
 def test_counters_grow_event_by_event(rng, seed):
     """In every cycle each counter stays or grows by an event; those of waiting streams as their handshake shows."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=5, capacity=24)
+    bench = Bench(config, hamming_threshold=5, max_resident_tokens=24)
     bench.begin()
     random_steps(bench, rng, config, 8, begin_at=(4,))
     record = bench.check(stall=0.4, seed=seed, record_ports=True)
@@ -318,7 +330,7 @@ def test_counters_grow_event_by_event(rng, seed):
 def test_small_steps(retain, rng, seed):
     """A token or two of few clusters, layer after layer."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=5, capacity=12, retain=retain)
+    bench = Bench(config, hamming_threshold=5, max_resident_tokens=12, retain=retain)
     scores, few = random_scores(rng, config.kv_heads, Order.PLAIN), rng.integers(0, 1 << config.hash_bits, 3)
     for step in range(80):
         if step % 8 == 0:
@@ -330,7 +342,7 @@ def test_small_steps(retain, rng, seed):
 def test_more_clusters_than_there_is_room_for(rng, seed):
     """Nearly every token opens a cluster; what the table refuses is counted, with its causes; so is a row too long."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=1, window=12, capacity=60)
+    bench = Bench(config, hamming_threshold=1, window_tokens=12, max_resident_tokens=60)
     scores = random_scores(rng, config.kv_heads, Order.PLAIN)
     for step in range(40):
         if step % 10 == 0:
@@ -348,7 +360,7 @@ def test_more_clusters_than_there_is_room_for(rng, seed):
 def test_over_a_thousand_tokens(rng, seed):
     """Few clusters of many tokens, layer after layer."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=17, capacity=60)
+    bench = Bench(config, hamming_threshold=17, max_resident_tokens=60)
     scores = random_scores(rng, config.kv_heads, Order.PLAIN)
     for step in range(140):
         if step % 10 == 0:
@@ -366,8 +378,8 @@ def everything(head):
 def test_a_full_device_memory(seed):
     """As many tokens as its frames hold, all of one cluster, stay resident."""
     config = Config.preset("tiny")
-    room = config.kvmu_frames * config.page_tokens
-    bench = Bench(config, threshold=17, capacity=room)
+    room = config.page_frames * config.page_tokens
+    bench = Bench(config, hamming_threshold=17, max_resident_tokens=room)
     for _ in range(room // 8):
         bench.step(np.zeros(8, np.int64), everything(1))
     assert bench.golden.kvmu.resident_tokens == room
@@ -378,7 +390,10 @@ def test_many_lists(rng, seed):
     """A dozen short lists in a step, heads in any order, while the KVMU waits to tell of places: until no more of them
     fit before it; each list's clusters are marked for its own head."""
     config = Config.preset("tiny")
-    bench, few = Bench(config, threshold=1, capacity=4, staging_units=128), rng.integers(0, 1 << config.hash_bits, 4)
+    bench, few = (
+        Bench(config, hamming_threshold=1, max_resident_tokens=4, staging_head_pages=128),
+        rng.integers(0, 1 << config.hash_bits, 4),
+    )
 
     def lists(clusters, _):
         heads = rng.integers(config.kv_heads, size=12).tolist()
@@ -392,7 +407,7 @@ def test_many_lists(rng, seed):
 def test_thousands_of_transfers_and_of_waits(rng, seed):
     """A unit of every page in each step, one by one, while replies wait long; with every descriptor and extent."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=5, capacity=4, staging_units=128)
+    bench = Bench(config, hamming_threshold=5, max_resident_tokens=4, staging_head_pages=128)
     while len(bench.golden.kvmu.extents) <= 1 << 12:
         if bench.golden.clusters.tokens > 200:
             bench.begin()
@@ -406,7 +421,7 @@ def test_cycles_are_those_recorded():
     config, found = Config.preset("tiny"), []
     for n, stall in enumerate((0.0, 0.3)):
         rng = np.random.default_rng(n)
-        bench = Bench(config, threshold=5, window=40, capacity=24, staging_units=20)
+        bench = Bench(config, hamming_threshold=5, window_tokens=40, max_resident_tokens=24, staging_head_pages=20)
         bench.begin()
         random_steps(bench, rng, config, 40, begin_at=(7, 20))
         record = bench.check(stall=stall, seed=n)
@@ -417,7 +432,7 @@ def test_cycles_are_those_recorded():
 
 def test_reset_in_mid_flight(rng, seed):
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=5, window=40, capacity=24)
+    bench = Bench(config, hamming_threshold=5, window_tokens=40, max_resident_tokens=24)
     random_steps(bench, rng, config, 15)
     bench.check(stall=0.3, seed=seed, reset_after=700)
 
@@ -453,7 +468,7 @@ def video(bench, config, frames, rng):
             wanted = pages.fetch([np.flatnonzero(chosen[past]) for chosen in selected])
             moves = [p for p in bench.golden.kvmu.extents[before:] if p.source_tier == Tier.HOST]
             assert sum(p.nbytes for p in moves) == wanted.nbytes
-            starts = np.array([p.source - KVMU_BASES["host"] for p in moves], np.int64)
+            starts = np.array([p.source - KVMU_BASES["host_pages"] for p in moves], np.int64)
             assert set(wanted.extents[:, 0].tolist()) <= set(starts.tolist())
         pages.append(owner[-chunk.tokens :])
     return len(owner), selections
@@ -463,7 +478,7 @@ def video(bench, config, frames, rng):
 def test_a_real_video_of_five_thousand_tokens(rng, seed):
     """All streams pause at random. More accumulators and lanes only shorten the search."""
     config = Config.preset("paper").replace(kv_heads=2, q_heads=4, head_dim=64, hcu_lanes=32, hcu_accumulators=16)
-    bench = Bench(config, window=4096, capacity=1024, staging_units=4096)
+    bench = Bench(config, window_tokens=4096, max_resident_tokens=1024, staging_head_pages=4096)
     tokens, selections = video(bench, config, 200, rng)
     assert tokens >= 5000 and selections >= 9
     fetched = sum(r.transit for r in bench.replies if r.op == Op.FETCH)
@@ -481,7 +496,7 @@ def test_every_preset_elaborates(preset):
 def test_tables_emptied_while_an_entry_waits(rng, seed):
     """Steps of one token, and BEGIN right behind the last one, while memory takes no entries for long."""
     config = Config.preset("tiny")
-    bench = Bench(config, threshold=4, capacity=16)
+    bench = Bench(config, hamming_threshold=4, max_resident_tokens=16)
     for _ in range(20):
         for _ in range(3):
             bench.step(rng.integers(0, 1 << config.hash_bits, 1))

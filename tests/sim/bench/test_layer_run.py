@@ -8,7 +8,7 @@ from sim.bench.layer_run import Anywhere, LayerRun
 
 def test_attention_alone_follows_the_golden_layer(rng):
     """Tokens that only enter the cache, then tokens that ask: a context for every head, in memory that is kept."""
-    bench = LayerRun("tiny", rng, threshold=4, capacity=16)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     c = bench.config
     k, v = (bf16.encode(rng.standard_normal((2, c.kv_heads, c.head_dim))) for _ in range(2))
     q = bf16.encode(rng.standard_normal((2, c.q_heads, c.head_dim)))

@@ -98,7 +98,7 @@ def test_every_account_is_linear_in_the_batch_and_free_without_a_past(name):
 
 
 def test_resv_selects_what_the_golden_model_does(stream):
-    config = ResvConfig(n_hp=16, th_hd=4, prefetch="same_layer", attend="own")
+    config = ResvConfig(hash_bits=16, hamming_threshold=4, prefetch="same_layer", attend="own")
     golden = Resv(config, 2, 2, 16)
     policy, ratios = ReSV(MODEL, config), []
     for i, layer, got in play(policy, stream):
@@ -290,7 +290,7 @@ def test_bad_options_are_named():
 
 def test_resv_among_all_clusters_without_a_wtu(stream):
     """Exact selection has no passes to learn from; all clusters are more than those of a window."""
-    config = ResvConfig(selector="exact", candidates="all")
+    config = ResvConfig(selector="exact", window_tokens=0)
     policy = ReSV(MODEL, config)
     assert [n for n, _, _ in play(policy, stream)][-1] == 13 and not any(policy._seen.values())
     late = Step(10, 400_000, "frame")

@@ -44,10 +44,12 @@ def video(frames=250):
         yield chunk, n >= frames // 2 and n % 8 == 0
 
 
-def measure(chunks, capacity):
+def measure(chunks, max_resident_tokens):
     """Per layout, the extents of every fetch, int64 (E, 2); tokens and clusters of the stream."""
     layer, fetches = ResvLayer(ResvConfig(), 8, 128), {layout: [] for layout in LAYOUTS}
-    pages = {layout: Kvmu(KvmuConfig(capacity_tokens=capacity, layout=layout), 8, 128) for layout in LAYOUTS}
+    pages = {
+        layout: Kvmu(KvmuConfig(max_resident_tokens=max_resident_tokens, layout=layout), 8, 128) for layout in LAYOUTS
+    }
     for chunk, asks in chunks:
         past = layer.tokens
         assigned = layer.append(chunk.k[0], chunk.stage)
@@ -106,8 +108,8 @@ def main():
         ("generator, text", generator("text"), 4096),
         ("video", video(), 1024),
     )
-    for name, chunks, capacity in cases:
-        fetches, tokens, clusters = measure(chunks, capacity)
+    for name, chunks, max_resident_tokens in cases:
+        fetches, tokens, clusters = measure(chunks, max_resident_tokens)
         lines += rows(f"{name}: {tokens} tokens, {clusters} clusters", fetches, links)
     print(table(lines[0], lines[1:]))
     if options.parse_args().area:

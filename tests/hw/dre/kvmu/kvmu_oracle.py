@@ -35,12 +35,12 @@ class Oracle:
         self.marks = set()
         self.sealed = set()  # pages that were held at some time
         rows = {0: unit.frames, 1: unit.pages, 2: unit.pages}
-        bases = ("device", "host", "storage")
+        bases = ("page_frames", "host_pages", "storage_pages")
         self.regions = {t: [self.cfg[f"cfg_{bases[t]}_base"] + layer * n * unit.page_bytes] for t, n in rows.items()}
         for tier, n in rows.items():
             self.regions[tier].append(self.regions[tier][0] + n * unit.page_bytes)
         start = self.cfg["cfg_staging_base"]
-        self.staging = (start, start + 2 * self.cfg["cfg_staging_units"] * unit.unit_bytes)
+        self.staging = (start, start + 2 * self.cfg["cfg_staging_head_pages"] * unit.head_page_bytes)
 
     # bytes
 
@@ -57,7 +57,7 @@ class Oracle:
         """Perform the descriptors of one tag, after checking each."""
         assert len({d["tag"] for d in group}) == len({d["kind"] for d in group}) == 1
         assert [d["last"] for d in group] == [0] * (len(group) - 1) + [1]
-        limit = self.cfg["cfg_burst_bytes"] or 4096
+        limit = self.cfg["cfg_max_descriptor_bytes"] or 4096
         for d in group:
             assert 0 < d["bytes"] <= limit
             for side in ("source", "target"):
@@ -113,14 +113,14 @@ class Oracle:
             return
         if last["fault"]:
             pages_left, frames_left = self.room(command["cluster"])
-            assert last["fault"] == (Fault.NO_FRAME if pages_left else Fault.NO_PAGE).value
+            assert last["fault"] == (Fault.NO_PAGE_FRAME if pages_left else Fault.NO_PAGE).value
             assert not (pages_left and frames_left)
             return
         token = self.next_token
         self.next_token += 1
         self.settle(token, command["cluster"], last)
         for head in range(self.unit.kv_heads):  # the LXE writes the new key and value
-            address = last["address"] + head * self.unit.unit_bytes
+            address = last["address"] + head * self.unit.head_page_bytes
             self.memory[0][address : address + self.unit.slot_bytes] = self.value(token, head)
 
     def settle(self, token, cluster, reply):
@@ -159,15 +159,15 @@ class Oracle:
         assert last["fault"] == 0 and last["count"] == len(replies) - 1
         held = sum(self.page_used[p] for p in self.resident)
         for reply in replies[:-1]:
-            assert held > self.cfg["cfg_capacity"] and len(self.resident) > 1
+            assert held > self.cfg["cfg_max_resident_tokens"] and len(self.resident) > 1
             page = self.resident.pop(0)
             assert reply["page"] == page and reply["tier"] != 0 and reply["count"] == self.page_used[page]
             held -= self.page_used[page]
             for token, (where, slot) in self.place.items():
                 for head in range(self.unit.kv_heads if where == page else 0):
-                    address = reply["address"] + head * self.unit.unit_bytes + slot * self.unit.slot_bytes
+                    address = reply["address"] + head * self.unit.head_page_bytes + slot * self.unit.slot_bytes
                     assert self.holds(reply["tier"], address, token, head)
-        assert held <= self.cfg["cfg_capacity"] or len(self.resident) == 1
+        assert held <= self.cfg["cfg_max_resident_tokens"] or len(self.resident) == 1
 
     def hear_select(self, command, replies, last, group):
         if self.refused(last, [(command["cluster"] >= self.unit.clusters, Fault.CLUSTER)]):
@@ -214,10 +214,10 @@ class Oracle:
         got = [(r["page"], r["head"]) for r in units]
         assert got == sorted(got) and len(set(got)) == len(got)
         if last["fault"]:
-            assert last["fault"] == (Fault.NO_FRAME if command["retain"] else Fault.STAGING).value
+            assert last["fault"] == (Fault.NO_PAGE_FRAME if command["retain"] else Fault.STAGING).value
             assert set(got) < wanted
             lacking = len(self.resident) + len({p for p, _ in got} - set(self.resident)) == self.unit.frames
-            full = sum(r["transit"] for r in units) == self.cfg["cfg_staging_units"]
+            full = sum(r["transit"] for r in units) == self.cfg["cfg_staging_head_pages"]
             assert lacking if command["retain"] else full
         else:
             assert set(got) == wanted
@@ -282,17 +282,17 @@ class Oracle:
             (token is not None and where[0] not in self.resident, Fault.NOT_RESIDENT),
             (token is not None and self.holders[where[0]] > 1 - (self.page_cluster[where[0]] is None), Fault.HELD),
         ]
-        if last["fault"] in (Fault.NO_PAGE.value, Fault.NO_FRAME.value):
+        if last["fault"] in (Fault.NO_PAGE.value, Fault.NO_PAGE_FRAME.value):
             assert not any(holds for holds, _ in causes)
             pages_left, frames_left = self.room(command["cluster"])
-            assert last["fault"] == (Fault.NO_FRAME if pages_left else Fault.NO_PAGE).value
+            assert last["fault"] == (Fault.NO_PAGE_FRAME if pages_left else Fault.NO_PAGE).value
             assert not (pages_left and frames_left)
             return
         if self.refused(last, causes):
             return
         self.settle(token, command["cluster"], last)
         for head in range(self.unit.kv_heads):
-            assert self.holds(0, last["address"] + head * self.unit.unit_bytes, token, head)
+            assert self.holds(0, last["address"] + head * self.unit.head_page_bytes, token, head)
         if not any(p == where[0] for p, _ in self.place.values()):
             self.forget(where[0])
 

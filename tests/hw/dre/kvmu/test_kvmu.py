@@ -66,27 +66,36 @@ def rows(columns):
 class Bench:
     """One unit, its golden twin and the settings they share."""
 
-    def __init__(self, *, staging_units=12, capacity=14, spill_storage=False, burst_bytes=96, bases=BASES, **sizes):
+    def __init__(
+        self,
+        *,
+        staging_head_pages=12,
+        max_resident_tokens=14,
+        offload_to_storage=False,
+        max_descriptor_bytes=96,
+        bases=BASES,
+        **sizes,
+    ):
         self.unit = KVMU(**{**SMALL, **sizes})
         self.settings = {
-            "cfg_device_base": bases[0],
-            "cfg_host_base": bases[1],
-            "cfg_storage_base": bases[2],
+            "cfg_page_frames_base": bases[0],
+            "cfg_host_pages_base": bases[1],
+            "cfg_storage_pages_base": bases[2],
             "cfg_staging_base": bases[3],
-            "cfg_staging_units": staging_units,
-            "cfg_capacity": capacity,
-            "cfg_spill_storage": int(spill_storage),
-            "cfg_burst_bytes": burst_bytes,
+            "cfg_staging_head_pages": staging_head_pages,
+            "cfg_max_resident_tokens": max_resident_tokens,
+            "cfg_offload_to_storage": int(offload_to_storage),
+            "cfg_max_descriptor_bytes": max_descriptor_bytes,
         }
         names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
         self.config = UnitConfig(
             **{n: getattr(self.unit, n) for n in names},
             bases=bases,
-            staging_units=staging_units,
-            capacity=capacity,
-            spill_storage=spill_storage,
-            burst_bytes=burst_bytes or 4096,
-            hold_limit=(1 << self.unit.hold_bits) - 1,
+            staging_head_pages=staging_head_pages,
+            max_resident_tokens=max_resident_tokens,
+            offload_to_storage=offload_to_storage,
+            max_descriptor_bytes=max_descriptor_bytes or 4096,
+            max_page_references=(1 << self.unit.hold_bits) - 1,
         )
         self.golden = KvmuUnit(self.config)
         self.commands, self.replies = [], []
@@ -192,11 +201,18 @@ VARIANTS = {
     "tight": (InTurns(0.4), {}),
     "roomy": (
         0.0,
-        {"capacity": 128, "pages": 64, "frames": 16, "staging_units": 32, "page_tokens": 16, "head_dim": 64}
+        {
+            "max_resident_tokens": 128,
+            "pages": 64,
+            "frames": 16,
+            "staging_head_pages": 32,
+            "page_tokens": 16,
+            "head_dim": 64,
+        }
         | {"address_bits": 23, "bases": (0, 0x80000, 0x280000, 0x480010)},
     ),
-    "storage": (InTurns(0.6), {"spill_storage": True, "capacity": 5, "burst_bytes": 0}),
-    "odd bursts": (0.2, {"burst_bytes": 7, "capacity": 3, "staging_units": 5}),
+    "storage": (InTurns(0.6), {"offload_to_storage": True, "max_resident_tokens": 5, "max_descriptor_bytes": 0}),
+    "odd bursts": (0.2, {"max_descriptor_bytes": 7, "max_resident_tokens": 3, "staging_head_pages": 5}),
 }
 
 
@@ -218,8 +234,8 @@ def test_a_hundred_thousand_commands(stall, rng, seed):
         frames=32,
         clusters=20,
         cluster_bits=6,
-        capacity=70,
-        staging_units=48,
+        max_resident_tokens=70,
+        staging_head_pages=48,
         bases=(0, 0x8000, 0x18000, 0x28010),
     )
     bench.random(rng, 50_000, {**MIX, "FREE": 1.2})
@@ -234,7 +250,7 @@ def test_reset_in_mid_flight(rng, seed):
 
 @pytest.mark.parametrize("stall", [0.0, 0.4])
 def test_counters(stall, rng, seed):
-    bench = Bench(capacity=9)
+    bench = Bench(max_resident_tokens=9)
     bench.random(rng, 300, {name: MIX[name] for name in MIX if name != "BEGIN"})
     record = bench.check(stall=stall, seed=seed, record_ports=True)
     status = record.status
@@ -262,8 +278,8 @@ def full_tables(bench):
         bench.do(Op.APPEND, cluster=token % 6)
         bench.do(Op.SEAL, page=token)
     for cluster in (0, 5):
-        assert bench.do(Op.APPEND, cluster=cluster)[-1].fault == Fault.NO_FRAME
-        assert bench.do(Op.MOVE, page=cluster, slot=0, cluster=1)[-1].fault == Fault.NO_FRAME
+        assert bench.do(Op.APPEND, cluster=cluster)[-1].fault == Fault.NO_PAGE_FRAME
+        assert bench.do(Op.MOVE, page=cluster, slot=0, cluster=1)[-1].fault == Fault.NO_PAGE_FRAME
     for _ in range(8):
         bench.do(Op.STEP)
         bench.do(Op.APPEND, cluster=3)
@@ -278,7 +294,7 @@ def full_tables(bench):
     assert bench.do(Op.FETCH)[-1].count == 0
     for cluster in range(6):
         bench.do(Op.SELECT, cluster=cluster, heads=3)
-    assert bench.do(Op.FETCH, retain=1)[-1].fault == Fault.NO_FRAME
+    assert bench.do(Op.FETCH, retain=1)[-1].fault == Fault.NO_PAGE_FRAME
     bench.do(Op.STEP)
     for page in range(16):
         bench.do(Op.FREE, page=page)
@@ -417,8 +433,8 @@ SLOW = {  # who is slow, longest burst
 @pytest.mark.parametrize("who", SLOW)
 def test_boundaries(who, seed):
     """One script after the other, each on empty tables, in one simulation."""
-    stall, burst_bytes = SLOW[who]
-    bench = Bench(capacity=0, burst_bytes=burst_bytes)
+    stall, max_descriptor_bytes = SLOW[who]
+    bench = Bench(max_resident_tokens=0, max_descriptor_bytes=max_descriptor_bytes)
     for script in DIRECTED:
         script(bench)
         bench.do(Op.BEGIN)
@@ -435,7 +451,7 @@ def test_refusals_under_pauses(seed):
 
 def test_extents_longer_than_the_boundary(seed):
     """Both heads of a full page, which nothing but the boundary cuts."""
-    bench = Bench(**{**VARIANTS["roomy"][1], "capacity": 0, "burst_bytes": 0})
+    bench = Bench(**{**VARIANTS["roomy"][1], "max_resident_tokens": 0, "max_descriptor_bytes": 0})
     for _ in range(16):
         bench.do(Op.APPEND, cluster=0)
     bench.do(Op.APPEND, cluster=1)  # one page stays
@@ -445,7 +461,7 @@ def test_extents_longer_than_the_boundary(seed):
 
 
 def test_many_descriptors_in_flight(seed):
-    bench = Bench(capacity=0, burst_bytes=1)
+    bench = Bench(max_resident_tokens=0, max_descriptor_bytes=1)
     many_descriptors_are_in_flight(bench)
     record = bench.check(stall={"i_done": 0.6}, seed=seed, timeout_cycles=100_000)
     sent, done = record.cycles["o_dma"], record.cycles["i_done"]
@@ -454,7 +470,7 @@ def test_many_descriptors_in_flight(seed):
 
 def test_completions_that_are_wrong():
     """Some that no descriptor waits for, others with an error: both are reported, of the tag, and the unit goes on."""
-    bench = Bench(capacity=0)
+    bench = Bench(max_resident_tokens=0)
     wrong = [1, 0, 1, 1, 1, 1, 0, 0]  # tags in turn, twice
     for _ in wrong:
         for _ in range(5):
@@ -475,7 +491,7 @@ def test_completions_that_are_wrong():
 
 
 def test_regions_that_do_not_fit(seed):
-    bench = Bench(bases=(0, 0x8000, 0x18000, 0x3FF00), staging_units=2)
+    bench = Bench(bases=(0, 0x8000, 0x18000, 0x3FF00), staging_head_pages=2)
     for op in [*Op] * 12:
         assert bench.do(op)[-1].fault == Fault.REGION
     record = bench.run(stall=InTurns(0.5, 16), seed=seed)
@@ -485,7 +501,7 @@ def test_regions_that_do_not_fit(seed):
 
 def test_cycle_formulas(rng):
     """Every command takes exactly the cycles its formula says."""
-    bench = Bench(capacity=20, frames=16, staging_units=32, burst_bytes=40)
+    bench = Bench(max_resident_tokens=20, frames=16, staging_head_pages=32, max_descriptor_bytes=40)
     want = []
     for _ in range(800):
         before = _Before(bench)
@@ -557,7 +573,7 @@ class _Before:
 
     def _units(self, extents):
         """The extent of each unit: units start at unit boundaries of the source, and full ones continue."""
-        size = self.bench.unit.unit_bytes
+        size = self.bench.unit.head_page_bytes
         return [n for n, extent in enumerate(extents) for _ in range(-(-extent.nbytes // size))]
 
 

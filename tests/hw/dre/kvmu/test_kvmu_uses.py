@@ -151,7 +151,7 @@ def splits(bench, rng):
 
 
 def test_three_more_uses(rng, seed):
-    bench = Bench(**SIZES, capacity=256, staging_units=64, burst_bytes=0, bases=BASES)
+    bench = Bench(**SIZES, max_resident_tokens=256, staging_head_pages=64, max_descriptor_bytes=0, bases=BASES)
     for script in (block_table, kept_sets, splits):
         script(bench, rng)
         bench.do(Op.BEGIN)

@@ -31,16 +31,16 @@ class Settings:
 
     def ports(self):
         return {
-            "cfg_mode": self.mode.value,
-            "cfg_order": self.order.value,
-            "cfg_target": self.target,
-            "cfg_refine": self.refine,
+            "cfg_selection_mode": self.mode.value,
+            "cfg_key_order": self.order.value,
+            "cfg_selection_target": self.target,
+            "cfg_refine_levels": self.refine,
         }
 
     def golden(self, sizes):
         weight, threshold = WEIGHTS[self.mode]
         refine = sizes.levels - 1 if self.mode is Mode.COUNT else self.refine
-        return WtuConfig(n_buckets=sizes.buckets, refine_levels=refine, weight=weight, threshold=threshold)
+        return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, threshold=threshold)
 
 
 MODES = {
