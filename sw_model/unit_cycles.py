@@ -87,7 +87,7 @@ def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times:
     config = core.config
     unit = _dpe(config)
     tiles = ceil(times * ceil(inputs / config.dpe_inputs) * ceil(outputs / config.dpe_trees) / config.cores)
-    loads = ceil(vectors / config.dpe_slots)
+    loads = ceil(vectors / config.dpe_accumulators)
     return unit.cycles(tiles * loads, ceil(vectors / loads)) if tiles else 0
 
 

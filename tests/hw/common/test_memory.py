@@ -34,7 +34,7 @@ def test_matches_a_list(words, rng):
     sim = Simulator(dut)
     sim.add_clock(1e-6)
     sim.add_testbench(bench)
-    sim.bench.run()
+    sim.run()
 
 
 def test_bits():
