@@ -18,7 +18,7 @@ from sw_model.preset_file import PRESETS
 # sizes of a hardware configuration that the system model reads: `[core]` and `core.NAME` can set them
 SIZES = (
     "cores", "dpe_trees", "dpe_inputs", "dpe_load_rows", "dpe_accumulators", "vpe_lanes", "lxe_memory_bytes",
-    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_cores", "wtu_lanes", "wtu_buckets",
+    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets",
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
     first = unit.cycles(size, 1, LEVELS)
     further = unit.cycles(size, 2, LEVELS) - first
     load = ceil(entries / config.wtu_lanes)
-    return ceil(load + ceil(rows / (config.cores * config.wtu_cores)) * (first + (passes - 1) * further))
+    return ceil(load + ceil(rows / config.cores) * (first + (passes - 1) * further))
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:
