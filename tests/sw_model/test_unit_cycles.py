@@ -63,7 +63,7 @@ def test_every_preset_of_the_hardware_is_a_core(preset):
 # another value of each size that alone is a valid configuration
 OTHER = {
     "cores": 16, "dpe_trees": 32, "dpe_inputs": 32, "dpe_load_rows": 4, "dpe_accumulators": 4, "vpe_lanes": 32,
-    "lxe_memory_bytes": 1 << 20, "hash_bits": 16, "hcu_accumulators": 2, "hcu_lanes": 8, "wtu_cores": 2,
+    "lxe_memory_bytes": 1 << 20, "hash_bits": 16, "hcu_accumulators": 2, "hcu_lanes": 8,
     "wtu_lanes": 8, "wtu_buckets": 32,
 }  # fmt: skip
 
