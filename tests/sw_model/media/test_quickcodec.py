@@ -363,7 +363,7 @@ def test_bad_files(tmp_path, small_video):
 
 SCRIPT = """
 import sys, time
-from sw_model.frontend import quickcodec
+from sw_model.media import quickcodec
 def progress(done, total):
     print(done, flush=True)
     time.sleep(0.05)
