@@ -57,6 +57,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Registers": "docs/registers.md"},
         {"Numerics": "docs/numerics.md"},
         {"Area, timing and power": "docs/synthesis.md"},
+        {"Measurements": [name for name in sources() if name.startswith("docs/measurements/")]},
         {"Commands": "docs/commands.md"},
         {"Contributing": "docs/CONTRIBUTING.md"},
         {"Changes": "docs/CHANGELOG.md"},

@@ -1,15 +1,15 @@
-"""The tests of a unit, run as they are, on every mutant of it until one fails.
+"""Mutation campaign: the tests of a unit run on every mutant of it until one fails.
 
-A pytest session in which all simulations of the unit in the configuration under test go to a simulator of the mutated
-netlist. First every test runs on the unit as it is: it has to pass, and those that never simulate this configuration
-are left out. Then each mutant meets the tests, the one that killed most for its time first. A run that takes
-`PATIENCE` times the cycles of the unmutated one has failed, as by a time-out of its own.
+A campaign is a pytest session in which every simulation of the unit in the configuration under test uses the netlist
+with mutants. All tests first run without a mutant and must pass; tests that never simulate this configuration are left
+out. On each mutant the tests then run in the order of their kills per second. A run that takes `PATIENCE` times the
+cycles of the run without a mutant counts as failed.
 
-A fault in a bit of a counter that no run of fewer than `EVENTS` events changes is out of reach of simulation: it meets
-no test, and counts as little as one that is proved to be none.
+A fault that needs at least `EVENTS` counted events to show is out of reach of simulation: no test runs on it, and it
+does not count in the score.
 
-What came out is kept, mutant by mutant, under `build/mutants`, so that a campaign that was stopped goes on. A new test
-kills no mutant less: with `keep`, only those that nothing has killed yet meet the tests again.
+Results are stored mutant by mutant in `build/mutants`, so an interrupted campaign continues. A new test cannot lose a
+kill: with `keep`, earlier kills stay valid and only survivors run again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from hw import emit
 from sim.bench.build import Build
 from sim.bench.override import simulator_override, source_override
 from sim.mutation.equivalence import equivalents
-from sim.mutation.netlist import Mutant, Mutated, check_count, mutated
+from sim.mutation.netlist import Mutant, MutatedNetlist, check_count, insert_mutants
 from sim.mutation.server import Server
 from util.files import ROOT
 
-PATIENCE, SLACK = 3, 2000  # times as many cycles, and cycles, that a mutant may take
-LIMIT_S = 120
+PATIENCE, SLACK = 3, 2000  # a mutant may take PATIENCE times the cycles of the unit plus SLACK
+LIMIT_S = 120  # of one run
 EVENTS = 1 << 16
-SAME, OPEN = "proved equal for all inputs", "not decided"
+EQUIVALENT, UNDECIDED = "proved equal for all inputs", "not decided"
 Progress = Callable[[str, int, int], None]
 
 
 class CampaignError(RuntimeError):
-    """A test fails without any mutant, or none simulates the unit in this configuration."""
+    """A test fails without a mutant, or no test simulates the unit in this configuration."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutant: the test that `killed` it and how, or why nothing did."""
+    """Result of one mutant: the test that killed it and the reason, or the result of the equivalence proof."""
 
     mutant: int
     killed: str | None
@@ -58,7 +58,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Campaign:
-    """All mutants of a unit and what became of them; `tests` simulate it, `seconds` of all runs together."""
+    """All mutants of a unit with their results.
+
+    Attributes
+    ----------
+    tests : node ids of the tests that simulate the unit
+    seconds : total time of all runs and proofs
+    """
 
     unit: str
     mutants: tuple[Mutant, ...]
@@ -81,7 +87,7 @@ class Campaign:
 
     @property
     def unreached(self) -> list[tuple[Mutant, Result]]:
-        """Those in counters that would show after `EVENTS` events at the earliest, if nothing killed them."""
+        """Mutants that no test killed and that need at least `EVENTS` counted events to show."""
         return [(mutant, result) for mutant, result in self._alive if mutant.events >= EVENTS]
 
     @property
@@ -90,7 +96,7 @@ class Campaign:
 
     @property
     def score(self) -> float:
-        """Share of the mutants that are neither equivalent nor out of reach that were killed."""
+        """Killed mutants divided by killed and surviving mutants."""
         return self.killed / max(1, self.killed + len(self.survivors))
 
     def json(self) -> dict[str, Any]:
@@ -111,17 +117,16 @@ class Campaign:
 
 @dataclass
 class _Case:
-    """A test: its time, the cycles of its runs, and what it killed."""
+    """A test with its time and its kills."""
 
     item: pytest.Item
     seconds: float
     kills: int = 0
-    runs: int = 0
     spent: float = 0.0
 
     @property
-    def worth(self) -> float:
-        """Kills per second, with one kill more than there were, so that a new test gets its turn."""
+    def kill_rate(self) -> float:
+        """Kills per second; one extra kill lets every new test run early."""
         return (self.kills + 1) / (self.spent + self.seconds)
 
 
@@ -138,35 +143,35 @@ def run(
     tool: str = "yowasp",
     progress: Progress = lambda what, done, total: None,
 ) -> Campaign:
-    """`count` mutants of `component` against `tests`, files or node ids of pytest.
+    """Run `tests` (files or node ids of pytest) on `count` mutants of `component`.
 
-    Tests that only simulate sizes of their own get mutants of what most of them simulate.
+    If no test simulates `component`, the mutants go into the configuration that most tests simulate.
 
     Parameters
     ----------
-    seed : of the choice of mutants and, as of every test session, of the tests
-    heavy : also tests that take minutes
-    keep : believe earlier kills although tests, benches or golden models have changed since
-    root : folder of results, by default `mutants` in `$VREX_BUILD` or `build`
-    tool : yosys build, as `hw.yosys.run` takes it
+    seed : seed of the selection of mutants and of the test session
+    heavy : also run tests that take minutes
+    keep : reuse earlier kills although tests, benches or golden models have changed since
+    root : folder of the results, by default `mutants` in `$VREX_BUILD` or `build`
+    tool : yosys build, as in `hw.yosys.run`
 
     Raises
     ------
     CampaignError
-        A test fails without a mutant, or none simulates the unit.
+        A test fails without a mutant, or no test simulates the unit.
     ValueError
-        A number of mutants that is not 1 to 65,535.
+        `count` is not 1 to 65,535.
     """
     check_count(count)
     arguments = ["--rootdir", str(ROOT), "--import-mode=importlib", "-o", "addopts=", "-p", "no:terminal"]
     arguments += ["-p", "no:cacheprovider", "--capture=no", "--assert=plain", f"--seed={seed}"]
     arguments += [*["--heavy"] * heavy, *tests]
     progress(f"{unit}: netlist", 0, count)
-    component = _simulated(component, unit, arguments)
+    component = _simulated_component(component, unit, arguments)
     root = root or Path(os.environ.get("VREX_BUILD", "build")).absolute() / "mutants"
     reference = emit.to_rtlil(component, unit)
     folder = root / f"{unit}-{_digest([reference.encode(), f'{count} {seed} {heavy} {tests}'.encode()])}"
-    design = mutated(component, unit, count, folder, seed=seed, tool=tool)
+    design = insert_mutants(component, unit, count, folder, seed=seed, tool=tool)
     store = _Store(folder / "results.jsonl", _digest(map(Path.read_bytes, _code())), keep)
     session = _Session(design, reference, store, tool, progress)
     try:
@@ -183,30 +188,30 @@ def run(
     return session.finished
 
 
-def _simulated(component: wiring.Component, unit: str, arguments: list[str]) -> wiring.Component:
-    """`component` if some test simulates it, else that of its kind which most tests simulate, if there is one."""
-    found = _Finder(type(component), unit)
-    with source_override(found.sources):
-        pytest.main(arguments, plugins=[found])
-    if emit.to_rtlil(component, unit) in found.tests or not found.tests:
+def _simulated_component(component: wiring.Component, unit: str, arguments: list[str]) -> wiring.Component:
+    """`component` if a test simulates it, else the component of its class that most tests simulate."""
+    finder = _Finder(type(component), unit)
+    with source_override(finder.sources):
+        pytest.main(arguments, plugins=[finder])
+    if emit.to_rtlil(component, unit) in finder.tests or not finder.tests:
         return component
-    return found.components[max(found.tests, key=lambda text: found.tests[text])]
+    return finder.components[max(finder.tests, key=lambda text: finder.tests[text])]
 
 
 class _Finder:
-    """A pytest plugin that runs every test up to its first build; what those are of, and how often."""
+    """A pytest plugin that runs every test up to its first build and counts the components that are built."""
 
-    def __init__(self, kind: type, unit: str):
-        self.kind, self.unit = kind, unit
-        self.tests: Counter[str] = Counter()
+    def __init__(self, component_type: type, unit: str):
+        self.component_type, self.unit = component_type, unit
+        self.tests: Counter[str] = Counter()  # by RTLIL of the component
         self.components: dict[str, wiring.Component] = {}
 
     def sources(self, component: wiring.Component, name: str) -> dict[str, str]:
-        if type(component) is self.kind:
+        if type(component) is self.component_type:
             text = emit.to_rtlil(component, self.unit)
             self.tests[text] += 1
             self.components[text] = component
-        pytest.skip("only looking")
+        pytest.skip("the campaign only reads which component the test builds")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for item in session.items:
@@ -215,33 +220,33 @@ class _Finder:
 
 
 def _code() -> list[Path]:
-    """All code that decides whether a test fails."""
-    return sorted(path for part in ("golden", "sim", "tests/hw") for path in (ROOT / part).rglob("*.py"))
+    """All source files that decide whether a test fails."""
+    return sorted(path for folder in ("golden", "sim", "tests/hw") for path in (ROOT / folder).rglob("*.py"))
 
 
-def _digest(parts: Iterable[bytes]) -> str:
-    made = hashlib.sha256()
-    for part in parts:
-        made.update(hashlib.sha256(part).digest())
-    return made.hexdigest()[:16]
+def _digest(chunks: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(hashlib.sha256(chunk).digest())
+    return digest.hexdigest()[:16]
 
 
 class _Store:
-    """Results on disk, a line each, with the digest of the code that they came from."""
+    """Results on disk, one line each, with the digest of the code that produced them."""
 
     def __init__(self, path: Path, code: str, keep: bool):
         self.path, self.code, self.results, self.seconds = path, code, dict[int, Result](), dict[int, float]()
         for line in path.read_text().splitlines() if path.exists() else []:
             try:
                 row = json.loads(line)
-            except ValueError:  # the line in which the process was killed
+            except ValueError:  # an incomplete line: the process was killed while it wrote it
                 continue
-            of, seconds, result = row.pop("code"), row.pop("seconds"), Result(**row)
-            if of == code or (keep and (result.killed or result.equivalent)):
+            code_digest, seconds, result = row.pop("code"), row.pop("seconds"), Result(**row)
+            if code_digest == code or (keep and (result.killed or result.equivalent)):
                 self.results[result.mutant], self.seconds[result.mutant] = result, seconds
 
     def add(self, result: Result, seconds: float) -> None:
-        """Another result, or a later one of the same mutant, whose times add up."""
+        """Store a result; the times of several results of one mutant add up."""
         self.results[result.mutant] = result
         self.seconds[result.mutant] = round(self.seconds.get(result.mutant, 0.0) + seconds, 3)
         row = {**asdict(result), "seconds": self.seconds[result.mutant], "code": self.code}
@@ -251,9 +256,9 @@ class _Store:
 
 @dataclass
 class _Session:
-    """The pytest plugin."""
+    """The pytest plugin that runs the campaign."""
 
-    design: Mutated
+    design: MutatedNetlist
     reference: str
     store: _Store
     tool: str
@@ -261,39 +266,40 @@ class _Session:
     error: CampaignError | None = None
     finished: Campaign | None = None
     mutant: int = 0
-    servers: dict[Path, Server] = field(default_factory=dict)  # by build
-    cycles: dict[tuple[str, int], int] = field(default_factory=dict)  # of each run of a test, without a mutant
-    ours: dict[tuple[str, int], bool] = field(default_factory=dict)  # whether a test's n-th build is of the unit
+    servers: dict[Path, Server] = field(default_factory=dict)  # by build folder
+    cycles: dict[tuple[str, int], int] = field(default_factory=dict)  # by test and number of the run, without a mutant
+    builds_unit: dict[tuple[str, int], bool] = field(default_factory=dict)  # by test and number of the build
     test: str = ""
     builds: int = 0
     runs: int = 0
     reports: list[pytest.TestReport] = field(default_factory=list)  # of the last run of a test
 
-    # what simulations become
+    # overrides of simulations
 
     def sources(self, component: wiring.Component, name: str) -> dict[str, str]:
-        """What is built of a component: the mutated netlist, if it is the unit in this configuration."""
+        """The netlist with mutants, if `component` is the unit in this configuration; else skip the test."""
         key = self.test, self.builds
         self.builds += 1
-        if key not in self.ours:
-            self.ours[key] = emit.to_rtlil(component, self.design.name) == self.reference
-        if not self.ours[key]:
-            pytest.skip("simulates something else than the unit under test")
+        if key not in self.builds_unit:
+            self.builds_unit[key] = emit.to_rtlil(component, self.design.name) == self.reference
+        if not self.builds_unit[key]:
+            pytest.skip("the test simulates another component than the unit under test")
         return {f"{name}.v": self._verilog(name)}
 
     def _verilog(self, name: str) -> str:
         return self.design.verilog.replace(f"module {self.design.name}(", f"module {name}(", 1)
 
-    def run(self, made: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
-        if made.folder not in self.servers:
-            self.servers[made.folder] = Server(made)
+    def run(self, build: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
+        """Run the simulation on the server of `build`, with the current mutant."""
+        if build.folder not in self.servers:
+            self.servers[build.folder] = Server(build)
         key = self.test, self.runs
         self.runs += 1
         if self.mutant and key in self.cycles:
             job = json.loads((folder / "job.json").read_text())
             job["timeout_cycles"] = min(job["timeout_cycles"], PATIENCE * self.cycles[key] + SLACK)
             (folder / "job.json").write_text(json.dumps(job))
-        cycles = self.servers[made.folder].run(module, folder, environment, mutant=self.mutant, limit_s=LIMIT_S)
+        cycles = self.servers[build.folder].run(module, folder, environment, mutant=self.mutant, limit_s=LIMIT_S)
         if not self.mutant:
             self.cycles[key] = cycles
 
@@ -301,20 +307,20 @@ class _Session:
         for server in self.servers.values():
             server.close()
 
-    # the session
+    # hooks of pytest
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.reports.append(report)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         try:
-            cases = self._unmutated(session.items)
+            cases = self._run_without_mutant(session.items)
             for done, mutant in enumerate(self.design.mutants):
                 self.progress(f"{self.design.name}: mutants", done, len(self.design.mutants))
                 if mutant.number not in self.store.results:
                     started = time.monotonic()
-                    self.store.add(self._meet(mutant, cases), time.monotonic() - started)
-            self._survivors()
+                    self.store.add(self._run_tests(mutant, cases), time.monotonic() - started)
+            self._prove_survivors()
             results = tuple(self.store.results[mutant.number] for mutant in self.design.mutants)
             seconds = sum(self.store.seconds.values())
             tests = tuple(case.item.nodeid for case in cases)
@@ -323,34 +329,34 @@ class _Session:
             self.error = error
         return True
 
-    def _unmutated(self, items: Sequence[pytest.Item]) -> list[_Case]:
+    def _run_without_mutant(self, items: Sequence[pytest.Item]) -> list[_Case]:
         cases = []
         for done, item in enumerate(items):
             self.progress(f"{self.design.name}: tests", done, len(items))
             started = time.monotonic()
-            if why := self._fails(item):
-                raise CampaignError(f"{item.nodeid} fails without a mutant: {why}")
+            if reason := self._failure(item):
+                raise CampaignError(f"{item.nodeid} fails without a mutant: {reason}")
             if self.runs:
                 cases.append(_Case(item, time.monotonic() - started))
         if not cases:
             raise CampaignError(f"{self.design.name}: no test simulates it in this configuration")
         return sorted(cases, key=lambda case: case.seconds)
 
-    def _meet(self, mutant: Mutant, cases: Sequence[_Case]) -> Result:
+    def _run_tests(self, mutant: Mutant, cases: Sequence[_Case]) -> Result:
         if mutant.events >= EVENTS:
             return Result(mutant.number, None, "")
         self.mutant = mutant.number
-        for case in sorted(cases, key=lambda case: -case.worth):
+        for case in sorted(cases, key=lambda case: -case.kill_rate):
             started = time.monotonic()
-            why = self._fails(case.item)
+            reason = self._failure(case.item)
             case.spent += time.monotonic() - started
-            if why:
+            if reason:
                 case.kills += 1
-                return Result(mutant.number, case.item.nodeid, why)
+                return Result(mutant.number, case.item.nodeid, reason)
         return Result(mutant.number, None, "")
 
-    def _fails(self, item: pytest.Item) -> str:
-        """Run a test; the first line of why it failed, or nothing."""
+    def _failure(self, item: pytest.Item) -> str:
+        """Run a test; returns the first line of the failure message, or an empty string."""
         self.test, self.builds, self.runs = item.nodeid, 0, 0
         self.reports.clear()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)  # an item may run more than once
@@ -360,8 +366,8 @@ class _Session:
                 return str(crash.message if crash else report.longrepr).strip().split("\n")[0][:200] or "failed"
         return ""
 
-    def _survivors(self) -> None:
-        """Try to show that those that nothing killed cannot be told from the unit."""
+    def _prove_survivors(self) -> None:
+        """Try to prove that surviving mutants are equivalent to the unit."""
         results = self.store.results
         alive = [m for m in self.design.mutants if not results[m.number].how and m.events < EVENTS]
         if not alive:
@@ -369,7 +375,7 @@ class _Session:
         self.progress(f"{self.design.name}: survivors", 0, len(alive))
         started = time.monotonic()
         for done, (mutant, cycle, same) in enumerate(equivalents(self.design, alive, tool=self.tool), start=1):
-            how = SAME if same else OPEN if cycle is None else f"can differ from cycle {cycle} on"
+            how = EQUIVALENT if same else UNDECIDED if cycle is None else f"can differ from cycle {cycle} on"
             took, started = time.monotonic() - started, time.monotonic()
             self.store.add(Result(mutant.number, None, how, same), took)
             self.progress(f"{self.design.name}: survivors", done, len(alive))

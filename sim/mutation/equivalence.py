@@ -1,14 +1,14 @@
-"""Shows that a mutant cannot be told from its unit: for all inputs, for all time.
+"""Proofs that a mutant is equivalent to its unit, for all inputs and for all time.
 
-Both are one and-inverter graph, in which equal logic is the same node; only registers that a mutant reaches are there
-twice. Memories are cut: both sides read the same unknown data as long as the same was asked of them and written, which
-is part of the claim, so that it holds with any memory. In the same way units inside are cut: what they give is the same
-as long as what they are given is. What is compared is what a neighbour can see: outputs, of a stream or a bus its
-handshakes and what goes with them when valid is 1. abc looks for registers that are always equal (`scorr`, but not
-where simulation shows a difference) and proves the rest (`prove` without registers, else `pdr`).
+Unit and mutant share one and-inverter graph, in which equal logic is one node; only the registers that the mutant
+affects exist twice. Memories are cut: both sides read the same unknown data as long as their addresses, enables and
+written data are equal, which is part of the claim. The proof therefore holds for any memory content. Inner units are
+cut in the same way. The claim compares what a neighbour can observe: output ports, and the fields of a stream or bus
+while its valid is 1. abc merges registers that are always equal (`scorr`) and proves the rest (`prove` without
+registers, else `pdr`).
 
-Before that a smaller claim is tried, that of the unit alone: in no state that it reaches does the fault get beyond the
-last net that all its ways lead through. So nothing that the unit does ever depends on it.
+A smaller claim is tried first, on the unit alone: in no reachable state does the fault pass the last net that all its
+paths lead through. Then nothing that the unit does depends on the fault.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from typing import Any
 
 from hw import yosys
 from sim.formal.engine import solve
-from sim.mutation.netlist import CLOCK, SELECT, Mutant, Mutated
+from sim.mutation.netlist import CLOCK, SELECT, Mutant, MutatedNetlist
 
 TIMEOUT_S = 3
-CONFLICTS = 50  # of one comparison of two nodes
-TOGETHER = 8  # proofs of one process
-LARGEST = 50_000  # gates of a comparison that is tried; more take minutes and come to nothing
+CONFLICTS = 50  # limit of one comparison of two nodes
+BATCH_SIZE = 8  # proofs of one process
+MAX_GATES = 50_000  # of a comparison; larger ones take minutes and are not decided
 _TO_GATES = ("async2sync", "dffunmap", "techmap", "simplemap", "opt_expr", "opt_merge", "aigmap", "opt_clean")
-_ALONE = f"pdr -T {TIMEOUT_S}"
-_BOTH = f"scorr -q -C {CONFLICTS};prove;{_ALONE}"
+_BOTTLENECK_PROOF = f"pdr -T {TIMEOUT_S}"
+_MITER_PROOF = f"scorr -q -C {CONFLICTS};prove;{_BOTTLENECK_PROOF}"
 
 
 def equivalents(
-    design: Mutated, among: Sequence[Mutant], *, tool: str = "yowasp"
+    design: MutatedNetlist, mutants: Sequence[Mutant], *, tool: str = "yowasp"
 ) -> Iterator[tuple[Mutant, int | None, bool]]:
-    """For each of `among` the first cycle in which it can differ, or None, and whether it is shown to be equivalent.
+    """For each mutant, yield the first cycle in which it can differ (or None) and whether it is proved equivalent.
 
-    It differs in that cycle for some inputs and some words read from memories, be they what was written or not. Where
-    the fault is in a clock it is not decided: the graph has one clock.
+    The difference occurs for some inputs and some words read from memories, also words that were never written. A
+    fault in a clock is not decided, because the graph has one clock.
     """
     with tempfile.TemporaryDirectory(prefix="mutants-") as text:
         folder = Path(text)
-        apart = "blackbox A:keep_hierarchy=1"
-        commands = [f"read_rtlil {design.rtlil}", apart, *_TO_GATES, f"write_json {folder}/design.json"]
+        cut_units = "blackbox A:keep_hierarchy=1"
+        commands = [f"read_rtlil {design.rtlil}", cut_units, *_TO_GATES, f"write_json {folder}/design.json"]
         yosys.run(commands, tool=tool)
         netlist = _Netlist(json.loads((folder / "design.json").read_text())["modules"], design.name)
-        clocks = [mutant for mutant in among if mutant.port.endswith("CLK")]
+        clocks = [mutant for mutant in mutants if mutant.port.endswith("CLK")]
         yield from ((mutant, None, False) for mutant in clocks)
-        rest = [mutant for mutant in among if mutant not in clocks]
-        for first in range(0, len(rest), TOGETHER):
-            part = rest[first : first + TOGETHER]
-            stopped = _solve(folder, {m.number: _bottleneck(netlist, m.number) for m in part}, _ALONE, tool)
-            found = {number: said for number, said in stopped.items() if said[0] == "snl_UNSAT"}
-            graphs = {m.number: _miter(netlist, m.number) for m in part if m.number not in found}
-            found |= _solve(folder, {n: g for n, g in graphs.items() if _gates(g) <= LARGEST}, _BOTH, tool)
-            for mutant in part:
-                verdict, cycle = found.get(mutant.number, ("", -1))
+        others = [mutant for mutant in mutants if mutant not in clocks]
+        for first in range(0, len(others), BATCH_SIZE):
+            batch = others[first : first + BATCH_SIZE]
+            blocked = _solve(folder, {m.number: _bottleneck(netlist, m.number) for m in batch}, _BOTTLENECK_PROOF, tool)
+            verdicts = {number: verdict for number, verdict in blocked.items() if verdict[0] == "snl_UNSAT"}
+            graphs = {m.number: _miter(netlist, m.number) for m in batch if m.number not in verdicts}
+            verdicts |= _solve(folder, {n: g for n, g in graphs.items() if _gates(g) <= MAX_GATES}, _MITER_PROOF, tool)
+            for mutant in batch:
+                verdict, cycle = verdicts.get(mutant.number, ("", -1))
                 yield mutant, max(cycle, 0) if verdict == "snl_SAT" else None, verdict == "snl_UNSAT"
 
 
 def _solve(folder: Path, graphs: Mapping[int, bytes], command: str, tool: str) -> dict[int, tuple[str, int]]:
-    """What `sim.formal.engine.solve` says of each graph."""
+    """Verdict of `sim.formal.engine.solve` on each graph."""
     files = [folder / f"{number}" for number in graphs]
     for file, graph in zip(files, graphs.values(), strict=True):
         file.with_suffix(".aig").write_bytes(graph)
@@ -71,13 +71,13 @@ def _solve(folder: Path, graphs: Mapping[int, bytes], command: str, tool: str) -
 class _Graph:
     """And-inverter graph; a literal is twice a node, plus one for its inverse; literal 0 is false.
 
-    `gates` has the two literals of each node that is a gate; `leaves` in the order in which they were made.
+    `gates` maps a gate's node to its two input literals; every other node is a leaf.
     """
 
     def __init__(self) -> None:
         self.nodes = 1
         self.gates: dict[int, tuple[int, int]] = {}
-        self.known: dict[tuple[int, int], int] = {}
+        self.gate_of: dict[tuple[int, int], int] = {}
 
     def leaf(self) -> int:
         self.nodes += 1
@@ -90,38 +90,40 @@ class _Graph:
             return 0
         if a == 1 or a == b:
             return b
-        if (found := self.known.get((a, b))) is None:
-            found = self.known[a, b] = self.leaf()
-            self.gates[found >> 1] = a, b
-        return found
+        if (literal := self.gate_of.get((a, b))) is None:
+            literal = self.gate_of[a, b] = self.leaf()
+            self.gates[literal >> 1] = a, b
+        return literal
 
     def any(self, literals: Iterable[int]) -> int:
-        every = 1
+        none = 1
         for literal in literals:
-            every = self.both(every, literal ^ 1)
-        return every ^ 1
+            none = self.both(none, literal ^ 1)
+        return none ^ 1
 
     def differ(self, a: int, b: int) -> int:
         return self.both(self.both(a, b ^ 1) ^ 1, self.both(a ^ 1, b) ^ 1) ^ 1
 
 
-_Seen = tuple[Any, list[Any]]  # nets, and before them the net without which they do not matter
+_Observation = tuple[Any, list[Any]]  # the net that makes them observable, and the observed nets
 
 
 class _Netlist:
-    """The mapped netlist: gates, registers, what is known of nets from outside, and what is seen of them."""
+    """The mapped netlist: gates, registers, free inputs, and nets that a neighbour observes."""
 
     def __init__(self, modules: Mapping[str, Any], name: str):
         self.select: list[Any] = []
         self.inputs: list[Any] = []
-        self.gates: dict[Any, tuple[Any, ...]] = {}  # net -> the nets of its AND, or the one of its inverter
+        self.gates: dict[Any, tuple[Any, ...]] = {}  # net -> inputs of its AND (two) or of its inverter (one)
         self.registers: dict[Any, Any] = {}  # Q -> D
-        self.seen: list[_Seen] = []
-        self.columns: list[tuple[list[Any], list[_Seen]]] = []  # of memories: nets that read one, what it sees
+        self.observed: list[_Observation] = []
+        self.columns: list[
+            tuple[list[Any], list[_Observation]]
+        ] = []  # of memories: nets that read a column, what the column observes
         module = modules[name]
-        nets = {port: about["bits"] for port, about in module["ports"].items()}
+        nets = {port: info["bits"] for port, info in module["ports"].items()}
         self.select = nets[SELECT]
-        self._neighbour(module["ports"], nets, gives="input")
+        self._neighbour(module["ports"], nets, source="input")
         for cell in module["cells"].values():
             pins = cell["connections"]
             if cell["type"] == "$_AND_":
@@ -133,10 +135,10 @@ class _Netlist:
             elif cell["type"] == "$mem_v2":
                 self._memory(cell["parameters"], pins)
             elif cell["type"] in modules:
-                self._neighbour(modules[cell["type"]]["ports"], pins, gives="output")
+                self._neighbour(modules[cell["type"]]["ports"], pins, source="output")
             elif cell["type"] != "$scopeinfo":
                 raise ValueError(f"cell {cell['type']} has no model")
-        self._drop_what_nothing_reads()
+        self._remove_unread()
         self.ones = {
             bit
             for net in module["netnames"].values()
@@ -144,21 +146,21 @@ class _Netlist:
             if value == "1"
         }
 
-    def _neighbour(self, ports: Mapping[str, Any], nets: Mapping[str, list[Any]], gives: str) -> None:
-        """What is around the unit, or a unit inside: ports of direction `gives` come from it, the others it sees."""
-        plain = {name.split("$")[0]: bits for name, bits in nets.items()}  # Amaranth numbers what its parent has, too
+    def _neighbour(self, ports: Mapping[str, Any], nets: Mapping[str, list[Any]], source: str) -> None:
+        """Add the environment or an inner unit: it drives ports of direction `source` and observes the others."""
+        plain = {name.split("$")[0]: bits for name, bits in nets.items()}  # Amaranth numbers repeated names
         for name, port in ports.items():
-            if port["direction"] != gives:
-                self.seen.append((_valid(name.split("$")[0], plain), nets[name]))
+            if port["direction"] != source:
+                self.observed.append((_valid(name.split("$")[0], plain), nets[name]))
             elif name not in (SELECT, CLOCK):
                 self.inputs += nets[name]
 
     def _memory(self, sizes: Mapping[str, str], pins: Mapping[str, list[Any]]) -> None:
-        """Its columns, bit by bit of a word: where nothing reads one, nothing sees what is written to it."""
+        """Add the columns of a memory, one per bit: a column that nothing reads observes no written data."""
         self.inputs += pins["RD_DATA"]
         abits, width = int(sizes["ABITS"], 2), int(sizes["WIDTH"], 2)
         reads, writes = range(int(sizes["RD_PORTS"], 2)), range(int(sizes["WR_PORTS"], 2))
-        common: list[_Seen] = []
+        common: list[_Observation] = []
         for port in reads:
             enable = pins["RD_EN"][port]
             common += [("1", [enable]), (enable, pins["RD_ADDR"][port * abits : (port + 1) * abits])]
@@ -171,10 +173,10 @@ class _Netlist:
                 seen.append((enable, pins["WR_ADDR"][port * abits : (port + 1) * abits]))
             self.columns.append(([pins["RD_DATA"][port * width + bit] for port in reads], seen))
 
-    def _drop_what_nothing_reads(self) -> None:
-        """Registers and columns of memories from which no way leads to what a neighbour sees."""
+    def _remove_unread(self) -> None:
+        """Remove registers and memory columns from which no path leads to an observed net."""
         column = {net: seen for reads, seen in self.columns for net in reads}
-        live, stack = set[Any](), [net for valid, nets in self.seen for net in (valid, *nets)]
+        live, stack = set[Any](), [net for valid, nets in self.observed for net in (valid, *nets)]
         while stack:
             net = stack.pop()
             if net not in live:
@@ -189,32 +191,32 @@ class _Netlist:
             if not live.isdisjoint(reads)
             for valid, nets in seen
         }
-        self.seen += once.values()
+        self.observed += once.values()
 
     def ends(self) -> list[Any]:
-        """Nets that a register takes or a neighbour sees, and those that say whether they matter."""
-        return [*self.registers.values(), *(net for valid, nets in self.seen for net in (valid, *nets))]
+        """Inputs of registers, observed nets, and the nets that make them observable."""
+        return [*self.registers.values(), *(net for valid, nets in self.observed for net in (valid, *nets))]
 
-    def values(self, graph: _Graph, known: dict[Any, int], wanted: Iterable[Any]) -> None:
-        """Give every net that `wanted` ones depend on its literal in `known`."""
-        for root in wanted:
+    def evaluate(self, graph: _Graph, literals: dict[Any, int], nets: Iterable[Any]) -> None:
+        """Add the literal of every net on which `nets` depend to `literals`."""
+        for root in nets:
             stack = [root]
             while stack:
                 net = stack[-1]
-                if net in known:
+                if net in literals:
                     stack.pop()
                 elif net not in self.gates:  # nothing drives it
-                    known[net] = 0
-                elif missing := [source for source in self.gates[net] if source not in known]:
+                    literals[net] = 0
+                elif missing := [source for source in self.gates[net] if source not in literals]:
                     stack += missing
                 else:
-                    ends = [known[source] for source in self.gates[net]]
-                    known[net] = graph.both(*ends) if len(ends) == 2 else ends[0] ^ 1
+                    ends = [literals[source] for source in self.gates[net]]
+                    literals[net] = graph.both(*ends) if len(ends) == 2 else ends[0] ^ 1
                     stack.pop()
 
 
 def _valid(name: str, nets: Mapping[str, list[Any]]) -> Any:
-    """The net that says whether port `name` matters: of a stream its valid, of a bus that of the channel."""
+    """The net that makes port `name` observable: the valid of its stream or bus channel, else constant 1."""
     stream, _, field = name.rpartition("__")
     if field in ("payload", "ready"):
         return nets.get(f"{stream}__valid", "1")[0]
@@ -226,39 +228,39 @@ def _valid(name: str, nets: Mapping[str, list[Any]]) -> Any:
 
 
 def _start(netlist: _Netlist, graph: _Graph) -> tuple[list[int], dict[Any, int], dict[Any, int]]:
-    """Leaves of the inputs and of the registers, and what each net is that begins with one or is constant."""
+    """Leaves of the inputs and of the registers, and the literals of inputs, registers and constants."""
     known: dict[Any, int] = {"0": 0, "1": 1, "x": 0, "z": 0}
     inputs = [graph.leaf() for _ in netlist.inputs]
     known |= dict(zip(netlist.inputs, inputs, strict=True))
     states = {net: graph.leaf() for net in netlist.registers}
-    known |= {net: leaf ^ (net in netlist.ones) for net, leaf in states.items()}  # registers begin as 0
+    known |= {net: leaf ^ (net in netlist.ones) for net, leaf in states.items()}  # a leaf is 0 at the start
     return inputs, states, known
 
 
 def _switched(netlist: _Netlist, known: Mapping[Any, int], number: int) -> dict[Any, int]:
-    """`known` with mutant `number` on, 0 for none."""
+    """`known` with mutant `number` active; 0: no mutant."""
     return {**known, **{net: number >> bit & 1 for bit, net in enumerate(netlist.select)}}
 
 
 def _bottleneck(netlist: _Netlist, number: int) -> bytes:
-    """AIGER file whose only output is 1 when mutant `number` shows at the last net that all its ways lead through.
+    """AIGER file whose only output is 1 when mutant `number` changes the last net that all its paths lead through.
 
-    The registers are those of the unit, which the mutant has not touched yet. Without such a net the output is 1.
+    The registers are those of the unit, before the mutant affects one. Without such a net the output is 1.
     """
     graph = _Graph()
     inputs, states, known = _start(netlist, graph)
     plain, mutant = _switched(netlist, known, 0), _switched(netlist, known, number)
     ends = netlist.ends()
-    netlist.values(graph, plain, ends)
-    netlist.values(graph, mutant, ends)
+    netlist.evaluate(graph, plain, ends)
+    netlist.evaluate(graph, mutant, ends)
     differ = [net for net, value in mutant.items() if net in netlist.gates and plain[net] != value]  # sources first
-    # the gates that wait for each net that leads to an end, which waits for ever
+    # number of unvisited successors of each net; an observed net has one that is never visited
     waiting = {net: 1 for net in ends if plain[net] != mutant[net]}
     for net in reversed(differ):
         if net in waiting:
             for source in set(netlist.gates[net]):
                 waiting[source] = waiting.get(source, 0) + 1
-    opened, last = set[Any](), None  # nets behind which all is open; one alone is a bottleneck
+    opened, last = set[Any](), None  # visited nets with unvisited successors; a single one is a bottleneck
     for net in differ:
         if net in waiting:
             for source in set(netlist.gates[net]) & opened:
@@ -268,67 +270,67 @@ def _bottleneck(netlist: _Netlist, number: int) -> bytes:
             opened.add(net)
             last = net if len(opened) == 1 else last
     shows = 1 if last is None else graph.differ(plain[last], mutant[last])
-    return _aiger(graph, inputs, _following(netlist, states, plain), shows)
+    return _aiger(graph, inputs, _next_states(netlist, states, plain), shows)
 
 
-def _following(netlist: _Netlist, leaves: Mapping[Any, int], known: Mapping[Any, int]) -> list[tuple[int, int]]:
-    """Of each register its leaf and the literal of what it is in the next cycle."""
+def _next_states(netlist: _Netlist, leaves: Mapping[Any, int], known: Mapping[Any, int]) -> list[tuple[int, int]]:
+    """Leaf and next-state literal of each register."""
     return [(leaf, known[netlist.registers[net]] ^ (net in netlist.ones)) for net, leaf in leaves.items()]
 
 
 def _miter(netlist: _Netlist, number: int) -> bytes:
-    """AIGER file whose only output is 1 when mutant `number` shows something else than the unit."""
+    """AIGER file whose only output is 1 when an observed net of mutant `number` differs from the unit."""
     graph = _Graph()
     inputs, states, known = _start(netlist, graph)
     plain, mutant = _switched(netlist, known, 0), _switched(netlist, known, number)
     wanted = netlist.ends()
-    copies: dict[Any, int] = {}  # registers that the mutant reaches
-    netlist.values(graph, plain, wanted)
+    copies: dict[Any, int] = {}  # registers that the mutant affects
+    netlist.evaluate(graph, plain, wanted)
     while True:
         other = mutant | {net: leaf ^ (net in netlist.ones) for net, leaf in copies.items()}
-        netlist.values(graph, other, wanted)
+        netlist.evaluate(graph, other, wanted)
         reached = [n for n, data in netlist.registers.items() if n not in copies and plain[data] != other[data]]
         if not reached:
             break
         copies |= {net: graph.leaf() for net in reached}
     seen = [
         graph.differ(graph.both(plain[valid], plain[net]), graph.both(other[valid], other[net]))
-        for valid, nets in netlist.seen
+        for valid, nets in netlist.observed
         for net in nets
         if plain[net] != other[net] or plain[valid] != other[valid]
     ]
-    latches = _following(netlist, states, plain) + _following(netlist, copies, other)
+    latches = _next_states(netlist, states, plain) + _next_states(netlist, copies, other)
     return _aiger(graph, inputs, latches, graph.any(seen))
 
 
 def _gates(aiger: bytes) -> int:
-    """How many gates a file of `_aiger` has."""
+    """Number of gates of a file of `_aiger`."""
     return int(aiger.split(b"\n", 1)[0].split()[-1])
 
 
 def _aiger(graph: _Graph, inputs: Sequence[int], latches: Sequence[tuple[int, int]], bad: int) -> bytes:
-    """Binary AIGER, with what `bad` depends on alone."""
-    following, needed, stack = dict(latches), set[int](), [bad]
+    """Binary AIGER of the logic on which `bad` depends."""
+    next_state, cone, stack = dict(latches), set[int](), [bad]
     while stack:
         node = stack.pop() >> 1
-        if node not in needed:
-            needed.add(node)
+        if node not in cone:
+            cone.add(node)
             stack += graph.gates.get(node, ())
-            stack += [following[2 * node]] if 2 * node in following else []
-    leaves = [leaf for leaf in inputs if leaf >> 1 in needed]
-    kept = [leaf for leaf, _ in latches if leaf >> 1 in needed]
-    gates = sorted(node for node in graph.gates if node in needed)  # a gate comes after its ends
-    place = {0: 0} | {node: 2 * n for n, node in enumerate([leaf >> 1 for leaf in leaves + kept] + gates, start=1)}
+            stack += [next_state[2 * node]] if 2 * node in next_state else []
+    leaves = [leaf for leaf in inputs if leaf >> 1 in cone]
+    live = [leaf for leaf, _ in latches if leaf >> 1 in cone]
+    gates = sorted(node for node in graph.gates if node in cone)  # a gate comes after its inputs
+    index = {0: 0} | {node: 2 * n for n, node in enumerate([leaf >> 1 for leaf in leaves + live] + gates, start=1)}
 
     def literal(value: int) -> int:
-        return place[value >> 1] ^ value & 1
+        return index[value >> 1] ^ value & 1
 
-    head = f"aig {len(place) - 1} {len(leaves)} {len(kept)} 1 {len(gates)}\n"
-    lines = [f"{literal(following[leaf])}\n" for leaf in kept] + [f"{literal(bad)}\n"]
+    head = f"aig {len(index) - 1} {len(leaves)} {len(live)} 1 {len(gates)}\n"
+    lines = [f"{literal(next_state[leaf])}\n" for leaf in live] + [f"{literal(bad)}\n"]
     body = bytearray()
     for node in gates:
         low, high = sorted(map(literal, graph.gates[node]))
-        for delta in (place[node] - high, high - low):
+        for delta in (index[node] - high, high - low):
             while delta > 127:
                 body.append(delta & 127 | 128)
                 delta >>= 7

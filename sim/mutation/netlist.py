@@ -1,10 +1,10 @@
-"""One netlist with many faults, of which an input chooses one.
+"""A netlist with many faults (mutants); an input port selects the active one.
 
-yosys's `mutate` picks bits of cells' ports all over the flattened netlist and replaces each by 0, by 1, or by its
-inverse, always or where another bit of the port is 0 or 1. Every mutant sits behind a comparison of the new input
-`mutant` with its number; 0 leaves the unit as it is. So one simulator build holds a whole campaign.
+yosys `mutate` selects bits of cell ports in the flattened netlist. A mutant replaces its bit by 0, by 1 or by the
+inverse, always or depending on another bit of the port. The new input port `mutant` selects the mutant by its number;
+0 selects the netlist without a fault. One simulator build therefore serves a whole campaign.
 
-Where a unit contains others that are built and tested by themselves, these get no faults: they have a campaign each.
+Separately buildable units inside the unit get no faults: each has its own campaign.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hw.core.register_map import COUNTERS
 from util.files import ROOT
 
 SELECT, SELECT_BITS, CLOCK = "mutant", 16, "clk"
-MOST = (1 << SELECT_BITS) - 1
+MAX_MUTANTS = (1 << SELECT_BITS) - 1
 _FLAT = ("proc", "techmap t:$fa", "memory_collect", "opt_clean", "flatten", "opt", "wreduce", "opt")
 _COUNTERS = "hw/common/counters.py"
 _COUNTER = re.compile(rf"(?:^|[._])(?:(?:stat|counter)_\w+|given_(?:{'|'.join(COUNTERS)}))\[(\d+)\]$")
@@ -34,10 +34,13 @@ _ROOT = str(ROOT)
 class Mutant:
     """One fault.
 
-    number : value of the input `mutant` that switches it on
-    mode : const0, const1, inv, or the inverse where bit `control` of the port is 0 (cnot0) or 1 (cnot1)
-    cell, port, bit : where it is ; wire : the signal there, if it has a name
-    sources : lines of code that the place comes from
+    Attributes
+    ----------
+    number : value of the input port `mutant` that activates it
+    mode : const0, const1, inv, or inversion when bit `control` of the port is 0 (cnot0) or 1 (cnot1)
+    cell, port, bit : location in the netlist
+    wire : signal at this location, empty if it has no name
+    sources : source lines that this location comes from
     """
 
     number: int
@@ -51,15 +54,14 @@ class Mutant:
 
     @property
     def events(self) -> int:
-        """So many events must be counted before the fault can show: above 1 for faults in high bits of counters that
-        change nothing while these are 0."""
+        """Number of counted events after which the fault can show; above 1 for high bits of counters."""
         counter = _COUNTER.search(self.wire)
-        named = counter or self.port.startswith("stat_") or any(_COUNTERS in source for source in self.sources)
-        if not named or "_bytes" in self.wire + self.port:  # which one event adds many of
+        is_counter = counter or self.port.startswith("stat_") or any(_COUNTERS in source for source in self.sources)
+        if not is_counter or "_bytes" in self.wire + self.port:  # one event adds many bytes
             return 1
         offset = int(counter[1]) - self.bit if counter else 0
-        still = {"const0": self.bit, "cnot1": self.control}.get(self.mode)
-        return 1 if still is None else 1 << still + offset
+        zero_bit = {"const0": self.bit, "cnot1": self.control}.get(self.mode)  # no effect while this bit is 0
+        return 1 if zero_bit is None else 1 << zero_bit + offset
 
     def __str__(self) -> str:
         wire = f" ({self.wire})" if self.wire else ""
@@ -67,8 +69,8 @@ class Mutant:
 
 
 @dataclass(frozen=True)
-class Mutated:
-    """A unit with its mutants: `verilog`, and the netlist itself as RTLIL, the units inside as modules."""
+class MutatedNetlist:
+    """A unit with its mutants, as Verilog and as an RTLIL file in which inner units are modules."""
 
     name: str
     mutants: tuple[Mutant, ...]
@@ -77,45 +79,46 @@ class Mutated:
 
 
 def check_count(count: int) -> None:
-    """ValueError for a number of mutants that is not 1 to `MOST`."""
-    if not 1 <= count <= MOST:
-        raise ValueError(f"mutants = {count}: must be 1 to {MOST}")
+    """Raise `ValueError` unless `count` is 1 to `MAX_MUTANTS`."""
+    if not 1 <= count <= MAX_MUTANTS:
+        raise ValueError(f"mutants must be 1 to {MAX_MUTANTS}, got {count}")
 
 
-def mutated(
+def insert_mutants(
     component: wiring.Component, name: str, count: int, folder: Path, *, seed: int = 1, tool: str = "yowasp"
-) -> Mutated:
-    """`count` mutants of `component`, spread by yosys over its lines, wires and cells; files go to `folder`.
+) -> MutatedNetlist:
+    """Insert `count` mutants into `component`; yosys distributes them over its source lines, wires and cells.
 
-    A unit without that many places gets fewer. Raises `ValueError` for a count that is not 1 to `MOST`.
+    Files are written to `folder`. A unit with fewer locations than `count` gets fewer mutants. Raises `ValueError` for
+    a count that is not 1 to `MAX_MUTANTS`.
     """
     check_count(count)
     folder.mkdir(parents=True, exist_ok=True)
     source, listing, netlist, verilog = (folder / file for file in ("unit.il", "list.ys", "mutated.il", "mutated.v"))
     source.write_text(emit.to_rtlil(component, name, locations=True))
-    inside = list(_units(Fragment.get(component, None), name))
-    apart = [f"setattr -mod -set keep_hierarchy 1 {' '.join(inside)}"] if inside else []
+    units = list(_inner_units(Fragment.get(component, None), name))
+    keep_units = [f"setattr -mod -set keep_hierarchy 1 {' '.join(units)}"] if units else []
     choose = f"mutate -list {count} -seed {seed} -ctrl {SELECT} {SELECT_BITS} 1 -o {listing} {name}"
     load = [f"read_rtlil {source}", f"hierarchy -top {name}"]
-    yosys.run([*load, *apart, *_FLAT, choose, f"write_rtlil {netlist}"], tool=tool)
-    # a unit inside whose clock were data would see what its neighbours do an edge too early
+    yosys.run([*load, *keep_units, *_FLAT, choose, f"write_rtlil {netlist}"], tool=tool)
+    # a mutant at the clock of an inner unit would make the clock a data signal, with a race at its edge
     lines = [line for line in listing.read_text().splitlines() if f"-port {CLOCK} " not in line]
     listing.write_text("\n".join(lines) + "\n")
-    together = [f"setattr -mod -unset keep_hierarchy {' '.join(inside)}", "flatten", "opt_clean"] if inside else []
-    place = [f"read_rtlil {netlist}", f"script {listing}", "opt_clean", f"write_rtlil {netlist}"]
-    # a choice may be ambiguous until logic settles, which is an error to a simulator that is told of `parallel_case`
-    yosys.run([*place, *together, f"write_verilog -noattr -noparallelcase {verilog}"], tool=tool)
-    return Mutated(name, tuple(map(_mutant, lines)), verilog.read_text(), netlist)
+    flatten = [f"setattr -mod -unset keep_hierarchy {' '.join(units)}", "flatten", "opt_clean"] if units else []
+    insert = [f"read_rtlil {netlist}", f"script {listing}", "opt_clean", f"write_rtlil {netlist}"]
+    # without parallel_case: a select may have two bits set until the logic settles, which a simulator would report
+    yosys.run([*insert, *flatten, f"write_verilog -noattr -noparallelcase {verilog}"], tool=tool)
+    return MutatedNetlist(name, tuple(map(_mutant, lines)), verilog.read_text(), netlist)
 
 
-def _units(fragment: Fragment, path: str) -> Iterator[str]:
-    """Modules of the separately buildable units inside, of the outermost ones."""
-    for part, name, _ in fragment.subfragments:
-        below = f"{path}.{name}"
-        if any(hasattr(origin, "from_config") for origin in part.origins or ()):
-            yield below
+def _inner_units(fragment: Fragment, path: str) -> Iterator[str]:
+    """Module names of the outermost separately buildable units inside `fragment`."""
+    for subfragment, name, _ in fragment.subfragments:
+        module = f"{path}.{name}"
+        if any(hasattr(origin, "from_config") for origin in subfragment.origins or ()):
+            yield module
         else:
-            yield from _units(part, below)
+            yield from _inner_units(subfragment, module)
 
 
 def _mutant(line: str) -> Mutant:
@@ -124,16 +127,16 @@ def _mutant(line: str) -> Mutant:
     sources: list[str] = []
     for at, word in enumerate(words):
         if word == "-src":
-            sources += [_short(place) for place in words[at + 1].split("|")]
+            sources += [_relative(source) for source in words[at + 1].split("|")]
         elif word.startswith("-"):
             options[word[1:]] = words[at + 1]
     wire = f"{options['wire']}[{options['wirebit']}]" if "wire" in options else ""
     number = int(words[words.index("-ctrl") + 3])
     control = int(options["ctrlbit"]) if "ctrlbit" in options else None
-    where = options["cell"], options["port"], int(options["portbit"]), control
-    return Mutant(number, options["mode"], *where, wire, tuple(dict.fromkeys(sources)))
+    location = options["cell"], options["port"], int(options["portbit"]), control
+    return Mutant(number, options["mode"], *location, wire, tuple(dict.fromkeys(sources)))
 
 
-def _short(place: str) -> str:
-    """A place in the code, from the root of the project or of the package."""
-    return place.split("site-packages/")[-1].removeprefix(f"{_ROOT}/")
+def _relative(source: str) -> str:
+    """A source line relative to the root of the project or of its package."""
+    return source.split("site-packages/")[-1].removeprefix(f"{_ROOT}/")

@@ -1,7 +1,7 @@
-"""The cocotb side of `sim.mutation.server`: a simulator that waits at time 0 and forks for every run it is asked for.
+"""cocotb side of `sim.mutation.server`: a simulator that waits at time 0 and forks for every requested run.
 
-So each run begins with the same fresh unit, and none pays for the start of Python and the simulator; what a mutant does
-to its process ends with that process.
+Every run starts from the same initial state without the start-up time of Python and the simulator. A mutant that
+crashes its process affects no other run.
 """
 
 import json
@@ -21,20 +21,20 @@ from sim.mutation.server import PASSED
 
 @cocotb.test()
 async def serve(dut: Any) -> None:
-    """One line in, one line out, until there are no more."""
+    """Fork for each request line and reply with the exit status."""
     folder = Path(os.environ["SERVER_FOLDER"])
-    with (folder / "asked").open() as asked, (folder / "answered").open("w") as answered:
-        while line := asked.readline():
+    with (folder / "requests").open() as requests, (folder / "replies").open("w") as replies:
+        while line := requests.readline():
             if child := os.fork():
                 _, status = os.waitpid(child, 0)
-                answered.write(f"{os.waitstatus_to_exitcode(status)}\n")
-                answered.flush()
+                replies.write(f"{os.waitstatus_to_exitcode(status)}\n")
+                replies.flush()
             else:
                 await _perform(dut, **json.loads(line))
 
 
 async def _perform(dut: Any, module: str, folder: str, environment: dict[str, str], mutant: int, limit_s: int) -> None:
-    """One run; the process ends with it."""
+    """Perform one run and end the process."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(limit_s)
     os.chdir(folder)
@@ -42,7 +42,7 @@ async def _perform(dut: Any, module: str, folder: str, environment: dict[str, st
     getattr(dut, SELECT).value = mutant
     try:
         for test in vars(import_module(module)).values():
-            if hasattr(test, "generate_tests"):  # as cocotb itself tells them
+            if hasattr(test, "generate_tests"):  # how cocotb recognises a test
                 await test.func(dut)
         (Path(folder) / "cycles").write_text(str(cycle()))
         os._exit(PASSED)

@@ -1,4 +1,4 @@
-"""Tests that `test_mutants.py` runs on mutants; one forgets the counter."""
+"""Components and tests for the campaigns of `test_mutation.py`; one test does not check the counter."""
 
 import numpy as np
 from amaranth import Module, Signal
@@ -10,7 +10,7 @@ from sim.bench.run import simulate
 
 
 class Sums(wiring.Component):
-    """The sum of all words so far, to which the difference of two equal registers is added; and their number."""
+    """Running sum of all words, plus the difference of two equal registers; counts the words."""
 
     def __init__(self, bits=8):
         self.bits = bits
@@ -18,21 +18,21 @@ class Sums(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        total, twin = Signal(self.bits), Signal(self.bits)
+        total, copy = Signal(self.bits), Signal(self.bits)
         taken = self.i.valid & self.i.ready
         m.d.comb += [
             self.i.ready.eq(self.o.ready),
             self.o.valid.eq(self.i.valid),
-            self.o.payload.eq(total + self.i.payload + (total ^ twin)),
+            self.o.payload.eq(total + self.i.payload + (total ^ copy)),
         ]
         with m.If(taken):
-            m.d.sync += [total.eq(total + self.i.payload), twin.eq(twin + self.i.payload)]
+            m.d.sync += [total.eq(total + self.i.payload), copy.eq(copy + self.i.payload)]
             m.d.sync += self.stat_words.eq(self.stat_words + 1)
         return m
 
 
 class Unit(Sums):
-    """As the units that are built by themselves."""
+    """A separately buildable unit."""
 
     @classmethod
     def from_config(cls, config):
@@ -40,7 +40,7 @@ class Unit(Sums):
 
 
 class Around(wiring.Component):
-    """Has a unit inside, of whose sums it makes the inverse."""
+    """Inverts the sums of an inner unit."""
 
     i: In(stream.Signature(8))
     o: Out(stream.Signature(8))
@@ -58,7 +58,7 @@ class Around(wiring.Component):
 
 
 class Outer(Around):
-    """Has what has a unit inside, and nothing else."""
+    """Contains a component with an inner unit, and nothing else."""
 
     def elaborate(self, platform):
         m = Module()
@@ -83,12 +83,12 @@ def test_sums_and_counter(rng):
         assert run(rng.integers(0, 256, count)).status["stat_words"] == count
 
 
-def test_that_there_are_inverses(rng):
-    """But not which."""
+def test_number_of_words(rng):
+    """Checks the number of words, not their values."""
     simulate(Outer(), "outer", {"i": rng.integers(0, 256, 20)}, {"o": 20}, stall=0.3)
 
 
-def test_of_something_else():
+def test_of_another_component():
     simulate(DotTree(inputs=2), "dot_tree", {"i": {}}, {"o": 0})
 
 

@@ -1,4 +1,4 @@
-"""A campaign tells a test that checks everything from one that does not, and knows what no test could notice."""
+"""Mutation campaigns: scores of weak and strong tests, equivalence proofs, stored results, and errors."""
 
 import os
 import re
@@ -8,8 +8,8 @@ import pytest
 
 from sim.bench.build import SimulatorError
 from sim.mutation.campaign import CampaignError, Result, _Store, run
-from sim.mutation.equivalence import TOGETHER, _Netlist, equivalents
-from sim.mutation.netlist import SELECT, Mutant, mutated
+from sim.mutation.equivalence import BATCH_SIZE, _Netlist, equivalents
+from sim.mutation.netlist import SELECT, Mutant, insert_mutants
 from sim.mutation.server import Server
 from tests.sim.mutation.mutant_cases import Around, Outer, Sums
 
@@ -26,7 +26,7 @@ def campaign(root, test, **options):
     return run("sums", Sums(), [f"{CASES}::{test}"], COUNT, root=root, **options)
 
 
-def test_a_weak_test_leaves_survivors_and_a_strong_one_kills_them(root):
+def test_weak_test_leaves_survivors_and_strong_test_kills_them(root):
     weak, strong = campaign(root, "test_sums"), campaign(root, "test_sums_and_counter")
     assert weak.killed + len(weak.equivalent) + len(weak.survivors) == len(weak.mutants) == COUNT
     for mutant, result in weak.survivors:
@@ -39,14 +39,14 @@ def test_a_weak_test_leaves_survivors_and_a_strong_one_kills_them(root):
     assert {mutant.mode for mutant, _ in strong.equivalent} == {"const0"}
 
 
-def test_what_a_test_notices_is_not_proved_equal(root, tmp_path):
+def test_killed_mutants_are_not_proved_equivalent(root, tmp_path):
     killed = {r.mutant for r in campaign(root, "test_sums_and_counter").results if r.killed}
-    design = mutated(Sums(), "sums", COUNT, tmp_path)
-    some = [mutant for mutant in design.mutants if mutant.number in killed][:TOGETHER]
+    design = insert_mutants(Sums(), "sums", COUNT, tmp_path)
+    some = [mutant for mutant in design.mutants if mutant.number in killed][:BATCH_SIZE]
     assert not any(same for _, _, same in equivalents(design, some))
 
 
-def test_a_campaign_goes_on_where_it_was_stopped(root):
+def test_interrupted_campaign_continues(root):
     first = campaign(root, "test_sums_and_counter")
     file = max(root.glob("*/results.jsonl"), key=lambda path: path.stat().st_mtime)
     rows = file.read_text().splitlines(keepends=True)
@@ -56,39 +56,39 @@ def test_a_campaign_goes_on_where_it_was_stopped(root):
     assert file.read_text().startswith("".join(rows[:26]))
 
 
-def test_units_inside_get_no_faults(tmp_path):
-    """Only what is around them, and the wires to them."""
-    design = mutated(Around(), "around", COUNT, tmp_path)
+def test_inner_units_get_no_faults(tmp_path):
+    """Faults go into the logic around inner units and into the wires to them."""
+    design = insert_mutants(Around(), "around", COUNT, tmp_path)
     ports = {mutant.port for mutant in design.mutants if mutant.cell == "inner"}
     assert ports and "clk" not in ports
     assert not any("inner." in mutant.cell for mutant in design.mutants)
     assert re.findall(r"^module (\w+)", design.verilog, re.MULTILINE) == ["around"]
-    deeper = mutated(Outer(), "outer", COUNT, tmp_path / "outer")
+    deeper = insert_mutants(Outer(), "outer", COUNT, tmp_path / "outer")
     assert not any("inner." in mutant.cell for mutant in deeper.mutants)
 
 
-def test_a_unit_inside_tells_faults_that_it_would_notice(root):
-    """A test that looks at no word notices only what holds up the stream; what reaches the unit inside, and what it
-    gives, is not proved equal."""
-    weak = run("outer", Outer(), [f"{CASES}::test_that_there_are_inverses"], COUNT, root=root)
+def test_faults_visible_to_an_inner_unit_are_not_equivalent(root):
+    """A test that checks no word kills only mutants that block the stream. Mutants of the data to and from the inner
+    unit survive and are not proved equivalent."""
+    weak = run("outer", Outer(), [f"{CASES}::test_number_of_words"], COUNT, root=root)
     ports = {mutant.port for mutant, _ in weak.survivors}
     assert {"i__payload", "o__payload"} <= ports and not weak.equivalent
 
 
-def test_what_tests_simulate_gets_the_faults(root):
-    """Though the unit was asked for in another size."""
-    asked = run("sums", Sums(4), [f"{CASES}::test_sums"], COUNT, root=root)
-    assert asked.mutants == campaign(root, "test_sums").mutants
+def test_faults_go_into_the_simulated_configuration(root):
+    """The campaign was requested for another size than the tests simulate."""
+    campaign_result = run("sums", Sums(4), [f"{CASES}::test_sums"], COUNT, root=root)
+    assert campaign_result.mutants == campaign(root, "test_sums").mutants
 
 
-def test_counters_that_show_too_late_meet_no_test(root, tmp_path, monkeypatch):
+def test_high_counter_bits_are_unreached(root, tmp_path, monkeypatch):
     monkeypatch.setattr("sim.mutation.campaign.EVENTS", 16)
-    told = campaign(tmp_path, "test_sums_and_counter")
-    assert told.unreached and all(mutant.events >= 16 for mutant, _ in told.unreached)
-    assert told.killed < campaign(root, "test_sums_and_counter").killed
+    result = campaign(tmp_path, "test_sums_and_counter")
+    assert result.unreached and all(mutant.events >= 16 for mutant, _ in result.unreached)
+    assert result.killed < campaign(root, "test_sums_and_counter").killed
 
 
-def test_events_until_a_fault_of_a_counter_shows():
+def test_events_until_counter_fault_shows():
     def events(mode, bit, control=None, wire="", port="Q", source=""):
         return Mutant(1, mode, "cell", port, bit, control, wire, (source,)).events
 
@@ -105,16 +105,16 @@ def test_events_until_a_fault_of_a_counter_shows():
         assert events("const0", 20, wire=f"{other}[20]") == 1
 
 
-def test_what_cannot_be_a_campaign(tmp_path):
+def test_rejects_invalid_campaigns(tmp_path):
     with pytest.raises(CampaignError, match="test_that_fails fails without a mutant: KeyError"):
         campaign(tmp_path, "test_that_fails")
     with pytest.raises(CampaignError, match="no test simulates it"):
-        campaign(tmp_path, "test_of_something_else")
-    with pytest.raises(ValueError, match="mutants = 0: must be 1 to 65535"):
+        campaign(tmp_path, "test_of_another_component")
+    with pytest.raises(ValueError, match="mutants must be 1 to 65535, got 0"):
         run("sums", Sums(), [CASES], 0, root=tmp_path)
 
 
-def test_an_interrupted_campaign_and_one_that_pytest_ends(root, monkeypatch):
+def test_interrupt_and_pytest_error_end_the_campaign(root, monkeypatch):
     for status, error in (
         (pytest.ExitCode.INTERRUPTED, KeyboardInterrupt),
         (pytest.ExitCode.USAGE_ERROR, CampaignError),
@@ -124,17 +124,17 @@ def test_an_interrupted_campaign_and_one_that_pytest_ends(root, monkeypatch):
             campaign(root, "test_sums")
 
 
-def test_results_of_other_code_are_kept_only_when_asked(tmp_path):
+def test_results_of_other_code_need_keep(tmp_path):
     for mutant, killed in ((1, "a test"), (2, None)):
         _Store(tmp_path / "results.jsonl", "old", False).add(Result(mutant, killed, "how"), 1.0)
     assert _Store(tmp_path / "results.jsonl", "new", False).results == {}
     assert set(_Store(tmp_path / "results.jsonl", "new", True).results) == {1}
 
 
-def test_a_simulator_that_ends_is_noticed(tmp_path):
+def test_dead_simulator_raises_error(tmp_path):
     server = object.__new__(Server)
     server.folder, server.simulator = tmp_path, SimpleNamespace(is_alive=lambda: False)
-    (server.answered, _), (_, server.asked) = pipes = os.pipe(), os.pipe()
+    (server.replies, _), (_, server.requests) = pipes = os.pipe(), os.pipe()
     try:
         with pytest.raises(SimulatorError, match="the simulator ended: see"):
             server.run("module", tmp_path, {}, mutant=1, limit_s=1)
@@ -143,9 +143,9 @@ def test_a_simulator_that_ends_is_noticed(tmp_path):
             os.close(end)
 
 
-def test_what_is_seen_of_memories_and_buses():
-    """An address is seen while its port is enabled, data bit by bit where something reads the bit; of a bus what its
-    channel's valid says."""
+def test_observed_nets_of_memories_and_buses():
+    """An address is observed while its port is enabled, a data bit if something reads it, a bus field while its channel
+    is valid."""
     bits = iter(range(2, 99))
 
     def take(count):
@@ -171,18 +171,18 @@ def test_what_is_seen_of_memories_and_buses():
     found = _Netlist({"unit": {"ports": ports, "cells": cells, "netnames": {}}}, "unit")
     assert found.inputs == pins["RD_DATA"]
     valid = {name: ports[f"axi__{name}valid"]["bits"][0] for name in ("w", "ar")}
-    assert found.seen[:5] == [
+    assert found.observed[:5] == [
         *(("1", ports["axi__wvalid"]["bits"]), (valid["w"], ports["axi__wdata"]["bits"])),
         *((valid["ar"], ports["axi__araddr"]["bits"]), ("1", ports["axi__arvalid"]["bits"])),
         ("1", ports["stat_x"]["bits"]),
     ]
     (read,), (first, second) = pins["RD_EN"], pins["WR_EN"]
-    assert (read, pins["RD_ADDR"]) in found.seen and ("1", [first]) in found.seen
+    assert (read, pins["RD_ADDR"]) in found.observed and ("1", [first]) in found.observed
     data, address = pins["WR_DATA"], pins["WR_ADDR"]
-    written = [(enable, seen) for enable, seen in found.seen if enable in (first, second)]
-    assert written == [(first, data[:1]), (first, address)] and ("1", [second]) not in found.seen
+    written = [(enable, seen) for enable, seen in found.observed if enable in (first, second)]
+    assert written == [(first, data[:1]), (first, address)] and ("1", [second]) not in found.observed
     known = {}
-    found.values(None, known, [98])  # nothing drives it
+    found.evaluate(None, known, [98])  # nothing drives it
     assert known == {98: 0}
     with pytest.raises(ValueError, match=r"cell \$mul has no model"):
         other = {"c": {"type": "$mul", "connections": {}}}
