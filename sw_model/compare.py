@@ -1,7 +1,7 @@
-"""Policies side by side on one machine and one workload: latency, bytes, energy, quality, and who wins where.
+"""Comparison of policies on one machine and one workload: latency, bytes, energy and quality.
 
-Cost comes from the system model with each policy's published (or constructed) share of the context. Quality comes from
-attention on a key stream; without a trained model it orders policies, and says nothing about accuracy.
+The system model gives the cost, with each policy's published (or constructed) share of the context. Attention on a key
+stream gives the quality; without a trained model it orders policies, and is no measure of accuracy.
 """
 
 from __future__ import annotations
@@ -17,19 +17,27 @@ from util import text
 from util.report.charts import pareto_front
 
 CONTEXTS = (1000, 2000, 5000, 10000, 20000, 40000, 80000)
-# what is compared, less being better
+# compared quantities; the smallest value is the best
 MEASURES: dict[str, Callable[[Side], float]] = {
     "latency": lambda side: side.latency_ms,
     "link bytes": lambda side: side.link_gb,
     "memory bytes": lambda side: side.memory_gb,
     "energy": lambda side: side.energy_j,
 }
+MARGIN = 0.01  # a policy within this share of the smallest value is a winner too
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One policy at one context length: ms, GB over the host link, GB through device memory, J of one step."""
+    """The cost of one step under one policy at one context length.
+
+    tokens      context length in tokens
+    latency_ms  time of the step
+    link_gb     10**9 bytes over the host link
+    memory_gb   10**9 bytes through device memory
+    energy_j    joules
+    """
 
     policy: str
     tokens: int
@@ -45,19 +53,22 @@ def compare(
     contexts: Sequence[int] = CONTEXTS,
     progress: Progress | None = None,
 ) -> list[Side]:
-    """Every policy at every context length, contexts outermost; everything else is `base`'s."""
+    """The cost of every policy at every context length, ordered by context; `base` sets everything else.
+
+    Raises ValueError for an unknown policy or an invalid context length.
+    """
     sides = []
     for tokens in contexts:
         for policy in policies:
             result = base.replace(policy=policy, tokens=tokens).run()
-            moved = result.bytes_moved
+            bytes_moved = result.bytes_moved
             sides.append(
                 Side(
                     result.policy,
                     tokens,
                     result.total_s * 1e3,
-                    moved.get("PCIe", 0) / 1e9,
-                    moved.get("DRAM", 0) / 1e9,
+                    bytes_moved.get("PCIe", 0) / 1e9,
+                    bytes_moved.get("DRAM", 0) / 1e9,
                     result.total_j,
                 )
             )
@@ -67,24 +78,26 @@ def compare(
 
 
 def winners(sides: Sequence[Side]) -> dict[int, dict[str, list[str]]]:
-    """Per context length and measure, the policies within 1 % of the least, least first."""
-    found: dict[int, dict[str, list[str]]] = {}
+    """Per context length and measure, the policies within 1 % of the smallest value, smallest first."""
+    result: dict[int, dict[str, list[str]]] = {}
     for tokens in dict.fromkeys(side.tokens for side in sides):
-        here = [side for side in sides if side.tokens == tokens]
-        found[tokens] = {}
+        candidates = [side for side in sides if side.tokens == tokens]
+        result[tokens] = {}
         for name, measure in MEASURES.items():
-            least = min(map(measure, here))
-            best = sorted((measure(side), side.policy) for side in here if measure(side) <= 1.01 * least)
-            found[tokens][name] = [policy for _, policy in best]
-    return found
+            minimum = min(map(measure, candidates))
+            best = sorted((measure(s), s.policy) for s in candidates if measure(s) <= (1 + MARGIN) * minimum)
+            result[tokens][name] = [policy for _, policy in best]
+    return result
 
 
 def trade(
     sides: Sequence[Side], quality: Sequence[Quality], tokens: int, stage: str
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """(latency, output error) of each policy at one context length, and the policies that none beats in both.
+    """(latency in ms, output error) of each policy at one context length, and the names on the Pareto front.
 
-    The context should be the one nearest to the stream's length, for the error of a fixed budget grows with it."""
+    `tokens` should be the context length nearest to the length of the stream that gave `quality`, because the error of
+    a policy with a fixed budget grows with the length.
+    """
     errors: Mapping[str, float] = {row.policy: row.output_error for row in quality if row.stage == stage}
     points = {
         side.policy: (side.latency_ms, errors[side.policy])
@@ -97,7 +110,7 @@ def trade(
 def measure(
     chunks: Iterable[Chunk], geometry: Geometry, tokens_per_frame: int, policies: Sequence[str], every: int
 ) -> tuple[list[Quality], int]:
-    """The quality of policies on a stream, and the stream's length in tokens."""
+    """The quality of policies on a stream, measured on every `every`-th step, and the stream's length in tokens."""
     length = 0
 
     def counted() -> Iterator[Chunk]:
@@ -110,11 +123,11 @@ def measure(
 
 
 def as_text(sides: Sequence[Side]) -> str:
-    """All sides, then the winners."""
+    """A table of the costs, then a table of the winners."""
     head = ("policy", "tokens", "ms", "link GB", "memory GB", "J")
     rows = [
         (s.policy, str(s.tokens), f"{s.latency_ms:.2f}", f"{s.link_gb:.3f}", f"{s.memory_gb:.2f}", f"{s.energy_j:.3f}")
         for s in sides
     ]
-    won = [(str(tokens), *(", ".join(best[name]) for name in MEASURES)) for tokens, best in winners(sides).items()]
-    return text.table(head, rows) + "\n\nleast, within 1 %\n" + text.table(("tokens", *MEASURES), won)
+    best = [(str(tokens), *(", ".join(names[m]) for m in MEASURES)) for tokens, names in winners(sides).items()]
+    return text.table(head, rows) + "\n\nsmallest, within 1 %\n" + text.table(("tokens", *MEASURES), best)

@@ -1,10 +1,9 @@
 """Event engine: tasks with dependencies on resources that serve one task at a time, in integer picoseconds.
 
-A task starts when its dependencies are visible and its resource is free; ready tasks of one resource are
-served in order of readiness, then of index, so that a run is a pure function of its task list. The schedule
-is work conserving. `Timeline.critical_path` walks back from the last task through whatever each task had
-waited for, so the exposed time of the stages adds up to the makespan exactly; busy time counts each
-resource's work whether hidden or not.
+A task starts when its dependencies are visible and its resource is free. Ready tasks of one resource are served in
+order of readiness, then of index, so that a schedule is a pure function of its task list. The schedule is work
+conserving. `Timeline.critical_path` goes back from the last task through the tasks that each task waited for, so the
+exposed times of the stages add up to the makespan exactly. Busy time counts all work of a resource, hidden or not.
 """
 
 import heapq
@@ -17,10 +16,14 @@ PS_PER_S = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One piece of work.
+    """One piece of work on one resource.
 
-    `latency_ps` passes after the resource is free again and before dependents may start. `deps` are indices
-    of earlier tasks. `bytes_moved` is what crosses the resource, for the conservation checks.
+    stage        stage of the step that the task belongs to
+    duration_ps  time that the task occupies its resource
+    deps         indices of earlier tasks that must be visible before this one starts
+    latency_ps   time from the release of the resource until dependents can start
+    bytes_moved  bytes that cross the resource
+    layer        decoder layer; -1: none
     """
 
     stage: str
@@ -34,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the critical path: from `start_ps` to `end_ps` the run waited for `task`."""
+    """A segment of the critical path: from `start_ps` to `end_ps` the run waits for the task of index `task`."""
 
     task: int
     start_ps: int
@@ -43,7 +46,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A finished schedule: for each task its start and the end of its use of the resource, in picoseconds."""
+    """A schedule: for each task its start and the end of its use of the resource, in picoseconds.
+
+    waited_for  for each task the index of the task that delayed it last: a dependency, or the task before it on its
+                resource; -1: none
+    """
 
     tasks: tuple[Task, ...]
     start_ps: tuple[int, ...]
@@ -52,14 +59,15 @@ class Timeline:
 
     @property
     def makespan_ps(self) -> int:
+        """Time until the result of the last task is visible."""
         return max((e + t.latency_ps for e, t in zip(self.end_ps, self.tasks, strict=True)), default=0)
 
     def critical_path(self) -> list[Segment]:
-        """What the run waited for, first segment first; the segments tile [0, makespan]."""
+        """The critical path in order of time; the segments cover [0, makespan] without gap or overlap."""
         if not self.tasks:
             return []
-        finish = [e + t.latency_ps for e, t in zip(self.end_ps, self.tasks, strict=True)]
-        index, until = finish.index(max(finish)), max(finish)
+        visible_ps = [e + t.latency_ps for e, t in zip(self.end_ps, self.tasks, strict=True)]
+        index, until = visible_ps.index(max(visible_ps)), max(visible_ps)
         path = []
         while index >= 0:
             path.append(Segment(index, self.start_ps[index], until))
@@ -70,8 +78,8 @@ class Timeline:
     def exposed_ps(self) -> dict[str, int]:
         """Time on the critical path per stage; the values sum to the makespan."""
         out: dict[str, int] = defaultdict(int)
-        for part in self.critical_path():
-            out[self.tasks[part.task].stage] += part.end_ps - part.start_ps
+        for segment in self.critical_path():
+            out[self.tasks[segment.task].stage] += segment.end_ps - segment.start_ps
         return dict(out)
 
     def busy_ps(self) -> dict[tuple[str, str], int]:
@@ -82,6 +90,7 @@ class Timeline:
         return dict(out)
 
     def resource_busy_ps(self) -> dict[str, int]:
+        """Occupied time per resource."""
         out: dict[str, int] = defaultdict(int)
         for task in self.tasks:
             out[task.resource] += task.duration_ps
@@ -97,34 +106,35 @@ class Timeline:
 
 
 def schedule(tasks: Sequence[Task]) -> Timeline:
-    """Run the tasks. Raises ValueError for a negative time or a dependency that is not an earlier task."""
+    """The schedule of a task list. Raises ValueError for a negative time or a dependency on a later task."""
     n = len(tasks)
     waiting = [0] * n
     children: list[list[int]] = [[] for _ in range(n)]
     for i, task in enumerate(tasks):
         if task.duration_ps < 0 or task.latency_ps < 0:
-            raise ValueError(f"task {i} ({task.stage}) has a negative time")
+            times = f"duration_ps = {task.duration_ps}, latency_ps = {task.latency_ps}"
+            raise ValueError(f"times of task {i} ({task.stage}) must be at least 0, got {times}")
         for d in task.deps:
             if not 0 <= d < i:
-                raise ValueError(f"task {i} ({task.stage}) depends on {d}, which is not an earlier task")
+                raise ValueError(f"deps of task {i} ({task.stage}) must be indices of earlier tasks, got {d}")
             children[d].append(i)
         waiting[i] = len(task.deps)
 
-    start, end, blame = [0] * n, [0] * n, [-1] * n
+    start, end, waited_for = [0] * n, [0] * n, [-1] * n
     ready_at, last_dep = [0] * n, [-1] * n
     queue: dict[str, list[tuple[int, int]]] = defaultdict(list)
     free_at: dict[str, int] = defaultdict(int)
     last_on: dict[str, int] = defaultdict(lambda: -1)
     running: dict[str, bool] = defaultdict(bool)
-    # events: (time, kind, task); a visible result (0) before a freed resource (1), so that at equal times the
-    # newly ready task can compete for the resource
+    # events: (time, kind, task). A visible result (kind 0) comes before a free resource (kind 1), so that a newly ready
+    # task competes for a resource that is free at the same time
     events: list[tuple[int, int, int]] = []
 
     def launch(resource: str) -> None:
         at, i = heapq.heappop(queue[resource])
         free = free_at[resource]
         start[i] = max(at, free)
-        blame[i] = last_dep[i] if at >= free else last_on[resource]
+        waited_for[i] = last_dep[i] if at >= free else last_on[resource]
         end[i] = free_at[resource] = start[i] + tasks[i].duration_ps
         last_on[resource], running[resource] = i, True
         heapq.heappush(events, (end[i] + tasks[i].latency_ps, 0, i))
@@ -158,4 +168,4 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
                 if not waiting[child]:
                     enqueue(child)
                     touched.add(tasks[child].resource)
-    return Timeline(tuple(tasks), tuple(start), tuple(end), tuple(blame))
+    return Timeline(tuple(tasks), tuple(start), tuple(end), tuple(waited_for))

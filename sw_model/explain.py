@@ -1,7 +1,7 @@
-"""Why a run takes as long as it does: what it waits for, and what would change it, in words and one table.
+"""What bounds a run and what would change it, as sentences and as a table.
 
-What a run waits for is its critical path, cut by stage and resource. What would change it is found by trying: the same
-run with one knob turned, twice as far and so far that it no longer matters.
+A run is bound by its critical path, split by stage and resource. To find what would change it, the same run is repeated
+with one parameter changed: twice as good, and `UNBOUNDED` times as good.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ NAMES = {
     "WTU": "the threshold unit",
     "GPU": "the GPU",
 }
-FREE = 1000  # times better: no longer a bound
+UNBOUNDED = 1000  # a parameter this many times better bounds nothing any more
+MIN_GAIN = 0.001  # smaller gains of a doubled parameter are not worth a sentence
 Progress = Callable[[str, int, int], None]
+Scale = Callable[[float], Request]  # the request with one parameter so many times better
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Time on the critical path that one stage spends on one resource."""
+    """Time on the critical path of one stage on one resource."""
 
     stage: str
     resource: str
@@ -44,35 +46,45 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Knob:
-    """One thing to change. `twice_s` and `free_s`: the run's time with it twice as good, and out of the way; `then`
-    bounds the run in the latter case."""
+class Parameter:
+    """The effect of one parameter on a run.
+
+    setting      the key that changes it, for `--set` or a sweep
+    doubled_s    time of the run with the parameter twice as good
+    unbounded_s  time of the run with the parameter `UNBOUNDED` times as good
+    next_bound   what bounds the run then
+    """
 
     name: str
-    sets: str
-    twice_s: float
-    free_s: float
-    then: Bound
+    setting: str
+    doubled_s: float
+    unbounded_s: float
+    next_bound: Bound
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`bounds` sum to `result.total_s`, largest first; `knobs` by what they save when turned twice as far; `idle` are
-    the names of those that change nothing."""
+    """What bounds a run and what would change it.
+
+    bounds      largest first; their seconds sum to `result.total_s`
+    parameters  largest gain of the doubled parameter first
+    no_effect   names of the parameters that change nothing
+    """
 
     request: Request
     result: Result
     bounds: tuple[Bound, ...]
-    knobs: tuple[Knob, ...]
-    idle: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    no_effect: tuple[str, ...]
 
     def json(self) -> dict[str, object]:
+        """The explanation as plain values."""
         return {
             "request": self.request.json(),
             "total_ms": self.result.total_s * 1e3,
             "bounds": [vars(b) | {"share": b.seconds / self.result.total_s} for b in self.bounds],
-            "knobs": [vars(k) | {"then": vars(k.then)} for k in self.knobs],
-            "without effect": list(self.idle),
+            "parameters": [vars(p) | {"next_bound": vars(p.next_bound)} for p in self.parameters],
+            "without effect": list(self.no_effect),
             "words": self.words(),
         }
 
@@ -80,87 +92,86 @@ class Explanation:
         """A short paragraph."""
         run, total = self.result, self.result.total_s
         first = self.bounds[0]
-        said = [
+        sentences = [
             f"{run.policy} on {run.system}, {run.workload}, {run.link} link: {total * 1e3:.4g} ms.",
             f"It is bound by {first}: {first.seconds * 1e3:.4g} ms, {first.seconds / total:.0%} of the time.",
         ]
         if len(self.bounds) > 1:
-            rest = ", ".join(f"{b} ({b.seconds / total:.0%})" for b in self.bounds[1:4])
-            said.append(f"Behind it: {rest}.")
-        if self.knobs and self.knobs[0].twice_s < 0.999 * total:
-            best = self.knobs[0]
-            said.append(
-                f"The knob that changes most is {best.name} ({best.sets}): twice as good gives"
-                f" {best.twice_s * 1e3:.4g} ms ({best.twice_s / total - 1:+.0%}), and no amount of it less than"
-                f" {best.free_s * 1e3:.4g} ms, where {best.then} is the next bottleneck."
+            others = ", ".join(f"{b} ({b.seconds / total:.0%})" for b in self.bounds[1:4])
+            sentences.append(f"Next: {others}.")
+        if self.parameters and self.parameters[0].doubled_s < (1 - MIN_GAIN) * total:
+            best = self.parameters[0]
+            sentences.append(
+                f"The parameter with the largest effect is {best.name} ({best.setting}): twice as good gives"
+                f" {best.doubled_s * 1e3:.4g} ms ({best.doubled_s / total - 1:+.0%}). Without its limit the run takes"
+                f" {best.unbounded_s * 1e3:.4g} ms and is bound by {best.next_bound}."
             )
         else:
-            said.append("No single knob, turned twice as far, changes it by a thousandth.")
-        return " ".join(said)
+            sentences.append("No single parameter, twice as good, changes it by a thousandth.")
+        return " ".join(sentences)
 
     def table(self) -> str:
-        """The knobs: time when turned twice as far, when out of the way, and what bounds the run then."""
+        """A table of the parameters with the times of the changed runs."""
         total = self.result.total_s
         rows = [
             (
-                knob.name,
-                f"{knob.twice_s * 1e3:.4g}",
-                f"{100 * (knob.twice_s / total - 1):+.1f}",
-                f"{knob.free_s * 1e3:.4g}",
-                str(knob.then),
-                knob.sets,
+                p.name,
+                f"{p.doubled_s * 1e3:.4g}",
+                f"{100 * (p.doubled_s / total - 1):+.1f}",
+                f"{p.unbounded_s * 1e3:.4g}",
+                str(p.next_bound),
+                p.setting,
             )
-            for knob in self.knobs
+            for p in self.parameters
         ]
-        told = text.table(("knob", "twice: ms", "%", "free: ms", "then bound by", "set with"), rows)
-        return told + (f"\nwithout effect: {', '.join(self.idle)}" if self.idle else "")
+        table = text.table(("parameter", "doubled: ms", "%", "no limit: ms", "then bound by", "set with"), rows)
+        return table + (f"\nwithout effect: {', '.join(self.no_effect)}" if self.no_effect else "")
 
 
 def bounds_of(result: Result) -> tuple[Bound, ...]:
-    """What the run waited for, largest first; the seconds sum to its total."""
-    waited: dict[tuple[str, str], int] = defaultdict(int)
-    for line, count in zip(result.timelines, result.counts, strict=True):
-        for part in line.critical_path():
-            task = line.tasks[part.task]
-            waited[task.stage, task.resource] += count * (part.end_ps - part.start_ps)
-    order = sorted(waited.items(), key=lambda item: (-item[1], item[0]))
+    """The critical path of a run by stage and resource, largest first; the seconds sum to the run's total."""
+    waits: dict[tuple[str, str], int] = defaultdict(int)
+    for timeline, count in zip(result.timelines, result.counts, strict=True):
+        for segment in timeline.critical_path():
+            task = timeline.tasks[segment.task]
+            waits[task.stage, task.resource] += count * (segment.end_ps - segment.start_ps)
+    order = sorted(waits.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Bound(stage, name, ps / PS_PER_S) for (stage, name), ps in order if ps)
 
 
-def turned(request: Request, result: Result) -> dict[str, tuple[str, Callable[[float], Request]]]:
-    """What can be changed about this run: name -> (what sets it, the request with it `factor` times better)."""
+def parameters_of(request: Request, result: Result) -> dict[str, tuple[str, Scale]]:
+    """The parameters of a run by name: the key that sets each, and the request with it `factor` times better."""
     machine, assume = request.machine(), request.assumptions()
-    memory = machine.device_memory.peak_gbps
 
-    def scaled(key: str, value: float, most: float | None = None) -> tuple[str, Callable[[float], Request]]:
-        def turn(factor: float) -> Request:
+    def scaled(key: str, value: float, limit: float | None = None) -> tuple[str, Scale]:
+        def scale(factor: float) -> Request:
             new = type(value)(value * factor)
-            return request.replace(changes={key: new if most is None else min(most, new)})
+            return request.replace(changes={key: new if limit is None else min(limit, new)})
 
-        return key, turn
+        return key, scale
 
-    knobs: dict[str, tuple[str, Callable[[float], Request]]]
-    knobs = {"device memory bandwidth": scaled("device_memory.peak_gbps", float(memory))}
+    parameters = {"device memory bandwidth": scaled("device_memory.peak_gbps", float(machine.device_memory.peak_gbps))}
     if machine.core:
-        knobs["cores"] = scaled("core.cores", machine.core.config.cores, 4096)
-        knobs["clock"] = scaled("core.clock_mhz", float(machine.core.clock_mhz))
-        knobs["requests in flight"] = scaled("assume.requests_in_flight", assume.requests_in_flight)
+        parameters["cores"] = scaled("core.cores", machine.core.config.cores, 4096)
+        parameters["clock"] = scaled("core.clock_mhz", float(machine.core.clock_mhz))
+        parameters["requests in flight"] = scaled("assume.requests_in_flight", assume.requests_in_flight)
     if machine.gpu:
-        knobs["GPU arithmetic"] = scaled("gpu.peak_tflops", float(machine.gpu.peak_tflops))
+        parameters["GPU arithmetic"] = scaled("gpu.peak_tflops", float(machine.gpu.peak_tflops))
         overhead = machine.gpu.op_overhead_us
-        knobs["framework overhead"] = (
+        parameters["framework overhead"] = (
             "gpu.op_overhead_us",
             lambda factor: request.replace(changes={"gpu.op_overhead_us": overhead / factor}),
         )
     if result.bytes_moved.get("PCIe"):
-        knobs |= _fetch_knobs(request, scaled)
-    return knobs
+        parameters |= _fetch_parameters(request, scaled)
+    return parameters
 
 
-def _fetch_knobs(request: Request, scaled: Callable[..., tuple]) -> dict[str, tuple]:
+def _fetch_parameters(request: Request, scaled: Callable[..., tuple[str, Scale]]) -> dict[str, tuple[str, Scale]]:
+    """The parameters of the fetch over the host link."""
     machine, assume = request.machine(), request.assumptions()
     share = retrieved(request)
-    knobs: dict[str, tuple[str, Callable[[float], Request]]] = {
+    parameters: dict[str, tuple[str, Scale]] = {
         "share retrieved": ("ratio", lambda factor: request.replace(ratio=share / factor)),
         "tokens kept in device memory": (
             "assume.resident_tokens",
@@ -168,29 +179,29 @@ def _fetch_knobs(request: Request, scaled: Callable[..., tuple]) -> dict[str, tu
         ),
     }
     if machine.core and request.link == "paper":
-        knobs["host link"] = scaled(
+        parameters["host link"] = scaled(
             "link.nominal_gbps", float(machine.link.nominal_gbps), float(machine.device_memory.peak_gbps)
         )
-        return knobs
+        return parameters
     lanes = machine.link.lanes
     wider = min(16, lanes * 2)
-    knobs["host link"] = (
+    parameters["host link"] = (
         "link.lanes, link.generation",
         lambda factor: request.replace(
-            changes={"link.lanes": wider if factor < FREE else 16}
-            | ({"link.generation": 5} if factor >= FREE or lanes == 16 else {})
+            changes={"link.lanes": wider if factor < UNBOUNDED else 16}
+            | ({"link.generation": 5} if factor >= UNBOUNDED or lanes == 16 else {})
         ),
     )
     if machine.link.behind == "ssd":
-        knobs["host memory instead of a drive"] = (
+        parameters["host memory instead of a drive"] = (
             "link.behind",
             lambda factor: request.replace(changes={"link.behind": "cpu"}),
         )
-    return knobs
+    return parameters
 
 
 def retrieved(request: Request) -> float:
-    """The share of the context that the policy retrieves in the last phase."""
+    """The share of the context that the policy retrieves in the last phase, 0 to 1."""
     load = request.load()
     phase, model = load.phases[-1], load.model
     step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, ratio=request.ratio)
@@ -198,17 +209,18 @@ def retrieved(request: Request) -> float:
 
 
 def explain(request: Request, progress: Progress | None = None) -> Explanation:
-    """Run `request` and every variant of it."""
+    """Run `request` and its variants with one changed parameter."""
     result = request.run()
-    knobs, idle = [], []
-    turns = turned(request, result)
-    for done, (name, (sets, turn)) in enumerate(turns.items(), 1):
-        twice, free = turn(2).run(), turn(FREE).run()
-        if twice.total_s == free.total_s == result.total_s:
-            idle.append(name)
+    parameters, no_effect = [], []
+    scales = parameters_of(request, result)
+    for done, (name, (setting, scale)) in enumerate(scales.items(), 1):
+        doubled, unbounded = scale(2).run(), scale(UNBOUNDED).run()
+        if doubled.total_s == unbounded.total_s == result.total_s:
+            no_effect.append(name)
         else:
-            knobs.append(Knob(name, sets, twice.total_s, free.total_s, bounds_of(free)[0]))
+            next_bound = bounds_of(unbounded)[0]
+            parameters.append(Parameter(name, setting, doubled.total_s, unbounded.total_s, next_bound))
         if progress:
-            progress("explain", done, len(turns))
-    knobs.sort(key=lambda knob: (knob.twice_s, knob.free_s, knob.name))
-    return Explanation(request, result, bounds_of(result), tuple(knobs), tuple(idle))
+            progress("explain", done, len(scales))
+    parameters.sort(key=lambda p: (p.doubled_s, p.unbounded_s, p.name))
+    return Explanation(request, result, bounds_of(result), tuple(parameters), tuple(no_effect))

@@ -124,9 +124,11 @@ def run_section(told: Explanation) -> Section:
                 "what the run waits for",
             ),
             Table(
-                ["knob", Column("twice", "ms", ".2f"), Column("free", "ms", ".2f"), "then bound by", "set with"],
-                [[k.name, k.twice_s * 1e3, k.free_s * 1e3, str(k.then), k.sets] for k in told.knobs],
-                "what would change it: turned twice as far, and out of the way",
+                ["parameter", Column("doubled", "ms", ".2f"), Column("no limit", "ms", ".2f"), "then bound by",
+                 "set with"],
+                [[p.name, p.doubled_s * 1e3, p.unbounded_s * 1e3, str(p.next_bound), p.setting]
+                 for p in told.parameters],
+                "what would change the run: each parameter twice as good, and without its limit",
             ),
             Table(
                 ["number", "value", "unit", "source"],

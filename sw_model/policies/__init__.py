@@ -1,4 +1,4 @@
-"""Retrieval policies behind one interface: `POLICIES` by name, `load` by name or from a Python file."""
+"""Retrieval policies with one interface: `POLICIES` by name, `load` by name or from a Python file."""
 
 from pathlib import Path
 from types import ModuleType
@@ -24,14 +24,14 @@ POLICIES: dict[str, type[Policy]] = {
     for policy in (Full, InfiniGen, InfiniGenP, ReKV, ReSV, Mosaic, QuickPrefill, CodecSight, Hybrid, Oaken)
 }
 
-DEFAULT = ReSV.name  # the policy of a run that names none
+DEFAULT = ReSV.name  # the policy of a run that does not name one
 COMPARED = tuple(policy.name for policy in (ReSV, Mosaic, QuickPrefill, CodecSight, Hybrid))  # by `vrex compare`
 
 
 def load(name: str) -> type[Policy]:
-    """The policy class called `name`, or the one class that a Python file defines (`name` ends in .py).
+    """The policy class called `name`, or the one policy class that a Python file defines (`name` ends in .py).
 
-    Raises ValueError if there is no such policy or file, or if the file does not define exactly one whole policy.
+    Raises ValueError for an unknown name, a missing file, or a file that does not define exactly one complete policy.
     """
     if not name.endswith(".py"):
         if name not in POLICIES:
@@ -42,18 +42,19 @@ def load(name: str) -> type[Policy]:
         raise ValueError(f"policy file must exist, got {name!r}")
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    try:  # not imported: that would leave byte code beside the user's file, and might take an old one for it
+    try:  # not imported: an import writes byte code next to the user's file, and can read outdated byte code
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
-    except (Exception, SystemExit) as error:  # whatever the user's file raises, one line says so
+    except (Exception, SystemExit) as error:  # a user's file can raise anything; report it in one line
         raise ValueError(f"policy file {name!r} must run, got {type(error).__name__}: {error}") from error
-    found = [
+    classes = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Policy) and value.__module__ == module.__name__
     ]
-    if len(found) != 1:
-        raise ValueError(f"policy file {name!r} must define one subclass of Policy, got {len(found)}")
-    missing = sorted(found[0].__abstractmethods__) + ["name"] * (not isinstance(getattr(found[0], "name", None), str))
+    if len(classes) != 1:
+        raise ValueError(f"policy file {name!r} must define one subclass of Policy, got {len(classes)}")
+    (policy,) = classes
+    missing = sorted(policy.__abstractmethods__) + ["name"] * (not isinstance(getattr(policy, "name", None), str))
     if missing:
-        raise ValueError(f"policy file {name!r}: {found[0].__name__} must define {', '.join(missing)}")
-    return found[0]
+        raise ValueError(f"policy file {name!r}: {policy.__name__} must define {', '.join(missing)}")
+    return policy

@@ -1,8 +1,8 @@
-"""What every retrieval policy is: three calls, and the records that go in and out of them.
+"""The interface of a retrieval policy, and the records that its methods take and return.
 
-`append` and `select` run a policy on real keys and queries, for its quality and its measured retrieval ratio.
-`account` says in closed form what one step costs, so that the system model can run a 40K-token stream of a
-32-layer model without ever touching a key.
+`append` and `select` run a policy on real keys and queries; they give its quality and its measured retrieval ratio.
+`account` gives the cost of one step in closed form, so that the system model can run a 40K-token stream of a 32-layer
+model without any keys.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,13 @@ MACHINES = ("vrex", "gpu")  # kinds of system, as in a system preset
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The extents of a decoder with grouped-query attention that a retrieval policy has to know."""
+    """Sizes of a decoder with grouped-query attention. Raises ValueError for a size below 1.
+
+    layers              decoder layers
+    hidden              elements of the hidden state
+    q_heads, kv_heads   query heads and KV heads; q_heads is a multiple of kv_heads
+    head_dim            elements of one head
+    """
 
     layers: int
     hidden: int
@@ -50,7 +56,7 @@ class ModelShape:
 
     @property
     def kv_bytes(self) -> int:
-        """Key and value of one token in one layer, BF16."""
+        """Bytes of the key and value of one token in one layer, BF16."""
         return 2 * self.key_dim * BF16_BYTES
 
 
@@ -61,9 +67,15 @@ LLAMA3_8B = ModelShape(layers=32, hidden=4096, q_heads=32, kv_heads=8, head_dim=
 class Step:
     """One forward pass of the language model: `new_tokens` of each of `batch` sequences after `past_tokens`.
 
-    stage            `frame`: tokens of a video frame; `text`: a question's tokens, or one generated token
-    ratio            share of the past tokens that the policy retrieves; None: measured by `select`, else published
-    resident_tokens  tokens of a sequence, in BF16, that device memory holds; the newest are there
+    new_tokens       tokens of the step, per sequence, at least 1
+    past_tokens      tokens of one sequence before the step
+    stage            `frame`: tokens of a video frame; `text`: tokens of a question, or one generated token
+    batch            sequences
+    ratio            share of the past tokens that the policy retrieves, 0 to 1; None: measured by `select`, else
+                     published
+    resident_tokens  newest tokens of a sequence that device memory holds, counted in BF16
+
+    Raises TypeError or ValueError for an invalid value.
     """
 
     new_tokens: int
@@ -85,7 +97,7 @@ class Step:
 
 
 class Matmul(NamedTuple):
-    """`times` products of (vectors, inputs) with (inputs, outputs)."""
+    """`times` matrix products (vectors x inputs) by (inputs x outputs). Counts can be means, so they are floats."""
 
     vectors: float
     inputs: float
@@ -94,30 +106,33 @@ class Matmul(NamedTuple):
 
     @property
     def flops(self) -> float:
+        """Operations, two for a multiply-accumulate."""
         return 2.0 * self.vectors * self.inputs * self.outputs * self.times
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one step costs in one layer, mean over the layers, summed over the batch.
+    """The cost of one step in one layer, as a mean over the layers. Bytes and counts are sums over the batch.
 
     attended_tokens    past tokens that each new token attends to
     attend_read_bytes  device memory read by the attention over past tokens
     append_bytes       new keys and values, written once to the cache (and in time over the link)
     processed_tokens   tokens of one sequence that pass through the layer
-    fetch_bytes        moved over the link, from where the cache is offloaded to
+    fetch_bytes        offloaded KV that crosses the host link
     fetch_extents      contiguous reads that `fetch_bytes` consists of
-    matmuls            matrix work besides the model's own: hashing, scores, a branch beside the attention
+    matmuls            matrix products besides those of the model: hashing, scores, a branch parallel to the attention
     vector_ops         element operations of the prediction: exp, norms, means
     hamming_pairs      (token, candidate) comparisons of hash codes
-    threshold_rows     rows that a threshold or a top-k is taken of
+    threshold_rows     rows whose entries a threshold or a top-k selects
     threshold_entries  entries of each such row
     threshold_passes   buckets that the WTU examines in each such row
     predict_read_bytes device memory read by the prediction
-    gpu_kernels        kernels that the prediction takes on a GPU, written with framework operations
+    gpu_kernels        kernels of the prediction on a GPU, written with framework operations
     vision_fraction    share of the frame's patches that the vision encoder computes
-    schedule           when the fetch can start: `ahead` (nothing to predict), `next_layer` (predicted one layer
+    schedule           when the fetch can start: `ahead` (no prediction needed), `next_layer` (predicted one layer
                        early), `same_layer` (predict, fetch, then attend)
+
+    Raises ValueError for an unknown schedule.
     """
 
     attended_tokens: float
@@ -142,25 +157,25 @@ class Work:
 
     @property
     def predict_flops(self) -> float:
-        """Flops of `matmuls`, two for a multiply-accumulate."""
+        """Operations of `matmuls`, two for a multiply-accumulate."""
         return sum(m.flops for m in self.matmuls)
 
     @property
     def extent_bytes(self) -> float:
-        """Mean size of one contiguous read."""
+        """Mean size of one contiguous read in bytes; 0 without a fetch."""
         return self.fetch_bytes / self.fetch_extents if self.fetch_extents else 0.0
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What the queries of one step attend to besides the step's own tokens.
+    """The past tokens that the queries of one step attend to. The step's own tokens are attended in addition.
 
-    tokens         per KV head, past token ids, ascending
-    allowed        per KV head bool (T * group, len(tokens[h])): those of them that each row, token by token and
-                   query head by query head of the group, attends to; None: all
-    keys, values   (N, Hkv, d) stand-ins for the cached ones, if the policy stores them changed (quantised)
-    pseudo_keys, pseudo_values  (E, Hkv, d) attended in addition (representatives of what was not retrieved)
-    bits           of a stored element of the past tokens
+    tokens         per KV head h, int array of past token numbers, ascending
+    allowed        per KV head, bool (T * group, len(tokens[h])): the tokens that each row attends to; rows are ordered
+                   by token, then by query head of the group; None: all
+    keys, values   float32 (N, Hkv, d), read instead of the cached ones, if the policy stores them changed (quantised)
+    pseudo_keys, pseudo_values  float32 (E, Hkv, d), attended in addition (representatives of tokens not retrieved)
+    bits           bits of one stored element of the past tokens
     """
 
     tokens: tuple[np.ndarray, ...]
@@ -173,7 +188,7 @@ class Selection:
 
 
 class Chunk(NamedTuple):
-    """Tokens start..stop - 1, which came in one step; `stage` is known once their queries were seen."""
+    """Tokens start..stop - 1 of one step. `stage` is empty until `select` gets the queries of the step."""
 
     start: int
     stop: int
@@ -181,9 +196,9 @@ class Chunk(NamedTuple):
 
 
 class Policy(ABC):
-    """A retrieval policy on one sequence. Subclasses say what `select` returns and what `account` counts.
+    """A retrieval policy on one sequence. A subclass defines `select` and `account`.
 
-    For every step and layer `append` comes first, with the step's keys and values, then `select`, with its
+    For every step and layer `append` is called first, with the step's keys and values, then `select`, with its
     queries. The step's own tokens are always attended to, causally, and are not part of the selection.
 
     The system model and the quality table read these attributes and methods; neither knows a policy by its name.
@@ -227,7 +242,13 @@ class Policy(ABC):
         return cls(model)
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        """Take the keys (after the rotary embedding) and values of one step, (T, Hkv, d) each, T at least 1."""
+        """Add the keys and values of one step to one layer.
+
+        keys    (T, Hkv, d), after the rotary embedding, T at least 1
+        values  (T, Hkv, d)
+
+        Raises TypeError or ValueError for a wrong layer, shape or number.
+        """
         layer = checks.whole("layer", layer, 0, self.model.layers - 1)
         k = checks.reals("keys", keys, None, self.model.kv_heads, self.model.head_dim)
         v = checks.reals("values", values, len(k), self.model.kv_heads, self.model.head_dim)
@@ -240,30 +261,39 @@ class Policy(ABC):
 
     @abstractmethod
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
-        """What `queries` (T, Hq, d) of the step last appended attend to; the policy's decision."""
+        """The past tokens that the queries of the last appended step attend to.
+
+        queries  (T, Hq, d), after the rotary embedding
+        stage    `frame` or `text`
+
+        Raises TypeError or ValueError for a wrong layer, shape, number or stage.
+        """
 
     @abstractmethod
     def account(self, step: Step) -> Work:
-        """What one layer of `step` costs."""
+        """The cost of one layer of `step`."""
 
     def keys(self, layer: int) -> np.ndarray:
-        """All keys appended so far, float32 (N + T, Hkv, d)."""
+        """All appended keys of a layer, float32 (N + T, Hkv, d)."""
         return self._keys[layer].array
 
     def values(self, layer: int) -> np.ndarray:
-        """All values appended so far, float32 (N + T, Hkv, d)."""
+        """All appended values of a layer, float32 (N + T, Hkv, d)."""
         return self._values[layer].array
 
     def past(self, layer: int) -> int:
-        """Tokens before the step last appended."""
+        """Number of tokens before the last appended step."""
         return self._chunks[layer][-1].start if self._chunks[layer] else 0
 
     def chunks(self, layer: int) -> list[Chunk]:
-        """The steps before the one last appended."""
+        """The steps before the last appended one."""
         return self._chunks[layer][:-1]
 
     def queries(self, layer: int, queries: np.ndarray, stage: str) -> np.ndarray:
-        """`queries` checked, float64 (T, Hkv, group, d): the query heads beside the KV head they use."""
+        """Checked queries, float64 (T, Hkv, group, d): the query heads grouped by the KV head that they use.
+
+        Also records the stage of the step. Raises TypeError or ValueError for a wrong layer, shape, number or stage.
+        """
         checks.choice("stage", stage, STAGES)
         checks.whole("layer", layer, 0, self.model.layers - 1)
         if not self._chunks[layer]:
@@ -274,19 +304,20 @@ class Policy(ABC):
         return q.reshape(len(q), m.kv_heads, m.group, m.head_dim)
 
     def note(self, layer: int, stage: str, tokens: Sequence[np.ndarray]) -> None:
-        """Remember the share of the past that was retrieved (a list for each KV head, or one for all)."""
+        """Record the retrieved share of the past. `tokens`: one array per KV head, or one array for all of them."""
         if self.past(layer):
             self._measured[stage].append(float(np.mean([len(t) for t in tokens])) / self.past(layer))
 
     def ratio(self, step: Step) -> float:
-        """Share of the past that `step` retrieves: given, else the mean that `select` measured, else expected."""
+        """Share of the past that `step` retrieves, 0 to 1: `step.ratio`, else the mean that `select` measured, else
+        `expected_ratio`."""
         if step.ratio is not None:
             return step.ratio
         measured = self._measured[step.stage]
         return float(np.mean(measured)) if measured else self.expected_ratio(step)
 
     def expected_ratio(self, step: Step) -> float:
-        """The share without anything measured: published (V-Rex, Table II) or by construction."""
+        """Share of the past before anything is measured: published (V-Rex, Table II) or by construction."""
         return 1.0
 
     def work(
@@ -297,23 +328,23 @@ class Policy(ABC):
         *,
         cached: float | None = None,
         bits: float = 16.0,
-        passed: float | None = None,
+        processed: float | None = None,
     ) -> Work:
-        """What every policy costs besides its prediction, which `dataclasses.replace` adds.
+        """The cost of attention and cache; `dataclasses.replace` adds the cost of the prediction.
 
-        The tokens attended to are taken to be spread evenly over the cache, so that those still in device memory
-        save their share of the fetch.
+        Attended tokens are assumed to be spread evenly over the cache, so that the resident tokens save their share of
+        the fetch.
 
-        attended  past tokens that each new token attends to
-        extents   contiguous reads that hold all of them, in one sequence and layer
-        cached    tokens of the cache, if some were dropped; default: all past ones
-        bits      of a stored element
-        passed    new tokens that pass through the layer; default: all
+        attended   past tokens that each new token attends to
+        extents    contiguous reads that contain all of them, in one sequence and layer
+        cached     tokens in the cache, if the policy dropped some; None: all past tokens
+        bits       bits of one stored element
+        processed  new tokens that pass through the layer; None: all
         """
-        held = step.past_tokens if cached is None else cached
-        missing = max(0.0, held - step.resident_tokens * 16 / bits) / max(1.0, held)
+        cached_tokens = step.past_tokens if cached is None else cached
+        missing = max(0.0, cached_tokens - step.resident_tokens * 16 / bits) / max(1.0, cached_tokens)
         kv_bytes = step.model.kv_bytes * step.batch * bits / 16
-        new = step.new_tokens if passed is None else passed
+        new = step.new_tokens if processed is None else processed
         return Work(
             attended_tokens=attended,
             attend_read_bytes=attended * kv_bytes,

@@ -1,4 +1,5 @@
-"""CodecSight: a sliding window whose overlap is reused, its anchors refreshed and its static patches skipped."""
+"""CodecSight: a sliding window of frames with reuse of the overlap, refresh of key frames and pruning of static
+patches."""
 
 from dataclasses import replace
 from typing import Self
@@ -13,8 +14,10 @@ from sw_model.policies.base import ModelShape, Policy, Selection, Step, Work
 class CodecSight(Policy):
     """`select` keeps the last `window` frames; `account` spreads a window's work over the frames of its stride.
 
-    pruned            share of a computed P-frame's tokens whose patches are static (from the codec's motion vectors)
-    tokens_per_frame  for `account`
+    config            window, stride and group of pictures, in frames
+    pruned            share of the tokens of a computed P-frame whose patches are static (from the codec's motion
+                      vectors), 0 to 1
+    tokens_per_frame  tokens of one frame; only `account` uses it
     """
 
     name = "codecsight"
@@ -47,12 +50,11 @@ class CodecSight(Policy):
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)
         frames = [chunk for chunk in self.chunks(layer) if chunk.stage == "frame"]
-        held = self.config.window - (stage == "frame")  # the step's own frame is part of the window
-        gone = frames[: max(0, len(frames) - held)]
-        wanted = np.ones(self.past(layer), bool)
-        for chunk in gone:
-            wanted[chunk.start : chunk.stop] = False
-        tokens = (np.flatnonzero(wanted),) * self.model.kv_heads
+        window = self.config.window - (stage == "frame")  # the step's own frame is part of the window
+        selected = np.ones(self.past(layer), bool)
+        for chunk in frames[: max(0, len(frames) - window)]:
+            selected[chunk.start : chunk.stop] = False
+        tokens = (np.flatnonzero(selected),) * self.model.kv_heads
         self.note(layer, stage, tokens)
         return Selection(tokens)
 
@@ -63,8 +65,7 @@ class CodecSight(Policy):
             return self.work(step, window, extents=1 if window else 0, cached=window)
         fraction = processed_fraction(window_plan(1, c), c.gop, self.pruned)
         new = [frame for frame in range(c.stride) if frame % c.gop]
-        seen = 1 - len(new) / c.stride * self.pruned
-        passed = step.new_tokens * float(fraction) * c.window / c.stride
-        return replace(
-            self.work(step, window, extents=1 if window else 0, cached=window, passed=passed), vision_fraction=seen
-        )
+        encoded = 1 - len(new) / c.stride * self.pruned
+        processed = step.new_tokens * float(fraction) * c.window / c.stride
+        work = self.work(step, window, extents=1 if window else 0, cached=window, processed=processed)
+        return replace(work, vision_fraction=encoded)

@@ -1,4 +1,4 @@
-"""The whole cache in every step, offloaded to the host and streamed back, as FlexGen does (arXiv 2303.06865)."""
+"""Full attention; the KV cache is offloaded to the host and streamed back in every step (FlexGen, arXiv 2303.06865)."""
 
 import numpy as np
 
@@ -6,6 +6,8 @@ from sw_model.policies.base import Policy, Selection, Step, Work
 
 
 class Full(Policy):
+    """Every step attends to all past tokens."""
+
     name = "full"
     offloads_all = frozenset({"vrex", "gpu"})
     blocking = frozenset({"gpu"})

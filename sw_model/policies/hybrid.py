@@ -1,4 +1,4 @@
-"""Hybrid cache: sink and recent blocks of the attention cache, everything in between only in a state-space branch."""
+"""Hybrid cache: attention to sink and recent blocks; a state-space branch represents all other tokens."""
 
 from dataclasses import replace
 
@@ -7,13 +7,15 @@ import numpy as np
 from golden.hybrid import BlockPool, BlockTable, HybridConfig
 from sw_model.policies.base import Matmul, ModelShape, Policy, Selection, Step, Work
 
-POOL_BLOCKS = 4096  # of one layer, so that a step may be long
+POOL_BLOCKS = 4096  # of one layer; enough for long steps
 
 
 class Hybrid(Policy):
-    """`select` gives what block eviction leaves to the attention; the branch, untrained in the paper, is left out.
+    """`select` returns the tokens that block eviction keeps. The state-space branch is not modelled in `select`.
 
-    ssm_inner  width of the state-space branch, for `account`; None leaves its projections out (no published value)
+    config     block size, sink and recent blocks
+    ssm_inner  width of the state-space branch, for `account`; None: its projections are not counted (the paper gives
+               no width)
     """
 
     name = "hybrid"
@@ -29,15 +31,15 @@ class Hybrid(Policy):
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)
-        held = np.array([token for block in self._tables[layer].tokens for token in block], np.int64)
-        tokens = (held[held < self.past(layer)],) * self.model.kv_heads
+        cached = np.array([token for block in self._tables[layer].tokens for token in block], np.int64)
+        tokens = (cached[cached < self.past(layer)],) * self.model.kv_heads
         self.note(layer, stage, tokens)
         return Selection(tokens)
 
     def account(self, step: Step) -> Work:
         c, m = self.config, step.model
-        held = min(step.past_tokens, max(c.max_tokens, (c.sink_blocks + c.recent_blocks) * c.block))
-        work = self.work(step, held, extents=1 if held else 0, cached=held)
+        cached = min(step.past_tokens, max(c.max_tokens, (c.sink_blocks + c.recent_blocks) * c.block))
+        work = self.work(step, cached, extents=1 if cached else 0, cached=cached)
         if self.ssm_inner is None:
             return work
         width, new = m.q_heads * m.head_dim, step.new_tokens

@@ -1,8 +1,8 @@
-"""InfiniGen (arXiv 2406.19707): partial scores of every token pick those to fetch.
+"""InfiniGen (arXiv 2406.19707): partial scores of all tokens select the tokens to fetch.
 
-`InfiniGen` retrieves while text is generated and takes everything during the prefill; `InfiniGenP`, the variant that
-V-Rex compares with, retrieves in both. `select` speculates with the layer's own queries, so without the error that
-speculating from the layer below adds.
+`InfiniGen` retrieves during text generation and attends to all tokens during the prefill. `InfiniGenP`, the variant
+that V-Rex compares with, retrieves in both stages. `select` computes the partial scores from the layer's own queries;
+the published method uses those of the layer below, which adds an error.
 """
 
 from dataclasses import replace
@@ -14,7 +14,12 @@ from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selec
 
 
 class InfiniGen(Policy):
-    """alpha: how far below the maximum a score counts; columns: share of the head dimension that is scored."""
+    """Retrieval of the tokens whose partial score is near the maximum, per query head.
+
+    alpha    largest distance of a selected score from the row's maximum
+    columns  share of the head dimension that the partial scores use, 0 to 1
+    budget   largest number of tokens per query head; None: no limit
+    """
 
     name = "infinigen"
     offloads_all = blocking = frozenset({"gpu"})
@@ -29,7 +34,7 @@ class InfiniGen(Policy):
         q = self.queries(layer, queries, stage)
         m, past = self.model, self.past(layer)
         flat = q.reshape(len(q), m.q_heads, m.head_dim)
-        if layer not in self._columns:  # chosen once, on the first queries
+        if layer not in self._columns:  # selected once, on the first queries
             self._columns[layer] = baselines.infinigen_columns(flat, self.columns)
         if stage not in self.retrieves:
             everything = (np.arange(past),) * m.kv_heads
@@ -40,7 +45,8 @@ class InfiniGen(Policy):
         for h in range(m.kv_heads):
             group = heads[h * m.group : (h + 1) * m.group]
             tokens.append(np.unique(np.concatenate(group)))
-            allowed.append(np.tile(np.stack([np.isin(tokens[-1], own) for own in group]), (len(q), 1)))
+            per_head = np.stack([np.isin(tokens[-1], head_tokens) for head_tokens in group])
+            allowed.append(np.tile(per_head, (len(q), 1)))
         self.note(layer, stage, tokens)
         return Selection(tuple(tokens), tuple(allowed))
 
@@ -52,25 +58,27 @@ class InfiniGen(Policy):
         if step.stage not in self.retrieves:
             return self.work(step, n, extents=1 if n else 0)
         attended = self.ratio(step) * n
-        part = int(m.head_dim * self.columns)
+        partial_dim = int(m.head_dim * self.columns)
         rows = step.new_tokens * m.q_heads
-        partial_keys = n * m.kv_heads * part * BF16_BYTES * step.batch
+        partial_key_bytes = n * m.kv_heads * partial_dim * BF16_BYTES * step.batch
         return replace(
             self.work(step, attended, extents=m.kv_heads * attended),
             matmuls=(
-                Matmul(step.new_tokens, m.hidden, m.q_heads * part, step.batch),
-                Matmul(step.new_tokens * m.group, part, n, m.kv_heads * step.batch),
+                Matmul(step.new_tokens, m.hidden, m.q_heads * partial_dim, step.batch),
+                Matmul(step.new_tokens * m.group, partial_dim, n, m.kv_heads * step.batch),
             ),
             vector_ops=2 * rows * n * step.batch,  # maximum and comparison
             threshold_rows=rows * step.batch,
             threshold_entries=n,
             threshold_passes=15.6,
-            predict_read_bytes=partial_keys + m.hidden * m.q_heads * part * BF16_BYTES,
+            predict_read_bytes=partial_key_bytes + m.hidden * m.q_heads * partial_dim * BF16_BYTES,
             gpu_kernels=15,
             schedule="next_layer",
         )
 
 
 class InfiniGenP(InfiniGen):
+    """InfiniGen with retrieval in both stages."""
+
     name = "infinigenp"
     retrieves = ("frame", "text")

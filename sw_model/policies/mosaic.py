@@ -15,10 +15,17 @@ TOKENS_PER_CLUSTER = 32
 
 
 class Mosaic(Policy):
-    """Frames (steps of stage `frame`, all equally long) go to the clusters; text is always attended to.
+    """Clusters of frames inside visual partitions. A frame is a step of stage `frame`; text is always attended to.
 
-    A frame's visual embedding is not among the keys. Its stand-in is the mean key of the first layer, turned back by
-    the token numbers to before the rotary embedding.
+    The keys do not contain the visual embedding of a frame, so the mean key of the first layer before the rotary
+    embedding takes its place; the token numbers give the rotation.
+
+    config            budget, partitions and clusters
+    tokens_per_frame  tokens of every frame
+    max_resident_tokens   tokens that device memory holds; None: no limit
+    theta             base of the rotary embedding in the keys
+
+    `select` and `append` raise ValueError for a frame of another length.
     """
 
     name = "mosaic"
@@ -59,18 +66,18 @@ class Mosaic(Policy):
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         q = self.queries(layer, queries, stage)
         past = self.past(layer)
-        wanted = np.zeros(past, bool)
+        selected = np.zeros(past, bool)
         pseudo_keys = pseudo_values = None
         if self.cache.frames:
             vector = query_vector(q.reshape(len(q), self.model.q_heads, -1), self.model.kv_heads)
             frame, offset = np.divmod(self.cache.retrieve(layer, vector).tokens, self.tokens_per_frame)
-            wanted[np.array(self._starts)[frame] + offset] = True
+            selected[np.array(self._starts)[frame] + offset] = True
             pseudo_keys, pseudo_values = self.cache.representatives(layer)
-        self.note(layer, stage, (np.flatnonzero(wanted),))
+        self.note(layer, stage, (np.flatnonzero(selected),))
         for chunk in self.chunks(layer):
             if chunk.stage == "text":
-                wanted[chunk.start : chunk.stop] = True
-        tokens = (np.flatnonzero(wanted),) * self.model.kv_heads
+                selected[chunk.start : chunk.stop] = True
+        tokens = (np.flatnonzero(selected),) * self.model.kv_heads
         return Selection(tokens, pseudo_keys=pseudo_keys, pseudo_values=pseudo_values)
 
     def expected_ratio(self, step: Step) -> float:
@@ -90,7 +97,7 @@ class Mosaic(Policy):
             attend_read_bytes=work.attend_read_bytes + representatives,
             matmuls=(
                 Matmul(1, m.key_dim, partitions + ranked, batch),
-                Matmul(step.new_tokens, m.key_dim, clusters / max(1.0, partitions), batch),  # where to add
+                Matmul(step.new_tokens, m.key_dim, clusters / max(1.0, partitions), batch),  # nearest cluster
             ),
             vector_ops=(step.new_tokens * m.key_dim * 4 + partitions + ranked) * batch,
             threshold_rows=2 * batch,
@@ -102,7 +109,7 @@ class Mosaic(Policy):
         )
 
     def _absorb(self) -> None:
-        """Give the cache the frames that are complete in every layer."""
+        """Append the frames that are complete in every layer to the cache."""
         chunks = self._chunks[0]
         for i in range(self._done, len(chunks)):
             start, stop, stage = chunks[i]
@@ -113,7 +120,7 @@ class Mosaic(Policy):
                     )
                 keys = np.stack([self.keys(layer)[start:stop] for layer in range(self.model.layers)])
                 values = np.stack([self.values(layer)[start:stop] for layer in range(self.model.layers)])
-                turned = rotate(keys[0], -np.arange(start, stop)[:, None], self.theta)
-                self.cache.append(turned.mean(axis=0).ravel(), keys, values)
+                unrotated = rotate(keys[0], -np.arange(start, stop)[:, None], self.theta)
+                self.cache.append(unrotated.mean(axis=0).ravel(), keys, values)
                 self._starts.append(start)
         self._done = len(chunks)

@@ -1,4 +1,4 @@
-"""Everything attended, in 4 bits with outliers apart, after Oaken (arXiv 2503.18599)."""
+"""Full attention to a KV cache quantised to 4 bits, with outliers stored separately (Oaken, arXiv 2503.18599)."""
 
 from dataclasses import replace
 
@@ -12,7 +12,10 @@ VALUE_OPS = 8  # compare with four thresholds, shift, scale, round, pack
 
 
 class Oaken(Policy):
-    """Thresholds of a layer are profiled on its first step; `bits` of a stored element, until measured."""
+    """The quantisation thresholds of a layer are profiled on its first step.
+
+    bits  bits of one stored element until `append` measures them
+    """
 
     name = "oaken"
 
@@ -26,7 +29,7 @@ class Oaken(Policy):
 
     @property
     def bits(self) -> float:
-        """Bits of a stored element, scales and outliers included."""
+        """Bits of one stored element, scales and outliers included."""
         return self._stored_bits / self._stored_values if self._stored_values else self._bits
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
@@ -42,10 +45,10 @@ class Oaken(Policy):
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)
         past = self.past(layer)
-        everything = (np.arange(past),) * self.model.kv_heads
-        self.note(layer, stage, everything)
+        tokens = (np.arange(past),) * self.model.kv_heads
+        self.note(layer, stage, tokens)
         keys, values = (read.array[:past] for read in self._read[layer])
-        return Selection(everything, keys=keys, values=values, bits=self.bits)
+        return Selection(tokens, keys=keys, values=values, bits=self.bits)
 
     def account(self, step: Step) -> Work:
         stored = 2 * (step.past_tokens + step.new_tokens) * step.model.key_dim  # read back, and written

@@ -1,4 +1,4 @@
-"""ReKV (arXiv 2503.00540): whole frames, by the dot product of the mean query with the mean key of each."""
+"""ReKV (arXiv 2503.00540): retrieval of complete frames by the dot product of mean query and mean key."""
 
 from dataclasses import replace
 from math import ceil
@@ -15,10 +15,15 @@ FRAMES = 64  # retrieved frames, as published
 
 
 class ReKV(Policy):
-    """frames: how many are retrieved; chunk: frames scored together; tokens_per_frame: for `account` only.
+    """Retrieval of complete frames. A frame is a step of stage `frame`; text before the step is always attended to.
 
-    Frames are what came in steps of stage `frame`; text before the step is always attended to. Keys and queries are
-    turned back by their token numbers, so positions must count tokens.
+    Scores use keys and queries before the rotary embedding; the token numbers give the rotation, so positions must
+    count tokens.
+
+    frames            retrieved frames
+    chunk             frames with one common score
+    tokens_per_frame  tokens of one frame; only `account` uses it
+    theta             base of the rotary embedding in the keys
     """
 
     name = "rekv"
@@ -36,7 +41,7 @@ class ReKV(Policy):
         self.frames, self.chunk, self.tokens_per_frame, self.theta = frames, chunk, tokens_per_frame, theta
         width = model.q_heads * model.head_dim
         self._blocks = [Growable((width,), np.float64) for _ in range(model.layers)]
-        self._done = [0] * model.layers  # chunks of each layer whose frame vector is made
+        self._done = [0] * model.layers  # chunks of each layer whose frame vector exists
 
     @classmethod
     def for_stream(
@@ -54,19 +59,19 @@ class ReKV(Policy):
         chunks, past = self.chunks(layer), self.past(layer)
         for chunk in chunks[self._done[layer] :]:
             if chunk.stage == "frame":
-                keys = self._turned(self.keys(layer)[chunk.start : chunk.stop], chunk.start)
+                keys = self._unrotated(self.keys(layer)[chunk.start : chunk.stop], chunk.start)
                 self._blocks[layer].extend(baselines.rekv_blocks(keys, np.array([len(keys)]), self.model.group))
         self._done[layer] = len(chunks)
-        flat = self._turned(q.reshape(len(q), self.model.q_heads, -1), past)
+        flat = self._unrotated(q.reshape(len(q), self.model.q_heads, -1), past)
         ranges = [chunk for chunk in chunks if chunk.stage == "frame"]
-        wanted = np.zeros(past, bool)
+        selected = np.zeros(past, bool)
         for frame in baselines.rekv(flat, self._blocks[layer].array, self.frames, self.chunk):
-            wanted[ranges[frame].start : ranges[frame].stop] = True
-        self.note(layer, stage, (np.flatnonzero(wanted),))
+            selected[ranges[frame].start : ranges[frame].stop] = True
+        self.note(layer, stage, (np.flatnonzero(selected),))
         for chunk in chunks:
             if chunk.stage == "text":
-                wanted[chunk.start : chunk.stop] = True
-        return Selection((np.flatnonzero(wanted),) * self.model.kv_heads)
+                selected[chunk.start : chunk.stop] = True
+        return Selection((np.flatnonzero(selected),) * self.model.kv_heads)
 
     def expected_ratio(self, step: Step) -> float:
         return 0.584 if step.stage == "frame" else 0.312
@@ -87,6 +92,6 @@ class ReKV(Policy):
             schedule="same_layer",
         )
 
-    def _turned(self, x: np.ndarray, start: int) -> np.ndarray:
-        """`x` (T, heads, d) as it was before the rotary embedding of positions start, start + 1, ..."""
+    def _unrotated(self, x: np.ndarray, start: int) -> np.ndarray:
+        """`x` (T, heads, d) before the rotary embedding of positions start, start + 1, ..."""
         return rotate(x, -(start + np.arange(len(x)))[:, None], self.theta)

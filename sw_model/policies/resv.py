@@ -8,16 +8,22 @@ import numpy as np
 from golden.resv import ResvConfig, ResvLayer
 from sw_model.policies.base import Matmul, ModelShape, Policy, Selection, Step, Work
 
-# clustering goes token by token; a GPU framework has no population count: exclusive or, bit count by table (3), age and
-# distance masks (2), minimum, its test on the host, count, running mean (3), three appends
+# GPU kernels per token, because clustering is sequential. A framework has no population count: exclusive or, bit count
+# by table (3), age and distance masks (2), minimum, its test on the host, count, running mean (3), three appends
 CLUSTERING_KERNELS = 15
 
 
 class ReSV(Policy):
-    """`select` scores every layer with its own queries; `account` assumes what `config.prefetch` says.
+    """Retrieval of clusters of hash codes until their weights reach a share of the row's sum.
 
-    tokens_per_cluster  for `account`, as long as `select` has clustered nothing (V-Rex, Section VI-B)
-    passes              buckets the WTU examines in a row, likewise (golden model on synthetic streams)
+    `select` scores every layer with the layer's own queries; `account` schedules the fetch as `config.prefetch` says.
+
+    config              clustering and selection (`golden.resv.ResvConfig`)
+    tokens_per_cluster  mean cluster size for `account` until `append` clusters tokens (V-Rex, Section VI-B)
+    passes              buckets that the WTU examines in a row, by stage, until `select` measures them (golden model on
+                        synthetic streams)
+
+    Raises ValueError for a configuration that scores keys before they are appended.
     """
 
     name = "resv"
@@ -37,7 +43,7 @@ class ReSV(Policy):
         self.index = [ResvLayer(self.config, model.kv_heads, model.head_dim, layer) for layer in range(model.layers)]
         self._tokens_per_cluster = tokens_per_cluster
         self._passes = passes or {"frame": 12.7, "text": 8.5}
-        self._seen: dict[str, list[float]] = {"frame": [], "text": []}
+        self._measured_passes: dict[str, list[float]] = {"frame": [], "text": []}
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         super().append(layer, keys, values)
@@ -49,7 +55,7 @@ class ReSV(Policy):
         selected = self.index[layer].select(queries, past)
         self.note(layer, stage, selected.tokens)
         if selected.wtu:
-            self._seen[stage].append(float(np.mean([rows.passes.mean() for rows in selected.wtu])))
+            self._measured_passes[stage].append(float(np.mean([rows.passes.mean() for rows in selected.wtu])))
         tokens, allowed = self.index[layer].attended(selected, past)
         return Selection(tuple(tokens), None if allowed is None else tuple(allowed))
 
@@ -64,7 +70,7 @@ class ReSV(Policy):
             window = min(window, self.config.window_tokens)
         rows = t * m.q_heads
         attended = self.ratio(step) * step.past_tokens
-        passes = self._seen[step.stage]
+        passes = self._measured_passes[step.stage]
         page = min(self.tokens_per_cluster, self.config.kvmu.slots)
         return replace(
             self.work(step, attended, extents=m.kv_heads * attended / page),
@@ -84,6 +90,6 @@ class ReSV(Policy):
 
     @property
     def tokens_per_cluster(self) -> float:
-        """Measured if anything was clustered, else as given."""
+        """Mean tokens of a cluster: measured if there are clusters, else the value of the constructor."""
         tables = [table for layer in self.index for table in layer.tables if len(table)]
         return float(np.mean([table.tokens / len(table) for table in tables])) if tables else self._tokens_per_cluster

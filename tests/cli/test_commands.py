@@ -74,7 +74,7 @@ def test_compare(run, tmp_path):
     assert status == 0 and told["winners"]["40000"]["latency"] == ["hybrid"] and "policies: 4 of 4" in err
     assert {row["policy"] for row in told["quality"]} == {"resv", "hybrid"}
     assert "Policies side by side" in (tmp_path / "c.html").read_text()
-    assert "least, within 1 %" in run("compare", *options)[1]
+    assert "smallest, within 1 %" in run("compare", *options)[1]
 
 
 def test_sweep(run, tmp_path):

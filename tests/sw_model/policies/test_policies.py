@@ -292,6 +292,6 @@ def test_resv_among_all_clusters_without_a_wtu(stream):
     """Exact selection has no passes to learn from; all clusters are more than those of a window."""
     config = ResvConfig(selector="exact", window_tokens=0)
     policy = ReSV(MODEL, config)
-    assert [n for n, _, _ in play(policy, stream)][-1] == 13 and not any(policy._seen.values())
+    assert [n for n, _, _ in play(policy, stream)][-1] == 13 and not any(policy._measured_passes.values())
     late = Step(10, 400_000, "frame")
     assert policy.account(late).hamming_pairs > ReSV(MODEL, ResvConfig()).account(late).hamming_pairs
