@@ -50,7 +50,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [
         {"Tour": "README.md"},
         {"Tutorials": [f"docs/tutorials/{name}.md" for name in TUTORIALS]},
-        {"Folders": [{folder: f"{folder}/README.md"} for folder in FOLDERS]},
+        {"Folders": [{folder: f"{folder}/README.md"} for folder in FOLDERS if f"{folder}/README.md" in sources()]},
         {"Parts": [{name.removesuffix("/README.md"): name} for name in deeper]},
         {"Units": ["docs/units/index.md", *({name: f"docs/units/{name}.md"} for name in UNITS)]},
         {"Instructions": "docs/instructions.md"},
@@ -132,12 +132,11 @@ def page(unit: Unit) -> str:
     for part in (component, *vars(component).values()):
         if getattr(part, "config", None) is watched:
             part.elaborate(None)  # has kept it to read from it only then
-    home = f"../../{Path(*unit.module.split('.')[:-1])}/README.md"
-    tests = f"tests/{'/'.join(unit.module.split('.')[:-1])}/test_{unit.module.split('.')[-1]}.py"
+    home = next(folder for folder in Path(*unit.module.split(".")).parents if (ROOT / folder / "README.md").exists())
     parts = [
         f"# {unit.name}",
-        f"{unit.summary}. Source: `{unit.module.replace('.', '/')}.py`, tests: `{tests}`. "
-        f"[How it works and what was measured]({home}).",
+        f"{unit.summary}. Source: `{unit.module.replace('.', '/')}.py`, tests: `{unit.tests}`. "
+        f"[How it works](../../{home.as_posix()}/README.md).",
         docstring(type(component)),
         "## Cycles",
         table(("what", "value"), ((name, f"`{value}`") for name, value in flat(timing(component)))),
