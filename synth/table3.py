@@ -1,7 +1,7 @@
-"""One core beside V-Rex's Table III: area and power row by row, totals, shares.
+"""One core compared with V-Rex's Table III: area and power row by row, totals, shares.
 
-A row is logic and memories of some units; the memories of the matrix and the vector engine are one row, as there. Area
-is of 2-input NANDs, placed, in a 14 nm process (`SCALING`, the one scaling there is), and power is not scaled.
+A row is the logic and the memories of some units. The memories of the matrix and the vector engine are one row, as in
+Table III. Area is that of placed 2-input NANDs in a 14 nm process (`SCALING`, the only scaling); power is not scaled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from synth.area import PREDICTIVE
 from util.text import table
 
-# row -> mm2 and mW of one core, 14 nm at 800 MHz (V-Rex, Table III); None: it has no such row
+# row -> mm2 and mW of one core, 14 nm at 800 MHz (V-Rex, Table III); None: Table III has no such row
 PUBLISHED: dict[str, tuple[float, float] | None] = {
     "DPE": (1.37, 2311.39),
     "VPE": (0.14, 122.06),
@@ -46,7 +46,7 @@ SCALING = (
 
 @dataclass(frozen=True)
 class Row:
-    """Areas in mm2, power in mW (None: not measured) of logic and memories; V-Rex's where its table has the row."""
+    """Areas in mm2 and power in mW (None: not measured) of logic and memories, and the published values, if any."""
 
     name: str
     logic_mm2: float
@@ -67,31 +67,30 @@ class Row:
 
 @dataclass(frozen=True)
 class Table3:
-    """The rows that the units of a run make; `stimulus` is what the power was measured under."""
+    """The rows of the units of a run; `stimulus` is the one under which power was measured."""
 
     rows: tuple[Row, ...]
     stimulus: str | None
     library: str
     missing: tuple[str, ...]
 
-    def _sum(self, what: str, names: Sequence[str] | None = None) -> float | None:
-        """Sum of a figure over some rows or all; None where one of them has none."""
-        values = [getattr(row, what) for row in self.rows if names is None or row.name in names]
+    # title, unit and format of every column
+    COLUMNS = (
+        *(("row", "", ""), ("logic", "mm2", ".4f"), ("memories", "mm2", ".4f"), ("all", "mm2", ".4f")),
+        *(("share", "%", ".1f"), ("V-Rex", "mm2", "g"), ("V-Rex share", "%", ".1f")),
+        *(("logic", "mW", ".2f"), ("memories", "mW", ".2f"), ("all", "mW", ".2f")),
+        *(("share", "%", ".1f"), ("V-Rex", "mW", "g"), ("V-Rex share", "%", ".1f")),
+    )
+
+    def _sum(self, quantity: str, names: Sequence[str] | None = None) -> float | None:
+        """Sum of a quantity over the rows of `names` or all rows; None where one of them has no value."""
+        values = [getattr(row, quantity) for row in self.rows if names is None or row.name in names]
         return None if None in values else sum(values)
 
     def shares(self) -> dict[str, float | None]:
-        """Per cent of the retrieval engine: logic alone, with memories, and power."""
-
-        def share(what: str) -> float | None:
-            part, whole = self._sum(what, DRE), self._sum(what)
-            return None if part is None or not whole else 100 * part / whole
-
-        return {
-            "logic area": share("logic_mm2"),
-            "area": share("mm2"),
-            "logic power": share("logic_mw"),
-            "power": share("mw"),
-        }
+        """Per cent of the retrieval engine: logic only, with memories, and power."""
+        names = {"logic area": "logic_mm2", "area": "mm2", "logic power": "logic_mw", "power": "mw"}
+        return {name: _percent(self._sum(quantity, DRE), self._sum(quantity)) for name, quantity in names.items()}
 
     def json(self) -> dict[str, Any]:
         rows = [{**asdict(row), "mm2": row.mm2, "mw": row.mw} for row in self.rows]
@@ -105,8 +104,8 @@ class Table3:
             "missing": list(self.missing),
         }
 
-    def cells(self) -> list[list[str]]:
-        """The table as text, totals last."""
+    def values(self) -> list[list[Any]]:
+        """The values of the table under `COLUMNS`, totals last; None where there is no value."""
         area, power = self._sum("mm2"), self._sum("mw")
         published = [sum(pair[k] for pair in PUBLISHED.values() if pair) for k in (0, 1)]
         total = Row(
@@ -120,74 +119,65 @@ class Table3:
         return [
             [
                 row.name,
-                f"{row.logic_mm2:.4f}",
-                f"{row.memories_mm2:.4f}",
-                f"{row.mm2:.4f}",
-                _percent(row.mm2, area),
-                _figure(row.published_mm2, "g"),
-                _percent(row.published_mm2, published[0]),
-                _figure(row.logic_mw, ".2f"),
-                _figure(row.memories_mw, ".2f"),
-                _figure(row.mw, ".2f"),
-                _percent(row.mw, power),
-                _figure(row.published_mw, "g"),
-                _percent(row.published_mw, published[1]),
+                *(row.logic_mm2, row.memories_mm2, row.mm2, _percent(row.mm2, area)),
+                *(row.published_mm2, _percent(row.published_mm2, published[0])),
+                *(row.logic_mw, row.memories_mw, row.mw, _percent(row.mw, power)),
+                *(row.published_mw, _percent(row.published_mw, published[1])),
             ]
             for row in (*self.rows, total)
         ]
 
-    HEAD = (
-        *("row", "logic mm2", "memories", "mm2", "share", "V-Rex mm2", "share"),
-        *("logic mW", "memories", "mW", "share", "V-Rex mW", "share"),
-    )
-
     def notes(self) -> list[str]:
-        """What the figures are, and the shares of the retrieval engine."""
+        """Scaling, library and stimulus of the figures, and the shares of the retrieval engine."""
         shares = {name: "–" if value is None else f"{value:.1f} %" for name, value in self.shares().items()}
         notes = [
-            f"DRE: {shares['area']} of the area ({shares['logic area']} of the logic's) beside V-Rex's "
-            f"{DRE_SHARES[0]} %; {shares['power']} of the power ({shares['logic power']} of the logic's) "
-            f"beside {DRE_SHARES[1]} %",
+            f"DRE: {shares['area']} of the area ({shares['logic area']} of the logic's), V-Rex: {DRE_SHARES[0]} %; "
+            f"{shares['power']} of the power ({shares['logic power']} of the logic's), V-Rex: {DRE_SHARES[1]} %",
             f"area: {SCALING}; mapped to {self.library}, not placed",
             f"power: {self.library}, under {self.stimulus or 'no stimulus'}, not scaled; V-Rex: 14 nm, 800 MHz",
         ]
         return notes + ([f"not in this run: {', '.join(self.missing)}"] if self.missing else [])
 
     def table(self) -> str:
-        return "\n".join([table(self.HEAD, self.cells()), *self.notes()])
+        """The table and its notes as text."""
+        head = [f"{title} {unit}".strip() for title, unit, _ in self.COLUMNS]
+        rows = [
+            [_cell(value, form) for value, (_, _, form) in zip(row, self.COLUMNS, strict=True)] for row in self.values()
+        ]
+        return "\n".join([table(head, rows), *self.notes()])
 
 
-def _figure(value: float | None, form: str) -> str:
+def _cell(value: Any, form: str) -> str:
     return "–" if value is None else f"{value:{form}}"
 
 
-def _percent(part: float | None, whole: float | None) -> str:
-    return "–" if part is None or not whole else f"{100 * part / whole:.1f} %"
+def _percent(share: float | None, total: float | None) -> float | None:
+    return None if share is None or not total else 100 * share / total
 
 
 def table3(units: Sequence[Mapping[str, Any]]) -> Table3 | None:
-    """The table of a report's units; power under the last measured stimulus. None when no unit belongs in it."""
-    found = {unit["unit"]: unit for unit in units if unit["unit"] in UNITS}
-    if not found:
+    """The table of a report's units, power under the last measured stimulus; None when it has a row of no unit."""
+    unit_reports = {unit["unit"]: unit for unit in units if unit["unit"] in UNITS}
+    if not unit_reports:
         return None
     areas = {name: [0.0, 0.0] for name in PUBLISHED}
     powers: dict[str, list[float | None]] = {name: [0.0, 0.0] for name in PUBLISHED}
     stimuli = set()
-    for name, unit in found.items():
+    for name, unit in unit_reports.items():
         measured = [entry for entry in unit.get("power", ()) if entry["cycles"]]
         stimuli |= {measured[-1]["stimulus"]} if measured else set()
-        watts = (measured[-1]["total_mw"], measured[-1]["memories_mw_estimated"]) if measured else (None, None)
+        milliwatts = (measured[-1]["total_mw"], measured[-1]["memories_mw_estimated"]) if measured else (None, None)
         sizes = (unit["nand2"] * NAND2_UM2_14NM / 1e6, unit["macro_um2_estimated"] / 1e6)
-        for kind, (row, size, watt) in enumerate(zip(UNITS[name], sizes, watts, strict=True)):
+        for kind, (row, size, mw) in enumerate(zip(UNITS[name], sizes, milliwatts, strict=True)):
             areas[row][kind] += size
-            before = powers[row][kind]
-            powers[row][kind] = None if watt is None or before is None else before + watt
-    used = {row for name in found for row in UNITS[name]}
+            total = powers[row][kind]
+            powers[row][kind] = None if mw is None or total is None else total + mw
+    used = {row for name in unit_reports for row in UNITS[name]}
     rows = [
         Row(name, *areas[name], *powers[name], *(pair or (None, None)))
         for name, pair in PUBLISHED.items()
         if name in used
     ]
-    missing = tuple(name for name in UNITS if name not in found)
-    library = next(iter(found.values()))["library"]["name"]
+    missing = tuple(name for name in UNITS if name not in unit_reports)
+    library = next(iter(unit_reports.values()))["library"]["name"]
     return Table3(tuple(rows), ", ".join(sorted(stimuli)) or None, library, missing)

@@ -1,6 +1,21 @@
-"""One self-contained HTML page from plain data: sections of text, key figures, tables and pictures."""
+"""One self-contained HTML page from plain data: sections of text, key figures, tables, pictures and treemaps."""
 
 from util.report.metadata import run_metadata
-from util.report.page import ORIGINS, Column, Fact, Image, Marked, Section, Table, write
+from util.report.page import ORIGINS, Bar, Column, Fact, Image, Marked, Section, Table, render, write
+from util.report.treemap import Tile, Treemap
 
-__all__ = ["ORIGINS", "Column", "Fact", "Image", "Marked", "Section", "Table", "run_metadata", "write"]
+__all__ = [
+    "ORIGINS",
+    "Bar",
+    "Column",
+    "Fact",
+    "Image",
+    "Marked",
+    "Section",
+    "Table",
+    "Tile",
+    "Treemap",
+    "render",
+    "run_metadata",
+    "write",
+]

@@ -1,4 +1,4 @@
-"""Charts of a report as SVG, in one restrained style, sized to stay readable on a telephone."""
+"""Charts of a report as SVG in one style, readable on the width of a telephone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from util.report.page import Image, show
+from util.report.treemap import PALETTE
 
 INK, SOFT, LINE = "#1d2733", "#5b6875", "#dde3e9"
-PALETTE = ("#2f6690", "#7aa6c2", "#c8963e", "#3f7d6e", "#a4503c", "#7d6b9d", "#9fb8a0", "#8b939c", "#d3b58b", "#4a4e69")
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Helvetica Neue", "Arial"],
@@ -80,7 +80,7 @@ def cluster_sizes(counts: Mapping[str, np.ndarray], *, caption: str = "") -> Ima
 
 
 def cluster_growth(opened: Mapping[str, np.ndarray], *, limit: int | None = None, caption: str = "") -> Image:
-    """Clusters over tokens: `opened[name]` is True where a token opened one; `limit` draws the table's capacity."""
+    """Clusters over tokens: `opened[name]` is True where a token opened a cluster; `limit` marks a capacity."""
 
     def draw(axes: Axes) -> None:
         for (name, flags), color in zip(opened.items(), _colors(len(opened)), strict=True):
@@ -100,30 +100,32 @@ def cluster_growth(opened: Mapping[str, np.ndarray], *, limit: int | None = None
 
 def stacked_bars(
     labels: Sequence[str],
-    parts: Mapping[str, Sequence[float]],
+    series: Mapping[str, Sequence[float]],
     *,
     unit: str,
     reference: Sequence[float | None] | None = None,
     reference_name: str = "paper",
     caption: str = "",
 ) -> Image:
-    """Horizontal bars made of `parts`, with a marker where `reference` has a value (None: no marker)."""
-    for name, values in {**parts, **({reference_name: reference} if reference else {})}.items():
+    """Horizontal bars stacked from `series`, with a marker where `reference` has a value (None: no marker)."""
+    for name, values in {**series, **({reference_name: reference} if reference else {})}.items():
         _same_length(**{"labels": labels, name: values})
-    shown = {name: np.asarray(values, float) for name, values in parts.items() if np.any(np.asarray(values) > 0)}
-    total = np.sum(list(shown.values()), axis=0) if shown else np.zeros(len(labels))
+    visible = {name: np.asarray(values, float) for name, values in series.items() if np.any(np.asarray(values) > 0)}
+    total = np.sum(list(visible.values()), axis=0) if visible else np.zeros(len(labels))
 
     def draw(axes: Axes) -> None:
         at, left = np.arange(len(labels)), np.zeros(len(labels))
-        for (name, values), color in zip(shown.items(), _colors(len(shown)), strict=True):
+        for (name, values), color in zip(visible.items(), _colors(len(visible)), strict=True):
             axes.barh(at, values, left=left, height=0.62, color=color, label=name)
             left = left + values
-        most = max([*total, *(value for value in reference or () if value is not None)], default=0.0) or 1.0
+        axis_maximum = max([*total, *(value for value in reference or () if value is not None)], default=0.0) or 1.0
         for y, value in enumerate(total):
-            told = reference[y] if reference else None
-            end = max(value, told if told is not None else 0.0)
-            said = show(value) if told is None else f"{show(value)}, {reference_name} {show(told)}"
-            axes.text(end + 0.02 * most, y, said, va="center", fontsize=8.5, color=INK)
+            reference_value = reference[y] if reference else None
+            end = max(value, reference_value if reference_value is not None else 0.0)
+            label_text = (
+                show(value) if reference_value is None else f"{show(value)}, {reference_name} {show(reference_value)}"
+            )
+            axes.text(end + 0.02 * axis_maximum, y, label_text, va="center", fontsize=8.5, color=INK)
         marked = [(y, value) for y, value in enumerate(reference or ()) if value is not None]
         if marked:
             axes.plot(
@@ -138,7 +140,7 @@ def stacked_bars(
         axes.set_yticks(at, labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_xlim(0, (1.4 if marked else 1.13) * most)
+        axes.set_xlim(0, (1.4 if marked else 1.13) * axis_maximum)
         axes.set_xlabel(unit)
         handles, names = axes.get_legend_handles_labels()
         order = sorted(range(len(names)), key=lambda i: names[i] == reference_name)  # the marker last
@@ -152,28 +154,28 @@ def stacked_bars(
         )
 
     size = (SIZE[0], 1.25 + 0.36 * max(4, len(labels)))
-    return _svg(draw, f"Bars of {', '.join(shown)} in {unit} for {', '.join(labels)}", caption, size)
+    return _svg(draw, f"Bars of {', '.join(visible)} in {unit} for {', '.join(labels)}", caption, size)
 
 
 def paired_bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float | None]], *, unit: str, caption: str = ""
 ) -> Image:
-    """Horizontal bars side by side, one colour per series (for instance this design and the paper's)."""
+    """Grouped horizontal bars, one colour per series (for instance this design and the paper's)."""
     for name, values in series.items():
         _same_length(**{"labels": labels, name: values})
 
     def draw(axes: Axes) -> None:
         height = 0.75 / max(1, len(series))
-        most = max((v for values in series.values() for v in values if v is not None), default=1.0)
+        axis_maximum = max((v for values in series.values() for v in values if v is not None), default=1.0)
         for index, ((name, values), color) in enumerate(zip(series.items(), _colors(len(series)), strict=True)):
             at = np.arange(len(labels)) + (index - (len(series) - 1) / 2) * height
             axes.barh(at, [v or 0 for v in values], height=0.9 * height, color=color, label=name)
             for y, value in zip(at, values, strict=True):
-                axes.text((value or 0) + 0.015 * most, y, show(value), va="center", fontsize=8, color=INK)
+                axes.text((value or 0) + 0.015 * axis_maximum, y, show(value), va="center", fontsize=8, color=INK)
         axes.set_yticks(np.arange(len(labels)), labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_xlim(0, 1.14 * most)
+        axes.set_xlim(0, 1.14 * axis_maximum)
         axes.set_xlabel(unit)
         axes.figure.legend(loc="outside upper left", ncols=3, handlelength=1, columnspacing=1.2)
 
@@ -182,7 +184,7 @@ def paired_bars(
 
 
 def _logarithmic(axes: Axes, *names: str) -> None:
-    """Plain numbers at the decades, none between them."""
+    """Set logarithmic scales with plain numbers at the decades only."""
     for name in names:
         getattr(axes, f"set_{name}scale")("log")
         axis = getattr(axes, f"{name}axis")
@@ -190,17 +192,16 @@ def _logarithmic(axes: Axes, *names: str) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _apart(values: Sequence[float], least: float) -> list[float]:
-    """The values, each moved up as far as it takes to lie `least` above the next lower one."""
+def _spread_labels(values: Sequence[float], minimum_gap: float) -> list[float]:
+    """The values, each moved up where necessary to at least `minimum_gap` above the next lower one."""
     out, last = [0.0] * len(values), -np.inf
     for index in sorted(range(len(values)), key=lambda i: values[i]):
-        out[index] = last = max(values[index], last + least)
+        out[index] = last = max(values[index], last + minimum_gap)
     return out
 
 
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, alt: str, caption: str = "") -> Image:
-    """Curves over two logarithmic axes, each named at its right end; where curves end close together the names are
-    moved apart."""
+    """Curves over two logarithmic axes, each named at its right end; names that would overlap are spread."""
 
     values = [value for points in series.values() for _, value in points]
     low, high = min(values) / 1.15, max(values) * 1.15
@@ -210,7 +211,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
         ends = [np.log(points[-1][1] / low) / np.log(high / low) for points in series.values()]
         for points, color in zip(series.values(), colors, strict=True):
             axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6, marker="o", markersize=3)
-        for name, at, color in zip(series, _apart(ends, 0.055), colors, strict=True):
+        for name, at, color in zip(series, _spread_labels(ends, 0.055), colors, strict=True):
             axes.annotate(name, (1.02, at), xycoords="axes fraction", color=color, va="center", fontsize=8.5)
         _logarithmic(axes, "x", "y")
         axes.set_ylim(low, high)
@@ -223,7 +224,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
 def roofline(
     points: Mapping[str, tuple[float, float]], *, peak_tflops: float, memory_gbps: float, caption: str = ""
 ) -> Image:
-    """Operations per byte and TFLOPS of some runs under the roof of the machine."""
+    """Operations per byte and TFLOPS of some runs, below the limits of the machine."""
 
     def draw(axes: Axes) -> None:
         low = min([intensity for intensity, _ in points.values()], default=1.0) / 3
@@ -243,14 +244,14 @@ def roofline(
 
 
 def timeline(lanes: Mapping[str, Sequence[tuple[float, float, str]]], *, caption: str = "") -> Image:
-    """What each lane does when: `lanes[name]` are (start, length, what) in milliseconds."""
-    kinds = list(dict.fromkeys(what for tasks in lanes.values() for _, _, what in tasks))
+    """Activity of each lane over time: `lanes[name]` are (start, length, category), times in milliseconds."""
+    kinds = list(dict.fromkeys(category for tasks in lanes.values() for _, _, category in tasks))
     color = dict(zip(kinds, _colors(len(kinds)), strict=True))
 
     def draw(axes: Axes) -> None:
         for y, tasks in enumerate(lanes.values()):
             for kind in kinds:
-                spans = [(start, length) for start, length, what in tasks if what == kind]
+                spans = [(start, length) for start, length, category in tasks if category == kind]
                 axes.broken_barh(spans, (y - 0.36, 0.72), color=color[kind], linewidth=0, label=kind)
         axes.set_yticks(range(len(lanes)), list(lanes))
         axes.invert_yaxis()
@@ -258,22 +259,22 @@ def timeline(lanes: Mapping[str, Sequence[tuple[float, float, str]]], *, caption
         axes.set_xlabel("ms")
         handles, names = axes.get_legend_handles_labels()
         first = {name: handle for handle, name in reversed(list(zip(handles, names, strict=True)))}
-        shown = {kind: first[kind] for kind in kinds}
-        axes.figure.legend(shown.values(), shown, loc="outside upper left", ncols=4, handlelength=1)
+        visible = {kind: first[kind] for kind in kinds}
+        axes.figure.legend(visible.values(), visible, loc="outside upper left", ncols=4, handlelength=1)
 
     size = (SIZE[0], 1.2 + 0.34 * max(3, len(lanes)))
     return _svg(draw, f"Timeline of {', '.join(lanes)} over {', '.join(kinds)}", caption, size)
 
 
 def pareto(points: Mapping[str, tuple[float, float]], *, x: str, y: str, caption: str = "") -> Image:
-    """Points of which less is better in both directions; the front, which nobody beats in both, is joined."""
+    """Points for which less is better on both axes; a line joins the Pareto front."""
     front = pareto_front(points)
 
     def draw(axes: Axes) -> None:
         axes.step(*zip(*(points[name] for name in front), strict=True), where="post", color=LINE, linewidth=2, zorder=1)
         span = max(value for _, value in points.values()) - min(value for _, value in points.values())
-        beside = _apart([value for _, value in points.values()], 0.06 * span)
-        for (name, (at, value)), label in zip(points.items(), beside, strict=True):
+        label_positions = _spread_labels([value for _, value in points.values()], 0.06 * span)
+        for (name, (at, value)), label in zip(points.items(), label_positions, strict=True):
             axes.plot(at, value, "o", color=PALETTE[0] if name in front else SOFT, markersize=6, zorder=2)
             axes.annotate(name, (at, label), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
         _logarithmic(axes, "x")
@@ -285,7 +286,7 @@ def pareto(points: Mapping[str, tuple[float, float]], *, x: str, y: str, caption
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names of the points that no other one equals or beats in both coordinates, by the first coordinate."""
+    """Names of the points that no other point equals or beats in both coordinates, sorted by the first coordinate."""
     front: list[str] = []
     for name, (_, value) in sorted(points.items(), key=lambda item: item[1]):
         if not front or value < points[front[-1]][1]:

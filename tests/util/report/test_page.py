@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, marked by origin, written whole or not at all."""
+"""The page: self-contained, escaped, marked by origin, written completely or not at all."""
 
 import html.parser
 import json
@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from util.report import ORIGINS, Column, Fact, Image, Marked, Section, Table, run_metadata, write
+from util.report import ORIGINS, Bar, Column, Fact, Image, Marked, Section, Table, run_metadata, write
 from util.report import metadata as about
 from util.report import page as page_module
 
@@ -174,3 +174,34 @@ def test_a_cell_without_a_value_stands_as_its_column_does_and_has_no_origin(tmp_
 def test_tools_that_are_not_installed_are_left_out(monkeypatch):
     monkeypatch.setattr(about, "TOOLS", ("numpy", "no-such-package"))
     assert set(about.tool_versions()) == {"python", "numpy"}
+
+
+def test_bars_have_widths_names_and_a_key(tmp_path):
+    rows = [["hcu", Bar({"clock": 3.0, "logic": 1.0}, 8.0, "mW")], ["wtu", None]]
+    page = write(tmp_path / "p.html", "T", [Section("S", tables=[Table(["unit", "power"], rows)])], {}).read_text()
+    segments = re.findall(r'<div style="width:([\d.]+)%;background:(#\w+)" title="([^"]+)">', page)
+    assert [(float(width), title) for width, _, title in segments] == [(37.5, "clock: 3 mW"), (12.5, "logic: 1 mW")]
+    for (_, color, _), name in zip(segments, ("clock", "logic"), strict=True):
+        assert f'background:{color}"></span>{name}</span>' in page
+    for values, maximum in (({"a": 2.0}, 1.0), ({"a": -1.0}, 1.0), ({}, 0.0)):
+        with pytest.raises(ValueError, match="maximum must be above 0 and at least the sum of the values, got"):
+            Bar(values, maximum)
+
+
+def test_collapsed_table_is_in_details_with_its_caption(tmp_path):
+    tables = [Table(["a"], [[1]], "cells", collapsed=True), Table(["b"], [[2]], "open")]
+    page = write(tmp_path / "p.html", "T", [Section("S", tables=tables)], {}).read_text()
+    assert page.count("<details><summary>cells</summary>") == page.count("<details>") == page.count("</details>") == 1
+    assert "<caption>open</caption>" in page and "<caption>cells" not in page
+    Reader(page)
+    with pytest.raises(ValueError, match="caption must not be empty in a collapsed table"):
+        Table(["a"], [], collapsed=True)
+
+
+def test_legend_explains_the_origins_in_use_only(tmp_path):
+    plain = write(tmp_path / "p.html", "T", [Section("S", tables=[Table(["a"], [[1]])])], {}).read_text()
+    assert '<p class="legend">' not in plain
+    sections = [Section("S", facts=[Fact("f", 1, origin="paper")], tables=[Table(["a"], [[Marked(2, "computed")]])])]
+    page = write(tmp_path / "p.html", "T", sections, {}).read_text()
+    legend = re.search(r'<p class="legend">(.*?)</p>', page, re.S).group(1)
+    assert "as published" in legend and "from first principles" in legend and "assumption" not in legend
