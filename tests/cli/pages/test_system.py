@@ -70,5 +70,5 @@ def test_page(told, tmp_path):
     assert "vrex.fig13.fps" in page and "8.3" in page and "fetch" in page
 
 
-def test_names_are_moved_apart():
-    assert charts._apart([0.5, 0.52, 0.1], 0.05) == pytest.approx([0.5, 0.55, 0.1])
+def test_close_labels_are_spread():
+    assert charts._spread_labels([0.5, 0.52, 0.1], 0.05) == pytest.approx([0.5, 0.55, 0.1])
