@@ -1,0 +1,63 @@
+"""Every reason of `tests/coverage.toml` still matches something: a source line, a signal, a bin.
+
+A reason whose line or signal was renamed has no effect. A coverage campaign reports that too, but takes an hour.
+"""
+
+import re
+from fnmatch import fnmatch
+from functools import cache
+
+import pytest
+
+from hw.config import Config
+from hw.emit import to_rtlil
+from hw.registry import UNITS
+from sim.coverage.bins.table import covers
+from sim.coverage.explained import Reasons
+from util.files import ROOT
+
+REASONS = Reasons.read(ROOT / "tests" / "coverage.toml").listed
+ARMS = ("else", "if", "elsif", "block", "expr", "case", "cond_then", "cond_else", "taken", "not taken")
+WIRE = re.compile(
+    r'^ *attribute \\src "([^":]+):\d+"\n(?: *attribute [^\n]*\n)* *wire (?:width (\d+) )?[^\n]*\\(\S+)$', re.M
+)
+
+
+@cache
+def source_lines(where: str) -> list[str]:
+    paths = [path for folder in ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "util")
+             for path in sorted((ROOT / folder).rglob("*.py"))]  # fmt: skip
+    files = [path for path in paths if fnmatch(str(path.relative_to(ROOT)), where)]
+    return [line.strip() for path in files for line in path.read_text().splitlines()]
+
+
+@cache
+def signals() -> set[tuple[str, str]]:
+    """(file, `signal[bit] edge`) of every signal: all units at tiny, those that are quick to elaborate also at paper."""
+    tiny, paper = Config.preset("tiny"), Config.preset("paper")
+    builds = [(unit, tiny) for unit in UNITS.values()]
+    builds += [(UNITS[name], paper) for name in ("hcu", "hc_table", "kvmu", "operand_memory")]
+    builds.append((UNITS["hcu"], tiny.replace(hcu_accumulators=4)))
+    texts = set()
+    for unit, config in builds:
+        for file, width, name in WIRE.findall(to_rtlil(unit.build(config), unit.name, locations=True)):
+            where = file.split("site-packages/")[-1].removeprefix(f"{ROOT}/")
+            bits = [f"[{k}]" for k in range(int(width))] if width else [""]
+            texts |= {(where, f"{name}{bit} {edge}") for bit in bits for edge in ("0->1", "1->0")}
+    return texts
+
+
+def candidates(reason):
+    if reason.kind == "python":
+        return source_lines(reason.where)
+    if reason.kind == "verilog":
+        return [f"{line} -> {arm}" for line in source_lines(reason.where) for arm in ARMS]
+    if reason.kind == "toggle":
+        return [text for file, text in signals() if fnmatch(file, reason.where)]
+    return [bin for unit, cover in covers().items() if fnmatch(unit, reason.where) for bin in cover.all()]
+
+
+@pytest.mark.parametrize("reason", REASONS, ids=lambda reason: f"{reason.kind} {reason.where} {reason.what[:40]}")
+def test_reason_matches_something(reason):
+    pattern = re.compile(reason.what)
+    assert any(pattern.search(text) for text in candidates(reason)), f"{reason.where}: {reason.what} matches nothing"
