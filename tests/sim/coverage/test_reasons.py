@@ -33,7 +33,7 @@ def source_lines(where: str) -> list[str]:
 
 @cache
 def signals() -> set[tuple[str, str]]:
-    """(file, `signal[bit] edge`) of every signal: all units at tiny, those that are quick to elaborate also at paper."""
+    """(file, `signal[bit] edge`) of every signal: all units at tiny, and at paper the ones that elaborate quickly."""
     tiny, paper = Config.preset("tiny"), Config.preset("paper")
     builds = [(unit, tiny) for unit in UNITS.values()]
     builds += [(UNITS[name], paper) for name in ("hcu", "hc_table", "kvmu", "operand_memory")]
