@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from golden import bf16
-from golden.kvmu_unit import Op
+from golden.kvmu import Op
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import CASES, LayerRun, frames

@@ -2,7 +2,7 @@
 
 Three parts, in the order of a stream: motion masks from the decoder's motion vectors (Eq. 3 and 4), window
 plans that say what a sliding window reuses, and selective refresh of the reused keys and values (Eq. 5).
-Masks are decided in integers; the refresh is float64 on `golden.transformer`.
+Masks are decided in integers; the refresh is float64 on `golden.reference_decoder`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from golden.transformer import Cache, Decoder, DecoderConfig, LayerInput, attention
+from golden.reference_decoder import Decoder, DecoderConfig, KVCache, LayerInput, attention
 from util import checks
 
 FIELDS = ("w", "h", "dst_x", "dst_y", "motion_x", "motion_y", "motion_scale")
@@ -288,7 +288,7 @@ def processed_fraction(plan: dict[int, str], gop: int, pruned: Fraction | float)
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """Token order of a window: `prefix` tokens, the frames' tokens in order, `text` tokens."""
 
     prefix: int
@@ -306,8 +306,13 @@ class Layout:
 
 
 def carry_over(
-    old: Cache, before: Layout, after: Layout, plan: dict[int, str], config: DecoderConfig, temporal: float = 1
-) -> tuple[Cache, np.ndarray]:
+    old: KVCache,
+    before: TokenLayout,
+    after: TokenLayout,
+    plan: dict[int, str],
+    config: DecoderConfig,
+    temporal: float = 1,
+) -> tuple[KVCache, np.ndarray]:
     """Cache of the next window with what it reuses, and the slots still to compute (ascending).
 
     The prefix is kept as it is. Reused frames keep their values, and their keys turn by Eq. 5's
@@ -316,7 +321,7 @@ def carry_over(
     """
     if before.prefix != after.prefix:
         raise ValueError(f"after must keep the prefix of {before.prefix} tokens, got {after.prefix}")
-    cache = Cache.empty(config, after.slots)
+    cache = KVCache.empty(config, after.slots)
     reused = [np.arange(after.prefix)]
     sources = [np.arange(after.prefix)]
     for frame in after.frames:
@@ -342,7 +347,7 @@ def carry_over(
     return cache, np.flatnonzero(active)
 
 
-def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.ndarray, cache: Cache) -> np.ndarray:
+def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.ndarray, cache: KVCache) -> np.ndarray:
     """Recompute the active tokens layer by layer; hidden states (A, hidden) of them.
 
     `x` (A, hidden) are their embeddings, `slots` (A,) ascending their places in the cache, which gets their

@@ -56,7 +56,7 @@ class HcTableConfig:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClusterEntry:
     """One cluster: `first` and `newest` are pages of its token list."""
 
     hash: int
@@ -76,7 +76,7 @@ class HcTable:
     """Clusters of one layer; `writes` gathers (address, bytes) in order."""
 
     config: HcTableConfig
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ClusterEntry] = field(default_factory=list)
     links: dict[int, int] = field(default_factory=dict)
     used: int = 0  # pages in use
     writes: list[tuple[int, bytes]] = field(default_factory=list)
@@ -88,7 +88,7 @@ class HcTable:
         self.entries, self.links, self.used = [], {}, used
         return Fault.NONE
 
-    def load(self, entry: Entry) -> Fault:
+    def load(self, entry: ClusterEntry) -> Fault:
         """Append an entry that was saved."""
         if self.config.region_bad:
             return Fault.REGION
@@ -115,14 +115,14 @@ class HcTable:
             return Fault.REGION
         if cluster >= config.clusters or (cluster != size if opened else cluster >= size):
             return Fault.CLUSTER
-        old = Entry(hash, token, 0, 0, 0) if opened else self.entries[cluster]
+        old = ClusterEntry(hash, token, 0, 0, 0) if opened else self.entries[cluster]
         if count != old.count + 1:
             return Fault.COUNT
         slot = old.count % config.page_tokens
         page = old.newest if slot else self.used
         if not slot and self.used == config.pages:
             return Fault.NO_PAGE
-        entry = Entry(old.hash, old.first_token, count, page if opened else old.first, page)
+        entry = ClusterEntry(old.hash, old.first_token, count, page if opened else old.first, page)
         self.entries[cluster:] = [entry, *self.entries[cluster + 1 :]]
         self.used += not slot
         records, lists, links, _ = config.bases

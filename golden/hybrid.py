@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.mamba import MambaParams, MambaState, mamba
-from golden.transformer import Cache, Decoder, LayerInput, attention
+from golden.reference_decoder import Decoder, KVCache, LayerInput, attention
 from util import checks
 
 
@@ -202,7 +202,7 @@ class HybridDecoder:
                 checks.reals("params.w_out", p.w_out, None, self._out)
             self.states = [MambaState.zero(p) for p in params]
         self.sums = np.zeros((c.layers, self._in))
-        self.cache = Cache.empty(c)
+        self.cache = KVCache.empty(c)
         self.positions = np.empty(0, np.int64)  # of the cached tokens
         self._seen = 0
 
@@ -257,7 +257,7 @@ class HybridDecoder:
 
 
 @dataclass(frozen=True)
-class Request:
+class PromptRequest:
     """One prompt, and what of it the server had: `hit` tokens of its prefix; `shifted` if frames were dropped."""
 
     prompt: tuple[int, ...]
@@ -288,7 +288,7 @@ class Client:
         self.recent: list[tuple[int, ...]] = []
         self._last: tuple[int, ...] = ()
 
-    def push(self, frame: Sequence[int], question: Sequence[int] = ()) -> Request:
+    def push(self, frame: Sequence[int], question: Sequence[int] = ()) -> PromptRequest:
         """Add a frame's token ids and ask: the request with its prefix hit, in whole blocks.
 
         The server caches the prompt before it; `question` stands behind the frames of this prompt only.
@@ -307,4 +307,4 @@ class Client:
         while common < min(len(prompt), len(self._last)) and prompt[common] == self._last[common]:
             common += 1
         self._last = prompt
-        return Request(prompt, len(frames), common // self.block * self.block, shifted)
+        return PromptRequest(prompt, len(frames), common // self.block * self.block, shifted)

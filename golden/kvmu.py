@@ -1,310 +1,586 @@
-"""KVMU: where every token's key and value live, what is resident, and what a selection has to fetch.
+"""The KVMU as a unit: commands in, replies and descriptors out, with tables of a given size.
 
-Tokens of one cluster share pages, so that a selected cluster is a few long reads instead of many short ones
-(V-Rex, Section V-C). A `Kvmu` keeps the page table of one layer of one sequence. Two tiers: the device memory,
-in frames, holds the resident pages; the host (or the SSD) holds every page that was ever offloaded, under its page
-number. All integers; the RTL returns the same tables, extents and descriptors.
+`golden.page_table` has the rules (pages, residency, what a selection fetches); this adds what a chip has to add: limits
+and how running into them is refused, regions of memory, a staging area for what is fetched, a third tier, tags.
+All integers; the RTL gives the same replies and the same descriptors in the same order.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
-import numpy as np
-
+from golden.page_table import PageAddressMap, PageTable, PagingConfig
 from util import checks
 
-DEVICE, HOST = "device", "host"
+
+class Op(IntEnum):
+    """Operations, numbered as the hardware numbers them."""
+
+    BEGIN = 0
+    APPEND = 1
+    STEP = 2
+    SELECT = 3
+    FETCH = 4
+    LOOKUP = 5
+    FIND = 6
+    MOVE = 7
+    SEAL = 8
+    FREE = 9
+    MIGRATE = 10
+    SYNC = 11
+    HOLD = 12
+    MARK = 13
+    EVICT = 14
+
+
+class Fault(IntEnum):
+    """Why a command is refused."""
+
+    NONE = 0
+    OP = 1
+    CLUSTER = 2
+    ADDRESS = 3
+    NO_PAGE = 4
+    NO_PAGE_FRAME = 5
+    NOT_RESIDENT = 6
+    STAGING = 7
+    REGION = 8
+    HELD = 11
+
+
+class Tier(IntEnum):
+    """Where bytes live."""
+
+    DEVICE = 0
+    HOST = 1
+    STORAGE = 2
+
+
+class TransferKind(IntEnum):
+    """What a transfer is for."""
+
+    FETCH = 0
+    RETAIN = 1
+    OFFLOAD = 2
+    MOVE = 3
+    MIGRATE = 4
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command; what its operation does not read stays 0."""
+
+    op: int
+    cluster: int = 0
+    page: int = 0
+    slot: int = 0
+    head: int = 0
+    heads: int = 0
+    index: int = 0
+    tier: int = 0
+    layer: int = 0
+    retain: int = 0
+    bank: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One beat of an answer; the last one of a command has `last`."""
+
+    op: int
+    fault: int = 0
+    page: int = 0
+    slot: int = 0
+    head: int = 0
+    tier: int = 0
+    address: int = 0
+    count: int = 0
+    transit: int = 0
+    tagged: int = 0
+    tag: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes to copy from one place to another."""
+
+    source: int
+    target: int
+    source_tier: int
+    target_tier: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """One transfer of the DMA engine."""
+
+    source: int
+    target: int
+    source_tier: int
+    target_tier: int
+    bytes: int
+    kind: int
+    tag: int
+    last: int
+
+
+def join(pieces: Iterable[Piece]) -> list[Piece]:
+    """Pieces with those that touch on both sides made one, in order."""
+    out: list[Piece] = []
+    for piece in pieces:
+        before = out[-1] if out else None
+        if (
+            before is not None
+            and (before.source_tier, before.target_tier) == (piece.source_tier, piece.target_tier)
+            and before.source + before.nbytes == piece.source
+            and before.target + before.nbytes == piece.target
+        ):
+            size = before.nbytes + piece.nbytes
+            out[-1] = Piece(before.source, before.target, before.source_tier, before.target_tier, size)
+        else:
+            out.append(piece)
+    return out
+
+
+def cut(piece: Piece, burst: int, boundary: int = 4096) -> list[tuple[int, int, int]]:
+    """(source, target, bytes) no longer than `burst`, none across a multiple of `boundary` on either side."""
+    out, done = [], 0
+    while done < piece.nbytes:
+        source, target = piece.source + done, piece.target + done
+        size = min(burst, piece.nbytes - done, boundary - source % boundary, boundary - target % boundary)
+        out.append((source, target, size))
+        done += size
+    return out
 
 
 @dataclass(frozen=True)
 class KvmuConfig:
-    """`layout` is `clustered`, or `arrival`: one token a page, in order of arrival, whatever its cluster.
+    """Sizes and settings of one unit.
 
-    page_tokens      slots of a page
-    max_resident_tokens  tokens that stay resident after a step (the newest pages)
-    retain_fetched   a fetched page becomes resident again, as the newest
-    """
-
-    page_tokens: int = 32
-    max_resident_tokens: int = 4096
-    layout: str = "clustered"
-    retain_fetched: bool = False
-
-    def __post_init__(self) -> None:
-        checks.whole("page_tokens", self.page_tokens, 1)
-        checks.whole("max_resident_tokens", self.max_resident_tokens, 1)
-        checks.choice("layout", self.layout, ("clustered", "arrival"))
-        checks.flag("retain_fetched", self.retain_fetched)
-
-    @property
-    def slots(self) -> int:
-        return self.page_tokens if self.layout == "clustered" else 1
-
-
-@dataclass(frozen=True)
-class AddressMap:
-    """Byte address of a slot in one tier: layer, page, head, slot, then the key's 2d bytes and the value's 2d.
-
-    One (page, head) unit is contiguous. `pages` bounds the region of a layer; None leaves it open (one layer).
+    kv_heads, head_dim, page_tokens, pages, frames, clusters, tags : sizes of the tables
+    bases         byte address of the device, host, storage and staging regions, layer 0 first
+    staging_head_pages (page, head) units of each of the two staging banks
+    max_resident_tokens      tokens that stay resident after STEP
+    offload_to_storage new pages go to storage instead of the host
+    max_descriptor_bytes   longest descriptor
+    max_page_references    largest number of holders of a page besides its cluster
     """
 
     kv_heads: int
     head_dim: int
     page_tokens: int
-    base: int = 0
-    pages: int | None = None
+    pages: int
+    frames: int
+    clusters: int
+    tags: int = 4
+    bases: tuple[int, int, int, int] = (0, 0, 0, 0)
+    address_bits: int = 48
+    staging_head_pages: int = 0
+    max_resident_tokens: int = 1
+    offload_to_storage: bool = False
+    max_descriptor_bytes: int = 4096
+    max_page_references: int = 15
 
     def __post_init__(self) -> None:
-        for name in ("kv_heads", "head_dim", "page_tokens"):
+        for name in (
+            "kv_heads",
+            "head_dim",
+            "page_tokens",
+            "pages",
+            "frames",
+            "clusters",
+            "tags",
+            "max_descriptor_bytes",
+        ):
             checks.whole(name, getattr(self, name), 1)
-        checks.whole("base", self.base, 0)
-        if self.pages is not None:
-            checks.whole("pages", self.pages, 1)
+        for base in self.bases:
+            checks.whole("bases", base, 0)
 
     @property
-    def slot_bytes(self) -> int:
-        """Key and value of one head of one token in BF16."""
-        return 4 * self.head_dim
-
-    def address(self, page: int, head: int, slot: int, layer: int = 0) -> int:
-        checks.whole("page", page, 0, None if self.pages is None else self.pages - 1)
-        checks.whole("head", head, 0, self.kv_heads - 1)
-        checks.whole("slot", slot, 0, self.page_tokens - 1)
-        checks.whole("layer", layer, 0, 0 if self.pages is None else None)
-        index = layer * (self.pages or 0) + page
-        return self.base + ((index * self.kv_heads + head) * self.page_tokens + slot) * self.slot_bytes
+    def head_page_bytes(self) -> int:
+        return 4 * self.head_dim * self.page_tokens
 
 
 @dataclass
-class Page:
-    """`tokens` by slot, -1 where a token has moved away; `frame` is None while offloaded."""
+class BackingCopy:
+    """Where a page goes when it leaves the device, and whether a copy is there."""
 
-    cluster: int
-    frame: int | None
-    tokens: list[int] = field(default_factory=list)
-    on_host: bool = False
+    tier: Tier
+    saved: bool = False
 
 
-@dataclass(frozen=True)
-class Fetch:
-    """What one selection moves from the host.
+@dataclass
+class Kvmu:
+    """Executes commands on the tables of one layer; `descriptors` gathers what the DMA engine gets.
 
-    pages    per head, the offloaded pages it needs, ascending
-    hits     per head, the number of pages it needs that are resident
-    extents  int64 (E, 2): host address and bytes of each contiguous read, ascending, every slot once
+    `pieces` gathers the same before joining and cutting, one list for each command that had any.
     """
 
-    pages: list[np.ndarray]
-    hits: np.ndarray
-    extents: np.ndarray
+    config: KvmuConfig
+    layer: int = 0
+    descriptors: list[Descriptor] = field(default_factory=list)
+    extents: list[Piece] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._tag = 0
+        self._begin(self.layer)
+
+    def _begin(self, layer: int) -> None:
+        config = self.config
+        self.layer = layer
+        # the limit on residency is applied by STEP, so the table itself never offloads on its own
+        self.table = _Table(PagingConfig(config.page_tokens, max(1, config.max_resident_tokens)), config)
+        sizes = (config.kv_heads, config.head_dim, config.page_tokens)
+        rows = {Tier.DEVICE: config.frames, Tier.HOST: config.pages, Tier.STORAGE: config.pages}
+        size = config.head_page_bytes * config.kv_heads
+        self._maps = {t: PageAddressMap(*sizes, config.bases[t] + layer * rows[t] * size, rows[t]) for t in Tier}
+        ends = [config.bases[t] + (layer + 1) * rows[t] * size for t in Tier]
+        ends.append(config.bases[3] + 2 * config.staging_head_pages * config.head_page_bytes)
+        self.region_bad = max(ends) > 1 << config.address_bits
 
     @property
-    def nbytes(self) -> int:
-        return int(self.extents[:, 1].sum())
+    def resident_tokens(self) -> int:
+        return self.table.resident_tokens
 
+    def execute(self, command: Command) -> list[Reply]:
+        """The replies to one command; its descriptors join `descriptors`."""
+        known = {op.value for op in Op}
+        if self.region_bad and command.op != Op.BEGIN:
+            return [Reply(command.op, Fault.REGION, last=1)]
+        if command.op not in known:
+            return [Reply(command.op, Fault.OP, last=1)]
+        return list(getattr(self, f"_{Op(command.op).name.lower()}_command")(command))
 
-class Kvmu:
-    """Page table of one layer. Page and frame numbers that were freed are used again, oldest first."""
+    def address(self, page: int, head: int, slot: int = 0) -> tuple[Tier, int]:
+        """Tier and byte address of a slot of a page in use."""
+        entry = self.table.page(page)
+        if entry.frame is not None:
+            return Tier.DEVICE, self._maps[Tier.DEVICE].address(entry.frame, head, slot)
+        home = self.table.homes[page].tier
+        return home, self._maps[home].address(page, head, slot)
 
-    def __init__(self, config: KvmuConfig, kv_heads: int, head_dim: int) -> None:
-        self.config = config
-        self.host = AddressMap(kv_heads, head_dim, config.slots)
-        self.device = AddressMap(kv_heads, head_dim, config.slots)
-        self.pages: list[Page | None] = []
-        self.resident: dict[int, None] = {}  # page numbers, oldest first
-        self.resident_tokens = 0
-        self.frames = 0  # frames ever used: the device memory that is needed
-        self._open: dict[int, int] = {}
-        self._free_pages: deque[int] = deque()
-        self._free_frames: deque[int] = deque()
-        self._page_of: list[int] = []
-        self._slot_of: list[int] = []
+    # one method for each operation
 
-    @property
-    def tokens(self) -> int:
-        return len(self._page_of)
+    def _begin_command(self, command: Command) -> list[Reply]:
+        self._begin(command.layer)
+        return [Reply(command.op, Fault.REGION if self.region_bad else Fault.NONE, last=1)]
 
-    def append(self, clusters: Sequence[int] | np.ndarray) -> list[int]:
-        """Place the new tokens of one step, then offload; returns the pages that must be written to the host.
+    def _sync_command(self, command: Command) -> list[Reply]:
+        return [Reply(command.op, last=1)]
 
-        clusters  int (T,): the cluster of each token, in order of arrival. A token goes to its cluster's open
-                  page. A page closes when it is full or offloaded. After the step the oldest pages leave, whole,
-                  while more than `max_resident_tokens` tokens and more than one page are resident.
-        """
-        for cluster in checks.wholes("clusters", clusters, None, low=0).tolist():
-            page, slot = self._place(self.tokens, cluster)
-            self._page_of.append(page)
-            self._slot_of.append(slot)
-        return self._offload()
+    def _append_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        if cause := self.table.full(command.cluster):
+            return [Reply(command.op, cause, last=1)]
+        page, slot = self.table.add(command.cluster)
+        tier, address = self.address(page, 0, slot)
+        return [Reply(command.op, page=page, slot=slot, tier=tier, address=address, last=1)]
 
-    def locate(self, token: int, head: int) -> tuple[str, int]:
-        """Tier and byte address of one head of a token."""
-        token = checks.whole("token", token, 0, self.tokens - 1)
-        number, slot = self._page_of[token], self._slot_of[token]
-        page = self._page(number)
-        if page.frame is None:
-            return HOST, self.host.address(number, head, slot)
-        return DEVICE, self.device.address(page.frame, head, slot)
+    def _step_command(self, command: Command) -> list[Reply]:
+        table, pieces, replies = self.table, [], []
+        while table.resident_tokens > self.config.max_resident_tokens and len(table.resident) > 1:
+            page = next(iter(table.resident))
+            home = table.homes[page]
+            used = len(table.page(page).tokens)
+            units = [(self.address(page, h)[1], self._maps[home.tier].address(page, h, 0)) for h in self._heads()]
+            if not home.saved:
+                pieces += [Piece(a, b, Tier.DEVICE, home.tier, used * 4 * self.config.head_dim) for a, b in units]
+            tag = 0 if home.saved else self._tag
+            replies.append(
+                Reply(
+                    command.op,
+                    page=page,
+                    tier=home.tier,
+                    address=units[0][1],
+                    count=used,
+                    transit=not home.saved,
+                    tag=tag,
+                )
+            )
+            home.saved = True
+            table.leave(page)
+        return [*replies, self._end(command, TransferKind.OFFLOAD, pieces, count=len(replies))]
 
-    def fetch(self, tokens: Sequence[np.ndarray]) -> Fetch:
-        """The reads that bring `tokens[h]` of every KV head to the device.
+    def _select_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        pages = self.table.chains.get(command.cluster, [])
+        self.table.mark(pages, command.heads)
+        return [Reply(command.op, count=len(pages), last=1)]
 
-        Every offloaded page is read once per head, up to its last slot in use; reads that touch become one.
-        """
-        if len(tokens) != self.host.kv_heads:
-            raise ValueError(f"tokens must have one list for each of {self.host.kv_heads} heads, got {len(tokens)}")
-        resident = np.array([page is not None and page.frame is not None for page in self.pages], bool)
-        used = np.array([len(page.tokens) if page else 0 for page in self.pages], np.int64)
-        page_of = np.array(self._page_of, np.int64)
-        needed, hits, units = [], [], []
-        for head, ids in enumerate(tokens):
-            wanted = np.zeros(len(self.pages), bool)
-            wanted[page_of[checks.wholes("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
-            needed.append(np.flatnonzero(wanted & ~resident))
-            hits.append(int((wanted & resident).sum()))
-            units.append(needed[-1] * self.host.kv_heads + head)
-        unit = np.sort(np.concatenate(units))
-        start = unit * self.config.slots * self.host.slot_bytes
-        extents = merge(start, used[unit // self.host.kv_heads] * self.host.slot_bytes)
-        if self.config.retain_fetched:
-            for number in np.unique(np.concatenate(needed)).tolist():
-                self._enter(number)
-        return Fetch(needed, np.array(hits, np.int64), extents)
+    def _fetch_command(self, command: Command) -> list[Reply]:
+        table, config = self.table, self.config
+        pieces, replies, cause, staged = [], [], Fault.NONE, 0
+        for page in sorted(table.marks):
+            entry, marked = table.page(page), table.marks[page]
+            hit, home = entry.frame is not None, table.homes[page].tier
+            if not hit and command.retain:
+                marked = (1 << config.kv_heads) - 1
+                if not table.frame_available:
+                    cause = Fault.NO_PAGE_FRAME
+                    break
+                table.enter(page)
+            for head in self._heads():
+                if not marked >> head & 1:
+                    continue
+                if hit or command.retain:
+                    target = self.address(page, head)[1]
+                elif staged == config.staging_head_pages:
+                    cause = Fault.STAGING
+                    break
+                else:
+                    unit = command.bank * config.staging_head_pages + staged
+                    target = config.bases[3] + unit * config.head_page_bytes
+                    staged += 1
+                if not hit:
+                    source = self._maps[home].address(page, head, 0)
+                    pieces.append(Piece(source, target, home, Tier.DEVICE, len(entry.tokens) * 4 * config.head_dim))
+                tag = 0 if hit else self._tag
+                replies.append(
+                    Reply(
+                        command.op,
+                        page=page,
+                        head=head,
+                        address=target,
+                        count=len(entry.tokens),
+                        transit=not hit,
+                        tag=tag,
+                    )
+                )
+            if cause:
+                break
+        table.marks.clear()
+        kind = TransferKind.RETAIN if command.retain else TransferKind.FETCH
+        return [*replies, self._end(command, kind, pieces, count=len(replies), fault=cause)]
 
-    def move(self, tokens: Sequence[int] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Give resident tokens to other clusters, as a split does; returns the copies, int64 (M, 4).
+    def _lookup_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page) or command.head >= self.config.kv_heads:
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        return [self._place(command, command.page, command.slot)]
 
-        A copy is (page, slot) from and (page, slot) to, in the order given. A page without a live token is freed.
-        Raises ValueError if a token occurs twice or is not resident.
-        """
-        ids = checks.wholes("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
-        owners = checks.wholes("clusters", clusters, len(ids), low=0).tolist()
-        if len(set(ids)) != len(ids):
-            raise ValueError(f"tokens must be distinct, got {ids}")
-        for token in ids:
-            if self._page(self._page_of[token]).frame is None:
-                raise ValueError(f"tokens must be resident, got {token} on page {self._page_of[token]}")
-        leaving = [self._page_of[token] for token in ids]
-        for number in leaving:  # nothing is appended to a page that is being emptied
-            self._close(number)
-        copies = []
-        for token, owner in zip(ids, owners, strict=True):
-            source = (self._page_of[token], self._slot_of[token])
-            target = self._place(token, owner)
-            self._page(source[0]).tokens[source[1]] = -1
-            self._page_of[token], self._slot_of[token] = target
-            copies.append((*source, *target))
-        for number in dict.fromkeys(leaving):
-            if all(token < 0 for token in self._page(number).tokens):
-                self._free(number)
-        return np.array(copies, np.int64).reshape(-1, 4)
+    def _find_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        index = command.index
+        if command.head < self.config.kv_heads:
+            for page in self.table.chains.get(command.cluster, []):
+                used = len(self.table.page(page).tokens)
+                if index < used:
+                    return [self._place(command, page, index)]
+                index -= used
+        return [Reply(command.op, Fault.ADDRESS, last=1)]
 
-    def _page(self, number: int) -> Page:
-        page = self.pages[number]
-        assert page is not None, number
-        return page
+    def _place(self, command: Command, page: int, slot: int) -> Reply:
+        if not self.table.alive(page, slot):
+            return Reply(command.op, Fault.ADDRESS, last=1)
+        tier, address = self.address(page, command.head, slot)
+        return Reply(command.op, page=page, slot=slot, head=command.head, tier=tier, address=address, last=1)
 
-    def _place(self, token: int, cluster: int) -> tuple[int, int]:
-        key = cluster if self.config.layout == "clustered" else token
-        number = self._open.get(key)
-        if number is None:
-            number = self._free_pages.popleft() if self._free_pages else len(self.pages)
-            if number == len(self.pages):
-                self.pages.append(None)
-            self.pages[number] = Page(key, None)
-            self._enter(number)
-            self._open[key] = number
-        page = self._page(number)
-        page.tokens.append(token)
-        self.resident_tokens += 1
-        if len(page.tokens) == self.config.slots:
-            self._close(number)
-        return number, len(page.tokens) - 1
-
-    def _enter(self, number: int) -> None:
-        page = self._page(number)
-        if self._free_frames:
-            page.frame = self._free_frames.popleft()
+    def _move_command(self, command: Command) -> list[Reply]:
+        table, page, slot = self.table, command.page, command.slot
+        cause = Fault.NONE
+        if command.cluster >= self.config.clusters:
+            cause = Fault.CLUSTER
+        elif not table.alive(page, slot):
+            cause = Fault.ADDRESS
+        elif table.page(page).frame is None:
+            cause = Fault.NOT_RESIDENT
+        elif page in table.held:
+            cause = Fault.HELD
         else:
-            page.frame = self.frames
-            self.frames += 1
-        self.resident[number] = None
-        self.resident_tokens += len(page.tokens)
+            table.seal(page)
+            cause = table.full(command.cluster)
+        if cause:
+            return [Reply(command.op, cause, last=1)]
+        before = [self.address(page, head, slot)[1] for head in self._heads()]
+        token = table.page(page).tokens[slot]
+        to_page, to_slot = table.move([token], [command.cluster])[0, 2:].tolist()
+        after = [self.address(to_page, head, to_slot)[1] for head in self._heads()]
+        size = 4 * self.config.head_dim
+        pieces = [Piece(a, b, Tier.DEVICE, Tier.DEVICE, size) for a, b in zip(before, after, strict=True)]
+        return [self._end(command, TransferKind.MOVE, pieces, page=to_page, slot=to_slot, address=after[0])]
 
-    def _leave(self, number: int) -> None:
-        page = self._page(number)
-        assert page.frame is not None
-        self._free_frames.append(page.frame)
-        page.frame = None
-        del self.resident[number]
-        self.resident_tokens -= len(page.tokens)
+    def _seal_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        self.table.seal(command.page)
+        return [Reply(command.op, last=1)]
+
+    def _free_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        return [Reply(command.op, count=self.table.free(command.page), last=1)]
+
+    def _hold_command(self, command: Command) -> list[Reply]:
+        table, page = self.table, command.page
+        if not table.in_use(page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        if table.held.get(page, 0) == self.config.max_page_references:
+            return [Reply(command.op, Fault.HELD, last=1)]
+        table.seal(page)
+        table.held[page] = table.held.get(page, 0) + 1
+        return [Reply(command.op, count=table.holders(page), last=1)]
+
+    def _mark_command(self, command: Command) -> list[Reply]:
+        if not self.table.in_use(command.page):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        self.table.mark([command.page], command.heads)
+        return [Reply(command.op, count=1, last=1)]
+
+    def _evict_command(self, command: Command) -> list[Reply]:
+        if command.cluster >= self.config.clusters:
+            return [Reply(command.op, Fault.CLUSTER, last=1)]
+        chain = self.table.chains.get(command.cluster, [])
+        gone = chain[command.index : max(command.index, len(chain) - command.page)]
+        replies = [Reply(command.op, page=page, count=len(self.table.page(page).tokens)) for page in gone]
+        for page in gone:
+            self.table.unchain(page)
+        return [*replies, Reply(command.op, count=len(gone), last=1)]
+
+    def _migrate_command(self, command: Command) -> list[Reply]:
+        table, page = self.table, command.page
+        if not table.in_use(page) or command.tier not in (Tier.HOST, Tier.STORAGE):
+            return [Reply(command.op, Fault.ADDRESS, last=1)]
+        home, tier, pieces = table.homes[page], Tier(command.tier), []
+        if home.saved and home.tier != tier:
+            size = len(table.page(page).tokens) * 4 * self.config.head_dim
+            for head in self._heads():
+                source, target = (self._maps[t].address(page, head, 0) for t in (home.tier, tier))
+                pieces.append(Piece(source, target, home.tier, tier, size))
+        home.tier = tier
+        return [self._end(command, TransferKind.MIGRATE, pieces)]
+
+    def _heads(self) -> range:
+        return range(self.config.kv_heads)
+
+    def _end(
+        self,
+        command: Command,
+        kind: TransferKind,
+        pieces: Sequence[Piece],
+        *,
+        fault: int = 0,
+        page: int = 0,
+        slot: int = 0,
+        address: int = 0,
+        count: int = 0,
+    ) -> Reply:
+        """Descriptors of the command, and its last beat."""
+        tag = self._tag if pieces else 0
+        extents = join(pieces)
+        for extent in extents:
+            for source, target, size in cut(extent, self.config.max_descriptor_bytes):
+                descriptor = Descriptor(source, target, extent.source_tier, extent.target_tier, size, kind, tag, 0)
+                self.descriptors.append(descriptor)
+        self.extents += extents
+        if pieces:
+            last = self.descriptors[-1]
+            self.descriptors[-1] = Descriptor(**{**vars(last), "last": 1})
+            self._tag = (self._tag + 1) % self.config.tags
+        return Reply(
+            command.op,
+            fault=fault,
+            page=page,
+            slot=slot,
+            address=address,
+            count=count,
+            tagged=bool(pieces),
+            tag=tag,
+            last=1,
+        )
+
+
+class _Table(PageTable):
+    """The page table with limits, chains of pages by cluster, homes and marks."""
+
+    def __init__(self, config: PagingConfig, unit: KvmuConfig) -> None:
+        super().__init__(config, unit.kv_heads, unit.head_dim)
+        self.unit = unit
+        self.chains: dict[int, list[int]] = {}
+        self.homes: dict[int, BackingCopy] = {}
+        self.held: dict[int, int] = {}  # holders of a page besides its cluster, where there are any
+        self.marks: dict[int, int] = {}
+
+    @property
+    def frame_available(self) -> bool:
+        return bool(self._free_frames) or self.frames < self.unit.frames
+
+    def full(self, cluster: int) -> Fault:
+        """Why the next token of the cluster has no place, or NONE."""
+        if cluster in self._open:
+            return Fault.NONE
+        if not self._free_pages and len(self.pages) == self.unit.pages:
+            return Fault.NO_PAGE
+        return Fault.NONE if self.frame_available else Fault.NO_PAGE_FRAME
+
+    def page(self, number: int):
+        return self._page(number)
+
+    def in_use(self, number: int) -> bool:
+        return number < len(self.pages) and self.pages[number] is not None
+
+    def alive(self, number: int, slot: int) -> bool:
+        return self.in_use(number) and slot < len(self.page(number).tokens) and self.page(number).tokens[slot] >= 0
+
+    def add(self, cluster: int) -> tuple[int, int]:
+        page, slot = self._place(self.tokens, cluster)
+        self._page_of.append(page)
+        self._slot_of.append(slot)
+        return page, slot
+
+    def seal(self, number: int) -> None:
         self._close(number)
 
-    def _close(self, number: int) -> None:
-        cluster = self._page(number).cluster
-        if self._open.get(cluster) == number:
-            del self._open[cluster]
+    def leave(self, number: int) -> None:
+        self._leave(number)
+
+    def enter(self, number: int) -> None:
+        self._enter(number)
+
+    def mark(self, pages: Sequence[int], heads: int) -> None:
+        if heads:
+            for page in pages:
+                self.marks[page] = self.marks.get(page, 0) | heads
+
+    def holders(self, number: int) -> int:
+        return self.held.get(number, 0) + (number in self.chains[self.page(number).cluster])
+
+    def free(self, number: int) -> int:
+        """One holder lets go, the cluster last; how many are left."""
+        if number not in self.held:
+            self._free(number)
+            return 0
+        self.held[number] -= 1
+        left = self.holders(number)
+        if not self.held[number]:
+            del self.held[number]
+        if not left:
+            self._free(number)
+        return left
+
+    def unchain(self, number: int) -> None:
+        """The cluster lets go of a page."""
+        self._close(number)
+        if number in self.held:
+            self.chains[self.page(number).cluster].remove(number)
+        else:
+            self._free(number)
+
+    def _place(self, token: int, cluster: int) -> tuple[int, int]:
+        page, slot = super()._place(token, cluster)
+        chain = self.chains.setdefault(cluster, [])
+        if page not in chain:
+            chain.append(page)
+            self.homes[page] = BackingCopy(Tier.STORAGE if self.unit.offload_to_storage else Tier.HOST)
+        return page, slot
 
     def _free(self, number: int) -> None:
-        if number in self.resident:
-            self._leave(number)
-        self.pages[number] = None
-        self._free_pages.append(number)
-
-    def _offload(self) -> list[int]:
-        written = []
-        while self.resident_tokens > self.config.max_resident_tokens and len(self.resident) > 1:
-            number = next(iter(self.resident))
-            page = self._page(number)
-            if not page.on_host:  # a page that was fetched has not changed since
-                written.append(number)
-                page.on_host = True
-            self._leave(number)
-        return written
-
-
-def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Ascending (start, length) ranges with those that touch joined: int64 (E, 2)."""
-    first = np.ones(len(start), bool)
-    first[1:] = start[1:] != start[:-1] + length[:-1]
-    where = np.flatnonzero(first)
-    total = np.add.reduceat(length, where) if len(where) else length
-    return np.stack([start[where], total], axis=1).astype(np.int64)
-
-
-def runs(ids: np.ndarray) -> np.ndarray:
-    """Runs of consecutive numbers in an ascending list: int64 (E, 2) of first and count."""
-    ids = checks.wholes("ids", ids, None)
-    return merge(ids, np.ones_like(ids))
-
-
-def descriptors(extents: np.ndarray, max_bytes: int, boundary: int = 4096) -> np.ndarray:
-    """Extents (address, bytes) as transfers: none longer than `max_bytes`, none across a multiple of `boundary`."""
-    checks.whole("max_bytes", max_bytes, 1)
-    checks.whole("boundary", boundary, 1)
-    out = []
-    for address, size in checks.wholes("extents", extents, None, 2, low=0).tolist():
-        end = address + size
-        while address < end:
-            stop = min(end, address + max_bytes, (address // boundary + 1) * boundary)
-            out.append((address, stop - address))
-            address = stop
-    return np.array(out, np.int64).reshape(-1, 2)
-
-
-def compaction(kept: np.ndarray, first: int = 0) -> np.ndarray:
-    """Moves that close the gaps of a pruned cache: int64 (M, 3) of source, target, count, in a safe order.
-
-    kept   ascending entry numbers that stay; they end up at `first`, `first + 1`, ... (QuickPrefill keeps the
-           entries' order and positions). Entries already in place do not move; a target never lies above its
-           source, so that copying in order needs no second buffer.
-    """
-    source = checks.wholes("kept", kept, None, low=checks.whole("first", first, 0))
-    if (np.diff(source) <= 0).any():
-        raise ValueError(f"kept must ascend, got {source.tolist()}")
-    target = first + np.arange(len(source))
-    moving = source != target
-    blocks = runs(source[moving])
-    begins = np.searchsorted(source, blocks[:, 0])
-    return np.stack([blocks[:, 0], target[begins], blocks[:, 1]], axis=1)
+        chain = self.chains[self.page(number).cluster]
+        if number in chain:
+            chain.remove(number)
+        del self.homes[number]
+        self.marks.pop(number, None)
+        super()._free(number)

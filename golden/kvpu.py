@@ -11,13 +11,13 @@ import numpy as np
 
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hc_table import HcTable, HcTableConfig
-from golden.kvmu_unit import Command, KvmuUnit, Op, Reply, UnitConfig
-from golden.wicsum import Rows, WtuConfig, select
+from golden.kvmu import Command, Kvmu, KvmuConfig, Op, Reply
+from golden.wicsum import RowSelections, WtuConfig, select
 from util import checks
 
 
 @dataclass(frozen=True)
-class Scores:
+class HeadScores:
     """Rows of one KV head, united into one selection: uint16 keys (R, C), one per cluster."""
 
     head: int
@@ -25,7 +25,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Step:
+class KvpuStep:
     """What one step gave.
 
     assignment  of its tokens to clusters
@@ -35,7 +35,7 @@ class Step:
     """
 
     assignment: Assignment
-    rows: list[Rows]
+    rows: list[RowSelections]
     selected: list[np.ndarray]
     replies: list[Reply]
 
@@ -52,13 +52,13 @@ class Kvpu:
         self,
         rule: ClusterRule,
         table: HcTableConfig,
-        kvmu: UnitConfig,
+        kvmu: KvmuConfig,
         wtu: WtuConfig,
         target: int,
         retain: bool = False,
     ) -> None:
         self.rule, self.wtu, self.target, self.retain = rule, wtu, target, retain
-        self.table, self.kvmu = HcTable(table), KvmuUnit(kvmu)
+        self.table, self.kvmu = HcTable(table), Kvmu(kvmu)
         self.clusters = ClusterTable(rule)
         self._bank = 0
 
@@ -78,7 +78,7 @@ class Kvpu:
             replies += self.kvmu.execute(Command(Op.APPEND, cluster=cluster))
         return assigned, replies
 
-    def fetch(self, groups: Sequence[Scores]) -> tuple[list[Rows], list[np.ndarray], list[Reply]]:
+    def fetch(self, groups: Sequence[HeadScores]) -> tuple[list[RowSelections], list[np.ndarray], list[Reply]]:
         """The second half: select by the scores of every cluster in the table, fetch, offload."""
         counts = np.array([entry.count for entry in self.table.entries], np.int64)
         rows, selected, replies = [], [], []
@@ -93,8 +93,8 @@ class Kvpu:
         replies += self.kvmu.execute(Command(Op.STEP))
         return rows, selected, replies
 
-    def step(self, codes: np.ndarray, groups: Sequence[Scores] = ()) -> Step:
+    def step(self, codes: np.ndarray, groups: Sequence[HeadScores] = ()) -> KvpuStep:
         """Both halves; `groups` must score the clusters that there are after the first."""
         assigned, placed = self.cluster(codes)
         rows, selected, moved = self.fetch(groups)
-        return Step(assigned, rows, selected, placed + moved)
+        return KvpuStep(assigned, rows, selected, placed + moved)

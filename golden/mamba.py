@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.transformer import silu
+from golden.reference_decoder import silu
 from util import checks
 
 

@@ -15,7 +15,7 @@ from math import floor
 import numpy as np
 
 from golden import bf16, dot
-from golden.transformer import Cache, Decoder, LayerInput, attention, attention_weights, causal
+from golden.reference_decoder import Decoder, KVCache, LayerInput, attention, attention_weights, causal
 from util import checks
 
 SCORES = ("key_norms_small", "key_norms", "value_norms_small", "value_norms", "attention")
@@ -212,14 +212,14 @@ def quick_prefill(
     groups: Sequence[np.ndarray],
     text: np.ndarray,
     config: QuickVideoConfig | None = None,
-) -> tuple[np.ndarray, Cache]:
+) -> tuple[np.ndarray, KVCache]:
     """Prefill embeddings group by group against the pruned cache; the text's hidden states and the cache.
 
     The first group also holds what stands before the video; the text (T, hidden) after it is never pruned.
     For score `attention` the text rides behind every group to ask its questions, and leaves no trace.
     """
     config = config or QuickVideoConfig()
-    cache = Cache.empty(decoder.config)
+    cache = KVCache.empty(decoder.config)
     asking = config.score == "attention"
     start = 0
     for group in groups:

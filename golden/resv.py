@@ -13,10 +13,10 @@ from ml_dtypes import bfloat16
 from golden import bf16, hashing, scores, wicsum
 from golden.attention import light_attention
 from golden.clustering import Assignment, ClusterRule, ClusterTable
-from golden.growable import Growable
-from golden.kvmu import Fetch, Kvmu, KvmuConfig
-from golden.representative import Representatives
-from golden.wicsum import Rows, WtuConfig
+from golden.growable_array import GrowableArray
+from golden.mean_keys import MeanKeys
+from golden.page_table import Fetch, PageTable, PagingConfig
+from golden.wicsum import RowSelections, WtuConfig
 from util import checks
 
 RATIO_BITS = 16
@@ -36,7 +36,7 @@ class ResvConfig:
                            `rehash_mean`: the mean key hashed again after every step
     cluster_scope          `layer`: all KV heads of a token are one vector; `kv_head`: clusters of their own per head
     center_keys            hash keys minus the mean of all keys so far
-    mean_store             `bf16` or `fp32_sum`: `golden.representative.Representatives`
+    mean_store             `bf16` or `fp32_sum`: `golden.mean_keys.MeanKeys`
     wics_ratio             share of the score sum that the selection must exceed
     score_transform        `golden.scores.weights`
     selector               `wtu`: integer bucket sweep on BF16 codes (needs `exp`); `exact`: Equations 1 to 3, float64
@@ -74,7 +74,7 @@ class ResvConfig:
     prefetch: str = "next_layer"
     seed: int = 0
     wtu: WtuConfig = field(default_factory=WtuConfig)
-    kvmu: KvmuConfig = field(default_factory=KvmuConfig)
+    paging: PagingConfig = field(default_factory=PagingConfig)
 
     def __post_init__(self) -> None:
         checks.whole("hash_bits", self.hash_bits, 1, hashing.MAX_HASH_BITS)
@@ -94,8 +94,8 @@ class ResvConfig:
             checks.flag(name, getattr(self, name))
         if self.selector == "wtu" and self.score_transform != "exp":
             raise ValueError(f"score_transform must be exp when selector is wtu, got {self.score_transform!r}")
-        if self.wtu.threshold != "ratio":
-            raise ValueError(f"wtu.threshold must be ratio, got {self.wtu.threshold!r}")
+        if self.wtu.stop_rule != "ratio":
+            raise ValueError(f"wtu.stop_rule must be ratio, got {self.wtu.stop_rule!r}")
         self.rule()
 
     def rule(self) -> ClusterRule:
@@ -108,21 +108,21 @@ class ResvConfig:
 
 
 @dataclass(frozen=True)
-class Selected:
+class LayerSelection:
     """What one step's queries selected in one layer.
 
     rows      per KV head bool (T * group, C): the clusters of every row
     clusters  per KV head bool (C,): those any row selected
     tokens    per KV head, ascending: the past tokens of those clusters
     wtu       per KV head, what the WTU returned; None if the selection was `exact`
-    steps     T, the query tokens
+    new_tokens  T, the query tokens
     """
 
     rows: list[np.ndarray]
     clusters: list[np.ndarray]
     tokens: list[np.ndarray]
-    wtu: list[Rows] | None
-    steps: int
+    wtu: list[RowSelections] | None
+    new_tokens: int
 
     def ratio(self, past: int) -> float:
         """Retrieved share of the past, mean over the KV heads; 0 if there is no past."""
@@ -140,8 +140,8 @@ class ResvLayer:
         self.dimension = kv_heads * head_dim // tables
         self.planes = hashing.hyperplanes(self.dimension, config.hash_bits, seed=config.seed, layer=layer)
         self.tables = [ClusterTable(config.rule()) for _ in range(tables)]
-        self.means = [Representatives(self.dimension, config.mean_store) for _ in range(tables)]
-        self.cluster_of = [Growable((), np.int32) for _ in range(tables)]  # -1: not clustered
+        self.means = [MeanKeys(self.dimension, config.mean_store) for _ in range(tables)]
+        self.cluster_of = [GrowableArray((), np.int32) for _ in range(tables)]  # -1: not clustered
         self._sum = np.zeros((tables, self.dimension))
 
     @property
@@ -158,7 +158,7 @@ class ResvLayer:
             return []
         return [self._append(t, v) for t, v in enumerate(k.reshape(len(k), len(self.tables), -1).swapaxes(0, 1))]
 
-    def select(self, queries: np.ndarray, past: int | None = None) -> Selected:
+    def select(self, queries: np.ndarray, past: int | None = None) -> LayerSelection:
         """Score the clusters as they are against the queries, (T, Hq, d), and select.
 
         past  tokens that may be retrieved: those before the step. Default: all there are.
@@ -181,9 +181,9 @@ class ResvLayer:
         for h, chosen in enumerate(clusters):
             owner = self._owners(h, past)
             tokens.append(np.flatnonzero(np.r_[chosen, False][owner]))  # owner -1 finds the False
-        return Selected(selected, clusters, tokens, results or None, len(q))
+        return LayerSelection(selected, clusters, tokens, results or None, len(q))
 
-    def attended(self, selected: Selected, past: int) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
+    def attended(self, selected: LayerSelection, past: int) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
         """Tokens that every KV head attends to, and which of them each row does (None: all).
 
         The selected ones, the first `sink_tokens`, the newest `recent_always_tokens`, and text left unclustered.
@@ -195,8 +195,8 @@ class ResvLayer:
             always[: config.sink_tokens] = True
             always[past - min(past, config.recent_always_tokens) :] = True
             if config.gqa_select == "per_q_head":
-                group = rows.reshape(selected.steps, -1, rows.shape[1])
-                rows = np.tile(group.any(axis=0), (selected.steps, 1)) if config.attend == "union" else rows
+                group = rows.reshape(selected.new_tokens, -1, rows.shape[1])
+                rows = np.tile(group.any(axis=0), (selected.new_tokens, 1)) if config.attend == "union" else rows
             ids = np.flatnonzero(np.r_[selected.clusters[h], False][owner] | always)
             tokens.append(ids)
             allowed.append(np.c_[rows, np.zeros(len(rows), bool)][:, owner[ids]] | always[ids])
@@ -241,7 +241,7 @@ class LayerStep:
     """
 
     assigned: list[Assignment]
-    selected: Selected
+    selected: LayerSelection
     attended: list[np.ndarray]
     fetches: list[Fetch]
     output: np.ndarray
@@ -254,12 +254,14 @@ class Resv:
         checks.whole("layers", layers, 1)
         self.config = config
         self.layers = [ResvLayer(config, kv_heads, head_dim, layer) for layer in range(layers)]
-        self.keys = [Growable((kv_heads, head_dim), bfloat16) for _ in range(layers)]
-        self.values = [Growable((kv_heads, head_dim), bfloat16) for _ in range(layers)]
+        self.keys = [GrowableArray((kv_heads, head_dim), bfloat16) for _ in range(layers)]
+        self.values = [GrowableArray((kv_heads, head_dim), bfloat16) for _ in range(layers)]
         tables = len(self.layers[0].tables)
-        self.pages = [[Kvmu(config.kvmu, kv_heads // tables, head_dim) for _ in range(tables)] for _ in range(layers)]
+        self.pages = [
+            [PageTable(config.paging, kv_heads // tables, head_dim) for _ in range(tables)] for _ in range(layers)
+        ]
         self._due = 0
-        self._ahead: Selected | None = None
+        self._ahead: LayerSelection | None = None
 
     def step(
         self, layer: int, queries: np.ndarray, keys: np.ndarray, values: np.ndarray, stage: str = "frame"

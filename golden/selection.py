@@ -12,12 +12,12 @@
 
 import numpy as np
 
-from golden.wicsum import MAX_FINITE_CODE, Rows, WtuConfig, select
+from golden.wicsum import MAX_FINITE_CODE, RowSelections, WtuConfig, select
 from util import checks
 
 RESV = WtuConfig()
-MOSAIC = WtuConfig(refine_levels=3, weight="tc", threshold="budget")
-QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", threshold="count")
+MOSAIC = WtuConfig(refine_levels=3, weight="tc", stop_rule="budget")
+QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", stop_rule="count")
 
 
 def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
@@ -28,23 +28,23 @@ def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
     return np.where(bits & 0x8000, ~bits, bits | 0x8000).astype(np.uint16)
 
 
-def by_ratio(codes: np.ndarray, counts: np.ndarray, wics_ratio_q16: int = 19661) -> Rows:
+def by_ratio(codes: np.ndarray, counts: np.ndarray, wics_ratio_q16: int = 19661) -> RowSelections:
     """ReSV: the largest non-negative BF16 scores (R, C) until their weighted sum exceeds the ratio."""
     return select(codes, counts, wics_ratio_q16, RESV)
 
 
-def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> Rows:
+def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> RowSelections:
     """Mosaic: clusters of BF16 cosines (R, C) in descending order until they hold `budget` tokens."""
     return select(_rows("cosines", cosines), sizes, budget, MOSAIC)
 
 
-def smallest(norms: np.ndarray, k: int) -> Rows:
+def smallest(norms: np.ndarray, k: int) -> RowSelections:
     """QuickPrefill: the `k` smallest non-negative BF16 codes (R, C) of each row, lowest index on ties."""
     codes = checks.wholes("norms", norms, None, None, low=0, high=MAX_FINITE_CODE)
     return select(0xFFFF - codes, np.ones(codes.shape, np.int64), k, QUICKPREFILL)
 
 
-def top_k(scores: np.ndarray, k: int) -> Rows:
+def top_k(scores: np.ndarray, k: int) -> RowSelections:
     """The `k` largest BF16 codes (R, C) of each row, lowest index on ties."""
     keys = _rows("scores", scores)
     return select(keys, np.ones(keys.shape, np.int64), k, TOP_K)

@@ -15,9 +15,7 @@ import numpy as np
 
 from golden import bf16, exp
 from golden.bf16 import BF16, FP32
-from golden.reciprocal import reciprocal
-from golden.rsqrt import rsqrt
-from golden.silu import silu
+from golden.elementary import reciprocal, rsqrt, silu
 from util import checks
 
 ONE = np.uint32(0x3F800000)

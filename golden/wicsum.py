@@ -29,7 +29,7 @@ class WtuConfig:
                      `linear`: over its value
     max_row_clusters longest row
     weight           what a cluster adds to the sum: `score_x_tc` (Eq. 1), `score`, `tc` or `one`
-    threshold        stop when the sum `ratio`: exceeds a ratio of the whole; `budget`: reaches a number;
+    stop_rule        stop when the sum `ratio`: exceeds a ratio of the whole; `budget`: reaches a number;
                      `count`: reaches a number, and the last code value gives its lowest indices only
     """
 
@@ -38,7 +38,7 @@ class WtuConfig:
     bucket_domain: str = "code"
     max_row_clusters: int = 4096
     weight: str = "score_x_tc"
-    threshold: str = "ratio"
+    stop_rule: str = "ratio"
 
     def __post_init__(self) -> None:
         checks.whole("buckets", self.buckets, 2, 4096)
@@ -48,13 +48,13 @@ class WtuConfig:
         checks.whole("max_row_clusters", self.max_row_clusters, 1, 1 << PLACE_BITS)
         checks.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
         checks.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
-        checks.choice("threshold", self.threshold, ("ratio", "budget", "count"))
+        checks.choice("stop_rule", self.stop_rule, ("ratio", "budget", "count"))
         if self.bucket_domain == "linear" and not self.weight.startswith("score"):
             raise ValueError(f"weight must be score_x_tc or score when bucket_domain is linear, got {self.weight!r}")
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSelections:
     """What the WTU returns for R rows of C clusters.
 
     cutoff     uint16 (R,), lower bound of the last bucket taken (0 for an empty row)
@@ -63,7 +63,7 @@ class Rows:
     levels     int32 (R,), how often the range was divided into buckets; 0 likewise
     selected   bool (R, C)
     total      int64 (R,), the sum over the row
-    threshold  int64 (R,), the selection stops when `acc > threshold`
+    stop_sum   int64 (R,), the selection stops when `acc > stop_sum`
     """
 
     cutoff: np.ndarray
@@ -72,7 +72,7 @@ class Rows:
     levels: np.ndarray
     selected: np.ndarray
     total: np.ndarray
-    threshold: np.ndarray
+    stop_sum: np.ndarray
 
 
 def exact(weights: np.ndarray, counts: np.ndarray, wics_ratio: float) -> np.ndarray:
@@ -116,13 +116,13 @@ def ratio_threshold(total: np.ndarray, wics_ratio_q16: int) -> np.ndarray:
     return (total >> 16) * ratio + ((total & 0xFFFF) * ratio >> 16)
 
 
-def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig | None = None) -> Rows:
+def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig | None = None) -> RowSelections:
     """Select the clusters of every row; the contract of the WTU.
 
     codes    integers (R, C): larger is taken first. Finite non-negative BF16 codes if the weight uses the
              score, else any 16-bit key (`golden.selection.sortable`)
     counts   integers (C,) or (R, C), 0..65535: tokens of each cluster
-    target   threshold `ratio`: the ratio in 1/65536 (19661 is 0.3); `budget`, `count`: the number to reach
+    target   stop rule `ratio`: the ratio in 1/65536 (19661 is 0.3); `budget`, `count`: the number to reach
     """
     config = config or WtuConfig()
     scored = config.weight.startswith("score")
@@ -136,7 +136,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     value = fixed_point(keys) if scored else np.ones_like(keys)
     weight = value * tc if config.weight in ("score_x_tc", "tc") else value
     total = weight.sum(axis=1)
-    if config.threshold == "ratio":
+    if config.stop_rule == "ratio":
         threshold = ratio_threshold(total, target)
     else:
         threshold = np.full(len(keys), checks.whole("target", target, 1) - 1, np.int64)
@@ -145,19 +145,19 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     selected = domain >= bound[:, None]
     # the bound of a linear bucket is not a code: the smallest selected code stands for it
     cutoff = bound if domain is keys else np.where(selected, keys, 0xFFFF).min(axis=1, initial=0xFFFF)
-    if config.threshold == "count":
+    if config.stop_rule == "count":
         last = keys == bound[:, None]
         room = target - (selected & ~last).sum(axis=1)
         selected &= ~last | (np.cumsum(last, axis=1) <= room[:, None])
     acc = np.where(selected, weight, 0).sum(axis=1)
-    return Rows(
+    return RowSelections(
         cutoff=(cutoff if keys.shape[1] else np.zeros(len(keys))).astype(np.uint16),
         acc=acc,
         passes=passes.astype(np.int32),
         levels=levels.astype(np.int32),
         selected=selected,
         total=total,
-        threshold=threshold,
+        stop_sum=threshold,
     )
 
 

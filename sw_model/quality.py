@@ -10,7 +10,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from golden.attention import attention_mass, light_attention
-from golden.growable import Growable
+from golden.growable_array import GrowableArray
 from sw_model.media.stream import STAGES, Chunk, Geometry
 from sw_model.policies import POLICIES, ModelShape, Policy, Selection, Step, load
 from util import checks, text
@@ -98,10 +98,12 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
         raise ValueError("policies must name at least one policy, got none")
     sums = {(name, stage): np.zeros(4) for name in policies for stage in STAGES}
     counts, seen = dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0)
-    cache: list[tuple[Growable, Growable]] = []
+    cache: list[tuple[GrowableArray, GrowableArray]] = []
     for chunk in chunks:
         layers, _, heads, d = chunk.k.shape
-        cache = cache or [(Growable((heads, d), bfloat16), Growable((heads, d), bfloat16)) for _ in range(layers)]
+        cache = cache or [
+            (GrowableArray((heads, d), bfloat16), GrowableArray((heads, d), bfloat16)) for _ in range(layers)
+        ]
         has_past = len(cache[0][0]) > 0
         measured = has_past and seen[chunk.stage] % every == 0
         seen[chunk.stage] += has_past

@@ -10,7 +10,7 @@ import numpy as np
 
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
-from golden.representative import Representatives
+from golden.mean_keys import MeanKeys
 from hw.dre.hcu import HCU, Op
 from sim.bench.build import default_simulator
 from sim.bench.run import simulate
@@ -41,7 +41,7 @@ class Layer:
     codes: np.ndarray
     assignment: Assignment
     table: ClusterTable
-    representatives: Representatives
+    representatives: MeanKeys
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def cluster_video(
     dimension = config.geometry.kv_heads * config.geometry.head_dim
     planes = [hyperplanes(dimension, hash_bits, seed=seed, layer=layer) for layer in range(layers)]
     tables = [ClusterTable(rule) for _ in range(layers)]
-    means = [Representatives(dimension) for _ in range(layers)]
+    means = [MeanKeys(dimension) for _ in range(layers)]
     codes: list[list[np.ndarray]] = [[] for _ in range(layers)]
     steps: list[list[Assignment]] = [[] for _ in range(layers)]
     expected = min(filter(None, (info.n_frames, max_frames)), default=0)

@@ -7,10 +7,10 @@ attention context. All of it is float64; the order of every tie is fixed.
 
 from golden.mosaic.index import SemanticIndex
 from golden.mosaic.statistics import MosaicConfig, absorb, kmeans, spread, threshold
-from golden.mosaic.system import Mosaic, Retrieval, query_vector
+from golden.mosaic.system import MosaicCache, Retrieval, query_vector
 
 __all__ = [
-    "Mosaic",
+    "MosaicCache",
     "MosaicConfig",
     "Retrieval",
     "SemanticIndex",

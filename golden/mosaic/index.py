@@ -10,7 +10,7 @@ from util import checks
 
 
 @dataclass
-class Cluster:
+class MosaicCluster:
     """Entries of one visual partition that mean the same.
 
     members  entry ids, ascending; size (in tokens), mean (D,) and variance are theirs
@@ -43,7 +43,7 @@ class SemanticIndex:
             checks.whole("max_resident_tokens", max_resident_tokens, 1)
         self.config = config
         self.max_resident_tokens = max_resident_tokens
-        self.clusters: dict[int, Cluster] = {}
+        self.clusters: dict[int, MosaicCluster] = {}
         self.partitions: dict[int, list[int]] = {}  # ids of its clusters, ascending
         self.splits = self.deferred = self.loads = self.moved = 0
         self._entries: list[np.ndarray] = []
@@ -193,12 +193,12 @@ class SemanticIndex:
         self._next_id += 1
         mean, variance = spread(np.stack([self._entries[entry] for entry in members]))
         size = sum(len(self._tokens[entry]) for entry in members)
-        self.clusters[cluster] = Cluster(partition, members, size, mean, variance, parent)
+        self.clusters[cluster] = MosaicCluster(partition, members, size, mean, variance, parent)
         self.partitions[partition].append(cluster)
         self._touch(cluster)
         return cluster
 
-    def _close(self, cluster: int) -> Cluster:
+    def _close(self, cluster: int) -> MosaicCluster:
         self.offload(cluster)
         closed = self.clusters.pop(cluster)
         self.partitions[closed.partition].remove(cluster)

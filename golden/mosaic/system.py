@@ -48,7 +48,7 @@ def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
     return q.mean(axis=0).reshape(kv_heads, -1, q.shape[2]).sum(axis=1).ravel()
 
 
-class Mosaic:
+class MosaicCache:
     """The cache of one video: `start` with the first frames, `append` the others, `retrieve` for queries.
 
     Keys and values are (..., T, Hkv, d) with T tokens per frame, keys after RoPE; a frame comes with one

@@ -11,11 +11,11 @@ import numpy as np
 from compiler.layer import LayerCompiler, Region, Sizes, tiles
 from golden import bf16
 from golden.clustering import ClusterRule
+from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles
 from golden.hashing import hyperplanes
 from golden.hc_table import HcTableConfig
-from golden.kvmu_unit import UnitConfig
+from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
-from golden.layer import Layer, LayerShape, StepTrace, angles
 from golden.selection import MOSAIC, RESV, TOP_K
 from hw.axi.ports import BOUNDARY, WORD_BITS
 from hw.config import Config
@@ -148,7 +148,7 @@ class LayerRun:
             bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
         )
         table = unit.table
-        self.golden = Layer(
+        self.golden = DecoderLayer(
             shape,
             weights,
             norms,
@@ -157,7 +157,7 @@ class LayerRun:
                 HcTableConfig(table.clusters, table.pages, table.page_tokens, table.dimension,
                               bases=(bases["cluster_records"], bases["token_lists"], bases["list_links"],
                                      bases["mean_keys"])),
-                UnitConfig(c.kv_heads, c.head_dim, c.page_tokens, c.max_pages, c.page_frames, unit.kvmu.clusters,
+                KvmuConfig(c.kv_heads, c.head_dim, c.page_tokens, c.max_pages, c.page_frames, unit.kvmu.clusters,
                            tags=unit.kvmu.tags,
                            bases=(bases["page_frames"], bases["host_pages"], bases["storage_pages"], bases["staging"]),
                            staging_head_pages=staging_head_pages, max_resident_tokens=max_resident_tokens,
@@ -178,7 +178,7 @@ class LayerRun:
         for place, image in self.layer.images.items():
             self.run_on.put(place, image)
         self.position = 0
-        self.traces: list[StepTrace] = []
+        self.traces: list[StepResult] = []
         self.outputs: list[tuple[int, np.ndarray]] = []
         self.programs: list[Program] = []
         self.places: list[int] = []  # their first words
@@ -202,7 +202,7 @@ class LayerRun:
         """The commands of all programs."""
         return [[part for part in program if isinstance(part, Command)] for program in self.programs]
 
-    def step(self, x: np.ndarray) -> StepTrace:
+    def step(self, x: np.ndarray) -> StepResult:
         """A step of the tokens `x` (T, hidden), BF16 codes, on both; the golden trace."""
         if not self.steps:
             self.begin()
@@ -222,7 +222,7 @@ class LayerRun:
         self.position += tokens
         return self.keep({self.layer.out: tokens * self.sizes.hidden * 2})[0]
 
-    def attend(self, k: np.ndarray, v: np.ndarray, q: np.ndarray | None = None) -> StepTrace | None:
+    def attend(self, k: np.ndarray, v: np.ndarray, q: np.ndarray | None = None) -> StepResult | None:
         """The six steps alone on both; keys, values (T, Hkv, d), queries (T, Hq, d): BF16 codes in memory order.
 
         Without queries the tokens are only clustered and placed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from golden.kvmu_unit import Descriptor, Tier
+from golden.kvmu import Descriptor, Tier
 from hw.core.isa import ExecUnit
 from hw.dre.kvmu.kvmu import GROUP
 from hw.dre.kvmu.timing import KvmuTiming

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.kvmu_unit import Descriptor, Kind, Op
-from golden.layer import Layer, StepTrace
+from golden.decoder_layer import DecoderLayer, StepResult
+from golden.kvmu import Descriptor, Op, TransferKind
 from hw.config import Config
 from hw.core.isa import Command, ExecUnit, LengthSource, SyncEvent
 from hw.core.lengths import LENGTH_BITS
@@ -49,7 +49,7 @@ class StepData:
     offload: Sequence[Descriptor] = ()
 
     @classmethod
-    def of(cls, layer: Layer, step: Callable[[], StepTrace]) -> StepData:
+    def of(cls, layer: DecoderLayer, step: Callable[[], StepResult]) -> StepData:
         """Of a step that the golden `layer` is about to do."""
         unit = layer.table.kvmu
         clusters, before = len(layer.table.clusters.counts), len(unit.descriptors)
@@ -66,7 +66,7 @@ class StepData:
             [list(zip(rows.passes.tolist(), rows.levels.tolist(), strict=True)) for rows in trace.rows],
             [[chains[c] for c in np.flatnonzero(rows.selected.any(axis=0)).tolist()] for rows in trace.rows],
             [[page for page in pages if page[1]] for pages in trace.pages], len(unit.table.pages),
-            [d for d in moved if d.kind != Kind.OFFLOAD], [d for d in moved if d.kind == Kind.OFFLOAD],
+            [d for d in moved if d.kind != TransferKind.OFFLOAD], [d for d in moved if d.kind == TransferKind.OFFLOAD],
         )  # fmt: skip
 
 

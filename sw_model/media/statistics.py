@@ -12,7 +12,7 @@ import numpy as np
 
 from golden.clustering import ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
-from golden.representative import Representatives
+from golden.mean_keys import MeanKeys
 from golden.wicsum import exact
 from sw_model.media.stream import Chunk
 from util import checks, text
@@ -51,7 +51,7 @@ class _Layer:
     def __init__(self, dimension: int, layer: int, hash_bits: int, rule: ClusterRule, seed: int):
         self.planes = hyperplanes(dimension, hash_bits, seed=seed, layer=layer)
         self.table = ClusterTable(rule)
-        self.means = Representatives(dimension)
+        self.means = MeanKeys(dimension)
         self.previous: tuple[np.ndarray, np.ndarray] | None = None
         self.same: list[float] = []
         self.pairs: list[np.ndarray] = []  # of adjacent frames: count and moments of cosine x and distance y

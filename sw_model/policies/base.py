@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from golden.growable import Growable
+from golden.growable_array import GrowableArray
 from golden.rope import THETA_LLAMA3
 from util import checks
 
@@ -217,8 +217,8 @@ class Policy(ABC):
 
     def __init__(self, model: ModelShape) -> None:
         self.model = model
-        self._keys = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
-        self._values = [Growable((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
+        self._keys = [GrowableArray((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
+        self._values = [GrowableArray((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
         self._chunks: list[list[Chunk]] = [[] for _ in range(model.layers)]
         self._measured: dict[str, list[float]] = {stage: [] for stage in STAGES}
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from golden.mosaic import Mosaic as Cache
+from golden.mosaic import MosaicCache as Cache
 from golden.mosaic import MosaicConfig, query_vector
 from golden.rope import THETA_LLAMA3, rotate
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work

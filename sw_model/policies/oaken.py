@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from golden import oaken
-from golden.growable import Growable
+from golden.growable_array import GrowableArray
 from sw_model.policies.base import ModelShape, Policy, Selection, Step, Work
 
 VALUE_OPS = 8  # compare with four thresholds, shift, scale, round, pack
@@ -24,7 +24,7 @@ class Oaken(Policy):
         self._bits = bits
         self._stored_bits = self._stored_values = 0
         shape = (model.kv_heads, model.head_dim)
-        self._read = [(Growable(shape, np.float32), Growable(shape, np.float32)) for _ in range(model.layers)]
+        self._read = [(GrowableArray(shape, np.float32), GrowableArray(shape, np.float32)) for _ in range(model.layers)]
         self._thresholds: dict[tuple[int, int], oaken.Thresholds] = {}
 
     @property

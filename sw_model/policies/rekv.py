@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from golden import baselines
-from golden.growable import Growable
+from golden.growable_array import GrowableArray
 from golden.rope import THETA_LLAMA3, rotate
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
@@ -40,7 +40,7 @@ class ReKV(Policy):
         super().__init__(model)
         self.frames, self.chunk, self.tokens_per_frame, self.theta = frames, chunk, tokens_per_frame, theta
         width = model.q_heads * model.head_dim
-        self._blocks = [Growable((width,), np.float64) for _ in range(model.layers)]
+        self._blocks = [GrowableArray((width,), np.float64) for _ in range(model.layers)]
         self._done = [0] * model.layers  # chunks of each layer whose frame vector exists
 
     @classmethod

@@ -71,7 +71,7 @@ class ReSV(Policy):
         rows = t * m.q_heads
         attended = self.ratio(step) * step.past_tokens
         passes = self._measured_passes[step.stage]
-        page = min(self.tokens_per_cluster, self.config.kvmu.slots)
+        page = min(self.tokens_per_cluster, self.config.paging.slots)
         return replace(
             self.work(step, attended, extents=m.kv_heads * attended / page),
             matmuls=(

@@ -18,15 +18,15 @@ from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.hc_table import HcTable as GoldenTable
 from golden.hc_table import HcTableConfig
-from golden.kvmu_unit import Command, KvmuUnit, Reply, UnitConfig
-from golden.kvmu_unit import Op as PageOp
-from golden.kvpu import Kvpu, Scores
-from golden.representative import Representatives
+from golden.kvmu import Command, Kvmu, KvmuConfig, Reply
+from golden.kvmu import Op as PageOp
+from golden.kvpu import HeadScores, Kvpu
+from golden.mean_keys import MeanKeys
 from golden.scores import codes as score_codes
 from golden.scores import dots
 from golden.selection import RESV
 from golden.vpe import widen
-from golden.wicsum import Rows, select
+from golden.wicsum import RowSelections, select
 from hw.arith.dot import DotTree
 from hw.dre.hc_table import HcTable
 from hw.dre.hc_table import Op as TableOp
@@ -149,7 +149,7 @@ class _Step:
             found = {name: int(getattr(self.assigned, name)[n]) for name in ("cluster", "count", "opened")}
             yield {"token": self.first + n, "hash": code, **found}
 
-    def chosen(self) -> Rows:
+    def chosen(self) -> RowSelections:
         return select(self.rows, self.counts, TARGET, RESV)
 
 
@@ -159,7 +159,7 @@ def _steps(
     """The steps of a stream; queries are the keys of the step's first tokens."""
     codes = _codes(keys, bits, count, rng)
     flat = None if keys is None else keys[: len(codes)].reshape(len(codes), -1)
-    clusters, means = ClusterTable(rule), None if flat is None else Representatives(flat.shape[1])
+    clusters, means = ClusterTable(rule), None if flat is None else MeanKeys(flat.shape[1])
     for first in range(0, len(codes), STEP):
         part = codes[first : first + STEP]
         assigned = clusters.assign(part)
@@ -239,18 +239,18 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
     return Stimulus(name, inputs, outputs, _as_ports(LISTINGS, bases), drain_cycles=_drain(count))
 
 
-def _pages(unit: KVMU, bases: Bases) -> tuple[UnitConfig, dict[str, int]]:
+def _pages(unit: KVMU, bases: Bases) -> tuple[KvmuConfig, dict[str, int]]:
     """The golden unit's sizes and the settings of its ports: at most half of the stream's tokens stay resident."""
     names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
     staging, max_resident_tokens = 64, min(BEATS // 2, unit.frames * unit.page_tokens // 4)
     sizes = {n: getattr(unit, n) for n in names}
-    config = UnitConfig(**sizes, bases=bases, staging_head_pages=staging, max_resident_tokens=max_resident_tokens)
+    config = KvmuConfig(**sizes, bases=bases, staging_head_pages=staging, max_resident_tokens=max_resident_tokens)
     return config, {"cfg_staging_head_pages": staging, "cfg_max_resident_tokens": max_resident_tokens} | _as_ports(
         REGIONS, bases
     )
 
 
-def _paging(golden: KvmuUnit, replies: Sequence[Reply]) -> dict[str, list[dict[str, Any]]]:
+def _paging(golden: Kvmu, replies: Sequence[Reply]) -> dict[str, list[dict[str, Any]]]:
     """What leaves a KVMU: its replies, its descriptors, and the tags that are completed in their order."""
     return {
         "o": [asdict(reply) for reply in replies],
@@ -268,7 +268,7 @@ def _answered(unit: Any, asked: Stimulus, answers: Mapping[str, Sequence[Mapping
 def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """A place for every token, then the clusters that the step selects for one head, their pages, and the offload."""
     config, ports = _pages(unit, _bases(unit.address_bits))
-    golden, commands, replies = KvmuUnit(config), [], []
+    golden, commands, replies = Kvmu(config), [], []
     for number, step in enumerate(_steps(keys, 32, _rule(32, unit.clusters), count, rng)):
         heads = 1 << number % unit.kv_heads
         asked = [Command(PageOp.APPEND, cluster=cluster) for cluster in step.assigned.cluster.tolist()]
@@ -297,7 +297,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     replies: list[Reply] = []
     for number, step in enumerate(_steps(keys, hcu.hash_bits, rule, count, rng)):
         head = number % unit.kvmu.kv_heads
-        given = golden.step(step.codes, [Scores(head, step.rows)])
+        given = golden.step(step.codes, [HeadScores(head, step.rows)])
         replies += given.replies
         for n, token in enumerate(step.tokens):
             found = {name: int(getattr(given.assignment, name)[n]) for name in ("distance", "overflow")}

@@ -8,9 +8,9 @@ import pytest
 
 from compiler.layer import Sizes
 from golden import bf16
-from golden.kvmu_unit import Op
+from golden.kvmu import Op
+from golden.reference_decoder import attention, causal, silu
 from golden.rope import rotate
-from golden.transformer import attention, causal, silu
 from hw.axi.ports import WORD_BITS, Cause
 from hw.core.core import TRACE
 from hw.core.isa import BY_NAME, COMMAND_BYTES, OPCODES, Command, Destination, ExecUnit, SyncEvent, all_but

@@ -6,10 +6,10 @@ from ml_dtypes import bfloat16
 
 from golden import attention, baselines, hashing, mamba, mosaic, oaken, quickvideo, rope, scores, selection, wicsum
 from golden.clustering import ClusterTable
-from golden.kvmu import Kvmu, KvmuConfig
-from golden.representative import Representatives
+from golden.mean_keys import MeanKeys
+from golden.page_table import PageTable, PagingConfig
+from golden.reference_decoder import Decoder, DecoderConfig
 from golden.resv import Resv, ResvConfig
-from golden.transformer import Decoder, DecoderConfig
 from util import checks
 
 T, HQ, HKV, D = 3, 4, 2, 8
@@ -24,7 +24,7 @@ def resv(queries, keys, values):
 
 
 def mosaic_frame(embedding, keys, values):
-    return mosaic.Mosaic(1, HKV, D, T).append(embedding, keys, values)
+    return mosaic.MosaicCache(1, HKV, D, T).append(embedding, keys, values)
 
 
 def quick_scores(keys, values):
@@ -32,7 +32,7 @@ def quick_scores(keys, values):
 
 
 def representatives(keys, clusters, counts):
-    return Representatives(D).update(keys, clusters, counts)
+    return MeanKeys(D).update(keys, clusters, counts)
 
 
 def mamba_block(u):
@@ -62,7 +62,7 @@ CASES = {
         "tokens": [np.arange(0)] * HKV,
     },
     ClusterTable().assign: {"codes": np.array([1, 2], np.uint32)},
-    Kvmu(KvmuConfig(), HKV, D).append: {"clusters": np.array([0, 1])},
+    PageTable(PagingConfig(), HKV, D).append: {"clusters": np.array([0, 1])},
     mosaic_frame: {"embedding": np.ones(5), "keys": KEYS[None], "values": VALUES[None]},
     quick_scores: {"keys": KEYS, "values": VALUES},
     quickvideo.pipeline: {"ready": np.ones(2), "prefill": np.ones(2)},

@@ -15,8 +15,8 @@ from golden.codecsight import (
     REFRESH,
     REUSE,
     CodecSightConfig,
-    Layout,
     MotionMask,
+    TokenLayout,
     carry_over,
     complete_groups,
     kept_patches,
@@ -25,7 +25,7 @@ from golden.codecsight import (
     restore,
     window_plan,
 )
-from golden.transformer import Cache, Decoder, DecoderConfig
+from golden.reference_decoder import Decoder, DecoderConfig, KVCache
 from sw_model.media import clip, video
 
 DEFAULT = CodecSightConfig()
@@ -318,9 +318,9 @@ def two_windows(rng, layers, plan_config, sections=None, text=3):
     frames = {f: rng.standard_normal((n, config.hidden)) for f, n in tokens.items()}
     frames["prefix"] = rng.standard_normal((2, config.hidden))
     starts = (0, plan_config.stride)
-    layouts = [Layout(2, {f: tokens[f] for f in range(s, s + plan_config.window)}, text) for s in starts]
+    layouts = [TokenLayout(2, {f: tokens[f] for f in range(s, s + plan_config.window)}, text) for s in starts]
     plan = window_plan(1, plan_config, scores=rng.random(plan_config.window - plan_config.stride), rng=rng)
-    old = Cache.empty(config)
+    old = KVCache.empty(config)
     question = rng.standard_normal((text, config.hidden))
     first = window_embeddings(layouts[0], frames, question)
     decoder.prefill(first, positions_of(layouts[0], config), old)
@@ -328,7 +328,7 @@ def two_windows(rng, layers, plan_config, sections=None, text=3):
     x = window_embeddings(layouts[1], frames, question)
     where = positions_of(layouts[1], config)
     got = refresh(decoder, x[slots], where[slots], slots, cache)
-    full = Cache.empty(config)
+    full = KVCache.empty(config)
     wanted = decoder.prefill(x, where, full)
     return got, wanted[slots], cache, full, slots, layouts
 
@@ -378,9 +378,9 @@ def test_deeper_models_reuse_at_a_price_that_refreshing_lowers(rng):
 
 def test_reused_keys_move_by_the_tokens_that_left(rng):
     config = DecoderConfig(layers=1)
-    before = Layout(3, {0: 4, 1: 2, 2: 5, 3: 1}, 2)
-    after = Layout(3, {2: 5, 3: 1, 4: 2, 5: 2}, 0)
-    old = Cache.empty(config, before.slots)
+    before = TokenLayout(3, {0: 4, 1: 2, 2: 5, 3: 1}, 2)
+    after = TokenLayout(3, {2: 5, 3: 1, 4: 2, 5: 2}, 0)
+    old = KVCache.empty(config, before.slots)
     old.k[0][:] = rng.standard_normal(old.k[0].shape)
     old.v[0][:] = rng.standard_normal(old.v[0].shape)
     plan = {2: REUSE, 3: REUSE, 4: COMPUTE, 5: COMPUTE}
@@ -421,11 +421,13 @@ def mask(**switches):
         (lambda: window_plan(1, CodecSightConfig(anchor="topk")), "scores must be given"),
         (lambda: processed_fraction({0: COMPUTE}, 16, 1.5), "pruned must be between 0 and 1, got 1.5"),
         (
-            lambda: carry_over(Cache(), Layout(1, {0: 1}, 0), Layout(2, {0: 1}, 0), {}, DecoderConfig()),
+            lambda: carry_over(KVCache(), TokenLayout(1, {0: 1}, 0), TokenLayout(2, {0: 1}, 0), {}, DecoderConfig()),
             "after must keep the prefix of 1 tokens, got 2",
         ),
         (
-            lambda: carry_over(Cache(), Layout(1, {0: 1}, 0), Layout(1, {0: 2}, 0), {0: REUSE}, DecoderConfig()),
+            lambda: carry_over(
+                KVCache(), TokenLayout(1, {0: 1}, 0), TokenLayout(1, {0: 2}, 0), {0: REUSE}, DecoderConfig()
+            ),
             "before must hold the 2 tokens of reused frame 0, got 1",
         ),
         (
@@ -434,7 +436,7 @@ def mask(**switches):
                 np.ones((2, 32)),
                 np.arange(2),
                 np.array([1, 1]),
-                Cache.empty(DecoderConfig(), 2),
+                KVCache.empty(DecoderConfig(), 2),
             ),
             "slots must ascend without repeats",
         ),

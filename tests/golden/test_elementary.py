@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from golden import bf16
-from golden.reciprocal import reciprocal
-from golden.rsqrt import rsqrt
-from golden.silu import silu
+from golden.elementary import reciprocal, rsqrt, silu
 from tests.golden.reference import fraction
 
 ALL = np.arange(1 << 16).astype(np.uint16)

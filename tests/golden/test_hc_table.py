@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from golden.clustering import ClusterRule, ClusterTable
-from golden.hc_table import Entry, Fault, HcTable, HcTableConfig
+from golden.hc_table import ClusterEntry, Fault, HcTable, HcTableConfig
 
 CONFIG = HcTableConfig(clusters=64, pages=128, page_tokens=4, dimension=16, bases=(0, 0x1000, 0x4000, 0x8000))
 
@@ -69,7 +69,7 @@ def test_a_table_can_be_left_and_taken_up_again(rng):
     for cluster in range(len(clusters)):
         code, first_token = memory[16 * cluster :][:8].view("<u4").tolist()
         count, first, newest, _ = memory[16 * cluster + 8 :][:8].view("<u2").tolist()
-        assert other.load(Entry(code, first_token, count, first, newest)) == Fault.NONE
+        assert other.load(ClusterEntry(code, first_token, count, first, newest)) == Fault.NONE
     for page, following in table.links.items():
         assert other.link(page, following) == Fault.NONE
     assert (other.entries, other.links, other.used) == (table.entries, table.links, table.used)

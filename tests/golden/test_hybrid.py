@@ -17,7 +17,7 @@ from golden.hybrid import (
     streaming_llm,
 )
 from golden.mamba import MambaParams, MambaState, mamba
-from golden.transformer import Cache, Decoder, DecoderConfig, LayerInput, attention
+from golden.reference_decoder import Decoder, DecoderConfig, KVCache, LayerInput, attention
 
 SEEDS = st.integers(0, 2**32 - 1)
 DEFAULT = HybridConfig()
@@ -218,7 +218,7 @@ def test_steps_of_any_size_equal_one_pass(seed, sizes, mode):
 def test_a_wide_window_without_branch_is_plain_prefill(rng):
     model, decoder, _ = hybrid(rng, replace(DEFAULT, ssm_mode="disabled"))
     x = rng.standard_normal((30, 32))
-    wanted = decoder.prefill(x, np.arange(30), Cache.empty(decoder.config))
+    wanted = decoder.prefill(x, np.arange(30), KVCache.empty(decoder.config))
     np.testing.assert_allclose(model.step(x), wanted, atol=1e-11)
 
 
@@ -242,13 +242,13 @@ def test_eviction_attends_to_exactly_the_held_tokens(rng):
     config = HybridConfig(block=2, sink_blocks=1, recent_blocks=2, max_tokens=1, ssm_mode="disabled")
     model, decoder, _ = hybrid(rng, config, layers=1, table=BlockTable(BlockPool(20), config))
     x = rng.standard_normal((20, 32))
-    full = Cache.empty(decoder.config)
+    full = KVCache.empty(decoder.config)
     decoder.prefill(x, np.arange(20), full)
     for t in range(19):
         model.step(x[t : t + 1])
     held = model.positions.tolist()
     assert held == [0, 1, 16, 17, 18]
-    alone = Cache([full.k[0][held]], [full.v[0][held]])
+    alone = KVCache([full.k[0][held]], [full.v[0][held]])
     wanted = decoder.prefill(x[19:], np.array([19]), alone)
     np.testing.assert_allclose(model.step(x[19:]), wanted, atol=1e-11)
 

@@ -5,15 +5,15 @@ import pytest
 
 from golden.clustering import ClusterRule, ClusterTable
 from golden.hc_table import HcTableConfig
-from golden.kvmu import Kvmu, KvmuConfig
-from golden.kvmu_unit import Kind, Op, UnitConfig
-from golden.kvpu import Kvpu, Scores
+from golden.kvmu import KvmuConfig, Op, TransferKind
+from golden.kvpu import HeadScores, Kvpu
+from golden.page_table import PageTable, PagingConfig
 from golden.selection import RESV
 from golden.wicsum import exact, fixed_point
 
 RULE = ClusterRule(hamming_threshold=5, window_tokens=60)
 TABLE = HcTableConfig(clusters=256, pages=256, page_tokens=4, dimension=16)
-PAGES = UnitConfig(
+PAGES = KvmuConfig(
     2,
     8,
     4,
@@ -30,7 +30,7 @@ TARGET = 19661
 @pytest.mark.parametrize("retain", [False, True])
 def test_a_step_is_its_parts_in_order(retain, rng):
     chain = Kvpu(RULE, TABLE, PAGES, RESV, TARGET, retain)
-    clusters, pages = ClusterTable(RULE), Kvmu(KvmuConfig(4, 30, retain_fetched=retain), 2, 8)
+    clusters, pages = ClusterTable(RULE), PageTable(PagingConfig(4, 30, retain_fetched=retain), 2, 8)
     owner = np.empty(0, np.int64)
     for _ in range(25):
         codes = (rng.integers(0, 2**16, 6)[rng.integers(0, 6, 10)] ^ (1 << rng.integers(0, 16, 10))).astype(np.uint32)
@@ -38,7 +38,7 @@ def test_a_step_is_its_parts_in_order(retain, rng):
         assigned, placed = chain.cluster(codes)
         assert assigned.cluster.tolist() == clusters.assign(codes).cluster.tolist()
         count = len(clusters)
-        groups = [Scores(head, rng.integers(0x3C00, 0x3F81, (3, count))) for head in range(2)]
+        groups = [HeadScores(head, rng.integers(0x3C00, 0x3F81, (3, count))) for head in range(2)]
         before = len(chain.kvmu.descriptors)
         rows, selected, moved = chain.fetch(groups)
         for group, found, chosen in zip(groups, rows, selected, strict=True):
@@ -47,7 +47,7 @@ def test_a_step_is_its_parts_in_order(retain, rng):
             assert (chosen == found.selected.any(axis=0)).all()
             scores[group.head] = chosen
         wanted = pages.fetch([np.flatnonzero(scores[head][owner]) for head in range(2)])
-        fetched = [d for d in chain.kvmu.descriptors[before:] if d.kind in (Kind.FETCH, Kind.RETAIN)]
+        fetched = [d for d in chain.kvmu.descriptors[before:] if d.kind in (TransferKind.FETCH, TransferKind.RETAIN)]
         owner = np.concatenate([owner, assigned.cluster])
         pages.append(assigned.cluster)
         assert [r.op for r in placed] == [Op.APPEND] * 10

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.mosaic import (
-    Mosaic,
+    MosaicCache,
     MosaicConfig,
     SemanticIndex,
     absorb,
@@ -383,7 +383,7 @@ def video(rng, frames, layers=2, tokens=4, heads=2, d=8, scenes=3):
 
 def fed(rng, frames=24, first=8, capacity=None, **switches):
     embeddings, keys, values = video(rng, frames)
-    model = Mosaic(2, 2, 8, 4, MosaicConfig(**switches), capacity)
+    model = MosaicCache(2, 2, 8, 4, MosaicConfig(**switches), capacity)
     if first:
         model.start(embeddings[:first], keys[:, :first], values[:, :first])
     for f in range(first, frames):
@@ -425,7 +425,7 @@ def test_every_token_lives_in_one_cluster_of_its_frames_partition(rng, switches,
 
 
 def test_a_scene_change_opens_a_partition():
-    model = Mosaic(1, 1, 2, 1)
+    model = MosaicCache(1, 1, 2, 1)
     key = np.ones((1, 1, 1, 2))
     where = [model.append(np.array(e), key, key) for e in ([1.0, 0], [0.99, 0.1], [0, 1.0], [1.0, 0.05])]
     assert where == [0, 0, 1, 0]
@@ -488,7 +488,7 @@ def test_context_is_representatives_then_tokens_and_window(rng):
 
 
 def model_of_one_frame():
-    model = Mosaic(1, 1, 2, 1)
+    model = MosaicCache(1, 1, 2, 1)
     model.append(np.ones(3), np.ones((1, 1, 1, 2)), np.ones((1, 1, 1, 2)))
     return model
 
@@ -509,8 +509,8 @@ def model_of_one_frame():
         (lambda: kmeans(np.empty((0, 2)), 1), "x must hold at least one entry"),
         (lambda: query_vector(np.ones((1, 3, 2)), 2), r"a multiple of 2 heads, got shape \(1, 3, 2\)"),
         (lambda: query_vector(np.ones((0, 2, 2)), 2), "q must have tokens"),
-        (lambda: Mosaic(0, 1, 2, 1), "layers must be at least 1, got 0"),
-        (lambda: Mosaic(1, 1, 2, 1).select(0, np.ones(2)), "must hold a frame before it can be queried"),
+        (lambda: MosaicCache(0, 1, 2, 1), "layers must be at least 1, got 0"),
+        (lambda: MosaicCache(1, 1, 2, 1).select(0, np.ones(2)), "must hold a frame before it can be queried"),
         (lambda: model_of_one_frame().select(0, np.ones(3)), r"query must have shape \(2\), got \(3,\)"),
         (lambda: model_of_one_frame().select(1, np.ones(2)), "layer must be between 0 and 0, got 1"),
         (lambda: model_of_one_frame().context(0, np.array([1])), "tokens must be between 0 and 0, got 1"),
@@ -531,7 +531,7 @@ def model_of_one_frame():
             "start takes the first frames, but 1 are held already",
         ),
         (
-            lambda: Mosaic(1, 1, 2, 1).start(np.ones((0, 3)), np.ones((1, 0, 1, 1, 2)), np.ones((1, 0, 1, 1, 2))),
+            lambda: MosaicCache(1, 1, 2, 1).start(np.ones((0, 3)), np.ones((1, 0, 1, 1, 2)), np.ones((1, 0, 1, 1, 2))),
             "embeddings must hold at least one frame",
         ),
     ],

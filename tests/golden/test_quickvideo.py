@@ -29,7 +29,7 @@ from golden.quickvideo import (
     seek_target,
     take,
 )
-from golden.transformer import Cache, Decoder, DecoderConfig
+from golden.reference_decoder import Decoder, DecoderConfig, KVCache
 
 SEEDS = st.integers(0, 2**32 - 1)
 GIB = 2**30
@@ -221,7 +221,7 @@ def test_cache_shrinks_by_rho(rng, score, head_mode, rho):
 @pytest.mark.parametrize("score", ["key_norms_small", "attention"])
 def test_keeping_everything_is_a_full_prefill(rng, score):
     decoder, groups, text, hidden, cache = prefill(rng, [6, 4, 5], QuickVideoConfig(score=score, rho=1))
-    full = Cache.empty(decoder.config)
+    full = KVCache.empty(decoder.config)
     x = np.concatenate([*groups, text])
     wanted = decoder.prefill(x, np.arange(len(x)), full)
     np.testing.assert_allclose(hidden, wanted[-3:], atol=1e-11)
@@ -232,7 +232,7 @@ def test_keeping_everything_is_a_full_prefill(rng, score):
 def test_pruned_prefill_by_hand(rng):
     """One layer, two groups: the second sees the survivors of the first, the text those of both."""
     decoder, groups, text, hidden, cache = prefill(rng, [6, 4], QuickVideoConfig(rho=0.5), layers=1)
-    full = Cache.empty(decoder.config)
+    full = KVCache.empty(decoder.config)
     x = np.concatenate([*groups, text])
     decoder.prefill(x, np.arange(len(x)), full)
     keys = full.k[0]
@@ -240,7 +240,7 @@ def test_pruned_prefill_by_hand(rng):
     survivors = sorted(sorted(range(6), key=lambda i: norms[i])[:3])
     survivors += sorted(sorted(range(6, 10), key=lambda i: norms[i])[:2])
     np.testing.assert_allclose(cache.k[0][:5], keys[survivors], atol=1e-12)
-    alone = Cache([keys[survivors]], [full.v[0][survivors]])
+    alone = KVCache([keys[survivors]], [full.v[0][survivors]])
     wanted = decoder.prefill(text, np.arange(10, 13), alone)
     np.testing.assert_allclose(hidden, wanted, atol=1e-12)
 

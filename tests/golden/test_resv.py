@@ -10,13 +10,13 @@ from ml_dtypes import bfloat16
 
 from golden import hashing
 from golden.clustering import ClusterRule
-from golden.kvmu import KvmuConfig
+from golden.page_table import PagingConfig
 from golden.resv import Resv, ResvConfig, ResvLayer
 from golden.wicsum import WtuConfig
 
 HKV, HQ, D, LAYERS = 2, 4, 8, 2
 SMALL = ResvConfig(
-    hash_bits=12, hamming_threshold=3, prefetch="same_layer", kvmu=KvmuConfig(page_tokens=4, max_resident_tokens=8)
+    hash_bits=12, hamming_threshold=3, prefetch="same_layer", paging=PagingConfig(page_tokens=4, max_resident_tokens=8)
 )
 
 
@@ -272,8 +272,8 @@ SWITCHES = [
     {"wtu": WtuConfig(refine_levels=0)},
     {"wtu": WtuConfig(refine_levels=3)},
     {"wtu": WtuConfig(buckets=4)},
-    {"kvmu": KvmuConfig(page_tokens=2, max_resident_tokens=5, retain_fetched=True)},
-    {"kvmu": KvmuConfig(max_resident_tokens=5, layout="arrival")},
+    {"paging": PagingConfig(page_tokens=2, max_resident_tokens=5, retain_fetched=True)},
+    {"paging": PagingConfig(max_resident_tokens=5, layout="arrival")},
 ]
 
 
@@ -376,7 +376,7 @@ def test_published_defaults():
         ({"score_transform": "raw"}, "score_transform must be exp when selector is wtu, got 'raw'"),
         ({"prefetch": "never"}, "prefetch must be one of next_layer, same_layer, got 'never'"),
         ({"cluster_scope": "token"}, "cluster_scope must be one of"),
-        ({"wtu": WtuConfig(threshold="count")}, "wtu.threshold must be ratio, got 'count'"),
+        ({"wtu": WtuConfig(stop_rule="count")}, "wtu.stop_rule must be ratio, got 'count'"),
         ({"sink_tokens": -1}, "sink_tokens must be at least 0, got -1"),
         ({"cluster_hash": "mean"}, "cluster_hash must be one of"),
         ({"attend": "all"}, "attend must be one of"),

@@ -7,7 +7,7 @@ from compiler import vector_programs as programs
 from golden import bf16, rope
 from golden.bf16 import FP32
 from golden.hashing import hash_codes
-from golden.representative import Representatives
+from golden.mean_keys import MeanKeys
 from golden.vpe import VectorEngine, maximum
 from hw.lxe.microcode import Instruction, Post, Pre, Times
 from tests.hw.lxe.vpe_cases import beats, from_pairs, numbers, reals, rope_stream
@@ -89,7 +89,7 @@ def test_running_mean_is_that_of_the_clusters(rng, old, members):
     keys = numbers(rng, (members, n))
     stream = np.concatenate([beats(mean, LANES), beats(keys, LANES)])
     got = execute(programs.running_mean(n, LANES, old, members), stream).reshape(-1)[:n]
-    table = Representatives(n)
+    table = MeanKeys(n)
     short = (keys >> np.uint32(16)).astype(np.uint16).view(table.means.dtype)
     if old:
         table.means = (mean >> np.uint32(16)).astype(np.uint16).view(table.means.dtype)[None]

@@ -82,7 +82,7 @@ def test_ratio_sweep_matches_the_text(row, ratio, buckets, refine, domain, weigh
     expected = [k >= bound for k in keys]
     assert got.selected[0].tolist() == expected
     assert (int(got.acc[0]), int(got.passes[0]), int(got.levels[0])) == (acc, passes, levels)
-    assert (int(got.total[0]), int(got.threshold[0])) == (sum(adds), threshold)
+    assert (int(got.total[0]), int(got.stop_sum[0])) == (sum(adds), threshold)
     cutoff = bound if domain == "code" else min(c for c, e in zip(codes, expected, strict=True) if e)
     assert got.cutoff[0] == cutoff and got.cutoff.dtype == np.uint16
 
@@ -124,7 +124,7 @@ def test_budget_reaches_its_number_with_whole_code_values(row, budget):
         np.array([codes]),
         np.array(counts),
         budget,
-        WtuConfig(refine_levels=3, weight="tc", threshold="budget"),
+        WtuConfig(refine_levels=3, weight="tc", stop_rule="budget"),
     )
     best = next(
         (
@@ -142,7 +142,7 @@ def test_budget_reaches_its_number_with_whole_code_values(row, budget):
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 70))
 def test_count_takes_exactly_k_by_index_order(codes, k):
     counts = np.ones(len(codes), int)
-    got = select(np.array([codes]), counts, k, WtuConfig(refine_levels=3, weight="one", threshold="count"))
+    got = select(np.array([codes]), counts, k, WtuConfig(refine_levels=3, weight="one", stop_rule="count"))
     expected = sorted(sorted(range(len(codes)), key=lambda j: (-codes[j], j))[:k])
     assert np.flatnonzero(got.selected[0]).tolist() == expected
     assert got.acc[0] == min(k, len(codes))
@@ -181,7 +181,7 @@ def test_accumulator_widths_at_the_largest_row():
     product = (255 << 17) * 65535
     assert product.bit_length() == 41 and (product * 4096).bit_length() == 53
     assert got.total[0] == product * 4096
-    assert got.threshold[0] == product * 4096 * 19661 >> 16
+    assert got.stop_sum[0] == product * 4096 * 19661 >> 16
     assert got.selected.all() and got.acc[0] == got.total[0] and got.passes[0] == 1
 
 
@@ -247,7 +247,7 @@ def test_bad_types_and_targets_are_named():
     with pytest.raises(TypeError, match="codes must be an array of integers, got dtype float64"):
         select(np.array([[0.5]]), np.array([1]), 1)
     with pytest.raises(ValueError, match="target must be at least 1, got 0"):
-        select(np.array([[1]]), np.array([1]), 0, WtuConfig(weight="one", threshold="count"))
+        select(np.array([[1]]), np.array([1]), 0, WtuConfig(weight="one", stop_rule="count"))
     with pytest.raises(ValueError, match="weights must be finite, got nan"):
         wicsum.exact(np.array([[np.nan]]), np.array([1]), 0.3)
 
@@ -259,7 +259,7 @@ def test_bad_types_and_targets_are_named():
         ({"refine_levels": -1}, "refine_levels must be between 0 and 32, got -1"),
         ({"bucket_domain": "log"}, "bucket_domain must be one of code, linear, got 'log'"),
         ({"weight": "x"}, "weight must be one of"),
-        ({"threshold": "x"}, "threshold must be one of"),
+        ({"stop_rule": "x"}, "stop_rule must be one of"),
         ({"weight": "one", "bucket_domain": "linear"}, "when bucket_domain is linear, got 'one'"),
         ({"max_row_clusters": 0}, "max_row_clusters must be between 1 and"),
     ],

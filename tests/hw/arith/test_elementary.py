@@ -8,9 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from golden import exp
 from golden.bf16 import FP32
-from golden.reciprocal import reciprocal
-from golden.rsqrt import rsqrt
-from golden.silu import silu
+from golden.elementary import reciprocal, rsqrt, silu
 from hw.arith.elementary import Exp, Reciprocal, Rsqrt, Silu
 from hw.common.parts import place
 from hw.common.pipeline import CreditGate, delay

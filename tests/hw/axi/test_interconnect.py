@@ -6,7 +6,7 @@ from amaranth import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.kvmu_unit import Descriptor
+from golden.kvmu import Descriptor
 from hw.axi.interconnect import Interconnect
 from hw.axi.ports import axi4
 from hw.core.dma import BURST, Dma

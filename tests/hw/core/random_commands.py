@@ -5,8 +5,8 @@ from itertools import product
 
 from golden import bf16
 from golden.bf16 import FP32
-from golden.layer import StepTrace
-from golden.machine import NUMBERS, Machine
+from golden.core_interpreter import NUMBERS, CoreInterpreter
+from golden.decoder_layer import StepResult
 from hw.axi.ports import BOUNDARY
 from hw.core.isa import Command, Destination, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
@@ -37,7 +37,7 @@ class Author:
         memory = bench.core.processor.matrix_unit.memory
         self.n = c.dpe_inputs
         self.programs = {}
-        self.machine = Machine(
+        self.machine = CoreInterpreter(
             [bench.run_on.device, bench.run_on.host],
             inputs=self.n, weight_rows=memory.weight_rows, activation_rows=memory.activation_rows,
             slots=c.dpe_accumulators,
@@ -47,7 +47,7 @@ class Author:
         self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
         self.taken = [set(memory.pages) for memory in self.machine.memories]
 
-    def see(self, trace: StepTrace) -> dict[int, bytes]:
+    def see(self, trace: StepResult) -> dict[int, bytes]:
         """Go on after a step: its clusters and pages; by first word the keys and values of tokens that are there."""
         golden, words = self.bench.golden, self.machine.head_words
         self.machine.clusters = len(golden.table.clusters.counts)

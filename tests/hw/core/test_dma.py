@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from golden.kvmu_unit import Descriptor, Tier
+from golden.kvmu import Descriptor, Tier
 from hw.axi.engines import ReadEngine, WriteEngine
 from hw.axi.master import Master
 from hw.axi.ports import Cause, check_burst

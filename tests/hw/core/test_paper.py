@@ -8,8 +8,8 @@ import pytest
 
 from cli.rtl import timings
 from compiler.layer import Sizes
-from golden.kvmu_unit import Op
-from golden.layer import pair_order
+from golden.decoder_layer import pair_order
+from golden.kvmu import Op
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun
 from sim.bench.timeline import busy, column, spans, together

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from golden.clustering import ClusterRule, ClusterTable
-from golden.hc_table import Entry, HcTableConfig
+from golden.hc_table import ClusterEntry, HcTableConfig
 from golden.hc_table import Fault as GoldenFault
 from golden.hc_table import HcTable as GoldenTable
 from hw.config import PRESETS, Config
@@ -58,7 +58,7 @@ class Bench:
         elif op == Op.BEGIN:
             fault = golden.begin(field["first"])
         elif op == Op.LOAD:
-            fault = golden.load(Entry(*(field[name] for name in ("hash", "token", "count", "first", "newest"))))
+            fault = golden.load(ClusterEntry(*(field[name] for name in ("hash", "token", "count", "first", "newest"))))
         elif op == Op.LINK:
             fault = golden.link(field["first"], field["newest"])
         elif op in (Op.READ, Op.LIST):

@@ -8,10 +8,10 @@ import pytest
 from golden.clustering import ClusterRule
 from golden.hashing import hash_codes, hyperplanes
 from golden.hc_table import Fault, HcTableConfig
-from golden.kvmu import Kvmu, KvmuConfig
-from golden.kvmu_unit import Descriptor, Kind, Op, Reply, Tier, UnitConfig
-from golden.kvpu import Kvpu, Scores
-from golden.representative import Representatives
+from golden.kvmu import Descriptor, KvmuConfig, Op, Reply, Tier, TransferKind
+from golden.kvpu import HeadScores, Kvpu
+from golden.mean_keys import MeanKeys
+from golden.page_table import PageTable, PagingConfig
 from golden.scores import codes as score_codes
 from golden.scores import dots, query_rows
 from hw.config import PRESETS, Config
@@ -65,7 +65,7 @@ class Bench:
         names = ("clusters", "pages", "page_tokens", "dimension")
         table = HcTableConfig(**{n: getattr(self.unit.table, n) for n in names}, bases=tuple(table_bases.values()))
         names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
-        pages = UnitConfig(
+        pages = KvmuConfig(
             **{n: getattr(kvmu, n) for n in names},
             bases=tuple(kvmu_bases.values()),
             staging_head_pages=staging_head_pages,
@@ -115,7 +115,7 @@ class Bench:
         found = groups(len(self.golden.table.entries), assigned) if groups else []
         as_keys, most = KEYS[self.selection.order], self.unit.wtu.sizes.clusters
         self.overlong |= any(group.keys.shape[1] > most for group in found)
-        scores = [Scores(group.head, as_keys(group.keys[:, :most])) for group in found]
+        scores = [HeadScores(group.head, as_keys(group.keys[:, :most])) for group in found]
         rows, selected, moved = self.golden.fetch(scores)
         self.replies += placed + moved
         self.rows += rows
@@ -250,7 +250,7 @@ def random_scores(rng, heads, order):
 
     def groups(clusters, _):
         picked = rng.permutation(heads)[: rng.integers(1, heads + 1)].tolist()
-        return [Scores(head, np.array([row(clusters) for _ in range(rng.integers(1, 4))])) for head in picked]
+        return [HeadScores(head, np.array([row(clusters) for _ in range(rng.integers(1, 4))])) for head in picked]
 
     return groups
 
@@ -302,7 +302,7 @@ def test_random_steps(name, rng, seed):
     bench.begin(layer=int(rng.integers(bench.unit.kvmu.layers)))
     random_steps(bench, rng, config, 90, begin_at=(*range(3, 30, 3), 45, 60))
     record = bench.check(stall=stall, seed=seed)
-    kinds = {Kind.RETAIN if settings.get("retain") else Kind.FETCH, Kind.OFFLOAD}
+    kinds = {TransferKind.RETAIN if settings.get("retain") else TransferKind.FETCH, TransferKind.OFFLOAD}
     assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds
     inside = [record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching")]
     assert all(inside) and sum(inside) < max(cycles[-1] for cycles in record.cycles.values())
@@ -350,7 +350,7 @@ def test_more_clusters_than_there_is_room_for(rng, seed):
         bench.step(rng.integers(0, 1 << config.hash_bits, 11), scores if step % 10 == 3 else None)
 
     def beyond(clusters, _):
-        return [Scores(0, rng.integers(0x3C00, 0x3F81, (1, clusters + 1)))]
+        return [HeadScores(0, rng.integers(0x3C00, 0x3F81, (1, clusters + 1)))]
 
     bench.step(rng.integers(0, 1 << config.hash_bits, 1), beyond)
     assert set(bench.refused) == {Fault.CLUSTER} and len(bench.golden.table.entries) == bench.unit.table.clusters
@@ -372,7 +372,7 @@ def test_over_a_thousand_tokens(rng, seed):
 
 def everything(head):
     """Equal scores for this head: every cluster is selected."""
-    return lambda clusters, _: [Scores(head, np.full((1, clusters), 0x3F80))]
+    return lambda clusters, _: [HeadScores(head, np.full((1, clusters), 0x3F80))]
 
 
 def test_a_full_device_memory(seed):
@@ -397,7 +397,7 @@ def test_many_lists(rng, seed):
 
     def lists(clusters, _):
         heads = rng.integers(config.kv_heads, size=12).tolist()
-        return [Scores(head, rng.integers(0x3C00, 0x3F81, (1, clusters))) for head in heads]
+        return [HeadScores(head, rng.integers(0x3C00, 0x3F81, (1, clusters))) for head in heads]
 
     for _ in range(12):
         bench.step(rng.choice(few, 3), lists)
@@ -442,8 +442,8 @@ def video(bench, config, frames, rng):
     geometry = Geometry(layers=1, q_heads=config.q_heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
     front_end = FrontEnd(FrontEndConfig(geometry=geometry, grid=5))
     dimension = config.kv_heads * config.head_dim
-    planes, means = hyperplanes(dimension, config.hash_bits), Representatives(dimension)
-    pages = Kvmu(KvmuConfig(config.page_tokens, 1024), config.kv_heads, config.head_dim)
+    planes, means = hyperplanes(dimension, config.hash_bits), MeanKeys(dimension)
+    pages = PageTable(PagingConfig(config.page_tokens, 1024), config.kv_heads, config.head_dim)
     owner, selections = np.empty(0, np.int64), 0
     for n, (_, chunk) in enumerate(video_chunks(find_clip().path, front_end, max_frames=frames)):
         keys = chunk.k[0].reshape(chunk.tokens, dimension)
@@ -455,7 +455,7 @@ def video(bench, config, frames, rng):
             found = []
             for head, rows in enumerate(query_rows(chunk.q[0][:2].astype(np.float64), config.kv_heads)):
                 part = means.means[:, head * config.head_dim : (head + 1) * config.head_dim]
-                found.append(Scores(head, score_codes(dots(rows, part), config.head_dim)))
+                found.append(HeadScores(head, score_codes(dots(rows, part), config.head_dim)))
             return found
 
         before = len(bench.golden.kvmu.extents)

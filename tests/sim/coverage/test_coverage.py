@@ -12,7 +12,7 @@ from sim.coverage.explained import Reason, Reasons, context
 from sim.coverage.page import page
 
 HCU = (measure.ROOT / "hw/dre/hcu.py").read_text().splitlines()
-GROWABLE = "golden/growable.py"
+GROWABLE = "golden/growable_array.py"
 
 
 def line(text):
@@ -40,7 +40,7 @@ LISTED = [
     Reason("verilog", "hw/dre/*.py", r"m\.If\(fault\): -> taken", "Nobody loads too much."),
     Reason("toggle", "hw/*", r"^code\[3\]", "Codes are short."),
     Reason("bin", "hcu", r"\| both$", "Nobody stalls."),
-    Reason("python", "golden/growable.py", "^def |^class ", "Nothing grows."),
+    Reason("python", "golden/growable_array.py", "^def |^class ", "Nothing grows."),
     Reason("bin", "wtu", "never", "Out of date."),
 ]
 

@@ -12,8 +12,7 @@ from golden import baselines, oaken
 from golden.attention import light_attention
 from golden.codecsight import CodecSightConfig
 from golden.hybrid import HybridConfig
-from golden.mosaic import Mosaic as MosaicCache
-from golden.mosaic import MosaicConfig, query_vector
+from golden.mosaic import MosaicCache, MosaicConfig, query_vector
 from golden.quickvideo import QuickVideoConfig
 from golden.resv import Resv, ResvConfig
 from golden.rope import THETA_LLAMA3, rotate

@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 
-from golden.kvmu import Kvmu, KvmuConfig, descriptors
+from golden.page_table import PageTable, PagingConfig, descriptors
 from golden.resv import ResvConfig, ResvLayer
 from hw.config import Config
 from sw_model.media.clip import find_clip
@@ -48,7 +48,8 @@ def measure(chunks, max_resident_tokens):
     """Per layout, the extents of every fetch, int64 (E, 2); tokens and clusters of the stream."""
     layer, fetches = ResvLayer(ResvConfig(), 8, 128), {layout: [] for layout in LAYOUTS}
     pages = {
-        layout: Kvmu(KvmuConfig(max_resident_tokens=max_resident_tokens, layout=layout), 8, 128) for layout in LAYOUTS
+        layout: PageTable(PagingConfig(max_resident_tokens=max_resident_tokens, layout=layout), 8, 128)
+        for layout in LAYOUTS
     }
     for chunk, asks in chunks:
         past = layer.tokens

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from golden.kvmu_unit import Command, Fault, Kind, KvmuUnit, Op, UnitConfig
+from golden.kvmu import Command, Fault, Kvmu, KvmuConfig, Op, TransferKind
 from hw.config import PRESETS, Config
 from hw.dre.kvmu.command import Fault as HwFault
 from hw.dre.kvmu.command import Op as HwOp
@@ -88,7 +88,7 @@ class Bench:
             "cfg_max_descriptor_bytes": max_descriptor_bytes,
         }
         names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
-        self.config = UnitConfig(
+        self.config = KvmuConfig(
             **{n: getattr(self.unit, n) for n in names},
             bases=bases,
             staging_head_pages=staging_head_pages,
@@ -97,7 +97,7 @@ class Bench:
             max_descriptor_bytes=max_descriptor_bytes or 4096,
             max_page_references=(1 << self.unit.hold_bits) - 1,
         )
-        self.golden = KvmuUnit(self.config)
+        self.golden = Kvmu(self.config)
         self.commands, self.replies = [], []
 
     def do(self, op, **fields):
@@ -328,7 +328,7 @@ def a_page_selected_twice_is_fetched_once(bench):
         (1, 0, 1),
         (1, 1, 1),
     ]
-    moved = sum(d.bytes for d in bench.golden.descriptors[before:] if d.kind == Kind.FETCH)
+    moved = sum(d.bytes for d in bench.golden.descriptors[before:] if d.kind == TransferKind.FETCH)
     assert moved == 2 * 32 * (4 + 1)
     bench.do(Op.MARK, page=0, heads=2)
     bench.do(Op.SELECT, cluster=0, heads=2)

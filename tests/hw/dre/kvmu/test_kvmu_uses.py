@@ -3,10 +3,10 @@
 import numpy as np
 
 from golden.hybrid import BlockPool, BlockTable, HybridConfig
-from golden.kvmu import compaction
-from golden.kvmu_unit import Fault, Op
+from golden.kvmu import Fault, Op
 from golden.mosaic.index import SemanticIndex
 from golden.mosaic.statistics import MosaicConfig, unit_rows
+from golden.page_table import compaction
 from golden.quickvideo import kept
 from tests.hw.dre.kvmu.test_kvmu import Bench
 

@@ -105,7 +105,7 @@ def main() -> None:
         passes = np.concatenate([w.passes for w in want])
         formula = sweep_cycles(CLUSTERS, passes, lanes)
         lines.append(["formula, 2 beats + passes x beats", *spread(formula)])
-        thresholds = [int(w.threshold[0]) for w in want]
+        thresholds = [int(w.stop_sum[0]) for w in want]
         quick = [quick_select(k, w, t, lanes, rng) for k, w, t in zip(keys, weights, thresholds, strict=True)]
         lines.append(["quick-select", *spread(quick)])
         prefix = exact(fixed_point(keys).astype(float), counts, 0.3)

@@ -139,7 +139,7 @@ def test_rows_at_their_limit(point, target, rng, seed):
     found = edge_rows(rng, unit.sizes.clusters, settings.target)
     rows = [next(found) for _ in range(60)]
     _, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
-    near = [int(w.acc[0] - w.threshold[0]) for w in want]
+    near = [int(w.acc[0] - w.stop_sum[0]) for w in want]
     assert min(near) == 1 and sum(x == 1 for x in near) > 10
 
 

@@ -40,7 +40,7 @@ class Settings:
     def golden(self, sizes):
         weight, threshold = WEIGHTS[self.mode]
         refine = sizes.levels - 1 if self.mode is Mode.COUNT else self.refine
-        return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, threshold=threshold)
+        return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, stop_rule=threshold)
 
 
 MODES = {

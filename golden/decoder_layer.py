@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import bf16, kernels, rope
+from golden import bf16, rope
+from golden import vector_kernels as kernels
 from golden.bf16 import FP32
 from golden.clustering import Assignment
 from golden.dot import matmul, to_bf16
-from golden.kvmu_unit import Op, Reply
-from golden.kvpu import Kvpu, Scores
-from golden.representative import Representatives
-from golden.wicsum import Rows
+from golden.kvmu import Op, Reply
+from golden.kvpu import HeadScores, Kvpu
+from golden.mean_keys import MeanKeys
+from golden.wicsum import RowSelections
 from util import checks
 
 
@@ -76,14 +77,14 @@ def angles(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarr
 
 
 @dataclass
-class StepTrace:
+class StepResult:
     """What one step gave: BF16 codes of `output` (T, hidden); hash codes and what became of them; of each head the rows
     of its queries and the past tokens it attended to, in order, by page (address, tokens); replies; the context."""
 
     output: np.ndarray
     codes: np.ndarray
     assigned: Assignment
-    rows: list[Rows]
+    rows: list[RowSelections]
     attended: list[list[int]]
     pages: list[list[tuple[int, int]]]
     replies: list[Reply]
@@ -91,7 +92,7 @@ class StepTrace:
 
 
 @dataclass
-class Layer:
+class DecoderLayer:
     """One layer: `weights` and `norms` (attention, feed-forward) are BF16 codes, `table` its KV prediction unit."""
 
     shape: LayerShape
@@ -105,7 +106,7 @@ class Layer:
         for name, size in self.shape.weights().items():
             if self.weights[name].shape != size:
                 raise ValueError(f"weights[{name!r}] must have shape {size}, got {self.weights[name].shape}")
-        self.means = Representatives(self.shape.kv_heads * self.shape.head_dim)
+        self.means = MeanKeys(self.shape.kv_heads * self.shape.head_dim)
         self.spots: dict[tuple[int, int], int] = {}  # token in a slot of a page
         self.order = pair_order(self.shape.head_dim, self.shape.inputs)
 
@@ -113,7 +114,7 @@ class Layer:
         """FP32 codes (T, M) of BF16 x (T, K) times weights (M, K)."""
         return matmul(x, weights, self.shape.inputs, self.shape.align_bits)
 
-    def step(self, x: np.ndarray, positions: Sequence[int]) -> StepTrace:
+    def step(self, x: np.ndarray, positions: Sequence[int]) -> StepResult:
         """Hidden states (T, hidden), BF16 codes, at `positions`, through the layer; its tables grow by T tokens."""
         s, w = self.shape, self.weights
         normed = kernels.rms_norm(x, self.norms[0], s.inputs)
@@ -147,7 +148,7 @@ class Layer:
         self.append(k, v)
         self.table.fetch([])
 
-    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, StepTrace]:
+    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, StepResult]:
         """The six steps: hash, cluster, score, threshold, fetch, attend; q, k in memory order, BF16 codes.
 
         Gives the context (T, Hq, d), and the trace without its output.
@@ -160,7 +161,7 @@ class Layer:
         groups = []
         for h in range(s.kv_heads):
             scores = self.product(rows[h], np.ascontiguousarray(means[:, h]))
-            groups.append(Scores(h, np.stack([kernels.exponentials(row, s.head_dim) for row in scores])))
+            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.head_dim) for row in scores])))
         cutoffs, _, moved = self.table.fetch(groups)
 
         context, lists, pages = [], [], []
@@ -180,7 +181,7 @@ class Layer:
         out = np.stack(context).reshape(s.kv_heads, tokens, group, -1).swapaxes(0, 1)
         nothing = np.zeros((0, s.hidden), np.uint16)
         counts = [[(address, len(tokens)) for address, tokens in of] for of in pages]
-        found = StepTrace(nothing, codes, assigned, cutoffs, lists, counts, replies + moved, out)
+        found = StepResult(nothing, codes, assigned, cutoffs, lists, counts, replies + moved, out)
         return out.reshape(tokens, s.q_heads, -1), found
 
     def _planes(self) -> np.ndarray:

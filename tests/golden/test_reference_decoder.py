@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden import rope
-from golden.transformer import (
-    Cache,
+from golden.reference_decoder import (
     Decoder,
     DecoderConfig,
+    KVCache,
     attention,
     attention_weights,
     causal,
@@ -65,7 +65,7 @@ def test_decoder_matches_plain_loops(rng, sections):
     decoder = Decoder(config, rng)
     x = rng.standard_normal((7, config.hidden))
     positions = np.arange(7) * 2 if sections is None else rng.integers(0, 9, (7, 3))
-    got = decoder.prefill(x, positions, Cache.empty(config))
+    got = decoder.prefill(x, positions, KVCache.empty(config))
     np.testing.assert_allclose(got, plain_prefill(decoder, x, positions), atol=1e-11)
 
 
@@ -75,9 +75,9 @@ def test_any_batching_of_frames_gives_the_same(seed, cuts):
     rng = np.random.default_rng(seed)
     decoder = Decoder(DecoderConfig(), rng)
     x = rng.standard_normal((12, 32))
-    whole = Cache.empty(decoder.config)
+    whole = KVCache.empty(decoder.config)
     wanted = decoder.prefill(x, np.arange(12), whole)
-    parts, cache = [], Cache.empty(decoder.config)
+    parts, cache = [], KVCache.empty(decoder.config)
     edges = sorted({0, 12, *cuts})
     for low, high in pairwise(edges):
         parts.append(decoder.prefill(x[low:high], np.arange(low, high), cache))
@@ -127,7 +127,7 @@ def test_small_functions():
         ),
         (
             lambda: Decoder(DecoderConfig(), np.random.default_rng(0)).prefill(
-                np.ones((2, 32)), np.arange(3), Cache.empty(DecoderConfig())
+                np.ones((2, 32)), np.arange(3), KVCache.empty(DecoderConfig())
             ),
             r"positions must be one per row of x \(2\), got shape \(3,\)",
         ),

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-class Growable:
+class GrowableArray:
     """Rows of a fixed shape and dtype; `array` is a read-only view of those appended so far."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype | type) -> None:

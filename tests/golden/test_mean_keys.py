@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from golden.representative import Representatives
+from golden.mean_keys import MeanKeys
 
 
 def nearest_even_bf16(value: Fraction) -> float:
@@ -21,7 +21,7 @@ def nearest_even_bf16(value: Fraction) -> float:
 
 def test_matches_a_scalar_chain(rng):
     steps, dimension = 12, 7
-    keep = Representatives(dimension)
+    keep = MeanKeys(dimension)
     means, counts = {}, {}
     for _ in range(steps):
         keys = rng.standard_normal((10, dimension)).astype(bfloat16)
@@ -48,7 +48,7 @@ def test_fp32_sum_stays_closer(rng):
     exact = keys.astype(np.float64).mean(axis=0)
     error = {}
     for store in ("bf16", "fp32_sum"):
-        keep = Representatives(16, store)
+        keep = MeanKeys(16, store)
         for n in range(0, 400, 10):
             keep.update(keys[n : n + 10], np.zeros(10, int), np.array([n + 10]))
         error[store] = np.abs(keep.means[0].astype(float) - exact).max()
@@ -57,17 +57,17 @@ def test_fp32_sum_stays_closer(rng):
 
 
 def test_rejects():
-    keep = Representatives(4)
+    keep = MeanKeys(4)
     with pytest.raises(ValueError, match="keys must have shape"):
         keep.update(np.zeros((2, 3)), np.zeros(2, int), np.array([2]))
     with pytest.raises(ValueError, match="clusters must be"):
         keep.update(np.zeros((2, 4)), np.array([0, 5]), np.array([2]))
     with pytest.raises(ValueError, match="mean_store"):
-        Representatives(4, "fp16")
+        MeanKeys(4, "fp16")
 
 
 def test_clusters_do_not_get_fewer(rng):
-    keep = Representatives(4)
+    keep = MeanKeys(4)
     keep.update(rng.standard_normal((3, 4)).astype(bfloat16), [0, 1, 2], [1, 1, 1])
     with pytest.raises(ValueError, match="counts must cover the 3 clusters there are, got 2"):
         keep.update(rng.standard_normal((1, 4)).astype(bfloat16), [0], [2, 1])

@@ -17,7 +17,7 @@ def flush(values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(values) < SMALLEST_NORMAL, np.copysign(np.float32(0), values), values)
 
 
-class Representatives:
+class MeanKeys:
     """Mean keys of the clusters of one layer.
 
     Parameters

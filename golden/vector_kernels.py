@@ -9,9 +9,8 @@ import numpy as np
 
 from golden import bf16, exp
 from golden.bf16 import FP32
-from golden.reciprocal import reciprocal
-from golden.rsqrt import rsqrt
-from golden.silu import silu as silu_codes
+from golden.elementary import reciprocal, rsqrt
+from golden.elementary import silu as silu_codes
 from golden.vpe import MINUS_ZERO, maximum, narrow, widen
 from util import checks
 

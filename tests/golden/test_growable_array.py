@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from golden.growable import Growable
+from golden.growable_array import GrowableArray
 
 
 def test_rows_grow_and_cannot_be_written(rng):
-    rows, parts = Growable((2, 3), np.float32), []
+    rows, parts = GrowableArray((2, 3), np.float32), []
     for length in (1, 63, 1, 200, 5):
         parts.append(rng.standard_normal((length, 2, 3)).astype(np.float32))
         rows.extend(parts[-1])

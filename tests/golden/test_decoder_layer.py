@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from golden.layer import Layer, LayerShape, pair_order
+from golden.decoder_layer import DecoderLayer, LayerShape, pair_order
 
 SHAPE = LayerShape(hidden=8, ffn=16, q_heads=4, kv_heads=2, head_dim=8, hash_bits=16, inputs=4)
 
@@ -17,6 +17,6 @@ def test_sizes_that_do_not_fit_are_named():
         pair_order(12, SHAPE.inputs)
     weights = {name: np.zeros(size, np.uint16) for name, size in SHAPE.weights().items()}
     norms = (np.zeros(8, np.uint16),) * 2
-    Layer(SHAPE, weights, norms, table=None)
+    DecoderLayer(SHAPE, weights, norms, table=None)
     with pytest.raises(ValueError, match=r"weights\['gate'\] must have shape \(16, 8\), got \(8, 16\)"):
-        Layer(SHAPE, {**weights, "gate": weights["gate"].T}, norms, table=None)
+        DecoderLayer(SHAPE, {**weights, "gate": weights["gate"].T}, norms, table=None)

@@ -100,14 +100,14 @@ Attend = Callable[[LayerInput], tuple[np.ndarray, np.ndarray | None]]
 
 
 @dataclass
-class Cache:
+class KVCache:
     """Keys and values of a sequence, one (S, Hkv, d) per layer; layers may differ in S."""
 
     k: list[np.ndarray] = field(default_factory=list)
     v: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, config: DecoderConfig, slots: int = 0) -> "Cache":
+    def empty(cls, config: DecoderConfig, slots: int = 0) -> "KVCache":
         shape = (slots, config.kv_heads, config.d)
         return cls([np.zeros(shape) for _ in range(config.layers)], [np.zeros(shape) for _ in range(config.layers)])
 
@@ -155,7 +155,7 @@ class Decoder:
             x = x + (silu(normed @ w["gate"]) * (normed @ w["up"])) @ w["down"]
         return x
 
-    def prefill(self, x: np.ndarray, positions: np.ndarray, cache: Cache) -> np.ndarray:
+    def prefill(self, x: np.ndarray, positions: np.ndarray, cache: KVCache) -> np.ndarray:
         """Run new tokens (T, hidden) behind the cache, causally, and append their keys and values to it."""
 
         def attend(new: LayerInput) -> tuple[np.ndarray, None]:

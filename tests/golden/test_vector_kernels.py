@@ -5,7 +5,7 @@ import pytest
 
 from compiler import vector_programs as programs
 from compiler.layer import residual
-from golden import bf16, kernels
+from golden import bf16, vector_kernels
 from golden.bf16 import FP32
 from golden.vpe import VectorEngine, narrow, widen
 
@@ -24,7 +24,7 @@ def reals(rng, *shape):
 
 def test_rms_norm(rng):
     x, weight = reals(rng, 5, 24), reals(rng, 24)
-    got = kernels.rms_norm(x, weight, LANES)
+    got = vector_kernels.rms_norm(x, weight, LANES)
     program = programs.rms_norm(24, LANES, 5)
     np.testing.assert_array_equal(got.ravel(), run(program, widen(weight), widen(x)))
     v = bf16.decode(x)
@@ -36,10 +36,10 @@ def test_rms_norm(rng):
 def test_softmax(n, rng):
     scores = bf16.encode(rng.standard_normal(n) * 20, FP32)
     padded = np.pad(scores, (0, -n % LANES))
-    got = kernels.softmax(scores, 64, LANES)
+    got = vector_kernels.softmax(scores, 64, LANES)
     np.testing.assert_array_equal(got, run(programs.softmax(n, LANES, 64), padded)[:n])
     np.testing.assert_array_equal(
-        kernels.exponentials(scores, 64), run(programs.exponentials(n, LANES, 64), padded)[:n]
+        vector_kernels.exponentials(scores, 64), run(programs.exponentials(n, LANES, 64), padded)[:n]
     )
     weights = np.exp(bf16.decode(scores, FP32) / 8)
     np.testing.assert_allclose(bf16.decode(got), weights / weights.sum(), rtol=0.02, atol=1e-30)
@@ -49,7 +49,7 @@ def test_rope(rng):
     x = bf16.encode(rng.standard_normal((1, 3, 16)), FP32)
     angle = rng.uniform(-3, 3, (1, 8))
     cos, sin = bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)
-    got = kernels.rope(x, cos, sin)
+    got = vector_kernels.rope(x, cos, sin)
     np.testing.assert_array_equal(got.ravel(), run(programs.rope(16, LANES, 3), cos, sin, x))
     low, high = np.split(bf16.decode(x, FP32), 2, axis=2)
     want = np.concatenate(
@@ -60,18 +60,18 @@ def test_rope(rng):
 
 def test_gated_and_residual(rng):
     gate, up = (bf16.encode(rng.standard_normal(24) * 4, FP32) for _ in range(2))
-    got = kernels.gated(gate, up)
+    got = vector_kernels.gated(gate, up)
     np.testing.assert_array_equal(got, run(programs.gated(24, LANES), gate, up))
     g = bf16.decode(gate, FP32)
     np.testing.assert_allclose(bf16.decode(got), g / (1 + np.exp(-g)) * bf16.decode(up, FP32), rtol=0.02)
     x = reals(rng, 24)
-    got = kernels.residual(x, up)
+    got = vector_kernels.residual(x, up)
     np.testing.assert_array_equal(got, run(residual(24, LANES), widen(x), up))
     np.testing.assert_allclose(bf16.decode(got), bf16.decode(x) + bf16.decode(up, FP32), rtol=2**-8, atol=1e-30)
 
 
 def test_signs(rng):
     projections = bf16.encode(np.where(rng.random((6, 13)) < 0.2, 0, rng.standard_normal((6, 13))), FP32)
-    got = kernels.signs(projections)
+    got = vector_kernels.signs(projections)
     for row, code in zip(bf16.decode(projections, FP32), got.tolist(), strict=True):
         assert code == sum(1 << j for j, value in enumerate(row) if value > 0)

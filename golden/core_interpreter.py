@@ -26,7 +26,7 @@ LOADS = ("NOTHING", "ROWS", "WORDS")
 PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
 
 
-class Machine:
+class CoreInterpreter:
     """Operand memory, sums and vector engine of a core between two memories.
 
     Parameters

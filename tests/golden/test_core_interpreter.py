@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from compiler.layer import residual, tiles
-from golden import bf16, kernels
+from golden import bf16, vector_kernels
+from golden.core_interpreter import CoreInterpreter
 from golden.dot import matmul, to_bf16
-from golden.machine import Machine
 
 N = 4  # inputs
 WORD = 2 * N
@@ -27,7 +27,7 @@ def codes(rng, *shape):
 
 @pytest.fixture
 def machine():
-    made = Machine([bytearray(1 << 16), bytearray(1 << 12)], inputs=N, weight_rows=ROWS, activation_rows=40,
+    made = CoreInterpreter([bytearray(1 << 16), bytearray(1 << 12)], inputs=N, weight_rows=ROWS, activation_rows=40,
                    slots=SLOTS, vector_rows=16, head_words=2, programs={})  # fmt: skip
     made.pages = [[], []]
     return made
@@ -92,7 +92,7 @@ def test_sums_of_rows_as_long_as_there_are_clusters(machine, rng):
               "out": 1000, "out_stride": 7, "length": 1, "extra": size - 7, "pad": 12}  # fmt: skip
     machine.execute(Command("VECTOR", fields))
     expected = np.zeros((rows, 28), np.uint16)
-    expected[:, :size] = kernels.residual(x, y)
+    expected[:, :size] = vector_kernels.residual(x, y)
     expected[:, 24:] = 0xFFFF
     np.testing.assert_array_equal(get(machine, 1000, expected), expected)
 

@@ -1,15 +1,23 @@
-"""SiLU(x) = x / (1 + exp(-x)) in BF16, at most one unit in the last place off (0.993 for the worst input).
+"""Elementary functions of the vector engine in BF16: reciprocal, reciprocal square root and SiLU.
 
-With t = |x|, SiLU(x) = x * 2**-v where v = w(t) for positive and w(t) + t log2(e) for negative x, and
-w(t) = log2(1 + exp(-t)) lies between 0 and 1. So one multiplication of significands is enough:
+All functions map BF16 bit patterns (uint16) to BF16 bit patterns, bit for bit as hw/arith/elementary.py does.
+
+- `reciprocal` is correctly rounded for every input. The fraction of the result depends only on the 7 fraction bits of
+  x, so that hardware needs a table of 128 entries.
+- `rsqrt` is correctly rounded for every input. The fraction of the result depends on the 7 fraction bits of x and on
+  the parity of its exponent: a table of 256 entries. Results are never subnormal, and infinite only for zeros.
+- `silu` differs from x / (1 + exp(-x)) by at most one unit in the last place (0.993 for the worst input).
+
+SiLU: with t = |x|, SiLU(x) = x * 2**-v, where v = w(t) for positive x, v = w(t) + t log2(e) for negative x, and
+w(t) = log2(1 + exp(-t)) lies between 0 and 1. One multiplication of significands is therefore enough:
 
     t < 2**-8           x / 2
     x >= 8              x
     x <= -128           -0
-    else                w by 64 straight lines of width 1/8, 0 from t = 8 on; v with 9 fraction bits; 2**-fraction
+    else                w by 64 line segments of width 1/8, 0 for t >= 8; v with 9 fraction bits; 2**-fraction
                         from a table of 512 entries; times the significand of x, rounded to nearest even
 
-All steps are integers; their widths are the smallest that stay within one unit.
+All steps of SiLU are integer operations. Their widths are the smallest that keep the error within one unit.
 """
 
 from functools import cache
@@ -26,6 +34,25 @@ POWER_BITS = 10  # of 2**-fraction
 SEGMENT_BITS, STEP_BITS = 3, 5  # lines per unit of t, and steps on each of them, as powers of two
 LOG2E_BITS = 14
 LOG2E = round(np.log2(np.e) * (1 << LOG2E_BITS))
+
+
+def reciprocal(code: np.ndarray) -> np.ndarray:
+    """1 / x: BF16 codes, uint16, for BF16 codes x of any shape.
+
+    Zeros and subnormals give infinity with their sign, infinities give zero with their sign. A result below 2**-126
+    in magnitude is zero.
+    """
+    with np.errstate(divide="ignore"):
+        return bf16.encode(1 / bf16.decode(bf16.codes("code", code)))
+
+
+def rsqrt(code: np.ndarray) -> np.ndarray:
+    """1 / sqrt(x): BF16 codes, uint16, for BF16 codes x of any shape.
+
+    As rSqrt of IEEE 754: zeros and subnormals give infinity with their sign, +infinity gives +0, negative numbers NaN.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return bf16.encode(1 / np.sqrt(bf16.decode(bf16.codes("code", code))))
 
 
 @cache

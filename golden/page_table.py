@@ -1,0 +1,310 @@
+"""KVMU: where every token's key and value live, what is resident, and what a selection has to fetch.
+
+Tokens of one cluster share pages, so that a selected cluster is a few long reads instead of many short ones
+(V-Rex, Section V-C). A `PageTable` keeps the page table of one layer of one sequence. Two tiers: the device memory,
+in frames, holds the resident pages; the host (or the SSD) holds every page that was ever offloaded, under its page
+number. All integers; the RTL returns the same tables, extents and descriptors.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from util import checks
+
+DEVICE, HOST = "device", "host"
+
+
+@dataclass(frozen=True)
+class PagingConfig:
+    """`layout` is `clustered`, or `arrival`: one token a page, in order of arrival, whatever its cluster.
+
+    page_tokens      slots of a page
+    max_resident_tokens  tokens that stay resident after a step (the newest pages)
+    retain_fetched   a fetched page becomes resident again, as the newest
+    """
+
+    page_tokens: int = 32
+    max_resident_tokens: int = 4096
+    layout: str = "clustered"
+    retain_fetched: bool = False
+
+    def __post_init__(self) -> None:
+        checks.whole("page_tokens", self.page_tokens, 1)
+        checks.whole("max_resident_tokens", self.max_resident_tokens, 1)
+        checks.choice("layout", self.layout, ("clustered", "arrival"))
+        checks.flag("retain_fetched", self.retain_fetched)
+
+    @property
+    def slots(self) -> int:
+        return self.page_tokens if self.layout == "clustered" else 1
+
+
+@dataclass(frozen=True)
+class PageAddressMap:
+    """Byte address of a slot in one tier: layer, page, head, slot, then the key's 2d bytes and the value's 2d.
+
+    One (page, head) unit is contiguous. `pages` bounds the region of a layer; None leaves it open (one layer).
+    """
+
+    kv_heads: int
+    head_dim: int
+    page_tokens: int
+    base: int = 0
+    pages: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("kv_heads", "head_dim", "page_tokens"):
+            checks.whole(name, getattr(self, name), 1)
+        checks.whole("base", self.base, 0)
+        if self.pages is not None:
+            checks.whole("pages", self.pages, 1)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Key and value of one head of one token in BF16."""
+        return 4 * self.head_dim
+
+    def address(self, page: int, head: int, slot: int, layer: int = 0) -> int:
+        checks.whole("page", page, 0, None if self.pages is None else self.pages - 1)
+        checks.whole("head", head, 0, self.kv_heads - 1)
+        checks.whole("slot", slot, 0, self.page_tokens - 1)
+        checks.whole("layer", layer, 0, 0 if self.pages is None else None)
+        index = layer * (self.pages or 0) + page
+        return self.base + ((index * self.kv_heads + head) * self.page_tokens + slot) * self.slot_bytes
+
+
+@dataclass
+class Page:
+    """`tokens` by slot, -1 where a token has moved away; `frame` is None while offloaded."""
+
+    cluster: int
+    frame: int | None
+    tokens: list[int] = field(default_factory=list)
+    on_host: bool = False
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """What one selection moves from the host.
+
+    pages    per head, the offloaded pages it needs, ascending
+    hits     per head, the number of pages it needs that are resident
+    extents  int64 (E, 2): host address and bytes of each contiguous read, ascending, every slot once
+    """
+
+    pages: list[np.ndarray]
+    hits: np.ndarray
+    extents: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.extents[:, 1].sum())
+
+
+class PageTable:
+    """Page table of one layer. Page and frame numbers that were freed are used again, oldest first."""
+
+    def __init__(self, config: PagingConfig, kv_heads: int, head_dim: int) -> None:
+        self.config = config
+        self.host = PageAddressMap(kv_heads, head_dim, config.slots)
+        self.device = PageAddressMap(kv_heads, head_dim, config.slots)
+        self.pages: list[Page | None] = []
+        self.resident: dict[int, None] = {}  # page numbers, oldest first
+        self.resident_tokens = 0
+        self.frames = 0  # frames ever used: the device memory that is needed
+        self._open: dict[int, int] = {}
+        self._free_pages: deque[int] = deque()
+        self._free_frames: deque[int] = deque()
+        self._page_of: list[int] = []
+        self._slot_of: list[int] = []
+
+    @property
+    def tokens(self) -> int:
+        return len(self._page_of)
+
+    def append(self, clusters: Sequence[int] | np.ndarray) -> list[int]:
+        """Place the new tokens of one step, then offload; returns the pages that must be written to the host.
+
+        clusters  int (T,): the cluster of each token, in order of arrival. A token goes to its cluster's open
+                  page. A page closes when it is full or offloaded. After the step the oldest pages leave, whole,
+                  while more than `max_resident_tokens` tokens and more than one page are resident.
+        """
+        for cluster in checks.wholes("clusters", clusters, None, low=0).tolist():
+            page, slot = self._place(self.tokens, cluster)
+            self._page_of.append(page)
+            self._slot_of.append(slot)
+        return self._offload()
+
+    def locate(self, token: int, head: int) -> tuple[str, int]:
+        """Tier and byte address of one head of a token."""
+        token = checks.whole("token", token, 0, self.tokens - 1)
+        number, slot = self._page_of[token], self._slot_of[token]
+        page = self._page(number)
+        if page.frame is None:
+            return HOST, self.host.address(number, head, slot)
+        return DEVICE, self.device.address(page.frame, head, slot)
+
+    def fetch(self, tokens: Sequence[np.ndarray]) -> Fetch:
+        """The reads that bring `tokens[h]` of every KV head to the device.
+
+        Every offloaded page is read once per head, up to its last slot in use; reads that touch become one.
+        """
+        if len(tokens) != self.host.kv_heads:
+            raise ValueError(f"tokens must have one list for each of {self.host.kv_heads} heads, got {len(tokens)}")
+        resident = np.array([page is not None and page.frame is not None for page in self.pages], bool)
+        used = np.array([len(page.tokens) if page else 0 for page in self.pages], np.int64)
+        page_of = np.array(self._page_of, np.int64)
+        needed, hits, units = [], [], []
+        for head, ids in enumerate(tokens):
+            wanted = np.zeros(len(self.pages), bool)
+            wanted[page_of[checks.wholes("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
+            needed.append(np.flatnonzero(wanted & ~resident))
+            hits.append(int((wanted & resident).sum()))
+            units.append(needed[-1] * self.host.kv_heads + head)
+        unit = np.sort(np.concatenate(units))
+        start = unit * self.config.slots * self.host.slot_bytes
+        extents = merge(start, used[unit // self.host.kv_heads] * self.host.slot_bytes)
+        if self.config.retain_fetched:
+            for number in np.unique(np.concatenate(needed)).tolist():
+                self._enter(number)
+        return Fetch(needed, np.array(hits, np.int64), extents)
+
+    def move(self, tokens: Sequence[int] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Give resident tokens to other clusters, as a split does; returns the copies, int64 (M, 4).
+
+        A copy is (page, slot) from and (page, slot) to, in the order given. A page without a live token is freed.
+        Raises ValueError if a token occurs twice or is not resident.
+        """
+        ids = checks.wholes("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
+        owners = checks.wholes("clusters", clusters, len(ids), low=0).tolist()
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"tokens must be distinct, got {ids}")
+        for token in ids:
+            if self._page(self._page_of[token]).frame is None:
+                raise ValueError(f"tokens must be resident, got {token} on page {self._page_of[token]}")
+        leaving = [self._page_of[token] for token in ids]
+        for number in leaving:  # nothing is appended to a page that is being emptied
+            self._close(number)
+        copies = []
+        for token, owner in zip(ids, owners, strict=True):
+            source = (self._page_of[token], self._slot_of[token])
+            target = self._place(token, owner)
+            self._page(source[0]).tokens[source[1]] = -1
+            self._page_of[token], self._slot_of[token] = target
+            copies.append((*source, *target))
+        for number in dict.fromkeys(leaving):
+            if all(token < 0 for token in self._page(number).tokens):
+                self._free(number)
+        return np.array(copies, np.int64).reshape(-1, 4)
+
+    def _page(self, number: int) -> Page:
+        page = self.pages[number]
+        assert page is not None, number
+        return page
+
+    def _place(self, token: int, cluster: int) -> tuple[int, int]:
+        key = cluster if self.config.layout == "clustered" else token
+        number = self._open.get(key)
+        if number is None:
+            number = self._free_pages.popleft() if self._free_pages else len(self.pages)
+            if number == len(self.pages):
+                self.pages.append(None)
+            self.pages[number] = Page(key, None)
+            self._enter(number)
+            self._open[key] = number
+        page = self._page(number)
+        page.tokens.append(token)
+        self.resident_tokens += 1
+        if len(page.tokens) == self.config.slots:
+            self._close(number)
+        return number, len(page.tokens) - 1
+
+    def _enter(self, number: int) -> None:
+        page = self._page(number)
+        if self._free_frames:
+            page.frame = self._free_frames.popleft()
+        else:
+            page.frame = self.frames
+            self.frames += 1
+        self.resident[number] = None
+        self.resident_tokens += len(page.tokens)
+
+    def _leave(self, number: int) -> None:
+        page = self._page(number)
+        assert page.frame is not None
+        self._free_frames.append(page.frame)
+        page.frame = None
+        del self.resident[number]
+        self.resident_tokens -= len(page.tokens)
+        self._close(number)
+
+    def _close(self, number: int) -> None:
+        cluster = self._page(number).cluster
+        if self._open.get(cluster) == number:
+            del self._open[cluster]
+
+    def _free(self, number: int) -> None:
+        if number in self.resident:
+            self._leave(number)
+        self.pages[number] = None
+        self._free_pages.append(number)
+
+    def _offload(self) -> list[int]:
+        written = []
+        while self.resident_tokens > self.config.max_resident_tokens and len(self.resident) > 1:
+            number = next(iter(self.resident))
+            page = self._page(number)
+            if not page.on_host:  # a page that was fetched has not changed since
+                written.append(number)
+                page.on_host = True
+            self._leave(number)
+        return written
+
+
+def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Ascending (start, length) ranges with those that touch joined: int64 (E, 2)."""
+    first = np.ones(len(start), bool)
+    first[1:] = start[1:] != start[:-1] + length[:-1]
+    where = np.flatnonzero(first)
+    total = np.add.reduceat(length, where) if len(where) else length
+    return np.stack([start[where], total], axis=1).astype(np.int64)
+
+
+def runs(ids: np.ndarray) -> np.ndarray:
+    """Runs of consecutive numbers in an ascending list: int64 (E, 2) of first and count."""
+    ids = checks.wholes("ids", ids, None)
+    return merge(ids, np.ones_like(ids))
+
+
+def descriptors(extents: np.ndarray, max_bytes: int, boundary: int = 4096) -> np.ndarray:
+    """Extents (address, bytes) as transfers: none longer than `max_bytes`, none across a multiple of `boundary`."""
+    checks.whole("max_bytes", max_bytes, 1)
+    checks.whole("boundary", boundary, 1)
+    out = []
+    for address, size in checks.wholes("extents", extents, None, 2, low=0).tolist():
+        end = address + size
+        while address < end:
+            stop = min(end, address + max_bytes, (address // boundary + 1) * boundary)
+            out.append((address, stop - address))
+            address = stop
+    return np.array(out, np.int64).reshape(-1, 2)
+
+
+def compaction(kept: np.ndarray, first: int = 0) -> np.ndarray:
+    """Moves that close the gaps of a pruned cache: int64 (M, 3) of source, target, count, in a safe order.
+
+    kept   ascending entry numbers that stay; they end up at `first`, `first + 1`, ... (QuickPrefill keeps the
+           entries' order and positions). Entries already in place do not move; a target never lies above its
+           source, so that copying in order needs no second buffer.
+    """
+    source = checks.wholes("kept", kept, None, low=checks.whole("first", first, 0))
+    if (np.diff(source) <= 0).any():
+        raise ValueError(f"kept must ascend, got {source.tolist()}")
+    target = first + np.arange(len(source))
+    moving = source != target
+    blocks = runs(source[moving])
+    begins = np.searchsorted(source, blocks[:, 0])
+    return np.stack([blocks[:, 0], target[begins], blocks[:, 1]], axis=1)
