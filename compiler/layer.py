@@ -60,14 +60,21 @@ class Region:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one layer: hidden and feed-forward width, tokens of the largest step, keys of the longest attention row, and
-    tokens of the largest step without queries if these are more."""
+    """Sizes of one layer that the hardware does not determine.
+
+    Attributes
+    ----------
+    hidden, ffn : hidden and feed-forward width ; q_heads : query heads, a multiple of the KV heads
+    tokens : tokens of the largest step ; keys : keys of the longest attention row
+    fill : tokens of the largest step without queries, when it is larger than `tokens`
+    """
 
     hidden: int
     ffn: int
     tokens: int
     keys: int
     fill: int = 0
+    q_heads: int = field(kw_only=True)
 
 
 @dataclass
@@ -108,9 +115,11 @@ class LayerCompiler:
         self.half = memory.weight_rows // n // 2  # tiles of each half of the weights
         self.rows = memory.activation_rows
         self.head = c.head_dim // n  # words of a head's vector
-        self.group = c.q_heads // c.kv_heads
+        if s.q_heads < 1 or s.q_heads % c.kv_heads:
+            raise ValueError(f"q_heads must be a multiple of kv_heads = {c.kv_heads}, got {s.q_heads}")
+        self.group = s.q_heads // c.kv_heads
         self.kv, self.q, self.x_words, self.ffn = (
-            c.kv_heads * self.head, c.q_heads * self.head, self._whole("hidden", s.hidden), self._whole("ffn", s.ffn),
+            c.kv_heads * self.head, s.q_heads * self.head, self._whole("hidden", s.hidden), self._whole("ffn", s.ffn),
         )  # fmt: skip
         self.hashes = -(-c.hash_bits // n)
         self.key_blocks = -(-s.keys // n)
@@ -165,7 +174,7 @@ class LayerCompiler:
         fixed = {
             "norm weights": norm[:prologue],
             "norm": norm[prologue:],
-            "rope q": programs.rope(c.head_dim, n, c.q_heads),
+            "rope q": programs.rope(c.head_dim, n, s.q_heads),
             "rope k": programs.rope(c.head_dim, n, c.kv_heads),
             "hash": programs.hash_bits(c.hash_bits, n),
             "gated": programs.gated(self.piece * n, n),

@@ -1,4 +1,4 @@
-"""The one configuration of the hardware: sizes of every unit, with presets `tiny`, `small` and `paper`."""
+"""Configuration of the hardware: the sizes of every unit, with the presets `tiny`, `small` and `paper`."""
 
 from __future__ import annotations
 
@@ -9,119 +9,122 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Sizes of the accelerator core. Frozen; derive another with `.replace()`.
+    """Sizes of one accelerator core, and the number of cores. Instances are frozen; `replace` derives another one.
 
-    The `paper` preset is V-Rex (arXiv 2512.12284): section VI-A for the arrays, section VI-F for the memories.
+    The comment of each field gives its meaning, its unit and the paper's symbol in brackets. The preset `paper` is the
+    design point of V-Rex (arXiv 2512.12284): section VI-A for the arrays, section VI-F for the memories.
 
     Raises
     ------
-    TypeError, ValueError
-        When a value has the wrong type or lies outside what the hardware can be built for; the message
-        names the parameter, the value and what is valid.
+    TypeError
+        When a value is not an integer.
+    ValueError
+        When a value is outside the range that the hardware supports. The message gives the parameter, what is valid,
+        and the value.
     """
 
-    # model shape
-    kv_heads: int = 8  # KV heads of the language model
-    q_heads: int = 32  # query heads; each group of q_heads / kv_heads shares one KV head
-    head_dim: int = 128  # dimension of one head
-    # LXE: matrix (DPE) and vector (VPE) engine
-    dpe_trees: int = 64  # MAC trees N_h
-    dpe_inputs: int = 64  # inputs of one tree N_w
-    dpe_load_rows: int = 8  # rows of a weight tile that one beat loads
-    dpe_accumulators: int = 64  # accumulators of one tree: activation rows that share a tile
-    align_bits: int = 24  # alignment width W of the fused dot product
-    vpe_lanes: int = 64  # vector lanes
-    vpe_rows: int = 64  # rows of one FP32 number per lane that the VPE's memory holds
-    lxe_memory_bytes: int = 384 * 1024  # on-chip memory of the LXE
-    # DRE: HCU
-    hash_bits: int = 32  # hash bits per key N_hp
-    hcu_accumulators: int = 1  # XOR accumulators N_HCU-h
-    hcu_lanes: int = 16  # bits each accumulator compares per cycle N_HCU-w
-    max_candidates: int = 1024  # clusters whose hash bits are held on chip
-    max_step_tokens: int = 32  # hash codes of the current step held on chip
-    max_window_tokens: int = 4096  # largest recent window that can be configured
-    # DRE: WTU
-    wtu_lanes: int = 16  # lanes of one core N_WTU-w
-    max_row_clusters: int = 4096  # longest row of scores, one score per cluster
-    wtu_buckets: int = 16  # buckets per level
-    # DRE: cluster table and KVMU
-    max_clusters: int = 4096  # cluster numbers of one layer
-    page_tokens: int = 32  # token slots of one page
+    # Language model, the part that one core stores and retrieves.
+    kv_heads: int = 8  # KV heads
+    head_dim: int = 128  # elements of the key (or value) of one KV head
+    # LXE: matrix engine (DPE), vector engine (VPE) and their memory.
+    dpe_trees: int = 64  # MAC trees of the DPE, which is rows of a weight tile [N_DPE-h]
+    dpe_inputs: int = 64  # products of one MAC tree; BF16 elements of one memory word [N_DPE-w]
+    dpe_load_rows: int = 8  # rows of a weight tile that are loaded per cycle
+    dpe_accumulators: int = 64  # FP32 accumulators of one MAC tree: activation rows that share a weight tile
+    align_bits: int = 24  # bits to which the products of a MAC tree are aligned before they are added
+    vpe_lanes: int = 64  # FP32 lanes of the VPE
+    vpe_rows: int = 64  # rows of the VPE's vector memory; a row has one FP32 number per lane
+    lxe_memory_bytes: int = 384 * 1024  # bytes of all on-chip memories of the LXE
+    # DRE: hash clustering unit (HCU).
+    hash_bits: int = 32  # bits of one hash code, which is the number of hyperplanes [N_hp]
+    hcu_accumulators: int = 1  # XOR accumulators: clusters that are compared at the same time [N_HCU-h]
+    hcu_lanes: int = 16  # bits that one XOR accumulator compares per cycle [N_HCU-w]
+    max_candidates: int = 1024  # clusters whose hash codes are on chip
+    max_step_tokens: int = 32  # tokens of one step, whose hash codes are on chip
+    max_window_tokens: int = 4096  # largest age in tokens up to which a cluster accepts new tokens
+    # DRE: weighted cumulative-sum threshold unit (WTU).
+    wtu_lanes: int = 16  # scores that the WTU of one core processes per cycle [N_WTU-w]
+    max_row_clusters: int = 4096  # clusters of the longest score row
+    wtu_buckets: int = 16  # buckets per refinement level
+    # DRE: cluster table (HC table) and KV cache management unit (KVMU).
+    max_clusters: int = 4096  # clusters of one layer
+    page_tokens: int = 32  # tokens of one page
     max_pages: int = 4096  # pages of one layer
-    page_frames: int = 512  # pages of one layer that the device memory holds
-    # multi-core
+    page_frames: int = 512  # page frames: pages of one layer that fit into device memory
+    # Several cores on one memory.
     cores: int = 8  # cores of the unit `multicore`
-    # widths of indices
-    token_bits: int = 32  # global token index
-    cluster_bits: int = 16  # cluster index
-    count_bits: int = 16  # tokens of one cluster; saturates
+    # Widths of numbers, in bits.
+    token_bits: int = 32  # token index, counted from the start of the stream
+    cluster_bits: int = 16  # cluster number
+    count_bits: int = 16  # token count of a cluster, which saturates
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name, value in self.asdict().items():
             if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{field.name} = {value!r}: must be an integer")
-            if value <= 0:
-                raise ValueError(f"{field.name} = {value}: must be at least 1")
-        for name in (
-            "dpe_inputs",
-            "vpe_lanes",
-            "vpe_rows",
-            "hcu_accumulators",
-            "max_candidates",
-            "max_step_tokens",
-            "wtu_lanes",
-            "wtu_buckets",
-            "page_tokens",
-            "max_pages",
-            "page_frames",
-        ):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+            self._check(name, value >= 1, "at least 1")
+        for name in POWERS_OF_TWO:
             self._check(name, is_power_of_two(getattr(self, name)), "a power of two")
         self._check("align_bits", 16 <= self.align_bits <= 30, "16 to 30")
-        self._check("dpe_load_rows", self.dpe_trees % self.dpe_load_rows == 0, f"a divisor of {self.dpe_trees}")
+        self._check(
+            "dpe_load_rows", self.dpe_trees % self.dpe_load_rows == 0, f"a divisor of dpe_trees = {self.dpe_trees}"
+        )
         self._check("hash_bits", self.hash_bits <= 32, "1 to 32")
         self._check("hcu_lanes", self.hcu_lanes <= self.hash_bits, f"1 to hash_bits = {self.hash_bits}")
         self._check("max_candidates", self.max_candidates >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
         self._check("max_candidates", self.max_candidates <= 1 << self.cluster_bits, "at most 2**cluster_bits")
         self._check("page_frames", self.page_frames <= self.max_pages, f"at most max_pages = {self.max_pages}")
-        self._check("q_heads", self.q_heads % self.kv_heads == 0, f"a multiple of kv_heads = {self.kv_heads}")
         self._check("token_bits", self.token_bits <= 32, "1 to 32")
         self._check(
             "max_window_tokens", self.max_window_tokens < 1 << (self.token_bits - 1), "below 2**(token_bits - 1)"
         )
 
-    def _check(self, name: str, ok: bool, valid: str) -> None:
-        if not ok:
-            raise ValueError(f"{name} = {getattr(self, name)}: must be {valid}")
+    def _check(self, name: str, is_valid: bool, valid: str) -> None:
+        if not is_valid:
+            raise ValueError(f"{name} must be {valid}, got {getattr(self, name)}")
 
     @classmethod
     def preset(cls, name: str) -> Config:
-        """The configuration called `name`; raises `ValueError` that lists the valid names."""
+        """The preset `name`. Raises `ValueError` for an unknown name."""
         if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
         return PRESETS[name]
 
     def replace(self, **changes: Any) -> Config:
-        """This configuration with some values changed; raises `ValueError` for an unknown name."""
-        known = [field.name for field in dataclasses.fields(self)]
+        """A copy with the values in `changes`. Raises `ValueError` for an unknown parameter."""
+        parameter_names = [field.name for field in dataclasses.fields(self)]
         for name in changes:
-            if name not in known:
-                raise ValueError(f"unknown parameter {name!r}: choose one of {', '.join(known)}")
+            if name not in parameter_names:
+                raise ValueError(f"parameter must be one of {', '.join(parameter_names)}, got {name!r}")
         return dataclasses.replace(self, **changes)
 
     def asdict(self) -> dict[str, int]:
-        """Every parameter by name, as written into a generated unit's JSON."""
+        """Value of each parameter, by name. The JSON file of a generated unit contains it."""
         return dataclasses.asdict(self)
 
 
 def is_power_of_two(value: int) -> bool:
+    """Whether `value` is 1, 2, 4, ..."""
     return value > 0 and value & (value - 1) == 0
 
+
+POWERS_OF_TWO = (
+    "dpe_inputs",
+    "vpe_lanes",
+    "vpe_rows",
+    "hcu_accumulators",
+    "max_candidates",
+    "max_step_tokens",
+    "wtu_lanes",
+    "wtu_buckets",
+    "page_tokens",
+    "max_pages",
+    "page_frames",
+)
 
 PRESETS = {
     "tiny": Config(
         kv_heads=2,
-        q_heads=4,
         head_dim=8,
         dpe_trees=4,
         dpe_inputs=4,
@@ -145,7 +148,6 @@ PRESETS = {
     ),
     "small": Config(
         kv_heads=2,
-        q_heads=4,
         head_dim=64,
         dpe_trees=16,
         dpe_inputs=16,

@@ -135,5 +135,5 @@ UNITS = {
 def unit(name: str) -> Unit:
     """The unit called `name`; raises `ValueError` that lists the valid names."""
     if name not in UNITS:
-        raise ValueError(f"unknown unit {name!r}: choose one of {', '.join(UNITS)}")
+        raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {name!r}")
     return UNITS[name]

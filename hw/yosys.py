@@ -43,7 +43,7 @@ def version(tool: str = "yowasp") -> str:
 
 def _package(tool: str) -> str:
     if tool not in TOOLS:
-        raise ValueError(f"unknown yosys build {tool!r}: choose one of {', '.join(TOOLS)}")
+        raise ValueError(f"yosys build must be one of {', '.join(TOOLS)}, got {tool!r}")
     if importlib.util.find_spec(TOOLS[tool].replace("-", "_")) is None:
         raise YosysError(f"yosys build {tool!r} needs the package {TOOLS[tool]}, which is not installed")
     return TOOLS[tool]

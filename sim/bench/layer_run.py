@@ -26,8 +26,8 @@ from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES, CoreRun, Outcome
 
 CASES = {  # hidden, ffn, largest step, keys of a row
-    "tiny": Sizes(hidden=16, ffn=24, tokens=2, keys=64),
-    "small": Sizes(hidden=256, ffn=384, tokens=4, keys=512),
+    "tiny": Sizes(hidden=16, ffn=24, tokens=2, keys=64, q_heads=4),
+    "small": Sizes(hidden=256, ffn=384, tokens=4, keys=512, q_heads=4),
 }
 POLICIES = {"ratio": RESV, "budget": MOSAIC, "count": TOP_K}  # in the order of the core's modes
 Program = Sequence["Command | bytes"]
@@ -137,7 +137,9 @@ class LayerRun:
         drive = bases["storage_pages"] or len(host)
         self.storage_at = starts["host"] + drive  # address on the host port from which on the drive answers
 
-        shape = LayerShape(self.sizes.hidden, self.sizes.ffn, c.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n)
+        shape = LayerShape(
+            self.sizes.hidden, self.sizes.ffn, self.sizes.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n
+        )
         weights = {
             name: bf16.encode(rng.standard_normal((rows, columns)) / np.sqrt(columns))
             for name, (rows, columns) in shape.weights().items()
@@ -168,7 +170,7 @@ class LayerRun:
         )  # fmt: skip
         order = self.golden.order
         stored = dict(weights)
-        for name, heads in (("q", c.q_heads), ("k", c.kv_heads)):
+        for name, heads in (("q", self.sizes.q_heads), ("k", c.kv_heads)):
             stored[name] = weights[name].reshape(heads, c.head_dim, -1)[:, order].reshape(weights[name].shape)
         stored["planes"] = self.golden._planes()
         for name, matrix in stored.items():

@@ -44,7 +44,11 @@ def test_layer_at_tiny(stall, rng, seed):
 def test_matrices_larger_than_the_operand_memory(rng, seed):
     """A row of tiles that half of the weights' memory does not hold comes in parts, whose sums go on."""
     bench = LayerRun(
-        "tiny", rng, sizes=Sizes(hidden=16, ffn=200, tokens=1, keys=64), hamming_threshold=4, max_resident_tokens=16
+        "tiny",
+        rng,
+        sizes=Sizes(hidden=16, ffn=200, tokens=1, keys=64, q_heads=4),
+        hamming_threshold=4,
+        max_resident_tokens=16,
     )
     assert bench.layer.shapes["down"][1] > bench.layer.half
     for x in frames(bench, 2, 1):
@@ -71,7 +75,7 @@ def tokens(bench, count):
 
 def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
     """Those without queries fill all places of a step, those with queries all sums of the matrix engine."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=16, selection_target=45000)
     for x in frames(bench, 4, 4, drift=1.0):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
@@ -82,7 +86,7 @@ def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
 
 def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
     """Every token joins the first one's cluster, whose mean goes on over all of them."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=17, max_resident_tokens=16)
     places = bench.config.max_pages * bench.config.page_tokens
     for _ in range(places // 8):
@@ -345,7 +349,7 @@ def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
 
 def test_pages_inside_a_word(rng, seed):
     """Where they leave to is no whole word: a fault that names it, for any word and that of the opposite bits."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=4)
     case, word, expected = bench.run_on, int(rng.integers(1 << WORD_BITS)), []
     case.script += case.driver.write("host_words", 1 << WORD_BITS)
@@ -401,7 +405,7 @@ def test_writers_take_turns(rng, seed):
 
 def test_a_fault_while_tables_are_written(rng, seed):
     """What memory has not taken yet of a table's entries is written before all is reset, and the next step runs."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     clustered = next(n for n, command in enumerate(program) if command.name == "CLUSTER")

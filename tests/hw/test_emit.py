@@ -50,12 +50,12 @@ def test_yosys_sees_files_below_tmp(tmp_path):
 
 
 def test_unknown_yosys_build():
-    with pytest.raises(ValueError, match="unknown yosys build 'vivado'"):
+    with pytest.raises(ValueError, match="yosys build must be one of yowasp, pyosys, got 'vivado'"):
         yosys.run(["stat"], tool="vivado")
 
 
 def test_unknown_unit():
-    with pytest.raises(ValueError, match=r"unknown unit 'gpu': choose one of .*hcu"):
+    with pytest.raises(ValueError, match=r"unit must be one of .*hcu.*, got 'gpu'"):
         unit("gpu")
 
 

@@ -55,9 +55,20 @@ def drive(drive_at: int) -> MemoryTiming:
 CASES = {
     "lpddr5": Case("tiny", SIZES["tiny"], 4, 8, 0.3, 7, 2, 1, dram("lpddr5-6400-256b"), link(3, 4)),
     "ddr4, 0.1": Case("tiny", SIZES["tiny"], 4, 64, 0.1, 7, 2, 1, dram("ddr4-3200-8ch"), link(4, 4)),
-    "hbm2e, 0.5": Case("tiny", Sizes(32, 64, 4, 64), 4, 8, 0.5, 5, 4, 1, dram("hbm2e-3024-5120b"), link(4, 16)),
+    "hbm2e, 0.5": Case(
+        "tiny", Sizes(32, 64, 4, 64, q_heads=4), 4, 8, 0.5, 5, 4, 1, dram("hbm2e-3024-5120b"), link(4, 16)
+    ),
     "fast": Case(
-        "tiny", Sizes(32, 48, 3, 64), 3, 16, 0.3, 5, 3, 1, lambda: FixedTiming(12), lambda _: FixedTiming(200)
+        "tiny",
+        Sizes(32, 48, 3, 64, q_heads=4),
+        3,
+        16,
+        0.3,
+        5,
+        3,
+        1,
+        lambda: FixedTiming(12),
+        lambda _: FixedTiming(200),
     ),
     "slow": Case("tiny", SIZES["tiny"], 4, 8, 0.3, 4, 2, 0, lambda: FixedTiming(60), lambda _: FixedTiming(500)),
     "drive": Case("tiny", SIZES["tiny"], 4, 8, 0.8, 7, 2, 1, dram("lpddr5-6400-256b"), drive, storage=True),

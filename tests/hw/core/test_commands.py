@@ -104,7 +104,7 @@ def test_lengths_of_all_bits(rng, seed):
 
 def test_places_of_rows_far_apart(rng, seed):
     """Keys and values at strides of all bits, and of the opposite ones: the words that STORE asks for."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=64, scattered=True)
     beats, heads, size = bench.layer.head, bench.config.kv_heads, bench.run_on.word_bytes
     wanted, bits = [], (1 << 24) - 1

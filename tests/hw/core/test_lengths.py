@@ -149,7 +149,7 @@ def test_products(rng, seed):
 
 def test_means_of_keys_anywhere(rng, seed):
     """At strides of all bits; the first step's twice, one right behind the other, whose keys count."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=64, scattered=True)
     bench.begin()
     some = int(rng.integers(1 << 24))
@@ -191,7 +191,7 @@ def test_products_of_more_than_the_operands_there_are(seed):
 
 def test_many_rows_of_scores(rng, seed, monkeypatch):
     """More than a byte counts, all alike: what they select together is what one of them selects."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=1, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=1, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=64)
     attention = bench.layer.attention
 
@@ -214,7 +214,7 @@ def test_many_rows_of_scores(rng, seed, monkeypatch):
 
 def test_a_mean_of_more_tokens_than_a_byte_counts(rng, seed):
     """All ones, but for the last, which brings the mean into the middle between two numbers."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=17, max_resident_tokens=16)
     bench.begin()
     step = [replace(command, waits=AFTER) for command in bench.layer.attention(8, query=False)[:-1]]

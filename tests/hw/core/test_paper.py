@@ -30,8 +30,9 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     clip = find_clip(tmp_path)
     chunks = list(islice(open_source(clip.path, Options(frames=FRAMES + 1)).chunks, FRAMES + 1))
     layer = LayerRun(
-        "paper", np.random.default_rng(seed), sizes=Sizes(hidden=64, ffn=64, tokens=10, keys=1088), threshold=7,
-        max_resident_tokens=960, staging_head_pages=512, host_pages=256, device_bytes=128 << 20, limit=2_000_000,
+        "paper", np.random.default_rng(seed), sizes=Sizes(hidden=64, ffn=64, tokens=10, keys=1088, q_heads=32),
+        hamming_threshold=7, max_resident_tokens=960, staging_head_pages=512, host_pages=256, device_bytes=128 << 20,
+        limit=2_000_000,
     )  # fmt: skip
     order = pair_order(128, 64)
     for chunk in chunks[:-1]:

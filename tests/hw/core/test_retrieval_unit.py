@@ -9,7 +9,7 @@ from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun
 from tests.compiler.test_layer import tokens
 
-SIZES = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8)
+SIZES = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
 
 
 def of_clusters(bench, steps):

@@ -439,7 +439,7 @@ def test_reset_in_mid_flight(rng, seed):
 
 def video(bench, config, frames, rng):
     """Tokens of a real video: every frame is a step, every 25th and the last ask with two of their tokens' queries."""
-    geometry = Geometry(layers=1, q_heads=config.q_heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
+    geometry = Geometry(layers=1, q_heads=2 * config.kv_heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
     front_end = FrontEnd(FrontEndConfig(geometry=geometry, grid=5))
     dimension = config.kv_heads * config.head_dim
     planes, means = hyperplanes(dimension, config.hash_bits), MeanKeys(dimension)
@@ -477,7 +477,7 @@ def video(bench, config, frames, rng):
 @pytest.mark.heavy
 def test_a_real_video_of_five_thousand_tokens(rng, seed):
     """All streams pause at random. More accumulators and lanes only shorten the search."""
-    config = Config.preset("paper").replace(kv_heads=2, q_heads=4, head_dim=64, hcu_lanes=32, hcu_accumulators=16)
+    config = Config.preset("paper").replace(kv_heads=2, head_dim=64, hcu_lanes=32, hcu_accumulators=16)
     bench = Bench(config, window_tokens=4096, max_resident_tokens=1024, staging_head_pages=4096)
     tokens, selections = video(bench, config, 200, rng)
     assert tokens >= 5000 and selections >= 9

@@ -11,7 +11,7 @@ def test_attention_alone_follows_the_golden_layer(rng):
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     c = bench.config
     k, v = (bf16.encode(rng.standard_normal((2, c.kv_heads, c.head_dim))) for _ in range(2))
-    q = bf16.encode(rng.standard_normal((2, c.q_heads, c.head_dim)))
+    q = bf16.encode(rng.standard_normal((2, bench.sizes.q_heads, c.head_dim)))
     assert bench.attend(k, v) is None and not bench.outputs and len(bench.golden.keys) == 2
     trace = bench.attend(k, v, q)
     assert len(bench.golden.keys) == bench.position == 4 and bench.traces == [trace]
