@@ -22,15 +22,11 @@ from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
 from sw_model.systems import System, load_system
+from util.progress import Progress, no_progress
 from util.timing import MemoryTiming
 
-Progress = Callable[[str, int, int], None]  # what, done, total (0: unknown)
 DRIVE = "bg6-like"
 CACHES = {"tiny": (4, 8), "small": (7, 16)}  # Hamming distance below which tokens join, tokens on the device
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 def timings(system: System, drive_at: int) -> dict[str, MemoryTiming]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hw.boards.codes import CAUSE, CONTROL, LOST, PASSED, RESET, SETTINGS, STATE, TAKEN, TEST, TESTED
+from util.progress import Progress, no_progress
 
 MOST = 1 << 28  # characters of vectors
 QUIET_S = 5.0  # a board that has said nothing for so long has stopped
@@ -154,7 +155,7 @@ def talk(
     session: Session,
     write: Callable[[bytes], Any],
     read: Callable[[], bytes],
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = no_progress,
 ) -> None:
     """Run a session over a line; `read` waits a little and returns what has come, perhaps nothing."""
     write(session.begin())

@@ -54,7 +54,7 @@ def light_attention(
     causal = np.repeat(np.tri(steps, dtype=bool), group, axis=0)
     out = np.empty((kv_heads, steps * group, d))
     for h in range(kv_heads):
-        ids = checks.wholes("tokens", tokens[h], None, low=0, high=past - 1)
+        ids = checks.integers("tokens", tokens[h], None, low=0, high=past - 1)
         picked = np.ones((len(causal), len(ids)), bool) if allowed is None else np.asarray(allowed[h], bool)
         if picked.shape != (len(causal), len(ids)):
             raise ValueError(f"allowed must have shape {(len(causal), len(ids))}, got {picked.shape}")
@@ -83,7 +83,7 @@ def tolerance(values: np.ndarray, exp_error: float = EXP_ERROR) -> float:
     The normalised weights then move by at most 2 e / (1 - e) in sum, and every output by that times the largest
     value; a result rounded to BF16 adds half a unit in the last place, 2^-8 relative.
     """
-    e = checks.number("exp_error", exp_error, 0, 0.5)
+    e = checks.real("exp_error", exp_error, 0, 0.5)
     return float(np.abs(checks.reals("values", values)).max(initial=0)) * (2 * e / (1 - e) + 2**-8)
 
 

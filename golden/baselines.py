@@ -21,7 +21,7 @@ def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
     queries  (T, Hq, d) of the prompt. Returns int64 (Hq, int(d * ratio)): those with the largest sum of |q|.
     """
     q = checks.reals("queries", queries, None, None, None)
-    kept = int(q.shape[2] * checks.number("ratio", ratio, 0, 1))
+    kept = int(q.shape[2] * checks.real("ratio", ratio, 0, 1))
     return np.sort(largest(np.abs(q).sum(axis=0), kept), axis=1)
 
 
@@ -43,15 +43,15 @@ def infinigen(
     heads = q.shape[1]
     if not k.shape[1] or heads % k.shape[1]:
         raise ValueError(f"queries must have a multiple of {k.shape[1]} heads, got {heads}")
-    picked = checks.wholes("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
+    picked = checks.integers("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
     if not len(k):
         return [np.zeros(0, np.int64)] * heads
     own = np.arange(heads) // (heads // k.shape[1])
     score = np.stack([q[:, a, picked[a]] @ k[:, own[a], picked[a]].T for a in range(heads)])  # (Hq, T, N)
-    above = score > score.max(axis=2, keepdims=True) - checks.number("alpha", alpha, 0)
+    above = score > score.max(axis=2, keepdims=True) - checks.real("alpha", alpha, 0)
     count = int(above.sum(axis=2).mean())
     if budget is not None:
-        count = min(count, checks.whole("budget", budget, 0))
+        count = min(count, checks.integer("budget", budget, 0))
     return [np.unique(rows) for rows in largest(score, count)]
 
 
@@ -63,12 +63,12 @@ def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
     group  query heads of a KV head: each key head is repeated for all of them
     """
     k = checks.reals("keys", keys, None, None, None)
-    lengths = checks.wholes("sizes", sizes, None, low=1)
+    lengths = checks.integers("sizes", sizes, None, low=1)
     if lengths.sum() != len(k):
         raise ValueError(f"sizes must sum to the {len(k)} keys, got {lengths.sum()}")
     starts = np.cumsum(lengths) - lengths
     means = np.add.reduceat(k, starts, axis=0) / lengths[:, None, None] if len(k) else k
-    width = k.shape[1] * checks.whole("group", group, 1) * k.shape[2]
+    width = k.shape[1] * checks.integer("group", group, 1) * k.shape[2]
     return np.repeat(means, group, axis=1).reshape(len(lengths), width)
 
 
@@ -81,13 +81,13 @@ def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.
     """
     q = checks.reals("queries", queries, None, None, None)
     frames = checks.reals("blocks", blocks, None, q.shape[1] * q.shape[2])
-    checks.whole("chunk", chunk, 1)
+    checks.integer("chunk", chunk, 1)
     score = frames @ q.mean(axis=0).ravel()
     starts = np.arange(0, len(score), chunk)
     if not len(starts):
         return starts
     mean = np.add.reduceat(score, starts) / np.diff(np.r_[starts, len(score)])
-    best = np.sort(largest(mean, max(1, checks.whole("k", k, 1) // chunk)))
+    best = np.sort(largest(mean, max(1, checks.integer("k", k, 1) // chunk)))
     return np.concatenate([np.arange(c * chunk, min((c + 1) * chunk, len(score))) for c in best])
 
 
@@ -101,8 +101,8 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
     """
     q = checks.reals("query", query, None, None)
     k = checks.reals("keys", keys, None, None, q.shape[1])
-    checks.whole("page", page, 1)
-    taken = max(3, checks.whole("budget", budget, 1) // page)
+    checks.integer("page", page, 1)
+    taken = max(3, checks.integer("budget", budget, 1) // page)
     starts = np.arange(0, len(k), page)
     if not len(starts):
         return [starts] * len(q)
@@ -123,7 +123,7 @@ def retroinfer(queries: np.ndarray, centroids: np.ndarray, probes: int) -> list[
     """
     c = checks.reals("centroids", centroids, None, None, None)
     q = checks.reals("queries", queries, None, None, c.shape[2])
-    checks.whole("probes", probes, 1)
+    checks.integer("probes", probes, 1)
     out = []
     for h, rows in enumerate(query_rows(q, c.shape[1])):
         logit = rows @ c[:, h].T / np.sqrt(c.shape[2])
@@ -145,15 +145,15 @@ def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float
     if new.ndim == 0:
         raise ValueError("values must have a row for every token, got a scalar")
     old = checks.reals("cached", cached, *new.shape)
-    past = len(new) - checks.whole("suffix", suffix, 0, len(new))
+    past = len(new) - checks.integer("suffix", suffix, 0, len(new))
     distance = ((new - old)[:past] ** 2).reshape(past, -1).sum(axis=1)
-    chosen = largest(distance, int(past * checks.number("ratio", ratio, 0, 1)))
+    chosen = largest(distance, int(past * checks.real("ratio", ratio, 0, 1)))
     return np.r_[np.sort(chosen), past : len(new)]
 
 
 def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
     """VLCache (arXiv 2512.12977): of every frame the first floor(ratio * n) tokens are computed again."""
-    lengths = checks.wholes("sizes", sizes, None, low=0)
-    again = np.floor(checks.number("ratio", ratio, 0, 1) * lengths).astype(np.int64)
+    lengths = checks.integers("sizes", sizes, None, low=0)
+    again = np.floor(checks.real("ratio", ratio, 0, 1) * lengths).astype(np.int64)
     starts = np.cumsum(lengths) - lengths
     return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, again, strict=True)] or [lengths])

@@ -50,7 +50,7 @@ def codes(name: str, value: object, fmt: Format = BF16) -> np.ndarray:
     """`value` as an array of bit patterns of `fmt`; TypeError unless its dtype is the format's unsigned integer."""
     array = np.asarray(value)
     if array.dtype != fmt.dtype:
-        raise checks.KindError(
+        raise checks.ArgumentTypeError(
             f"{name} must hold {fmt.name} bit patterns ({np.dtype(fmt.dtype).name}), got dtype {array.dtype}"
         )
     return array

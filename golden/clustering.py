@@ -38,15 +38,15 @@ class ClusterRule:
     max_clusters: int | None = None
 
     def __post_init__(self) -> None:
-        checks.whole("hamming_threshold", self.hamming_threshold, 0, 33)
+        checks.integer("hamming_threshold", self.hamming_threshold, 0, 33)
         checks.flag("hamming_inclusive", self.hamming_inclusive)
         checks.flag("first_match", self.first_match)
-        checks.whole("window_tokens", self.window_tokens, 0)
-        checks.whole("max_cluster_tokens", self.max_cluster_tokens, 1, 65535)
-        checks.choice("cluster_hash", self.cluster_hash, ("leader", "majority"))
+        checks.integer("window_tokens", self.window_tokens, 0)
+        checks.integer("max_cluster_tokens", self.max_cluster_tokens, 1, 65535)
+        checks.one_of("cluster_hash", self.cluster_hash, ("leader", "majority"))
         for name in ("max_candidates", "max_clusters"):
             if getattr(self, name) is not None:
-                checks.whole(name, getattr(self, name), 1)
+                checks.integer(name, getattr(self, name), 1)
 
     @property
     def limit(self) -> int:
@@ -114,11 +114,11 @@ class ClusterTable:
 
     def rehash(self, clusters: np.ndarray, codes: np.ndarray) -> None:
         """Give clusters new codes (the variant that hashes the mean key again after each step)."""
-        self._codes[checks.wholes("clusters", clusters, None, low=0, high=self._size - 1)] = codes
+        self._codes[checks.integers("clusters", clusters, None, low=0, high=self._size - 1)] = codes
 
     def assign(self, codes: np.ndarray) -> Assignment:
         """Assign tokens with these hash codes, uint32 (T,), in order."""
-        wanted = checks.wholes("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
+        wanted = checks.integers("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
         parts = []
         block = min(BLOCK, self.rule.window_tokens or BLOCK)
         for start in range(0, len(wanted), block):

@@ -45,14 +45,14 @@ class CodecSightConfig:
     anchor: str = "i_frames"
 
     def __post_init__(self) -> None:
-        checks.choice("mv_compare", self.mv_compare, ("gt", "ge"))
-        checks.choice("resample", self.resample, ("max", "mean", "nearest"))
-        checks.choice("anchor", self.anchor, ("i_frames", "none", "all", "random", "topk"))
+        checks.one_of("mv_compare", self.mv_compare, ("gt", "ge"))
+        checks.one_of("resample", self.resample, ("max", "mean", "nearest"))
+        checks.one_of("anchor", self.anchor, ("i_frames", "none", "all", "random", "topk"))
         for name in ("window", "gop", "group"):
-            checks.whole(name, getattr(self, name), 1)
-        checks.whole("stride", self.stride, 1, self.window)
-        checks.number("mv_threshold", self.mv_threshold, 0)
-        checks.number("alpha", self.alpha, 0)
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("stride", self.stride, 1, self.window)
+        checks.real("mv_threshold", self.mv_threshold, 0)
+        checks.real("alpha", self.alpha, 0)
 
 
 # -- motion masks
@@ -67,9 +67,9 @@ class MotionMask:
 
     def __init__(self, config: CodecSightConfig, coded: tuple[int, int], resized: tuple[int, int], patch: int):
         self.config = config
-        self.coded = tuple(checks.whole("coded", side, 1) for side in coded)
-        self.resized = tuple(checks.whole("resized", side, 1) for side in resized)
-        self.patch = checks.whole("patch", patch, 1)
+        self.coded = tuple(checks.integer("coded", side, 1) for side in coded)
+        self.resized = tuple(checks.integer("resized", side, 1) for side in resized)
+        self.patch = checks.integer("patch", patch, 1)
         step = patch * config.group
         if any(side % step for side in self.resized):
             raise ValueError(f"resized must be whole groups of {step} pixels, got {resized}")
@@ -108,7 +108,7 @@ class MotionMask:
 
     def update(self, kind: str, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
         """Mask of the next frame of kind `I`, `P` or `B`: all of an I-frame, else what moved since the last."""
-        if checks.choice("kind", kind, ("I", "P", "B")) == "I":
+        if checks.one_of("kind", kind, ("I", "P", "B")) == "I":
             self._since_i = np.zeros(self.shape, bool)
             self._started = True
             return np.ones(self.shape, bool)
@@ -180,7 +180,7 @@ def check_vectors(vectors: np.ndarray) -> None:
     """TypeError unless `vectors` has the fields of FFmpeg's export; ValueError for a scale or size of 0."""
     names = vectors.dtype.names or ()
     if missing := [name for name in FIELDS if name not in names]:
-        raise checks.KindError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
+        raise checks.ArgumentTypeError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
     for name in ("w", "h", "motion_scale"):
         if (vectors[name] == 0).any():
             raise ValueError(f"vectors must have {name} above 0, got 0 at index {int(np.argmin(vectors[name]))}")
@@ -202,7 +202,7 @@ def _longest_per_block(vectors: np.ndarray, value: np.ndarray) -> tuple[np.ndarr
 
 def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
     """Groups (of `group` x `group` patches) with any dynamic patch: bool (rows / group, columns / group)."""
-    checks.whole("group", group, 1)
+    checks.integer("group", group, 1)
     rows, columns = mask.shape
     if rows % group or columns % group:
         raise ValueError(f"mask must be whole groups of {group}, got {rows} x {columns} patches")
@@ -238,7 +238,7 @@ def window_plan(
     `scores` (one per overlapped frame, for `anchor: topk`) and `rng` (for `random`) choose as many frames as
     there are I-frames in the overlap.
     """
-    start = checks.whole("index", index, 0) * config.stride
+    start = checks.integer("index", index, 0) * config.stride
     frames = range(start, start + config.window)
     if index == 0:
         return dict.fromkeys(frames, COMPUTE)
@@ -353,7 +353,7 @@ def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.nd
     `x` (A, hidden) are their embeddings, `slots` (A,) ascending their places in the cache, which gets their
     keys and values. Each attends to every slot up to its own, reused or active.
     """
-    places = checks.wholes("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
+    places = checks.integers("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
     if (np.diff(places) <= 0).any():
         raise ValueError("slots must ascend without repeats")
     allowed = np.arange(len(cache.k[0])) <= places[:, None]

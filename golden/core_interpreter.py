@@ -62,7 +62,7 @@ class CoreInterpreter:
         align_bits: int = 24,
         programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
     ):
-        self.memories, self.inputs, self.align_bits = memories, checks.whole("inputs", inputs, 2), align_bits
+        self.memories, self.inputs, self.align_bits = memories, checks.integer("inputs", inputs, 2), align_bits
         self.head_words, self.programs = head_words, programs
         self.weights = np.zeros((weight_rows, inputs), np.uint16)
         self.activations = np.zeros((activation_rows, inputs), np.uint16)

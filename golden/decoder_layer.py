@@ -43,7 +43,7 @@ class LayerShape:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim", "hash_bits", "inputs"):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
 

@@ -34,7 +34,7 @@ def dot(a: np.ndarray, b: np.ndarray, align_bits: int = 24) -> np.ndarray:
     FP32 codes, uint32 (...). Any NaN, infinity times zero or infinities of both signs give NaN; any other infinity
     gives that infinity; a zero sum gives +0; a result below the smallest normal number gives zero of its sign.
     """
-    width = checks.whole("align_bits", align_bits, *ALIGN_BITS)
+    width = checks.integer("align_bits", align_bits, *ALIGN_BITS)
     a, b = np.broadcast_arrays(bf16.codes("a", a), bf16.codes("b", b))
     if a.ndim == 0 or a.shape[-1] == 0:
         raise ValueError(f"a and b must have a last axis of at least 1, got shape {a.shape}")
@@ -72,7 +72,7 @@ def matmul(x: np.ndarray, weights: np.ndarray, inputs: int, align_bits: int = 24
     -------
     FP32 codes, uint32 (T, M).
     """
-    checks.whole("inputs", inputs, 1)
+    checks.integer("inputs", inputs, 1)
     x, weights = bf16.codes("x", x), bf16.codes("weights", weights)
     if x.ndim != 2 or weights.ndim != 2 or x.shape[1] != weights.shape[1] or x.shape[1] == 0:
         raise ValueError(f"x and weights must have shapes (T, K) and (M, K), got {x.shape} and {weights.shape}")

@@ -19,7 +19,7 @@ FARTHEST = 127 << FRACTION_BITS  # steps from which on the result is 0
 
 def scale(head_dim: int) -> np.ndarray:
     """FP32 code of log2(e) * 256 / sqrt(head_dim), the constant of one head dimension."""
-    checks.whole("head_dim", head_dim, 1)
+    checks.integer("head_dim", head_dim, 1)
     return bf16.encode(np.log2(np.e) * (1 << FRACTION_BITS) / np.sqrt(head_dim), FP32)
 
 
@@ -64,7 +64,7 @@ def exp_rows(scores: np.ndarray, head_dim: int) -> np.ndarray:
     """
     rows = np.asarray(scores)
     if rows.dtype != np.float32:
-        raise checks.KindError(f"scores must be float32, got dtype {rows.dtype}")
+        raise checks.ArgumentTypeError(f"scores must be float32, got dtype {rows.dtype}")
     if rows.ndim == 0 or rows.shape[-1] == 0:
         raise ValueError(f"scores must have a last axis of at least 1, got shape {rows.shape}")
     if not np.isfinite(rows).all():

@@ -15,9 +15,9 @@ def hyperplanes(dimension: int, hash_bits: int = 32, *, seed: int = 0, layer: in
 
     Every layer has planes of its own, drawn from PCG64 seeded with `seed + layer`. In silicon this is a table.
     """
-    checks.whole("dimension", dimension, 1)
-    checks.whole("hash_bits", hash_bits, 1, MAX_HASH_BITS)
-    normals = np.random.default_rng(checks.whole("seed + layer", seed + layer, 0)).standard_normal(
+    checks.integer("dimension", dimension, 1)
+    checks.integer("hash_bits", hash_bits, 1, MAX_HASH_BITS)
+    normals = np.random.default_rng(checks.integer("seed + layer", seed + layer, 0)).standard_normal(
         (dimension, hash_bits)
     )
     return normals.astype(bfloat16)
@@ -43,7 +43,7 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     """
     normals = checks.reals("planes", planes, None, None)
     dimension, hash_bits = normals.shape
-    checks.whole("number of planes", hash_bits, 1, MAX_HASH_BITS)
+    checks.integer("number of planes", hash_bits, 1, MAX_HASH_BITS)
     array = np.asarray(keys)
     if array.ndim < 2:
         raise ValueError(f"keys must have shape (T, ...), got {array.shape}")

@@ -39,9 +39,9 @@ class HcTableConfig:
 
     def __post_init__(self) -> None:
         for name in ("clusters", "pages", "page_tokens", "dimension"):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
         for base in self.bases:
-            checks.whole("bases", base, 0)
+            checks.integer("bases", base, 0)
 
     @property
     def region_bad(self) -> bool:

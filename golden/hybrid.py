@@ -39,16 +39,16 @@ class HybridConfig:
     fuse: str = "pre_o_proj"
 
     def __post_init__(self) -> None:
-        checks.whole("block", self.block, 1)
-        checks.whole("sink_blocks", self.sink_blocks, 0)
-        checks.whole("recent_blocks", self.recent_blocks, 0)
-        checks.whole("max_tokens", self.max_tokens, 1)
-        checks.whole("window", self.window, 1)
+        checks.integer("block", self.block, 1)
+        checks.integer("sink_blocks", self.sink_blocks, 0)
+        checks.integer("recent_blocks", self.recent_blocks, 0)
+        checks.integer("max_tokens", self.max_tokens, 1)
+        checks.integer("window", self.window, 1)
         if self.low_watermark is not None:
-            checks.whole("low_watermark", self.low_watermark, 1)
-        checks.choice("ssm_mode", self.ssm_mode, ("disabled", "prefix_sum", "mamba"))
-        checks.choice("ssm_input", self.ssm_input, ("query", "hidden"))
-        checks.choice("fuse", self.fuse, ("pre_o_proj", "post_o_proj"))
+            checks.integer("low_watermark", self.low_watermark, 1)
+        checks.one_of("ssm_mode", self.ssm_mode, ("disabled", "prefix_sum", "mamba"))
+        checks.one_of("ssm_input", self.ssm_input, ("query", "hidden"))
+        checks.one_of("fuse", self.fuse, ("pre_o_proj", "post_o_proj"))
 
 
 # -- phase 1: what a token may see
@@ -59,9 +59,9 @@ def sliding_mask(positions: np.ndarray, keys: np.ndarray, sink: int, window: int
 
     Recent are the last `window` tokens, the token itself included.
     """
-    t = checks.wholes("positions", positions, None, low=0)[:, None]
-    j = checks.wholes("keys", keys, None, low=0)
-    return (j <= t) & ((j < checks.whole("sink", sink, 0)) | (j > t - checks.whole("window", window, 1)))
+    t = checks.integers("positions", positions, None, low=0)[:, None]
+    j = checks.integers("keys", keys, None, low=0)
+    return (j <= t) & ((j < checks.integer("sink", sink, 0)) | (j > t - checks.integer("window", window, 1)))
 
 
 def streaming_llm(total: int, sink: int, recent: int, coming: int = 0) -> np.ndarray:
@@ -70,7 +70,7 @@ def streaming_llm(total: int, sink: int, recent: int, coming: int = 0) -> np.nda
     The first `sink` and the last `recent`; room for `coming` tokens is made at the recent end's expense.
     """
     for name, value in (("total", total), ("sink", sink), ("recent", recent), ("coming", coming)):
-        checks.whole(name, value, 0)
+        checks.integer(name, value, 0)
     if total + coming <= sink + recent:
         return np.arange(total)
     return np.r_[: min(sink, total), max(min(sink, total), total - max(recent - coming, 0)) : total]
@@ -83,7 +83,7 @@ class BlockPool:
     """Blocks of device memory, lent by number; a block is free again when its last holder lets go."""
 
     def __init__(self, blocks: int):
-        self.references = [0] * checks.whole("blocks", blocks, 1)
+        self.references = [0] * checks.integer("blocks", blocks, 1)
         self._free = list(range(blocks - 1, -1, -1))  # the lowest number goes first
 
     @property
@@ -130,7 +130,7 @@ class BlockTable:
         A partly filled block that others hold too is copied before it is written. RuntimeError when the pool
         runs dry; what was written until then stays.
         """
-        for _ in range(checks.whole("count", count, 0)):
+        for _ in range(checks.integer("count", count, 0)):
             if not self.blocks or len(self.tokens[-1]) == self.config.block:
                 self.blocks.append(self.pool.take())
                 self.tokens.append([])
@@ -279,10 +279,10 @@ class Client:
     """
 
     def __init__(self, config: HybridConfig, sink_frames: int, window: int):
-        self.sink_frames = checks.whole("sink_frames", sink_frames, 0)
-        self.window = checks.whole("window", window, 1)
+        self.sink_frames = checks.integer("sink_frames", sink_frames, 0)
+        self.window = checks.integer("window", window, 1)
         low = window if config.low_watermark is None else config.low_watermark
-        self.low = checks.whole("low_watermark", low, 1, window)
+        self.low = checks.integer("low_watermark", low, 1, window)
         self.block = config.block
         self.sink: list[tuple[int, ...]] = []
         self.recent: list[tuple[int, ...]] = []

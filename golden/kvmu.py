@@ -194,9 +194,9 @@ class KvmuConfig:
             "tags",
             "max_descriptor_bytes",
         ):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
         for base in self.bases:
-            checks.whole("bases", base, 0)
+            checks.integer("bases", base, 0)
 
     @property
     def head_page_bytes(self) -> int:

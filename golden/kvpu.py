@@ -72,7 +72,7 @@ class Kvpu:
         """The first half of a step: assign, list and place tokens of these hash codes, uint32 (T,)."""
         token = self.clusters.tokens
         assigned, replies = self.clusters.assign(codes), []
-        for n, code in enumerate(checks.wholes("codes", codes, None, low=0).tolist()):
+        for n, code in enumerate(checks.integers("codes", codes, None, low=0).tolist()):
             cluster, count = int(assigned.cluster[n]), int(assigned.count[n])
             self.table.update(token=token + n, cluster=cluster, hash=code, count=count, opened=bool(assigned.opened[n]))
             replies += self.kvmu.execute(Command(Op.APPEND, cluster=cluster))

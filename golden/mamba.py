@@ -35,7 +35,7 @@ class MambaParams:
 
     def __post_init__(self) -> None:
         inner, width = self.conv.shape
-        checks.whole("conv width", width, 1)
+        checks.integer("conv width", width, 1)
         inputs, states, rank, outputs = len(self.w_in), self.a.shape[1], len(self.w_dt), self.w_out.shape[1]
         for name, shape in (
             ("w_in", (inputs, 2 * inner)),
@@ -115,7 +115,7 @@ def chunked_scan(
     exp(a sum(dt)). Only the short pass that hands states from chunk to chunk is sequential; what the incoming
     state adds to a chunk's outputs is added afterwards.
     """
-    size = checks.whole("chunk", chunk, 1)
+    size = checks.integer("chunk", chunk, 1)
     parts = [slice(i, i + size) for i in range(0, len(x), size)]
     alone = [selective_scan(x[p], dt[p], a, b[p], c[p], np.zeros_like(h)) for p in parts]
     y = np.empty_like(x)

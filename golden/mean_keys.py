@@ -27,8 +27,8 @@ class MeanKeys:
     """
 
     def __init__(self, dimension: int, mean_store: str = "bf16"):
-        self.dimension = checks.whole("dimension", dimension, 1)
-        self.mean_store = checks.choice("mean_store", mean_store, ("bf16", "fp32_sum"))
+        self.dimension = checks.integer("dimension", dimension, 1)
+        self.mean_store = checks.one_of("mean_store", mean_store, ("bf16", "fp32_sum"))
         self.means = np.zeros((0, dimension), bfloat16)
         self._sums = np.zeros((0, dimension), np.float32)
 
@@ -42,8 +42,8 @@ class MeanKeys:
         counts : (C,) tokens of every cluster after the step
         """
         vectors = checks.reals("keys", keys, None, self.dimension).astype(np.float32)
-        tokens = checks.wholes("counts", counts, None, low=1)
-        target = checks.wholes("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
+        tokens = checks.integers("counts", counts, None, low=1)
+        target = checks.integers("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
         grown = len(tokens) - len(self.means)
         if grown < 0:
             raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(tokens)}")

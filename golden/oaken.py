@@ -51,8 +51,8 @@ def profile(samples: np.ndarray, outer: float = 0.04, inner: float = 0.06) -> Th
     x = checks.reals("samples", samples).ravel()
     if not x.size:
         raise ValueError("samples must hold at least one value, got none")
-    checks.number("outer", outer, 0, 1)
-    checks.number("inner", inner, 0, 1)
+    checks.real("outer", outer, 0, 1)
+    checks.real("inner", inner, 0, 1)
     near = float(np.quantile(np.abs(x), inner))
     low, high = (float(q) for q in np.quantile(x, [outer / 2, 1 - outer / 2]))
     return Thresholds(min(low, -near), -near, near, max(high, near))

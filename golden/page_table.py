@@ -32,9 +32,9 @@ class PagingConfig:
     retain_fetched: bool = False
 
     def __post_init__(self) -> None:
-        checks.whole("page_tokens", self.page_tokens, 1)
-        checks.whole("max_resident_tokens", self.max_resident_tokens, 1)
-        checks.choice("layout", self.layout, ("clustered", "arrival"))
+        checks.integer("page_tokens", self.page_tokens, 1)
+        checks.integer("max_resident_tokens", self.max_resident_tokens, 1)
+        checks.one_of("layout", self.layout, ("clustered", "arrival"))
         checks.flag("retain_fetched", self.retain_fetched)
 
     @property
@@ -57,10 +57,10 @@ class PageAddressMap:
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "head_dim", "page_tokens"):
-            checks.whole(name, getattr(self, name), 1)
-        checks.whole("base", self.base, 0)
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("base", self.base, 0)
         if self.pages is not None:
-            checks.whole("pages", self.pages, 1)
+            checks.integer("pages", self.pages, 1)
 
     @property
     def slot_bytes(self) -> int:
@@ -68,10 +68,10 @@ class PageAddressMap:
         return 4 * self.head_dim
 
     def address(self, page: int, head: int, slot: int, layer: int = 0) -> int:
-        checks.whole("page", page, 0, None if self.pages is None else self.pages - 1)
-        checks.whole("head", head, 0, self.kv_heads - 1)
-        checks.whole("slot", slot, 0, self.page_tokens - 1)
-        checks.whole("layer", layer, 0, 0 if self.pages is None else None)
+        checks.integer("page", page, 0, None if self.pages is None else self.pages - 1)
+        checks.integer("head", head, 0, self.kv_heads - 1)
+        checks.integer("slot", slot, 0, self.page_tokens - 1)
+        checks.integer("layer", layer, 0, 0 if self.pages is None else None)
         index = layer * (self.pages or 0) + page
         return self.base + ((index * self.kv_heads + head) * self.page_tokens + slot) * self.slot_bytes
 
@@ -132,7 +132,7 @@ class PageTable:
                   page. A page closes when it is full or offloaded. After the step the oldest pages leave, whole,
                   while more than `max_resident_tokens` tokens and more than one page are resident.
         """
-        for cluster in checks.wholes("clusters", clusters, None, low=0).tolist():
+        for cluster in checks.integers("clusters", clusters, None, low=0).tolist():
             page, slot = self._place(self.tokens, cluster)
             self._page_of.append(page)
             self._slot_of.append(slot)
@@ -140,7 +140,7 @@ class PageTable:
 
     def locate(self, token: int, head: int) -> tuple[str, int]:
         """Tier and byte address of one head of a token."""
-        token = checks.whole("token", token, 0, self.tokens - 1)
+        token = checks.integer("token", token, 0, self.tokens - 1)
         number, slot = self._page_of[token], self._slot_of[token]
         page = self._page(number)
         if page.frame is None:
@@ -160,7 +160,7 @@ class PageTable:
         needed, hits, units = [], [], []
         for head, ids in enumerate(tokens):
             wanted = np.zeros(len(self.pages), bool)
-            wanted[page_of[checks.wholes("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
+            wanted[page_of[checks.integers("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
             needed.append(np.flatnonzero(wanted & ~resident))
             hits.append(int((wanted & resident).sum()))
             units.append(needed[-1] * self.host.kv_heads + head)
@@ -178,8 +178,8 @@ class PageTable:
         A copy is (page, slot) from and (page, slot) to, in the order given. A page without a live token is freed.
         Raises ValueError if a token occurs twice or is not resident.
         """
-        ids = checks.wholes("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
-        owners = checks.wholes("clusters", clusters, len(ids), low=0).tolist()
+        ids = checks.integers("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
+        owners = checks.integers("clusters", clusters, len(ids), low=0).tolist()
         if len(set(ids)) != len(ids):
             raise ValueError(f"tokens must be distinct, got {ids}")
         for token in ids:
@@ -275,16 +275,16 @@ def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 def runs(ids: np.ndarray) -> np.ndarray:
     """Runs of consecutive numbers in an ascending list: int64 (E, 2) of first and count."""
-    ids = checks.wholes("ids", ids, None)
+    ids = checks.integers("ids", ids, None)
     return merge(ids, np.ones_like(ids))
 
 
 def descriptors(extents: np.ndarray, max_bytes: int, boundary: int = 4096) -> np.ndarray:
     """Extents (address, bytes) as transfers: none longer than `max_bytes`, none across a multiple of `boundary`."""
-    checks.whole("max_bytes", max_bytes, 1)
-    checks.whole("boundary", boundary, 1)
+    checks.integer("max_bytes", max_bytes, 1)
+    checks.integer("boundary", boundary, 1)
     out = []
-    for address, size in checks.wholes("extents", extents, None, 2, low=0).tolist():
+    for address, size in checks.integers("extents", extents, None, 2, low=0).tolist():
         end = address + size
         while address < end:
             stop = min(end, address + max_bytes, (address // boundary + 1) * boundary)
@@ -300,7 +300,7 @@ def compaction(kept: np.ndarray, first: int = 0) -> np.ndarray:
            entries' order and positions). Entries already in place do not move; a target never lies above its
            source, so that copying in order needs no second buffer.
     """
-    source = checks.wholes("kept", kept, None, low=checks.whole("first", first, 0))
+    source = checks.integers("kept", kept, None, low=checks.integer("first", first, 0))
     if (np.diff(source) <= 0).any():
         raise ValueError(f"kept must ascend, got {source.tolist()}")
     target = first + np.arange(len(source))

@@ -37,10 +37,10 @@ class QuickVideoConfig:
     head_mode: str = "shared"
 
     def __post_init__(self) -> None:
-        checks.choice("score", self.score, SCORES)
-        checks.choice("head_mode", self.head_mode, ("shared", "per_head"))
-        checks.number("rho", self.rho, 0, 1)
-        checks.whole("group_frames", self.group_frames, 1)
+        checks.one_of("score", self.score, SCORES)
+        checks.one_of("head_mode", self.head_mode, ("shared", "per_head"))
+        checks.real("rho", self.rho, 0, 1)
+        checks.integer("group_frames", self.group_frames, 1)
 
 
 # -- QuickCodec
@@ -85,7 +85,7 @@ def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
     The last one ends with the stream's last frame, and includes it. There are fewer than `count` where the
     same keyframe is nearest to several steps, or no keyframe lies beyond a step.
     """
-    checks.whole("count", count, 1)
+    checks.integer("count", count, 1)
     first, last, keys = stream.first, stream.last, stream.keyframes
     cuts = {first, last}
     for i in range(1, count):
@@ -114,9 +114,9 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
 
     `rounding` is `nearest`, ties to even, or `floor`, as printed.
     """
-    checks.whole("count", count, 1)
-    checks.whole("pts", pts, first, last)
-    checks.choice("rounding", rounding, ("nearest", "floor"))
+    checks.integer("count", count, 1)
+    checks.integer("pts", pts, first, last)
+    checks.one_of("rounding", rounding, ("nearest", "floor"))
     if last == first:
         return 0
     whole, rest = divmod((count - 1) * (pts - first), last - first)
@@ -128,8 +128,8 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
 
 def schedule(count: int, cores: int) -> list[list[int]]:
     """Intervals of each core, in its order: interval i runs on core i mod `cores`."""
-    checks.whole("count", count, 0)
-    checks.whole("cores", cores, 1)
+    checks.integer("count", count, 0)
+    checks.integer("cores", cores, 1)
     return [list(range(core, count, cores)) for core in range(cores)]
 
 
@@ -139,10 +139,10 @@ def ready_times(per_interval: Sequence[Sequence[float]], cores: int, group_frame
     `per_interval` lists the decode time of every frame of every interval, in order; a core decodes its
     intervals one after the other, all cores start at `delta`, and a group waits for its last frame.
     """
-    checks.whole("group_frames", group_frames, 1)
+    checks.integer("group_frames", group_frames, 1)
     done: list[np.ndarray] = [np.empty(0)] * len(per_interval)
     for mine in schedule(len(per_interval), cores):
-        now = checks.number("delta", delta, 0)
+        now = checks.real("delta", delta, 0)
         for interval in mine:
             done[interval] = now + np.cumsum(checks.reals("per_interval", per_interval[interval], None))
             now = float(done[interval][-1]) if len(done[interval]) else now
@@ -181,7 +181,7 @@ def kept(scores: np.ndarray, rho: float) -> np.ndarray:
     The lower index wins a tie. Nothing is pruned when floor(N rho) is 0 or N.
     """
     scores = checks.reals("scores", scores)
-    count = floor(len(scores) * checks.number("rho", rho, 0, 1))
+    count = floor(len(scores) * checks.real("rho", rho, 0, 1))
     if not 0 < count < len(scores):
         count = len(scores)
     return np.sort(np.argsort(-scores, axis=0, kind="stable")[:count], axis=0)
@@ -193,7 +193,7 @@ def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
     Tiles of `inputs` products are summed in FP32 in increasing index and rounded to BF16 once. The smallest
     `k` of them (`golden.selection.smallest`) are the kept set of `key_norms_small`.
     """
-    checks.whole("inputs", inputs, 1)
+    checks.integer("inputs", inputs, 1)
     codes = bf16.codes("keys", keys)
     tiles = np.pad(codes, ((0, 0), (0, -codes.shape[1] % inputs))).reshape(len(codes), -1, inputs)
     total = dot.dot(tiles[:, 0], tiles[:, 0])
@@ -260,4 +260,4 @@ def overlap_bound(decode: np.ndarray, prefill: np.ndarray, delta: float = 0) -> 
     prefill = checks.reals("prefill", prefill, len(decode))
     if len(decode) == 0:
         raise ValueError("decode must hold at least one group, got none")
-    return max(decode.sum() + prefill[-1], prefill.sum() + decode[0]) + checks.number("delta", delta, 0)
+    return max(decode.sum() + prefill[-1], prefill.sum() + decode[0]) + checks.real("delta", delta, 0)

@@ -72,7 +72,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "q_heads", "kv_heads", "d", "ffn"):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
         rope.frequencies(self.d, self.theta)

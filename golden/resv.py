@@ -77,19 +77,19 @@ class ResvConfig:
     paging: PagingConfig = field(default_factory=PagingConfig)
 
     def __post_init__(self) -> None:
-        checks.whole("hash_bits", self.hash_bits, 1, hashing.MAX_HASH_BITS)
-        checks.number("wics_ratio", self.wics_ratio, 0, 1)
-        checks.choice("cluster_scope", self.cluster_scope, ("layer", "kv_head"))
-        checks.choice("cluster_hash", self.cluster_hash, ("leader", "majority", "rehash_mean"))
-        checks.choice("mean_store", self.mean_store, ("bf16", "fp32_sum"))
-        checks.choice("score_transform", self.score_transform, scores.TRANSFORMS)
-        checks.choice("selector", self.selector, ("wtu", "exact"))
-        checks.choice("gqa_select", self.gqa_select, ("union", "per_q_head"))
-        checks.choice("attend", self.attend, ("union", "own"))
-        checks.whole("recent_always_tokens", self.recent_always_tokens, 0)
-        checks.whole("sink_tokens", self.sink_tokens, 0)
-        checks.choice("prefetch", self.prefetch, ("next_layer", "same_layer"))
-        checks.whole("seed", self.seed, 0)
+        checks.integer("hash_bits", self.hash_bits, 1, hashing.MAX_HASH_BITS)
+        checks.real("wics_ratio", self.wics_ratio, 0, 1)
+        checks.one_of("cluster_scope", self.cluster_scope, ("layer", "kv_head"))
+        checks.one_of("cluster_hash", self.cluster_hash, ("leader", "majority", "rehash_mean"))
+        checks.one_of("mean_store", self.mean_store, ("bf16", "fp32_sum"))
+        checks.one_of("score_transform", self.score_transform, scores.TRANSFORMS)
+        checks.one_of("selector", self.selector, ("wtu", "exact"))
+        checks.one_of("gqa_select", self.gqa_select, ("union", "per_q_head"))
+        checks.one_of("attend", self.attend, ("union", "own"))
+        checks.integer("recent_always_tokens", self.recent_always_tokens, 0)
+        checks.integer("sink_tokens", self.sink_tokens, 0)
+        checks.one_of("prefetch", self.prefetch, ("next_layer", "same_layer"))
+        checks.integer("seed", self.seed, 0)
         for name in ("center_keys", "cluster_text", "score_includes_current"):
             checks.flag(name, getattr(self, name))
         if self.selector == "wtu" and self.score_transform != "exp":
@@ -134,8 +134,8 @@ class ResvLayer:
 
     def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
         self.config = config
-        self.kv_heads = checks.whole("kv_heads", kv_heads, 1)
-        self.head_dim = checks.whole("head_dim", head_dim, 1)
+        self.kv_heads = checks.integer("kv_heads", kv_heads, 1)
+        self.head_dim = checks.integer("head_dim", head_dim, 1)
         tables = 1 if config.cluster_scope == "layer" else kv_heads
         self.dimension = kv_heads * head_dim // tables
         self.planes = hashing.hyperplanes(self.dimension, config.hash_bits, seed=config.seed, layer=layer)
@@ -150,7 +150,7 @@ class ResvLayer:
 
     def append(self, keys: np.ndarray, stage: str = "frame") -> list[Assignment]:
         """Hash and cluster one step's keys, bfloat16 (T, Hkv, d) after RoPE; an assignment for each table."""
-        checks.choice("stage", stage, STAGES)
+        checks.one_of("stage", stage, STAGES)
         k = bf16_tensor("keys", keys, self.kv_heads, self.head_dim)
         if stage == "text" and not self.config.cluster_text:
             for tokens in self.cluster_of:
@@ -163,7 +163,7 @@ class ResvLayer:
 
         past  tokens that may be retrieved: those before the step. Default: all there are.
         """
-        past = self.tokens if past is None else checks.whole("past", past, 0, self.tokens)
+        past = self.tokens if past is None else checks.integer("past", past, 0, self.tokens)
         q = bf16_tensor("queries", queries, None, self.head_dim)
         results, selected = [], []
         for h, rows in enumerate(scores.query_rows(q, self.kv_heads)):
@@ -251,7 +251,7 @@ class Resv:
     """All layers of one sequence: indices, caches and pages."""
 
     def __init__(self, config: ResvConfig, layers: int, kv_heads: int, head_dim: int) -> None:
-        checks.whole("layers", layers, 1)
+        checks.integer("layers", layers, 1)
         self.config = config
         self.layers = [ResvLayer(config, kv_heads, head_dim, layer) for layer in range(layers)]
         self.keys = [GrowableArray((kv_heads, head_dim), bfloat16) for _ in range(layers)]
@@ -276,7 +276,7 @@ class Resv:
         k = bf16_tensor("keys", keys, index.kv_heads, index.head_dim)
         v = bf16_tensor("values", values, index.kv_heads, index.head_dim)
         q = bf16_tensor("queries", queries, None, index.head_dim)
-        checks.choice("stage", stage, STAGES)
+        checks.one_of("stage", stage, STAGES)
         scores.query_rows(q, index.kv_heads)  # complains before anything has changed
         if not len(q) == len(k) == len(v):
             raise ValueError(

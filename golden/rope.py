@@ -21,17 +21,17 @@ LAYOUTS = ("chunked", "interleaved")
 
 def frequencies(d: int, theta: float = THETA_LLAMA3) -> np.ndarray:
     """Angle per position of each pair, float64[d/2], radians. ValueError if d is odd or theta <= 0."""
-    if checks.whole("d", d, 2) % 2:
+    if checks.integer("d", d, 2) % 2:
         raise ValueError(f"d must be even, got {d}")
-    if not checks.number("theta", theta) > 0:
+    if not checks.real("theta", theta) > 0:
         raise ValueError(f"theta must be positive, got {theta}")
     return float(theta) ** (-2.0 * np.arange(d // 2) / d)
 
 
 def pair_axes(d: int, sections: Sequence[int], layout: str = "chunked") -> np.ndarray:
     """Which position axis each pair follows, int64[d/2]. ValueError unless `sections` sum to d/2."""
-    checks.choice("layout", layout, LAYOUTS)
-    sizes = checks.wholes("sections", sections, None, low=0)
+    checks.one_of("layout", layout, LAYOUTS)
+    sizes = checks.integers("sections", sections, None, low=0)
     if sizes.sum() != d // 2:
         raise ValueError(f"sections must sum to d/2 = {d // 2}, got {sizes.tolist()}")
     if layout == "chunked":

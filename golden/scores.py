@@ -36,8 +36,8 @@ def weights(scores: np.ndarray, head_dim: int, transform: str = "exp") -> np.nda
     the row.
     """
     s = checks.reals("scores", scores, None, None)
-    root = np.sqrt(checks.whole("head_dim", head_dim, 1))
-    checks.choice("transform", transform, TRANSFORMS)
+    root = np.sqrt(checks.integer("head_dim", head_dim, 1))
+    checks.one_of("transform", transform, TRANSFORMS)
     if not s.shape[1]:
         return s
     if transform == "exp":

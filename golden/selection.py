@@ -22,7 +22,7 @@ QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", stop_rule="count
 
 def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
     """BF16 codes as uint16 keys whose unsigned order is the order of the values (-0 just below +0)."""
-    bits = checks.wholes(name, codes, low=0, high=0xFFFF)
+    bits = checks.integers(name, codes, low=0, high=0xFFFF)
     if (bits & 0x7F80 == 0x7F80).any():
         raise ValueError(f"{name} must be finite BF16, got an infinity or a NaN")
     return np.where(bits & 0x8000, ~bits, bits | 0x8000).astype(np.uint16)
@@ -40,7 +40,7 @@ def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> RowSelecti
 
 def smallest(norms: np.ndarray, k: int) -> RowSelections:
     """QuickPrefill: the `k` smallest non-negative BF16 codes (R, C) of each row, lowest index on ties."""
-    codes = checks.wholes("norms", norms, None, None, low=0, high=MAX_FINITE_CODE)
+    codes = checks.integers("norms", norms, None, None, low=0, high=MAX_FINITE_CODE)
     return select(0xFFFF - codes, np.ones(codes.shape, np.int64), k, QUICKPREFILL)
 
 
@@ -51,4 +51,4 @@ def top_k(scores: np.ndarray, k: int) -> RowSelections:
 
 
 def _rows(name: str, codes: np.ndarray) -> np.ndarray:
-    return sortable(checks.wholes(name, codes, None, None), name)
+    return sortable(checks.integers(name, codes, None, None), name)

@@ -99,6 +99,6 @@ def residual(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def signs(projections: np.ndarray) -> np.ndarray:
     """Hash codes uint32 (T,): bit j says whether projection j of FP32 codes (T, bits) is positive."""
-    checks.whole("bits", projections.shape[1], 1, 32)
+    checks.integer("bits", projections.shape[1], 1, 32)
     positive = bf16.decode(projections, FP32) > 0
     return (positive << np.arange(projections.shape[1], dtype=np.uint32)).sum(axis=1, dtype=np.uint32)

@@ -62,7 +62,7 @@ class VectorEngine:
     """
 
     def __init__(self, lanes: int, rows: int):
-        self.lanes, self.rows = checks.whole("lanes", lanes, 1), checks.whole("rows", rows, 1)
+        self.lanes, self.rows = checks.integer("lanes", lanes, 1), checks.integer("rows", rows, 1)
         if lanes & (lanes - 1):
             raise ValueError(f"lanes must be a power of two, got {lanes}")
         self.memory = np.zeros((rows, lanes), np.uint32)

@@ -41,14 +41,14 @@ class WtuConfig:
     stop_rule: str = "ratio"
 
     def __post_init__(self) -> None:
-        checks.whole("buckets", self.buckets, 2, 4096)
+        checks.integer("buckets", self.buckets, 2, 4096)
         if self.buckets & (self.buckets - 1):
             raise ValueError(f"buckets must be a power of two, got {self.buckets}")
-        checks.whole("refine_levels", self.refine_levels, 0, 32)
-        checks.whole("max_row_clusters", self.max_row_clusters, 1, 1 << PLACE_BITS)
-        checks.choice("bucket_domain", self.bucket_domain, ("code", "linear"))
-        checks.choice("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
-        checks.choice("stop_rule", self.stop_rule, ("ratio", "budget", "count"))
+        checks.integer("refine_levels", self.refine_levels, 0, 32)
+        checks.integer("max_row_clusters", self.max_row_clusters, 1, 1 << PLACE_BITS)
+        checks.one_of("bucket_domain", self.bucket_domain, ("code", "linear"))
+        checks.one_of("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
+        checks.one_of("stop_rule", self.stop_rule, ("ratio", "budget", "count"))
         if self.bucket_domain == "linear" and not self.weight.startswith("score"):
             raise ValueError(f"weight must be score_x_tc or score when bucket_domain is linear, got {self.weight!r}")
 
@@ -83,7 +83,7 @@ def exact(weights: np.ndarray, counts: np.ndarray, wics_ratio: float) -> np.ndar
     """
     w = checks.reals("weights", weights, None, None)
     tc = _counts(counts, w.shape)
-    threshold = checks.number("wics_ratio", wics_ratio, 0, 1) * (w * tc).sum(axis=1)
+    threshold = checks.real("wics_ratio", wics_ratio, 0, 1) * (w * tc).sum(axis=1)
     order = np.argsort(-w, axis=1, kind="stable")
     acc = np.cumsum(np.take_along_axis(w * tc, order, axis=1), axis=1)
     crossed = acc > threshold[:, None]
@@ -96,7 +96,7 @@ def exact(weights: np.ndarray, counts: np.ndarray, wics_ratio: float) -> np.ndar
 def _counts(counts: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     if np.shape(counts) not in (shape, shape[1:]):
         raise ValueError(f"counts must have shape {shape[1:]} or {shape}, got {np.shape(counts)}")
-    return np.broadcast_to(checks.wholes("counts", counts, low=0, high=MAX_COUNT), shape)
+    return np.broadcast_to(checks.integers("counts", counts, low=0, high=MAX_COUNT), shape)
 
 
 def fixed_point(codes: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ def fixed_point(codes: np.ndarray) -> np.ndarray:
 
 def ratio_threshold(total: np.ndarray, wics_ratio_q16: int) -> np.ndarray:
     """`(total * wics_ratio_q16) >> 16` without the 70-bit product: int64."""
-    ratio = checks.whole("wics_ratio_q16", wics_ratio_q16, 0, 1 << 16)
+    ratio = checks.integer("wics_ratio_q16", wics_ratio_q16, 0, 1 << 16)
     return (total >> 16) * ratio + ((total & 0xFFFF) * ratio >> 16)
 
 
@@ -126,7 +126,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     """
     config = config or WtuConfig()
     scored = config.weight.startswith("score")
-    keys = checks.wholes("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
+    keys = checks.integers("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
     if keys.shape[1] > config.max_row_clusters:
         raise ValueError(
             f"codes must have at most max_clusters = {config.max_row_clusters} columns, got {keys.shape[1]}"
@@ -139,7 +139,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     if config.stop_rule == "ratio":
         threshold = ratio_threshold(total, target)
     else:
-        threshold = np.full(len(keys), checks.whole("target", target, 1) - 1, np.int64)
+        threshold = np.full(len(keys), checks.integer("target", target, 1) - 1, np.int64)
     domain = value if config.bucket_domain == "linear" else keys
     bound, passes, levels = _sweep(domain, weight, total, threshold, config)
     selected = domain >= bound[:, None]
@@ -198,5 +198,5 @@ def _sweep(
 
 def sweep_cycles(clusters: int, passes: np.ndarray, lanes: int = 16) -> np.ndarray:
     """Cycles a row takes when every bucket reads all of it: load with min/max, sum, then one read a pass."""
-    beats = -(-checks.whole("clusters", clusters, 0) // checks.whole("lanes", lanes, 1))
+    beats = -(-checks.integer("clusters", clusters, 0) // checks.integer("lanes", lanes, 1))
     return (2 + np.asarray(passes, np.int64)) * beats

@@ -44,10 +44,10 @@ class Assumptions:
     def __post_init__(self) -> None:
         try:
             for name in ("retained_hit", "idle_share"):
-                checks.number(name, getattr(self, name), 0, 1)
-            checks.whole("resident_tokens", self.resident_tokens, 0)
+                checks.real(name, getattr(self, name), 0, 1)
+            checks.integer("resident_tokens", self.resident_tokens, 0)
             for name in ("requests_in_flight", "request_bytes", "chunks"):
-                checks.whole(name, getattr(self, name), 1)
-            checks.number("memory_latency_ns", self.memory_latency_ns, 1)
+                checks.integer(name, getattr(self, name), 1)
+            checks.real("memory_latency_ns", self.memory_latency_ns, 1)
         except TypeError as error:
             raise ValueError(str(error)) from None

@@ -14,6 +14,7 @@ from sw_model.policies import COMPARED
 from sw_model.quality import Quality, policies_for, quality_table
 from sw_model.request import Request
 from util import text
+from util.progress import Progress, no_progress
 from util.report.charts import pareto_front
 
 CONTEXTS = (1000, 2000, 5000, 10000, 20000, 40000, 80000)
@@ -25,7 +26,6 @@ MEASURES: dict[str, Callable[[Side], float]] = {
     "energy": lambda side: side.energy_j,
 }
 MARGIN = 0.01  # a policy within this share of the smallest value is a winner too
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def compare(
     base: Request,
     policies: Sequence[str] = COMPARED,
     contexts: Sequence[int] = CONTEXTS,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> list[Side]:
     """The cost of every policy at every context length, ordered by context; `base` sets everything else.
 
@@ -72,8 +72,7 @@ def compare(
                     result.total_j,
                 )
             )
-            if progress:
-                progress("policies", len(sides), len(contexts) * len(policies))
+            progress("policies", len(sides), len(contexts) * len(policies))
     return sides
 
 

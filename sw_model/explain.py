@@ -16,6 +16,7 @@ from sw_model.policies import Step
 from sw_model.request import Request
 from sw_model.result import Result
 from util import text
+from util.progress import Progress, no_progress
 
 NAMES = {
     "DRAM": "device memory",
@@ -29,7 +30,6 @@ NAMES = {
 }
 UNBOUNDED = 1000  # a parameter this many times better bounds nothing any more
 MIN_GAIN = 0.001  # smaller gains of a doubled parameter are not worth a sentence
-Progress = Callable[[str, int, int], None]
 Scale = Callable[[float], Request]  # the request with one parameter so many times better
 
 
@@ -208,7 +208,7 @@ def retrieved(request: Request) -> float:
     return policy_for(request.policy, model).ratio(step)
 
 
-def explain(request: Request, progress: Progress | None = None) -> Explanation:
+def explain(request: Request, progress: Progress = no_progress) -> Explanation:
     """Run `request` and its variants with one changed parameter."""
     result = request.run()
     parameters, no_effect = [], []
@@ -220,7 +220,6 @@ def explain(request: Request, progress: Progress | None = None) -> Explanation:
         else:
             next_bound = bounds_of(unbounded)[0]
             parameters.append(Parameter(name, setting, doubled.total_s, unbounded.total_s, next_bound))
-        if progress:
-            progress("explain", done, len(scales))
+        progress("explain", done, len(scales))
     parameters.sort(key=lambda p: (p.doubled_s, p.unbounded_s, p.name))
     return Explanation(request, result, bounds_of(result), tuple(parameters), tuple(no_effect))

@@ -56,7 +56,7 @@ def policies_for(
     """
     model = shape_of(geometry)
     if budget_frames is not None:
-        checks.whole("budget_frames", budget_frames, 1)
+        checks.integer("budget_frames", budget_frames, 1)
     classes = [load(name) for name in names]
     return {
         policy.name: policy.for_stream(
@@ -93,7 +93,7 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
 
     Raises ValueError if no step with a past was measured, or if a policy does not fit the stream.
     """
-    checks.whole("every", every, 1)
+    checks.integer("every", every, 1)
     if not policies:
         raise ValueError("policies must name at least one policy, got none")
     sums = {(name, stage): np.zeros(4) for name in policies for stage in STAGES}

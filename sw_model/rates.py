@@ -68,7 +68,7 @@ def rates_of(
 
     Raises ValueError for an unknown link preset.
     """
-    checks.choice("link", link, LINKS)
+    checks.one_of("link", link, LINKS)
     memory = load_memory(system.memory)
     peak = system.device_memory.peak_gbps * 1e9
     stream = peak * memory.stream_share

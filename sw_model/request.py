@@ -55,12 +55,12 @@ class Request:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checks.choice("workload", self.workload, tuple(WORKLOADS))
-        checks.choice("link", self.link, LINKS)
-        checks.whole("tokens", self.tokens, 1)
-        checks.whole("batch", self.batch, 1)
+        checks.one_of("workload", self.workload, tuple(WORKLOADS))
+        checks.one_of("link", self.link, LINKS)
+        checks.integer("tokens", self.tokens, 1)
+        checks.integer("batch", self.batch, 1)
         if self.ratio is not None:
-            checks.number("ratio", self.ratio, 0, 1)
+            checks.real("ratio", self.ratio, 0, 1)
         if not isinstance(self.memory_detail, bool):
             raise ValueError(f"memory_detail must be true or false, got {self.memory_detail!r}")
         load(self.policy)

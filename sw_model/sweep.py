@@ -39,9 +39,9 @@ from typing import Any
 from sw_model import preset_file
 from sw_model.request import Request, figures, parse
 from util.files import read_json, write, write_json
+from util.progress import Progress, no_progress
 from util.report.metadata import run_metadata
 
-Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
 FORMS = (".csv", ".parquet")
 PATIENCE_S = 10.0
@@ -105,7 +105,7 @@ def sweep(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> list[Row]:
     """Make the runs that `out` or its journal do not have yet, and write the table. Returns all rows in order.
 
@@ -127,12 +127,10 @@ def sweep(
     total = len(plan.requests)
     with journal(out, plan) as (rows, keep):
         todo = [(index, request) for index, request in enumerate(plan.requests) if index not in rows]
-        if progress:
-            progress(plan.name, len(rows), total)
+        progress(plan.name, len(rows), total)
         for part in executed(todo, workers, scheduler):
             keep(part)
-            if progress:
-                progress(plan.name, len(rows), total)
+            progress(plan.name, len(rows), total)
         table = [rows[index] for index in range(total)]
     write_table(table, out)
     about = {"sweep": plan.name, "digest": plan.digest, "rows": total, **run_metadata({"table": out.name})}

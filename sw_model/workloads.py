@@ -114,10 +114,10 @@ class Phase:
     count: int = 1
 
     def __post_init__(self) -> None:
-        checks.whole("kv_tokens", self.kv_tokens, 0)
-        checks.whole("new_tokens", self.new_tokens, 1)
-        checks.whole("frames", self.frames, 0)
-        checks.whole("count", self.count, 1)
+        checks.integer("kv_tokens", self.kv_tokens, 0)
+        checks.integer("new_tokens", self.new_tokens, 1)
+        checks.integer("frames", self.frames, 0)
+        checks.integer("count", self.count, 1)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Workload:
     phases: tuple[Phase, ...]
 
     def __post_init__(self) -> None:
-        checks.whole("batch", self.batch, 1)
+        checks.integer("batch", self.batch, 1)
 
 
 def frame(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Workload:
@@ -161,7 +161,7 @@ def coin_session(kv_tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> Wo
 
 def stream(frames: int, batch: int = 1, model: Model = LLAMA3_8B, steps: int = 32) -> Workload:
     """`frames` frames from an empty context, in at most `steps` phases at their mean length."""
-    checks.whole("frames", frames, 1)
+    checks.integer("frames", frames, 1)
     t, steps = model.tokens_per_frame, min(steps, frames)
     edges = [frames * i // steps for i in range(steps + 1)]
     phases = tuple(Phase("frame", t * (a + b - 1) // 2, t, frames=1, count=b - a) for a, b in itertools.pairwise(edges))

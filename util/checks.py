@@ -1,4 +1,8 @@
-"""Argument checks the golden models share: a complaint names the argument, its value and what is valid."""
+"""Checks of arguments.
+
+Every function returns the checked value in a normal form (int, float, NumPy array) or raises an error of the form
+`<name> must be <what is valid>, got <value>`.
+"""
 
 from collections.abc import Collection
 from numbers import Integral, Real
@@ -6,97 +10,133 @@ from numbers import Integral, Real
 import numpy as np
 
 
-class KindError(TypeError, ValueError):
-    """An argument of the wrong type or dtype: caught as either."""
+class ArgumentTypeError(TypeError, ValueError):
+    """Wrong type or dtype of an argument. Handlers of TypeError and of ValueError both catch it."""
 
 
-def whole(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """`value` as an int in [low, high]. TypeError if it is not an integer, ValueError if out of range."""
+def integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
+    """Check that `value` is an integer in [low, high] and return it as int.
+
+    Parameters
+    ----------
+    name : name of the argument in the error message
+    value : Python or NumPy integer; bool is not accepted
+    low, high : inclusive bounds; None: no bound
+
+    Raises
+    ------
+    ArgumentTypeError
+        `value` is not an integer.
+    ValueError
+        `value` is outside the bounds.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise KindError(f"{name} must be an integer, got {value!r}")
-    number = int(value)
-    if (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError(f"{name} must be {_span(low, high)}, got {number}")
-    return number
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
+    result = int(value)
+    if (low is not None and result < low) or (high is not None and result > high):
+        raise ValueError(f"{name} must be {_range_text(low, high)}, got {result}")
+    return result
 
 
-def number(name: str, value: object, low: float | None = None, high: float | None = None) -> float:
-    """`value` as a finite float in [low, high]. TypeError if it is no number, ValueError if out of range."""
+def real(name: str, value: object, low: float | None = None, high: float | None = None) -> float:
+    """Check that `value` is a finite real number in [low, high] and return it as float.
+
+    Parameters and errors as for `integer`; integers are accepted. NaN and infinities raise ValueError.
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise KindError(f"{name} must be a number, got {value!r}")
+        raise ArgumentTypeError(f"{name} must be a number, got {value!r}")
     result = float(value)
     if not np.isfinite(result) or (low is not None and result < low) or (high is not None and result > high):
-        raise ValueError(f"{name} must be finite and {_span(low, high)}, got {result}")
+        limits = "" if low is None and high is None else f" and {_range_text(low, high)}"
+        raise ValueError(f"{name} must be finite{limits}, got {result}")
     return result
 
 
 def flag(name: str, value: object) -> bool:
-    """`value`, if it is True or False; TypeError otherwise."""
+    """Check that `value` is True or False and return it; ArgumentTypeError otherwise (0 and 1 are not accepted)."""
     if not isinstance(value, bool):
-        raise KindError(f"{name} must be True or False, got {value!r}")
+        raise ArgumentTypeError(f"{name} must be True or False, got {value!r}")
     return value
 
 
-def choice(name: str, value: str, options: Collection[str]) -> str:
-    """`value`, if it is one of `options`; ValueError otherwise."""
+def one_of(name: str, value: str, options: Collection[str]) -> str:
+    """Check that `value` is one of `options` and return it; ValueError otherwise."""
     if value not in options:
         raise ValueError(f"{name} must be one of {', '.join(sorted(options))}, got {value!r}")
     return value
 
 
 def reals(name: str, value: object, *shape: int | None) -> np.ndarray:
-    """`value` as a float64 array of the given shape (None: any extent; no shape: any number of axes).
+    """Check an array of finite real numbers and return it as float64.
 
-    Raises TypeError for what is not numeric and ValueError for a wrong shape, a NaN or an infinity.
+    Parameters
+    ----------
+    name : name of the argument in the error message
+    value : anything that NumPy converts to an array of numbers
+    shape : required extent of every axis, None for any extent; without it, any shape is accepted
+
+    Raises
+    ------
+    ArgumentTypeError
+        `value` is not numeric.
+    ValueError
+        The shape is wrong, or an element is a NaN or an infinity. The message gives the index of the element.
     """
     try:
         array = np.asarray(value).astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise KindError(f"{name} must be an array of real numbers, got {type(value).__name__}") from error
-    _shaped(name, array, shape)
+        raise ArgumentTypeError(f"{name} must be an array of real numbers, got {type(value).__name__}") from error
+    _check_shape(name, array, shape)
     if not np.isfinite(array).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(f"{name} must be finite, got {array[where]} at index {where}")
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"{name} must be finite, got {array[index]} at index {index}")
     return array
 
 
-def wholes(name: str, value: object, *shape: int | None, low: int | None = None, high: int | None = None) -> np.ndarray:
-    """`value` as an int64 array of the given shape with every element in [low, high].
+def integers(
+    name: str, value: object, *shape: int | None, low: int | None = None, high: int | None = None
+) -> np.ndarray:
+    """Check an array of integers in [low, high] and return it as int64.
 
-    Raises TypeError for a non-integer dtype and ValueError for a wrong shape or an element out of range.
+    Parameters as for `reals` and `integer`. An empty array of any dtype is accepted.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The dtype is not an integer type.
+    ValueError
+        The shape is wrong, or an element is outside the bounds. The message gives the index of the element.
     """
     array = np.asarray(value)
     if array.size == 0:
         array = array.astype(np.int64)
     if not np.issubdtype(array.dtype, np.integer):
-        raise KindError(f"{name} must be an array of integers, got dtype {array.dtype}")
+        raise ArgumentTypeError(f"{name} must be an array of integers, got dtype {array.dtype}")
     array = array.astype(np.int64)
-    _shaped(name, array, shape)
-    bad = np.zeros(array.shape, bool)
+    _check_shape(name, array, shape)
+    invalid = np.zeros(array.shape, bool)
     if low is not None:
-        bad |= array < low
+        invalid |= array < low
     if high is not None:
-        bad |= array > high
-    if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f"{name} must be {_span(low, high)}, got {array[where]} at index {where}")
+        invalid |= array > high
+    if invalid.any():
+        index = tuple(int(i) for i in np.argwhere(invalid)[0])
+        raise ValueError(f"{name} must be {_range_text(low, high)}, got {array[index]} at index {index}")
     return array
 
 
-def _shaped(name: str, array: np.ndarray, shape: tuple[int | None, ...]) -> None:
+def _check_shape(name: str, array: np.ndarray, shape: tuple[int | None, ...]) -> None:
     if not shape:
         return
-    fits = array.ndim == len(shape) and all(
-        want is None or want == got for want, got in zip(shape, array.shape, strict=True)
+    matches = array.ndim == len(shape) and all(
+        expected is None or expected == actual for expected, actual in zip(shape, array.shape, strict=True)
     )
-    if not fits:
-        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
-        raise ValueError(f"{name} must have shape ({wanted}), got {array.shape}")
+    if not matches:
+        expected_text = ", ".join("any" if extent is None else str(extent) for extent in shape)
+        raise ValueError(f"{name} must have shape ({expected_text}), got {array.shape}")
 
 
-def _span(low: float | None, high: float | None) -> str:
-    if low is None and high is None:
-        return "any value"
+def _range_text(low: float | None, high: float | None) -> str:
     if high is None:
         return f"at least {low}"
     return f"at most {high}" if low is None else f"between {low} and {high}"

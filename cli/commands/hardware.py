@@ -112,7 +112,7 @@ def board(args: argparse.Namespace, console: Console) -> None:
     from util import checks
 
     config = configuration(args)
-    checks.whole("beats", args.beats, 1)
+    checks.integer("beats", args.beats, 1)
     component = unit(args.unit).build(config)
     given = stimulus(component, "generator", keys=first_keys("generator", args.beats), beats=args.beats)
     folder = args.out or Path("build/board") / args.board

@@ -35,7 +35,7 @@ def decode(args: argparse.Namespace, console: Console) -> None:
         size=args.size,
         workers=args.workers,
         intervals=args.intervals,
-        progress=lambda done, total: console.progress("frames", done, total),
+        progress=console.progress,
     )
     console.close()
     told = {"video": str(args.video), **saved.json(), "seconds": time.perf_counter() - started}

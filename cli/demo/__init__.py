@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,9 +23,9 @@ from sw_model.papers.figures import fig13_frames
 from synth.area import area
 from synth.generate import generate
 from util.files import write_all
+from util.progress import Progress
 from util.report import run_metadata, write
 
-Progress = Callable[[str, int, int], None]  # what, done, total (0: not known)
 GENERATOR_FRAMES = 1000
 GENERATOR_SEED = 901
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,8 @@ from sw_model.media.clip import Clip
 from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.media.stream import Geometry
 from sw_model.media.video import VideoInfo, probe
+from util.progress import Progress
 
-Progress = Callable[[str, int, int], None]  # what, done, total (0: unknown)
 PICTURES = 8  # frames kept for the report
 PICTURE_WIDTH = 320
 

@@ -40,7 +40,7 @@ class SemanticIndex:
 
     def __init__(self, config: MosaicConfig, max_resident_tokens: int | None = None):
         if max_resident_tokens is not None:
-            checks.whole("max_resident_tokens", max_resident_tokens, 1)
+            checks.integer("max_resident_tokens", max_resident_tokens, 1)
         self.config = config
         self.max_resident_tokens = max_resident_tokens
         self.clusters: dict[int, MosaicCluster] = {}

@@ -44,18 +44,18 @@ class MosaicConfig:
     sim: str = "cosine"
 
     def __post_init__(self) -> None:
-        checks.choice("unit", self.unit, ("token", "frame"))
-        checks.choice("tau_form", self.tau_form, ("exp", "rational", "decreasing"))
-        checks.choice("invalid_compare", self.invalid_compare, ("ge", "gt"))
-        checks.choice("visual_invalid", self.visual_invalid, ("new", "split"))
-        checks.choice("sim", self.sim, ("cosine", "dot"))
-        checks.number("tau_min", self.tau_min, 0, 1)
-        checks.number("tau_max", self.tau_max, self.tau_min, 1)
-        checks.number("tau_visual", self.tau_visual, 0, 1)
-        if not checks.number("lambda_", self.lambda_) > 0:
+        checks.one_of("unit", self.unit, ("token", "frame"))
+        checks.one_of("tau_form", self.tau_form, ("exp", "rational", "decreasing"))
+        checks.one_of("invalid_compare", self.invalid_compare, ("ge", "gt"))
+        checks.one_of("visual_invalid", self.visual_invalid, ("new", "split"))
+        checks.one_of("sim", self.sim, ("cosine", "dot"))
+        checks.real("tau_min", self.tau_min, 0, 1)
+        checks.real("tau_max", self.tau_max, self.tau_min, 1)
+        checks.real("tau_visual", self.tau_visual, 0, 1)
+        if not checks.real("lambda_", self.lambda_) > 0:
             raise ValueError(f"lambda_ must be positive, got {self.lambda_}")
         for name in ("top_visual", "budget_frames", "kmeans_iters"):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
 
     def invalid(self, variance: float, limit: float) -> bool:
         return variance >= limit if self.invalid_compare == "ge" else variance > limit
@@ -113,8 +113,8 @@ def kmeans(x: np.ndarray, k: int, rounds: int = 20) -> np.ndarray:
     lowest index wins every tie.
     """
     x = checks.reals("x", x, None, None)
-    k = min(checks.whole("k", k, 1), len(x))
-    checks.whole("rounds", rounds, 1)
+    k = min(checks.integer("k", k, 1), len(x))
+    checks.integer("rounds", rounds, 1)
     if len(x) == 0:
         raise ValueError("x must hold at least one entry, got none")
     seeds = [0]

@@ -42,7 +42,7 @@ def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
     Its dot product with concatenated keys equals that of all query heads with the expanded keys.
     """
     q = checks.reals("q", q, None, None, None)
-    checks.whole("kv_heads", kv_heads, 1)
+    checks.integer("kv_heads", kv_heads, 1)
     if len(q) == 0 or q.shape[1] == 0 or q.shape[1] % kv_heads:
         raise ValueError(f"q must have tokens and a multiple of {kv_heads} heads, got shape {q.shape}")
     return q.mean(axis=0).reshape(kv_heads, -1, q.shape[2]).sum(axis=1).ravel()
@@ -65,9 +65,9 @@ class MosaicCache:
         max_resident_tokens: int | None = None,
     ):
         for name, value in (("layers", layers), ("kv_heads", kv_heads), ("d", d)):
-            checks.whole(name, value, 1)
+            checks.integer(name, value, 1)
         self.config = config or MosaicConfig()
-        self.tokens_per_frame = checks.whole("tokens_per_frame", tokens_per_frame, 1)
+        self.tokens_per_frame = checks.integer("tokens_per_frame", tokens_per_frame, 1)
         self.kv_heads, self.d = kv_heads, d
         self.layers = [SemanticIndex(self.config, max_resident_tokens) for _ in range(layers)]
         self.partition_of: list[int] = []  # of every frame
@@ -185,8 +185,8 @@ class MosaicCache:
         """Keys and values (S, Hkv, d) to attend to: representatives, then the retrieved `tokens` with the last
         `window` tokens, each once and in order."""
         keys, values = self.kv(layer)
-        checks.whole("window", window, 0)
-        wanted = checks.wholes("tokens", tokens, None, low=0, high=len(keys) - 1)
+        checks.integer("window", window, 0)
+        wanted = checks.integers("tokens", tokens, None, low=0, high=len(keys) - 1)
         kept = np.union1d(wanted, np.arange(max(0, len(keys) - window), len(keys)))
         if not representatives:
             return keys[kept], values[kept]
@@ -196,7 +196,7 @@ class MosaicCache:
     # -- within
 
     def _layer(self, layer: int) -> SemanticIndex:
-        return self.layers[checks.whole("layer", layer, 0, len(self.layers) - 1)]
+        return self.layers[checks.integer("layer", layer, 0, len(self.layers) - 1)]
 
     def _units(self, keys: np.ndarray) -> np.ndarray:
         """The unit entries (n, Hkv * d) of one frame's keys (T, Hkv, d)."""

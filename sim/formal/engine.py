@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from hw import yosys
 from hw.emit import to_rtlil
 from sim.formal.claims import claims
 from sim.formal.specifications.common import StreamContract
+from util.progress import Progress, no_progress
 
-Progress = Callable[[str, int, int], None]  # what, done, total (0: unknown)
 COVER = "cover_"
 SLOW_TIMEOUT_S = 1500
 # memories as registers, or giving anything each time they are read
@@ -77,7 +77,7 @@ def prove(
     any_memory: bool = False,
     timeout_s: int = 600,
     tool: str = "yowasp",
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Proof:
     """Prove every `Assert` of `component`, and that each of its outputs `cover_*` can become 1.
 
@@ -103,14 +103,13 @@ def prove(
     if depth is not None and depth < 1:
         raise ValueError(f"depth = {depth}: must be at least 1")
     start = time.monotonic()
-    report = progress or (lambda what, done, total: None)
     covers = [port for port in component.signature.members if port.startswith(COVER)]
     with tempfile.TemporaryDirectory(prefix="formal-") as text:
         engine = _Engine(Path(text), name, timeout_s, tool)
         (engine.folder / "design.il").write_text(to_rtlil(component, name))
-        report(f"{name}: gates", 0, 3)
+        progress(f"{name}: gates", 0, 3)
         engine.graphs(covers, any_memory)
-        report(f"{name}: properties", 1, 3)
+        progress(f"{name}: properties", 1, 3)
         bound, within = depth or steps, depth or cover_depth
         verdict, cycle = "snl_UNK", 0
         if unroll:
@@ -125,18 +124,18 @@ def prove(
             why = f"fails in cycle {cycle}" if verdict == "snl_SAT" else f"is not decided within {timeout_s} s"
             raise FormalError(f"{name}: a property {why}{engine.counterexample('asserts')}")
         reached: dict[str, int] = {}
-        report(f"{name}: covers", 2, 3)
+        progress(f"{name}: covers", 2, 3)
         for port, (verdict, cycle) in zip(covers, engine.solve(covers, f"bmc3 -F {within}"), strict=True):
             if verdict != "snl_SAT":
                 raise FormalError(f"{name}: {port} is not reached within {within} cycles")
             reached[port.removeprefix(COVER)] = cycle
-        report(name, 3, 3)
+        progress(name, 3, 3)
     claim = (component.__doc__ or "").partition("\n")[0]
     return Proof(name, claim, depth, reached, time.monotonic() - start)
 
 
 def prove_unit(
-    name: str, *, quick: bool = False, tool: str = "yowasp", progress: Progress | None = None
+    name: str, *, quick: bool = False, tool: str = "yowasp", progress: Progress = no_progress
 ) -> Iterator[Proof]:
     """Prove what `sim.formal.claims` claims of the unit called `name`, one after the other.
 
@@ -154,8 +153,7 @@ def prove_unit(
     """
     asked = [claim for claim in claims(name) if not (quick and claim.slow)]
     for n, claim in enumerate(asked):
-        if progress:
-            progress(f"{name}: {claim.name}", n, len(asked))
+        progress(f"{name}: {claim.name}", n, len(asked))
         spec = claim.build()
         if isinstance(spec, StreamContract):
             no_loops(spec.unit, name, tool=tool)
@@ -169,8 +167,7 @@ def prove_unit(
             timeout_s=SLOW_TIMEOUT_S,
             tool=tool,
         )
-    if progress:
-        progress(name, len(asked), len(asked))
+    progress(name, len(asked), len(asked))
 
 
 def no_loops(component: wiring.Component, name: str, *, tool: str = "yowasp") -> None:

@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,12 @@ from sim.mutation.equivalence import equivalents
 from sim.mutation.netlist import Mutant, MutatedNetlist, check_count, insert_mutants
 from sim.mutation.server import Server
 from util.files import ROOT
+from util.progress import Progress, no_progress
 
 PATIENCE, SLACK = 3, 2000  # a mutant may take PATIENCE times the cycles of the unit plus SLACK
 LIMIT_S = 120  # of one run
 EVENTS = 1 << 16
 EQUIVALENT, UNDECIDED = "proved equal for all inputs", "not decided"
-Progress = Callable[[str, int, int], None]
 
 
 class CampaignError(RuntimeError):
@@ -141,7 +141,7 @@ def run(
     keep: bool = False,
     root: Path | None = None,
     tool: str = "yowasp",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
 ) -> Campaign:
     """Run `tests` (files or node ids of pytest) on `count` mutants of `component`.
 

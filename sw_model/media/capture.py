@@ -10,7 +10,7 @@ tokens of two frames; its chunks are marked `frame`. Chunks of the question and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,11 +23,11 @@ from sw_model.media import video
 from sw_model.media.stream import BF16, Chunk, Geometry
 from sw_model.media.trace import TraceWriter
 from util import checks
+from util.progress import Progress, no_progress
 
 IMPLEMENTATION = "vrex_capture"
 # of the images that CLIP was trained on; used where the model's folder states no other
 PIXEL_MEAN, PIXEL_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-Progress = Callable[[str, int, int], None]
 
 
 class CaptureError(ValueError):
@@ -154,8 +154,8 @@ def prompt_calls(token_ids: Sequence[int], block: int) -> Iterator[Call]:
     """A prompt in blocks of `block` tokens."""
     import torch
 
-    checks.whole("block", block, 1)
-    ids = checks.wholes("token_ids", token_ids, None, low=0)
+    checks.integer("block", block, 1)
+    ids = checks.integers("token_ids", token_ids, None, low=0)
     if not len(ids):
         raise ValueError("token_ids must not be empty")
     for start in range(0, len(ids), block):
@@ -239,14 +239,14 @@ def run(
     *,
     question: Sequence[int] = (),
     answer_tokens: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Path:
     """Feed the context, then the question at once, then answer greedily; every pass becomes a chunk of the trace."""
     import torch
     from transformers import DynamicCache
 
-    checks.whole("answer_tokens", answer_tokens, 0)
-    ids = checks.wholes("question", question, None, low=0)
+    checks.integer("answer_tokens", answer_tokens, 0)
+    ids = checks.integers("question", question, None, low=0)
     cache = DynamicCache(config=model.config)
     following = 0  # the next text token's position
     done = 0
@@ -263,8 +263,7 @@ def run(
             logits = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             writer.append(recorder.chunk(call.stage))
             done += 1
-            if progress:
-                progress("chunks", done, 0)
+            progress("chunks", done, 0)
             return logits[0, -1]
 
         last: Any = None
@@ -291,7 +290,7 @@ def capture(
     max_frames: int | None = None,
     random_weights: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Path:
     """Run the model called `name` on a video (vision-language models) or a prompt and write its trace to `path`.
 
@@ -314,9 +313,9 @@ def capture(
     if (video_path is None) == (prompt is None):
         raise ValueError(f"give either a video or a prompt as context, got {video_path!r} and {prompt!r}")
     if max_frames is not None:
-        checks.whole("max_frames", max_frames, 1)
-    checks.whole("block", block, 1)
-    checks.whole("answer_tokens", answer_tokens, 0)
+        checks.integer("max_frames", max_frames, 1)
+    checks.integer("block", block, 1)
+    checks.integer("answer_tokens", answer_tokens, 0)
     if video_path is not None:
         video.probe(video_path)
     model = load_model(name, random_weights=random_weights, seed=seed)

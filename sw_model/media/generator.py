@@ -55,14 +55,14 @@ class GeneratorConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks.whole("tokens_per_frame", self.tokens_per_frame, 1)
-        checks.whole("seed", self.seed, 0)
+        checks.integer("tokens_per_frame", self.tokens_per_frame, 1)
+        checks.integer("seed", self.seed, 0)
         parts = ("mean", "position", "scene", "scene_position", "drift", "noise")
         for name in (*parts, "sigma_frame", "sigma_text", "sigma_spread"):
-            checks.number(name, getattr(self, name), 0)
+            checks.real(name, getattr(self, name), 0)
         for name in ("drift_r", "revisit"):
-            checks.number(name, getattr(self, name), 0, 1)
-        checks.number("scene_frames", self.scene_frames, 1)
+            checks.real(name, getattr(self, name), 0, 1)
+        checks.real("scene_frames", self.scene_frames, 1)
         if not any(getattr(self, name) for name in parts):
             raise ValueError("mean .. noise must not all be 0: keys would have no direction")
         if self.sigma_gains and len(self.sigma_gains) != self.geometry.layers:
@@ -115,14 +115,14 @@ class Generator:
 
     def text(self, tokens: int) -> Chunk:
         """The next turn of text."""
-        checks.whole("tokens", tokens, 1)
+        checks.integer("tokens", tokens, 1)
         return self._chunk("text", [layer.text_keys(tokens) for layer in self._layers])
 
     def chunks(self, frames: int, *, text_every: int | None = None, text_tokens: int = 25) -> Iterator[Chunk]:
         """`frames` frames; after each `text_every` of them a question of `text_tokens` tokens."""
-        checks.whole("frames", frames, 1)
+        checks.integer("frames", frames, 1)
         if text_every is not None:
-            checks.whole("text_every", text_every, 1)
+            checks.integer("text_every", text_every, 1)
         for index in range(1, frames + 1):
             yield self.frame()
             if text_every and index % text_every == 0:

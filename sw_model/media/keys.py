@@ -54,9 +54,9 @@ class FrontEndConfig:
 
     def __post_init__(self) -> None:
         for name in ("grid", "cell", "patch", "hidden", "window_tokens"):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
         for name in ("vision_layers", "seed"):
-            checks.whole(name, getattr(self, name), 0)
+            checks.integer(name, getattr(self, name), 0)
         if self.hidden % VISION_HEAD_DIM:
             raise ValueError(f"hidden must be a multiple of {VISION_HEAD_DIM}, got {self.hidden}")
 
@@ -165,7 +165,7 @@ class FrontEnd:
 
     def text(self, token_ids: Sequence[int]) -> Chunk:
         """The chunk of some text tokens, whose embeddings are drawn from seed and token id."""
-        ids = checks.wholes("token_ids", token_ids, None, low=0)
+        ids = checks.integers("token_ids", token_ids, None, low=0)
         if not len(ids):
             raise ValueError("token_ids must not be empty")
         rows = [np.random.default_rng([self.config.seed, int(i)]).standard_normal(self.config.hidden) for i in ids]
@@ -261,7 +261,7 @@ def video_chunks(
     `VideoError` as `video.decode` does.
     """
     if max_frames is not None:
-        checks.whole("max_frames", max_frames, 1)
+        checks.integer("max_frames", max_frames, 1)
     frames = islice(video.sample(video.decode(path), fps), max_frames)
     return _video_chunks(frames, front_end)
 

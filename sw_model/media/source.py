@@ -41,8 +41,8 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.frames is not None:
-            checks.whole("frames", self.frames, 1)
-        checks.whole("layers", self.layers, 1)
+            checks.integer("frames", self.frames, 1)
+        checks.integer("layers", self.layers, 1)
 
 
 @dataclass(frozen=True)

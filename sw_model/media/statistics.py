@@ -140,9 +140,9 @@ def measure(
     ValueError
         The stream is empty, or its chunks differ in layers, heads or head dimension.
     """
-    checks.whole("every", every, 1)
-    checks.whole("after_tokens", after_tokens, 0)
-    checks.number("wics_ratio", wics_ratio, 0, 1)
+    checks.integer("every", every, 1)
+    checks.integer("after_tokens", after_tokens, 0)
+    checks.real("wics_ratio", wics_ratio, 0, 1)
     layers: list[_Layer] = []
     shape: tuple[int, int, int] | None = None
     frames = 0

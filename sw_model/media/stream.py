@@ -35,12 +35,12 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("layers", "q_heads", "kv_heads", "head_dim"):
-            checks.whole(name, getattr(self, name), 1, MOST)
+            checks.integer(name, getattr(self, name), 1, MOST)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even, got {self.head_dim}")
-        checks.number("theta", self.theta, 1)
+        checks.real("theta", self.theta, 1)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,13 +61,13 @@ class Chunk:
     v: np.ndarray
 
     def __post_init__(self) -> None:
-        checks.choice("stage", self.stage, STAGES)
-        checks.wholes("positions", self.positions, None, low=0)
+        checks.one_of("stage", self.stage, STAGES)
+        checks.integers("positions", self.positions, None, low=0)
         tokens = len(self.positions)
         for name in ("q", "k", "v"):
             array = getattr(self, name)
             if array.dtype != BF16:
-                raise checks.KindError(f"{name} must be bfloat16, got {array.dtype}")
+                raise checks.ArgumentTypeError(f"{name} must be bfloat16, got {array.dtype}")
             if array.ndim != 4 or array.shape[1] != tokens:
                 raise ValueError(f"{name} must have shape (layers, {tokens}, heads, d), got {array.shape}")
         if self.k.shape != self.v.shape:

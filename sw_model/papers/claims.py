@@ -13,9 +13,9 @@ from sw_model.assumptions import LINKS, Assumptions
 from sw_model.papers.vrex import Case
 from sw_model.workloads import coin_session
 from util import text
+from util.progress import Progress, no_progress
 
 NEAR = 0.25
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,12 @@ CLAIMS = (
 )
 
 
-def judge(assume: Assumptions | None = None, progress: Progress | None = None) -> list[Judged]:
+def judge(assume: Assumptions | None = None, progress: Progress = no_progress) -> list[Judged]:
     """Every claim under both presets."""
     judged: list[Judged] = []
     for claim in CLAIMS:
         judged.append(Judged(claim, {link: claim.model(Case(assume or Assumptions(), link)) for link in LINKS}))
-        if progress:
-            progress("claims", len(judged), len(CLAIMS))
+        progress("claims", len(judged), len(CLAIMS))
     return judged
 
 

@@ -1,7 +1,6 @@
 """Tables that stand the model beside a published figure."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,6 @@ from sw_model.result import Result
 from sw_model.systems import load_system
 
 DATA = Path(__file__).parents[1] / "data"
-Progress = Callable[[str, int, int], None]
 CONTEXTS = (1000, 5000, 10000, 20000, 40000)
 
 

@@ -17,9 +17,10 @@ from sw_model.papers import mosaic_hybrid as published_other
 from sw_model.papers import quickvideo as published_quickvideo
 from sw_model.papers import synthesis as published_synthesis
 from sw_model.papers import vrex as published_vrex
-from sw_model.papers.figures import DATA, Progress, published
+from sw_model.papers.figures import DATA, published
 from sw_model.papers.vrex import Case
 from util import text
+from util.progress import Progress, no_progress
 
 USES = ("system", "arith")
 PAPERS = (published_vrex, published_synthesis, published_codec, published_other, published_quickvideo)
@@ -191,17 +192,16 @@ def evaluate(name: str, assume: Assumptions, link: str) -> Reading:
     return Reading(None, says="not modelled: no evaluator")
 
 
-def rows(figures: list[str], assume: Assumptions, link: str, progress: Progress | None) -> Iterator[Row]:
+def rows(figures: list[str], assume: Assumptions, link: str, progress: Progress) -> Iterator[Row]:
     targets = published()
     wanted = [t for k, t in targets.items() if not figures or any(k == f or k.startswith(f + ".") for f in figures)]
     for done, target in enumerate(wanted, 1):
         yield judge(target, evaluate(target["id"], assume, link))
-        if progress:
-            progress("figures", done, len(wanted))
+        progress("figures", done, len(wanted))
 
 
 def reproduce(
-    *figures: str, assume: Assumptions | None = None, link: str = "paper", progress: Progress | None = None
+    *figures: str, assume: Assumptions | None = None, link: str = "paper", progress: Progress = no_progress
 ) -> Reproduction:
     """All targets, or those whose id is one of `figures` or begins with one (`vrex.fig13`). Raises ValueError for an
     id that matches nothing."""

@@ -40,7 +40,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "q_heads", "kv_heads", "head_dim"):
-            checks.whole(name, getattr(self, name), 1)
+            checks.integer(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
 
@@ -87,13 +87,13 @@ class Step:
     resident_tokens: int = 4096
 
     def __post_init__(self) -> None:
-        checks.whole("new_tokens", self.new_tokens, 1)
-        checks.whole("past_tokens", self.past_tokens, 0)
-        checks.choice("stage", self.stage, STAGES)
-        checks.whole("batch", self.batch, 1)
-        checks.whole("resident_tokens", self.resident_tokens, 0)
+        checks.integer("new_tokens", self.new_tokens, 1)
+        checks.integer("past_tokens", self.past_tokens, 0)
+        checks.one_of("stage", self.stage, STAGES)
+        checks.integer("batch", self.batch, 1)
+        checks.integer("resident_tokens", self.resident_tokens, 0)
         if self.ratio is not None:
-            checks.number("ratio", self.ratio, 0, 1)
+            checks.real("ratio", self.ratio, 0, 1)
 
 
 class Matmul(NamedTuple):
@@ -153,7 +153,7 @@ class Work:
     schedule: str = "ahead"
 
     def __post_init__(self) -> None:
-        checks.choice("schedule", self.schedule, SCHEDULES)
+        checks.one_of("schedule", self.schedule, SCHEDULES)
 
     @property
     def predict_flops(self) -> float:
@@ -249,7 +249,7 @@ class Policy(ABC):
 
         Raises TypeError or ValueError for a wrong layer, shape or number.
         """
-        layer = checks.whole("layer", layer, 0, self.model.layers - 1)
+        layer = checks.integer("layer", layer, 0, self.model.layers - 1)
         k = checks.reals("keys", keys, None, self.model.kv_heads, self.model.head_dim)
         v = checks.reals("values", values, len(k), self.model.kv_heads, self.model.head_dim)
         if not len(k):
@@ -294,8 +294,8 @@ class Policy(ABC):
 
         Also records the stage of the step. Raises TypeError or ValueError for a wrong layer, shape, number or stage.
         """
-        checks.choice("stage", stage, STAGES)
-        checks.whole("layer", layer, 0, self.model.layers - 1)
+        checks.one_of("stage", stage, STAGES)
+        checks.integer("layer", layer, 0, self.model.layers - 1)
         if not self._chunks[layer]:
             raise ValueError(f"keys of layer {layer} must be appended before its queries select")
         m, last = self.model, self._chunks[layer][-1]

@@ -112,7 +112,7 @@ def test_damaged_arrays(call, name, damage):
 
 
 def test_a_wrong_type_is_both_kinds_of_error():
-    assert issubclass(checks.KindError, TypeError) and issubclass(checks.KindError, ValueError)
+    assert issubclass(checks.ArgumentTypeError, TypeError) and issubclass(checks.ArgumentTypeError, ValueError)
 
 
 @pytest.mark.parametrize("call", [resv, attention.light_attention, baselines.retroinfer], ids=lambda c: c.__name__)

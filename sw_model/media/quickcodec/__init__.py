@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -26,10 +26,10 @@ from golden import quickvideo
 from sw_model.media.quickcodec.decoding import write_frames
 from sw_model.media.quickcodec.plan import Plan
 from sw_model.media.quickcodec.target import SharedFrames, frame_file, png_folder
+from util.progress import Progress, no_progress
 
 __all__ = ["FORMS", "Decoded", "Saved", "decode", "groups", "save"]
 
-Progress = Callable[[int, int], None]  # frames written, frames wanted
 FORMS = ("npy", "png", "raw")
 
 
@@ -86,7 +86,7 @@ def decode(
     size: tuple[int, int] | None = None,
     workers: int | None = None,
     intervals: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Decoded:
     """Decode a video into memory.
 
@@ -98,7 +98,7 @@ def decode(
     size : (width, height) to scale to; None keeps the coded size
     workers : decoding processes; None takes one per usable core, 1 decodes in this process
     intervals : keyframe intervals to aim at; None takes 4 per worker
-    progress : called with (frames written, frames wanted) after every frame
+    progress : called as progress("frames", frames written, frames requested) after every frame
 
     Raises `VideoError` for a file that is no whole video, ValueError for a bad argument, OSError when memory runs
     out, and ChildProcessError when a decoding process is killed. However it ends, no process and no memory stay.
@@ -106,8 +106,7 @@ def decode(
     plan = Plan.make(Path(path), fps, times_s, size, workers, intervals)
     with SharedFrames(plan.shape) as shared:
         for done, _ in enumerate(write_frames(plan, shared.target), start=1):
-            if progress is not None:
-                progress(done, len(plan.stamps))
+            progress("frames", done, len(plan.stamps))
         return Decoded(shared.frames(), np.array(plan.stamps, np.int64), plan.time_base)
 
 
@@ -154,7 +153,7 @@ def save(
     size: tuple[int, int] | None = None,
     workers: int | None = None,
     intervals: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Saved:
     """Decode a video into a file or folder.
 
@@ -175,8 +174,7 @@ def save(
     try:
         target = png_folder(plan, aside) if form == "png" else frame_file(plan, aside, header=form == "npy")
         for done, _ in enumerate(write_frames(plan, target), start=1):
-            if progress is not None:
-                progress(done, len(plan.stamps))
+            progress("frames", done, len(plan.stamps))
         aside.rename(output) if form == "png" else aside.replace(output)
     except OSError as error:
         if error.errno is None:  # a process that died, not the disk

@@ -114,7 +114,7 @@ def test_several_processes_decode_the_same_frames_each_once(stream, nothing_left
     kind, path, frames, _ = stream
     seen = []
     workers = 3 if kind == "two-keyframes" else 2
-    got = quickcodec.decode(path, workers=workers, progress=lambda done, total: seen.append((done, total)))
+    got = quickcodec.decode(path, workers=workers, progress=lambda what, done, total: seen.append((done, total)))
     np.testing.assert_array_equal(got.frames, frames)
     assert seen == [(i + 1, len(frames)) for i in range(len(frames))]
 
@@ -249,7 +249,7 @@ def test_saved_pictures(small_video, tmp_path, nothing_left):
 
 @pytest.mark.parametrize("form", ["npy", "png"])
 def test_a_failure_leaves_no_half_written_result(small_video, tmp_path, form, nothing_left):
-    def stop(done, total):
+    def stop(what, done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -258,7 +258,7 @@ def test_a_failure_leaves_no_half_written_result(small_video, tmp_path, form, no
 
 
 def test_a_killed_worker_ends_everything(small_video, nothing_left):
-    def kill(done, total):
+    def kill(what, done, total):
         if done == 1:
             for child in active_children():
                 os.kill(child.pid, signal.SIGKILL)
@@ -364,7 +364,7 @@ def test_bad_files(tmp_path, small_video):
 SCRIPT = """
 import sys, time
 from sw_model.media import quickcodec
-def progress(done, total):
+def progress(what, done, total):
     print(done, flush=True)
     time.sleep(0.05)
 if __name__ == "__main__":
