@@ -15,6 +15,7 @@ from amaranth.lib import data, wiring
 
 from hw import emit, registry, yosys
 from hw.config import Config
+from synth import ipxact
 from synth.mapping import period_ps
 from util.files import git_revision, version, write_all
 
@@ -47,8 +48,10 @@ class Generated:
 def generate(
     unit: str, config: Config, folder: Path | str, *, clock_mhz: float = CLOCK_MHZ, tool: str = "yowasp"
 ) -> Generated:
-    """Write `unit` in `config` into `folder`: `.v`, `.json`, `.sdc`, `.f` and `.core`, each aside and then renamed, and
-    the documents that a unit has, such as a register map.
+    """Write `unit` in `config` into `folder`: Verilog, JSON, constraints, file list, FuseSoC core file, documents.
+
+    The documents of a unit with registers are the register map as Markdown, C header, SystemRDL and, where
+    peakrdl-ipxact is installed, IP-XACT. All files are written under temporary names and then renamed.
 
     Parameters
     ----------
@@ -87,10 +90,20 @@ def generate(
         f"{unit}.f": f"{unit}.v\n",
         f"{unit}.core": _core(unit, entry.summary, description["version"]),
         f"{unit}.json": json.dumps(description, indent=2) + "\n",
-        **getattr(component, "documents", {}),
+        **_documents(component, description["version"]),
     }
     write_all(Path(folder), files)
     return Generated(unit, Path(folder), tuple(files), description)
+
+
+def _documents(component: wiring.Component, version: str) -> dict[str, str]:
+    """The documents of a component; IP-XACT follows SystemRDL where `synth.ipxact` can export it."""
+    documents: dict[str, str] = {}
+    for name, text in getattr(component, "documents", {}).items():
+        documents[name] = text
+        if name.endswith(".rdl") and ipxact.installed():
+            documents[f"{name.removesuffix('.rdl')}.ipxact.xml"] = ipxact.ipxact(text, version)
+    return documents
 
 
 def timing(component: wiring.Component) -> dict[str, Any]:

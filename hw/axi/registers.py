@@ -1,4 +1,4 @@
-"""The AXI4-Lite registers, from one table: hardware, Markdown and C header."""
+"""AXI4-Lite registers from one table: hardware, Markdown, C header and SystemRDL."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -12,9 +12,19 @@ from amaranth.lib.wiring import In, Out
 
 from hw.axi.ports import Response, axi4_lite
 
+# reserved words of SystemRDL 2.0; as identifiers they need a backslash
+_KEYWORDS = frozenset([
+    "abstract", "accesstype", "addressingtype", "addrmap", "alias", "all", "bit", "boolean", "bothedge", "compact",
+    "component", "componentwidth", "constraint", "default", "encode", "enum", "external", "false", "field",
+    "fullalign", "hw", "inside", "internal", "level", "longint", "mem", "na", "negedge", "nonsticky", "number",
+    "onreadtype", "onwritetype", "posedge", "property", "r", "rclr", "ref", "reg", "regalign", "regfile", "rset",
+    "ruser", "rw", "rw1", "signal", "string", "struct", "sw", "this", "true", "type", "unsigned", "w", "w1", "wclr",
+    "woclr", "woset", "wot", "wr", "wset", "wuser", "wzc", "wzs", "wzt"
+])  # fmt: skip
+
 
 class Access(enum.StrEnum):
-    """What software can do with a register."""
+    """Accesses of software to a register."""
 
     RW = "read, write"
     RO = "read"
@@ -26,8 +36,9 @@ class Access(enum.StrEnum):
 class Register:
     """One register of up to 64 bits; more than 32 take two addresses, the lower half first.
 
-    name, width, access, reset : as it says ; text : what it is
-    bits : for registers made of parts, (name, lowest bit, width, what it is) of each
+    name, width, access, reset : identifier, bits, accesses of software, value after reset
+    text : one-line description
+    bits : bit fields of the register, if it has any: (name, lowest bit, width, description) of each
     """
 
     name: str
@@ -39,7 +50,7 @@ class Register:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
-            raise ValueError(f"width = {self.width} of register {self.name}: must be 1 to 64")
+            raise ValueError(f"width of register {self.name} must be 1 to 64, got {self.width}")
 
     @property
     def words(self) -> int:
@@ -48,7 +59,13 @@ class Register:
 
 @dataclass(frozen=True)
 class RegisterMap:
-    """Registers at ascending addresses, four bytes a word; ValueError when a name comes twice."""
+    """Registers at ascending addresses, four bytes per word.
+
+    Raises
+    ------
+    ValueError
+        Two registers have the same name.
+    """
 
     name: str
     registers: Sequence[Register]
@@ -56,12 +73,12 @@ class RegisterMap:
 
     def __post_init__(self) -> None:
         offsets: dict[str, int] = {}
-        place = 0
+        offset = 0
         for register in self.registers:
             if register.name in offsets:
-                raise ValueError(f"register {register.name}: comes twice")
-            offsets[register.name] = place
-            place += 4 * register.words
+                raise ValueError(f"register names must be unique, got {register.name} twice")
+            offsets[register.name] = offset
+            offset += 4 * register.words
         object.__setattr__(self, "offsets", offsets)
 
     @property
@@ -74,8 +91,8 @@ class RegisterMap:
         lines = ["| offset | register | bits | access | reset | what |", "|---|---|---|---|---|---|"]
         for r in self.registers:
             head = f"| 0x{self.offsets[r.name]:03x} | `{r.name}` | {r.width} | {r.access.value} | {r.reset:#x} |"
-            parts = [f"{low + width - 1}:{low} `{name}` {text}" for name, low, width, text in r.bits]
-            lines.append(f"{head} {'; '.join([r.text, *parts])} |")
+            bit_fields = [f"{low + width - 1}:{low} `{name}` {text}" for name, low, width, text in r.bits]
+            lines.append(f"{head} {'; '.join([r.text, *bit_fields])} |")
         return "\n".join(lines) + "\n"
 
     def c_header(self) -> str:
@@ -85,25 +102,65 @@ class RegisterMap:
         for r in self.registers:
             name = f"{prefix}_{r.name.upper()}"
             lines.append(f"#define {name} 0x{self.offsets[r.name]:03x}u /* {r.text} */")
-            for part, low, width, _ in r.bits:
-                lines.append(f"#define {name}_{part.upper()}_SHIFT {low}")
-                lines.append(f"#define {name}_{part.upper()}_MASK 0x{(1 << width) - 1:x}u")
+            for bit_field, low, width, _ in r.bits:
+                lines.append(f"#define {name}_{bit_field.upper()}_SHIFT {low}")
+                lines.append(f"#define {name}_{bit_field.upper()}_MASK 0x{(1 << width) - 1:x}u")
         return "\n".join([*lines, "", "#endif", ""])
+
+    def to_systemrdl(self) -> str:
+        """The map as SystemRDL 2.0 text: an `addrmap` with one `reg` per register.
+
+        A register without bit fields has one field `value`. A register of more than 32 bits has a `regwidth` of 64 and
+        an `accesswidth` of 32. Fields that hardware drives have no reset value.
+        """
+        lines = [f"addrmap {_identifier(self.name)} {{", f'  name = "{self.name} registers";', "  littleendian;"]
+        lines += ["  default regwidth = 32;", "  default accesswidth = 32;"]
+        for r in self.registers:
+            lines += ["", "  reg {", f"    desc = {_string(r.text)};"]
+            lines += [f"    regwidth = {32 * r.words};"] if r.words > 1 else []
+            for name, low, width, text in r.bits or (("value", 0, r.width, r.text),):
+                properties = [f"desc = {_string(text)};", _PROPERTIES[r.access]]
+                if r.access is Access.PULSE and width == 1:
+                    properties.append("singlepulse;")
+                if r.access is not Access.RO:
+                    properties.append(f"reset = {width}'h{r.reset >> low & (1 << width) - 1:x};")
+                lines.append(f"    field {{ {' '.join(properties)} }} {_identifier(name)}[{low + width - 1}:{low}];")
+            lines.append(f"  }} {_identifier(r.name)} @ 0x{self.offsets[r.name]:x};")
+        return "\n".join([*lines, "};", ""])
+
+
+# accesses of software and hardware to a field in SystemRDL
+_PROPERTIES = {
+    Access.RW: "sw = rw; hw = r;",
+    Access.RO: "sw = r; hw = w;",
+    Access.PULSE: "sw = w; hw = r;",
+    Access.CLEAR: "sw = rw; onwrite = woclr; hw = rw;",
+}
+
+
+def _identifier(name: str) -> str:
+    return f"\\{name}" if name in _KEYWORDS else name
+
+
+def _string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 class RegisterFile(wiring.Component):
-    """AXI4-Lite in front of the registers of a map.
+    """The registers of a map behind an AXI4-Lite port.
 
-    An access to an address without a register, or a write to one that is only read, answers SLVERR and changes nothing.
-    Bytes without their strobe stay. The halves of a register of more than 32 bits are read and written one by one.
+    An access to an address without a register, or a write to a read-only register, is answered with SLVERR and has no
+    effect. Bytes without strobe keep their value. The halves of a register of more than 32 bits are accessed one by
+    one.
 
-    Timing: one access of each direction at a time, two cycles when nobody waits; `pulse_*` are high for one cycle.
+    Timing: one access per direction at a time, two cycles without back-pressure; `pulse_*` are high for one cycle.
 
     Members
     -------
     axi : AXI4-Lite
-    value_NAME : RW registers ; pulse_NAME : PULSE registers, bits written as 1
-    given_NAME : what RO registers show ; set_NAME : CLEAR registers, bits that become 1; value_NAME : those that are
+    value_NAME : value of an RW or CLEAR register ; pulse_NAME : bits of a PULSE register that are written as 1
+    given_NAME : value that an RO register reads ; set_NAME : bits of a CLEAR register that become 1
     """
 
     def __init__(self, table: RegisterMap):
@@ -137,7 +194,7 @@ class RegisterFile(wiring.Component):
             elif r.access is Access.RW:
                 m.d.comb += getattr(self, f"value_{r.name}").eq(stored[r.name])
 
-        # write: address and data come in any order
+        # write: address and data arrive in any order
         address, word, strobe = Signal.like(axi.awaddr), Signal(32), Signal(4)
         have_address, have_word = Signal(), Signal()
         m.d.comb += [axi.awready.eq(~have_address), axi.wready.eq(~have_word)]
@@ -181,18 +238,18 @@ class RegisterFile(wiring.Component):
     def _write(
         self, m: Module, r: Register, half: int, word: Signal, strobe: Signal, stored: dict[str, Signal]
     ) -> None:
-        """What a write to one word of a register does, byte by byte."""
+        """Add the effect of a write to one word of a register, byte by byte."""
         for byte in range(4):
             low = 32 * half + 8 * byte
             high = min(low + 8, r.width)
             if low >= high:
                 continue
-            part = word[8 * byte : 8 * byte + high - low]
+            data = word[8 * byte : 8 * byte + high - low]
             with m.If(strobe[byte]):
                 if r.access is Access.PULSE:
-                    m.d.sync += getattr(self, f"pulse_{r.name}")[low:high].eq(part)
+                    m.d.sync += getattr(self, f"pulse_{r.name}")[low:high].eq(data)
                 elif r.access is Access.RW:
-                    m.d.sync += stored[r.name][low:high].eq(part)
+                    m.d.sync += stored[r.name][low:high].eq(data)
                 else:
-                    fresh = getattr(self, f"set_{r.name}")[low:high]
-                    m.d.sync += stored[r.name][low:high].eq((stored[r.name][low:high] & ~part) | fresh)
+                    set_bits = getattr(self, f"set_{r.name}")[low:high]
+                    m.d.sync += stored[r.name][low:high].eq((stored[r.name][low:high] & ~data) | set_bits)

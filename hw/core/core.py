@@ -88,6 +88,7 @@ class Core(wiring.Component):
         return {
             "core_registers.md": self.map.markdown(),
             "core_registers.h": self.map.c_header(),
+            "core.rdl": self.map.to_systemrdl(),
             "core_commands.md": isa.markdown(),
         }
 

@@ -79,10 +79,13 @@ class MultiCore(wiring.Component):
 
     @property
     def documents(self) -> dict[str, str]:
-        """Files that go with the Verilog: register map of one core and instruction set."""
+        """Files that go with the Verilog: register map of one core, of all cores in SystemRDL, instruction set."""
+        name = self.core.map.name
+        cores = f"addrmap multicore {{\n  {name} core[{self.cores}] @ 0x0 += 0x{self.stride:x};\n}};\n"
         return {
             "multicore_registers.md": self.core.map.markdown(),
             "multicore_registers.h": self.core.map.c_header(),
+            "multicore.rdl": self.core.map.to_systemrdl() + "\n" + cores,
             "multicore_commands.md": isa.markdown(),
         }
 
