@@ -30,15 +30,15 @@ class Fault(IntEnum):
 class HcTableConfig:
     """Sizes of one unit, and byte addresses of its four regions: records, token lists, links, representative keys."""
 
-    clusters: int
-    pages: int
-    page_tokens: int
-    dimension: int
+    max_clusters: int
+    max_list_pages: int
+    list_page_tokens: int
+    key_dim: int
     bases: tuple[int, int, int, int] = (0, 0, 0, 0)
     address_bits: int = 48
 
     def __post_init__(self) -> None:
-        for name in ("clusters", "pages", "page_tokens", "dimension"):
+        for name in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim"):
             checks.integer(name, getattr(self, name), 1)
         for base in self.bases:
             checks.integer("bases", base, 0)
@@ -47,10 +47,10 @@ class HcTableConfig:
     def region_bad(self) -> bool:
         """A region does not fit into the address space."""
         sizes = (
-            self.clusters * RECORD_BYTES,
-            self.pages * self.page_tokens * INDEX_BYTES,
-            self.pages * INDEX_BYTES,
-            self.clusters * self.dimension * 2,
+            self.max_clusters * RECORD_BYTES,
+            self.max_list_pages * self.list_page_tokens * INDEX_BYTES,
+            self.max_list_pages * INDEX_BYTES,
+            self.max_clusters * self.key_dim * 2,
         )
         return any(base + size > 1 << self.address_bits for base, size in zip(self.bases, sizes, strict=True))
 
@@ -92,7 +92,7 @@ class HcTable:
         """Append an entry that was saved."""
         if self.config.region_bad:
             return Fault.REGION
-        if len(self.entries) == self.config.clusters:
+        if len(self.entries) == self.config.max_clusters:
             return Fault.CLUSTER
         self.entries.append(entry)
         return Fault.NONE
@@ -113,20 +113,20 @@ class HcTable:
         size, config = len(self.entries), self.config
         if config.region_bad:
             return Fault.REGION
-        if cluster >= config.clusters or (cluster != size if opened else cluster >= size):
+        if cluster >= config.max_clusters or (cluster != size if opened else cluster >= size):
             return Fault.CLUSTER
         old = ClusterEntry(hash, token, 0, 0, 0) if opened else self.entries[cluster]
         if count != old.count + 1:
             return Fault.COUNT
-        slot = old.count % config.page_tokens
+        slot = old.count % config.list_page_tokens
         page = old.newest if slot else self.used
-        if not slot and self.used == config.pages:
+        if not slot and self.used == config.max_list_pages:
             return Fault.NO_PAGE
         entry = ClusterEntry(old.hash, old.first_token, count, page if opened else old.first, page)
         self.entries[cluster:] = [entry, *self.entries[cluster + 1 :]]
         self.used += not slot
         records, lists, links, _ = config.bases
-        where = lists + (page * config.page_tokens + slot) * INDEX_BYTES
+        where = lists + (page * config.list_page_tokens + slot) * INDEX_BYTES
         self.writes.append((where, token.to_bytes(INDEX_BYTES, "little")))
         self.writes.append((records + cluster * RECORD_BYTES, entry.record()))
         if not slot and not opened:
@@ -141,15 +141,15 @@ class HcTable:
 
     def representative(self, cluster: int) -> int:
         """Byte address of a cluster's representative key, all KV heads one after the other, BF16."""
-        return self.config.bases[3] + cluster * self.config.dimension * 2
+        return self.config.bases[3] + cluster * self.config.key_dim * 2
 
     def pages(self, cluster: int) -> list[tuple[int, int]]:
         """Byte address and tokens of every page of a cluster's list, in order."""
         entry, out = self.entries[cluster], []
         page, left = entry.first, entry.count
         while left:
-            here = min(left, self.config.page_tokens)
-            out.append((self.config.bases[1] + page * self.config.page_tokens * INDEX_BYTES, here))
+            here = min(left, self.config.list_page_tokens)
+            out.append((self.config.bases[1] + page * self.config.list_page_tokens * INDEX_BYTES, here))
             left -= here
             page = self.links[page] if left else page
         return out

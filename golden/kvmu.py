@@ -159,7 +159,7 @@ def cut(piece: Piece, burst: int, boundary: int = 4096) -> list[tuple[int, int, 
 class KvmuConfig:
     """Sizes and settings of one unit.
 
-    kv_heads, head_dim, page_tokens, pages, frames, clusters, tags : sizes of the tables
+    kv_heads, head_dim, page_tokens, max_pages, page_frames, max_clusters, tags : sizes of the tables
     bases         byte address of the device, host, storage and staging regions, layer 0 first
     staging_head_pages (page, head) units of each of the two staging banks
     max_resident_tokens      tokens that stay resident after STEP
@@ -171,9 +171,9 @@ class KvmuConfig:
     kv_heads: int
     head_dim: int
     page_tokens: int
-    pages: int
-    frames: int
-    clusters: int
+    max_pages: int
+    page_frames: int
+    max_clusters: int
     tags: int = 4
     bases: tuple[int, int, int, int] = (0, 0, 0, 0)
     address_bits: int = 48
@@ -188,9 +188,9 @@ class KvmuConfig:
             "kv_heads",
             "head_dim",
             "page_tokens",
-            "pages",
-            "frames",
-            "clusters",
+            "max_pages",
+            "page_frames",
+            "max_clusters",
             "tags",
             "max_descriptor_bytes",
         ):
@@ -233,7 +233,7 @@ class Kvmu:
         # the limit on residency is applied by STEP, so the table itself never offloads on its own
         self.table = _Table(PagingConfig(config.page_tokens, max(1, config.max_resident_tokens)), config)
         sizes = (config.kv_heads, config.head_dim, config.page_tokens)
-        rows = {Tier.DEVICE: config.frames, Tier.HOST: config.pages, Tier.STORAGE: config.pages}
+        rows = {Tier.DEVICE: config.page_frames, Tier.HOST: config.max_pages, Tier.STORAGE: config.max_pages}
         size = config.head_page_bytes * config.kv_heads
         self._maps = {t: PageAddressMap(*sizes, config.bases[t] + layer * rows[t] * size, rows[t]) for t in Tier}
         ends = [config.bases[t] + (layer + 1) * rows[t] * size for t in Tier]
@@ -271,7 +271,7 @@ class Kvmu:
         return [Reply(command.op, last=1)]
 
     def _append_command(self, command: Command) -> list[Reply]:
-        if command.cluster >= self.config.clusters:
+        if command.cluster >= self.config.max_clusters:
             return [Reply(command.op, Fault.CLUSTER, last=1)]
         if cause := self.table.full(command.cluster):
             return [Reply(command.op, cause, last=1)]
@@ -305,7 +305,7 @@ class Kvmu:
         return [*replies, self._end(command, TransferKind.OFFLOAD, pieces, count=len(replies))]
 
     def _select_command(self, command: Command) -> list[Reply]:
-        if command.cluster >= self.config.clusters:
+        if command.cluster >= self.config.max_clusters:
             return [Reply(command.op, Fault.CLUSTER, last=1)]
         pages = self.table.chains.get(command.cluster, [])
         self.table.mark(pages, command.heads)
@@ -362,7 +362,7 @@ class Kvmu:
         return [self._place(command, command.page, command.slot)]
 
     def _find_command(self, command: Command) -> list[Reply]:
-        if command.cluster >= self.config.clusters:
+        if command.cluster >= self.config.max_clusters:
             return [Reply(command.op, Fault.CLUSTER, last=1)]
         index = command.index
         if command.head < self.config.kv_heads:
@@ -382,7 +382,7 @@ class Kvmu:
     def _move_command(self, command: Command) -> list[Reply]:
         table, page, slot = self.table, command.page, command.slot
         cause = Fault.NONE
-        if command.cluster >= self.config.clusters:
+        if command.cluster >= self.config.max_clusters:
             cause = Fault.CLUSTER
         elif not table.alive(page, slot):
             cause = Fault.ADDRESS
@@ -431,7 +431,7 @@ class Kvmu:
         return [Reply(command.op, count=1, last=1)]
 
     def _evict_command(self, command: Command) -> list[Reply]:
-        if command.cluster >= self.config.clusters:
+        if command.cluster >= self.config.max_clusters:
             return [Reply(command.op, Fault.CLUSTER, last=1)]
         chain = self.table.chains.get(command.cluster, [])
         gone = chain[command.index : max(command.index, len(chain) - command.page)]
@@ -506,13 +506,13 @@ class _Table(PageTable):
 
     @property
     def frame_available(self) -> bool:
-        return bool(self._free_frames) or self.frames < self.unit.frames
+        return bool(self._free_frames) or self.frames < self.unit.page_frames
 
     def full(self, cluster: int) -> Fault:
         """Why the next token of the cluster has no place, or NONE."""
         if cluster in self._open:
             return Fault.NONE
-        if not self._free_pages and len(self.pages) == self.unit.pages:
+        if not self._free_pages and len(self.pages) == self.unit.max_pages:
             return Fault.NO_PAGE
         return Fault.NONE if self.frame_available else Fault.NO_PAGE_FRAME
 

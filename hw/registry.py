@@ -17,7 +17,7 @@ from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory
 from hw.lxe.vpe import VPE
@@ -106,7 +106,7 @@ UNITS = {
         ),
         Unit(
             "wtu_sweep",
-            partial(WTU.from_config, point=Point.SWEEP),
+            partial(WTU.from_config, design=WtuDesign.SWEEP),
             "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
             "hw.dre.wtu.wtu",
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hw.config import Config
-from hw.dre.wtu.wtu import Point
+from hw.dre.wtu.wtu import WtuDesign
 from sw_model import preset_file
 from sw_model.memory.spec import PRESETS as MEMORIES
 from sw_model.preset_file import PRESETS
@@ -28,12 +28,12 @@ class Core:
 
     config     sizes of one core, and the number of cores
     clock_mhz  clock of every core
-    wtu_point  design of the WTU: `sweep`, as V-Rex Fig. 12 shows it, or `fast`
+    wtu_design design of the WTU: `sweep`, as V-Rex Fig. 12 shows it, or `histogram`
     """
 
     config: Config
     clock_mhz: float
-    wtu_point: str = "sweep"
+    wtu_design: str = "sweep"
 
     @property
     def peak_tflops(self) -> float:
@@ -46,7 +46,7 @@ class Core:
         """A copy with other sizes (`SIZES`), clock or WTU design. Raises ValueError for an unknown or invalid one."""
         own = {name: value for name, value in values.items() if name not in SIZES}
         sizes = {name: value for name, value in values.items() if name in SIZES}
-        valid = [*SIZES, "clock_mhz", "wtu_point"]
+        valid = [*SIZES, "clock_mhz", "wtu_design"]
         if unknown := own.keys() - set(valid):
             raise ValueError(f"{where}.{min(unknown)} must be one of {', '.join(valid)}")
         try:
@@ -236,7 +236,7 @@ def check(system: System, where: str = "system") -> None:
             f"got {link.nominal_gbps}"
         )
     if core:
-        _check_choice(f"{where}: core.wtu_point", core.wtu_point, tuple(Point))
+        _check_choice(f"{where}: core.wtu_design", core.wtu_design, tuple(WtuDesign))
         limit = memory.capacity_gb * 1e9 / core.config.cores
         if core.config.lxe_memory_bytes > limit:
             raise ValueError(

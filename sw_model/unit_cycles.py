@@ -9,7 +9,7 @@ from math import ceil
 from compiler import vector_programs as programs
 from hw.config import Config
 from hw.dre.hcu import HCU
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model.systems import Core
@@ -44,8 +44,8 @@ def _hcu(config: Config) -> HCU:
 
 
 @lru_cache
-def _wtu(config: Config, point: str) -> WTU:
-    return WTU.from_config(config, Point(point))
+def _wtu(config: Config, design: str) -> WTU:
+    return WTU.from_config(config, WtuDesign(design))
 
 
 @lru_cache
@@ -72,7 +72,7 @@ def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
     if not rows:
         return 0
     config, size = core.config, ceil(entries)
-    unit = _wtu(config, core.wtu_point)
+    unit = _wtu(config, core.wtu_design)
     first = unit.cycles(size, 1, LEVELS)
     further = unit.cycles(size, 2, LEVELS) - first
     load = ceil(entries / config.wtu_lanes)

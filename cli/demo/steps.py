@@ -140,7 +140,7 @@ def _join(steps: list[Assignment]) -> Assignment:
 
 def hcu_rule(unit: HCU, **changes: Any) -> ClusterRule:
     """The golden rule that has the limits of `unit`."""
-    return ClusterRule(max_candidates=unit.clusters, max_clusters=1 << unit.cluster_bits, **changes)
+    return ClusterRule(max_candidates=unit.max_candidates, max_clusters=1 << unit.cluster_bits, **changes)
 
 
 def through_rtl(

@@ -93,8 +93,13 @@ class RetrievalUnit(wiring.Component):
         m.submodules.kvpu = unit = self.kvpu
         m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.settings]
         wiring.connect(m, wiring.flipped(self.scores), unit.i_scores)
-        m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1), unit.o.ready.eq(1), unit.o_assign.ready.eq(1)]
-        m.d.comb += self.lengths.clusters.eq(unit.size)
+        m.d.comb += [
+            unit.o_row.ready.eq(1),
+            unit.o_complete.ready.eq(1),
+            unit.o.ready.eq(1),
+            unit.o_assignment.ready.eq(1),
+        ]
+        m.d.comb += self.lengths.clusters.eq(unit.clusters)
         self._members(m)
         self._replies(m)
         self._tables(m)
@@ -102,7 +107,7 @@ class RetrievalUnit(wiring.Component):
 
     def _members(self, m: Module) -> None:
         """The step's assignments, and the events of its means."""
-        given, taken = self.kvpu.o_assign.payload, self.kvpu.o_assign.valid
+        given, taken = self.kvpu.o_assignment.payload, self.kvpu.o_assignment.valid
         entry = data.StructLayout({"cluster": 16, "count": 16, "opened": 1})
         entries = [Signal(entry, name=f"token{n}") for n in range(self.most)]
         count, fresh = Signal(range(self.most + 1)), Signal(init=1)

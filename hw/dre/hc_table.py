@@ -97,34 +97,39 @@ class HcTable(wiring.Component):
     def __init__(
         self,
         *,
-        clusters: int,
-        pages: int,
-        page_tokens: int,
+        max_clusters: int,
+        max_list_pages: int,
+        list_page_tokens: int,
         lanes: int,
-        dimension: int,
+        key_dim: int,
         hash_bits: int = 32,
         count_bits: int = 16,
         token_bits: int = 32,
         cluster_bits: int = 16,
         address_bits: int = 48,
     ):
-        for name, value in (("page_tokens", page_tokens), ("lanes", lanes)):
+        for name, value in (("list_page_tokens", list_page_tokens), ("lanes", lanes)):
             if value < 2 or value & (value - 1):
-                raise ValueError(f"{name} = {value}: must be a power of two, at least 2")
-        if clusters % lanes or not 2 * lanes <= clusters <= 1 << cluster_bits:
+                raise ValueError(f"{name} must be a power of two, at least 2, got {value}")
+        if max_clusters % lanes or not 2 * lanes <= max_clusters <= 1 << cluster_bits:
             valid = f"a multiple of lanes = {lanes}, from {2 * lanes} to 2**cluster_bits = {1 << cluster_bits}"
-            raise ValueError(f"clusters = {clusters}: must be {valid}")
+            raise ValueError(f"max_clusters must be {valid}, got {max_clusters}")
         for name, value, low, high in (
-            ("pages", pages, 2, 1 << 16),
-            ("dimension", dimension, 1, 1 << 20),
+            ("max_list_pages", max_list_pages, 2, 1 << 16),
+            ("key_dim", key_dim, 1, 1 << 20),
             ("hash_bits", hash_bits, 1, 32),
             ("token_bits", token_bits, 1, 32),
             ("count_bits", count_bits, 1, 16),
         ):
             if not low <= value <= high:
-                raise ValueError(f"{name} = {value}: must be {low} to {high}")
-        self.clusters, self.pages, self.page_tokens, self.lanes = clusters, pages, page_tokens, lanes
-        self.dimension, self.hash_bits, self.count_bits = dimension, hash_bits, count_bits
+                raise ValueError(f"{name} must be {low} to {high}, got {value}")
+        self.max_clusters, self.max_list_pages, self.list_page_tokens, self.lanes = (
+            max_clusters,
+            max_list_pages,
+            list_page_tokens,
+            lanes,
+        )
+        self.key_dim, self.hash_bits, self.count_bits = key_dim, hash_bits, count_bits
         self.token_bits, self.cluster_bits, self.address_bits = token_bits, cluster_bits, address_bits
         self.command = data.StructLayout(
             {
@@ -134,8 +139,8 @@ class HcTable(wiring.Component):
                 "hash": hash_bits,
                 "count": count_bits,
                 "opened": 1,
-                "first": range(pages),
-                "newest": range(pages),
+                "first": range(max_list_pages),
+                "newest": range(max_list_pages),
             }
         )
         self.reply = data.StructLayout(
@@ -145,8 +150,8 @@ class HcTable(wiring.Component):
                 "hash": hash_bits,
                 "count": count_bits,
                 "first_token": token_bits,
-                "first": range(pages),
-                "newest": range(pages),
+                "first": range(max_list_pages),
+                "newest": range(max_list_pages),
                 "address": address_bits,  # READ: of the representative key; LIST: of the page
                 "last": 1,
             }
@@ -167,7 +172,7 @@ class HcTable(wiring.Component):
                     f"cfg_{name}_base": In(address_bits)
                     for name in ("cluster_records", "token_lists", "list_links", "mean_keys")
                 },
-                "size": Out(range(clusters + 1)),
+                "clusters": Out(range(max_clusters + 1)),
                 "stat_clear": In(1),
                 "stat_faults": Out(len(Fault)),
                 **{f"stat_{name}": Out(32) for name in Stat},
@@ -178,11 +183,11 @@ class HcTable(wiring.Component):
     def from_config(cls, config: Config) -> "HcTable":
         """The HC table of one core."""
         return cls(
-            clusters=config.max_clusters,
-            pages=config.max_pages,
-            page_tokens=config.page_tokens,
+            max_clusters=config.max_clusters,
+            max_list_pages=config.max_pages,
+            list_page_tokens=config.page_tokens,
             lanes=config.wtu_lanes,
-            dimension=config.kv_heads * config.head_dim,
+            key_dim=config.kv_heads * config.head_dim,
             hash_bits=config.hash_bits,
             count_bits=config.count_bits,
             token_bits=config.token_bits,
@@ -203,7 +208,7 @@ class HcTable(wiring.Component):
     @property
     def entry(self) -> data.StructLayout:
         """A row of the table, beside its count."""
-        pages = range(self.pages)
+        pages = range(self.max_list_pages)
         return data.StructLayout(
             {"hash": self.hash_bits, "first_token": self.token_bits, "first": pages, "newest": pages}
         )
@@ -212,28 +217,30 @@ class HcTable(wiring.Component):
     def memory_bits(self) -> dict[str, int]:
         """Storage in bits, by memory."""
         return {
-            "entries": self.clusters * self.entry.size,
-            "counts": self.clusters * self.count_bits,
-            "links": self.pages * (self.pages - 1).bit_length(),
+            "entries": self.max_clusters * self.entry.size,
+            "counts": self.max_clusters * self.count_bits,
+            "links": self.max_list_pages * (self.max_list_pages - 1).bit_length(),
         }
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.entries = entries = Ram(depth=self.clusters, width=self.entry.size)
-        m.submodules.counts = counts = Ram(depth=self.clusters // self.lanes, width=self.count_bits, words=self.lanes)
-        m.submodules.links = links = Ram(depth=self.pages, width=(self.pages - 1).bit_length())
-        lane_bits, slot_bits = self.lanes.bit_length() - 1, self.page_tokens.bit_length() - 1
-        page_bytes = self.page_tokens * INDEX_BYTES
+        m.submodules.entries = entries = Ram(depth=self.max_clusters, width=self.entry.size)
+        m.submodules.counts = counts = Ram(
+            depth=self.max_clusters // self.lanes, width=self.count_bits, words=self.lanes
+        )
+        m.submodules.links = links = Ram(depth=self.max_list_pages, width=(self.max_list_pages - 1).bit_length())
+        lane_bits, slot_bits = self.lanes.bit_length() - 1, self.list_page_tokens.bit_length() - 1
+        page_bytes = self.list_page_tokens * INDEX_BYTES
 
-        cmd, fresh = Signal(self.command), Signal(range(self.pages + 1))
+        cmd, fresh = Signal(self.command), Signal(range(self.max_list_pages + 1))
         found = data.View(self.entry, entries.r_data[0])
         fault = Signal(Fault)
 
         regions = (
-            (self.cfg_cluster_records_base, self.clusters * RECORD_BYTES),
-            (self.cfg_token_lists_base, self.pages * page_bytes),
-            (self.cfg_list_links_base, self.pages * INDEX_BYTES),
-            (self.cfg_mean_keys_base, self.clusters * self.dimension * 2),
+            (self.cfg_cluster_records_base, self.max_clusters * RECORD_BYTES),
+            (self.cfg_token_lists_base, self.max_list_pages * page_bytes),
+            (self.cfg_list_links_base, self.max_list_pages * INDEX_BYTES),
+            (self.cfg_mean_keys_base, self.max_clusters * self.key_dim * 2),
         )
         region_bad = Signal()
         m.d.comb += region_bad.eq(Cat(base + size > 1 << self.address_bits for base, size in regions).any())
@@ -241,21 +248,25 @@ class HcTable(wiring.Component):
         # what an update makes of its entry
         lane = cmd.cluster[:lane_bits]
         held, changed, record = Signal(self.count_bits), Signal(self.entry), Signal(self.entry)
-        slot, page = Signal(slot_bits), Signal(range(self.pages))
+        slot, page = Signal(slot_bits), Signal(range(self.max_list_pages))
         turns, known = Signal(), Signal()
         m.d.comb += [
             held.eq(Mux(cmd.opened, 0, counts.r_data[lane])),
             slot.eq(held[:slot_bits]),
             turns.eq(slot == 0),
             page.eq(Mux(turns, fresh[: len(page)], found.newest)),
-            known.eq(cmd.cluster < self.size),
+            known.eq(cmd.cluster < self.clusters),
             changed.eq(found),
             changed.newest.eq(page),
         ]
         with m.If(cmd.opened):
             m.d.comb += [changed.hash.eq(cmd.hash), changed.first_token.eq(cmd.token), changed.first.eq(page)]
         # kept while it is written to memory: place of the token, entry, page that the list came from
-        at, old, relink = Signal(range(self.pages * self.page_tokens)), Signal(range(self.pages)), Signal()
+        at, old, relink = (
+            Signal(range(self.max_list_pages * self.list_page_tokens)),
+            Signal(range(self.max_list_pages)),
+            Signal(),
+        )
 
         def enter(cluster, entry, count) -> list:
             """Write an entry with its count."""
@@ -278,8 +289,8 @@ class HcTable(wiring.Component):
             ]
 
         # COUNTS: a row is read while the one before is on offer
-        row, offered, last_row = Signal(range(self.clusters // self.lanes + 1)), Signal(), Signal()
-        left = Signal(range(self.clusters + 1))  # clusters from the row on offer on
+        row, offered, last_row = Signal(range(self.max_clusters // self.lanes + 1)), Signal(), Signal()
+        left = Signal(range(self.max_clusters + 1))  # clusters from the row on offer on
         more = Signal()
         m.d.comb += [
             last_row.eq(left <= self.lanes),
@@ -299,12 +310,12 @@ class HcTable(wiring.Component):
             self.o.payload.first.eq(found.first),
             self.o.payload.newest.eq(found.newest),
             self.o.payload.address.eq(
-                (self.cfg_mean_keys_base + cmd.cluster * (self.dimension * 2))[: self.address_bits]
+                (self.cfg_mean_keys_base + cmd.cluster * (self.key_dim * 2))[: self.address_bits]
             ),
             self.o.payload.last.eq(1),
         ]
 
-        walk, rest = Signal(range(self.pages)), Signal(self.count_bits)
+        walk, rest = Signal(range(self.max_list_pages)), Signal(self.count_bits)
         with m.FSM(init="IDLE") as fsm:
             with m.State("IDLE"):
                 asked = self.i.payload
@@ -322,14 +333,14 @@ class HcTable(wiring.Component):
                 m.next = "IDLE"
                 with m.Switch(cmd.op):
                     with m.Case(Op.UPDATE):
-                        out_of_turn = (cmd.cluster != self.size) | (self.size == self.clusters)
+                        out_of_turn = (cmd.cluster != self.clusters) | (self.clusters == self.max_clusters)
                         with m.If(Mux(cmd.opened, out_of_turn, ~known)):
                             m.d.comb += fault.eq(Fault.CLUSTER)
                         with m.Elif(cmd.count != held + 1):
                             m.d.comb += fault.eq(Fault.COUNT)
-                        with m.Elif(turns & (fresh == self.pages)):
+                        with m.Elif(turns & (fresh == self.max_list_pages)):
                             m.d.comb += fault.eq(Fault.NO_PAGE)
-                    with m.Case(Op.LOAD), m.If(self.size == self.clusters):
+                    with m.Case(Op.LOAD), m.If(self.clusters == self.max_clusters):
                         m.d.comb += fault.eq(Fault.CLUSTER)
                     with m.Case(Op.READ, Op.LIST), m.If(~known):
                         m.d.comb += fault.eq(Fault.CLUSTER)
@@ -348,7 +359,7 @@ class HcTable(wiring.Component):
                             links.w_mask.eq(turns & ~cmd.opened),
                         ]
                         m.d.sync += [
-                            self.size.eq(self.size + cmd.opened),
+                            self.clusters.eq(self.clusters + cmd.opened),
                             fresh.eq(fresh + turns),
                             record.eq(changed),
                             at.eq(Cat(slot, page)),
@@ -357,16 +368,16 @@ class HcTable(wiring.Component):
                         ]
                         m.next = "TOKEN"
                     with m.Case(Op.BEGIN):
-                        m.d.sync += [self.size.eq(0), fresh.eq(cmd.first)]
+                        m.d.sync += [self.clusters.eq(0), fresh.eq(cmd.first)]
                     with m.Case(Op.LOAD):
                         m.d.comb += [
                             changed.hash.eq(cmd.hash),
                             changed.first_token.eq(cmd.token),
                             changed.first.eq(cmd.first),
                             changed.newest.eq(cmd.newest),
-                            *enter(self.size, changed, cmd.count),
+                            *enter(self.clusters, changed, cmd.count),
                         ]
-                        m.d.sync += self.size.eq(self.size + 1)
+                        m.d.sync += self.clusters.eq(self.clusters + 1)
                     with m.Case(Op.LINK):
                         m.d.comb += [links.w_addr.eq(cmd.first), links.w_data[0].eq(cmd.newest), links.w_mask.eq(1)]
                     with m.Case(Op.LIST):
@@ -374,7 +385,7 @@ class HcTable(wiring.Component):
                         m.next = "FOLLOW"
                     with m.Case(Op.COUNTS):
                         m.d.comb += [counts.r_addr.eq(0), counts.r_en.eq(1)]
-                        m.d.sync += [offered.eq(1), row.eq(1), left.eq(self.size)]
+                        m.d.sync += [offered.eq(1), row.eq(1), left.eq(self.clusters)]
                         m.next = "COUNTS"
                 with m.If((cmd.op == Op.READ) | ((cmd.op == Op.LIST) & (fault != Fault.NONE))):
                     m.d.comb += [self.o.valid.eq(1), self.o.payload.fault.eq(fault)]
@@ -406,15 +417,15 @@ class HcTable(wiring.Component):
                 m.d.comb += [links.r_addr.eq(walk), links.r_en.eq(1)]
                 m.next = "PAGE"
             with m.State("PAGE"):
-                final = rest <= self.page_tokens
+                final = rest <= self.list_page_tokens
                 m.d.comb += [
                     self.o.valid.eq(1),
                     self.o.payload.address.eq((self.cfg_token_lists_base + walk * page_bytes)[: self.address_bits]),
-                    self.o.payload.count.eq(Mux(final, rest, self.page_tokens)),
+                    self.o.payload.count.eq(Mux(final, rest, self.list_page_tokens)),
                     self.o.payload.last.eq(final),
                 ]
                 with m.If(self.o.ready):
-                    m.d.sync += [walk.eq(links.r_data[0]), rest.eq((rest - self.page_tokens)[: len(rest)])]
+                    m.d.sync += [walk.eq(links.r_data[0]), rest.eq((rest - self.list_page_tokens)[: len(rest)])]
                     m.next = "FOLLOW"
                     with m.If(final):
                         m.next = "IDLE"

@@ -92,28 +92,32 @@ class HCU(wiring.Component):
         hash_bits: int,
         lanes: int,
         accumulators: int,
-        clusters: int,
-        tokens: int,
+        max_candidates: int,
+        max_step_tokens: int,
         max_window_tokens: int,
         token_bits: int = 32,
         cluster_bits: int = 16,
         count_bits: int = 16,
     ):
         if not 1 <= lanes <= hash_bits:
-            raise ValueError(f"lanes = {lanes}: must be 1 to hash_bits = {hash_bits}")
-        for name, value in (("accumulators", accumulators), ("clusters", clusters)):
+            raise ValueError(f"lanes must be 1 to hash_bits = {hash_bits}, got {lanes}")
+        for name, value in (("accumulators", accumulators), ("max_candidates", max_candidates)):
             if value < 1 or value & (value - 1):
-                raise ValueError(f"{name} = {value}: must be a power of two")
-        if not 2 * accumulators <= clusters <= 1 << cluster_bits:
+                raise ValueError(f"{name} must be a power of two, got {value}")
+        if not 2 * accumulators <= max_candidates <= 1 << cluster_bits:
             limits = f"2 * accumulators = {2 * accumulators} to 2**cluster_bits = {1 << cluster_bits}"
-            raise ValueError(f"clusters = {clusters}: must be {limits}")
-        if tokens < 1:
-            raise ValueError(f"tokens = {tokens}: must be at least 1")
+            raise ValueError(f"max_candidates must be {limits}, got {max_candidates}")
+        if max_step_tokens < 1:
+            raise ValueError(f"max_step_tokens must be at least 1, got {max_step_tokens}")
         if not 1 <= max_window_tokens < 1 << (token_bits - 1):
             valid = f"1 to 2**(token_bits - 1) - 1 = {(1 << (token_bits - 1)) - 1}"
             raise ValueError(f"max_window_tokens must be {valid}, got {max_window_tokens}")
         self.hash_bits, self.lanes, self.accumulators = hash_bits, lanes, accumulators
-        self.clusters, self.tokens, self.max_window_tokens = clusters, tokens, max_window_tokens
+        self.max_candidates, self.max_step_tokens, self.max_window_tokens = (
+            max_candidates,
+            max_step_tokens,
+            max_window_tokens,
+        )
         self.token_bits, self.cluster_bits, self.count_bits = token_bits, cluster_bits, count_bits
         self.command = data.StructLayout(
             {
@@ -160,8 +164,8 @@ class HCU(wiring.Component):
             hash_bits=config.hash_bits,
             lanes=config.hcu_lanes,
             accumulators=config.hcu_accumulators,
-            clusters=config.max_candidates,
-            tokens=config.max_step_tokens,
+            max_candidates=config.max_candidates,
+            max_step_tokens=config.max_step_tokens,
             max_window_tokens=config.max_window_tokens,
             token_bits=config.token_bits,
             cluster_bits=config.cluster_bits,
@@ -191,13 +195,13 @@ class HCU(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         ways, way_bits = self.accumulators, self.accumulators.bit_length() - 1
-        rows = self.clusters // ways
+        rows = self.max_candidates // ways
         row_bits = (rows - 1).bit_length()
         id_bits = self.cluster_bits + 1
 
         # the step's codes wait here; BEGIN and LOAD pass only when nothing waits
         code_layout = data.StructLayout({"hash": self.hash_bits, "last": 1})
-        m.submodules.codes = codes = SyncFIFOBuffered(width=code_layout.size, depth=self.tokens)
+        m.submodules.codes = codes = SyncFIFOBuffered(width=code_layout.size, depth=self.max_step_tokens)
         command = self.i.payload
         waiting = data.View(code_layout, codes.r_data)
         m.d.comb += codes.w_data.eq(Cat(command.hash, command.last))
@@ -206,7 +210,7 @@ class HCU(wiring.Component):
         m.submodules.counts = counts = Ram(depth=rows, width=self.count_bits, words=ways)
         # a candidate's age never exceeds the window by more than one, so the low bits of its first token suffice
         born_bits = min(self.token_bits, (2 * self.max_window_tokens + 2).bit_length())
-        m.submodules.births = births = Ram(depth=self.clusters, width=born_bits)
+        m.submodules.births = births = Ram(depth=self.max_candidates, width=born_bits)
 
         # table state: candidates are clusters first .. end - 1
         first, end = Signal(id_bits), Signal(id_bits)
@@ -225,9 +229,8 @@ class HCU(wiring.Component):
         last_slice = Signal()
         m.d.comb += last_slice.eq(slice_ == self.slices - 1)
         limit = Signal(range(self.hash_bits + 2))  # matches have D < limit
-        m.d.comb += limit.eq(
-            Mux(self.cfg_hamming_inclusive, self.cfg_hamming_threshold + 1, self.cfg_hamming_threshold)
-        )
+        threshold = self.cfg_hamming_threshold
+        m.d.comb += limit.eq(Mux(self.cfg_hamming_inclusive, threshold + 1, threshold))
 
         candidate = data.StructLayout(
             {
@@ -273,7 +276,7 @@ class HCU(wiring.Component):
             empty.eq(first == end),
             decide.eq(scanning & last_slice & (empty | (row == ((end - 1)[:id_bits] >> way_bits)))),
             stalled.eq(decide & self.o.valid & ~self.o.ready),
-            full.eq(((end - first)[:id_bits] == self.clusters) | (end == 1 << self.cluster_bits)),
+            full.eq(((end - first)[:id_bits] == self.max_candidates) | (end == 1 << self.cluster_bits)),
             opened.eq(~best.match & ~full),
             overflow.eq(~best.match & full),
         ]

@@ -42,7 +42,7 @@ class KVPU(wiring.Component):
     """Clusters the tokens of a step, takes the scores of its queries, and issues the transfers they need.
 
     A step is a packet of hash codes. Each code goes through the HCU; its assignment updates the HC table, places the
-    token (APPEND) and leaves on `o_assign`. With `query` in the last code, scores follow: rows of one key per
+    token (APPEND) and leaves on `o_assignment`. With `query` in the last code, scores follow: rows of one key per
     cluster, in cluster order, head by head; `join` keeps a row's selection back to be united with the next row's.
     The HC table's counts go to the WTU ahead of them. Each list of selected clusters becomes SELECT commands for its
     KV head; behind the last row comes one FETCH, into the staging bank that the step before did not use. Every
@@ -64,7 +64,7 @@ class KVPU(wiring.Component):
     Members
     -------
     i : stream of `command` ; i_scores : stream of `score`
-    o_assign : assignments as the HCU gives them (the LXE updates the representative keys with them)
+    o_assignment : assignments as the HCU gives them (the LXE updates the representative keys with them)
     o_write : the HC table's writes to memory
     o_row : cutoff of every score row ; o : replies of the KVMU, but for SELECT
     o_dma, i_done, o_complete : as the KVMU's
@@ -105,14 +105,14 @@ class KVPU(wiring.Component):
             {
                 "i": In(stream.Signature(self.command)),
                 "i_scores": In(stream.Signature(self.score)),
-                "o_assign": Out(stream.Signature(self.hcu.assignment)),
+                "o_assignment": Out(stream.Signature(self.hcu.assignment)),
                 "o_write": Out(stream.Signature(self.table.write)),
                 "o_row": Out(stream.Signature(self.wtu.sizes.result)),
                 "o": Out(stream.Signature(self.kvmu.reply)),
                 "o_dma": Out(stream.Signature(self.kvmu.o_dma.payload.shape())),
                 "i_done": In(stream.Signature(self.kvmu.i_done.payload.shape())),
                 "o_complete": Out(stream.Signature(self.kvmu.o_complete.payload.shape())),
-                "size": Out(range(self.table.clusters + 1)),
+                "clusters": Out(range(self.table.max_clusters + 1)),
                 **settings,
                 "cfg_retain_fetched": In(1),
                 "stat_clear": In(1),
@@ -148,7 +148,7 @@ class KVPU(wiring.Component):
         wiring.connect(m, self.kvmu.o_complete, wiring.flipped(self.o_complete))
         answer = self.kvmu.o.payload
         m.d.comb += [
-            self.size.eq(self.table.size),
+            self.clusters.eq(self.table.clusters),
             self.table.o.ready.eq(1),  # READ and LIST are not used here
             self.wtu.o.ready.eq(1),  # the list says the same
             self.o.payload.eq(answer),
@@ -162,9 +162,9 @@ class KVPU(wiring.Component):
         # each phase of a step owns the inputs of the table and the KVMU
         update = stream.Signature(self.table.command).create(path=("update",))
         append = stream.Signature(self.kvmu.command).create(path=("append",))
-        fork(m, "assignment", self.hcu.o, [update, append, self.o_assign])
+        fork(m, "assignment", self.hcu.o, [update, append, self.o_assignment])
         m.d.comb += [
-            self.o_assign.payload.eq(given),
+            self.o_assignment.payload.eq(given),
             update.payload.op.eq(hc_table.Op.UPDATE),
             update.payload.token.eq(given.token),
             update.payload.cluster.eq(given.cluster),

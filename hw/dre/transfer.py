@@ -203,7 +203,7 @@ class Tracker(wiring.Component):
 
     def __init__(self, *, tags: int, count_bits: int):
         if tags < 2 or tags & (tags - 1):
-            raise ValueError(f"tags = {tags}: must be a power of two, at least 2")
+            raise ValueError(f"tags must be a power of two, at least 2, got {tags}")
         self.tags, self.count_bits = tags, count_bits
         layout = data.StructLayout({"tag": range(tags), "error": 1})
         super().__init__(

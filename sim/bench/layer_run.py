@@ -102,10 +102,10 @@ class LayerRun:
             regions = {side: Anywhere(1 << WORD_BITS, rng=rng, mirrored=mirrored) for side in BASES}
         bases = {}
         for name, size in (
-            ("cluster_records", unit.table.clusters * 16),
-            ("token_lists", unit.table.pages * c.page_tokens * 4),
-            ("list_links", unit.table.pages * 4),
-            ("mean_keys", unit.table.clusters * unit.table.dimension * 2),
+            ("cluster_records", unit.table.max_clusters * 16),
+            ("token_lists", unit.table.max_list_pages * c.page_tokens * 4),
+            ("list_links", unit.table.max_list_pages * 4),
+            ("mean_keys", unit.table.max_clusters * unit.table.key_dim * 2),
             ("page_frames", c.page_frames * page),
             ("staging", 2 * staging_head_pages * unit.kvmu.head_page_bytes),
         ):
@@ -155,11 +155,12 @@ class LayerRun:
             weights,
             norms,
             Kvpu(
-                ClusterRule(hamming_threshold=hamming_threshold, window_tokens=0, max_candidates=unit.hcu.clusters),
-                HcTableConfig(table.clusters, table.pages, table.page_tokens, table.dimension,
+                ClusterRule(hamming_threshold=hamming_threshold, window_tokens=0,
+                            max_candidates=unit.hcu.max_candidates),
+                HcTableConfig(table.max_clusters, table.max_list_pages, table.list_page_tokens, table.key_dim,
                               bases=(bases["cluster_records"], bases["token_lists"], bases["list_links"],
                                      bases["mean_keys"])),
-                KvmuConfig(c.kv_heads, c.head_dim, c.page_tokens, c.max_pages, c.page_frames, unit.kvmu.clusters,
+                KvmuConfig(c.kv_heads, c.head_dim, c.page_tokens, c.max_pages, c.page_frames, unit.kvmu.max_clusters,
                            tags=unit.kvmu.tags,
                            bases=(bases["page_frames"], bases["host_pages"], bases["storage_pages"], bases["staging"]),
                            staging_head_pages=staging_head_pages, max_resident_tokens=max_resident_tokens,

@@ -13,8 +13,8 @@ from hw.config import Config
 from hw.core.dma import Dma
 from hw.core.isa import ExecUnit
 from hw.dre.hc_table import HcTable
-from hw.dre.wtu.command import Mode
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.command import SelectionMode
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.registry import unit
 from sim.formal.specifications import dma as dma_proofs
 from sim.formal.specifications import hcu as hcu_proofs
@@ -57,22 +57,22 @@ FORK = Claim("fork", lambda: ForkSpec(readers=3))
 
 def _table() -> HcTable:
     widths = {"hash_bits": 2, "count_bits": 3, "token_bits": 3, "cluster_bits": 3, "address_bits": 7}
-    return HcTable(clusters=4, pages=4, page_tokens=2, lanes=2, dimension=1, **widths)
+    return HcTable(max_clusters=4, max_list_pages=4, list_page_tokens=2, lanes=2, key_dim=1, **widths)
 
 
 def _dma() -> Dma:
     return Dma(word=8, burst=2, depth=2, address_bits=12, tags=2)
 
 
-def _threshold(point: Point) -> WTU:
-    return WTU(lanes=2, clusters=8, buckets=4, count_bits=3, cluster_bits=4, point=point)
+def _threshold(design: WtuDesign) -> WTU:
+    return WTU(lanes=2, max_row_clusters=8, buckets=4, count_bits=3, cluster_bits=4, design=design)
 
 
-def _selection(point: Point, mode: str) -> Claim:
+def _selection(design: WtuDesign, mode: str) -> Claim:
     def build() -> wiring.Component:
-        return wtu_proofs.small(point, getattr(Mode, mode))
+        return wtu_proofs.small(design, getattr(SelectionMode, mode))
 
-    depth = wtu_proofs.CYCLES[point] + 1
+    depth = wtu_proofs.CYCLES[design] + 1
     return Claim(f"selection_{mode.lower()}", build, depth, unroll=True, slow=True)
 
 
@@ -81,8 +81,8 @@ CONTRACTS = {
     "dma": Claim("streams", lambda: StreamContract(_dma()), steps=2, any_memory=True),
     "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
     "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=30),
-    "wtu": Claim("streams", lambda: StreamContract(_threshold(Point.FAST)), any_memory=True),
-    "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(Point.SWEEP)), any_memory=True),
+    "wtu": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.HISTOGRAM)), any_memory=True),
+    "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.SWEEP)), any_memory=True),
 }
 
 PARTS: dict[str, tuple[Claim, ...]] = {
@@ -104,7 +104,7 @@ PARTS: dict[str, tuple[Claim, ...]] = {
         Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
     ),
     "kvpu": (FIFO, FORK, SKID),
-    "wtu": (FIFO, PIPELINE, FORK, *(_selection(Point.FAST, mode) for mode in ("BUDGET", "COUNT"))),
+    "wtu": (FIFO, PIPELINE, FORK, *(_selection(WtuDesign.HISTOGRAM, mode) for mode in ("BUDGET", "COUNT"))),
     "wtu_sweep": (FIFO, PIPELINE, FORK),
     "dot_tree": (PIPELINE,),
     "dpe": (PIPELINE,),

@@ -205,7 +205,7 @@ def _packets(parts: Sequence[tuple[np.ndarray, dict[str, int]]], lanes: int) -> 
 def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """The counts and the rows of every step, joined."""
     lanes, parts, rows, beats, listed = unit.sizes.lanes, [], 0, 0, 0
-    for step in _steps(keys, 32, _rule(32, unit.sizes.clusters), count, rng):
+    for step in _steps(keys, 32, _rule(32, unit.sizes.max_row_clusters), count, rng):
         parts.append((step.counts, {"op": _code(RowOp.COUNTS)}))
         for k, row in enumerate(step.rows):
             along = {"op": _code(RowOp.KEYS), "join": int(k + 1 < len(step.rows))}
@@ -221,11 +221,13 @@ def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
 def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """Every token of a step, the counts, the entry and the tokens of the cluster that the last one joined."""
     bases = _bases(unit.address_bits)
-    sizes = {n: getattr(unit, n) for n in ("clusters", "pages", "page_tokens", "dimension", "address_bits")}
+    sizes = {
+        n: getattr(unit, n) for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
+    }
     table = GoldenTable(HcTableConfig(**sizes, bases=bases))
     commands: list[dict[str, int]] = []
     replies = beats = 0
-    for step in _steps(keys, unit.hash_bits, _rule(unit.hash_bits, unit.clusters), count, rng):
+    for step in _steps(keys, unit.hash_bits, _rule(unit.hash_bits, unit.max_clusters), count, rng):
         for token in step.tokens:
             table.update(**token)
             commands.append({"op": _code(TableOp.UPDATE), **token})
@@ -241,8 +243,8 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
 
 def _pages(unit: KVMU, bases: Bases) -> tuple[KvmuConfig, dict[str, int]]:
     """The golden unit's sizes and the settings of its ports: at most half of the stream's tokens stay resident."""
-    names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
-    staging, max_resident_tokens = 64, min(BEATS // 2, unit.frames * unit.page_tokens // 4)
+    names = ("kv_heads", "head_dim", "page_tokens", "max_pages", "page_frames", "max_clusters", "tags", "address_bits")
+    staging, max_resident_tokens = 64, min(BEATS // 2, unit.page_frames * unit.page_tokens // 4)
     sizes = {n: getattr(unit, n) for n in names}
     config = KvmuConfig(**sizes, bases=bases, staging_head_pages=staging, max_resident_tokens=max_resident_tokens)
     return config, {"cfg_staging_head_pages": staging, "cfg_max_resident_tokens": max_resident_tokens} | _as_ports(
@@ -269,7 +271,7 @@ def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     """A place for every token, then the clusters that the step selects for one head, their pages, and the offload."""
     config, ports = _pages(unit, _bases(unit.address_bits))
     golden, commands, replies = Kvmu(config), [], []
-    for number, step in enumerate(_steps(keys, 32, _rule(32, unit.clusters), count, rng)):
+    for number, step in enumerate(_steps(keys, 32, _rule(32, unit.max_clusters), count, rng)):
         heads = 1 << number % unit.kv_heads
         asked = [Command(PageOp.APPEND, cluster=cluster) for cluster in step.assigned.cluster.tolist()]
         selected = np.flatnonzero(np.logical_or.reduce(step.chosen().selected, axis=0)).tolist()
@@ -287,8 +289,11 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     hcu, wtu = cast(HCU, unit.units["hcu"]), cast(WTU, unit.units["wtu"])
     listing = _bases(unit.table.address_bits)
     paging, ports = _pages(unit.kvmu, _bases(unit.kvmu.address_bits, offset=1 << unit.kvmu.address_bits - 4))
-    sizes = {n: getattr(unit.table, n) for n in ("clusters", "pages", "page_tokens", "dimension", "address_bits")}
-    rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.clusters)
+    sizes = {
+        n: getattr(unit.table, n)
+        for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
+    }
+    rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.max_candidates)
     golden = Kvpu(rule, HcTableConfig(**sizes, bases=listing), paging, RESV, TARGET)
     beats: list[dict[str, int]] = []
     parts: list[tuple[np.ndarray, dict[str, int]]] = []
@@ -310,7 +315,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
             final = int(k + 1 == len(step.rows))
             parts.append((row, {"head": head, "join": 1 - final, "final": final}))
     answers = {
-        "o_assign": assigned,
+        "o_assignment": assigned,
         "o_row": cutoffs,
         "o_write": [
             {"address": place, "data": int.from_bytes(value, "little"), "bytes": len(value)}

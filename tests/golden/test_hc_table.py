@@ -6,7 +6,9 @@ import pytest
 from golden.clustering import ClusterRule, ClusterTable
 from golden.hc_table import ClusterEntry, Fault, HcTable, HcTableConfig
 
-CONFIG = HcTableConfig(clusters=64, pages=128, page_tokens=4, dimension=16, bases=(0, 0x1000, 0x4000, 0x8000))
+CONFIG = HcTableConfig(
+    max_clusters=64, max_list_pages=128, list_page_tokens=4, key_dim=16, bases=(0, 0x1000, 0x4000, 0x8000)
+)
 
 
 def filled(rng, tokens=300, config=CONFIG):
@@ -76,7 +78,7 @@ def test_a_table_can_be_left_and_taken_up_again(rng):
 
 
 def test_refusals_change_nothing():
-    table = HcTable(HcTableConfig(clusters=2, pages=2, page_tokens=2, dimension=1))
+    table = HcTable(HcTableConfig(max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1))
     step = {"token": 0, "hash": 5, "count": 1}
     assert table.update(cluster=1, opened=True, **step) == Fault.CLUSTER  # out of turn
     assert table.update(cluster=0, opened=False, **step) == Fault.CLUSTER
@@ -90,7 +92,11 @@ def test_refusals_change_nothing():
     before = list(table.entries), list(table.writes)
     assert table.update(cluster=0, opened=False, token=2, hash=5, count=3) == Fault.NO_PAGE
     assert (table.entries, table.writes) == before
-    high = HcTable(HcTableConfig(clusters=2, pages=2, page_tokens=2, dimension=1, bases=(0, 0, 0, 61), address_bits=6))
+    high = HcTable(
+        HcTableConfig(
+            max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1, bases=(0, 0, 0, 61), address_bits=6
+        )
+    )
     assert high.begin() == high.known(0) == Fault.REGION
     with pytest.raises(ValueError, match="clusters must be at least 1, got 0"):
-        HcTableConfig(clusters=0, pages=2, page_tokens=2, dimension=1)
+        HcTableConfig(max_clusters=0, max_list_pages=2, list_page_tokens=2, key_dim=1)

@@ -4,7 +4,7 @@ from golden.kvmu import Command, Fault, Kvmu, KvmuConfig, Op
 
 
 def test_lookup_of_missing_kv_head_returns_address_fault():
-    unit = Kvmu(KvmuConfig(kv_heads=2, head_dim=4, page_tokens=2, pages=4, frames=4, clusters=4))
+    unit = Kvmu(KvmuConfig(kv_heads=2, head_dim=4, page_tokens=2, max_pages=4, page_frames=4, max_clusters=4))
     unit.execute(Command(Op.BEGIN))
     unit.execute(Command(Op.APPEND, cluster=1))
     for op in (Op.LOOKUP, Op.FIND):

@@ -12,14 +12,14 @@ from golden.selection import RESV
 from golden.wicsum import exact, fixed_point
 
 RULE = ClusterRule(hamming_threshold=5, window_tokens=60)
-TABLE = HcTableConfig(clusters=256, pages=256, page_tokens=4, dimension=16)
+TABLE = HcTableConfig(max_clusters=256, max_list_pages=256, list_page_tokens=4, key_dim=16)
 PAGES = KvmuConfig(
     2,
     8,
     4,
-    pages=256,
-    frames=256,
-    clusters=256,
+    max_pages=256,
+    page_frames=256,
+    max_clusters=256,
     staging_head_pages=512,
     max_resident_tokens=30,
     bases=(0, 1 << 20, 2 << 20, 3 << 20),

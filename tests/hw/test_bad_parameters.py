@@ -25,7 +25,7 @@ from hw.core.matrix_unit import MatrixUnit
 from hw.core.processor import Processor
 from hw.dre.kvmu.age_list import AgeList
 from hw.dre.kvmu.free_list import FreeList
-from hw.dre.wtu.command import Sizes
+from hw.dre.wtu.command import WtuSizes
 from hw.emit import to_rtlil
 from hw.lxe.microcode import Instruction, Post, Pre, Source, Times
 from hw.registry import UNITS
@@ -72,9 +72,9 @@ BAD = {
     ),
     "head_dim = 6: must be a multiple of dpe_inputs": lambda: Processor(replace(TINY, head_dim=6)),
     "wtu_lanes = 16: must divide vpe_lanes": lambda: Processor(replace(TINY, wtu_lanes=16)),
-    "owners = 1: must be at least 2": lambda: AgeList(size=4, owners=1),
-    "size = 6: must be a power of two, at least 2": lambda: FreeList(size=6),
-    "clusters = 64: must be below .* = 64": lambda: Sizes(4, 64, 16, 8, 6),
+    "owners must be at least 2, got 1": lambda: AgeList(size=4, owners=1),
+    "size must be a power of two, at least 2, got 6": lambda: FreeList(size=6),
+    "max_row_clusters must be below .* = 64, got 64": lambda: WtuSizes(4, 64, 16, 8, 6),
     "b = STREAM: must be MEMORY, SCALAR or IMMEDIATE": lambda: Instruction(b=Source.STREAM),
     "beats = 0, rows = 1: must be at least 1": lambda: Instruction(beats=0),
     "divisor = 3: must be at least 4 cycles per bit": lambda: check_divisor(3),

@@ -164,12 +164,12 @@ def test_fig13_table_carries_the_published_values():
 
 def test_the_fast_threshold_unit_is_an_option():
     slow, fast = (
-        run(load_system("vrex8").replace(core={"wtu_point": point}), "resv", workloads.frame(40000))
-        for point in ("sweep", "fast")
+        run(load_system("vrex8").replace(core={"wtu_design": design}), "resv", workloads.frame(40000))
+        for design in ("sweep", "histogram")
     )
     assert fast.utilisation["WTU"] * fast.total_s < slow.utilisation["WTU"] * slow.total_s / 3
-    with pytest.raises(ValueError, match=r"core\.wtu_point must be one of sweep, fast, got 'magic'"):
-        load_system("vrex8").replace(core={"wtu_point": "magic"})
+    with pytest.raises(ValueError, match=r"core\.wtu_design must be one of sweep, histogram, got 'magic'"):
+        load_system("vrex8").replace(core={"wtu_design": "magic"})
 
 
 def test_scattered_reads_of_the_cache_take_longer():

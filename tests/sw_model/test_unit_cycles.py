@@ -7,7 +7,7 @@ import pytest
 from compiler import vector_programs as programs
 from hw.config import PRESETS, Config
 from hw.dre.hcu import HCU
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from sw_model.request import Request
@@ -18,9 +18,9 @@ CORE = load_system("vrex8").core
 CONFIG = CORE.config
 
 
-@pytest.mark.parametrize("point", Point)
-def test_wtu_rows_load_while_the_row_before_is_selected(point):
-    wtu, core = WTU.from_config(CONFIG, point), replace(CORE, wtu_point=point.value)
+@pytest.mark.parametrize("design", WtuDesign)
+def test_wtu_rows_load_while_the_row_before_is_selected(design):
+    wtu, core = WTU.from_config(CONFIG, design), replace(CORE, wtu_design=design.value)
     for clusters, passes in ((16, 3), (1250, 12), (4096, 2)):
         expected = -(-clusters // CONFIG.wtu_lanes) + 8 * wtu.cycles(clusters, passes, 2)
         assert wtu_cycles(8 * CONFIG.cores, clusters, passes, core) == expected
@@ -70,7 +70,7 @@ OTHER = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_size_can_be_set_by_its_name_in_the_configuration(name):
-    plain = Request(tokens=40_000, changes={"core.wtu_point": "fast"})
+    plain = Request(tokens=40_000, changes={"core.wtu_design": "histogram"})
     request = plain.replace(changes={f"core.{name}": OTHER[name]})
     assert getattr(request.machine().core.config, name) == OTHER[name] != getattr(CONFIG, name)
     assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})

@@ -31,7 +31,7 @@ class AgeList(wiring.Component):
     def __init__(self, *, size: int, owners: int):
         for name, value in (("size", size), ("owners", owners)):
             if value < 2:
-                raise ValueError(f"{name} = {value}: must be at least 2")
+                raise ValueError(f"{name} must be at least 2, got {value}")
         self.size, self.owners = size, owners
         self.layout = data.StructLayout(
             {"owner": (owners - 1).bit_length(), "older": (size - 1).bit_length(), "newer": (size - 1).bit_length()}

@@ -65,18 +65,18 @@ class Stat(python_enum.StrEnum):
 
 
 def command_layout(
-    *, clusters: int, pages: int, page_tokens: int, kv_heads: int, cluster_bits: int, layers: int
+    *, max_clusters: int, max_pages: int, page_tokens: int, kv_heads: int, cluster_bits: int, layers: int
 ) -> data.StructLayout:
     """One beat is one command; fields that its operation does not read are ignored."""
     return data.StructLayout(
         {
             "op": Op,
             "cluster": cluster_bits,
-            "page": range(pages),
+            "page": range(max_pages),
             "slot": range(page_tokens),
             "head": range(kv_heads),
             "heads": kv_heads,
-            "index": range(pages * page_tokens),
+            "index": range(max_pages * page_tokens),
             "tier": Tier,
             "layer": range(layers),
             "retain": 1,
@@ -86,7 +86,7 @@ def command_layout(
 
 
 def reply_layout(
-    *, pages: int, page_tokens: int, kv_heads: int, address_bits: int, tags: int, hold_bits: int
+    *, max_pages: int, page_tokens: int, kv_heads: int, address_bits: int, tags: int, reference_bits: int
 ) -> data.StructLayout:
     """Each command gives one beat with `last`; before it STEP and EVICT report pages, FETCH (page, head) units.
 
@@ -99,12 +99,12 @@ def reply_layout(
         {
             "op": Op,
             "fault": Fault,
-            "page": range(pages),
+            "page": range(max_pages),
             "slot": range(page_tokens),
             "head": range(kv_heads),
             "tier": Tier,
             "address": address_bits,
-            "count": range(max(pages * kv_heads, page_tokens, 1 << hold_bits) + 1),
+            "count": range(max(max_pages * kv_heads, page_tokens, 1 << reference_bits) + 1),
             "transit": 1,
             "tagged": 1,
             "tag": range(tags),

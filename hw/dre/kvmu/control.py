@@ -39,13 +39,13 @@ class Control(Paging):
         """BEGIN, and reset: empty tables, regions of the layer."""
         unit, tables, limit = self.unit, self.tables, 1 << self.unit.address_bits
         self.region_bad = region_bad = Signal()
-        rows = max(unit.clusters, unit.pages)
+        rows = max(unit.max_clusters, unit.max_pages)
         sweep, boot = Signal(range(rows + 1)), Signal(init=1)
         starts = {}
         for tier, base, pages in (
-            (Tier.DEVICE, unit.cfg_page_frames_base, unit.frames),
-            (Tier.HOST, unit.cfg_host_pages_base, unit.pages),
-            (Tier.STORAGE, unit.cfg_storage_pages_base, unit.pages),
+            (Tier.DEVICE, unit.cfg_page_frames_base, unit.page_frames),
+            (Tier.HOST, unit.cfg_host_pages_base, unit.max_pages),
+            (Tier.STORAGE, unit.cfg_storage_pages_base, unit.max_pages),
         ):
             start = Signal(unit.address_bits + 1, name=f"start_{tier.name.lower()}")
             m.d.comb += start.eq(base + self.cmd.layer * (pages * unit.page_bytes))
@@ -58,11 +58,11 @@ class Control(Paging):
             with m.If(~self.tracker.active):
                 m.next = "CLEAR"
         with m.State("CLEAR"):
-            for ram, depth in ((tables.clusters, unit.clusters), (tables.marks, unit.pages)):
+            for ram, depth in ((tables.clusters, unit.max_clusters), (tables.marks, unit.max_pages)):
                 m.d.comb += [ram.w_addr.eq(sweep), ram.w_mask.eq(Mux(sweep < depth, -1, 0))]
             m.d.comb += [
                 tables.touched.w_addr.eq(sweep),
-                tables.touched.w_mask.eq(Mux(sweep < unit.pages // unit.group, -1, 0)),
+                tables.touched.w_mask.eq(Mux(sweep < unit.max_pages // unit.group, -1, 0)),
                 tables.free_pages.clear.eq(1),
                 tables.free_page_frames.clear.eq(1),
                 tables.ages.clear.eq(1),

@@ -51,7 +51,7 @@ class Datapath:
     def __init__(self, unit: wiring.Component, tables: Tables, joiner: Joiner, splitter: Splitter, tracker: Tracker):
         self.unit, self.tables = unit, tables
         self.joiner, self.splitter, self.tracker = joiner, splitter, tracker
-        self.page_bits, self.group_bits = (unit.pages - 1).bit_length(), (unit.group - 1).bit_length()
+        self.page_bits, self.group_bits = (unit.max_pages - 1).bit_length(), (unit.group - 1).bit_length()
         self.events: dict[Stat, Value] = {}
         # the command, its answer, and how far it is
         self.cmd, self.reply = Signal(unit.command), Signal(unit.reply)
@@ -64,9 +64,9 @@ class Datapath:
         # a walk along pages
         self.page = Signal(self.page_bits)
         self.owner, self.gone = Signal(unit.chain), Signal(unit.entry)
-        self.index = Signal(range(unit.pages * unit.page_tokens))
-        self.quota = Signal(range(unit.pages + 1))  # pages that EVICT still takes out
-        self.row, self.seen = Signal(range(max(2, unit.pages // unit.group))), Signal(unit.group)
+        self.index = Signal(range(unit.max_pages * unit.page_tokens))
+        self.quota = Signal(range(unit.max_pages + 1))  # pages that EVICT still takes out
+        self.row, self.seen = Signal(range(max(2, unit.max_pages // unit.group))), Signal(unit.group)
         # both sides of a copy; the target is also the place of an answer
         self.source_tier, self.target_tier = Signal(Tier), Signal(Tier)
         self.source_page, self.target_page = Signal(self.page_bits), Signal(self.page_bits)
@@ -89,7 +89,7 @@ class Datapath:
         self.some = self.chain.length != 0
         self.known = (self.entry.chained | self.entry.held.any()) & (self.cmd.page < tables.free_pages.fresh)
         self.bad_head = self._outside(self.cmd.head, unit.kv_heads)
-        self.bad_cluster = self._outside(self.cmd.cluster, unit.clusters)
+        self.bad_cluster = self._outside(self.cmd.cluster, unit.max_clusters)
 
     @staticmethod
     def _outside(number: Value, count: int) -> Value:

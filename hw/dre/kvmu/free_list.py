@@ -31,7 +31,7 @@ class FreeList(wiring.Component):
 
     def __init__(self, *, size: int):
         if size < 2 or size & (size - 1):
-            raise ValueError(f"size = {size}: must be a power of two, at least 2")
+            raise ValueError(f"size must be a power of two, at least 2, got {size}")
         self.size = size
         super().__init__(
             {

@@ -61,7 +61,7 @@ class KVMU(wiring.Component):
     kv_heads, head_dim : of the model; a slot holds 2 * head_dim values of BF16, key then value
     page_tokens, pages, frames, clusters, layers : slots of a page, table sizes, layers with a region of their own
     cluster_bits, address_bits, tags : width of cluster numbers and byte addresses, transfers in flight
-    hold_bits : width of the count of other holders of a page
+    reference_bits : width of the count of other holders of a page
 
     Members
     -------
@@ -90,61 +90,61 @@ class KVMU(wiring.Component):
         kv_heads: int,
         head_dim: int,
         page_tokens: int,
-        pages: int,
-        frames: int,
-        clusters: int,
+        max_pages: int,
+        page_frames: int,
+        max_clusters: int,
         layers: int = 64,
         cluster_bits: int = 16,
         address_bits: int = 48,
         tags: int = 4,
-        hold_bits: int = 4,
+        reference_bits: int = 4,
     ):
-        for name, value in (("page_tokens", page_tokens), ("pages", pages), ("frames", frames)):
+        for name, value in (("page_tokens", page_tokens), ("max_pages", max_pages), ("page_frames", page_frames)):
             if value < 2 or value & (value - 1):
-                raise ValueError(f"{name} = {value}: must be a power of two, at least 2")
+                raise ValueError(f"{name} must be a power of two, at least 2, got {value}")
         for name, value in (
             ("kv_heads", kv_heads),
             ("head_dim", head_dim),
             ("layers", layers),
-            ("hold_bits", hold_bits),
+            ("reference_bits", reference_bits),
         ):
             if value < 1:
-                raise ValueError(f"{name} = {value}: must be at least 1")
-        if not 2 <= clusters <= 1 << cluster_bits:
-            raise ValueError(f"clusters = {clusters}: must be 2 to 2**cluster_bits = {1 << cluster_bits}")
-        if frames > pages:
-            raise ValueError(f"frames = {frames}: must be at most pages = {pages}")
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 2 <= max_clusters <= 1 << cluster_bits:
+            raise ValueError(f"max_clusters must be 2 to 2**cluster_bits = {1 << cluster_bits}, got {max_clusters}")
+        if page_frames > max_pages:
+            raise ValueError(f"page_frames must be at most max_pages = {max_pages}, got {page_frames}")
         self.kv_heads, self.head_dim, self.page_tokens = kv_heads, head_dim, page_tokens
-        self.pages, self.frames, self.clusters, self.layers = pages, frames, clusters, layers
+        self.max_pages, self.page_frames, self.max_clusters, self.layers = max_pages, page_frames, max_clusters, layers
         self.cluster_bits, self.address_bits, self.tags = cluster_bits, address_bits, tags
-        self.hold_bits = hold_bits
+        self.reference_bits = reference_bits
         self.slot_bytes = 4 * head_dim
         self.head_page_bytes = page_tokens * self.slot_bytes
         self.page_bytes = kv_heads * self.head_page_bytes
-        region = layers * pages * self.page_bytes
+        region = layers * max_pages * self.page_bytes
         if region > 1 << address_bits:
-            raise ValueError(f"address_bits = {address_bits}: must be at least {(region - 1).bit_length()}")
-        self.staging_head_pages = pages * kv_heads
-        self.length_bits = (pages * self.page_bytes).bit_length()
-        self.group = min(GROUP, pages)
+            raise ValueError(f"address_bits must be at least {(region - 1).bit_length()}, got {address_bits}")
+        self.staging_head_pages = max_pages * kv_heads
+        self.length_bits = (max_pages * self.page_bytes).bit_length()
+        self.group = min(GROUP, max_pages)
         self.command = command_layout(
-            clusters=clusters,
-            pages=pages,
+            max_clusters=max_clusters,
+            max_pages=max_pages,
             page_tokens=page_tokens,
             kv_heads=kv_heads,
             cluster_bits=cluster_bits,
             layers=layers,
         )
         self.reply = reply_layout(
-            pages=pages,
+            max_pages=max_pages,
             page_tokens=page_tokens,
             kv_heads=kv_heads,
             address_bits=address_bits,
             tags=tags,
-            hold_bits=hold_bits,
+            reference_bits=reference_bits,
         )
         completion = data.StructLayout({"tag": range(tags), "error": 1})
-        self.cycles = KvmuTiming(kv_heads=kv_heads, group=self.group, clear_rows=max(clusters, pages))
+        self.cycles = KvmuTiming(kv_heads=kv_heads, group=self.group, clear_rows=max(max_clusters, max_pages))
         super().__init__(
             {
                 "i": In(stream.Signature(self.command)),
@@ -157,12 +157,12 @@ class KVMU(wiring.Component):
                 "cfg_storage_pages_base": In(address_bits),
                 "cfg_staging_base": In(address_bits),
                 "cfg_staging_head_pages": In(range(self.staging_head_pages + 1)),
-                "cfg_max_resident_tokens": In(range(frames * page_tokens + 1)),
+                "cfg_max_resident_tokens": In(range(page_frames * page_tokens + 1)),
                 "cfg_offload_to_storage": In(1),
                 "cfg_max_descriptor_bytes": In(range(BOUNDARY + 1)),
                 "stat_clear": In(1),
                 "stat_faults": Out(len(Fault)),
-                "stat_resident": Out(range(frames * page_tokens + 1)),
+                "stat_resident": Out(range(page_frames * page_tokens + 1)),
                 **{f"stat_{name}": Out(48 if name == Stat.BYTES else 32) for name in Stat},
             }
         )
@@ -174,9 +174,9 @@ class KVMU(wiring.Component):
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             page_tokens=config.page_tokens,
-            pages=config.max_pages,
-            frames=config.page_frames,
-            clusters=config.max_clusters,
+            max_pages=config.max_pages,
+            page_frames=config.page_frames,
+            max_clusters=config.max_clusters,
             cluster_bits=config.cluster_bits,
         )
 
@@ -188,30 +188,30 @@ class KVMU(wiring.Component):
     @property
     def memory_bits(self) -> dict[str, int]:
         """Storage in bits, by memory."""
-        page_bits, frame_bits = (self.pages - 1).bit_length(), (self.frames - 1).bit_length()
+        page_bits, frame_bits = (self.max_pages - 1).bit_length(), (self.page_frames - 1).bit_length()
         return {
-            "clusters": self.clusters * self.chain.size,
-            "pages": self.pages * self.entry.size,
-            "live": self.pages * self.page_tokens,
-            "marks": self.pages * self.kv_heads,
-            "touched": self.pages,
-            "free_pages": self.pages * page_bits,
-            "free_page_frames": self.frames * frame_bits,
-            "ages": self.frames * (page_bits + 2 * frame_bits),
+            "clusters": self.max_clusters * self.chain.size,
+            "pages": self.max_pages * self.entry.size,
+            "live": self.max_pages * self.page_tokens,
+            "marks": self.max_pages * self.kv_heads,
+            "touched": self.max_pages,
+            "free_pages": self.max_pages * page_bits,
+            "free_page_frames": self.page_frames * frame_bits,
+            "ages": self.page_frames * (page_bits + 2 * frame_bits),
         }
 
     @property
     def entry(self) -> data.StructLayout:
         """A row of the page table."""
-        page_bits = (self.pages - 1).bit_length()
+        page_bits = (self.max_pages - 1).bit_length()
         return data.StructLayout(
             {
-                "cluster": (self.clusters - 1).bit_length(),
+                "cluster": (self.max_clusters - 1).bit_length(),
                 "older": page_bits,  # neighbours in the chain of its cluster
                 "newer": page_bits,
                 "used": range(self.page_tokens + 1),
-                "frame": range(self.frames),
-                "held": self.hold_bits,  # holders besides the cluster
+                "frame": range(self.page_frames),
+                "held": self.reference_bits,  # holders besides the cluster
                 "chained": 1,  # in the chain of its cluster
                 "open": 1,
                 "resident": 1,
@@ -223,19 +223,19 @@ class KVMU(wiring.Component):
     @property
     def chain(self) -> data.StructLayout:
         """A row of the cluster table."""
-        page_bits = (self.pages - 1).bit_length()
-        return data.StructLayout({"first": page_bits, "newest": page_bits, "length": range(self.pages + 1)})
+        page_bits = (self.max_pages - 1).bit_length()
+        return data.StructLayout({"first": page_bits, "newest": page_bits, "length": range(self.max_pages + 1)})
 
     def _tables(self) -> Tables:
         return Tables(
-            clusters=Ram(depth=self.clusters, width=self.chain.size),
-            pages=Ram(depth=self.pages, width=self.entry.size),
-            live=Ram(depth=self.pages, width=1, words=self.page_tokens),
-            marks=Ram(depth=self.pages, width=1, words=self.kv_heads),
-            touched=Ram(depth=self.pages // self.group, width=1, words=self.group),
-            free_pages=FreeList(size=self.pages),
-            free_page_frames=FreeList(size=self.frames),
-            ages=AgeList(size=self.frames, owners=self.pages),
+            clusters=Ram(depth=self.max_clusters, width=self.chain.size),
+            pages=Ram(depth=self.max_pages, width=self.entry.size),
+            live=Ram(depth=self.max_pages, width=1, words=self.page_tokens),
+            marks=Ram(depth=self.max_pages, width=1, words=self.kv_heads),
+            touched=Ram(depth=self.max_pages // self.group, width=1, words=self.group),
+            free_pages=FreeList(size=self.max_pages),
+            free_page_frames=FreeList(size=self.page_frames),
+            ages=AgeList(size=self.page_frames, owners=self.max_pages),
         )
 
     def elaborate(self, platform: object) -> Module:

@@ -19,7 +19,7 @@ class Op(enum.Enum, shape=unsigned(1)):
     COUNTS = 1  # tokens of every cluster, for all rows that follow
 
 
-class Mode(enum.Enum, shape=unsigned(2)):
+class SelectionMode(enum.Enum, shape=unsigned(2)):
     """What a cluster adds to the sum, and when the selection stops."""
 
     RATIO = 0  # score x tokens; the sum exceeds `cfg_selection_target` / 65536 of the row's (V-Rex, Equations 1 to 3)
@@ -27,7 +27,7 @@ class Mode(enum.Enum, shape=unsigned(2)):
     COUNT = 2  # 1; `cfg_selection_target` clusters, those of lowest number among equal keys (top-k)
 
 
-class Order(enum.Enum, shape=unsigned(2)):
+class KeyOrder(enum.Enum, shape=unsigned(2)):
     """How a word becomes a key; larger keys are selected first."""
 
     PLAIN = 0  # the word itself: a BF16 number that is not negative
@@ -49,35 +49,38 @@ class Stat(python_enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of one WTU, and the layouts that follow.
+class WtuSizes:
+    """WtuSizes of one WTU, and the layouts that follow.
 
     lanes : clusters handled per cycle ; clusters : longest row ; buckets : of one level
     count_bits, cluster_bits : width of a token count and of a cluster number
     """
 
     lanes: int
-    clusters: int
+    max_row_clusters: int
     buckets: int
     count_bits: int
     cluster_bits: int
 
     def __post_init__(self) -> None:
-        for name, least in (("lanes", 1), ("clusters", 2 * self.lanes), ("buckets", 2)):
+        for name, least in (("lanes", 1), ("max_row_clusters", 2 * self.lanes), ("buckets", 2)):
             value = getattr(self, name)
             if value < least or value & (value - 1):
-                raise ValueError(f"{name} = {value}: must be a power of two, at least {least}")
+                raise ValueError(f"{name} must be a power of two, at least {least}, got {value}")
         if self.buckets > 256:
-            raise ValueError(f"buckets = {self.buckets}: must be at most 256")
+            raise ValueError(f"buckets must be at most 256, got {self.buckets}")
         if not 1 <= self.count_bits <= KEY_BITS:
-            raise ValueError(f"count_bits = {self.count_bits}: must be 1 to {KEY_BITS}")
-        if self.clusters >= 1 << self.cluster_bits:
-            raise ValueError(f"clusters = {self.clusters}: must be below 2**cluster_bits = {1 << self.cluster_bits}")
+            raise ValueError(f"count_bits must be 1 to {KEY_BITS}, got {self.count_bits}")
+        if self.max_row_clusters >= 1 << self.cluster_bits:
+            raise ValueError(
+                f"max_row_clusters must be below 2**cluster_bits = {1 << self.cluster_bits}, "
+                f"got {self.max_row_clusters}"
+            )
 
     @property
     def beats(self) -> int:
         """Beats of the longest row."""
-        return self.clusters // self.lanes
+        return self.max_row_clusters // self.lanes
 
     @property
     def bucket_bits(self) -> int:
@@ -96,7 +99,7 @@ class Sizes:
     @property
     def sum_bits(self) -> int:
         """Width of a sum over the longest row."""
-        return self.weight_bits + self.clusters.bit_length() - 1
+        return self.weight_bits + self.max_row_clusters.bit_length() - 1
 
     @property
     def beat(self) -> data.StructLayout:
@@ -124,7 +127,13 @@ class Sizes:
     def choice(self) -> data.StructLayout:
         """What has been selected of a row: keys not below `cutoff`; where `limited`, `room` of those equal to it."""
         return data.StructLayout(
-            {**self._place, "cutoff": KEY_BITS, "passes": self.passes, "limited": 1, "room": range(self.clusters + 1)}
+            {
+                **self._place,
+                "cutoff": KEY_BITS,
+                "passes": self.passes,
+                "limited": 1,
+                "room": range(self.max_row_clusters + 1),
+            }
         )
 
     @property

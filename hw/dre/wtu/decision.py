@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.tree import reduce_tree
-from hw.dre.wtu.command import KEY_BITS, RATIO_BITS, TARGET_BITS, Mode, Sizes
+from hw.dre.wtu.command import KEY_BITS, RATIO_BITS, TARGET_BITS, SelectionMode, WtuSizes
 
 STEPS = RATIO_BITS // 2  # the ratio is multiplied in digits of two bits
 WEIGH_CYCLES = STEPS + 1
@@ -30,19 +30,19 @@ class Decision(wiring.Component):
     weigh, weighed, whole : the sum is complete; the threshold is known; it is not below the sum: all is selected
     found, deeper : the bucket passes the threshold; it is to be divided again
     high, width : of the present level
-    cutoff, passes, limited, room : the result, as in `Sizes.choice`
+    cutoff, passes, limited, room : the result, as in `WtuSizes.choice`
     """
 
     latency = None
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
         super().__init__(
             {
                 "begin": In(1),
                 "row_low": In(KEY_BITS),
                 "row_high": In(KEY_BITS),
-                "mode": In(Mode),
+                "mode": In(SelectionMode),
                 "refine": In(range(sizes.levels)),
                 "target": In(TARGET_BITS),
                 "add": In(1),
@@ -60,7 +60,7 @@ class Decision(wiring.Component):
                 "cutoff": Out(KEY_BITS),
                 "passes": Out(sizes.passes),
                 "limited": Out(1),
-                "room": Out(range(sizes.clusters + 1)),
+                "room": Out(range(sizes.max_row_clusters + 1)),
             }
         )
 
@@ -82,7 +82,7 @@ class Decision(wiring.Component):
         m.d.comb += [
             after.eq(running + self.amount),
             self.found.eq(self.add & self.last & ~self.sizing & (after > threshold)),
-            self.deeper.eq(~self.width[0] & ((self.mode == Mode.COUNT) | (level != self.refine))),
+            self.deeper.eq(~self.width[0] & ((self.mode == SelectionMode.COUNT) | (level != self.refine))),
             upper.eq(self.high - offset(self.bucket, self.width)),
             lower.eq(upper - self.width + 1),
         ]
@@ -113,7 +113,7 @@ class Decision(wiring.Component):
         with m.If(weighing):
             m.d.sync += [step.eq(step + 1), threshold.eq(partial >> 2)]
             with m.If(step == STEPS - 1):
-                with m.If(self.mode != Mode.RATIO):
+                with m.If(self.mode != SelectionMode.RATIO):
                     m.d.sync += threshold.eq(self.target - (self.target != 0))
                 with m.Elif(self.target[RATIO_BITS]):
                     m.d.sync += threshold.eq(running)
@@ -131,7 +131,7 @@ class Decision(wiring.Component):
             ]
         m.d.comb += [
             self.cutoff.eq(low),
-            self.limited.eq((self.mode == Mode.COUNT) & ~self.whole),
+            self.limited.eq((self.mode == SelectionMode.COUNT) & ~self.whole),
             self.room.eq((self.target - taken)[: len(self.room)]),
         ]
         return m

@@ -6,7 +6,7 @@ from amaranth import Module, Mux, Signal
 
 from hw.common.memory import Ram
 from hw.common.tree import reduce_tree
-from hw.dre.wtu.command import KEY_BITS, Sizes
+from hw.dre.wtu.command import KEY_BITS, WtuSizes
 from hw.dre.wtu.decision import WEIGH_CYCLES
 from hw.dre.wtu.selector import Flow, Selector
 
@@ -24,15 +24,15 @@ class Histogram(Selector):
     formula = "max(1, levels) * (beats + buckets + 4) + 12"
 
     @staticmethod
-    def cycles(sizes: Sizes, beats: int, passes: int, levels: int) -> int:
+    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
         return max(1, levels) * (beats + sizes.buckets + 4) + 12
 
     @staticmethod
-    def reset_cycles(sizes: Sizes) -> int:
+    def reset_cycles(sizes: WtuSizes) -> int:
         return sizes.buckets + 1
 
     @staticmethod
-    def memory_bits(sizes: Sizes) -> dict[str, int]:
+    def memory_bits(sizes: WtuSizes) -> dict[str, int]:
         return {"buckets": sizes.lanes * sizes.buckets * bucket_width(sizes)}
 
     def elaborate(self, platform: object) -> Module:
@@ -131,6 +131,6 @@ class Histogram(Selector):
         return m
 
 
-def bucket_width(sizes: Sizes) -> int:
+def bucket_width(sizes: WtuSizes) -> int:
     """Bits of one lane's sum over a row."""
     return sizes.weight_bits + sizes.beats.bit_length() - 1

@@ -10,7 +10,7 @@ from hw.arith.adders import count_ones
 from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.common.pipeline import CreditGate
-from hw.dre.wtu.command import KEY_BITS, Sizes
+from hw.dre.wtu.command import KEY_BITS, WtuSizes
 
 
 class Reporter(wiring.Component):
@@ -24,15 +24,15 @@ class Reporter(wiring.Component):
 
     Members
     -------
-    i : stream of `Sizes.choice`, taken when all of it is read
+    i : stream of `WtuSizes.choice`, taken when all of it is read
     read_en, read_at, read_taken, keys : as `Store.report_*`
-    o : stream of `Sizes.bitmap` ; o_index : stream of `Sizes.index`
+    o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
     selected : clusters that this cycle selects
     """
 
     latency = None
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
         super().__init__(
             {
@@ -114,12 +114,12 @@ class IndexList(wiring.Component):
 
     Members
     -------
-    i : stream of `Sizes.bitmap` ; o : stream of `Sizes.index`
+    i : stream of `WtuSizes.bitmap` ; o : stream of `WtuSizes.index`
     """
 
     latency = 0
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
         super().__init__({"i": In(stream.Signature(sizes.bitmap)), "o": Out(stream.Signature(sizes.index))})
 
@@ -127,7 +127,7 @@ class IndexList(wiring.Component):
         m = Module()
         beat = self.i.payload
         sent, rest, one = (Signal(self.sizes.lanes, name=name) for name in ("sent", "rest", "one"))
-        count, some, more = Signal(range(self.sizes.clusters + 1)), Signal(), Signal()
+        count, some, more = Signal(range(self.sizes.max_row_clusters + 1)), Signal(), Signal()
         lane_bits = (self.sizes.lanes - 1).bit_length()
         lane = [Cat(*(one[w] for w in range(self.sizes.lanes) if w >> k & 1)).any() for k in range(lane_bits)]
         m.d.comb += [

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import Row, add_rows
-from hw.dre.wtu.command import KEY_BITS, TARGET_BITS, Mode, Sizes
+from hw.dre.wtu.command import KEY_BITS, TARGET_BITS, SelectionMode, WtuSizes
 from hw.dre.wtu.decision import Decision
 from hw.dre.wtu.weights import Weights
 
@@ -19,7 +19,7 @@ class Selector(wiring.Component, ABC):
 
     Members
     -------
-    i : stream of `Sizes.row` ; o : stream of `Sizes.choice`
+    i : stream of `WtuSizes.row` ; o : stream of `WtuSizes.choice`
     read_en, read_at, read_beat : reads a beat of the row: its place in the ring, its number in the row
     keys, counts : that beat, one cycle later
     mode, refine, target : as the unit's `cfg_*`
@@ -29,7 +29,7 @@ class Selector(wiring.Component, ABC):
     latency = None
     formula = ""  # `cycles` in words
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
         super().__init__(
             {
@@ -40,7 +40,7 @@ class Selector(wiring.Component, ABC):
                 "read_beat": Out(range(sizes.beats)),
                 "keys": In(data.ArrayLayout(KEY_BITS, sizes.lanes)),
                 "counts": In(data.ArrayLayout(sizes.count_bits, sizes.lanes)),
-                "mode": In(Mode),
+                "mode": In(SelectionMode),
                 "refine": In(range(sizes.levels)),
                 "target": In(TARGET_BITS),
                 "busy": Out(1),
@@ -49,18 +49,18 @@ class Selector(wiring.Component, ABC):
         )
 
     @staticmethod
-    def memory_bits(sizes: Sizes) -> dict[str, int]:
+    def memory_bits(sizes: WtuSizes) -> dict[str, int]:
         """Storage of the point's own, in bits, by memory."""
         return {}
 
     @staticmethod
-    def reset_cycles(sizes: Sizes) -> int:
+    def reset_cycles(sizes: WtuSizes) -> int:
         """Cycles after a reset before it takes a row."""
         return 0
 
     @staticmethod
     @abstractmethod
-    def cycles(sizes: Sizes, beats: int, passes: int, levels: int) -> int:
+    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
         """Cycles of a row of `beats` beats in which `passes` buckets are examined in `levels` levels."""
 
 

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.common.memory import Ram
 from hw.common.tree import reduce_tree
-from hw.dre.wtu.command import KEY_BITS, Order, Sizes
+from hw.dre.wtu.command import KEY_BITS, KeyOrder, WtuSizes
 
 ALL_ONES = (1 << KEY_BITS) - 1
 
@@ -25,7 +25,7 @@ class Store(wiring.Component):
 
     Members
     -------
-    i : stream of `Sizes.beat`, keys only ; o : stream of `Sizes.row` ; order : how words become keys
+    i : stream of `WtuSizes.beat`, keys only ; o : stream of `WtuSizes.row` ; order : how words become keys
     read_en, read_at, read_keys : the selector's reads
     report_en, report_at, report_taken, report_keys : the reporter's reads; each gives its beat back
     vacant : no row is being loaded or waits on `o`
@@ -34,14 +34,14 @@ class Store(wiring.Component):
 
     latency = None
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
         keys = data.ArrayLayout(KEY_BITS, sizes.lanes)
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
                 "o": Out(stream.Signature(sizes.row)),
-                "order": In(Order),
+                "order": In(KeyOrder),
                 "read_en": In(1),
                 "read_at": In(range(sizes.beats)),
                 "read_keys": Out(keys),
@@ -143,7 +143,7 @@ class Store(wiring.Component):
 def _key(word: Value, order: Value) -> Value:
     """BF16 order as unsigned order: turn a negative number's bits, set a positive one's sign."""
     signed = Mux(word[-1], ~word, word | 1 << KEY_BITS - 1)
-    return Mux(order == Order.PLAIN, word, Mux(order == Order.SIGNED, signed, ~word))
+    return Mux(order == KeyOrder.PLAIN, word, Mux(order == KeyOrder.SIGNED, signed, ~word))
 
 
 def _extreme(m: Module, name: str, words: Sequence[Value], before: Callable[[Value, Value], Value]) -> Value:

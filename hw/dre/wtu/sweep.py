@@ -2,7 +2,7 @@
 
 from amaranth import Module, Signal
 
-from hw.dre.wtu.command import KEY_BITS, Sizes
+from hw.dre.wtu.command import KEY_BITS, WtuSizes
 from hw.dre.wtu.decision import WEIGH_CYCLES, offset
 from hw.dre.wtu.selector import Flow, Selector
 
@@ -17,7 +17,7 @@ class Sweep(Selector):
     formula = "(1 + passes) * beats + 3 * levels + 14, or beats + 15 when the row is selected whole"
 
     @staticmethod
-    def cycles(sizes: Sizes, beats: int, passes: int, levels: int) -> int:
+    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
         return (1 + passes) * beats + 3 * levels + (14 if levels else 15)
 
     def elaborate(self, platform: object) -> Module:

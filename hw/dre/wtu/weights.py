@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import Row, add_rows
-from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, Mode, Sizes
+from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, SelectionMode, WtuSizes
 
 MANTISSA_BITS = 8  # of a BF16 number, with the hidden one
 EXACT = FRACTION_BITS + 1 - MANTISSA_BITS  # exponents below the largest at which a score still has all its bits
@@ -23,13 +23,13 @@ class Weights(wiring.Component):
     Members
     -------
     keys, counts, use : of the lanes; a lane that is not used weighs nothing
-    high : largest key of the row ; mode : see `Mode`
+    high : largest key of the row ; mode : see `SelectionMode`
     weights : one per lane
     """
 
     latency = 1
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
         super().__init__(
             {
@@ -37,7 +37,7 @@ class Weights(wiring.Component):
                 "counts": In(data.ArrayLayout(sizes.count_bits, sizes.lanes)),
                 "use": In(sizes.lanes),
                 "high": In(KEY_BITS),
-                "mode": In(Mode),
+                "mode": In(SelectionMode),
                 "weights": Out(data.ArrayLayout(sizes.weight_bits, sizes.lanes)),
             }
         )
@@ -46,7 +46,7 @@ class Weights(wiring.Component):
         m = Module()
         largest = self.high[MANTISSA_BITS - 1 : -1]
         scored = Signal()
-        m.d.comb += scored.eq(self.mode == Mode.RATIO)
+        m.d.comb += scored.eq(self.mode == SelectionMode.RATIO)
         for w in range(self.sizes.lanes):
             key = self.keys[w]
             exponent = key[MANTISSA_BITS - 1 : -1]
@@ -61,7 +61,7 @@ class Weights(wiring.Component):
                 cut.eq(largest - EXACT - exponent),
                 score.eq(key[: MANTISSA_BITS - 1] | 1 << MANTISSA_BITS - 1),
                 factor.eq(Mux(scored, Mux(far, Mux(cut < MANTISSA_BITS, score >> cut[:3], 0), score), 1)),
-                tokens.eq(Mux(self.mode == Mode.COUNT, 1, self.counts[w])),
+                tokens.eq(Mux(self.mode == SelectionMode.COUNT, 1, self.counts[w])),
                 self.weights[w].eq(product << up),
             ]
             some = Signal(name=f"some{w}")

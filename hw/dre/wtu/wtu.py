@@ -10,7 +10,7 @@ from hw.common.counters import count
 from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.config import Config
-from hw.dre.wtu.command import TARGET_BITS, Mode, Op, Order, Sizes, Stat
+from hw.dre.wtu.command import TARGET_BITS, KeyOrder, Op, SelectionMode, Stat, WtuSizes
 from hw.dre.wtu.histogram import Histogram
 from hw.dre.wtu.reporter import Reporter
 from hw.dre.wtu.selector import Selector
@@ -18,14 +18,14 @@ from hw.dre.wtu.store import Store
 from hw.dre.wtu.sweep import Sweep
 
 
-class Point(python_enum.StrEnum):
+class WtuDesign(python_enum.StrEnum):
     """Design points: the same results, bit for bit."""
 
     SWEEP = "sweep"  # reads the row once for each bucket, as the paper describes
-    FAST = "fast"  # reads the row once for all buckets of a level
+    HISTOGRAM = "histogram"  # reads the row once for all buckets of a level
 
 
-SELECTORS: dict[Point, type[Selector]] = {Point.SWEEP: Sweep, Point.FAST: Histogram}
+SELECTORS: dict[WtuDesign, type[Selector]] = {WtuDesign.SWEEP: Sweep, WtuDesign.HISTOGRAM: Histogram}
 
 
 class WTU(wiring.Component):
@@ -61,13 +61,13 @@ class WTU(wiring.Component):
     ----------
     lanes, clusters, buckets : clusters per cycle, longest row, buckets of one level; powers of two
     count_bits, cluster_bits : width of token counts and cluster numbers
-    point : see `Point`
+    design : see `WtuDesign`
 
     Members
     -------
-    i : stream of `Sizes.beat`
-    o_row : stream of `Sizes.result` ; o : stream of `Sizes.bitmap` ; o_index : stream of `Sizes.index`
-    cfg_selection_mode, cfg_key_order : see `Mode`, `Order`
+    i : stream of `WtuSizes.beat`
+    o_row : stream of `WtuSizes.result` ; o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
+    cfg_selection_mode, cfg_key_order : see `SelectionMode`, `KeyOrder`
     cfg_selection_target : ratio in 1/65536, at most 65536 (RATIO), or the number to reach, at least 1
     cfg_refine_levels : how often the bucket that passes the threshold is divided again
     stat_* : see `Stat`; stat_fault : sticky, words were dropped
@@ -86,24 +86,24 @@ class WTU(wiring.Component):
         self,
         *,
         lanes: int,
-        clusters: int,
+        max_row_clusters: int,
         buckets: int = 16,
         count_bits: int = 16,
         cluster_bits: int = 16,
-        point: Point = Point.FAST,
+        design: WtuDesign = WtuDesign.HISTOGRAM,
     ):
-        self.sizes = sizes = Sizes(lanes, clusters, buckets, count_bits, cluster_bits)
-        if point not in SELECTORS:
-            raise ValueError(f"point = {point!r}: must be one of {', '.join(SELECTORS)}")
-        self.point = Point(point)
+        self.sizes = sizes = WtuSizes(lanes, max_row_clusters, buckets, count_bits, cluster_bits)
+        if design not in SELECTORS:
+            raise ValueError(f"design must be one of {', '.join(SELECTORS)}, got {design!r}")
+        self.design = WtuDesign(design)
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
                 "o_row": Out(stream.Signature(sizes.result)),
                 "o": Out(stream.Signature(sizes.bitmap)),
                 "o_index": Out(stream.Signature(sizes.index)),
-                "cfg_selection_mode": In(Mode),
-                "cfg_key_order": In(Order),
+                "cfg_selection_mode": In(SelectionMode),
+                "cfg_key_order": In(KeyOrder),
                 "cfg_selection_target": In(TARGET_BITS),
                 "cfg_refine_levels": In(range(sizes.levels)),
                 "stat_clear": In(1),
@@ -113,31 +113,31 @@ class WTU(wiring.Component):
         )
 
     @classmethod
-    def from_config(cls, config: Config, point: Point = Point.FAST) -> "WTU":
+    def from_config(cls, config: Config, design: WtuDesign = WtuDesign.HISTOGRAM) -> "WTU":
         """The WTU of one core."""
         return cls(
             lanes=config.wtu_lanes,
-            clusters=config.max_row_clusters,
+            max_row_clusters=config.max_row_clusters,
             buckets=config.wtu_buckets,
             count_bits=config.count_bits,
             cluster_bits=config.cluster_bits,
-            point=point,
+            design=design,
         )
 
     @property
     def timing(self) -> dict[str, object]:
         """Latency and cycle formula, as written into the generated unit's JSON."""
-        return {"latency": self.latency, "cycles_per_row": SELECTORS[self.point].formula, "lanes": self.sizes.lanes}
+        return {"latency": self.latency, "cycles_per_row": SELECTORS[self.design].formula, "lanes": self.sizes.lanes}
 
     @property
     def memory_bits(self) -> dict[str, int]:
         """Storage in bits, by memory."""
         sizes = self.sizes
         return {
-            "keys": sizes.clusters * 16,
-            "counts": sizes.clusters * sizes.count_bits,
-            "union": sizes.clusters,
-            **SELECTORS[self.point].memory_bits(sizes),
+            "keys": sizes.max_row_clusters * 16,
+            "counts": sizes.max_row_clusters * sizes.count_bits,
+            "union": sizes.max_row_clusters,
+            **SELECTORS[self.design].memory_bits(sizes),
         }
 
     def cycles(self, clusters: int, passes: int, levels: int) -> int:
@@ -146,19 +146,19 @@ class WTU(wiring.Component):
         Both are 0 for a row that is selected whole.
         """
         beats = max(1, -(-clusters // self.sizes.lanes))
-        return SELECTORS[self.point].cycles(self.sizes, beats, passes, levels)
+        return SELECTORS[self.design].cycles(self.sizes, beats, passes, levels)
 
     @property
     def reset_cycles(self) -> int:
         """Cycles after a reset before the selector takes a row."""
-        return SELECTORS[self.point].reset_cycles(self.sizes)
+        return SELECTORS[self.design].reset_cycles(self.sizes)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         sizes, beat = self.sizes, self.i.payload
         m.submodules.store = store = Store(sizes)
         m.submodules.counts = counts = Ram(depth=sizes.beats, width=sizes.count_bits, words=sizes.lanes)
-        m.submodules.selector = selector = SELECTORS[self.point](sizes)
+        m.submodules.selector = selector = SELECTORS[self.design](sizes)
         m.submodules.reporter = reporter = Reporter(sizes)
 
         # a packet is what its first beat says it is
@@ -208,7 +208,7 @@ class WTU(wiring.Component):
         wiring.connect(m, reporter.o, wiring.flipped(self.o))
         wiring.connect(m, reporter.o_index, wiring.flipped(self.o_index))
 
-        left, clusters = Signal(), Signal(range(sizes.clusters + 1))
+        left, clusters = Signal(), Signal(range(sizes.max_row_clusters + 1))
         m.d.comb += [
             left.eq(selector.o.valid & selector.o.ready),
             clusters.eq((choice.beats - 1) * sizes.lanes + choice.tail),
@@ -216,7 +216,7 @@ class WTU(wiring.Component):
         steps = {
             Stat.ROWS: left,
             Stat.CLUSTERS: Mux(
-                left, ((choice.beats - 1) * sizes.lanes + choice.tail)[: sizes.clusters.bit_length()], 0
+                left, ((choice.beats - 1) * sizes.lanes + choice.tail)[: sizes.max_row_clusters.bit_length()], 0
             ),
             Stat.PASSES: Mux(left, choice.passes, 0),
             Stat.SELECTED: reporter.selected,

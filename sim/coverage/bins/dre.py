@@ -13,7 +13,7 @@ from hw.dre import hc_table, kvpu
 from hw.dre.hcu import Op
 from hw.dre.kvmu import command as kvmu_command
 from hw.dre.wtu import command as wtu_command
-from hw.dre.wtu.wtu import Point
+from hw.dre.wtu.wtu import WtuDesign
 from sim.coverage.bins.cover import RESET, Cover, Met, Run
 
 
@@ -81,9 +81,9 @@ def _packets(run: Run) -> Iterator[tuple[int, np.ndarray, bool]]:
 
 
 _KEYS = {
-    wtu_command.Order.PLAIN: lambda words: words,
-    wtu_command.Order.SIGNED: sortable,
-    wtu_command.Order.REVERSED: lambda words: 0xFFFF - words,
+    wtu_command.KeyOrder.PLAIN: lambda words: words,
+    wtu_command.KeyOrder.SIGNED: sortable,
+    wtu_command.KeyOrder.REVERSED: lambda words: 0xFFFF - words,
 }
 _ROW = (
     "no cluster",
@@ -102,8 +102,8 @@ _ROW = (
 
 def _wtu(run: Run) -> Iterator[Met]:
     """Row by row, with the cutoff that came out."""
-    mode = wtu_command.Mode(run.config["cfg_selection_mode"]).name.lower()
-    keys_of = _KEYS[wtu_command.Order(run.config["cfg_key_order"])]
+    mode = wtu_command.SelectionMode(run.config["cfg_selection_mode"]).name.lower()
+    keys_of = _KEYS[wtu_command.KeyOrder(run.config["cfg_key_order"])]
     sizes, counts = run.component.sizes, np.zeros(0, np.int64)
     results = zip(np.asarray(run.outputs["o_row"]["cutoff"]).tolist(), run.cycles["o_row"].tolist(), strict=True)
     for op, words, join in _packets(run):
@@ -114,7 +114,7 @@ def _wtu(run: Run) -> Iterator[Met]:
         if not used:
             yield mode, "no cluster", at
             continue
-        if used > sizes.clusters:
+        if used > sizes.max_row_clusters:
             yield mode, "too long", at
             continue
         keys = keys_of(words)
@@ -123,7 +123,7 @@ def _wtu(run: Run) -> Iterator[Met]:
         yield mode, "part of a beat" if used % sizes.lanes else "whole beats", at
         conditions = {
             "one cluster": used == 1,
-            "longest row": used == sizes.clusters,
+            "longest row": used == sizes.max_row_clusters,
             "all keys equal": used > 1 and (keys == keys[0]).all(),
             "several keys at the cutoff": (keys == cutoff).sum() > 1,
             "saturated counts": (counts[:used] == (1 << sizes.count_bits) - 1).any(),
@@ -139,7 +139,9 @@ def _refused(*causes: str) -> tuple[str, ...]:
 def _hc_table(run: Run) -> Iterator[Met]:
     """Command by command, with the golden table as the state."""
     unit = run.component
-    sizes = {n: getattr(unit, n) for n in ("clusters", "pages", "page_tokens", "dimension", "address_bits")}
+    sizes = {
+        n: getattr(unit, n) for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
+    }
     record, list_, link, mean = (
         run.config.get(f"cfg_{name}_base", 0) for name in ("cluster_records", "token_lists", "list_links", "mean_keys")
     )
@@ -166,7 +168,7 @@ def _hc_table(run: Run) -> Iterator[Met]:
         elif op is hc_table.Op.COUNTS:
             fault = golden.Fault.REGION if table.config.region_bad else fault
             size = len(table.entries)
-            met = "empty table" if not size else "full table" if size == unit.clusters else "some clusters"
+            met = "empty table" if not size else "full table" if size == unit.max_clusters else "some clusters"
         else:
             fault = table.known(beat["cluster"])
             if not fault and op is hc_table.Op.LIST:
@@ -238,7 +240,7 @@ def _kvpu(run: Run) -> Iterator[Met]:
     """Step by step; the replies of a step end with that of its STEP."""
     kind = "query, retaining" if run.config.get("cfg_retain_fetched") else "query"
     replies = zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True)
-    assigned = _rows(run.outputs["o_assign"])
+    assigned = _rows(run.outputs["o_assignment"])
     scores = _rows({k: v for k, v in run.inputs["i_scores"].items() if k != "words"})
     tokens, fresh, opened = 0, True, False
     for beat in _rows(run.inputs["i"]):
@@ -274,7 +276,7 @@ def _kvpu(run: Run) -> Iterator[Met]:
         tokens, fresh, opened = 0, False, False
 
 
-_MODES = [mode.name.lower() for mode in wtu_command.Mode]
+_MODES = [mode.name.lower() for mode in wtu_command.SelectionMode]
 COVERS = {
     "hcu": Cover(
         {
@@ -289,8 +291,10 @@ COVERS = {
     ),
     "hc_table": Cover(_TABLE, _hc_table),
     **{
-        f"wtu, {point}": Cover({**dict.fromkeys(_MODES, _ROW), "ratio": (*_ROW, "too long"), RESET[0]: RESET[1:]}, _wtu)
-        for point in Point
+        f"wtu, {design}": Cover(
+            {**dict.fromkeys(_MODES, _ROW), "ratio": (*_ROW, "too long"), RESET[0]: RESET[1:]}, _wtu
+        )
+        for design in WtuDesign
     },
     "kvmu": Cover(_KVMU, _kvmu),
     "kvpu": Cover(

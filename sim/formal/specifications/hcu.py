@@ -101,7 +101,7 @@ class HcuSpec(wiring.Component):
             matches.eq(runs & (distance < limit)),
             here.eq(beat.cluster == self.rival),
             joins.eq(~beat.opened & ~beat.overflow),
-            oldest.eq(self.rival + unit.clusters == end),
+            oldest.eq(self.rival + unit.max_candidates == end),
             ahead.eq((distance < beat.distance) | ((distance == beat.distance) & (self.rival < beat.cluster))),
         ]
         with m.If(new & beat.opened):
@@ -146,4 +146,6 @@ class HcuSpec(wiring.Component):
 def small() -> HcuSpec:
     """Two clusters on chip, codes of three bits in two slices."""
     widths = {"token_bits": 3, "cluster_bits": 2, "count_bits": 2}
-    return HcuSpec(HCU(hash_bits=3, lanes=2, accumulators=1, clusters=2, tokens=1, max_window_tokens=2, **widths))
+    return HcuSpec(
+        HCU(hash_bits=3, lanes=2, accumulators=1, max_candidates=2, max_step_tokens=1, max_window_tokens=2, **widths)
+    )

@@ -312,8 +312,8 @@ class KvmuSpec(wiring.Component):
                 "done_tag": In(range(unit.tags)),
                 # constant in time
                 "slot": In(range(unit.page_tokens)),
-                "page": In(range(unit.pages)),
-                "other": In(range(unit.pages)),
+                "page": In(range(unit.max_pages)),
+                "other": In(range(unit.max_pages)),
                 "head": In(range(unit.kv_heads)),
                 **{f"cover_{name}": Out(1) for name in covers},
             }
@@ -323,7 +323,11 @@ class KvmuSpec(wiring.Component):
         m = Module()
         m.submodules.unit = unit = self.unit
         bases, start = {}, 0
-        for tier, pages in ((Tier.DEVICE, unit.frames), (Tier.HOST, unit.pages), (Tier.STORAGE, unit.pages)):
+        for tier, pages in (
+            (Tier.DEVICE, unit.page_frames),
+            (Tier.HOST, unit.max_pages),
+            (Tier.STORAGE, unit.max_pages),
+        ):
             bases[tier] = (start, start + pages * unit.page_bytes)
             start += pages * unit.page_bytes
         staging = (start, start + 2 * self.staging_head_pages * unit.head_page_bytes)
@@ -365,7 +369,7 @@ class KvmuSpec(wiring.Component):
         place = (reply.page == self.page) & (reply.slot == self.slot)
         placed = Signal()
         leaves = good & (cmd.op == Op.MOVE) & (cmd.page == self.page) & (cmd.slot == self.slot)
-        held = [Signal(unit.hold_bits + 1, name=f"held{k}") for k in range(2)]
+        held = [Signal(unit.reference_bits + 1, name=f"held{k}") for k in range(2)]
         resident = [Signal(name=f"resident{k}") for k in range(2)]
         frame = [Signal(unit.address_bits, name=f"frame{k}") for k in range(2)]
         m.d.comb += placed.eq(good & ((cmd.op == Op.APPEND) | (cmd.op == Op.MOVE)))
@@ -472,8 +476,16 @@ class KvmuSpec(wiring.Component):
 
 def small_kvmu() -> KVMU:
     """Four pages of two slots, two frames."""
-    sizes = {"kv_heads": 2, "head_dim": 1, "page_tokens": 2, "pages": 4, "frames": 2, "clusters": 2, "layers": 1}
-    return KVMU(**sizes, cluster_bits=2, address_bits=9, tags=2, hold_bits=1)
+    sizes = {
+        "kv_heads": 2,
+        "head_dim": 1,
+        "page_tokens": 2,
+        "max_pages": 4,
+        "page_frames": 2,
+        "max_clusters": 2,
+        "layers": 1,
+    }
+    return KVMU(**sizes, cluster_bits=2, address_bits=9, tags=2, reference_bits=1)
 
 
 def _scripted(*script: object) -> Callable[[], KvmuSpec]:

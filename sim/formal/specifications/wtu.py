@@ -8,12 +8,12 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.tree import reduce_tree
-from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, RATIO_BITS, TARGET_BITS, Mode, Op, Order, Sizes
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, RATIO_BITS, TARGET_BITS, KeyOrder, Op, SelectionMode, WtuSizes
+from hw.dre.wtu.wtu import WTU, WtuDesign
 
 TARGET = 8  # bits of the number to reach
 RATIO = 19661  # 0.3 in 1/65536
-CYCLES = {Point.FAST: 80, Point.SWEEP: 100}  # until the smallest unit has reported
+CYCLES = {WtuDesign.HISTOGRAM: 80, WtuDesign.SWEEP: 100}  # until the smallest unit has reported
 
 
 def largest(a: Value, b: Value) -> Value:
@@ -50,8 +50,8 @@ class Selection:
     def __init__(
         self,
         m: Module,
-        sizes: Sizes,
-        mode: Mode,
+        sizes: WtuSizes,
+        mode: SelectionMode,
         *,
         keys: Sequence[Value],
         tokens: Sequence[Value],
@@ -59,7 +59,7 @@ class Selection:
         target: Value,
         refine: Value,
     ):
-        places = range(sizes.clusters)
+        places = range(sizes.max_row_clusters)
         used = [j < length for j in places]
         top: Value = reduce_tree(largest, [Mux(used[j], keys[j], 0) for j in places])
         none = (1 << KEY_BITS) - 1
@@ -69,13 +69,17 @@ class Selection:
         for j, key in enumerate(keys):
             fraction, exponent = key[: KEY_BITS - 9], key[KEY_BITS - 9 :]
             score = (Cat(fraction, 1) << FRACTION_BITS - 7) >> (top[KEY_BITS - 9 :] - exponent)[:9]
-            each = {Mode.RATIO: Mux(exponent != 0, score * tokens[j], 0), Mode.BUDGET: tokens[j], Mode.COUNT: Const(1)}
+            each = {
+                SelectionMode.RATIO: Mux(exponent != 0, score * tokens[j], 0),
+                SelectionMode.BUDGET: tokens[j],
+                SelectionMode.COUNT: Const(1),
+            }
             m.d.comb += weights[j].eq(Mux(used[j], each[mode], 0))
         total, limit = Signal(sizes.sum_bits), Signal(max(sizes.sum_bits, TARGET_BITS))
         self.whole = Signal()
         m.d.comb += [
             total.eq(sum(weights, Const(0))),
-            limit.eq((total * target) >> RATIO_BITS if mode is Mode.RATIO else target - 1),
+            limit.eq((total * target) >> RATIO_BITS if mode is SelectionMode.RATIO else target - 1),
             self.whole.eq(total <= limit),
         ]
         sums = [sum((Mux(keys[i] >= keys[j], weights[i], 0) for i in places), Const(0)) for j in places]
@@ -98,13 +102,13 @@ class Selection:
                 low.eq(Mux(now & (edge > bottom), edge, bottom)),
             ]
             passes = passes + Mux(now, bucket + 1, 0)
-            deeper = Const(1) if mode is Mode.COUNT else level < refine
+            deeper = Const(1) if mode is SelectionMode.COUNT else level < refine
             bottom, top, active = low, high, now & (shift != 0) & deeper
-        self.cutoff, self.passes, self.selected = Signal(KEY_BITS), Signal(sizes.passes), Signal(sizes.clusters)
+        self.cutoff, self.passes, self.selected = Signal(KEY_BITS), Signal(sizes.passes), Signal(sizes.max_row_clusters)
         m.d.comb += [self.cutoff.eq(Mux(length == 0, 0, bottom)), self.passes.eq(passes)]
         for j in places:
             ahead = [used[i] & ((keys[i] > keys[j]) | ((keys[i] == keys[j]) & (i < j))) for i in places]
-            chosen = sum(ahead, Const(0)) < target if mode is Mode.COUNT else keys[j] >= bottom
+            chosen = sum(ahead, Const(0)) < target if mode is SelectionMode.COUNT else keys[j] >= bottom
             m.d.comb += self.selected[j].eq(used[j] & chosen)
 
 
@@ -117,16 +121,16 @@ class WtuSpec(wiring.Component):
     its readers do not pause; no reset comes.
     """
 
-    def __init__(self, unit: WTU, *, mode: Mode, key_bits: int, step: int = 0, cycles: int):
+    def __init__(self, unit: WTU, *, mode: SelectionMode, key_bits: int, step: int = 0, cycles: int):
         self.unit, self.mode, self.key_bits, self.step, self.cycles = unit, mode, key_bits, step, cycles
         sizes = unit.sizes
-        happens = ("whole", "part", "second_level") if mode is not Mode.COUNT else ("whole", "part", "equal")
+        happens = ("whole", "part", "second_level") if mode is not SelectionMode.COUNT else ("whole", "part", "equal")
         super().__init__(
             {
                 # taken in the first cycle
-                **{f"key{j}": In(key_bits) for j in range(sizes.clusters)},
-                **{f"tokens{j}": In(sizes.count_bits) for j in range(sizes.clusters)},
-                "length": In(range(sizes.clusters + 1)),
+                **{f"key{j}": In(key_bits) for j in range(sizes.max_row_clusters)},
+                **{f"tokens{j}": In(sizes.count_bits) for j in range(sizes.max_row_clusters)},
+                "length": In(range(sizes.max_row_clusters + 1)),
                 "target": In(TARGET),
                 "refine": In(range(sizes.levels)),
                 **{f"cover_{name}": Out(1) for name in happens},
@@ -136,7 +140,7 @@ class WtuSpec(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.unit = unit = self.unit
-        sizes, places = unit.sizes, range(unit.sizes.clusters)
+        sizes, places = unit.sizes, range(unit.sizes.max_row_clusters)
         time = Signal(range(self.cycles + 2))
         m.d.sync += time.eq(Mux(time > self.cycles, time, time + 1))
 
@@ -152,9 +156,9 @@ class WtuSpec(wiring.Component):
         keys = [Cat(Const(0, self.step), first(f"key{j}")) if self.step else first(f"key{j}") for j in places]
         keys = [Cat(key, Const(0, KEY_BITS - len(key))) for key in keys]
         tokens = [first(f"tokens{j}") for j in places]
-        length, refine = first("length", sizes.clusters), first("refine", sizes.levels - 1)
+        length, refine = first("length", sizes.max_row_clusters), first("refine", sizes.levels - 1)
         asked = first("target")
-        target = Const(RATIO, TARGET_BITS) if self.mode is Mode.RATIO else Mux(asked == 0, 1, asked)
+        target = Const(RATIO, TARGET_BITS) if self.mode is SelectionMode.RATIO else Mux(asked == 0, 1, asked)
         want = Selection(m, sizes, self.mode, keys=keys, tokens=tokens, length=length, target=target, refine=refine)
 
         # the packets
@@ -163,7 +167,7 @@ class WtuSpec(wiring.Component):
         beats = Mux(length == 0, 1, (length + sizes.lanes - 1) // sizes.lanes)
         m.d.comb += [
             unit.cfg_selection_mode.eq(self.mode),
-            unit.cfg_key_order.eq(Order.PLAIN),
+            unit.cfg_key_order.eq(KeyOrder.PLAIN),
             unit.cfg_selection_target.eq(target),
             unit.cfg_refine_levels.eq(refine),
             unit.i.valid.eq(sent < sizes.beats + beats),
@@ -185,7 +189,7 @@ class WtuSpec(wiring.Component):
             m.d.sync += sent.eq(sent + 1)
 
         # the answers, each compared when it comes
-        rows, maps, listed = Signal(2), Signal(range(sizes.beats + 1)), Signal(sizes.clusters)
+        rows, maps, listed = Signal(2), Signal(range(sizes.beats + 1)), Signal(sizes.max_row_clusters)
         mapped, ended, wrong, bad = Signal(), Signal(), Signal(), Signal(3)
         row, bitmap, index = unit.o_row.payload, unit.o.payload, unit.o_index.payload
         left = want.selected & ~listed
@@ -207,10 +211,10 @@ class WtuSpec(wiring.Component):
         with m.If(unit.o.valid):
             m.d.sync += [maps.eq(maps + 1), mapped.eq(bitmap.last)]
         with m.If(unit.o_index.valid):
-            m.d.sync += [ended.eq(index.last), listed.eq(listed | (1 << lowest_one(left))[: sizes.clusters])]
+            m.d.sync += [ended.eq(index.last), listed.eq(listed | (1 << lowest_one(left))[: sizes.max_row_clusters])]
         done = Signal()
         m.d.comb += [done.eq((rows == 1) & mapped & ended), Assert((time != self.cycles) | (done & ~wrong))]
-        full = done & (length == sizes.clusters)
+        full = done & (length == sizes.max_row_clusters)
         events = {
             "whole": full & want.whole,
             "part": full & ~want.selected.all(),
@@ -232,7 +236,7 @@ def _never_reset(m: Module) -> Module:
     return outer
 
 
-def small(point: Point, mode: Mode) -> WtuSpec:
+def small(design: WtuDesign, mode: SelectionMode) -> WtuSpec:
     """Rows of up to two clusters, four buckets; scores of eight exponents and four fractions."""
-    unit = WTU(lanes=1, clusters=2, buckets=4, count_bits=2, cluster_bits=2, point=point)
-    return WtuSpec(unit, mode=mode, key_bits=5, step=5 if mode is Mode.RATIO else 0, cycles=CYCLES[point])
+    unit = WTU(lanes=1, max_row_clusters=2, buckets=4, count_bits=2, cluster_bits=2, design=design)
+    return WtuSpec(unit, mode=mode, key_bits=5, step=5 if mode is SelectionMode.RATIO else 0, cycles=CYCLES[design])

@@ -32,7 +32,9 @@ def test_steps_of_any_size(mirrored, rng, seed):
     )
     of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7], [1], [1], [1, 1, 1, 2, 2, 2, 0], [2, 4], [3, 0, 3]])
     unit, table, images = bench.core.processor.retrieval_unit.kvpu.table, bench.golden.table.table, {}
-    for base, size in zip(table.config.bases, (unit.clusters * 16, unit.pages * 16, unit.pages * 4), strict=False):
+    for base, size in zip(
+        table.config.bases, (unit.max_clusters * 16, unit.max_list_pages * 16, unit.max_list_pages * 4), strict=False
+    ):
         bench.run_on.device[base : base + size] = images[base] = bytearray(rng.bytes(size))
     record = bench.check(stall=0.2, seed=seed, timing={"host": FixedTiming(latency=600)})
     assert record.traffic["host"]["beats"]["write"]

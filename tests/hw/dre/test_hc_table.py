@@ -14,11 +14,11 @@ from sim.bench.run import InTurns, simulate
 from tests.hw.dre.test_hcu import codes
 
 GOOD = {
-    "clusters": 32,
-    "pages": 64,
-    "page_tokens": 4,
+    "max_clusters": 32,
+    "max_list_pages": 64,
+    "list_page_tokens": 4,
     "lanes": 4,
-    "dimension": 16,
+    "key_dim": 16,
     "hash_bits": 16,
     "cluster_bits": 8,
     "address_bits": 20,
@@ -42,7 +42,7 @@ class Bench:
 
     def __init__(self, bases=BASES, unit=None):
         self.unit = unit or HcTable.from_config(Config.preset("tiny"))
-        names = ("clusters", "pages", "page_tokens", "dimension", "address_bits")
+        names = ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
         self.golden = GoldenTable(HcTableConfig(**{n: getattr(self.unit, n) for n in names}, bases=bases))
         self.config = {f"cfg_{name}_base": base for name, base in zip(PORTS, bases, strict=True)}
         self.commands, self.replies, self.beats, self.faults, self.cycles = [], [], [], [], []
@@ -125,7 +125,7 @@ class Bench:
         assert got["o_write"]["address"].tolist() == [address for address, _ in writes]
         assert got["o_write"]["bytes"].tolist() == [len(value) for _, value in writes]
         assert [int(v) for v in got["o_write"]["data"]] == [int.from_bytes(value, "little") for _, value in writes]
-        assert record.status["size"] == len(self.golden.entries)
+        assert record.status["clusters"] == len(self.golden.entries)
         assert record.status["stat_faults"] == sum(1 << fault for fault in {*self.faults} - {0})
         assert record.status["stat_refused"] == sum(fault > 0 for fault in self.faults)
         assert record.status["stat_writes"] == len(writes)
@@ -180,7 +180,7 @@ def test_an_empty_table_and_a_restored_one(full, stall, seed):
     bench = Bench(unit=unit, bases=[base % 2**20 for base in BASES] if full else BASES)
     for op in (Op.BEGIN, Op.COUNTS, Op.READ, Op.LIST) * 10:
         bench.do(op)
-    last = unit.clusters - 1 if full else 39
+    last = unit.max_clusters - 1 if full else 39
     for cluster in range(last + 1 + full):
         bench.do(Op.UPDATE, token=cluster, cluster=cluster, hash=cluster, count=1, opened=1)
     for op in (Op.COUNTS, Op.LIST) * 6:
@@ -214,7 +214,7 @@ def test_numbers_of_every_size(rng, seed):
     """Entries loaded with large numbers: bits of tokens and counts that a stream reaches after hours."""
     bench = Bench()
     bench.do(Op.BEGIN, first=40)
-    for _ in range(bench.unit.clusters):
+    for _ in range(bench.unit.max_clusters):
         hash, token, count = (int(rng.integers(1 << width)) for width in (16, 32, 16))
         count = min(count, 0xFFFE)
         bench.do(
@@ -247,7 +247,12 @@ def test_lists_of_many_pages(seed):
 def test_regions_that_do_not_fit(region, seed):
     """The last byte of a region is the last one that an address reaches, or lies beyond it."""
     unit = Bench().unit
-    sizes = (unit.clusters * 16, unit.pages * unit.page_tokens * 4, unit.pages * 4, unit.clusters * unit.dimension * 2)
+    sizes = (
+        unit.max_clusters * 16,
+        unit.max_list_pages * unit.list_page_tokens * 4,
+        unit.max_list_pages * 4,
+        unit.max_clusters * unit.key_dim * 2,
+    )
     at = PORTS.index(region)
     for beyond in (0, 1):
         bases = [0, 0, 0, 0]
@@ -266,7 +271,7 @@ def test_clearing_the_counters(rng):
     mixed(bench, rng, 20)
     bench.config["stat_clear"] = 1
     status = bench.run().status
-    assert status.pop("size") == len(bench.golden.entries) > 0
+    assert status.pop("clusters") == len(bench.golden.entries) > 0
     assert status and not any(status.values())
 
 
@@ -286,19 +291,19 @@ def test_every_preset(preset, rng, seed):
     for cluster in range(len(bench.golden.entries)):
         bench.do(Op.LIST, cluster=cluster)
     bench.check(stall=0.2, seed=seed)
-    assert bench.unit.memory_bits["counts"] == bench.unit.clusters * 16
+    assert bench.unit.memory_bits["counts"] == bench.unit.max_clusters * 16
 
 
 def test_bad_sizes_are_named():
     for name, value in (
-        ("clusters", 30),
-        ("clusters", 4),
-        ("clusters", 512),
-        ("pages", 1),
-        ("page_tokens", 3),
+        ("max_clusters", 30),
+        ("max_clusters", 4),
+        ("max_clusters", 512),
+        ("max_list_pages", 1),
+        ("list_page_tokens", 3),
         ("lanes", 1),
-        ("dimension", 0),
+        ("key_dim", 0),
         ("count_bits", 17),
     ):
-        with pytest.raises(ValueError, match=f"{name} = {value}"):
+        with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
             to_rtlil(HcTable(**{**GOOD, name: value}), "hc_table")

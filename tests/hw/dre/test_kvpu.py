@@ -17,7 +17,7 @@ from golden.scores import dots, query_rows
 from hw.config import PRESETS, Config
 from hw.dre.kvpu import KVPU
 from hw.dre.kvpu import Op as HwOp
-from hw.dre.wtu.command import Mode, Order
+from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
 from sw_model.media.clip import find_clip
@@ -59,12 +59,21 @@ class Bench:
         rule = ClusterRule(
             hamming_threshold=hamming_threshold,
             window_tokens=window_tokens,
-            max_candidates=units["hcu"].clusters,
+            max_candidates=units["hcu"].max_candidates,
             max_clusters=1 << config.cluster_bits,
         )
-        names = ("clusters", "pages", "page_tokens", "dimension")
+        names = ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim")
         table = HcTableConfig(**{n: getattr(self.unit.table, n) for n in names}, bases=tuple(table_bases.values()))
-        names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
+        names = (
+            "kv_heads",
+            "head_dim",
+            "page_tokens",
+            "max_pages",
+            "page_frames",
+            "max_clusters",
+            "tags",
+            "address_bits",
+        )
         pages = KvmuConfig(
             **{n: getattr(kvmu, n) for n in names},
             bases=tuple(kvmu_bases.values()),
@@ -113,7 +122,7 @@ class Bench:
         self.compared += int(assigned.compared.sum())
         self.overflowed |= self.golden.clusters.overflowed
         found = groups(len(self.golden.table.entries), assigned) if groups else []
-        as_keys, most = KEYS[self.selection.order], self.unit.wtu.sizes.clusters
+        as_keys, most = KEYS[self.selection.order], self.unit.wtu.sizes.max_row_clusters
         self.overlong |= any(group.keys.shape[1] > most for group in found)
         scores = [HeadScores(group.head, as_keys(group.keys[:, :most])) for group in found]
         rows, selected, moved = self.golden.fetch(scores)
@@ -151,7 +160,7 @@ class Bench:
         }
         moved, writes = golden.kvmu.descriptors, golden.table.writes
         outputs = {
-            "o_assign": len(self.assigned),
+            "o_assignment": len(self.assigned),
             "o_row": sum(len(rows.cutoff) for rows in self.rows),
             "o": len(self.replies),
             "o_write": len(writes),
@@ -171,7 +180,7 @@ class Bench:
         )
         got = record.outputs
         for name in self.assigned[0]:
-            assert got["o_assign"][name].tolist() == [beat[name] for beat in self.assigned], name
+            assert got["o_assignment"][name].tolist() == [beat[name] for beat in self.assigned], name
         for name in ("cutoff", "passes"):
             assert got["o_row"][name].tolist() == [int(v) for rows in self.rows for v in getattr(rows, name)], name
         for stream, want, kind in (("o", self.replies, Reply), ("o_dma", moved, Descriptor)):
@@ -194,7 +203,7 @@ class Bench:
         units = [reply for reply in replies if reply.op == Op.FETCH and not reply.last]
         appended = sum(reply.op == Op.APPEND and not reply.fault for reply in replies)
         want = {
-            "size": len(golden.table.entries),
+            "clusters": len(golden.table.entries),
             "stat_steps": self.steps,
             "stat_hcu_tokens": len(self.assigned),
             "stat_hcu_opened": sum(beat["opened"] for beat in self.assigned),
@@ -246,7 +255,7 @@ def random_scores(rng, heads, order):
         words = (some, rng.choice(some, clusters), np.full(clusters, some[0]), some * (some == some[0]))[
             rng.integers(4)
         ]
-        return words | (rng.integers(0, 2, clusters) << 15 if order is Order.SIGNED else 0)
+        return words | (rng.integers(0, 2, clusters) << 15 if order is KeyOrder.SIGNED else 0)
 
     def groups(clusters, _):
         picked = rng.permutation(heads)[: rng.integers(1, heads + 1)].tolist()
@@ -278,11 +287,11 @@ CASES = {  # stall, settings
     "stalled, retaining": (InTurns(0.4, 512), {"retain": True, "selection": Settings(target=40000, refine=3)}),
     "budget, storage": (
         InTurns(0.4, 512),
-        {"selection": Settings(Mode.BUDGET, Order.SIGNED, 30, 3), "offload_to_storage": True},
+        {"selection": Settings(SelectionMode.BUDGET, KeyOrder.SIGNED, 30, 3), "offload_to_storage": True},
     ),
     "count of the smallest": (
         InTurns(0.4, 512),
-        {"selection": Settings(Mode.COUNT, Order.REVERSED, 5), "max_descriptor_bytes": 100},
+        {"selection": Settings(SelectionMode.COUNT, KeyOrder.REVERSED, 5), "max_descriptor_bytes": 100},
     ),
 }
 
@@ -331,7 +340,7 @@ def test_small_steps(retain, rng, seed):
     """A token or two of few clusters, layer after layer."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=5, max_resident_tokens=12, retain=retain)
-    scores, few = random_scores(rng, config.kv_heads, Order.PLAIN), rng.integers(0, 1 << config.hash_bits, 3)
+    scores, few = random_scores(rng, config.kv_heads, KeyOrder.PLAIN), rng.integers(0, 1 << config.hash_bits, 3)
     for step in range(80):
         if step % 8 == 0:
             bench.begin(layer=step // 8 % bench.unit.kvmu.layers)
@@ -343,7 +352,7 @@ def test_more_clusters_than_there_is_room_for(rng, seed):
     """Nearly every token opens a cluster; what the table refuses is counted, with its causes; so is a row too long."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=1, window_tokens=12, max_resident_tokens=60)
-    scores = random_scores(rng, config.kv_heads, Order.PLAIN)
+    scores = random_scores(rng, config.kv_heads, KeyOrder.PLAIN)
     for step in range(40):
         if step % 10 == 0:
             bench.begin()
@@ -353,7 +362,7 @@ def test_more_clusters_than_there_is_room_for(rng, seed):
         return [HeadScores(0, rng.integers(0x3C00, 0x3F81, (1, clusters + 1)))]
 
     bench.step(rng.integers(0, 1 << config.hash_bits, 1), beyond)
-    assert set(bench.refused) == {Fault.CLUSTER} and len(bench.golden.table.entries) == bench.unit.table.clusters
+    assert set(bench.refused) == {Fault.CLUSTER} and len(bench.golden.table.entries) == bench.unit.table.max_clusters
     bench.check(seed=seed)
 
 
@@ -361,7 +370,7 @@ def test_over_a_thousand_tokens(rng, seed):
     """Few clusters of many tokens, layer after layer."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=17, max_resident_tokens=60)
-    scores = random_scores(rng, config.kv_heads, Order.PLAIN)
+    scores = random_scores(rng, config.kv_heads, KeyOrder.PLAIN)
     for step in range(140):
         if step % 10 == 0:
             bench.begin(layer=step // 10 % bench.unit.kvmu.layers)

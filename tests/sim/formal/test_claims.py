@@ -9,8 +9,8 @@ from hw.axi.engines import WriteEngine
 from hw.core.isa import ExecUnit, SyncEvent
 from hw.core.sequencer import Sequencer
 from hw.dre.transfer import Tracker
-from hw.dre.wtu.command import Mode
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.command import SelectionMode
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.registry import UNITS
 from sim.formal import claims as formal
 from sim.formal.engine import FormalError, no_loops, prove, prove_unit
@@ -154,6 +154,6 @@ class _Coarse(WTU):
 def test_a_selection_that_is_too_large_is_found_out(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wtu_proofs, "WTU", _Coarse)
-    depth = wtu_proofs.CYCLES[Point.FAST] + 1
+    depth = wtu_proofs.CYCLES[WtuDesign.HISTOGRAM] + 1
     with pytest.raises(FormalError, match="a property fails in cycle"):
-        prove(wtu_proofs.small(Point.FAST, Mode.BUDGET), "broken", depth=depth, unroll=True)
+        prove(wtu_proofs.small(WtuDesign.HISTOGRAM, SelectionMode.BUDGET), "broken", depth=depth, unroll=True)

@@ -34,7 +34,7 @@ class Oracle:
         self.resident = []  # pages, oldest first
         self.marks = set()
         self.sealed = set()  # pages that were held at some time
-        rows = {0: unit.frames, 1: unit.pages, 2: unit.pages}
+        rows = {0: unit.page_frames, 1: unit.max_pages, 2: unit.max_pages}
         bases = ("page_frames", "host_pages", "storage_pages")
         self.regions = {t: [self.cfg[f"cfg_{bases[t]}_base"] + layer * n * unit.page_bytes] for t, n in rows.items()}
         for tier, n in rows.items():
@@ -104,11 +104,11 @@ class Oracle:
     def room(self, cluster):
         """The open page of a cluster cannot be seen from here; pages and frames can be counted."""
         pages, frames = len(self.page_cluster), len(self.resident)
-        return pages < self.unit.pages, frames < self.unit.frames
+        return pages < self.unit.max_pages, frames < self.unit.page_frames
 
     def hear_append(self, command, replies, last, group):
         assert not group
-        if command["cluster"] >= self.unit.clusters:
+        if command["cluster"] >= self.unit.max_clusters:
             assert last["fault"] == Fault.CLUSTER.value
             return
         if last["fault"]:
@@ -170,7 +170,7 @@ class Oracle:
         assert held <= self.cfg["cfg_max_resident_tokens"] or len(self.resident) == 1
 
     def hear_select(self, command, replies, last, group):
-        if self.refused(last, [(command["cluster"] >= self.unit.clusters, Fault.CLUSTER)]):
+        if self.refused(last, [(command["cluster"] >= self.unit.max_clusters, Fault.CLUSTER)]):
             return
         pages = self.chain(command["cluster"])
         assert last["count"] == len(pages)
@@ -185,7 +185,7 @@ class Oracle:
             self.mark([command["page"]], command["heads"])
 
     def hear_hold(self, command, replies, last, group):
-        page, limit = command["page"], (1 << self.unit.hold_bits) - 1
+        page, limit = command["page"], (1 << self.unit.reference_bits) - 1
         known = page in self.page_cluster
         others = known and self.holders[page] - (self.page_cluster[page] is not None)
         if not self.refused(last, [(not known, Fault.ADDRESS), (known and others == limit, Fault.HELD)]):
@@ -194,7 +194,7 @@ class Oracle:
             assert last["count"] == self.holders[page]
 
     def hear_evict(self, command, replies, last, group):
-        if self.refused(last, [(command["cluster"] >= self.unit.clusters, Fault.CLUSTER)]):
+        if self.refused(last, [(command["cluster"] >= self.unit.max_clusters, Fault.CLUSTER)]):
             return
         chain = self.chain(command["cluster"])
         gone = [p for n, p in enumerate(chain) if command["index"] <= n < len(chain) - command["page"]]
@@ -216,7 +216,7 @@ class Oracle:
         if last["fault"]:
             assert last["fault"] == (Fault.NO_PAGE_FRAME if command["retain"] else Fault.STAGING).value
             assert set(got) < wanted
-            lacking = len(self.resident) + len({p for p, _ in got} - set(self.resident)) == self.unit.frames
+            lacking = len(self.resident) + len({p for p, _ in got} - set(self.resident)) == self.unit.page_frames
             full = sum(r["transit"] for r in units) == self.cfg["cfg_staging_head_pages"]
             assert lacking if command["retain"] else full
         else:
@@ -261,7 +261,7 @@ class Oracle:
         self.found(token, command["head"], last)
 
     def refused_find(self, command, last):
-        if command["cluster"] >= self.unit.clusters:
+        if command["cluster"] >= self.unit.max_clusters:
             assert last["fault"] == Fault.CLUSTER.value
             return True
         pages = self.chain(command["cluster"])
@@ -277,7 +277,7 @@ class Oracle:
         where = (command["page"], command["slot"])
         token = next((t for t, p in self.place.items() if p == where), None)
         causes = [
-            (command["cluster"] >= self.unit.clusters, Fault.CLUSTER),
+            (command["cluster"] >= self.unit.max_clusters, Fault.CLUSTER),
             (token is None, Fault.ADDRESS),
             (token is not None and where[0] not in self.resident, Fault.NOT_RESIDENT),
             (token is not None and self.holders[where[0]] > 1 - (self.page_cluster[where[0]] is None), Fault.HELD),

@@ -19,13 +19,13 @@ SMALL = {
     "kv_heads": 2,
     "head_dim": 8,
     "page_tokens": 4,
-    "pages": 16,
-    "frames": 8,
-    "clusters": 6,
+    "max_pages": 16,
+    "page_frames": 8,
+    "max_clusters": 6,
     "cluster_bits": 4,
     "layers": 4,
     "address_bits": 18,
-    "hold_bits": 2,
+    "reference_bits": 2,
 }
 BASES = (0x1000, 0x8000, 0x18000, 0x2E010)
 MIX = {
@@ -87,7 +87,16 @@ class Bench:
             "cfg_offload_to_storage": int(offload_to_storage),
             "cfg_max_descriptor_bytes": max_descriptor_bytes,
         }
-        names = ("kv_heads", "head_dim", "page_tokens", "pages", "frames", "clusters", "tags", "address_bits")
+        names = (
+            "kv_heads",
+            "head_dim",
+            "page_tokens",
+            "max_pages",
+            "page_frames",
+            "max_clusters",
+            "tags",
+            "address_bits",
+        )
         self.config = KvmuConfig(
             **{n: getattr(self.unit, n) for n in names},
             bases=bases,
@@ -95,7 +104,7 @@ class Bench:
             max_resident_tokens=max_resident_tokens,
             offload_to_storage=offload_to_storage,
             max_descriptor_bytes=max_descriptor_bytes or 4096,
-            max_page_references=(1 << self.unit.hold_bits) - 1,
+            max_page_references=(1 << self.unit.reference_bits) - 1,
         )
         self.golden = Kvmu(self.config)
         self.commands, self.replies = [], []
@@ -114,8 +123,8 @@ class Bench:
         for name in rng.choice(names, count, p=weight / weight.sum()).tolist():
             table, unit = self.golden.table, self.unit
             fields = {
-                "cluster": int(rng.integers(unit.clusters)),
-                "page": int(rng.integers(unit.pages)),
+                "cluster": int(rng.integers(unit.max_clusters)),
+                "page": int(rng.integers(unit.max_pages)),
                 "slot": int(rng.integers(unit.page_tokens)),
                 "head": int(rng.integers(unit.kv_heads)),
                 "heads": int(rng.integers(1 << unit.kv_heads)),
@@ -131,7 +140,7 @@ class Bench:
                 self.do(op, **fields)
                 continue
             if rng.random() < wild:
-                fields["cluster"] = int(rng.integers(unit.clusters + 2))
+                fields["cluster"] = int(rng.integers(unit.max_clusters + 2))
                 fields["tier"] = int(rng.integers(4))
                 op = 15 if rng.random() < 0.1 else op
             elif pages := [n for n, page in enumerate(table.pages) if page]:
@@ -203,8 +212,8 @@ VARIANTS = {
         0.0,
         {
             "max_resident_tokens": 128,
-            "pages": 64,
-            "frames": 16,
+            "max_pages": 64,
+            "page_frames": 16,
             "staging_head_pages": 32,
             "page_tokens": 16,
             "head_dim": 64,
@@ -230,9 +239,9 @@ def test_random_commands(variant, rng, seed):
 def test_a_hundred_thousand_commands(stall, rng, seed):
     """Append, select, fetch, evict, move, free: nothing is lost, aliased, fetched twice or out of its region."""
     bench = Bench(
-        pages=64,
-        frames=32,
-        clusters=20,
+        max_pages=64,
+        page_frames=32,
+        max_clusters=20,
         cluster_bits=6,
         max_resident_tokens=70,
         staging_head_pages=48,
@@ -501,7 +510,7 @@ def test_regions_that_do_not_fit(seed):
 
 def test_cycle_formulas(rng):
     """Every command takes exactly the cycles its formula says."""
-    bench = Bench(max_resident_tokens=20, frames=16, staging_head_pages=32, max_descriptor_bytes=40)
+    bench = Bench(max_resident_tokens=20, page_frames=16, staging_head_pages=32, max_descriptor_bytes=40)
     want = []
     for _ in range(800):
         before = _Before(bench)
@@ -585,18 +594,18 @@ def test_every_preset_elaborates(preset):
 
 def test_bad_sizes_are_named():
     for name, value in (
-        ("pages", 12),
-        ("frames", 1),
+        ("max_pages", 12),
+        ("page_frames", 1),
         ("page_tokens", 0),
-        ("clusters", 1),
+        ("max_clusters", 1),
         ("kv_heads", 0),
         ("layers", 0),
-        ("hold_bits", 0),
+        ("reference_bits", 0),
         ("tags", 3),
     ):
-        with pytest.raises(ValueError, match=f"{name} = {value}"):
+        with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
             to_rtlil(KVMU(**{**SMALL, name: value}), "kvmu")
-    with pytest.raises(ValueError, match="frames = 32: must be at most pages = 16"):
-        KVMU(**{**SMALL, "frames": 32})
-    with pytest.raises(ValueError, match="address_bits = 12: must be at least"):
+    with pytest.raises(ValueError, match="page_frames must be at most max_pages = 16, got 32"):
+        KVMU(**{**SMALL, "page_frames": 32})
+    with pytest.raises(ValueError, match=r"address_bits must be at least \d+, got 12"):
         KVMU(**{**SMALL, "address_bits": 12})

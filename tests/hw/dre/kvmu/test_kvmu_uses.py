@@ -10,7 +10,14 @@ from golden.page_table import compaction
 from golden.quickvideo import kept
 from tests.hw.dre.kvmu.test_kvmu import Bench
 
-SIZES = {"pages": 64, "frames": 64, "page_tokens": 4, "clusters": 64, "cluster_bits": 7, "hold_bits": 3}
+SIZES = {
+    "max_pages": 64,
+    "page_frames": 64,
+    "page_tokens": 4,
+    "max_clusters": 64,
+    "cluster_bits": 7,
+    "reference_bits": 3,
+}
 BASES = (0, 0x8000, 0x18000, 0x28010)
 
 
@@ -61,7 +68,7 @@ class Stream:
 def block_table(bench, rng):
     """Streams that share whole blocks of a prefix and evict between sink and recent ones, beside `BlockTable`."""
     config = HybridConfig(block=4, sink_blocks=2, recent_blocks=3, max_tokens=24)
-    pool = BlockPool(SIZES["pages"])
+    pool = BlockPool(SIZES["max_pages"])
     tables, streams, clusters = [BlockTable(pool, config)], [Stream(bench, 0, config)], 1
     forks = 0
     for _ in range(90):
@@ -80,7 +87,7 @@ def block_table(bench, rng):
                 clusters, forks = clusters + 1, forks + 1
         for table, stream in zip(tables, streams, strict=True):
             assert [stream.tokens[page] for page in stream.pages] == table.tokens
-        assert sum(page is not None for page in bench.golden.table.pages) == SIZES["pages"] - pool.free
+        assert sum(page is not None for page in bench.golden.table.pages) == SIZES["max_pages"] - pool.free
     assert forks > 3
     for stream in streams:
         for page in stream.pages:
@@ -130,7 +137,7 @@ def splits(bench, rng):
         numbers = {c: numbers[c] for c in index.clusters if c in numbers}
         for cluster in index.clusters:
             taken = {*numbers.values(), *owner.values()}
-            numbers.setdefault(cluster, min(set(range(SIZES["clusters"])) - taken))
+            numbers.setdefault(cluster, min(set(range(SIZES["max_clusters"])) - taken))
         for t in sorted(now):
             target = numbers[now[t]]
             if t not in owner:

@@ -17,7 +17,7 @@ from golden.resv import ResvConfig, ResvLayer
 from golden.scores import codes, dots, query_rows
 from golden.wicsum import WtuConfig, exact, fixed_point, select, sweep_cycles
 from hw.dre.hcu import HCU
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from sw_model.media.generator import Generator, coin
 from sw_model.systems import load_system
 from synth.area import area
@@ -96,12 +96,12 @@ def main() -> None:
         keys = np.concatenate(groups)
         weights = fixed_point(keys) * counts
         lines = []
-        for point, size in ((Point.SWEEP, 40), (Point.FAST, 1), (Point.FAST, 40)):
+        for design, size in ((WtuDesign.SWEEP, 40), (WtuDesign.HISTOGRAM, 1), (WtuDesign.HISTOGRAM, 40)):
             rows = [Row(words, counts, join=(n + 1) % size != 0) for n, words in enumerate(keys)]
-            record, want = run(WTU.from_config(config, point), rows, Settings())
+            record, want = run(WTU.from_config(config, design), rows, Settings())
             gaps = np.diff(record.cycles["o_row"])
-            lines.append([f"{point}, {'every row' if size == 1 else f'union of {size}'} reported", *spread(gaps)])
-            head_cycles[stage, point] = gaps.mean() * 40
+            lines.append([f"{design}, {'every row' if size == 1 else f'union of {size}'} reported", *spread(gaps)])
+            head_cycles[stage, design] = gaps.mean() * 40
         passes = np.concatenate([w.passes for w in want])
         formula = sweep_cycles(CLUSTERS, passes, lanes)
         lines.append(["formula, 2 beats + passes x beats", *spread(formula)])
@@ -131,10 +131,10 @@ def main() -> None:
     hcu_cycles = np.mean(tokens) * 10
     clock = core.clock_mhz * 1e6
     lines = []
-    for point in Point:
-        wtu = head_cycles["frame", point]
+    for design in WtuDesign:
+        wtu = head_cycles["frame", design]
         ms = 1e3 * LAYERS * np.array([hcu_cycles, wtu]) / clock
-        lines.append([point, *(f"{v:.4f}" for v in (*ms, ms.sum())), f"{100 * ms.sum() / FRAME_MS:.3f} %"])
+        lines.append([design, *(f"{v:.4f}" for v in (*ms, ms.sum())), f"{100 * ms.sum() / FRAME_MS:.3f} %"])
     print(
         f"\nframe of 10 tokens at 40K on {config.cores} cores: a KV head's 40 rows and 1/8 of the candidates each, ms"
     )

@@ -7,32 +7,32 @@ import pytest
 
 from golden.wicsum import fixed_point
 from hw.config import PRESETS, Config
-from hw.dre.wtu.command import Mode, Order
-from hw.dre.wtu.wtu import WTU, Point
+from hw.dre.wtu.command import KeyOrder, SelectionMode
+from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.emit import to_rtlil
 from sim.bench.build import has_simulator
 from sim.bench.run import InTurns, simulate
 from tests.hw.dre.wtu.wtu_rows import KEYS, MODES, Row, Settings, bf16, cycles, fuzz, packets, run
 
 
-def build(preset, point, **changes):
-    return WTU.from_config(Config.preset(preset).replace(**changes), point)
+def build(preset, design, **changes):
+    return WTU.from_config(Config.preset(preset).replace(**changes), design)
 
 
 def plain(settings, row):
     """The selection by sorting, in Python's integers: what the levels converge to."""
     keys = KEYS[settings.order](row.words).tolist()
-    if settings.mode is Mode.RATIO:
+    if settings.mode is SelectionMode.RATIO:
         adds = [v * int(t) for v, t in zip(fixed_point(row.words[None])[0].tolist(), row.counts, strict=True)]
         limit = sum(adds) * settings.target // 65536
     else:
-        adds = row.counts.tolist() if settings.mode is Mode.BUDGET else [1] * len(keys)
+        adds = row.counts.tolist() if settings.mode is SelectionMode.BUDGET else [1] * len(keys)
         limit = settings.target - 1
     order, total, taken = sorted(range(len(keys)), key=lambda j: (-keys[j], j)), 0, 0
     while taken < len(order) and total <= limit:
         total += adds[order[taken]]
         taken += 1
-    if settings.mode is Mode.COUNT:
+    if settings.mode is SelectionMode.COUNT:
         return sorted(order[:taken])
     return [j for j in range(len(keys)) if keys[j] >= keys[order[taken - 1]]]
 
@@ -44,12 +44,12 @@ def assert_cycles_add_up(record):
 
 
 @pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=pytest.mark.heavy)])
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", MODES)
-def test_matches_golden(name, point, preset, rng, seed):
+def test_matches_golden(name, design, preset, rng, seed):
     """Rows of every kind with random pauses on every stream; what sorting gives, where the levels reach one key."""
-    unit, settings = build(preset, point), MODES[name]
-    rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.clusters)
+    unit, settings = build(preset, design), MODES[name]
+    rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.max_row_clusters)
     record, want = run(unit, rows, settings, stall=InTurns(0.4, 256), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
     assert_cycles_add_up(record)
@@ -63,27 +63,27 @@ EXTREMES = {
     "nothing is enough": Settings(target=0, refine=0),
     "everything": Settings(target=65536, refine=3),
     "down to one key": Settings(target=40000, refine=3),
-    "budget of one": Settings(Mode.BUDGET, target=1, refine=2),
-    "budget beyond the row": Settings(Mode.BUDGET, Order.REVERSED, target=0xFFFFFFFF),
-    "best one": Settings(Mode.COUNT, Order.SIGNED, target=1),
+    "budget of one": Settings(SelectionMode.BUDGET, target=1, refine=2),
+    "budget beyond the row": Settings(SelectionMode.BUDGET, KeyOrder.REVERSED, target=0xFFFFFFFF),
+    "best one": Settings(SelectionMode.COUNT, KeyOrder.SIGNED, target=1),
 }
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", EXTREMES)
-def test_extreme_settings(name, point, rng, seed):
-    unit, settings = build("tiny", point), EXTREMES[name]
-    rows = fuzz(rng, unit.sizes, settings, 400, unit.sizes.clusters)
+def test_extreme_settings(name, design, rng, seed):
+    unit, settings = build("tiny", design), EXTREMES[name]
+    rows = fuzz(rng, unit.sizes, settings, 400, unit.sizes.max_row_clusters)
     record, want = run(unit, rows, settings, stall=0.3, seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
-    if settings.refine == 3 or settings.mode is Mode.COUNT:
+    if settings.refine == 3 or settings.mode is SelectionMode.COUNT:
         assert [np.flatnonzero(w.selected[0]).tolist() for w in want] == [plain(settings, row) for row in rows]
 
 
 def boundary_rows(sizes):
     """No cluster, one, whole beats, the longest row; saturated counts, no counts, one score that is not zero."""
-    full, half = sizes.clusters, sizes.clusters // 2
+    full, half = sizes.max_row_clusters, sizes.max_row_clusters // 2
     ramp = np.arange(full) * (0x7F7F // full)
     lone = np.zeros(full, np.int64)
     lone[half] = 0x3F80
@@ -100,10 +100,10 @@ def boundary_rows(sizes):
             yield Row(words[half:], counts[half:])
 
 
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", ["ratio", "budget", "count"])
-def test_boundaries(name, point, seed):
-    unit, settings = build("tiny", point), MODES[name]
+def test_boundaries(name, design, seed):
+    unit, settings = build("tiny", design), MODES[name]
     rows = [row for row in boundary_rows(unit.sizes) for _ in range(3 if len(row.words) else 15)]
     record, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
@@ -131,31 +131,31 @@ def edge_rows(rng, clusters, target):
 
 
 @pytest.mark.parametrize("target", [19661, 65_000])
-@pytest.mark.parametrize("point", Point)
-def test_rows_at_their_limit(point, target, rng, seed):
+@pytest.mark.parametrize("design", WtuDesign)
+def test_rows_at_their_limit(design, target, rng, seed):
     """One more or less anywhere in the sums selects other clusters."""
-    unit = build("tiny", point)
+    unit = build("tiny", design)
     settings = Settings(target=target, refine=unit.sizes.levels - 1)
-    found = edge_rows(rng, unit.sizes.clusters, settings.target)
+    found = edge_rows(rng, unit.sizes.max_row_clusters, settings.target)
     rows = [next(found) for _ in range(60)]
     _, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
     near = [int(w.acc[0] - w.stop_sum[0]) for w in want]
     assert min(near) == 1 and sum(x == 1 for x in near) > 10
 
 
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", MODES)
-def test_rows_of_one_cluster_or_two(name, point, rng, seed):
-    unit, lengths = build("tiny", point), rng.integers(1, 3, 80)
+def test_rows_of_one_cluster_or_two(name, design, rng, seed):
+    unit, lengths = build("tiny", design), rng.integers(1, 3, 80)
     rows = [Row(rng.integers(0x3C00, 0x3F80, length), rng.integers(1, 40, length)) for length in lengths]
     record, want = run(unit, rows, MODES[name], stall=InTurns(0.3, 64), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
 
 
-@pytest.mark.parametrize("point", Point)
-def test_full_throughput(point, rng):
+@pytest.mark.parametrize("design", WtuDesign)
+def test_full_throughput(design, rng):
     """With nobody stalling, results are as far apart as the formula says: loading and reporting are hidden."""
-    unit = build("tiny", point)
+    unit = build("tiny", design)
     counts = rng.integers(1, 40, 20)  # three rows fit into the ring
     rows = [Row(bf16(np.exp(rng.normal(0, 1.5, 20))), counts, join=n % 8 < 7) for n in range(64)]
     record, want = run(unit, rows, Settings())
@@ -169,10 +169,10 @@ def test_full_throughput(point, rng):
     assert record.cycles["i"][3 * beats - 1] < record.cycles["o_row"][0]
 
 
-@pytest.mark.parametrize("point", Point)
-def test_rows_that_come_one_by_one(point, rng, seed):
+@pytest.mark.parametrize("design", WtuDesign)
+def test_rows_that_come_one_by_one(design, rng, seed):
     """A row arrives in any cycle of the row before it, above all in the one in which that leaves."""
-    unit = build("tiny", point)
+    unit = build("tiny", design)
     counts = rng.integers(1, 40, unit.sizes.lanes)
     lengths = rng.integers(1, unit.sizes.lanes + 1, 150)
     rows = [Row(bf16(np.exp(rng.normal(0, 1.5, length))), counts[:length]) for length in np.sort(lengths)]
@@ -181,21 +181,21 @@ def test_rows_that_come_one_by_one(point, rng, seed):
     assert_cycles_add_up(record)
 
 
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("after", [5, 301])
-def test_reset_in_mid_flight(after, point, rng, seed):
+def test_reset_in_mid_flight(after, design, rng, seed):
     """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
-    unit = build("tiny", point)
-    rows = fuzz(rng, unit.sizes, Settings(), 12, unit.sizes.clusters)
+    unit = build("tiny", design)
+    rows = fuzz(rng, unit.sizes, Settings(), 12, unit.sizes.max_row_clusters)
     resets = [*rng.integers(1, 400, 20).tolist(), after]
     record, want = run(unit, rows, Settings(), stall=0.2, seed=seed, reset_after=resets)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
 
 
-@pytest.mark.parametrize("point", Point)
-def test_counters_can_be_held_at_zero(point, rng):
-    unit, settings = build("tiny", point), EXTREMES["everything"]
-    rows = fuzz(rng, unit.sizes, settings, 10, unit.sizes.clusters)
+@pytest.mark.parametrize("design", WtuDesign)
+def test_counters_can_be_held_at_zero(design, rng):
+    unit, settings = build("tiny", design), EXTREMES["everything"]
+    rows = fuzz(rng, unit.sizes, settings, 10, unit.sizes.max_row_clusters)
     counted, want = run(unit, rows, settings)
     outputs = {name: len(cycles) for name, cycles in counted.cycles.items() if name != "i"}
     config = {**settings.ports(), "stat_clear": 1}
@@ -204,11 +204,11 @@ def test_counters_can_be_held_at_zero(point, rng):
     assert counted.status["stat_busy"] and not any(record.status.values())
 
 
-@pytest.mark.parametrize("point", Point)
-def test_words_beyond_the_longest_row_are_dropped(point, rng, seed):
+@pytest.mark.parametrize("design", WtuDesign)
+def test_words_beyond_the_longest_row_are_dropped(design, rng, seed):
     """Keys or counts too many: reported, and the row is what fits."""
-    unit = build("tiny", point)
-    most, lanes = unit.sizes.clusters, unit.sizes.lanes
+    unit = build("tiny", design)
+    most, lanes = unit.sizes.max_row_clusters, unit.sizes.lanes
     words, counts = rng.integers(0x3E00, 0x3F80, most + 2 * lanes + 1), rng.integers(0, 9, most + lanes)
     good = Row(words[:most], counts[:most])
     _, want = run(unit, [good, good], Settings())
@@ -227,9 +227,9 @@ def test_words_beyond_the_longest_row_are_dropped(point, rng, seed):
 
 
 @pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
-@pytest.mark.parametrize("point", Point)
-def test_icarus_agrees(point, rng, seed):
-    unit = build("tiny", point)
+@pytest.mark.parametrize("design", WtuDesign)
+def test_icarus_agrees(design, rng, seed):
+    unit = build("tiny", design)
     run(unit, fuzz(rng, unit.sizes, Settings(), 20, 40), Settings(), stall=0.3, seed=seed, simulator="icarus")
 
 
@@ -242,23 +242,23 @@ SHAPES = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", SHAPES)
-def test_any_shape(name, point, rng, seed):
-    unit = build("tiny", point, **SHAPES[name])
+def test_any_shape(name, design, rng, seed):
+    unit = build("tiny", design, **SHAPES[name])
     for settings in (replace(MODES["ratio"], refine=1), replace(MODES["count"])):
-        rows = fuzz(rng, unit.sizes, settings, 200, unit.sizes.clusters)
+        rows = fuzz(rng, unit.sizes, settings, 200, unit.sizes.max_row_clusters)
         record, want = run(unit, rows, settings, stall=0.3, seed=seed)
         assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", MODES)
-def test_paper_preset_over_ten_thousand_rows(name, point, rng, seed):
-    unit, settings = build("paper", point), MODES[name]
+def test_paper_preset_over_ten_thousand_rows(name, design, rng, seed):
+    unit, settings = build("paper", design), MODES[name]
     short = fuzz(rng, unit.sizes, settings, 7600, 200)
-    long = [*fuzz(rng, unit.sizes, settings, 80, unit.sizes.clusters), *boundary_rows(unit.sizes)]
+    long = [*fuzz(rng, unit.sizes, settings, 80, unit.sizes.max_row_clusters), *boundary_rows(unit.sizes)]
     done = 0
     for rows, stall in ((short, 0.3), (long, 0.1)):
         record, want = run(unit, rows, settings, stall=stall, seed=seed)
@@ -267,30 +267,30 @@ def test_paper_preset_over_ten_thousand_rows(name, point, rng, seed):
     assert done >= 10_000
 
 
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_elaborates(preset, point):
-    unit = build(preset, point)
-    assert "module \\wtu" in to_rtlil(unit, "wtu") and unit.memory_bits["keys"] == 16 * unit.sizes.clusters
+def test_every_preset_elaborates(preset, design):
+    unit = build(preset, design)
+    assert "module \\wtu" in to_rtlil(unit, "wtu") and unit.memory_bits["keys"] == 16 * unit.sizes.max_row_clusters
 
 
-GOOD = {"lanes": 4, "clusters": 64, "buckets": 16}
+GOOD = {"lanes": 4, "max_row_clusters": 64, "buckets": 16}
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"lanes": 3},
-        {"clusters": 4},
-        {"clusters": 96},
+        {"max_row_clusters": 4},
+        {"max_row_clusters": 96},
         {"buckets": 1},
         {"buckets": 512},
         {"count_bits": 17},
-        {"point": "slow"},
+        {"design": "slow"},
     ],
     ids=str,
 )
 def test_rejects_bad_parameters(change):
     name, value = next(iter(change.items()))
-    with pytest.raises(ValueError, match=f"{name} = {value!r}"):
+    with pytest.raises(ValueError, match=f"{name} must be .*, got {value!r}"):
         WTU(**{**GOOD, **change})

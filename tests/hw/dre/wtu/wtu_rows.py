@@ -7,16 +7,20 @@ import numpy as np
 from golden.scores import codes, dots, query_rows
 from golden.selection import sortable
 from golden.wicsum import WtuConfig, select
-from hw.dre.wtu.command import Mode, Op, Order
-from hw.dre.wtu.wtu import Point
+from hw.dre.wtu.command import KeyOrder, Op, SelectionMode
+from hw.dre.wtu.wtu import WtuDesign
 from sim.bench.run import simulate
 from sw_model.media.generator import Generator, small
 
-WEIGHTS = {Mode.RATIO: ("score_x_tc", "ratio"), Mode.BUDGET: ("tc", "budget"), Mode.COUNT: ("one", "count")}
+WEIGHTS = {
+    SelectionMode.RATIO: ("score_x_tc", "ratio"),
+    SelectionMode.BUDGET: ("tc", "budget"),
+    SelectionMode.COUNT: ("one", "count"),
+}
 KEYS = {
-    Order.PLAIN: lambda words: words,
-    Order.SIGNED: sortable,
-    Order.REVERSED: lambda words: 0xFFFF - words,
+    KeyOrder.PLAIN: lambda words: words,
+    KeyOrder.SIGNED: sortable,
+    KeyOrder.REVERSED: lambda words: 0xFFFF - words,
 }
 
 
@@ -24,8 +28,8 @@ KEYS = {
 class Settings:
     """Values of the `cfg_*` ports."""
 
-    mode: Mode = Mode.RATIO
-    order: Order = Order.PLAIN
+    mode: SelectionMode = SelectionMode.RATIO
+    order: KeyOrder = KeyOrder.PLAIN
     target: int = 19661
     refine: int = 1
 
@@ -39,15 +43,15 @@ class Settings:
 
     def golden(self, sizes):
         weight, threshold = WEIGHTS[self.mode]
-        refine = sizes.levels - 1 if self.mode is Mode.COUNT else self.refine
+        refine = sizes.levels - 1 if self.mode is SelectionMode.COUNT else self.refine
         return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, stop_rule=threshold)
 
 
 MODES = {
     "ratio": Settings(),
-    "budget": Settings(Mode.BUDGET, Order.SIGNED, target=300, refine=3),
-    "count": Settings(Mode.COUNT, Order.SIGNED, target=20),
-    "count of the smallest": Settings(Mode.COUNT, Order.REVERSED, target=33),
+    "budget": Settings(SelectionMode.BUDGET, KeyOrder.SIGNED, target=300, refine=3),
+    "count": Settings(SelectionMode.COUNT, KeyOrder.SIGNED, target=20),
+    "count of the smallest": Settings(SelectionMode.COUNT, KeyOrder.REVERSED, target=33),
 }
 
 
@@ -129,7 +133,7 @@ def reads(unit, rows, want):
     in each level, or one in a row that is selected whole, until the decision is known."""
     for row, w in zip(rows, want, strict=True):
         beats, passes, levels = max(1, -(-len(row.words) // unit.sizes.lanes)), int(w.passes[0]), int(w.levels[0])
-        yield max(1, levels) * beats if unit.point is Point.FAST else (1 + passes) * beats + (3 * levels or 1)
+        yield max(1, levels) * beats if unit.design is WtuDesign.HISTOGRAM else (1 + passes) * beats + (3 * levels or 1)
 
 
 def cycles(unit, rows, want):
@@ -160,12 +164,12 @@ def fuzz(rng, sizes, settings, count, longest):
         counts = rng.integers(0, 64, length)
         if kind < 3:
             scores = tall["frame" if kind < 2 else "text"][rng.integers(count // 8 + 1)][:length]
-            words = codes(scores[None], 64)[0] if settings.mode is Mode.RATIO else bf16(scores)
+            words = codes(scores[None], 64)[0] if settings.mode is SelectionMode.RATIO else bf16(scores)
         elif kind == 3:  # an attention sink of one token far above the rest
             scores = tall["frame"][rng.integers(count // 8 + 1)][:length].copy()
             sink = int(rng.integers(length))
             scores[sink], counts[sink] = scores.max() + 64, 1
-            words = codes(scores[None], 64)[0] if settings.mode is Mode.RATIO else bf16(scores)
+            words = codes(scores[None], 64)[0] if settings.mode is SelectionMode.RATIO else bf16(scores)
         elif kind == 4:
             words = np.full(length, rng.integers(0x7F80))
         elif kind == 5:
@@ -180,7 +184,7 @@ def fuzz(rng, sizes, settings, count, longest):
         else:
             words, counts = rng.integers(0x3E00, 0x3F81, length), rng.choice([65535, 65534, 0], length)
         words = words.astype(np.int64)
-        if settings.order is Order.SIGNED and kind > 3:
+        if settings.order is KeyOrder.SIGNED and kind > 3:
             words |= rng.integers(0, 2, length) << 15
         rows.append(Row(words, counts, join=False))
         if n % 3 == 0 and rows[-1].words.size > 1:  # a second row of the same table
