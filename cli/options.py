@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cli.console import Console
+from util.files import ROOT
 
 
 def command(commands: Any, name: str, run: Callable[..., int | None], help: str) -> argparse.ArgumentParser:
@@ -48,6 +50,14 @@ def units(names: list[str]) -> list[Any]:
     from hw.registry import UNITS, unit
 
     return [unit(name) for name in names] or list(UNITS.values())
+
+
+def require_source_tree(name: str) -> None:
+    """Raise ValueError when the command `name` runs from an installed package: the tests are not part of it."""
+    if not ((ROOT / "pyproject.toml").exists() and (ROOT / "tests").is_dir()):
+        raise ValueError(f"{name} needs the source tree: clone the repository and run make setup")
+    if importlib.util.find_spec("pytest") is None:
+        raise ValueError(f"{name} needs pytest: run make setup")
 
 
 def add_tool(command: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
-"""What the documentation site consists of: READMEs where they are, and pages made from the code while it is built.
+"""Pages of the documentation site: the Markdown files of the repository, and pages generated from the code.
 
-MkDocs calls `on_config` and `on_files`. Pages keep their place in the repository, so that one link serves both.
+MkDocs calls `on_config` and `on_files`. A page has the same path in the site and in the repository, so links
+work in both.
 """
 
 from __future__ import annotations
@@ -30,51 +31,60 @@ from synth.generate import fields, timing
 from vrex import parser
 
 ROOT = Path(__file__).resolve().parent.parent
-warnings.simplefilter("ignore", UnusedElaboratable)  # units are built to be described
+warnings.simplefilter("ignore", UnusedElaboratable)  # units are built only to describe them
 
 TUTORIALS = ("generate", "verify", "policy", "system", "figure")
 FOLDERS = ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "util")
+MEASUREMENTS = "docs/measurements/"
 PRESET = "paper"  # the sizes on a unit's page
 
 
 def sources() -> list[str]:
     """Markdown files of the repository that are pages, by path."""
     readmes = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("README.md"))
-    written = [ROOT / "README.md", *readmes, *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path.relative_to(ROOT).as_posix() for path in written]
+    paths = [ROOT / "README.md", *readmes, *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The table of contents."""
-    deeper = [name for name in sources() if name.endswith("/README.md") and name.count("/") > 1]
+    names = sources()
+    folders = [name for name in names if name.endswith("/README.md")]
     config.nav = [
-        {"Tour": "README.md"},
+        {"Overview": "README.md"},
+        {"Architecture": "docs/ARCHITECTURE.md"},
+        {"Glossary": "docs/GLOSSARY.md"},
         {"Tutorials": [f"docs/tutorials/{name}.md" for name in TUTORIALS]},
-        {"Folders": [{folder: f"{folder}/README.md"} for folder in FOLDERS if f"{folder}/README.md" in sources()]},
-        {"Parts": [{name.removesuffix("/README.md"): name} for name in deeper]},
+        {"Folders": [{name.removesuffix("/README.md"): name} for name in folders if name.count("/") == 1]},
+        {"Packages": [{name.removesuffix("/README.md"): name} for name in folders if name.count("/") > 1]},
         {"Units": ["docs/units/index.md", *({name: f"docs/units/{name}.md"} for name in UNITS)]},
         {"Instructions": "docs/instructions.md"},
         {"Registers": "docs/registers.md"},
         {"Numerics": "docs/numerics.md"},
         {"Area, timing and power": "docs/synthesis.md"},
-        {"Measurements": [name for name in sources() if name.startswith("docs/measurements/")]},
+        {
+            "Measurements": sorted(
+                (name for name in names if MEASUREMENTS in name), key=lambda name: "index" not in name
+            )
+        },
         {"Commands": "docs/commands.md"},
         {"Contributing": "docs/CONTRIBUTING.md"},
-        {"Changes": "docs/CHANGELOG.md"},
+        {"Changelog": "docs/CHANGELOG.md"},
     ]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Every page: those that are written and those that are made."""
-    theirs = [file for file in files if not file.src_uri.endswith(".md")]
-    examples = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs/examples").glob("*.py"))]
-    given = (*sources(), *examples, "docs/site.css")
-    written = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in given]
-    made = {"docs/commands.md": commands(), "docs/units/index.md": index()}
-    made |= {"docs/instructions.md": instructions(), "docs/registers.md": registers()}
-    made |= {f"docs/units/{unit.name}.md": page(unit) for unit in UNITS.values()}
-    return Files([*theirs, *written, *(File.generated(config, name, content=text) for name, text in made.items())])
+    """All pages: files of the repository and pages generated from the code."""
+    theme = [file for file in files if not file.src_uri.endswith(".md")]
+    others = [ROOT / "docs/site.css", *(ROOT / "docs/examples").glob("*.py"), *(ROOT / "docs/pictures").glob("*.svg")]
+    names = [*sources(), *sorted(path.relative_to(ROOT).as_posix() for path in others)]
+    copied = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]
+    pages = {"docs/commands.md": commands(), "docs/units/index.md": index()}
+    pages |= {"docs/instructions.md": instructions(), "docs/registers.md": registers()}
+    pages |= {f"docs/units/{unit.name}.md": page(unit) for unit in UNITS.values()}
+    generated = [File.generated(config, name, content=text) for name, text in pages.items()]
+    return Files([*theme, *copied, *generated])
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -84,24 +94,25 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def commands() -> str:
-    """Every command's own help."""
-    os.environ["COLUMNS"] = "100"  # argparse asks the terminal
+    """The `--help` text of every command."""
+    os.environ["COLUMNS"] = "100"  # argparse reads the width of the terminal
     (actions,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
-    pages = [f"## vrex {name}\n\n```text\n{made.format_help()}```" for name, made in actions.choices.items()]
-    return "\n\n".join(["# Commands", "What `--help` says.", *pages]) + "\n"
+    pages = [f"## vrex {name}\n\n```text\n{command.format_help()}```" for name, command in actions.choices.items()]
+    return "\n\n".join(["# Commands", "The output of `--help`.", *pages]) + "\n"
 
 
 def index() -> str:
+    """The list of units."""
     rows = [(f"[{unit.name}]({unit.name}.md)", unit.summary, f"`{unit.module}`") for unit in UNITS.values()]
-    told = (
-        f"What `hw/registry.py` lists: each can be generated, verified and synthesised by its name. Sizes are those of "
-        f"the `{PRESET}` preset; `vrex generate UNIT --preset PRESET --json` tells the same of any other configuration."
+    text = (
+        "The units of `hw/registry.py`. Each can be generated, verified and synthesised by its name. Sizes on the "
+        f"pages are those of the preset `{PRESET}`; `vrex generate UNIT --preset PRESET --json` prints any other."
     )
-    return f"# Units\n\n{told}\n\n{table(('unit', 'what', 'module'), rows)}\n"
+    return f"# Units\n\n{text}\n\n{table(('unit', 'summary', 'module'), rows)}\n"
 
 
 def instructions() -> str:
-    """What programs of the core consist of."""
+    """The commands of the core."""
     parts = ["# Instruction set", isa.__doc__ or "", isa.markdown(), "## Values of fields"]
     for code in (isa.ExecUnit, isa.SyncEvent, isa.LengthSource, isa.Destination):
         parts += code_table(code)
@@ -109,14 +120,14 @@ def instructions() -> str:
 
 
 def registers() -> str:
-    """What software sees of the core."""
+    """The registers of the core."""
     core = UNITS["core"].build(PRESETS[PRESET])
-    told = "AXI4-Lite, 32 bits a word; registers of more bits take two words, the lower half first."
-    return f"# Register map\n\n{told}\n\n{core.map.markdown()}"
+    text = "AXI4-Lite with words of 32 bits. A register with more bits has two words, the lower half first."
+    return f"# Register map\n\n{text}\n\n{core.map.markdown()}"
 
 
-class Watched(Config):
-    """A configuration that notes which of its parameters were read."""
+class RecordingConfig(Config):
+    """A configuration that records which of its parameters were read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in Config.__dataclass_fields__:
@@ -126,12 +137,12 @@ class Watched(Config):
 
 def page(unit: Unit) -> str:
     """One unit's page: docstring, timing, ports, codes, counters, parameters."""
-    watched = Watched(**PRESETS[PRESET].asdict())
-    watched.__dict__["_read"] = set()  # building it has checked every value
-    component = unit.build(watched)
-    for part in (component, *vars(component).values()):
-        if getattr(part, "config", None) is watched:
-            part.elaborate(None)  # has kept it to read from it only then
+    config = RecordingConfig(**PRESETS[PRESET].asdict())
+    config.__dict__["_read"] = set()  # the constructor has read every value
+    component = unit.build(config)
+    for member in (component, *vars(component).values()):
+        if getattr(member, "config", None) is config:
+            member.elaborate(None)  # reads some parameters only now
     home = next(folder for folder in Path(*unit.module.split(".")).parents if (ROOT / folder / "README.md").exists())
     parts = [
         f"# {unit.name}",
@@ -139,7 +150,7 @@ def page(unit: Unit) -> str:
         f"[How it works](../../{home.as_posix()}/README.md).",
         docstring(type(component)),
         "## Cycles",
-        table(("what", "value"), ((name, f"`{value}`") for name, value in flat(timing(component)))),
+        table(("quantity", "value"), ((name, f"`{value}`") for name, value in flat(timing(component)))),
         "## Ports",
         table(("port", "direction", "bits", "fields (bits)"), ports(component)),
     ]
@@ -147,23 +158,24 @@ def page(unit: Unit) -> str:
         parts += code_table(code)
     if rows := counters(component):
         parts += ["## Counters", table(("counter", "bits", "counts"), rows)]
-    parts += ["## Configuration", "What it is built from, of `hw/config.py`.", parameters(watched.__dict__["_read"])]
+    text = "Parameters of `hw.Config` that the unit uses."
+    parts += ["## Configuration", text, parameters(config.__dict__["_read"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def docstring(kind: type) -> str:
-    """A docstring's text as it is, its sections as headings, its definitions as lists."""
+    """A docstring as Markdown: sections become headings, definitions become lists."""
     text = inspect.getdoc(kind) or ""
     head, *sections = re.split(r"^(\w+)\n-+\n", text, flags=re.M)
     parts = [head.strip()]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
-        shown = {"Parameters": definitions, "Members": definitions, "Raises": errors}.get(title, str.strip)
-        parts += [f"## {title}", shown(body)]
+        convert = {"Parameters": definitions, "Members": definitions, "Raises": errors}.get(title, str.strip)
+        parts += [f"## {title}", convert(body)]
     return "\n\n".join(parts)
 
 
 def definitions(body: str) -> str:
-    """`name, name : meaning ; name : meaning`, over several lines, as a list."""
+    """A list from lines such as `name, name : meaning ; name : meaning`; indented lines continue the one above."""
     items: list[str] = []
     for line in body.strip().splitlines():
         if line[:1].isspace() and items:
@@ -171,21 +183,22 @@ def definitions(body: str) -> str:
         elif line.strip():
             items += re.split(r" ?; (?=[\w*, ]+ : )", line)
     split = (item.partition(" : ") for item in items)
-    return "\n".join(f"- `{name}`: {meaning}" if found else f"- {name}" for name, found, meaning in split)
+    return "\n".join(f"- `{name}`: {meaning}" if colon else f"- {name}" for name, colon, meaning in split)
 
 
 def errors(body: str) -> str:
-    """`error`, then its cause indented, as a list."""
-    found = re.findall(r"^(\S.*)\n((?:\s+.+\n?)+)", body, re.M)
-    return "\n".join(f"- `{name}`: {' '.join(cause.split())}" for name, cause in found)
+    """A list from the section `Raises`: an error, and below it its cause, indented."""
+    entries = re.findall(r"^(\S.*)\n((?:\s+.+\n?)+)", body, re.M)
+    return "\n".join(f"- `{name}`: {' '.join(cause.split())}" for name, cause in entries)
 
 
-def flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values of nested dictionaries; the names of the outer ones come first."""
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{before}{name}: ")
+            yield from flat(value, f"{prefix}{name}: ")
         else:
-            yield before + name.replace("_", " "), "depends on the data" if value is None else value
+            yield prefix + name.replace("_", " "), "depends on the data" if value is None else value
 
 
 def ports(component: wiring.Component) -> Iterator[tuple[object, ...]]:
@@ -206,44 +219,45 @@ def ports(component: wiring.Component) -> Iterator[tuple[object, ...]]:
 
 
 def codes(component: wiring.Component) -> list[type[enum.Enum]]:
-    """The enumerations that its ports carry, and the faults it reports."""
-    found: dict[type[enum.Enum], None] = {}
+    """The enumerations in the payloads of its ports, and the faults that it reports."""
+    kinds: dict[type[enum.Enum], None] = {}
 
-    def look(shape: Any) -> None:
+    def collect(shape: Any) -> None:
         if isinstance(shape, enum.EnumMeta):
-            found[shape] = None
+            kinds[shape] = None
         elif isinstance(shape, data.ArrayLayout):
-            look(shape.elem_shape)
+            collect(shape.elem_shape)
         elif isinstance(shape, data.Layout):
             for _, field in shape:
-                look(field.shape)
+                collect(field.shape)
 
     for _, member, _ in component.signature.flatten(component):
-        look(member.shape)
+        collect(member.shape)
     fault = getattr(sys.modules[type(component).__module__], "Fault", None)
     if fault is not None and any(name.startswith("stat_fault") for name in component.signature.members):
-        found[fault] = None
-    return list(found)
+        kinds[fault] = None
+    return list(kinds)
 
 
 def code_table(code: type[enum.Enum]) -> list[str]:
     """Heading, meaning and codes of an enumeration."""
-    rows = [(f"`{name}`", value, said) for name, value, said in members(code)]
+    rows = [(f"`{name}`", value, comment) for name, value, comment in members(code)]
     return [f"### {code.__name__}", inspect.getdoc(code) or "", table(("", "code", ""), rows)]
 
 
 def members(code: type[enum.Enum]) -> list[tuple[str, object, str]]:
     """Name, value and comment of each member."""
-    said = dict(re.findall(r"^ +(\w+) = [^#\n]+# (.*)$", inspect.getsource(code), re.M))
-    return [(one.name, getattr(one.value, "value", one.value), said.get(one.name, "")) for one in code]
+    comments = dict(re.findall(r"^ +(\w+) = [^#\n]+# (.*)$", inspect.getsource(code), re.M))
+    return [(item.name, getattr(item.value, "value", item.value), comments.get(item.name, "")) for item in code]
 
 
 def counters(component: wiring.Component) -> list[tuple[str, object, str]]:
-    """Name, width and meaning of each `stat_*` port, those of units inside included."""
+    """Name, width and meaning of each `stat_*` port, including those of its submodules."""
     meaning: dict[str, str] = {}
-    for before, part in (("", component), *((f"{n}_", p) for n, p in getattr(component, "units", {}).items())):
-        stat = getattr(importlib.import_module(type(part).__module__), "Stat", None)
-        meaning |= {f"stat_{before}{value}": said for _, value, said in (members(stat) if stat else ())}
+    submodules = ((f"{name}_", unit) for name, unit in getattr(component, "units", {}).items())
+    for prefix, unit in (("", component), *submodules):
+        stat = getattr(importlib.import_module(type(unit).__module__), "Stat", None)
+        meaning |= {f"stat_{prefix}{value}": comment for _, value, comment in (members(stat) if stat else ())}
     return [
         (f"`{name}`", Shape.cast(member.shape).width, meaning.get(name, "see Members"))
         for name, member in component.signature.members.items()
@@ -252,8 +266,8 @@ def counters(component: wiring.Component) -> list[tuple[str, object, str]]:
 
 
 def parameters(read: set[str]) -> str:
-    """Value in each preset and meaning of the parameters that were read."""
-    said = dict(re.findall(r"^ +(\w+): int = [^#\n]+# (.*)$", inspect.getsource(Config), re.M))
+    """Meaning, and value in each preset, of the parameters that were read."""
+    comments = dict(re.findall(r"^ +(\w+): int = [^#\n]+# (.*)$", inspect.getsource(Config), re.M))
     names = [field.name for field in dataclasses.fields(Config) if field.name in read]
-    rows = [(f"`{n}`", *(getattr(PRESETS[p], n) for p in PRESETS), said[n]) for n in names]
+    rows = [(f"`{n}`", *(getattr(PRESETS[p], n) for p in PRESETS), comments[n]) for n in names]
     return table(("parameter", *PRESETS, "meaning"), rows)

@@ -80,6 +80,8 @@ def digest(*texts: str) -> str:
 
 def git_revision(folder: Path = ROOT) -> str | None:
     """Commit of a source tree (this one), `-dirty` when it was changed since; None outside a repository."""
+    if folder == ROOT and not (ROOT / "pyproject.toml").exists():  # installed, perhaps inside another repository
+        return None
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import Console
-from cli.options import add_configuration, add_tool, command, configuration, units
+from cli.options import add_configuration, add_tool, command, configuration, require_source_tree, units
 from util.files import ROOT
 
 # tests of a unit besides those in the file of its module
@@ -125,6 +125,7 @@ def board(args: argparse.Namespace, console: Console) -> None:
 def verify(args: argparse.Namespace, console: Console) -> int:
     import subprocess
 
+    require_source_tree("verify")
     files = [ROOT / unit.tests for unit in units(args.unit)]
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(ROOT), f"--seed={args.seed}"]
     command += [f"--sim={args.sim}"] if args.sim else []
@@ -143,6 +144,7 @@ def coverage(args: argparse.Namespace, console: Console) -> int:
     from sim.coverage.page import page
     from util.files import write_json
 
+    require_source_tree("coverage")
     reasons, kept = Reasons.read(result.REASONS), args.out / "parts"
     chosen = [] if args.report else measure.chosen(args.tests)
     failed = []
@@ -191,6 +193,7 @@ def mutate(args: argparse.Namespace, console: Console) -> int:
     from util.files import git_revision, write_json
     from util.text import table
 
+    require_source_tree("mutate")
     config, made = configuration(args), []
     options = {"seed": args.seed, "heavy": args.heavy, "keep": args.keep, "tool": args.yosys}
     for unit in units(args.unit):

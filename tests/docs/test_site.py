@@ -47,7 +47,8 @@ def test_every_unit_has_its_ports_cycles_counters_and_sizes(site):
         for value in getattr(component, "timing", {}).values():
             assert isinstance(value, dict) or value is None or str(value) in told, (unit.name, value)
     hcu = text(site / "docs/units/hcu.html")
-    assert "hash_bits 16 32 32 hash bits per key" in hcu and "stat_opened 32 clusters opened" in hcu
+    assert f"hash_bits {' '.join(str(preset.hash_bits) for preset in PRESETS.values())} " in hcu
+    assert "stat_opened 32 clusters opened" in hcu
     assert "BEGIN 1 start another table" in hcu and "max_pages" not in hcu
 
 

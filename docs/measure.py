@@ -1,0 +1,138 @@
+"""Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
+
+    python -m docs.measure cycle-model reproduction unit-areas
+
+A page is written by this module only, so that a measured number has one place. Texts refer to the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from util.files import git_revision, write
+
+FOLDER = Path(__file__).resolve().parent / "measurements"
+AREA_PRESETS = ("tiny", "small")
+# the core and the multi-core take many minutes
+AREA_UNITS = ("dot_tree", "dma", "hcu", "hc_table", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def page(title: str, command: str, revision: str | None, parts: Iterable[str]) -> str:
+    """A page with its origin below the title."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    origin = f"Measured on {date} at commit `{revision}` with `{command}`. Do not edit this page: run the command."
+    return "\n\n".join([f"# {title}", origin, *parts]) + "\n"
+
+
+def cycle_model() -> Iterator[str]:
+    """Cycles of decoder-layer steps: the model of `sw_model/cycles` compared with the simulated RTL."""
+    from tests.sw_model.bench_cycles import CASES, compare
+
+    errors: dict[str, list[float]] = {}
+    for name, case in CASES.items():
+        print(f"cycle-model: {name}", file=sys.stderr)
+        errors[name] = [step["predicted"] / step["cycles"] - 1 for step in compare(case, seed=1)]
+    groups = [(name, CASES[name].preset, each) for name, each in errors.items()]
+    for preset in dict.fromkeys(case.preset for case in CASES.values()):
+        together = [error for name, each in errors.items() if CASES[name].preset == preset for error in each]
+        groups += [(f"all of {preset}", preset, together)]
+    yield (
+        "The error is (predicted cycles - simulated cycles) / simulated cycles of one step of a decoder layer. The "
+        "mean is that of the absolute errors. `tests/sw_model/bench_cycles.py` defines the cases: kinds of memory, "
+        "links, selection modes and sizes."
+    )
+    yield table(
+        ("case", "preset", "steps", "mean error", "largest error"),
+        (
+            (name, preset, len(each), f"{sum(map(abs, each)) / len(each):.2%}", f"{max(each, key=abs):+.2%}")
+            for name, preset, each in groups
+        ),
+    )
+
+
+def reproduction() -> Iterator[str]:
+    """Published figures compared with the model."""
+    from sw_model.papers.reproduce import brief, reproduce
+
+    result = reproduce()
+    yield (
+        "The verdict compares the figure with its own tolerance. [Reproduce a figure](../tutorials/figure.md) explains "
+        "the columns."
+    )
+    uses = ("system", *sorted({row.use for row in result.rows} - {"system"}))
+    yield table(
+        ("kind of figure", "inside", "with a verdict", "all"),
+        ((use, *result.score(use)) for use in uses),
+    )
+    yield table(
+        ("figure", "where", "verdict", "residual", "published", "model"),
+        (
+            (
+                f"`{r.id}`",
+                r.where,
+                r.verdict,
+                "" if r.residual is None else f"{r.residual:+.0%}",
+                brief(r.published),
+                brief(r.model),
+            )
+            for r in result.rows
+        ),
+    )
+
+
+def unit_areas() -> Iterator[str]:
+    """Area, memory and clock frequency of the units at small presets."""
+    from hw.config import PRESETS
+    from synth.area import area
+    from synth.library.reader import choose
+    from synth.timing.timing import timing
+
+    library = choose([])
+    yield (
+        "Balanced point, embedded 14 nm-class library, 800 MHz requested. Areas are logic without placement; memories "
+        "of 512 bits and more are counted as bits. [Synthesis](../../synth/README.md) explains what the figures do not "
+        "contain."
+    )
+    for preset in AREA_PRESETS:
+        rows = []
+        for name in AREA_UNITS:
+            print(f"unit-areas: {name} {preset}", file=sys.stderr)
+            result = area(name, PRESETS[preset], library, point="balanced", clock_mhz=800.0, tool="yowasp")
+            fmax = timing(result, library).json()["fmax_mhz"]
+            values = (result.cells, result.flip_flops, result.area_um2, result.nand2, result.memory_bits, fmax)
+            rows.append((f"`{name}`", *(f"{value:,.0f}" for value in values)))
+        yield f"## Preset {preset}"
+        yield table(("unit", "cells", "flip-flops", "um2", "NAND2 equivalents", "memory bits", "fmax in MHz"), rows)
+
+
+PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
+    "cycle-model": ("Error of the cycle model", cycle_model),
+    "reproduction": ("Published figures and the model", reproduction),
+    "unit-areas": ("Areas of the units", unit_areas),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.measure", description="Measure and write pages of docs/measurements."
+    )
+    parser.add_argument("name", nargs="+", choices=PAGES, help="page to measure")
+    revision = git_revision()  # before the first page changes the tree
+    for name in parser.parse_args(argv).name:
+        title, measure = PAGES[name]
+        write(FOLDER / f"{name}.md", page(title, f"python -m docs.measure {name}", revision, measure()))
+
+
+if __name__ == "__main__":
+    main()
