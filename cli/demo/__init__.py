@@ -13,10 +13,11 @@ from typing import Any
 
 from cli.demo import retrieval
 from cli.demo.page import Results, sections
-from cli.demo.steps import cluster_video, hcu_rule, through_rtl
+from cli.demo.steps import cluster_video, through_rtl
 from hw import yosys
 from hw.config import Config
 from hw.dre.hcu import HCU
+from sim.ports import cluster_rule
 from sw_model.media import generator, statistics
 from sw_model.media.clip import Clip, find_clip
 from sw_model.papers.figures import fig13_frames
@@ -67,7 +68,7 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
     config = Config.preset(options.preset)
     unit = HCU.from_config(config)
     threshold = round(7 * unit.hash_bits / 32)  # the paper's 7 of 32 bits, in proportion
-    rule = hcu_rule(unit, hamming_threshold=threshold, window_tokens=config.max_window_tokens)
+    rule = cluster_rule(unit, hamming_threshold=threshold, window_tokens=config.max_window_tokens)
     if not 0 <= options.stall < 1:
         raise ValueError(f"stall = {options.stall}: must be at least 0 and below 1")
     yosys.version(options.yosys)  # a tool that is missing is said now, not after minutes

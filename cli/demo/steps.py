@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from golden.mean_keys import MeanKeys
 from hw.dre.hcu import HCU, Op
 from sim.bench.build import default_simulator
 from sim.bench.run import simulate
+from sim.ports import hcu_ports
 from sw_model.media.clip import Clip
 from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.media.stream import Geometry
@@ -138,11 +138,6 @@ def _join(steps: list[Assignment]) -> Assignment:
     return Assignment(**{name: np.concatenate([getattr(step, name) for step in steps]) for name in names})
 
 
-def hcu_rule(unit: HCU, **changes: Any) -> ClusterRule:
-    """The golden rule that has the limits of `unit`."""
-    return ClusterRule(max_candidates=unit.max_candidates, max_clusters=1 << unit.cluster_bits, **changes)
-
-
 def through_rtl(
     video: VideoRun, unit: HCU, rule: ClusterRule, *, stall: float = 0.3, seed: int = 1, simulator: str | None = None
 ) -> RtlRun:
@@ -157,19 +152,12 @@ def through_rtl(
         beats["op"] += [np.array([Op.BEGIN.value]), np.full(tokens, Op.TOKEN.value)]
         beats["hash"] += [np.zeros(1, np.uint32), layer.codes]
         beats["last"] += [np.zeros(1, bool), last]
-    config = {
-        "cfg_hamming_threshold": rule.hamming_threshold,
-        "cfg_hamming_inclusive": int(rule.hamming_inclusive),
-        "cfg_first_match": int(rule.first_match),
-        "cfg_window_tokens": rule.window_tokens,
-        "cfg_max_cluster_tokens": rule.max_cluster_tokens,
-    }
     record = simulate(
         unit,
         "hcu",
         {"i": {name: np.concatenate(column) for name, column in beats.items()}},
         {"o": tokens * len(video.layers)},
-        config=config,
+        config=hcu_ports(rule),
         stall=stall,
         seed=seed,
         simulator=simulator,

@@ -5,19 +5,20 @@ python docs/examples/simulate.py
 
 import numpy as np
 
-from golden.clustering import ClusterRule, ClusterTable
+from golden.clustering import ClusterTable
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
 from sim.bench.run import simulate
+from sim.ports import cluster_rule, hcu_ports
 
-TOKENS, THRESHOLD = 40, 5
+TOKENS = 40
 
 unit = HCU.from_config(Config.preset("tiny"))
 codes = np.random.default_rng(1).integers(0, 1 << unit.hash_bits, TOKENS).astype(np.uint32)
 beats = {"op": np.full(TOKENS, Op.TOKEN.value), "hash": codes, "last": np.arange(TOKENS) % 10 == 9}
-settings = {"cfg_hamming_threshold": THRESHOLD, "cfg_max_cluster_tokens": 65535}
-record = simulate(unit, "hcu", {"i": beats}, {"o": TOKENS}, config=settings, stall=0.3, seed=1)
+rule = cluster_rule(unit, hamming_threshold=5, window_tokens=0)
+record = simulate(unit, "hcu", {"i": beats}, {"o": TOKENS}, config=hcu_ports(rule), stall=0.3, seed=1)
 
-table = ClusterTable(ClusterRule(hamming_threshold=THRESHOLD, max_candidates=unit.clusters))
+table = ClusterTable(rule)
 same = record.outputs["o"]["cluster"] == table.assign(codes).cluster
 print(f"{same.sum()} of {TOKENS} tokens are in the same cluster; {record.status['stat_busy']} cycles of search")

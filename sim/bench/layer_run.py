@@ -13,8 +13,6 @@ from golden import bf16
 from golden.clustering import ClusterRule
 from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles
 from golden.hashing import hyperplanes
-from golden.hc_table import HcTableConfig
-from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
 from golden.selection import MOSAIC, RESV, TOP_K
 from hw.axi.ports import BOUNDARY, WORD_BITS
@@ -24,6 +22,7 @@ from hw.core.isa import Command
 from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES, CoreRun, Outcome
+from sim.ports import KVMU_AREAS, TABLE_AREAS, core_settings, hc_table_config, kvmu_config
 
 CASES = {  # hidden, ffn, largest step, keys of a row
     "tiny": Sizes(hidden=16, ffn=24, tokens=2, keys=64, q_heads=4),
@@ -115,18 +114,20 @@ class LayerRun:
         bases["host_pages"], bases["storage_pages"] = (
             regions["host"].take(host_pages * page // word) * word if used else 0 for used in (True, storage)
         )
-        settings = {
-            "hamming_threshold": hamming_threshold,
-            "window_tokens": 0,
-            "max_cluster_tokens": 65535,
-            "selection_target": selection_target,
-            "selection_mode": list(POLICIES).index(policy),
-            "refine_levels": POLICIES[policy].refine_levels,
-            "staging_head_pages": staging_head_pages,
-            "max_resident_tokens": max_resident_tokens,
-            "offload_to_storage": int(storage),
-            **{f"{name}_base": base for name, base in bases.items()},
-        }
+        prediction = Kvpu(
+            ClusterRule(hamming_threshold=hamming_threshold, window_tokens=0, max_candidates=unit.hcu.max_candidates),
+            hc_table_config(unit.table, _ordered(bases, TABLE_AREAS)),
+            kvmu_config(
+                unit.kvmu,
+                bases=_ordered(bases, KVMU_AREAS),
+                staging_head_pages=staging_head_pages,
+                max_resident_tokens=max_resident_tokens,
+                offload_to_storage=storage,
+            ),
+            POLICIES[policy],
+            selection_target,
+        )
+        settings = core_settings(prediction)
         kind: type[bytearray] | type[Sparse] = Sparse if scattered else bytearray
         device, host = (kind(regions[side].words * word) for side in BASES)
         starts = {"device": BASES["device"] + number * len(device), "host": BASES["host"] + number * len(host)}
@@ -149,26 +150,7 @@ class LayerRun:
             bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
             bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
         )
-        table = unit.table
-        self.golden = DecoderLayer(
-            shape,
-            weights,
-            norms,
-            Kvpu(
-                ClusterRule(hamming_threshold=hamming_threshold, window_tokens=0,
-                            max_candidates=unit.hcu.max_candidates),
-                HcTableConfig(table.max_clusters, table.max_list_pages, table.list_page_tokens, table.key_dim,
-                              bases=(bases["cluster_records"], bases["token_lists"], bases["list_links"],
-                                     bases["mean_keys"])),
-                KvmuConfig(c.kv_heads, c.head_dim, c.page_tokens, c.max_pages, c.page_frames, unit.kvmu.max_clusters,
-                           tags=unit.kvmu.tags,
-                           bases=(bases["page_frames"], bases["host_pages"], bases["storage_pages"], bases["staging"]),
-                           staging_head_pages=staging_head_pages, max_resident_tokens=max_resident_tokens,
-                           offload_to_storage=storage),
-                POLICIES[policy],
-                selection_target,
-            ),
-        )  # fmt: skip
+        self.golden = DecoderLayer(shape, weights, norms, prediction)
         order = self.golden.order
         stored = dict(weights)
         for name, heads in (("q", self.sizes.q_heads), ("k", c.kv_heads)):
@@ -291,6 +273,12 @@ class LayerRun:
         for cluster, mean in enumerate(self.golden.means.means):
             at = self.layer.mean_keys_word * self.run_on.word_bytes + cluster * mean.nbytes
             assert device[at : at + mean.nbytes] == mean.tobytes(), f"mean of cluster {cluster}"
+
+
+def _ordered(bases: Mapping[str, int], areas: Sequence[str]) -> tuple[int, int, int, int]:
+    """Base addresses of four areas, as the golden configurations take them."""
+    first, second, third, fourth = (bases[area] for area in areas)
+    return first, second, third, fourth
 
 
 def frames(run: LayerRun, count: int, tokens: int, drift: float = 0.3) -> Iterator[np.ndarray]:

@@ -17,7 +17,6 @@ from compiler import vector_programs as programs
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.hc_table import HcTable as GoldenTable
-from golden.hc_table import HcTableConfig
 from golden.kvmu import Command, Kvmu, KvmuConfig, Reply
 from golden.kvmu import Op as PageOp
 from golden.kvpu import HeadScores, Kvpu
@@ -39,6 +38,7 @@ from hw.lxe.dpe import DPE
 from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Instruction
 from hw.lxe.vpe import VPE
+from sim.ports import hc_table_config, hc_table_ports, hcu_ports, kvmu_config, kvmu_ports, kvpu_ports, wtu_ports
 
 IDLE, RANDOM = "idle", "random"
 IDLE_CYCLES = 1000
@@ -123,13 +123,8 @@ def _hcu(unit: HCU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
     n = len(codes)
     token = _code(Op.TOKEN)
     beats = {"op": np.full(n, token), "hash": codes, "last": np.arange(n) % STEP == STEP - 1}
-    settings = {
-        "hamming_threshold": _threshold(unit.hash_bits),
-        "window_tokens": unit.max_window_tokens,
-        "max_cluster_tokens": 65535,
-    }
-    config = {f"cfg_{key}": value for key, value in settings.items()}
-    return Stimulus(name, {"i": beats}, {"o": n}, config, drain_cycles=_drain(n))
+    rule = ClusterRule(hamming_threshold=_threshold(unit.hash_bits), window_tokens=unit.max_window_tokens)
+    return Stimulus(name, {"i": beats}, {"o": n}, hcu_ports(rule), drain_cycles=_drain(n))
 
 
 @dataclass(frozen=True)
@@ -177,18 +172,12 @@ def _rule(bits: int, clusters: int) -> ClusterRule:
 
 
 Bases = tuple[int, int, int, int]
-LISTINGS = ("cluster_records", "token_lists", "list_links", "mean_keys")
-REGIONS = ("page_frames", "host_pages", "storage_pages", "staging")
 
 
 def _bases(address_bits: int, offset: int = 0) -> Bases:
     """Four regions far apart in the address space."""
     first, second, third, fourth = ((k << address_bits - 3) + offset for k in range(1, 5))
     return first, second, third, fourth
-
-
-def _as_ports(names: Sequence[str], bases: Bases) -> dict[str, int]:
-    return {f"cfg_{name}_base": base for name, base in zip(names, bases, strict=True)}
 
 
 def _packets(parts: Sequence[tuple[np.ndarray, dict[str, int]]], lanes: int) -> list[dict[str, Any]]:
@@ -214,17 +203,14 @@ def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
         beats += -(-len(step.counts) // lanes)
         listed += int(np.logical_or.reduce(step.chosen().selected, axis=0).sum()) + 1
     inputs = {"i": _columns(_packets(parts, lanes), unit.sizes.beat)}
-    config = {"cfg_selection_target": TARGET, "cfg_refine_levels": RESV.refine_levels}
+    config = wtu_ports(RESV, TARGET)
     return Stimulus(name, inputs, {"o_row": rows, "o": beats, "o_index": listed}, config, drain_cycles=_drain(count))
 
 
 def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """Every token of a step, the counts, the entry and the tokens of the cluster that the last one joined."""
-    bases = _bases(unit.address_bits)
-    sizes = {
-        n: getattr(unit, n) for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
-    }
-    table = GoldenTable(HcTableConfig(**sizes, bases=bases))
+    config = hc_table_config(unit, _bases(unit.address_bits))
+    table = GoldenTable(config)
     commands: list[dict[str, int]] = []
     replies = beats = 0
     for step in _steps(keys, unit.hash_bits, _rule(unit.hash_bits, unit.max_clusters), count, rng):
@@ -238,18 +224,13 @@ def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng
         replies += 1 + len(table.pages(cluster))
     outputs = {"o": replies, "o_counts": beats, "o_write": len(table.writes)}
     inputs = {"i": _columns(commands, unit.command)}
-    return Stimulus(name, inputs, outputs, _as_ports(LISTINGS, bases), drain_cycles=_drain(count))
+    return Stimulus(name, inputs, outputs, hc_table_ports(config), drain_cycles=_drain(count))
 
 
-def _pages(unit: KVMU, bases: Bases) -> tuple[KvmuConfig, dict[str, int]]:
-    """The golden unit's sizes and the settings of its ports: at most half of the stream's tokens stay resident."""
-    names = ("kv_heads", "head_dim", "page_tokens", "max_pages", "page_frames", "max_clusters", "tags", "address_bits")
-    staging, max_resident_tokens = 64, min(BEATS // 2, unit.page_frames * unit.page_tokens // 4)
-    sizes = {n: getattr(unit, n) for n in names}
-    config = KvmuConfig(**sizes, bases=bases, staging_head_pages=staging, max_resident_tokens=max_resident_tokens)
-    return config, {"cfg_staging_head_pages": staging, "cfg_max_resident_tokens": max_resident_tokens} | _as_ports(
-        REGIONS, bases
-    )
+def _pages(unit: KVMU, bases: Bases) -> KvmuConfig:
+    """The golden configuration: at most half of the stream's tokens stay resident."""
+    max_resident_tokens = min(BEATS // 2, unit.page_frames * unit.page_tokens // 4)
+    return kvmu_config(unit, bases=bases, staging_head_pages=64, max_resident_tokens=max_resident_tokens)
 
 
 def _paging(golden: Kvmu, replies: Sequence[Reply]) -> dict[str, list[dict[str, Any]]]:
@@ -269,7 +250,7 @@ def _answered(unit: Any, asked: Stimulus, answers: Mapping[str, Sequence[Mapping
 
 def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """A place for every token, then the clusters that the step selects for one head, their pages, and the offload."""
-    config, ports = _pages(unit, _bases(unit.address_bits))
+    config = _pages(unit, _bases(unit.address_bits))
     golden, commands, replies = Kvmu(config), [], []
     for number, step in enumerate(_steps(keys, 32, _rule(32, unit.max_clusters), count, rng)):
         heads = 1 << number % unit.kv_heads
@@ -281,20 +262,16 @@ def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         replies += [reply for command in asked for reply in golden.execute(command)]
     answers = _paging(golden, replies)
     inputs = {"i": {f.name: np.array([int(getattr(c, f.name)) for c in commands], np.int64) for f in fields(Command)}}
-    return _answered(unit, Stimulus(name, inputs, {}, ports, {"i_done": "o_dma"}, _drain(count)), answers)
+    return _answered(unit, Stimulus(name, inputs, {}, kvmu_ports(config), {"i_done": "o_dma"}, _drain(count)), answers)
 
 
 def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """The whole chain: codes of the step's tokens, then its rows of scores for one head."""
     hcu, wtu = cast(HCU, unit.units["hcu"]), cast(WTU, unit.units["wtu"])
-    listing = _bases(unit.table.address_bits)
-    paging, ports = _pages(unit.kvmu, _bases(unit.kvmu.address_bits, offset=1 << unit.kvmu.address_bits - 4))
-    sizes = {
-        n: getattr(unit.table, n)
-        for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
-    }
+    table = hc_table_config(unit.table, _bases(unit.table.address_bits))
+    paging = _pages(unit.kvmu, _bases(unit.kvmu.address_bits, offset=1 << unit.kvmu.address_bits - 4))
     rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.max_candidates)
-    golden = Kvpu(rule, HcTableConfig(**sizes, bases=listing), paging, RESV, TARGET)
+    golden = Kvpu(rule, table, paging, RESV, TARGET)
     beats: list[dict[str, int]] = []
     parts: list[tuple[np.ndarray, dict[str, int]]] = []
     assigned: list[dict[str, int]] = []
@@ -327,15 +304,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         "i": _columns(beats, unit.i.payload.shape()),
         "i_scores": _columns(_packets(parts, wtu.sizes.lanes), unit.i_scores.payload.shape()),
     }
-    settings = {
-        "hamming_threshold": rule.hamming_threshold,
-        "window_tokens": 0,
-        "max_cluster_tokens": rule.max_cluster_tokens,
-        "target": TARGET,
-    }
-    settings["refine_levels"] = RESV.refine_levels
-    config = {f"cfg_{key}": value for key, value in settings.items()} | ports | _as_ports(LISTINGS, listing)
-    return _answered(unit, Stimulus(name, inputs, {}, config, {"i_done": "o_dma"}, _drain(count)), answers)
+    return _answered(unit, Stimulus(name, inputs, {}, kvpu_ports(golden), {"i_done": "o_dma"}, _drain(count)), answers)
 
 
 def _vectors(keys: np.ndarray | None, rows: int, width: int, rng: np.random.Generator) -> np.ndarray:

@@ -6,13 +6,14 @@ from amaranth import Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.clustering import ClusterRule, ClusterTable
+from golden.clustering import ClusterTable
 from hw import yosys
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
 from sim.bench.override import source_override
 from sim.bench.run import simulate
+from sim.ports import cluster_rule, hcu_ports
 from synth.gates import cell_model, of_component
 from synth.library.reader import Library
 
@@ -90,11 +91,8 @@ def test_hcu_netlist_matches_golden_under_back_pressure(rng, seed):
     unit = HCU.from_config(Config.preset("tiny"))
     stream = rng.integers(0, 1 << 16, 120).astype(np.uint32)
     beats = {"op": np.full(120, Op.TOKEN.value), "hash": stream, "last": np.arange(120) % 10 == 9}
-    settings = {"cfg_hamming_threshold": 6, "cfg_window_tokens": 40, "cfg_max_cluster_tokens": 5}
-    record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=settings, stall=0.3, seed=seed)
-    rule = ClusterRule(
-        hamming_threshold=6, window_tokens=40, max_cluster_tokens=5, max_candidates=16, max_clusters=1 << 16
-    )
+    rule = cluster_rule(unit, hamming_threshold=6, window_tokens=40, max_cluster_tokens=5)
+    record = simulate(unit, "hcu", {"i": beats}, {"o": 120}, config=hcu_ports(rule), stall=0.3, seed=seed)
     want = ClusterTable(rule).assign(stream)
     for name in ("cluster", "opened", "count", "distance", "overflow"):
         assert record.outputs["o"][name].tolist() == getattr(want, name).astype(int).tolist(), name

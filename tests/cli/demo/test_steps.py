@@ -5,6 +5,7 @@ import pytest
 from cli.demo import steps
 from hw.config import Config
 from hw.dre.hcu import HCU
+from sim.ports import cluster_rule
 from sw_model.media import clip
 from sw_model.media.clip import Clip
 
@@ -13,7 +14,7 @@ from sw_model.media.clip import Clip
 def video(tmp_path_factory):
     path = clip.encode(clip.synthesise(20, width=96, height=64), tmp_path_factory.mktemp("film") / "film.mp4")
     unit = HCU.from_config(Config.preset("tiny"))
-    rule = steps.hcu_rule(unit, hamming_threshold=4, window_tokens=40)
+    rule = cluster_rule(unit, hamming_threshold=4, window_tokens=40)
     options = {"hash_bits": unit.hash_bits, "layers": 1, "grid": 1, "rule": rule}
     return steps.cluster_video(Clip(path, "film", "", ""), **options, progress=lambda *told: None), unit, rule
 

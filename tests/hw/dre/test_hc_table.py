@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from golden.clustering import ClusterRule, ClusterTable
-from golden.hc_table import ClusterEntry, HcTableConfig
+from golden.hc_table import ClusterEntry
 from golden.hc_table import Fault as GoldenFault
 from golden.hc_table import HcTable as GoldenTable
 from hw.config import PRESETS, Config
 from hw.dre.hc_table import Fault, HcTable, Op
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
+from sim.ports import TABLE_AREAS, hc_table_config, hc_table_ports
 from tests.hw.dre.test_hcu import codes
 
 GOOD = {
@@ -25,7 +26,6 @@ GOOD = {
 }
 BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
 FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFFF for base in BASES)
-PORTS = ("cluster_records", "token_lists", "list_links", "mean_keys")
 NEEDS = {  # fields beside `opened`; others may hold anything
     Op.UPDATE: {"token", "cluster", "hash", "count"},
     Op.BEGIN: {"first"},
@@ -42,9 +42,8 @@ class Bench:
 
     def __init__(self, bases=BASES, unit=None):
         self.unit = unit or HcTable.from_config(Config.preset("tiny"))
-        names = ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
-        self.golden = GoldenTable(HcTableConfig(**{n: getattr(self.unit, n) for n in names}, bases=bases))
-        self.config = {f"cfg_{name}_base": base for name, base in zip(PORTS, bases, strict=True)}
+        config = hc_table_config(self.unit, tuple(bases))
+        self.golden, self.config = GoldenTable(config), hc_table_ports(config)
         self.commands, self.replies, self.beats, self.faults, self.cycles = [], [], [], [], []
 
     def do(self, op, **fields):
@@ -243,7 +242,7 @@ def test_lists_of_many_pages(seed):
     bench.check(seed=seed)
 
 
-@pytest.mark.parametrize("region", PORTS)
+@pytest.mark.parametrize("region", TABLE_AREAS)
 def test_regions_that_do_not_fit(region, seed):
     """The last byte of a region is the last one that an address reaches, or lies beyond it."""
     unit = Bench().unit
@@ -253,7 +252,7 @@ def test_regions_that_do_not_fit(region, seed):
         unit.max_list_pages * 4,
         unit.max_clusters * unit.key_dim * 2,
     )
-    at = PORTS.index(region)
+    at = TABLE_AREAS.index(region)
     for beyond in (0, 1):
         bases = [0, 0, 0, 0]
         bases[at] = (1 << unit.address_bits) - sizes[at] + beyond

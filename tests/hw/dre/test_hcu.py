@@ -1,6 +1,6 @@
 """The HCU's Verilog against the golden cluster table, bit for bit, and against its own cycle formula."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,8 +11,7 @@ from hw.dre.hcu import HCU, Op
 from hw.emit import to_rtlil
 from sim.bench.build import has_simulator
 from sim.bench.run import InTurns, simulate
-
-ports = ("hamming_threshold", "hamming_inclusive", "first_match", "window_tokens", "max_cluster_tokens")
+from sim.ports import cluster_rule, hcu_ports
 
 
 def codes(rng, n, bits, centers=None, flip=0.08):
@@ -29,35 +28,17 @@ def tokens(stream, step=10):
     return {"op": np.full(n, Op.TOKEN.value), "hash": stream, "last": np.arange(n) % step == step - 1}
 
 
-def run(
-    unit,
-    beats,
-    count,
-    *,
-    hamming_threshold=7,
-    hamming_inclusive=0,
-    first_match=0,
-    window_tokens=0,
-    max_cluster_tokens=65535,
-    **options,
-):
-    settings = zip(
-        ports, (hamming_threshold, hamming_inclusive, first_match, window_tokens, max_cluster_tokens), strict=True
-    )
-    config = {f"cfg_{name}": int(value) for name, value in settings}
-    return simulate(unit, "hcu", {"i": beats}, {"o": count}, config=config, **options)
+FIELDS = {field.name for field in fields(ClusterRule)}
 
 
-def rule(unit, *, hamming_threshold=7, hamming_inclusive=0, first_match=0, window_tokens=0, max_cluster_tokens=65535):
-    return ClusterRule(
-        hamming_threshold=hamming_threshold,
-        hamming_inclusive=bool(hamming_inclusive),
-        first_match=bool(first_match),
-        window_tokens=window_tokens,
-        max_cluster_tokens=max_cluster_tokens,
-        max_candidates=unit.max_candidates,
-        max_clusters=1 << unit.cluster_bits,
-    )
+def run(unit, beats, count, **options):
+    """A simulation; options that are fields of `ClusterRule` set the ports, the others go to `simulate`."""
+    settings = {name: options.pop(name) for name in FIELDS & options.keys()}
+    return simulate(unit, "hcu", {"i": beats}, {"o": count}, config=hcu_ports(rule(unit, **settings)), **options)
+
+
+def rule(unit, **settings):
+    return cluster_rule(unit, **{"window_tokens": 0, **settings})
 
 
 def assert_equal(record, table, stream, start=0, base=0):
@@ -79,21 +60,21 @@ def expected_cycles(unit, want, table):
 
 CASES = {
     "default": ("small", {}),
-    "le": ("tiny", {"hamming_inclusive": 1, "hamming_threshold": 3}),
-    "first match": ("tiny", {"first_match": 1, "hamming_threshold": 5}),
+    "le": ("tiny", {"hamming_inclusive": True, "hamming_threshold": 3}),
+    "first match": ("tiny", {"first_match": True, "hamming_threshold": 5}),
     "window_tokens": ("tiny", {"window_tokens": 20, "hamming_threshold": 4}),
     "window of one": ("tiny", {"window_tokens": 1}),
     "saturated counts": ("tiny", {"max_cluster_tokens": 3, "hamming_threshold": 6, "window_tokens": 30}),
     "saturated counts, all candidates": ("tiny", {"max_cluster_tokens": 3, "hamming_threshold": 6}),
-    "first match, saturated counts": ("tiny", {"first_match": 1, "max_cluster_tokens": 4, "hamming_threshold": 5}),
+    "first match, saturated counts": ("tiny", {"first_match": True, "max_cluster_tokens": 4, "hamming_threshold": 5}),
     "full table": ("tiny", {"hamming_threshold": 2}),
-    "full table, first match": ("tiny", {"hamming_threshold": 3, "first_match": 1}),
+    "full table, first match": ("tiny", {"hamming_threshold": 3, "first_match": True}),
     "full table, all saturated": ("tiny", {"hamming_threshold": 0, "max_cluster_tokens": 2}),
     "full table in a window": ("tiny", {"hamming_threshold": 1, "window_tokens": 24}),
-    "full table in a window, first match": ("tiny", {"first_match": 1, "hamming_threshold": 1, "window_tokens": 24}),
+    "full table in a window, first match": ("tiny", {"first_match": True, "hamming_threshold": 1, "window_tokens": 24}),
     "first match in a window, saturated counts": (
         "tiny",
-        {"first_match": 1, "window_tokens": 24, "hamming_threshold": 4, "max_cluster_tokens": 3},
+        {"first_match": True, "window_tokens": 24, "hamming_threshold": 4, "max_cluster_tokens": 3},
     ),
     "largest window": ("small", {"window_tokens": 1024}),
 }

@@ -7,8 +7,8 @@ import pytest
 
 from golden.clustering import ClusterRule
 from golden.hashing import hash_codes, hyperplanes
-from golden.hc_table import Fault, HcTableConfig
-from golden.kvmu import Descriptor, KvmuConfig, Op, Reply, Tier, TransferKind
+from golden.hc_table import Fault
+from golden.kvmu import Descriptor, Op, Reply, Tier, TransferKind
 from golden.kvpu import HeadScores, Kvpu
 from golden.mean_keys import MeanKeys
 from golden.page_table import PageTable, PagingConfig
@@ -20,6 +20,7 @@ from hw.dre.kvpu import Op as HwOp
 from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
+from sim.ports import hc_table_config, kvmu_config, kvpu_ports
 from sw_model.media.clip import find_clip
 from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.media.stream import Geometry
@@ -62,20 +63,9 @@ class Bench:
             max_candidates=units["hcu"].max_candidates,
             max_clusters=1 << config.cluster_bits,
         )
-        names = ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim")
-        table = HcTableConfig(**{n: getattr(self.unit.table, n) for n in names}, bases=tuple(table_bases.values()))
-        names = (
-            "kv_heads",
-            "head_dim",
-            "page_tokens",
-            "max_pages",
-            "page_frames",
-            "max_clusters",
-            "tags",
-            "address_bits",
-        )
-        pages = KvmuConfig(
-            **{n: getattr(kvmu, n) for n in names},
+        table = hc_table_config(self.unit.table, tuple(table_bases.values()))
+        pages = kvmu_config(
+            kvmu,
             bases=tuple(kvmu_bases.values()),
             staging_head_pages=staging_head_pages,
             max_resident_tokens=max_resident_tokens,
@@ -84,18 +74,7 @@ class Bench:
         )
         self.selection = selection
         self.golden = Kvpu(rule, table, pages, selection.golden(self.unit.wtu.sizes), selection.target, retain)
-        self.settings = {
-            "cfg_hamming_threshold": hamming_threshold,
-            "cfg_window_tokens": window_tokens,
-            "cfg_max_cluster_tokens": rule.max_cluster_tokens,
-            **selection.ports(),
-            "cfg_staging_head_pages": staging_head_pages,
-            "cfg_max_resident_tokens": max_resident_tokens,
-            "cfg_max_descriptor_bytes": max_descriptor_bytes,
-            "cfg_offload_to_storage": int(offload_to_storage),
-            "cfg_retain_fetched": int(retain),
-            **{f"cfg_{name}_base": base for name, base in (table_bases | kvmu_bases).items()},
-        }
+        self.settings = {**kvpu_ports(self.golden), **selection.ports()}
         self.compared, self.overflowed, self.overlong, self.opened, self.refused = 0, False, False, 0, []
         self.golden.table.update = self._listing(self.golden.table.update)
         self.beats, self.scores, self.assigned, self.rows, self.replies, self.steps = [], [], [], [], [], 0

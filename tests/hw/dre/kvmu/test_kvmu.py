@@ -6,13 +6,14 @@ import itertools
 import numpy as np
 import pytest
 
-from golden.kvmu import Command, Fault, Kvmu, KvmuConfig, Op, TransferKind
+from golden.kvmu import Command, Fault, Kvmu, Op, TransferKind
 from hw.config import PRESETS, Config
 from hw.dre.kvmu.command import Fault as HwFault
 from hw.dre.kvmu.command import Op as HwOp
 from hw.dre.kvmu.kvmu import KVMU
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
+from sim.ports import kvmu_config, kvmu_ports
 from tests.hw.dre.kvmu.kvmu_oracle import replay
 
 SMALL = {
@@ -77,28 +78,8 @@ class Bench:
         **sizes,
     ):
         self.unit = KVMU(**{**SMALL, **sizes})
-        self.settings = {
-            "cfg_page_frames_base": bases[0],
-            "cfg_host_pages_base": bases[1],
-            "cfg_storage_pages_base": bases[2],
-            "cfg_staging_base": bases[3],
-            "cfg_staging_head_pages": staging_head_pages,
-            "cfg_max_resident_tokens": max_resident_tokens,
-            "cfg_offload_to_storage": int(offload_to_storage),
-            "cfg_max_descriptor_bytes": max_descriptor_bytes,
-        }
-        names = (
-            "kv_heads",
-            "head_dim",
-            "page_tokens",
-            "max_pages",
-            "page_frames",
-            "max_clusters",
-            "tags",
-            "address_bits",
-        )
-        self.config = KvmuConfig(
-            **{n: getattr(self.unit, n) for n in names},
+        self.config = kvmu_config(
+            self.unit,
             bases=bases,
             staging_head_pages=staging_head_pages,
             max_resident_tokens=max_resident_tokens,
@@ -106,6 +87,7 @@ class Bench:
             max_descriptor_bytes=max_descriptor_bytes or 4096,
             max_page_references=(1 << self.unit.reference_bits) - 1,
         )
+        self.settings = kvmu_ports(self.config)
         self.golden = Kvmu(self.config)
         self.commands, self.replies = [], []
 

@@ -10,13 +10,9 @@ from golden.wicsum import WtuConfig, select
 from hw.dre.wtu.command import KeyOrder, Op, SelectionMode
 from hw.dre.wtu.wtu import WtuDesign
 from sim.bench.run import simulate
+from sim.ports import SELECTIONS, wtu_ports
 from sw_model.media.generator import Generator, small
 
-WEIGHTS = {
-    SelectionMode.RATIO: ("score_x_tc", "ratio"),
-    SelectionMode.BUDGET: ("tc", "budget"),
-    SelectionMode.COUNT: ("one", "count"),
-}
 KEYS = {
     KeyOrder.PLAIN: lambda words: words,
     KeyOrder.SIGNED: sortable,
@@ -34,17 +30,14 @@ class Settings:
     refine: int = 1
 
     def ports(self):
-        return {
-            "cfg_selection_mode": self.mode.value,
-            "cfg_key_order": self.order.value,
-            "cfg_selection_target": self.target,
-            "cfg_refine_levels": self.refine,
-        }
+        weight, stop_rule = SELECTIONS[self.mode]
+        config = WtuConfig(refine_levels=self.refine, weight=weight, stop_rule=stop_rule)
+        return wtu_ports(config, self.target, self.order)
 
     def golden(self, sizes):
-        weight, threshold = WEIGHTS[self.mode]
+        weight, stop_rule = SELECTIONS[self.mode]
         refine = sizes.levels - 1 if self.mode is SelectionMode.COUNT else self.refine
-        return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, stop_rule=threshold)
+        return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, stop_rule=stop_rule)
 
 
 MODES = {
