@@ -1,5 +1,7 @@
-"""Commands that are killed for good at any moment, and disks that are full or may not be written to: what was whole
-stays, nothing half-written stands in its place, and the next run succeeds."""
+"""Commands that are killed at a random moment, and full or read-only disks.
+
+Complete results stay complete, no half-written file appears under a result's name, and the next run succeeds.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ SWEEP = 'name = "x"\n[fixed]\nworkload = "text"\n[grid]\ntokens = [1000, 2000, 3
 
 @dataclass(frozen=True)
 class Command:
-    """A command line that writes `out...`; `kills` of it in a long run."""
+    """A command line that writes `out...`, and how often the slow test kills it."""
 
     line: str
     kills: int = 6
@@ -52,7 +54,7 @@ COMMANDS = {
 
 
 def start(line: str, folder: Path) -> subprocess.Popen:
-    """The command in `folder`, in a process group of its own."""
+    """Start the command in `folder` in a new process group."""
     command = [sys.executable, str(ROOT / "vrex.py"), *line.split()]
     where = os.environ | {"VREX_BUILD": str(folder / "build"), "PYTHONPATH": str(ROOT)}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -60,21 +62,21 @@ def start(line: str, folder: Path) -> subprocess.Popen:
 
 
 def finished(line: str, folder: Path) -> float:
-    """Run the command to its end, which must be a good one; the seconds it took."""
-    begun = time.monotonic()
+    """Run the command, require exit status 0, and return the elapsed seconds."""
+    begin = time.monotonic()
     _, err = (process := start(line, folder)).communicate(timeout=1200)
     assert process.returncode == 0, err
-    return time.monotonic() - begun
+    return time.monotonic() - begin
 
 
 def results(folder: Path) -> list[Path]:
-    """What stands under the names that the commands were given."""
-    found = [path for path in folder.glob("out*") for path in (path.rglob("*") if path.is_dir() else [path])]
-    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+    """Files under the result names of the commands."""
+    paths = [path for path in folder.glob("out*") for path in (path.rglob("*") if path.is_dir() else [path])]
+    return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
 
 
-def check_whole(path: Path) -> None:
-    """A result is whole: it can be read to its end."""
+def check_complete(path: Path) -> None:
+    """Require that a result can be read to its end."""
     content = path.read_bytes()
     assert content, path
     if path.suffix == ".json":
@@ -98,8 +100,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def fresh(folder: Path, *, caches: bool) -> None:
-    """Without results; without what was built either if `caches`."""
+def remove_results(folder: Path, *, caches: bool) -> None:
+    """Remove all results, and the build cache too if `caches`."""
     for path in [*folder.glob("out*"), *folder.glob(".out*"), *[folder / "build"] * caches]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -110,14 +112,14 @@ def fresh(folder: Path, *, caches: bool) -> None:
     + [pytest.param(name, command.kills, marks=pytest.mark.heavy) for name, command in COMMANDS.items()],
 )
 def test_killed(name, kills, folder, rng):
-    """At random moments, with what was built before and without; then to the end, which no lock holds up."""
+    """Kill at random moments, with and without a build cache; then run to the end, which no stale lock delays."""
     command = COMMANDS[name]
     seconds = finished(command.line, folder)
-    whole = [path.relative_to(folder) for path in results(folder)]
+    expected = [path.relative_to(folder) for path in results(folder)]
     for path in results(folder):
-        check_whole(path)
+        check_complete(path)
     for number in range(kills):
-        fresh(folder, caches=number % 2 == 0)
+        remove_results(folder, caches=number % 2 == 0)
         process = start(command.line, folder)
         try:
             process.communicate(timeout=rng.uniform(0.05, 1) * seconds)
@@ -125,28 +127,28 @@ def test_killed(name, kills, folder, rng):
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         for path in results(folder):
-            check_whole(path)
+            check_complete(path)
         finished(command.line, folder)
-        assert [path.relative_to(folder) for path in results(folder)] == whole
+        assert [path.relative_to(folder) for path in results(folder)] == expected
         for path in results(folder):
-            check_whole(path)
+            check_complete(path)
 
 
-def test_a_build_that_was_killed_is_made_again(tmp_path, monkeypatch):
-    """Half an object that looks new is not linked."""
+def test_an_interrupted_simulator_build_is_repeated(tmp_path, monkeypatch):
+    """A truncated object file with a new time stamp is not linked."""
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     component = unit("operand_memory").build(Config.preset("tiny"))
-    made = build(component, "operand_memory")
-    (made.folder / "finished").unlink()
-    for path in (made.folder / "operand_memory", *made.folder.glob("*.a")):
+    first = build(component, "operand_memory")
+    (first.folder / "finished").unlink()
+    for path in (first.folder / "operand_memory", *first.folder.glob("*.a")):
         path.unlink()
-    for path in made.folder.glob("*.o"):
+    for path in first.folder.glob("*.o"):
         path.write_bytes(path.read_bytes()[:100])
-    assert build(component, "operand_memory").folder == made.folder
-    assert (made.folder / "finished").exists()
+    assert build(component, "operand_memory").folder == first.folder
+    assert (first.folder / "finished").exists()
 
 
-# a command line each, and the file or folder that it writes, which stands there already unless it must not
+# command line -> the result file, which exists before the command runs; None: it must not exist
 WRITES = {
     "generate hcu --preset tiny --out DISK/out": "out/hcu/hcu.v",
     "synth operand_memory --preset tiny --point area --out DISK/out": "out/synth.json",
@@ -168,18 +170,18 @@ EACH = pytest.mark.parametrize(
 
 
 def in_namespace(script: str, *arguments: object, folder: Path) -> subprocess.CompletedProcess:
-    """A shell script in a mount namespace of its own; skips where this user may not make one."""
+    """Run a shell script in a new mount namespace; skip the test where this user may not create one."""
     unshare = shutil.which("unshare")
     own = [unshare, "--mount", "--map-root-user", "sh", "-ec"]
     if unshare is None or subprocess.run([*own, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
-        pytest.skip("needs unshare and a tmpfs of its own")
+        pytest.skip("needs unshare and permission to mount a tmpfs")
     where = os.environ | {"VREX_BUILD": str(folder / "build"), "PYTHONPATH": str(ROOT)}
     words = ["sh", *map(str, arguments)]
     return subprocess.run([*own, script, *words], cwd=folder, env=where, capture_output=True, text=True, check=False)
 
 
 def on_disk(line: str, folder: Path, spoil: str) -> subprocess.CompletedProcess:
-    """The command on a small disk with an old result, after the shell's `spoil`; the old result must survive."""
+    """Run the command on a small disk with an old result after the shell command `spoil`; the old result must stay."""
     disk, old = folder / "disk", WRITES[line]
     disk.mkdir()
     script = (
@@ -217,8 +219,8 @@ def test_read_only_disk(line, folder):
     ["model --out out.json", "model --report out.html", "sweep sweep.toml --workers 1 --out out.csv",
      "decode film.mp4 --workers 1 --out out.npy"],
 )  # fmt: skip
-def test_files_may_not_grow(line, folder, monkeypatch, capsys):
-    """As on a full disk, but with no need for one: a limit of the process."""
+def test_file_size_limit(line, folder, monkeypatch, capsys):
+    """A file size limit of the process has the effect of a full disk."""
     monkeypatch.chdir(folder)
     out = folder / line.split()[-1]
     out.write_text("old")
