@@ -100,7 +100,7 @@ def test_a_whole_campaign_tells_what_is_stale(folder, monkeypatch, capsys):
 
 
 def test_a_part_is_run_and_kept_when_it_passes(tmp_path):
-    part = measure.Part("tests/golden/test_growable.py")
+    part = measure.Part("tests/golden/test_growable_array.py")
     assert measure.run(part, tmp_path)
     told = json.loads((tmp_path / f"{part.name}.json").read_text())
     assert (told["tests"], told["verilog"], told["bins"]) == (part.path, {}, {})
