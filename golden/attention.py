@@ -59,9 +59,9 @@ def light_attention(
         if picked.shape != (len(causal), len(ids)):
             raise ValueError(f"allowed must have shape {(len(causal), len(ids))}, got {picked.shape}")
         mask = np.concatenate([np.ones((len(causal), len(extra_k)), bool), picked, causal], axis=1)
-        own = np.r_[ids, past : len(k)]
-        head_k = np.concatenate([extra_k[:, h], checks.reals("keys", k[own, h])])
-        head_v = np.concatenate([extra_v[:, h], checks.reals("values", v[own, h])])
+        key_ids = np.r_[ids, past : len(k)]
+        head_k = np.concatenate([extra_k[:, h], checks.reals("keys", k[key_ids, h])])
+        head_v = np.concatenate([extra_v[:, h], checks.reals("values", v[key_ids, h])])
         out[h] = _softmax(q[:, h].reshape(-1, d) @ head_k.T, mask, d) @ head_v
     return out.reshape(kv_heads, steps, group, d).transpose(1, 0, 2, 3).reshape(steps, kv_heads * group, d)
 

@@ -21,8 +21,8 @@ def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
     queries  (T, Hq, d) of the prompt. Returns int64 (Hq, int(d * ratio)): those with the largest sum of |q|.
     """
     q = checks.reals("queries", queries, None, None, None)
-    kept = int(q.shape[2] * checks.real("ratio", ratio, 0, 1))
-    return np.sort(largest(np.abs(q).sum(axis=0), kept), axis=1)
+    n_columns = int(q.shape[2] * checks.real("ratio", ratio, 0, 1))
+    return np.sort(largest(np.abs(q).sum(axis=0), n_columns), axis=1)
 
 
 def infinigen(
@@ -46,8 +46,8 @@ def infinigen(
     picked = checks.integers("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
     if not len(k):
         return [np.zeros(0, np.int64)] * heads
-    own = np.arange(heads) // (heads // k.shape[1])
-    score = np.stack([q[:, a, picked[a]] @ k[:, own[a], picked[a]].T for a in range(heads)])  # (Hq, T, N)
+    kv_head_of = np.arange(heads) // (heads // k.shape[1])
+    score = np.stack([q[:, a, picked[a]] @ k[:, kv_head_of[a], picked[a]].T for a in range(heads)])  # (Hq, T, N)
     above = score > score.max(axis=2, keepdims=True) - checks.real("alpha", alpha, 0)
     count = int(above.sum(axis=2).mean())
     if budget is not None:
@@ -102,7 +102,7 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
     q = checks.reals("query", query, None, None)
     k = checks.reals("keys", keys, None, None, q.shape[1])
     checks.integer("page", page, 1)
-    taken = max(3, checks.integer("budget", budget, 1) // page)
+    n_pages = max(3, checks.integer("budget", budget, 1) // page)
     starts = np.arange(0, len(k), page)
     if not len(starts):
         return [starts] * len(q)
@@ -111,8 +111,8 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
     for a, row in enumerate(q):
         h = a // (len(q) // k.shape[1])
         bound = np.maximum(row * low[:, h], row * high[:, h]).sum(axis=1)
-        chosen = np.sort(largest(bound, taken))
-        out.append(np.concatenate([np.arange(s, min(s + page, len(k))) for s in starts[chosen]]))
+        page_ids = np.sort(largest(bound, n_pages))
+        out.append(np.concatenate([np.arange(s, min(s + page, len(k))) for s in starts[page_ids]]))
     return out
 
 
@@ -147,13 +147,13 @@ def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float
     old = checks.reals("cached", cached, *new.shape)
     past = len(new) - checks.integer("suffix", suffix, 0, len(new))
     distance = ((new - old)[:past] ** 2).reshape(past, -1).sum(axis=1)
-    chosen = largest(distance, int(past * checks.real("ratio", ratio, 0, 1)))
-    return np.r_[np.sort(chosen), past : len(new)]
+    page_ids = largest(distance, int(past * checks.real("ratio", ratio, 0, 1)))
+    return np.r_[np.sort(page_ids), past : len(new)]
 
 
 def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
     """VLCache (arXiv 2512.12977): of every frame the first floor(ratio * n) tokens are computed again."""
     lengths = checks.integers("sizes", sizes, None, low=0)
-    again = np.floor(checks.real("ratio", ratio, 0, 1) * lengths).astype(np.int64)
+    second_counts = np.floor(checks.real("ratio", ratio, 0, 1) * lengths).astype(np.int64)
     starts = np.cumsum(lengths) - lengths
-    return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, again, strict=True)] or [lengths])
+    return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, second_counts, strict=True)] or [lengths])

@@ -60,9 +60,9 @@ def encode(value: np.ndarray | float, fmt: Format = BF16) -> np.ndarray:
     """Nearest codes of real numbers; float64 or anything that converts to it exactly. NaN and infinities are kept."""
     bits = np.atleast_1d(np.asarray(value, np.float64)).view(np.uint64)
     drop = np.uint64(52 - fmt.fraction_bits)
-    one = np.uint64(1)
-    rounded = (bits + ((one << (drop - one)) - one) + ((bits >> drop) & one)) >> drop
-    magnitude = (rounded & ((one << np.uint64(11 + fmt.fraction_bits)) - one)).astype(np.int64)
+    item = np.uint64(1)
+    rounded = (bits + ((item << (drop - item)) - item) + ((bits >> drop) & item)) >> drop
+    magnitude = (rounded & ((item << np.uint64(11 + fmt.fraction_bits)) - item)).astype(np.int64)
     magnitude -= (1023 - BIAS) << fmt.fraction_bits
     magnitude = np.where(magnitude < 1 << fmt.fraction_bits, 0, np.minimum(magnitude, fmt.infinity))
     code = magnitude | (bits >> np.uint64(63)).astype(np.int64) << (fmt.width - 1)

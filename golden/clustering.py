@@ -119,17 +119,17 @@ class ClusterTable:
     def assign(self, codes: np.ndarray) -> Assignment:
         """Assign tokens with these hash codes, uint32 (T,), in order."""
         wanted = checks.integers("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
-        parts = []
+        blocks = []
         block = min(BLOCK, self.rule.window_tokens or BLOCK)
         for start in range(0, len(wanted), block):
-            part = wanted[start : start + block]
-            if self._plain(len(part)):
-                parts.append(self._assign_block(part))
+            block_codes = wanted[start : start + block]
+            if self._plain(len(block_codes)):
+                blocks.append(self._assign_block(block_codes))
             else:
-                parts += [self._assign_one(code) for code in part]
-        if not parts:
-            parts = [(np.zeros(0, np.int32),) * 6]
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+                blocks += [self._assign_token(code) for code in block_codes]
+        if not blocks:
+            blocks = [(np.zeros(0, np.int32),) * 6]
+        columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
         kinds = (np.int32, bool, np.int32, np.int32, bool, np.int64)
         return Assignment(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
 
@@ -161,7 +161,7 @@ class ClusterTable:
                     setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         self._codes[start : self._size], self._born[start : self._size] = codes, tokens
 
-    def _assign_one(self, code: np.uint32) -> tuple[np.ndarray, ...]:
+    def _assign_token(self, code: np.uint32) -> tuple[np.ndarray, ...]:
         """The rules as the text has them, for one token."""
         rule, token = self.rule, self.tokens
         self._age(token)
@@ -203,8 +203,8 @@ class ClusterTable:
         bits = 10 if len(rank) <= 1024 else 26
         kind = np.dtype(np.uint16 if bits == 10 else np.uint32)
         words = rank.astype(kind) << bits | np.arange(len(rank), dtype=kind)[:, None]
-        chosen = words.min(axis=0).astype(np.int64) & (1 << bits) - 1
-        return chosen, distances[chosen, np.arange(len(chosen))]
+        best = words.min(axis=0).astype(np.int64) & (1 << bits) - 1
+        return best, distances[best, np.arange(len(best))]
 
     def _assign_block(self, codes: np.ndarray) -> tuple[np.ndarray, ...]:
         """The same for many tokens at once, while no limit is near (`_plain`).
@@ -221,9 +221,9 @@ class ClusterTable:
         best, distance = np.full(n, -1, np.int64), np.full(n, FAR, np.uint8)
         if old > base:
             table = np.bitwise_count(self._codes[base:old, None] ^ codes)
-            leaving = int(first[-1]) - base  # clusters that age out within the block
-            if leaving:
-                table[:leaving][np.arange(base, base + leaving)[:, None] < first] = FAR
+            expired = int(first[-1]) - base  # clusters that age out within the block
+            if expired:
+                table[:expired][np.arange(base, base + expired)[:, None] < first] = FAR
             best, distance = self._preferred(table)
             best += base
         # of the tokens without a match, each that no new leader before it suits becomes a leader
@@ -241,19 +241,19 @@ class ClusterTable:
         if len(leaders):
             self._open(codes[leaders], start + leaders)
             table = np.bitwise_count(codes[leaders, None] ^ codes)
-            late = leaders[:, None] >= np.arange(n)  # only leaders before a token are there to join
-            np.maximum(table, late * np.uint8(FAR), out=table)
-            which, closest = self._preferred(table)
+            is_causal = leaders[:, None] >= np.arange(n)  # only leaders before a token are there to join
+            np.maximum(table, is_causal * np.uint8(FAR), out=table)
+            match_index, closest = self._preferred(table)
             moves = (distance >= rule.limit) if rule.first_match else closest < distance
             moves &= closest < rule.limit
-            best[moves], distance[moves] = old + which[moves], closest[moves]
+            best[moves], distance[moves] = old + match_index[moves], closest[moves]
             best[leaders], distance[leaders] = old + np.arange(len(leaders)), 0
         # the k-th token of a cluster within the block finds k - 1 more in it than before the block
-        place = best - base
-        order = np.argsort(place.astype(np.min_scalar_type(self._size)), kind="stable")  # 16 bits: by radix
-        sizes = np.bincount(place)
+        relative_index = best - base
+        order = np.argsort(relative_index.astype(np.min_scalar_type(self._size)), kind="stable")  # 16 bits: by radix
+        sizes = np.bincount(relative_index)
         rank = np.empty(n, np.int64)
-        rank[order] = np.arange(n) - (np.cumsum(sizes) - sizes)[place[order]]
+        rank[order] = np.arange(n) - (np.cumsum(sizes) - sizes)[relative_index[order]]
         counts = self._counts[best] + rank + 1
         self._counts[base : base + len(sizes)] += sizes.astype(np.int32)
         self.tokens += n

@@ -131,20 +131,20 @@ class MotionMask:
             return self._at_centres(left, right, top, bottom, value)
         x = _Span(left, right, self.resized[0], self.patch * self.coded[0], columns)
         y = _Span(top, bottom, self.resized[1], self.patch * self.coded[1], rows)
-        most = np.full(self.shape, -1.0)
+        max_motion = np.full(self.shape, -1.0)
         total, area = np.zeros(self.shape), np.zeros(self.shape)
         for i in range(y.longest):
             for j in range(x.longest):
-                row, in_row, tall = y.step(i)
+                row, in_row, height = y.step(i)
                 column, in_column, wide = x.step(j)
-                here = in_row & in_column
-                at = (row[here], column[here])
-                np.maximum.at(most, at, value[here])
-                np.add.at(area, at, (tall * wide)[here])
-                np.add.at(total, at, (tall * wide * value)[here])
+                overlap = in_row & in_column
+                at = (row[overlap], column[overlap])
+                np.maximum.at(max_motion, at, value[overlap])
+                np.add.at(area, at, (height * wide)[overlap])
+                np.add.at(total, at, (height * wide * value)[overlap])
         if self.config.resample == "max":
-            return most
-        return np.divide(total, area, out=most, where=area > 0)
+            return max_motion
+        return np.divide(total, area, out=max_motion, where=area > 0)
 
     def _at_centres(
         self, left: np.ndarray, right: np.ndarray, top: np.ndarray, bottom: np.ndarray, value: np.ndarray
@@ -153,10 +153,10 @@ class MotionMask:
         for row, column in np.ndindex(self.shape):
             x = (2 * column + 1) * self.patch * self.coded[0]  # centre, in units of 1 / (2 * resized)
             y = (2 * row + 1) * self.patch * self.coded[1]
-            inside = (2 * left * self.resized[0] <= x) & (x < 2 * right * self.resized[0])
-            inside &= (2 * top * self.resized[1] <= y) & (y < 2 * bottom * self.resized[1])
-            if inside.any():
-                out[row, column] = value[inside].max()
+            in_frame = (2 * left * self.resized[0] <= x) & (x < 2 * right * self.resized[0])
+            in_frame &= (2 * top * self.resized[1] <= y) & (y < 2 * bottom * self.resized[1])
+            if in_frame.any():
+                out[row, column] = value[in_frame].max()
         return out
 
 
@@ -193,10 +193,10 @@ def _extent(centre: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _longest_per_block(vectors: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One vector per block: the greatest value of those with the same position and size."""
-    place = np.stack([vectors[name].astype(np.int64) for name in ("dst_x", "dst_y", "w", "h")], axis=1)
-    _, first, which = np.unique(place, axis=0, return_index=True, return_inverse=True)
+    block_rects = np.stack([vectors[name].astype(np.int64) for name in ("dst_x", "dst_y", "w", "h")], axis=1)
+    _, first, rect_index = np.unique(block_rects, axis=0, return_index=True, return_inverse=True)
     longest = np.full(len(first), -np.inf)
-    np.maximum.at(longest, which, value)
+    np.maximum.at(longest, rect_index, value)
     return vectors[first], longest
 
 
@@ -210,17 +210,17 @@ def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
     return np.logical_or.reduce(squares, axis=(1, 3))
 
 
-def kept_patches(groups: np.ndarray, group: int) -> np.ndarray:
+def patch_mask(groups: np.ndarray, group: int) -> np.ndarray:
     """Patches that the vision encoder runs on: all of every kept group, bool (rows, columns)."""
     return groups.repeat(group, axis=0).repeat(group, axis=1)
 
 
-def restore(features: np.ndarray, kept: np.ndarray, fill: float = 0.0) -> np.ndarray:
+def restore(features: np.ndarray, mask: np.ndarray, fill: float = 0.0) -> np.ndarray:
     """Put features (n, D) of the kept places, in row-major order, back into the layout (rows, columns, D)."""
-    if len(features) != np.count_nonzero(kept):
-        raise ValueError(f"features must be one per kept place ({np.count_nonzero(kept)}), got {len(features)}")
-    out = np.full((*kept.shape, *features.shape[1:]), fill)
-    out[kept] = features
+    if len(features) != np.count_nonzero(mask):
+        raise ValueError(f"features must be one per kept place ({np.count_nonzero(mask)}), got {len(features)}")
+    out = np.full((*mask.shape, *features.shape[1:]), fill)
+    out[mask] = features
     return out
 
 
@@ -307,8 +307,8 @@ class TokenLayout:
 
 def carry_over(
     old: KVCache,
-    before: TokenLayout,
-    after: TokenLayout,
+    old_layout: TokenLayout,
+    new_layout: TokenLayout,
     plan: dict[int, str],
     config: DecoderConfig,
     temporal: float = 1,
@@ -319,30 +319,30 @@ def carry_over(
     `p_new - p_old`: minus the tokens of the frames that left. With several position axes the height and width
     of a token stay, and its time moves by `temporal` per frame that left.
     """
-    if before.prefix != after.prefix:
-        raise ValueError(f"after must keep the prefix of {before.prefix} tokens, got {after.prefix}")
-    cache = KVCache.empty(config, after.slots)
-    reused = [np.arange(after.prefix)]
-    sources = [np.arange(after.prefix)]
-    for frame in after.frames:
+    if old_layout.prefix != new_layout.prefix:
+        raise ValueError(f"after must keep the prefix of {old_layout.prefix} tokens, got {new_layout.prefix}")
+    cache = KVCache.empty(config, new_layout.slots)
+    reused = [np.arange(new_layout.prefix)]
+    sources = [np.arange(new_layout.prefix)]
+    for frame in new_layout.frames:
         if plan[frame] == REUSE:
-            if before.frames.get(frame) != after.frames[frame]:
+            if old_layout.frames.get(frame) != new_layout.frames[frame]:
                 raise ValueError(
-                    f"before must hold the {after.frames[frame]} tokens of reused frame {frame}, "
-                    f"got {before.frames.get(frame)}"
+                    f"before must hold the {new_layout.frames[frame]} tokens of reused frame {frame}, "
+                    f"got {old_layout.frames.get(frame)}"
                 )
-            reused.append(after.of(frame))
-            sources.append(before.of(frame))
+            reused.append(new_layout.of(frame))
+            sources.append(old_layout.of(frame))
     to, source = np.concatenate(reused), np.concatenate(sources)
     shift = (to - source).astype(np.float64)[:, None]
     if config.sections is not None:
-        left = sum(1 for f in before.frames if f < min(after.frames))
-        steps = np.where(to < after.prefix, 0.0, -temporal * left)
+        left = sum(1 for f in old_layout.frames if f < min(new_layout.frames))
+        steps = np.where(to < new_layout.prefix, 0.0, -temporal * left)
         shift = np.stack([steps] + [np.zeros(len(to))] * (len(config.sections) - 1), axis=1)[:, None, :]
     for layer in range(config.layers):
         cache.k[layer][to] = config.rotate(old.k[layer][source], shift)
         cache.v[layer][to] = old.v[layer][source]
-    active = np.ones(after.slots, bool)
+    active = np.ones(new_layout.slots, bool)
     active[to] = False
     return cache, np.flatnonzero(active)
 
@@ -353,14 +353,14 @@ def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.nd
     `x` (A, hidden) are their embeddings, `slots` (A,) ascending their places in the cache, which gets their
     keys and values. Each attends to every slot up to its own, reused or active.
     """
-    places = checks.integers("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
-    if (np.diff(places) <= 0).any():
+    slot_ids = checks.integers("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
+    if (np.diff(slot_ids) <= 0).any():
         raise ValueError("slots must ascend without repeats")
-    allowed = np.arange(len(cache.k[0])) <= places[:, None]
+    allowed = np.arange(len(cache.k[0])) <= slot_ids[:, None]
 
     def attend(new: LayerInput) -> tuple[np.ndarray, None]:
-        cache.k[new.layer][places] = new.k
-        cache.v[new.layer][places] = new.v
+        cache.k[new.layer][slot_ids] = new.k
+        cache.v[new.layer][slot_ids] = new.v
         return attention(new.q, cache.k[new.layer], cache.v[new.layer], allowed), None
 
     return decoder.run(x, positions, attend)

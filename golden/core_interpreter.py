@@ -69,7 +69,7 @@ class CoreInterpreter:
         self.sums: list[np.ndarray | None] = [None] * slots
         self.engine = VectorEngine(inputs, vector_rows)
         self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
-        self.gathered, self.step_word = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
+        self.gather_position, self.step_word = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
         self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.products = 0
@@ -82,25 +82,25 @@ class CoreInterpreter:
 
     # memory
 
-    def _read(self, unit: str, place: int, words: int, side: int = 0) -> bytes:
+    def _read(self, unit: str, word_address: int, words: int, side: int = 0) -> bytes:
         size = 2 * self.inputs
-        self.reads[unit].append((side, place, words))
-        return bytes(self.memories[side][place * size : (place + words) * size])
+        self.reads[unit].append((side, word_address, words))
+        return bytes(self.memories[side][word_address * size : (word_address + words) * size])
 
-    def _write(self, unit: str, place: int, data: bytes, side: int = 0) -> None:
+    def _write(self, unit: str, word_address: int, data: bytes, side: int = 0) -> None:
         size = 2 * self.inputs
-        self.writes[unit].append((side, place, len(data) // size))
-        self.memories[side][size * place : size * place + len(data)] = data
+        self.writes[unit].append((side, word_address, len(data) // size))
+        self.memories[side][size * word_address : size * word_address + len(data)] = data
 
-    def _rows(self, unit: str, place: int, words: int) -> np.ndarray:
+    def _rows(self, unit: str, word_address: int, words: int) -> np.ndarray:
         """BF16 codes (words, inputs)."""
-        return np.frombuffer(self._read(unit, place, words), "<u2").reshape(words, self.inputs)
+        return np.frombuffer(self._read(unit, word_address, words), "<u2").reshape(words, self.inputs)
 
     # lengths
 
     def _length(self, f: "_Fields") -> int:
-        known = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.length])
-        return ((self.past(f.head) if known is None else known) + f.extra) % NUMBERS
+        run_time_length = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.length])
+        return ((self.past(f.head) if run_time_length is None else run_time_length) + f.extra) % NUMBERS
 
     def past(self, head: int) -> int:
         """Tokens before the step that a KV head attends to."""
@@ -117,13 +117,13 @@ class CoreInterpreter:
     def _load(self, f: "_Fields") -> None:
         rows, beats, vary, length = f.rows, f.beats, LOADS[f.limit], self._length(f)
         if vary == "ROWS":
-            rows = _part(length, f.block * self.inputs, rows)
+            rows = _remaining(length, f.block * self.inputs, rows)
         if vary == "WORDS":
-            beats = _part(self._blocks(length), f.block, beats)
+            beats = _remaining(self._blocks(length), f.block, beats)
         data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
-        self._keep(self.activations if f.activations else self.weights, data, f.target, f.step, f.tiled)
+        self._write_operands(self.activations if f.activations else self.weights, data, f.target, f.step, f.tiled)
 
-    def _keep(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
+    def _write_operands(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
         """Rows of words: `step` apart, or as tiles, side by side first."""
         n = self.inputs
         for row, words in enumerate(data):
@@ -136,32 +136,32 @@ class CoreInterpreter:
     def _gather(self, f: "_Fields") -> None:
         n, words = self.inputs, self.head_words
         if f.restart:
-            self.gathered, self.step_word = 0, f.step_word
+            self.gather_position, self.step_word = 0, f.step_word
         past = [(page, slot) for page, tokens in self.pages[f.head] for slot in range(tokens)]
         data = []
-        for _ in range(_part(len(past) + f.tokens, self.gathered, f.blocks * n)):
-            if self.gathered < len(past):
-                page, slot = past[self.gathered]
+        for _ in range(_remaining(len(past) + f.tokens, self.gather_position, f.blocks * n)):
+            if self.gather_position < len(past):
+                page, slot = past[self.gather_position]
                 data.append(self._rows("load", page + (2 * slot + f.values) * words, words))
             else:
                 data.append(self._rows("load", self.step_word, words))
                 self.step_word += f.stride
-            self.gathered += 1
+            self.gather_position += 1
         if f.values:  # a block of tokens as columns, what is missing zero
             stacked = np.zeros((-(-len(data) // n) * n, words * n), np.uint16)
             stacked[: len(data)] = np.reshape(data, (len(data), words * n))
-            turned = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
-            self._keep(self.weights, list(turned), f.target, 1, 0)
+            transposed = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
+            self._write_operands(self.weights, list(transposed), f.target, 1, 0)
         else:
-            self._keep(self.weights, data, f.target, 0, 1)
+            self._write_operands(self.weights, data, f.target, 0, 1)
 
     def _multiply(self, f: "_Fields") -> None:
         n, vary, total = self.inputs, PRODUCTS[f.limit], self._blocks(self._length(f))
         m_blocks, k_blocks, first, last = f.m_blocks, f.k_blocks, f.first, f.last
         if vary == "RESULTS":
-            m_blocks = _part(total, f.block, m_blocks)
+            m_blocks = _remaining(total, f.block, m_blocks)
         if vary == "INPUTS":
-            k_blocks = _part(total, f.block, k_blocks)
+            k_blocks = _remaining(total, f.block, k_blocks)
             first, last = f.block == 0, f.block + f.k_blocks >= total
         if not k_blocks:
             return
@@ -191,7 +191,7 @@ class CoreInterpreter:
     def _vector(self, f: "_Fields") -> None:
         """Output to memory, or none; codes and scores go to the cache."""
         length = self._length(f)
-        whole = self._blocks(length + f.pad) * self.inputs  # elements of a row with the zeros behind it
+        padded_elements = self._blocks(length + f.pad) * self.inputs  # elements of a row with the zeros behind it
         for row in range(f.repeat if length else 0):
             elements = length + (row // f.group if f.group else 0)
             beats = self._blocks(elements)
@@ -203,15 +203,15 @@ class CoreInterpreter:
             if f.destination == 0:
                 codes = out.reshape(-1)
                 if not f.out_beats:
-                    codes = np.concatenate([codes[:elements], np.zeros(whole - elements, np.uint32)])
+                    codes = np.concatenate([codes[:elements], np.zeros(padded_elements - elements, np.uint32)])
                 codes = codes if f.out_wide else (codes >> 16).astype("<u2")
                 self._write("vector", f.out + row * f.out_stride, codes.tobytes())
 
-    def _input(self, place: int, beats: int, wide: int) -> np.ndarray:
+    def _input(self, word_address: int, beats: int, wide: int) -> np.ndarray:
         """FP32 codes (beats, lanes)."""
         if wide:
-            return np.frombuffer(self._read("vector", place, 2 * beats), "<u4").reshape(beats, self.inputs)
-        return widen(self._rows("vector", place, beats))
+            return np.frombuffer(self._read("vector", word_address, 2 * beats), "<u4").reshape(beats, self.inputs)
+        return widen(self._rows("vector", word_address, beats))
 
 
 class _Fields:
@@ -224,6 +224,6 @@ class _Fields:
         return self.fields.get(name, 0)
 
 
-def _part(total: int, start: int, most: int) -> int:
+def _remaining(total: int, start: int, limit: int) -> int:
     """How many of `total` things there are from number `start` on, at most `most`."""
-    return min(max(total - start % NUMBERS, 0), most % NUMBERS)
+    return min(max(total - start % NUMBERS, 0), limit % NUMBERS)

@@ -72,8 +72,8 @@ def pair_order(head_dim: int, inputs: int) -> np.ndarray:
 
 def angles(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and sines of RoPE, FP32 codes (T, head_dim / 2) each."""
-    turn = np.asarray(positions, np.float64)[:, None] * rope.frequencies(head_dim, theta)
-    return bf16.encode(np.cos(turn), FP32), bf16.encode(np.sin(turn), FP32)
+    angle = np.asarray(positions, np.float64)[:, None] * rope.frequencies(head_dim, theta)
+    return bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)
 
 
 @dataclass
@@ -107,7 +107,7 @@ class DecoderLayer:
             if self.weights[name].shape != size:
                 raise ValueError(f"weights[{name!r}] must have shape {size}, got {self.weights[name].shape}")
         self.means = MeanKeys(self.shape.kv_heads * self.shape.head_dim)
-        self.spots: dict[tuple[int, int], int] = {}  # token in a slot of a page
+        self.token_of_slot: dict[tuple[int, int], int] = {}  # token in a slot of a page
         self.order = pair_order(self.shape.head_dim, self.shape.inputs)
 
     def product(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -137,7 +137,7 @@ class DecoderLayer:
         codes = kernels.signs(self.product(vectors, self._planes()))
         assigned, replies = self.table.cluster(codes)
         for n, reply in enumerate(r for r in replies if r.op == Op.APPEND):
-            self.spots[reply.page, reply.slot] = start + n
+            self.token_of_slot[reply.page, reply.slot] = start + n
         self.means.update(vectors.view(bfloat16), assigned.cluster, self.table.clusters.counts)
         self.keys += list(k)
         self.values += list(v)
@@ -162,11 +162,11 @@ class DecoderLayer:
         for h in range(s.kv_heads):
             scores = self.product(rows[h], np.ascontiguousarray(means[:, h]))
             groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.head_dim) for row in scores])))
-        cutoffs, _, moved = self.table.fetch(groups)
+        cutoffs, _, fetch_replies = self.table.fetch(groups)
 
         context, lists, pages = [], [], []
         for h in range(s.kv_heads):
-            pages.append(self._past(moved, h, start))
+            pages.append(self._past(fetch_replies, h, start))
             past = [token for _, tokens in pages[-1] for token in tokens]
             lists.append(past)
             ids = [*past, *range(start, start + tokens)]
@@ -175,14 +175,14 @@ class DecoderLayer:
             scores = self.product(rows[h], keys)
             weights = np.zeros((tokens * group, len(ids)), np.uint16)
             for r in range(tokens * group):
-                seen = len(past) + r // group + 1
-                weights[r, :seen] = kernels.softmax(scores[r, :seen], s.head_dim, s.inputs)
+                row_length = len(past) + r // group + 1
+                weights[r, :row_length] = kernels.softmax(scores[r, :row_length], s.head_dim, s.inputs)
             context.append(to_bf16(self.product(weights, np.ascontiguousarray(values.T))))
         out = np.stack(context).reshape(s.kv_heads, tokens, group, -1).swapaxes(0, 1)
         nothing = np.zeros((0, s.hidden), np.uint16)
         counts = [[(address, len(tokens)) for address, tokens in of] for of in pages]
-        found = StepResult(nothing, codes, assigned, cutoffs, lists, counts, replies + moved, out)
-        return out.reshape(tokens, s.q_heads, -1), found
+        trace = StepResult(nothing, codes, assigned, cutoffs, lists, counts, replies + fetch_replies, out)
+        return out.reshape(tokens, s.q_heads, -1), trace
 
     def _planes(self) -> np.ndarray:
         """Hyperplanes (bits, Hkv d) with the elements of each head in memory order."""
@@ -194,6 +194,6 @@ class DecoderLayer:
         out: list[tuple[int, list[int]]] = []
         for reply in replies:
             if reply.op == Op.FETCH and not reply.last and reply.head == head:
-                here = [self.spots[reply.page, slot] for slot in range(reply.count)]
-                out.append((reply.address, [token for token in here if token < start]))
+                page_tokens = [self.token_of_slot[reply.page, slot] for slot in range(reply.count)]
+                out.append((reply.address, [token for token in page_tokens if token < start]))
         return out

@@ -97,11 +97,11 @@ class HcTable:
         self.entries.append(entry)
         return Fault.NONE
 
-    def link(self, page: int, following: int) -> Fault:
+    def link(self, page: int, next_page: int) -> Fault:
         """Page `following` comes after `page`."""
         if self.config.region_bad:
             return Fault.REGION
-        self.links[page] = following
+        self.links[page] = next_page
         return Fault.NONE
 
     def update(self, *, token: int, cluster: int, hash: int, count: int, opened: bool) -> Fault:
@@ -126,32 +126,32 @@ class HcTable:
         self.entries[cluster:] = [entry, *self.entries[cluster + 1 :]]
         self.used += not slot
         records, lists, links, _ = config.bases
-        where = lists + (page * config.list_page_tokens + slot) * INDEX_BYTES
-        self.writes.append((where, token.to_bytes(INDEX_BYTES, "little")))
+        address = lists + (page * config.list_page_tokens + slot) * INDEX_BYTES
+        self.writes.append((address, token.to_bytes(INDEX_BYTES, "little")))
         self.writes.append((records + cluster * RECORD_BYTES, entry.record()))
         if not slot and not opened:
             self.links[old.newest] = page
             self.writes.append((links + old.newest * INDEX_BYTES, page.to_bytes(INDEX_BYTES, "little")))
         return Fault.NONE
 
-    def known(self, cluster: int) -> Fault:
+    def cluster_fault(self, cluster: int) -> Fault:
         if self.config.region_bad:
             return Fault.REGION
         return Fault.NONE if cluster < len(self.entries) else Fault.CLUSTER
 
-    def representative(self, cluster: int) -> int:
+    def mean_key_address(self, cluster: int) -> int:
         """Byte address of a cluster's representative key, all KV heads one after the other, BF16."""
         return self.config.bases[3] + cluster * self.config.key_dim * 2
 
     def pages(self, cluster: int) -> list[tuple[int, int]]:
         """Byte address and tokens of every page of a cluster's list, in order."""
         entry, out = self.entries[cluster], []
-        page, left = entry.first, entry.count
-        while left:
-            here = min(left, self.config.list_page_tokens)
-            out.append((self.config.bases[1] + page * self.config.list_page_tokens * INDEX_BYTES, here))
-            left -= here
-            page = self.links[page] if left else page
+        page, remaining = entry.first, entry.count
+        while remaining:
+            n_entries = min(remaining, self.config.list_page_tokens)
+            out.append((self.config.bases[1] + page * self.config.list_page_tokens * INDEX_BYTES, n_entries))
+            remaining -= n_entries
+            page = self.links[page] if remaining else page
         return out
 
     def counts(self, lanes: int) -> np.ndarray:

@@ -90,7 +90,7 @@ class BlockPool:
     def free(self) -> int:
         return len(self._free)
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """A free block, with one reference. RuntimeError when there is none."""
         if not self._free:
             raise RuntimeError(f"all {len(self.references)} blocks are in use")
@@ -118,10 +118,10 @@ class BlockTable:
         self.pool, self.config = pool, config
         self.blocks: list[int] = []
         self.tokens: list[list[int]] = []  # of each block
-        self.seen = 0
+        self.next_position = 0
 
     @property
-    def held(self) -> int:
+    def n_tokens(self) -> int:
         return sum(len(block) for block in self.tokens)
 
     def append(self, count: int) -> list[int]:
@@ -132,34 +132,38 @@ class BlockTable:
         """
         for _ in range(checks.integer("count", count, 0)):
             if not self.blocks or len(self.tokens[-1]) == self.config.block:
-                self.blocks.append(self.pool.take())
+                self.blocks.append(self.pool.allocate())
                 self.tokens.append([])
             elif self.pool.references[self.blocks[-1]] > 1:
-                copy = self.pool.take()
+                copy = self.pool.allocate()
                 self.pool.release(self.blocks[-1])
                 self.blocks[-1] = copy
-            self.tokens[-1].append(self.seen)
-            self.seen += 1
+            self.tokens[-1].append(self.next_position)
+            self.next_position += 1
         return self.evict()
 
     def evict(self) -> list[int]:
         """Let go of the blocks between sink and recent ones, when enough tokens are held; their tokens."""
         sink, recent = self.config.sink_blocks, self.config.recent_blocks
-        if self.held < self.config.max_tokens or len(self.blocks) <= sink + recent:
+        if self.n_tokens < self.config.max_tokens or len(self.blocks) <= sink + recent:
             return []
         end = len(self.blocks) - recent
-        gone = [token for block in self.tokens[sink:end] for token in block]
+        evicted = [token for block in self.tokens[sink:end] for token in block]
         for block in self.blocks[sink:end]:
             self.pool.release(block)
         del self.blocks[sink:end], self.tokens[sink:end]
-        return gone
+        return evicted
 
     def fork(self) -> "BlockTable":
         """A second stream that shares all blocks so far."""
         other = BlockTable(self.pool, self.config)
         for block in self.blocks:
             self.pool.share(block)
-        other.blocks, other.tokens, other.seen = list(self.blocks), [list(t) for t in self.tokens], self.seen
+        other.blocks, other.tokens, other.next_position = (
+            list(self.blocks),
+            [list(t) for t in self.tokens],
+            self.next_position,
+        )
         return other
 
     def close(self) -> None:
@@ -204,7 +208,7 @@ class HybridDecoder:
         self.sums = np.zeros((c.layers, self._in))
         self.cache = KVCache.empty(c)
         self.positions = np.empty(0, np.int64)  # of the cached tokens
-        self._seen = 0
+        self._n_tokens = 0
 
     @property
     def state_values(self) -> int:
@@ -216,7 +220,7 @@ class HybridDecoder:
 
     def step(self, x: np.ndarray) -> np.ndarray:
         """Hidden states (T, hidden) of the next tokens (T, hidden)."""
-        new = np.arange(self._seen, self._seen + len(x))
+        new = np.arange(self._n_tokens, self._n_tokens + len(x))
         self.positions = np.concatenate([self.positions, new])
         sink = self.config.sink_blocks * self.config.block
         allowed = sliding_mask(new, self.positions, sink, self.config.window)
@@ -232,13 +236,13 @@ class HybridDecoder:
             return out + branch.reshape(out.shape), None
 
         hidden = self.decoder.run(x, new, attend)
-        self._seen += len(x)
+        self._n_tokens += len(x)
         if self.table is not None:
-            gone = self.table.append(len(x))
-            stay = ~np.isin(self.positions, gone)
-            self.positions = self.positions[stay]
-            self.cache.k = [k[stay] for k in self.cache.k]
-            self.cache.v = [v[stay] for v in self.cache.v]
+            evicted = self.table.append(len(x))
+            keep_mask = ~np.isin(self.positions, evicted)
+            self.positions = self.positions[keep_mask]
+            self.cache.k = [k[keep_mask] for k in self.cache.k]
+            self.cache.v = [v[keep_mask] for v in self.cache.v]
         return hidden
 
     def _branch(self, new: LayerInput) -> np.ndarray | None:

@@ -130,15 +130,15 @@ def join(pieces: Iterable[Piece]) -> list[Piece]:
     """Pieces with those that touch on both sides made one, in order."""
     out: list[Piece] = []
     for piece in pieces:
-        before = out[-1] if out else None
+        previous = out[-1] if out else None
         if (
-            before is not None
-            and (before.source_tier, before.target_tier) == (piece.source_tier, piece.target_tier)
-            and before.source + before.nbytes == piece.source
-            and before.target + before.nbytes == piece.target
+            previous is not None
+            and (previous.source_tier, previous.target_tier) == (piece.source_tier, piece.target_tier)
+            and previous.source + previous.nbytes == piece.source
+            and previous.target + previous.nbytes == piece.target
         ):
-            size = before.nbytes + piece.nbytes
-            out[-1] = Piece(before.source, before.target, before.source_tier, before.target_tier, size)
+            size = previous.nbytes + piece.nbytes
+            out[-1] = Piece(previous.source, previous.target, previous.source_tier, previous.target_tier, size)
         else:
             out.append(piece)
     return out
@@ -246,10 +246,10 @@ class Kvmu:
 
     def execute(self, command: Command) -> list[Reply]:
         """The replies to one command; its descriptors join `descriptors`."""
-        known = {op.value for op in Op}
+        valid_ops = {op.value for op in Op}
         if self.region_bad and command.op != Op.BEGIN:
             return [Reply(command.op, Fault.REGION, last=1)]
-        if command.op not in known:
+        if command.op not in valid_ops:
             return [Reply(command.op, Fault.OP, last=1)]
         return list(getattr(self, f"_{Op(command.op).name.lower()}_command")(command))
 
@@ -258,8 +258,8 @@ class Kvmu:
         entry = self.table.page(page)
         if entry.frame is not None:
             return Tier.DEVICE, self._maps[Tier.DEVICE].address(entry.frame, head, slot)
-        home = self.table.homes[page].tier
-        return home, self._maps[home].address(page, head, slot)
+        backing_tier = self.table.backing_copies[page].tier
+        return backing_tier, self._maps[backing_tier].address(page, head, slot)
 
     # one method for each operation
 
@@ -283,24 +283,28 @@ class Kvmu:
         table, pieces, replies = self.table, [], []
         while table.resident_tokens > self.config.max_resident_tokens and len(table.resident) > 1:
             page = next(iter(table.resident))
-            home = table.homes[page]
+            backing_tier = table.backing_copies[page]
             used = len(table.page(page).tokens)
-            units = [(self.address(page, h)[1], self._maps[home.tier].address(page, h, 0)) for h in self._heads()]
-            if not home.saved:
-                pieces += [Piece(a, b, Tier.DEVICE, home.tier, used * 4 * self.config.head_dim) for a, b in units]
-            tag = 0 if home.saved else self._tag
+            units = [
+                (self.address(page, h)[1], self._maps[backing_tier.tier].address(page, h, 0)) for h in self._heads()
+            ]
+            if not backing_tier.saved:
+                pieces += [
+                    Piece(a, b, Tier.DEVICE, backing_tier.tier, used * 4 * self.config.head_dim) for a, b in units
+                ]
+            tag = 0 if backing_tier.saved else self._tag
             replies.append(
                 Reply(
                     command.op,
                     page=page,
-                    tier=home.tier,
+                    tier=backing_tier.tier,
                     address=units[0][1],
                     count=used,
-                    transit=not home.saved,
+                    transit=not backing_tier.saved,
                     tag=tag,
                 )
             )
-            home.saved = True
+            backing_tier.saved = True
             table.leave(page)
         return [*replies, self._end(command, TransferKind.OFFLOAD, pieces, count=len(replies))]
 
@@ -316,7 +320,7 @@ class Kvmu:
         pieces, replies, cause, staged = [], [], Fault.NONE, 0
         for page in sorted(table.marks):
             entry, marked = table.page(page), table.marks[page]
-            hit, home = entry.frame is not None, table.homes[page].tier
+            hit, backing_tier = entry.frame is not None, table.backing_copies[page].tier
             if not hit and command.retain:
                 marked = (1 << config.kv_heads) - 1
                 if not table.frame_available:
@@ -336,8 +340,10 @@ class Kvmu:
                     target = config.bases[3] + unit * config.head_page_bytes
                     staged += 1
                 if not hit:
-                    source = self._maps[home].address(page, head, 0)
-                    pieces.append(Piece(source, target, home, Tier.DEVICE, len(entry.tokens) * 4 * config.head_dim))
+                    source = self._maps[backing_tier].address(page, head, 0)
+                    pieces.append(
+                        Piece(source, target, backing_tier, Tier.DEVICE, len(entry.tokens) * 4 * config.head_dim)
+                    )
                 tag = 0 if hit else self._tag
                 replies.append(
                     Reply(
@@ -359,7 +365,7 @@ class Kvmu:
     def _lookup_command(self, command: Command) -> list[Reply]:
         if not self.table.in_use(command.page) or command.head >= self.config.kv_heads:
             return [Reply(command.op, Fault.ADDRESS, last=1)]
-        return [self._place(command, command.page, command.slot)]
+        return [self._slot_reply(command, command.page, command.slot)]
 
     def _find_command(self, command: Command) -> list[Reply]:
         if command.cluster >= self.config.max_clusters:
@@ -369,11 +375,11 @@ class Kvmu:
             for page in self.table.chains.get(command.cluster, []):
                 used = len(self.table.page(page).tokens)
                 if index < used:
-                    return [self._place(command, page, index)]
+                    return [self._slot_reply(command, page, index)]
                 index -= used
         return [Reply(command.op, Fault.ADDRESS, last=1)]
 
-    def _place(self, command: Command, page: int, slot: int) -> Reply:
+    def _slot_reply(self, command: Command, page: int, slot: int) -> Reply:
         if not self.table.alive(page, slot):
             return Reply(command.op, Fault.ADDRESS, last=1)
         tier, address = self.address(page, command.head, slot)
@@ -388,20 +394,20 @@ class Kvmu:
             cause = Fault.ADDRESS
         elif table.page(page).frame is None:
             cause = Fault.NOT_RESIDENT
-        elif page in table.held:
+        elif page in table.extra_references:
             cause = Fault.HELD
         else:
             table.seal(page)
             cause = table.full(command.cluster)
         if cause:
             return [Reply(command.op, cause, last=1)]
-        before = [self.address(page, head, slot)[1] for head in self._heads()]
+        previous = [self.address(page, head, slot)[1] for head in self._heads()]
         token = table.page(page).tokens[slot]
         to_page, to_slot = table.move([token], [command.cluster])[0, 2:].tolist()
-        after = [self.address(to_page, head, to_slot)[1] for head in self._heads()]
+        target_addresses = [self.address(to_page, head, to_slot)[1] for head in self._heads()]
         size = 4 * self.config.head_dim
-        pieces = [Piece(a, b, Tier.DEVICE, Tier.DEVICE, size) for a, b in zip(before, after, strict=True)]
-        return [self._end(command, TransferKind.MOVE, pieces, page=to_page, slot=to_slot, address=after[0])]
+        pieces = [Piece(a, b, Tier.DEVICE, Tier.DEVICE, size) for a, b in zip(previous, target_addresses, strict=True)]
+        return [self._end(command, TransferKind.MOVE, pieces, page=to_page, slot=to_slot, address=target_addresses[0])]
 
     def _seal_command(self, command: Command) -> list[Reply]:
         if not self.table.in_use(command.page):
@@ -418,10 +424,10 @@ class Kvmu:
         table, page = self.table, command.page
         if not table.in_use(page):
             return [Reply(command.op, Fault.ADDRESS, last=1)]
-        if table.held.get(page, 0) == self.config.max_page_references:
+        if table.extra_references.get(page, 0) == self.config.max_page_references:
             return [Reply(command.op, Fault.HELD, last=1)]
         table.seal(page)
-        table.held[page] = table.held.get(page, 0) + 1
+        table.extra_references[page] = table.extra_references.get(page, 0) + 1
         return [Reply(command.op, count=table.holders(page), last=1)]
 
     def _mark_command(self, command: Command) -> list[Reply]:
@@ -434,23 +440,23 @@ class Kvmu:
         if command.cluster >= self.config.max_clusters:
             return [Reply(command.op, Fault.CLUSTER, last=1)]
         chain = self.table.chains.get(command.cluster, [])
-        gone = chain[command.index : max(command.index, len(chain) - command.page)]
-        replies = [Reply(command.op, page=page, count=len(self.table.page(page).tokens)) for page in gone]
-        for page in gone:
+        evicted = chain[command.index : max(command.index, len(chain) - command.page)]
+        replies = [Reply(command.op, page=page, count=len(self.table.page(page).tokens)) for page in evicted]
+        for page in evicted:
             self.table.unchain(page)
-        return [*replies, Reply(command.op, count=len(gone), last=1)]
+        return [*replies, Reply(command.op, count=len(evicted), last=1)]
 
     def _migrate_command(self, command: Command) -> list[Reply]:
         table, page = self.table, command.page
         if not table.in_use(page) or command.tier not in (Tier.HOST, Tier.STORAGE):
             return [Reply(command.op, Fault.ADDRESS, last=1)]
-        home, tier, pieces = table.homes[page], Tier(command.tier), []
-        if home.saved and home.tier != tier:
+        backing_tier, tier, pieces = table.backing_copies[page], Tier(command.tier), []
+        if backing_tier.saved and backing_tier.tier != tier:
             size = len(table.page(page).tokens) * 4 * self.config.head_dim
             for head in self._heads():
-                source, target = (self._maps[t].address(page, head, 0) for t in (home.tier, tier))
-                pieces.append(Piece(source, target, home.tier, tier, size))
-        home.tier = tier
+                source, target = (self._maps[t].address(page, head, 0) for t in (backing_tier.tier, tier))
+                pieces.append(Piece(source, target, backing_tier.tier, tier, size))
+        backing_tier.tier = tier
         return [self._end(command, TransferKind.MIGRATE, pieces)]
 
     def _heads(self) -> range:
@@ -500,8 +506,8 @@ class _Table(PageTable):
         super().__init__(config, unit.kv_heads, unit.head_dim)
         self.unit = unit
         self.chains: dict[int, list[int]] = {}
-        self.homes: dict[int, BackingCopy] = {}
-        self.held: dict[int, int] = {}  # holders of a page besides its cluster, where there are any
+        self.backing_copies: dict[int, BackingCopy] = {}
+        self.extra_references: dict[int, int] = {}  # holders of a page besides its cluster, where there are any
         self.marks: dict[int, int] = {}
 
     @property
@@ -526,7 +532,7 @@ class _Table(PageTable):
         return self.in_use(number) and slot < len(self.page(number).tokens) and self.page(number).tokens[slot] >= 0
 
     def add(self, cluster: int) -> tuple[int, int]:
-        page, slot = self._place(self.tokens, cluster)
+        page, slot = self._allocate_slot(self.tokens, cluster)
         self._page_of.append(page)
         self._slot_of.append(slot)
         return page, slot
@@ -546,41 +552,41 @@ class _Table(PageTable):
                 self.marks[page] = self.marks.get(page, 0) | heads
 
     def holders(self, number: int) -> int:
-        return self.held.get(number, 0) + (number in self.chains[self.page(number).cluster])
+        return self.extra_references.get(number, 0) + (number in self.chains[self.page(number).cluster])
 
     def free(self, number: int) -> int:
         """One holder lets go, the cluster last; how many are left."""
-        if number not in self.held:
+        if number not in self.extra_references:
             self._free(number)
             return 0
-        self.held[number] -= 1
-        left = self.holders(number)
-        if not self.held[number]:
-            del self.held[number]
-        if not left:
+        self.extra_references[number] -= 1
+        holder_count = self.holders(number)
+        if not self.extra_references[number]:
+            del self.extra_references[number]
+        if not holder_count:
             self._free(number)
-        return left
+        return holder_count
 
     def unchain(self, number: int) -> None:
         """The cluster lets go of a page."""
         self._close(number)
-        if number in self.held:
+        if number in self.extra_references:
             self.chains[self.page(number).cluster].remove(number)
         else:
             self._free(number)
 
-    def _place(self, token: int, cluster: int) -> tuple[int, int]:
-        page, slot = super()._place(token, cluster)
+    def _allocate_slot(self, token: int, cluster: int) -> tuple[int, int]:
+        page, slot = super()._allocate_slot(token, cluster)
         chain = self.chains.setdefault(cluster, [])
         if page not in chain:
             chain.append(page)
-            self.homes[page] = BackingCopy(Tier.STORAGE if self.unit.offload_to_storage else Tier.HOST)
+            self.backing_copies[page] = BackingCopy(Tier.STORAGE if self.unit.offload_to_storage else Tier.HOST)
         return page, slot
 
     def _free(self, number: int) -> None:
         chain = self.chains[self.page(number).cluster]
         if number in chain:
             chain.remove(number)
-        del self.homes[number]
+        del self.backing_copies[number]
         self.marks.pop(number, None)
         super()._free(number)

@@ -95,6 +95,6 @@ class Kvpu:
 
     def step(self, codes: np.ndarray, groups: Sequence[HeadScores] = ()) -> KvpuStep:
         """Both halves; `groups` must score the clusters that there are after the first."""
-        assigned, placed = self.cluster(codes)
-        rows, selected, moved = self.fetch(groups)
-        return KvpuStep(assigned, rows, selected, placed + moved)
+        assigned, append_replies = self.cluster(codes)
+        rows, selected, fetch_replies = self.fetch(groups)
+        return KvpuStep(assigned, rows, selected, append_replies + fetch_replies)

@@ -116,13 +116,13 @@ def chunked_scan(
     state adds to a chunk's outputs is added afterwards.
     """
     size = checks.integer("chunk", chunk, 1)
-    parts = [slice(i, i + size) for i in range(0, len(x), size)]
-    alone = [selective_scan(x[p], dt[p], a, b[p], c[p], np.zeros_like(h)) for p in parts]
+    chunks = [slice(i, i + size) for i in range(0, len(x), size)]
+    chunk_states = [selective_scan(x[p], dt[p], a, b[p], c[p], np.zeros_like(h)) for p in chunks]
     y = np.empty_like(x)
-    for part, (from_zero, end) in zip(parts, alone, strict=True):
-        left = np.exp(np.cumsum(dt[part], axis=0)[:, :, None] * a)  # of the incoming state, after each token
-        y[part] = from_zero + np.einsum("ten,en,tn->te", left, h, c[part])
-        h = left[-1] * h + end
+    for part, (from_zero, end) in zip(chunks, chunk_states, strict=True):
+        decay = np.exp(np.cumsum(dt[part], axis=0)[:, :, None] * a)  # of the incoming state, after each token
+        y[part] = from_zero + np.einsum("ten,en,tn->te", decay, h, c[part])
+        h = decay[-1] * h + end
     return y, h
 
 
@@ -140,8 +140,8 @@ def mamba(
     checks.reals("state.inputs", state.inputs, width - 1, inner)
     checks.reals("state.h", state.h, inner, states)
     x, z = np.split(u @ p.w_in, 2, axis=1)
-    held = np.concatenate([state.inputs, x])
-    taps = np.stack([held[i : i + len(u)] for i in range(width)], axis=2)  # (T, E, width), oldest first
+    inputs = np.concatenate([state.inputs, x])
+    taps = np.stack([inputs[i : i + len(u)] for i in range(width)], axis=2)  # (T, E, width), oldest first
     x = silu((taps * p.conv).sum(axis=2) + p.conv_bias)
     step, b, c = np.split(x @ p.w_x, [rank, rank + states], axis=1)
     dt = softplus(step @ p.w_dt + p.dt_bias)
@@ -150,4 +150,4 @@ def mamba(
     else:
         y, h = chunked_scan(x, dt, p.a, b, c, state.h, chunk)
     out = ((y + p.d * x) * silu(z)) @ p.w_out
-    return out, MambaState(held[len(u) :], h)
+    return out, MambaState(inputs[len(u) :], h)

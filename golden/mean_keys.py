@@ -44,17 +44,17 @@ class MeanKeys:
         vectors = checks.reals("keys", keys, None, self.dimension).astype(np.float32)
         tokens = checks.integers("counts", counts, None, low=1)
         target = checks.integers("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
-        grown = len(tokens) - len(self.means)
-        if grown < 0:
+        n_new = len(tokens) - len(self.means)
+        if n_new < 0:
             raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(tokens)}")
-        self.means = np.concatenate([self.means, np.zeros((grown, self.dimension), bfloat16)])
+        self.means = np.concatenate([self.means, np.zeros((n_new, self.dimension), bfloat16)])
         if self.mean_store == "fp32_sum":
-            self._sums = np.concatenate([self._sums, np.zeros((grown, self.dimension), np.float32)])
+            self._sums = np.concatenate([self._sums, np.zeros((n_new, self.dimension), np.float32)])
         touched, slot, added = np.unique(target, return_inverse=True, return_counts=True)
         total = tokens[touched].astype(np.float32)
         if self.mean_store == "bf16":
-            before = total - added.astype(np.float32)
-            sums = flush(self.means[touched].astype(np.float32) * before[:, None])
+            old_counts = total - added.astype(np.float32)
+            sums = flush(self.means[touched].astype(np.float32) * old_counts[:, None])
         else:
             sums = self._sums[touched]
         for index, vector in zip(slot, vectors, strict=True):

@@ -133,7 +133,7 @@ class PageTable:
                   while more than `max_resident_tokens` tokens and more than one page are resident.
         """
         for cluster in checks.integers("clusters", clusters, None, low=0).tolist():
-            page, slot = self._place(self.tokens, cluster)
+            page, slot = self._allocate_slot(self.tokens, cluster)
             self._page_of.append(page)
             self._slot_of.append(slot)
         return self._offload()
@@ -157,20 +157,20 @@ class PageTable:
         resident = np.array([page is not None and page.frame is not None for page in self.pages], bool)
         used = np.array([len(page.tokens) if page else 0 for page in self.pages], np.int64)
         page_of = np.array(self._page_of, np.int64)
-        needed, hits, units = [], [], []
+        pages_to_fetch, hits, units = [], [], []
         for head, ids in enumerate(tokens):
-            wanted = np.zeros(len(self.pages), bool)
-            wanted[page_of[checks.integers("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
-            needed.append(np.flatnonzero(wanted & ~resident))
-            hits.append(int((wanted & resident).sum()))
-            units.append(needed[-1] * self.host.kv_heads + head)
+            selected_mask = np.zeros(len(self.pages), bool)
+            selected_mask[page_of[checks.integers("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
+            pages_to_fetch.append(np.flatnonzero(selected_mask & ~resident))
+            hits.append(int((selected_mask & resident).sum()))
+            units.append(pages_to_fetch[-1] * self.host.kv_heads + head)
         unit = np.sort(np.concatenate(units))
         start = unit * self.config.slots * self.host.slot_bytes
         extents = merge(start, used[unit // self.host.kv_heads] * self.host.slot_bytes)
         if self.config.retain_fetched:
-            for number in np.unique(np.concatenate(needed)).tolist():
+            for number in np.unique(np.concatenate(pages_to_fetch)).tolist():
                 self._enter(number)
-        return Fetch(needed, np.array(hits, np.int64), extents)
+        return Fetch(pages_to_fetch, np.array(hits, np.int64), extents)
 
     def move(self, tokens: Sequence[int] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> np.ndarray:
         """Give resident tokens to other clusters, as a split does; returns the copies, int64 (M, 4).
@@ -185,17 +185,17 @@ class PageTable:
         for token in ids:
             if self._page(self._page_of[token]).frame is None:
                 raise ValueError(f"tokens must be resident, got {token} on page {self._page_of[token]}")
-        leaving = [self._page_of[token] for token in ids]
-        for number in leaving:  # nothing is appended to a page that is being emptied
+        old_pages = [self._page_of[token] for token in ids]
+        for number in old_pages:  # nothing is appended to a page that is being emptied
             self._close(number)
         copies = []
         for token, owner in zip(ids, owners, strict=True):
             source = (self._page_of[token], self._slot_of[token])
-            target = self._place(token, owner)
+            target = self._allocate_slot(token, owner)
             self._page(source[0]).tokens[source[1]] = -1
             self._page_of[token], self._slot_of[token] = target
             copies.append((*source, *target))
-        for number in dict.fromkeys(leaving):
+        for number in dict.fromkeys(old_pages):
             if all(token < 0 for token in self._page(number).tokens):
                 self._free(number)
         return np.array(copies, np.int64).reshape(-1, 4)
@@ -205,7 +205,7 @@ class PageTable:
         assert page is not None, number
         return page
 
-    def _place(self, token: int, cluster: int) -> tuple[int, int]:
+    def _allocate_slot(self, token: int, cluster: int) -> tuple[int, int]:
         key = cluster if self.config.layout == "clustered" else token
         number = self._open.get(key)
         if number is None:
@@ -268,9 +268,9 @@ def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Ascending (start, length) ranges with those that touch joined: int64 (E, 2)."""
     first = np.ones(len(start), bool)
     first[1:] = start[1:] != start[:-1] + length[:-1]
-    where = np.flatnonzero(first)
-    total = np.add.reduceat(length, where) if len(where) else length
-    return np.stack([start[where], total], axis=1).astype(np.int64)
+    run_starts = np.flatnonzero(first)
+    total = np.add.reduceat(length, run_starts) if len(run_starts) else length
+    return np.stack([start[run_starts], total], axis=1).astype(np.int64)
 
 
 def runs(ids: np.ndarray) -> np.ndarray:

@@ -67,13 +67,13 @@ def scan(packets: Iterable[tuple[int | None, bool]]) -> Scan:
 
     ValueError if no packet has a stamp, none of them is a keyframe, or a stamp repeats.
     """
-    known = [(pts, bool(key)) for pts, key in packets if pts is not None]
-    stamps = sorted(pts for pts, _ in known)
+    packet_list = [(pts, bool(key)) for pts, key in packets if pts is not None]
+    stamps = sorted(pts for pts, _ in packet_list)
     if not stamps:
         raise ValueError("packets must hold a time stamp, none does")
     if repeated := [a for a, b in pairwise(stamps) if a == b]:
         raise ValueError(f"packets must have distinct time stamps, {repeated[0]} repeats")
-    keyframes = sorted(pts for pts, key in known if key)
+    keyframes = sorted(pts for pts, key in packet_list if key)
     if not keyframes:
         raise ValueError("packets must hold a keyframe, none is")
     return Scan(tuple(stamps), tuple(keyframes))
@@ -92,15 +92,15 @@ def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
         scaled = i * (last - first) + count * first  # the estimate times `count`, so that it stays an integer
         j = bisect_right(keys, scaled, key=lambda key: key * count)
         if 0 < j < len(keys):
-            before, after = keys[j - 1], keys[j]
-            cuts.add(before if abs(before * count - scaled) < abs(after * count - scaled) else after)
+            previous_key, next_key = keys[j - 1], keys[j]
+            cuts.add(previous_key if abs(previous_key * count - scaled) < abs(next_key * count - scaled) else next_key)
     return list(pairwise(sorted(cuts))) or [(first, last)]
 
 
-def members(stream: Scan, cut: list[tuple[int, int]], which: int) -> list[int]:
+def members(stream: Scan, cut: list[tuple[int, int]], interval: int) -> list[int]:
     """Stamps that interval `which` of `cut` decodes and keeps, ascending."""
-    start, end = cut[which]
-    last = which == len(cut) - 1
+    start, end = cut[interval]
+    last = interval == len(cut) - 1
     return list(stream.stamps[bisect_left(stream.stamps, start) : None if last else bisect_left(stream.stamps, end)])
 
 
@@ -119,11 +119,11 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
     checks.one_of("rounding", rounding, ("nearest", "floor"))
     if last == first:
         return 0
-    whole, rest = divmod((count - 1) * (pts - first), last - first)
+    quotient, remainder = divmod((count - 1) * (pts - first), last - first)
     if rounding == "floor":
-        return whole
-    twice = 2 * rest - (last - first)
-    return whole + (twice > 0 or (twice == 0 and whole % 2))
+        return quotient
+    doubled = 2 * remainder - (last - first)
+    return quotient + (doubled > 0 or (doubled == 0 and quotient % 2))
 
 
 def schedule(count: int, cores: int) -> list[list[int]]:
@@ -141,11 +141,11 @@ def ready_times(per_interval: Sequence[Sequence[float]], cores: int, group_frame
     """
     checks.integer("group_frames", group_frames, 1)
     done: list[np.ndarray] = [np.empty(0)] * len(per_interval)
-    for mine in schedule(len(per_interval), cores):
-        now = checks.real("delta", delta, 0)
-        for interval in mine:
-            done[interval] = now + np.cumsum(checks.reals("per_interval", per_interval[interval], None))
-            now = float(done[interval][-1]) if len(done[interval]) else now
+    for core_intervals in schedule(len(per_interval), cores):
+        start_time = checks.real("delta", delta, 0)
+        for interval in core_intervals:
+            done[interval] = start_time + np.cumsum(checks.reals("per_interval", per_interval[interval], None))
+            start_time = float(done[interval][-1]) if len(done[interval]) else start_time
     frames = np.concatenate([*done, np.empty(0)])
     return np.array([frames[i : i + group_frames].max() for i in range(0, len(frames), group_frames)])
 
@@ -175,7 +175,7 @@ def group_scores(
     return -norms if config.score.endswith("small") else norms
 
 
-def kept(scores: np.ndarray, rho: float) -> np.ndarray:
+def top_tokens(scores: np.ndarray, rho: float) -> np.ndarray:
     """Tokens to keep of scores (N,) or (N, Hkv): the floor(N rho) best, int64 ascending (k,) or (k, Hkv).
 
     The lower index wins a tie. Nothing is pruned when floor(N rho) is 0 or N.
@@ -202,9 +202,9 @@ def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
     return dot.to_bf16(total)
 
 
-def take(x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def take_tokens(x: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
     """Entries (k, Hkv, d) of `x` (N, Hkv, d): those of `chosen` (k,), or of its own column (k, Hkv) per head."""
-    return x[chosen] if chosen.ndim == 1 else np.take_along_axis(x, chosen[:, :, None], axis=0)
+    return x[token_ids] if token_ids.ndim == 1 else np.take_along_axis(x, token_ids[:, :, None], axis=0)
 
 
 def quick_prefill(
@@ -229,9 +229,9 @@ def quick_prefill(
             past_k, past_v = cache.k[new.layer], cache.v[new.layer]
             keys, values = np.concatenate([past_k, new.k]), np.concatenate([past_v, new.v])
             out = attention(new.q, keys, values, causal(len(new.q), len(keys)))
-            own_k, own_v = new.k[:size], new.v[:size]
-            chosen = kept(group_scores(own_k, own_v, config, new.q[size:]), config.rho)
-            cache.append(new.layer, take(own_k, chosen), take(own_v, chosen))
+            group_k, group_v = new.k[:size], new.v[:size]
+            token_ids = top_tokens(group_scores(group_k, group_v, config, new.q[size:]), config.rho)
+            cache.append(new.layer, take_tokens(group_k, token_ids), take_tokens(group_v, token_ids))
             return out, None
 
         x = np.concatenate([group, text]) if asking else group
@@ -246,12 +246,12 @@ def quick_prefill(
 def pipeline(ready: np.ndarray, prefill: np.ndarray) -> np.ndarray:
     """When each group is prefilled, float64 (G,): after it is ready and the group before is done."""
     ready, prefill = checks.reals("ready", ready, None), checks.reals("prefill", prefill, len(ready))
-    finish = np.empty(len(ready))
-    now = 0.0
+    end_times = np.empty(len(ready))
+    start_time = 0.0
     for g in range(len(ready)):
-        now = max(ready[g], now) + prefill[g]
-        finish[g] = now
-    return finish
+        start_time = max(ready[g], start_time) + prefill[g]
+        end_times[g] = start_time
+    return end_times
 
 
 def overlap_bound(decode: np.ndarray, prefill: np.ndarray, delta: float = 0) -> float:

@@ -149,8 +149,8 @@ class Decoder:
             q = c.rotate((normed @ w["q"]).reshape(len(x), c.q_heads, c.d), where)
             k = c.rotate((normed @ w["k"]).reshape(len(x), c.kv_heads, c.d), where)
             v = (normed @ w["v"]).reshape(len(x), c.kv_heads, c.d)
-            mixed, extra = attend(LayerInput(layer, normed, q, k, v))
-            x = x + mixed.reshape(len(x), -1) @ w["o"] + (0 if extra is None else extra)
+            attention_output, extra = attend(LayerInput(layer, normed, q, k, v))
+            x = x + attention_output.reshape(len(x), -1) @ w["o"] + (0 if extra is None else extra)
             normed = _rms_norm(x)
             x = x + (silu(normed @ w["gate"]) * (normed @ w["up"])) @ w["down"]
         return x

@@ -178,9 +178,9 @@ class ResvLayer:
             selected.append(results[-1].selected)
         clusters = [np.logical_or.reduce(rows, axis=0) for rows in selected]
         tokens = []
-        for h, chosen in enumerate(clusters):
+        for h, selected_clusters in enumerate(clusters):
             owner = self._owners(h, past)
-            tokens.append(np.flatnonzero(np.r_[chosen, False][owner]))  # owner -1 finds the False
+            tokens.append(np.flatnonzero(np.r_[selected_clusters, False][owner]))  # owner -1 finds the False
         return LayerSelection(selected, clusters, tokens, results or None, len(q))
 
     def attended(self, selected: LayerSelection, past: int) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
@@ -260,8 +260,8 @@ class Resv:
         self.pages = [
             [PageTable(config.paging, kv_heads // tables, head_dim) for _ in range(tables)] for _ in range(layers)
         ]
-        self._due = 0
-        self._ahead: LayerSelection | None = None
+        self._next_layer = 0
+        self._prefetched: LayerSelection | None = None
 
     def step(
         self, layer: int, queries: np.ndarray, keys: np.ndarray, values: np.ndarray, stage: str = "frame"
@@ -270,8 +270,8 @@ class Resv:
 
         The layers of a step come in order. Raises ValueError for a layer out of turn and for bad tensors.
         """
-        if layer != self._due:
-            raise ValueError(f"layer must be {self._due}, the next one in order, got {layer}")
+        if layer != self._next_layer:
+            raise ValueError(f"layer must be {self._next_layer}, the next one in order, got {layer}")
         index, past = self.layers[layer], len(self.keys[layer])
         k = bf16_tensor("keys", keys, index.kv_heads, index.head_dim)
         v = bf16_tensor("values", values, index.kv_heads, index.head_dim)
@@ -283,16 +283,16 @@ class Resv:
                 f"queries, keys and values must have equally many tokens, got {len(q)}, {len(k)}, {len(v)}"
             )
 
-        selected = self._ahead
+        selected = self._prefetched
         if selected is None and not self.config.score_includes_current:
             selected = index.select(q)
         assigned = index.append(k, stage)
         if selected is None:
             selected = index.select(q, past)
         last = layer + 1 == len(self.layers)
-        self._due = 0 if last else layer + 1
-        ahead = self.config.prefetch == "next_layer" and not last
-        self._ahead = self.layers[layer + 1].select(q) if ahead else None
+        self._next_layer = 0 if last else layer + 1
+        prefetches = self.config.prefetch == "next_layer" and not last
+        self._prefetched = self.layers[layer + 1].select(q) if prefetches else None
 
         attended, allowed = index.attended(selected, past)
         pages = self.pages[layer]

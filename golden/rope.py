@@ -63,19 +63,19 @@ def rotate(
     if not np.isfinite(vectors).all():
         raise ValueError("x must be finite, got a NaN or an infinity")
     d = vectors.shape[-1]
-    turn = frequencies(d, theta)
-    where = checks.reals("position", position)
+    frequency = frequencies(d, theta)
+    positions = checks.reals("position", position)
     if sections is None:
-        angle = where[..., None] * turn
+        angle = positions[..., None] * frequency
     else:
-        if where.ndim == 0 or where.shape[-1] != len(sections):
-            raise ValueError(f"position must end in an axis of {len(sections)}, got shape {where.shape}")
-        angle = where[..., pair_axes(d, sections, layout)] * turn
+        if positions.ndim == 0 or positions.shape[-1] != len(sections):
+            raise ValueError(f"position must end in an axis of {len(sections)}, got shape {positions.shape}")
+        angle = positions[..., pair_axes(d, sections, layout)] * frequency
     try:
         np.broadcast_shapes(angle.shape[:-1], vectors.shape[:-1])
     except ValueError as error:
         raise ValueError(
-            f"position of shape {where.shape} does not broadcast against x of shape {vectors.shape}"
+            f"position of shape {positions.shape} does not broadcast against x of shape {vectors.shape}"
         ) from error
     cos, sin = np.cos(angle).astype(vectors.dtype), np.sin(angle).astype(vectors.dtype)
     low, high = vectors[..., : d // 2], vectors[..., d // 2 :]

@@ -52,9 +52,9 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, lanes: int, epsilon: float = 1e-
     total = lane_sum(_multiply(wide, wide), lanes)
     scaled = _multiply(wide, widen(bf16.codes("weight", weight)))
     mean = _multiply(_add(total, constant(n * epsilon)), constant(1 / n))
-    guess = widen(rsqrt(narrow(mean)))
-    work = _multiply(_multiply(guess, guess), mean)
-    work = _multiply(bf16.subtract(constant(3), work, FP32), guess)
+    initial_estimate = widen(rsqrt(narrow(mean)))
+    work = _multiply(_multiply(initial_estimate, initial_estimate), mean)
+    work = _multiply(bf16.subtract(constant(3), work, FP32), initial_estimate)
     return narrow(_multiply(scaled, _multiply(work, constant(0.5))[:, None]))
 
 
@@ -73,9 +73,9 @@ def softmax(scores: np.ndarray, head_dim: int, lanes: int) -> np.ndarray:
     """
     weights = widen(exponentials(scores, head_dim))
     total = lane_sum(weights[None], lanes)[0]
-    guess = widen(reciprocal(narrow(total)))
-    guess = _multiply(bf16.subtract(constant(2), _multiply(total, guess), FP32), guess)
-    return narrow(_multiply(weights, guess))
+    initial_estimate = widen(reciprocal(narrow(total)))
+    initial_estimate = _multiply(bf16.subtract(constant(2), _multiply(total, initial_estimate), FP32), initial_estimate)
+    return narrow(_multiply(weights, initial_estimate))
 
 
 def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

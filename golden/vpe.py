@@ -75,11 +75,11 @@ class VectorEngine:
         """
         beats = bf16.codes("stream", np.asarray(stream), FP32).reshape(-1, self.lanes)
         out: list[np.ndarray] = []
-        taken = 0
+        n_used = 0
         for op in program:
-            taken += self._execute(op, beats[taken:], out)
-        if taken != len(beats):
-            raise ValueError(f"stream must have the {taken} beats that the program takes, got {len(beats)}")
+            n_used += self._execute(op, beats[n_used:], out)
+        if n_used != len(beats):
+            raise ValueError(f"stream must have the {n_used} beats that the program takes, got {len(beats)}")
         return np.concatenate(out) if out else np.zeros((0, self.lanes), np.uint32)
 
     def _execute(self, op: Any, stream: np.ndarray, out: list[np.ndarray]) -> int:

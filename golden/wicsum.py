@@ -16,7 +16,7 @@ from util import checks
 FRACTION_BITS = 24
 MAX_COUNT = 65535
 MAX_FINITE_CODE = 0x7F7F
-PLACE_BITS = 20  # of a cluster's place in its row
+INDEX_BITS = 20  # of a cluster's place in its row
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class WtuConfig:
         if self.buckets & (self.buckets - 1):
             raise ValueError(f"buckets must be a power of two, got {self.buckets}")
         checks.integer("refine_levels", self.refine_levels, 0, 32)
-        checks.integer("max_row_clusters", self.max_row_clusters, 1, 1 << PLACE_BITS)
+        checks.integer("max_row_clusters", self.max_row_clusters, 1, 1 << INDEX_BITS)
         checks.one_of("bucket_domain", self.bucket_domain, ("code", "linear"))
         checks.one_of("weight", self.weight, ("score_x_tc", "score", "tc", "one"))
         checks.one_of("stop_rule", self.stop_rule, ("ratio", "budget", "count"))
@@ -86,10 +86,10 @@ def exact(weights: np.ndarray, counts: np.ndarray, wics_ratio: float) -> np.ndar
     threshold = checks.real("wics_ratio", wics_ratio, 0, 1) * (w * tc).sum(axis=1)
     order = np.argsort(-w, axis=1, kind="stable")
     acc = np.cumsum(np.take_along_axis(w * tc, order, axis=1), axis=1)
-    crossed = acc > threshold[:, None]
-    before = np.cumsum(crossed, axis=1) - crossed == 0
+    exceeds = acc > threshold[:, None]
+    selected_prefix = np.cumsum(exceeds, axis=1) - exceeds == 0
     selected = np.zeros(w.shape, bool)
-    np.put_along_axis(selected, order, before, axis=1)
+    np.put_along_axis(selected, order, selected_prefix, axis=1)
     return selected
 
 
@@ -147,8 +147,8 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     cutoff = bound if domain is keys else np.where(selected, keys, 0xFFFF).min(axis=1, initial=0xFFFF)
     if config.stop_rule == "count":
         last = keys == bound[:, None]
-        room = target - (selected & ~last).sum(axis=1)
-        selected &= ~last | (np.cumsum(last, axis=1) <= room[:, None])
+        remaining_count = target - (selected & ~last).sum(axis=1)
+        selected &= ~last | (np.cumsum(last, axis=1) <= remaining_count[:, None])
     acc = np.where(selected, weight, 0).sum(axis=1)
     return RowSelections(
         cutoff=(cutoff if keys.shape[1] else np.zeros(len(keys))).astype(np.uint16),
@@ -175,13 +175,13 @@ def _sweep(
     low, high = keys.min(axis=1), keys.max(axis=1)
     # key and place in one word, largest key first: such words sort faster than places by their keys
     rows, columns = np.arange(len(keys)), np.arange(keys.shape[1])
-    words = np.sort((high[:, None] - keys << PLACE_BITS) + columns, axis=1)
-    places = (words & (1 << PLACE_BITS) - 1) + rows[:, None] * keys.shape[1]
-    crossed = np.cumsum(weight.ravel()[places], axis=1) > threshold[:, None]
-    crossing = high - (words[rows, crossed.argmax(axis=1)] >> PLACE_BITS)
+    words = np.sort((high[:, None] - keys << INDEX_BITS) + columns, axis=1)
+    indices = (words & (1 << INDEX_BITS) - 1) + rows[:, None] * keys.shape[1]
+    exceeds = np.cumsum(weight.ravel()[indices], axis=1) > threshold[:, None]
+    crossing = high - (words[rows, exceeds.argmax(axis=1)] >> INDEX_BITS)
 
-    whole = total <= threshold
-    active = ~whole
+    is_full_row = total <= threshold
+    active = ~is_full_row
     bits = config.buckets.bit_length() - 1
     passes, levels = np.zeros((2, len(keys)), np.int64)
     bound, top = low.copy(), high.copy()

@@ -23,18 +23,18 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
     Raises `OSError` (unwritable folder, full disk) without leaving a half-written file.
     """
-    aside = {name: folder / f".{name}.{os.getpid()}" for name in files}
+    temp_paths = {name: folder / f".{name}.{os.getpid()}" for name in files}
     name = next(iter(files), "")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            aside[name].write_bytes(content.encode() if isinstance(content, str) else content)
-        for name, path in aside.items():
+            temp_paths[name].write_bytes(content.encode() if isinstance(content, str) else content)
+        for name, path in temp_paths.items():
             path.replace(folder / name)
     except OSError as error:  # a full disk's names no file
         raise OSError(error.errno, error.strerror, str(folder / name)) from error
     finally:
-        for path in aside.values():
+        for path in temp_paths.values():
             with contextlib.suppress(OSError):  # a folder that is a file
                 path.unlink(missing_ok=True)
 
@@ -58,14 +58,14 @@ def read_text(path: Path) -> str:
     return content.decode("utf-8")
 
 
-def read_json(path: Path, what: str) -> Any:
+def read_json(path: Path, kind: str) -> Any:
     """The value of a JSON file; `ValueError` names `what` and the file when it cannot be read or is not JSON."""
     try:
         return json.loads(read_text(path))
     except OSError as error:
-        raise ValueError(f"{what} {path}: {error.strerror or error}") from None
+        raise ValueError(f"{kind} {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number too long, too deep
-        raise ValueError(f"{what} {path} is not JSON: {error}") from None
+        raise ValueError(f"{kind} {path} is not JSON: {error}") from None
 
 
 def build_root() -> Path:

@@ -45,11 +45,11 @@ class SemanticIndex:
         self.max_resident_tokens = max_resident_tokens
         self.clusters: dict[int, MosaicCluster] = {}
         self.partitions: dict[int, list[int]] = {}  # ids of its clusters, ascending
-        self.splits = self.deferred = self.loads = self.moved = 0
+        self.splits = self.deferred = self.loads = self.moves = 0
         self._entries: list[np.ndarray] = []
         self._tokens: list[np.ndarray] = []  # token ids of each entry
         self._resident: dict[int, int] = {}  # tokens of each, least recently used first
-        self._held = 0  # tokens in all of them
+        self._n_resident = 0  # tokens in all of them
         self._next_id = 0
 
     # -- what it holds
@@ -65,7 +65,7 @@ class SemanticIndex:
         """Move a cluster out of device memory. KeyError if there is none of that id."""
         if cluster not in self.clusters:
             raise KeyError(f"no cluster {cluster}")
-        self._held -= self._resident.pop(cluster, 0)
+        self._n_resident -= self._resident.pop(cluster, 0)
 
     # -- growing
 
@@ -88,21 +88,21 @@ class SemanticIndex:
         if not ids:
             self._open(partition, [entry])
             return
-        chosen = ids[int(nearest(cosines(x, self._means(ids))))]
-        cluster = self.clusters[chosen]
+        cluster_id = ids[int(nearest(cosines(x, self._means(ids))))]
+        cluster = self.clusters[cluster_id]
         mean, variance = absorb(cluster.mean, cluster.variance, len(cluster.members), x)
         if not self._invalid(variance, len(cluster.members) + 1):
             cluster.mean, cluster.variance = mean, variance
             cluster.members.append(entry)
             cluster.size += len(tokens)
-            if self.resident(chosen):
-                self._touch(chosen)
-        elif self.resident(chosen):
+            if self.resident(cluster_id):
+                self._touch(cluster_id)
+        elif self.resident(cluster_id):
             cluster.members.append(entry)
-            self._split(chosen)
+            self._split(cluster_id)
         else:
             cluster.lazy = True
-            cluster.buffer.append(self._open(partition, [entry], parent=chosen))
+            cluster.buffer.append(self._open(partition, [entry], parent=cluster_id))
             self.deferred += 1
 
     def retrieve(self, cluster: int) -> np.ndarray:
@@ -112,25 +112,25 @@ class SemanticIndex:
         self._touch(cluster)
         if not self.clusters[cluster].lazy:
             return self.tokens(cluster)
-        halves = self._split(cluster)
-        return np.sort(np.concatenate([self.tokens(half) for half in halves]))
+        children = self._split(cluster)
+        return np.sort(np.concatenate([self.tokens(half) for half in children]))
 
-    def divide(self, partition: int, new: int, leaving: Iterable[int]) -> None:
+    def divide(self, partition: int, new: int, entries: Iterable[int]) -> None:
         """The tokens `leaving` move to partition `new`; a cluster that holds both kinds is cut in two."""
-        gone = set(leaving)
+        removed_ids = set(entries)
         for cluster in [c for c in self.partitions[partition] if self.clusters[c].lazy]:
             if cluster in self.clusters:
                 self.retrieve(cluster)
         self.partitions.setdefault(new, [])
         for cluster in list(self.partitions[partition]):
             members = self.clusters[cluster].members
-            out = [entry for entry in members if int(self._tokens[entry][0]) in gone]
+            out = [entry for entry in members if int(self._tokens[entry][0]) in removed_ids]
             if out:
-                rest = [entry for entry in members if int(self._tokens[entry][0]) not in gone]
+                remaining = [entry for entry in members if int(self._tokens[entry][0]) not in removed_ids]
                 self._close(cluster)
-                self.moved += 1
-                if rest:
-                    self._open(partition, rest)
+                self.moves += 1
+                if remaining:
+                    self._open(partition, remaining)
                 self._open(new, out)
 
     # -- looking
@@ -150,24 +150,24 @@ class SemanticIndex:
         is always taken; the first that does not fit ends the selection. `partition_scores` replaces the first
         stage's similarities. Nothing is loaded or changed.
         """
-        held = [p for p, ids in self.partitions.items() if ids]
+        resident_partitions = [p for p, ids in self.partitions.items() if ids]
         if partition_scores is None:
-            scores = self._similarity(query, [self.representative(p) for p in held])
-            partition_scores = dict(zip(held, scores, strict=True))
-        order = sorted(held, key=lambda p: (-partition_scores[p], p))
+            scores = self._similarity(query, [self.representative(p) for p in resident_partitions])
+            partition_scores = dict(zip(resident_partitions, scores, strict=True))
+        order = sorted(resident_partitions, key=lambda p: (-partition_scores[p], p))
         partitions = order[: self.config.top_visual]
         ids = [c for p in partitions for c in self.partitions[p]]
         scores = self._similarity(query, [self.clusters[c].mean for c in ids])
         ranked = sorted(zip(-scores, (self.clusters[c].partition for c in ids), ids, strict=True))
-        taken: list[int] = []
+        cluster_ids: list[int] = []
         used = 0
         for _, _, cluster in ranked:
             size = self.clusters[cluster].size
-            if taken and used + size > budget:
+            if cluster_ids and used + size > budget:
                 break
-            taken.append(cluster)
+            cluster_ids.append(cluster)
             used += size
-        return partitions, taken
+        return partitions, cluster_ids
 
     # -- within
 
@@ -220,26 +220,28 @@ class SemanticIndex:
         members = self._collect(cluster)
         labels = kmeans(np.stack([self._entries[entry] for entry in members]), 2, self.config.kmeans_iters)
         self.splits += 1
-        halves = [
-            self._open(old.partition, [m for m, own in zip(members, labels, strict=True) if own == half], old.parent)
+        children = [
+            self._open(
+                old.partition, [m for m, label in zip(members, labels, strict=True) if label == half], old.parent
+            )
             for half in range(2)
         ]
         if old.parent is not None:
-            self.clusters[old.parent].buffer.extend(halves)
+            self.clusters[old.parent].buffer.extend(children)
         if not self.config.split_recursive:
-            return halves
+            return children
         final = []
-        for half in halves:
+        for half in children:
             child = self.clusters[half]
-            again = len(child.members) > 1 and self._invalid(child.variance, len(child.members))
-            final += self._split(half) if again else [half]
+            split_again = len(child.members) > 1 and self._invalid(child.variance, len(child.members))
+            final += self._split(half) if split_again else [half]
         return final
 
     def _touch(self, cluster: int) -> None:
         """Make a cluster the most recently used; older ones leave when the capacity is exceeded."""
-        self._held += self.clusters[cluster].size - self._resident.pop(cluster, 0)
+        self._n_resident += self.clusters[cluster].size - self._resident.pop(cluster, 0)
         self._resident[cluster] = self.clusters[cluster].size
         if self.max_resident_tokens is None:
             return
-        while self._held > self.max_resident_tokens and (oldest := next(iter(self._resident))) != cluster:
+        while self._n_resident > self.max_resident_tokens and (oldest := next(iter(self._resident))) != cluster:
             self.offload(oldest)

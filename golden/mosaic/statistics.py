@@ -139,9 +139,9 @@ def kmeans(x: np.ndarray, k: int, rounds: int = 20) -> np.ndarray:
 def _fill_empty(labels: np.ndarray, similarity: np.ndarray, k: int) -> None:
     counts = np.bincount(labels, minlength=k)
     for cluster in np.flatnonzero(counts == 0):
-        own = np.take_along_axis(similarity, labels[:, None], axis=1)[:, 0]
-        own[counts[labels] == 1] = np.inf  # the last of a cluster stays
-        worst = int(nearest(-own))
+        best_similarity = np.take_along_axis(similarity, labels[:, None], axis=1)[:, 0]
+        best_similarity[counts[labels] == 1] = np.inf  # the last of a cluster stays
+        worst = int(nearest(-best_similarity))
         counts[labels[worst]] -= 1
         counts[cluster] += 1
         labels[worst] = cluster

@@ -98,14 +98,14 @@ class MosaicCache:
         self.partition_of = labels.tolist()
         self._embeddings = list(x)
         for partition in range(labels.max() + 1):
-            mine = np.flatnonzero(labels == partition)
-            mean, variance = spread(x[mine])
+            partition_frames = np.flatnonzero(labels == partition)
+            mean, variance = spread(x[partition_frames])
             self.means.append(mean)
             self.variances.append(variance)
             for index, of_frame in zip(self.layers, entries, strict=True):
-                tokens = [chunk for f in mine for chunk in self._token_ids(int(f))]
-                size = max(1, round(len(mine) * self.tokens_per_frame / TOKENS_PER_CLUSTER))
-                index.seed(partition, np.concatenate([of_frame[f] for f in mine]), tokens, size)
+                tokens = [chunk for f in partition_frames for chunk in self._token_ids(int(f))]
+                size = max(1, round(len(partition_frames) * self.tokens_per_frame / TOKENS_PER_CLUSTER))
+                index.seed(partition, np.concatenate([of_frame[f] for f in partition_frames]), tokens, size)
         for layer in range(len(self.layers)):
             self._keys[layer].extend(keys[layer])
             self._values[layer].extend(values[layer])
@@ -119,7 +119,7 @@ class MosaicCache:
         keys, values = checks.reals("keys", keys, *shape), checks.reals("values", values, *shape)
         entries = [self._units(layer_keys) for layer_keys in keys]
         frame = self.frames
-        partition = self._place(x)
+        partition = self._assign_partition(x)
         for layer, index in enumerate(self.layers):
             for entry, tokens in zip(entries[layer], self._token_ids(frame), strict=True):
                 index.add(partition, entry, tokens)
@@ -155,13 +155,13 @@ class MosaicCache:
         index = self._layer(layer)
         _, clusters = self.select(layer, query, visual_query)
         # a cluster that is gone by now was folded into one retrieved before it
-        parts = [index.retrieve(cluster) for cluster in clusters if cluster in index.clusters]
-        early = prefetched or []
+        retrievals = [index.retrieve(cluster) for cluster in clusters if cluster in index.clusters]
+        prefetched_tokens = prefetched or []
         return Retrieval(
-            np.unique(np.concatenate(parts)),
+            np.unique(np.concatenate(retrievals)),
             clusters,
-            [c for c in clusters if c not in early],
-            [c for c in early if c not in clusters],
+            [c for c in clusters if c not in prefetched_tokens],
+            [c for c in prefetched_tokens if c not in clusters],
         )
 
     def representatives(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
@@ -187,11 +187,11 @@ class MosaicCache:
         keys, values = self.kv(layer)
         checks.integer("window", window, 0)
         wanted = checks.integers("tokens", tokens, None, low=0, high=len(keys) - 1)
-        kept = np.union1d(wanted, np.arange(max(0, len(keys) - window), len(keys)))
+        window_ids = np.union1d(wanted, np.arange(max(0, len(keys) - window), len(keys)))
         if not representatives:
-            return keys[kept], values[kept]
+            return keys[window_ids], values[window_ids]
         mean_keys, mean_values = self.representatives(layer)
-        return np.concatenate([mean_keys, keys[kept]]), np.concatenate([mean_values, values[kept]])
+        return np.concatenate([mean_keys, keys[window_ids]]), np.concatenate([mean_values, values[window_ids]])
 
     # -- within
 
@@ -207,21 +207,21 @@ class MosaicCache:
         ids = np.arange(frame * self.tokens_per_frame, (frame + 1) * self.tokens_per_frame)
         return ids[:, None] if self.config.unit == "token" else ids[None, :]
 
-    def _place(self, x: np.ndarray) -> int:
+    def _assign_partition(self, x: np.ndarray) -> int:
         """Put a frame's unit embedding into a partition, by the visual level's rule; the partition."""
         self._embeddings.append(x)
         if not self.means:
             return self._open(x)
         best = int(nearest(cosines(x, np.stack(self.means))))
-        mine = [f for f, p in enumerate(self.partition_of) if p == best]
-        mean, variance = absorb(self.means[best], self.variances[best], len(mine), x)
+        partition_frames = [f for f, p in enumerate(self.partition_of) if p == best]
+        mean, variance = absorb(self.means[best], self.variances[best], len(partition_frames), x)
         if not self.config.invalid(variance, self.config.tau_visual):
             self.means[best], self.variances[best] = mean, variance
             self.partition_of.append(best)
             return best
         if self.config.visual_invalid == "new":
             return self._open(x)
-        return self._split(best, mine)
+        return self._split(best, partition_frames)
 
     def _open(self, x: np.ndarray) -> int:
         self.means.append(x)
@@ -242,8 +242,8 @@ class MosaicCache:
         mean, variance = spread(x[labels == 1])
         self.means.append(mean)
         self.variances.append(variance)
-        leaving = [f for f in frames if self.partition_of[f] == new]
-        tokens = [t for f in leaving for t in self._token_ids(f).ravel().tolist()]
+        frame_ids = [f for f in frames if self.partition_of[f] == new]
+        tokens = [t for f in frame_ids for t in self._token_ids(f).ravel().tolist()]
         for index in self.layers:
             index.divide(partition, new, tokens)
         return self.partition_of[-1]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from golden.quickvideo import QuickVideoConfig, group_scores, kept
+from golden.quickvideo import QuickVideoConfig, group_scores, top_tokens
 from sw_model.policies.base import Chunk, ModelShape, Policy, Selection, Step, Work
 
 
@@ -59,7 +59,7 @@ class QuickPrefill(Policy):
         self._open[layer].append(np.arange(chunk.start, chunk.stop))
         if len(self._open[layer]) == self.config.group_frames:
             group = np.concatenate(self._open[layer])
-            remaining = kept(
+            remaining = top_tokens(
                 group_scores(self.keys(layer)[group], self.values(layer)[group], self.config), self.config.rho
             )
             mask = np.zeros((len(group), self.model.kv_heads), bool)

@@ -19,7 +19,7 @@ from golden.codecsight import (
     TokenLayout,
     carry_over,
     complete_groups,
-    kept_patches,
+    patch_mask,
     processed_fraction,
     refresh,
     restore,
@@ -168,7 +168,7 @@ def test_any_dynamic_patch_keeps_its_group(side, rng):
     for row, column in np.ndindex(groups.shape):
         window = mask[side * row : side * (row + 1), side * column : side * (column + 1)]
         assert groups[row, column] == bool(window.sum())
-    kept = kept_patches(groups, side)
+    kept = patch_mask(groups, side)
     assert kept.shape == mask.shape and (kept | ~mask).all()
     assert kept.sum() == side * side * groups.sum()
     features = rng.standard_normal((int(groups.sum()), 3))

@@ -60,7 +60,7 @@ def test_memory_holds_every_cluster_and_every_token(rng):
         assert [t for page, size in where for t in indices[page, :size].tolist()] == tokens
     assert table.counts(8).ravel()[: len(clusters)].tolist() == clusters.counts.tolist()
     assert not table.counts(8).ravel()[len(clusters) :].any()
-    assert table.representative(3) == 0x8000 + 3 * 32
+    assert table.mean_key_address(3) == 0x8000 + 3 * 32
 
 
 def test_a_table_can_be_left_and_taken_up_again(rng):
@@ -97,6 +97,6 @@ def test_refusals_change_nothing():
             max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1, bases=(0, 0, 0, 61), address_bits=6
         )
     )
-    assert high.begin() == high.known(0) == Fault.REGION
+    assert high.begin() == high.cluster_fault(0) == Fault.REGION
     with pytest.raises(ValueError, match="clusters must be at least 1, got 0"):
         HcTableConfig(max_clusters=0, max_list_pages=2, list_page_tokens=2, key_dim=1)

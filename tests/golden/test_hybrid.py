@@ -89,7 +89,7 @@ def test_table_matches_a_list_of_blocks(config, steps):
             for _ in range(middle):
                 gone += plain.pop(config.sink_blocks)
         assert table.append(size) == gone
-        assert table.tokens == plain and table.held == sum(map(len, plain))
+        assert table.tokens == plain and table.n_tokens == sum(map(len, plain))
         assert pool.free == 64 - len(plain) and len(set(table.blocks)) == len(plain)
     table.close()
     assert pool.free == 64 and set(pool.references) == {0}

@@ -17,7 +17,7 @@ from golden.quickvideo import (
     frame_index,
     group_scores,
     intervals,
-    kept,
+    top_tokens,
     members,
     norm_codes,
     overlap_bound,
@@ -27,7 +27,7 @@ from golden.quickvideo import (
     scan,
     schedule,
     seek_target,
-    take,
+    take_tokens,
 )
 from golden.reference_decoder import Decoder, DecoderConfig, KVCache
 
@@ -175,16 +175,16 @@ def test_the_best_are_kept_in_order_and_the_lower_index_wins(scores, rho):
     count = floor(len(scores) * rho)
     ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
     wanted = sorted(ranked[:count]) if 0 < count < len(scores) else list(range(len(scores)))
-    assert kept(np.array(scores), rho).tolist() == wanted
-    both = kept(np.array([scores, scores[::-1]]).T, rho)
+    assert top_tokens(np.array(scores), rho).tolist() == wanted
+    both = top_tokens(np.array([scores, scores[::-1]]).T, rho)
     assert both[:, 0].tolist() == wanted and len(both) == len(wanted)
 
 
 def test_take_per_head(rng):
     x = rng.standard_normal((5, 2, 3))
     chosen = np.array([[0, 1], [3, 4]])
-    np.testing.assert_array_equal(take(x, chosen), np.stack([x[[0, 3], 0], x[[1, 4], 1]], axis=1))
-    np.testing.assert_array_equal(take(x, np.array([1, 2])), x[1:3])
+    np.testing.assert_array_equal(take_tokens(x, chosen), np.stack([x[[0, 3], 0], x[[1, 4], 1]], axis=1))
+    np.testing.assert_array_equal(take_tokens(x, np.array([1, 2])), x[1:3])
 
 
 def test_hardware_norms_select_as_real_ones_but_for_rounding(rng):
@@ -196,7 +196,7 @@ def test_hardware_norms_select_as_real_ones_but_for_rounding(rng):
     chosen = np.flatnonzero(rows.selected[0])
     ranked = sorted(range(64), key=lambda i: (int(codes[i]), i))[:20]
     assert chosen.tolist() == sorted(ranked)
-    real = kept(-np.sqrt(exact), 20 / 64)
+    real = top_tokens(-np.sqrt(exact), 20 / 64)
     assert len(set(chosen) & set(real.tolist())) >= 18
 
 
@@ -321,7 +321,7 @@ def test_appendix_d():
             lambda: group_scores(np.ones((2, 1, 2)), np.ones((2, 1, 2)), QuickVideoConfig(score="attention")),
             "queries must hold the text's queries",
         ),
-        (lambda: kept(np.ones(3), -0.1), "rho must be finite and between 0 and 1, got -0.1"),
+        (lambda: top_tokens(np.ones(3), -0.1), "rho must be finite and between 0 and 1, got -0.1"),
         (lambda: pipeline(np.ones(2), np.ones(3)), r"prefill must have shape \(2\), got \(3,\)"),
         (lambda: overlap_bound(np.ones(0), np.ones(0)), "decode must hold at least one group"),
     ],

@@ -61,13 +61,13 @@ class Bench:
         elif op == Op.LINK:
             fault = golden.link(field["first"], field["newest"])
         elif op in (Op.READ, Op.LIST):
-            fault = golden.known(field["cluster"])
+            fault = golden.cluster_fault(field["cluster"])
             if fault:
                 self.replies.append({"op": op.value, "fault": fault, "last": 1})
             elif op == Op.READ:
                 entry = golden.entries[field["cluster"]]
                 values = {n: getattr(entry, n) for n in ("hash", "count", "first_token", "first", "newest")}
-                address = golden.representative(field["cluster"])
+                address = golden.mean_key_address(field["cluster"])
                 self.replies.append({"op": op.value, **values, "address": address, "last": 1})
             else:
                 pages = golden.pages(field["cluster"])

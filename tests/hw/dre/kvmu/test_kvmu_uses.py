@@ -7,7 +7,7 @@ from golden.kvmu import Fault, Op
 from golden.mosaic.index import SemanticIndex
 from golden.mosaic.statistics import MosaicConfig, unit_rows
 from golden.page_table import compaction
-from golden.quickvideo import kept
+from golden.quickvideo import top_tokens
 from tests.hw.dre.kvmu.test_kvmu import Bench
 
 SIZES = {
@@ -102,7 +102,7 @@ def kept_sets(bench, rng):
         count = int(rng.integers(12, 30))
         places = [bench.do(Op.APPEND, cluster=group)[-1] for _ in range(count)]
         keys = rng.standard_normal((count, 2, 8))
-        keep = kept(-np.linalg.norm(keys.reshape(count, -1), axis=1), 0.5)
+        keep = top_tokens(-np.linalg.norm(keys.reshape(count, -1), axis=1), 0.5)
         for n in keep.tolist():
             moved = bench.do(Op.MOVE, page=places[n].page, slot=places[n].slot, cluster=chain)[-1]
             assert moved.fault == Fault.NONE
