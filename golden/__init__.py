@@ -1,1 +1,1 @@
-"""NumPy reference models: one module per mechanism (imports NumPy and ml_dtypes only)."""
+"""NumPy reference models: one module for each mechanism of the papers. README.md lists them."""

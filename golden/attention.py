@@ -1,7 +1,7 @@
-"""Light attention: softmax attention over a selected part of the cache and the step's own tokens.
+"""Softmax attention over selected past tokens and the tokens of the step (V-Rex, Section IV-A, step 5), in float64.
 
-float64 throughout. An implementation whose exponential is off by at most `EXP_ERROR` (relative) and that rounds
-its result to BF16 once stays within `tolerance` of it (V-Rex, Section IV-A, step 5).
+`tolerance` bounds the error of an implementation that approximates the exponential with a relative error of at most
+`EXP_ERROR` and rounds its result to BF16 once.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,9 @@ import numpy as np
 
 from util import checks
 
-EXP_ERROR = 0.0065  # 2^(1/256) - 1 for the fraction cut off, half a BF16 ulp for the table entry: 0.642 % at worst
+EXP_ERROR = (
+    0.0065  # relative; 2^(1/256) - 1 for the truncated exponent plus half a BF16 ulp of the table: at most 0.642 %
+)
 
 
 def light_attention(
@@ -22,25 +24,26 @@ def light_attention(
     pseudo_keys: np.ndarray | None = None,
     pseudo_values: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Attention of one step's queries to the selected past tokens and, causally, to the step itself.
+    """Attention of one step's queries to the selected past tokens and, with a causal mask, to the tokens of the step.
 
     Parameters
     ----------
     queries : (T, Hq, d); query head a uses KV head a // (Hq / Hkv)
-    keys, values : (N + T, Hkv, d), the step's own tokens last
-    tokens : for every KV head the past tokens (below N) its queries attend to, ascending
-    allowed : for every KV head bool (T * group, len(tokens[h])): which of them each row (token, query head) attends
+    keys, values : (N + T, Hkv, d), after RoPE; the tokens of the step come last
+    tokens : for every KV head, the past tokens (0 to N - 1) that its queries attend to, ascending
+    allowed : for every KV head bool (T * group, len(tokens[h])): past tokens that each row (token, query head) attends
         to; None: all
-    pseudo_keys, pseudo_values : (E, Hkv, d), attended by every query in addition
+    pseudo_keys, pseudo_values : (E, Hkv, d); additional entries that every query attends to
 
     Returns
     -------
-    float64 (T, Hq, d). Scale 1 / sqrt(d); positions are whatever the keys and queries were rotated to.
+    np.ndarray
+        float64 (T, Hq, d). The scale is 1 / sqrt(d).
 
     Raises
     ------
     ValueError
-        Shapes that do not fit, NaN or infinite values, token numbers outside the past.
+        Shapes do not match, a value is NaN or infinite, or a token number is not a past token.
     """
     q, k, v = _tensors(queries, keys, values)
     steps, kv_heads, group, d = q.shape
@@ -67,7 +70,7 @@ def light_attention(
 
 
 def attention_mass(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Softmax weight that full attention gives each token: float64 (Hkv, T * group, N + T), rows sum to one."""
+    """Softmax weight of every token under full attention: float64 (Hkv, T * group, N + T); each row sums to one."""
     q, k, _ = _tensors(queries, keys, keys)
     steps, kv_heads, group, d = q.shape
     past = len(k) - steps
@@ -78,17 +81,17 @@ def attention_mass(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def tolerance(values: np.ndarray, exp_error: float = EXP_ERROR) -> float:
-    """How far an output may be from float64 if every exponential is off by at most `exp_error` (relative).
+    """Largest deviation from the float64 output, if every exponential has a relative error of at most `exp_error`.
 
-    The normalised weights then move by at most 2 e / (1 - e) in sum, and every output by that times the largest
-    value; a result rounded to BF16 adds half a unit in the last place, 2^-8 relative.
+    The sum of the changes of the normalised weights is at most 2 e / (1 - e). Every output changes by at most this
+    factor times the largest value. Rounding to BF16 adds half a unit in the last place (relative 2**-8).
     """
     e = checks.real("exp_error", exp_error, 0, 0.5)
     return float(np.abs(checks.reals("values", values)).max(initial=0)) * (2 * e / (1 - e) + 2**-8)
 
 
 def _tensors(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The queries as (T, Hkv, group, d); keys and values with their shapes checked, since most are never looked at."""
+    """Queries as (T, Hkv, group, d), keys and values as arrays. Checks only shapes; most keys and values are not read."""
     k, v = np.asarray(keys), np.asarray(values)
     if k.ndim != 3 or v.shape != k.shape:
         raise ValueError(f"keys and values must have one shape (N + T, Hkv, d), got {k.shape} and {v.shape}")

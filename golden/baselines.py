@@ -1,7 +1,7 @@
-"""Decision rules of the systems that retrieval policies are compared with, each as its public code has them.
+"""Selection rules of the systems that V-Rex is compared with, as their public code implements them.
 
-Every function takes real tensors and returns what is kept, retrieved or recomputed, ascending; the lowest index wins
-ties. FlexGen (arXiv 2303.06865) keeps everything and needs no rule.
+Every function takes arrays of real numbers and returns the indices that the system keeps, retrieves or recomputes, in
+ascending order. The lowest index wins ties. FlexGen (arXiv 2303.06865) keeps all tokens and has no rule.
 """
 
 import numpy as np
@@ -11,14 +11,17 @@ from util import checks
 
 
 def largest(scores: np.ndarray, k: int) -> np.ndarray:
-    """Indices of the k largest along the last axis, best first, the lowest index on ties."""
+    """Indices of the k largest values along the last axis, largest first; the lowest index first on ties."""
     return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
 
 
 def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
-    """InfiniGen (arXiv 2406.19707): the columns of every query head that the partial scores use.
+    """InfiniGen (arXiv 2406.19707): columns of each query head that the partial scores use.
 
-    queries  (T, Hq, d) of the prompt. Returns int64 (Hq, int(d * ratio)): those with the largest sum of |q|.
+    queries  (T, Hq, d), queries of the prompt
+    ratio    share of the d columns
+
+    Returns int64 (Hq, int(d * ratio)): the columns with the largest sum of |q| over the prompt.
     """
     q = checks.reals("queries", queries, None, None, None)
     n_columns = int(q.shape[2] * checks.real("ratio", ratio, 0, 1))
@@ -28,15 +31,17 @@ def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
 def infinigen(
     queries: np.ndarray, keys: np.ndarray, columns: np.ndarray, alpha: float = 4.0, budget: int | None = None
 ) -> list[np.ndarray]:
-    """InfiniGen: past tokens per query head, from partial scores that are not divided by sqrt(d).
+    """InfiniGen: past tokens that each query head retrieves, from partial scores without the factor 1 / sqrt(d).
 
-    All heads take equally many: the mean over the heads of the number of scores above their maximum - `alpha`,
-    truncated, at most `budget`. With several query tokens (its variant for the prefill) that mean is over all
-    rows, and a head takes what any of its tokens ranks among the first.
+    All heads retrieve the same number of tokens: the mean over the heads of the number of scores above (maximum -
+    `alpha`), truncated, at most `budget`. With several query tokens (its variant for prefill) the mean is over all
+    rows, and a head retrieves the union of what its rows rank first.
 
     queries  (T, Hq, d), speculated from the layer below
     keys     (N, Hkv, d)
     columns  (Hq, c), from `infinigen_columns`
+
+    Returns one int64 array for each query head.
     """
     q = checks.reals("queries", queries, None, None, None)
     k = checks.reals("keys", keys, None, None, q.shape[2])
@@ -56,11 +61,11 @@ def infinigen(
 
 
 def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
-    """ReKV (arXiv 2503.00540): one vector per frame, the mean of its keys before RoPE: float64 (F, Hkv * group * d).
+    """ReKV (arXiv 2503.00540): vector of each frame, the mean of its keys before RoPE; float64 (F, Hkv * group * d).
 
-    keys   (N, Hkv, d) before RoPE, frame after frame
+    keys   (N, Hkv, d) before RoPE, in frame order
     sizes  int (F,), tokens of each frame
-    group  query heads of a KV head: each key head is repeated for all of them
+    group  query heads that share one KV head; each key head is repeated for all of them
     """
     k = checks.reals("keys", keys, None, None, None)
     lengths = checks.integers("sizes", sizes, None, low=1)
@@ -73,11 +78,12 @@ def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
 
 
 def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.ndarray:
-    """ReKV: the `k` best frames by the dot product of the mean query with each frame's vector.
+    """ReKV: the `k` frames whose vectors have the largest dot product with the mean query; int64 ascending.
 
     queries  (T, Hq, d) of the question, before RoPE
     blocks   (F, Hq * d) from `rekv_blocks`
-    chunk    so many frames in a row are scored by their mean and taken together (k // chunk chunks)
+    k        frames to retrieve
+    chunk    consecutive frames that are scored by their mean and retrieved together (k // chunk chunks)
     """
     q = checks.reals("queries", queries, None, None, None)
     frames = checks.reals("blocks", blocks, None, q.shape[1] * q.shape[2])
@@ -92,12 +98,15 @@ def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.
 
 
 def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> list[np.ndarray]:
-    """Quest (arXiv 2406.10774): tokens of the pages whose bound on the score is highest, per query head.
+    """Quest (arXiv 2406.10774): tokens of the pages with the highest upper bound of the score, for each query head.
 
-    The bound of a page is the sum over the dimensions of max(q * smallest key, q * largest key). A head takes
+    The bound of a page is the sum over the dimensions of max(q * smallest key, q * largest key). A head retrieves
     max(3, budget // page) pages.
 
-    query  (Hq, d), one token (Quest serves generation); keys (N, Hkv, d)
+    query   (Hq, d), one token, because Quest is a method for generation
+    keys    (N, Hkv, d)
+    budget  tokens for each head
+    page    tokens of a page
     """
     q = checks.reals("query", query, None, None)
     k = checks.reals("keys", keys, None, None, q.shape[1])
@@ -117,9 +126,11 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
 
 
 def retroinfer(queries: np.ndarray, centroids: np.ndarray, probes: int) -> list[np.ndarray]:
-    """RetroInfer (arXiv 2505.02922): clusters per KV head, by softmax over the centroids summed over the group.
+    """RetroInfer (arXiv 2505.02922): clusters for each KV head, by softmax over centroids, summed over the GQA group.
 
-    queries  (T, Hq, d); centroids (C, Hkv, d)
+    queries    (T, Hq, d)
+    centroids  (C, Hkv, d)
+    probes     clusters to retrieve
     """
     c = checks.reals("centroids", centroids, None, None, None)
     q = checks.reals("queries", queries, None, None, c.shape[2])
@@ -134,12 +145,12 @@ def retroinfer(queries: np.ndarray, centroids: np.ndarray, probes: int) -> list[
 
 
 def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float = 0.16) -> np.ndarray:
-    """CacheBlend (arXiv 2405.16444): the tokens that are computed again.
+    """CacheBlend (arXiv 2405.16444): tokens whose keys and values are recomputed.
 
-    Those whose value at the checking layer differs most, in squared distance, from the cached one:
-    int((n - suffix) * ratio) of them, and the last `suffix` tokens, which are new.
+    Recomputes int((n - suffix) * ratio) tokens whose value at the checking layer differs most from the cached value (in
+    squared distance), and the last `suffix` tokens, which are new.
 
-    values, cached  (n, ...) equal shapes
+    values, cached  (n, ...), equal shapes
     """
     new = checks.reals("values", values)
     if new.ndim == 0:
@@ -152,7 +163,7 @@ def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float
 
 
 def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
-    """VLCache (arXiv 2512.12977): of every frame the first floor(ratio * n) tokens are computed again."""
+    """VLCache (arXiv 2512.12977): recomputed tokens, the first floor(ratio * n) tokens of each frame of n tokens."""
     lengths = checks.integers("sizes", sizes, None, low=0)
     second_counts = np.floor(checks.real("ratio", ratio, 0, 1) * lengths).astype(np.int64)
     starts = np.cumsum(lengths) - lengths

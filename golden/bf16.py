@@ -1,11 +1,11 @@
-"""BF16 and FP32 arithmetic with the rules of the LXE: bit patterns in, bit patterns out.
+"""BF16 and FP32 arithmetic with the rules of the LXE. All functions take and return bit patterns.
 
-Round to nearest, ties to even, once per operation. Subnormals count as zero of their sign, going in and coming out
-(a result is flushed after rounding to the format's precision, as if the exponent had no lower end). Every NaN
-result is the one positive quiet NaN. Infinities and signed zeros follow IEEE 754.
+Every operation rounds once, to nearest, ties to even. Subnormal operands and results are zeros of the same sign. (A
+result is flushed after it is rounded to the precision of the format, as if the exponent had no lower limit.) All NaN
+results are the same positive quiet NaN. Infinities and signed zeros follow IEEE 754.
 
-Every exact sum or product of two values has, in float64, either all its bits or (a sum of very different
-magnitudes) enough that rounding twice gives what rounding once would: 53 >= 2 * 24 + 2.
+The functions compute in float64 and round twice. The result equals that of one rounding, because float64 holds 53 bits
+and 53 >= 2 * 24 + 2.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BIAS = 127
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format with 1 sign, 8 exponent and `fraction_bits` fraction bits."""
+    """Binary floating-point format with 1 sign bit, 8 exponent bits and `fraction_bits` fraction bits."""
 
     name: str
     fraction_bits: int
@@ -28,17 +28,17 @@ class Format:
 
     @property
     def width(self) -> int:
-        """Bits of a code."""
+        """Bits of a number."""
         return 9 + self.fraction_bits
 
     @property
     def infinity(self) -> int:
-        """Code of +infinity."""
+        """Bit pattern of +infinity."""
         return EXPONENT_MAX << self.fraction_bits
 
     @property
     def nan(self) -> int:
-        """Code of the canonical NaN."""
+        """Bit pattern of the NaN that all operations return."""
         return self.infinity | 1 << (self.fraction_bits - 1)
 
 
@@ -47,7 +47,10 @@ FP32 = Format("FP32", 23, np.uint32)
 
 
 def codes(name: str, value: object, fmt: Format = BF16) -> np.ndarray:
-    """`value` as an array of bit patterns of `fmt`; TypeError unless its dtype is the format's unsigned integer."""
+    """Check that `value` is an array of bit patterns and return it.
+
+    Raises ArgumentTypeError unless its dtype is the unsigned integer type of `fmt` (uint16 or uint32).
+    """
     array = np.asarray(value)
     if array.dtype != fmt.dtype:
         raise checks.ArgumentTypeError(
@@ -57,7 +60,7 @@ def codes(name: str, value: object, fmt: Format = BF16) -> np.ndarray:
 
 
 def encode(value: np.ndarray | float, fmt: Format = BF16) -> np.ndarray:
-    """Nearest codes of real numbers; float64 or anything that converts to it exactly. NaN and infinities are kept."""
+    """Bit patterns of real numbers, rounded to nearest even. Takes float64 or anything that converts to it exactly."""
     bits = np.atleast_1d(np.asarray(value, np.float64)).view(np.uint64)
     drop = np.uint64(52 - fmt.fraction_bits)
     item = np.uint64(1)
@@ -71,7 +74,7 @@ def encode(value: np.ndarray | float, fmt: Format = BF16) -> np.ndarray:
 
 
 def decode(code: np.ndarray, fmt: Format = BF16) -> np.ndarray:
-    """The real numbers of codes, float64, exact; subnormals give zero of their sign."""
+    """Real numbers of bit patterns, float64, exact. Subnormals give zeros of the same sign."""
     code = codes("code", code, fmt).astype(np.uint32)
     code = np.where(code >> fmt.fraction_bits & 0xFF, code, code >> (fmt.width - 1) << (fmt.width - 1))
     with np.errstate(invalid="ignore"):  # signalling NaN
@@ -79,12 +82,12 @@ def decode(code: np.ndarray, fmt: Format = BF16) -> np.ndarray:
 
 
 def convert(code: np.ndarray, source: Format, target: Format) -> np.ndarray:
-    """Codes of one format as codes of the other: exact from BF16 to FP32, rounded the other way."""
+    """Bit patterns of one format converted to another: exact from BF16 to FP32, rounded from FP32 to BF16."""
     return encode(decode(code, source), target)
 
 
 def add(a: np.ndarray, b: np.ndarray, fmt: Format = BF16) -> np.ndarray:
-    """a + b; an exact zero sum is +0 unless both operands are negative zeros."""
+    """a + b. An exact zero sum is +0 unless both operands are negative zeros."""
     with np.errstate(invalid="ignore"):
         return encode(decode(a, fmt) + decode(b, fmt), fmt)
 
@@ -102,7 +105,9 @@ def multiply(a: np.ndarray, b: np.ndarray, fmt: Format = BF16) -> np.ndarray:
 
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """BF16 codes of a / b for FP32 codes, rounded once: no quotient of two FP32 numbers is close to a middle of two
-    BF16 numbers without being one."""
+    """BF16 bit patterns of a / b for FP32 operands, rounded once.
+
+    No quotient of two FP32 numbers lies so close to the middle of two BF16 numbers that rounding twice would differ.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return encode(decode(a, FP32) / decode(b, FP32))

@@ -1,7 +1,8 @@
-"""Hash-bit clustering of keys: the table that the HCU keeps (V-Rex, section IV-B, Fig. 8).
+"""Clustering of tokens by the hash bits of their keys, as the HCU does it (V-Rex, Section IV-B, Fig. 8).
 
-Tokens arrive in order. Each joins the nearest cluster leader within the Hamming threshold, or opens a cluster and
-becomes its leader. Integers only: the RTL matches bit for bit.
+Tokens arrive in order. A token joins the cluster whose hash code (that of its first token, the leader) has the smallest
+Hamming distance below the threshold. A token without such a cluster opens one. All operations are on integers, so that
+the RTL matches bit for bit.
 """
 
 from dataclasses import dataclass
@@ -10,22 +11,24 @@ import numpy as np
 
 from util import checks
 
-FAR = 63  # a distance beyond any code's
-BLOCK = 512  # tokens that are searched at once
+FAR = 63  # distance larger than that of any two codes
+SEARCH_TOKENS = 512  # tokens that are searched at once
 
 
 @dataclass(frozen=True)
 class ClusterRule:
-    """How tokens join clusters.
+    """Parameters of the clustering.
 
-    hamming_threshold            Hamming threshold
-    hamming_inclusive  True: a token also matches at a distance equal to the threshold; False: below it only
-    first_match      True: a token joins the lowest matching cluster; False: the nearest, the lowest on ties
-    window_tokens    candidates are the clusters whose first token is at most this many tokens back; 0: no limit
-    max_cluster_tokens           a cluster with this many tokens takes no more
-    cluster_hash     `leader`: a cluster keeps its first code; `majority`: each bit follows most of its members
-    max_candidates   clusters inside the window that the table on chip holds; None: no limit
-    max_clusters     cluster numbers that exist; None: no limit
+    hamming_threshold   Hamming distance in bits below which a token joins a cluster (Th_hd in the paper)
+    hamming_inclusive   True: a token also joins at a distance equal to the threshold
+    first_match         True: a token joins the matching cluster with the lowest number; False: the nearest one, and the
+                        lowest number on ties
+    window_tokens       candidates are clusters whose first token is at most this many tokens old; 0: no limit
+    max_cluster_tokens  token count at which a cluster takes no more tokens (1 to 65535)
+    cluster_hash        `leader`: the code of a cluster is that of its first token; `majority`: each bit is the majority
+                        of its tokens
+    max_candidates      candidates whose hash codes fit on chip; None: no limit
+    max_clusters        clusters of one layer; None: no limit
     """
 
     hamming_threshold: int = 7
@@ -50,20 +53,20 @@ class ClusterRule:
 
     @property
     def limit(self) -> int:
-        """A token matches at distances below this."""
+        """Smallest Hamming distance at which a token does not match."""
         return self.hamming_threshold + self.hamming_inclusive
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What happened to each token of one call, arrays of length T.
+    """Result of clustering T tokens, arrays of length T.
 
-    cluster   int32, the cluster it went to
-    opened    bool, it opened that cluster
-    count     int32, tokens of the cluster afterwards
-    distance  int32, to the leader it joined, 0 where it opened one
-    overflow  bool, it matched nothing but the table was full
-    compared  int64, candidates inside the window, saturated ones included: what the hardware looks at
+    cluster   int32, number of the cluster that the token joined
+    opened    bool, the token opened this cluster
+    count     int32, tokens of the cluster after the token joined
+    distance  int32, Hamming distance to the cluster's code; 0 for a token that opened a cluster
+    overflow  bool, the token matched no cluster, but the table was full; it joined the preferred candidate
+    compared  int64, candidates inside the window, saturated clusters included: comparisons of the hardware
     """
 
     cluster: np.ndarray
@@ -75,11 +78,11 @@ class Assignment:
 
 
 class ClusterTable:
-    """Clusters of one layer. `codes`, `counts` and `first_token` (first token) are arrays over the clusters."""
+    """Clusters of one layer. `codes`, `counts` and `first_token` are arrays of length C, indexed by cluster number."""
 
     def __init__(self, rule: ClusterRule | None = None):
         self.rule = rule or ClusterRule()
-        self.tokens = 0  # tokens seen so far
+        self.tokens = 0  # tokens clustered so far
         self.overflowed = False
         self._size = 0
         self._first = 0  # first cluster inside the window
@@ -93,7 +96,7 @@ class ClusterTable:
 
     @property
     def codes(self) -> np.ndarray:
-        """uint32 (C,): each cluster's hash code."""
+        """uint32 (C,): hash code of each cluster."""
         return self._codes[: self._size]
 
     @property
@@ -103,24 +106,24 @@ class ClusterTable:
 
     @property
     def first_token(self) -> np.ndarray:
-        """int64 (C,): first token of each cluster, strictly ascending."""
+        """int64 (C,): number of the first token of each cluster, strictly ascending."""
         return self._born[: self._size]
 
     @property
     def first_candidate(self) -> int:
-        """First cluster that the next token may join; all later ones are candidates too."""
+        """Lowest cluster number that the next token may join. All later clusters are candidates too."""
         self._age(self.tokens)
         return self._first
 
     def rehash(self, clusters: np.ndarray, codes: np.ndarray) -> None:
-        """Give clusters new codes (the variant that hashes the mean key again after each step)."""
+        """Replace the hash codes of clusters (for `cluster_hash` = `rehash_mean` of `golden.resv`)."""
         self._codes[checks.integers("clusters", clusters, None, low=0, high=self._size - 1)] = codes
 
     def assign(self, codes: np.ndarray) -> Assignment:
-        """Assign tokens with these hash codes, uint32 (T,), in order."""
+        """Cluster tokens in order. `codes` are their hash codes, uint32 (T,)."""
         wanted = checks.integers("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
         blocks = []
-        block = min(BLOCK, self.rule.window_tokens or BLOCK)
+        block = min(SEARCH_TOKENS, self.rule.window_tokens or SEARCH_TOKENS)
         for start in range(0, len(wanted), block):
             block_codes = wanted[start : start + block]
             if self._plain(len(block_codes)):
@@ -134,13 +137,13 @@ class ClusterTable:
         return Assignment(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
 
     def _age(self, token: int) -> None:
-        """Move the window up to `token`."""
+        """Advance the window to `token`."""
         if self.rule.window_tokens:
             oldest = token - self.rule.window_tokens
             self._first = max(self._first, int(np.searchsorted(self.first_token, oldest)))
 
     def _plain(self, tokens: int) -> bool:
-        """Whether no limit of the table can be met within that many tokens."""
+        """True if no limit of the table can be reached within `tokens` more tokens."""
         self._age(self.tokens)
         rule, live = self.rule, self._size - self._first
         return (
@@ -152,7 +155,7 @@ class ClusterTable:
         )
 
     def _open(self, codes: np.ndarray, tokens: np.ndarray) -> None:
-        """New clusters of no tokens yet, with these codes and first tokens."""
+        """Append empty clusters with these hash codes and first tokens."""
         start, self._size = self._size, self._size + len(codes)
         while self._size > len(self._codes):
             for name in ("_codes", "_counts", "_born", "_ones"):
@@ -162,7 +165,7 @@ class ClusterTable:
         self._codes[start : self._size], self._born[start : self._size] = codes, tokens
 
     def _assign_token(self, code: np.uint32) -> tuple[np.ndarray, ...]:
-        """The rules as the text has them, for one token."""
+        """Cluster one token by the rules of the paper, one after the other."""
         rule, token = self.rule, self.tokens
         self._age(token)
         live = slice(self._first, self._size)
@@ -184,7 +187,7 @@ class ClusterTable:
             nearest = int(np.argmin(distances)) if compared else -1
             joined = best if best >= 0 else nearest
             if overflow and (joined < 0 or distances[joined] == FAR):
-                cluster = self._size - 1  # every candidate is saturated
+                cluster = self._size - 1  # all candidates are saturated
             else:
                 cluster, distance = self._first + joined, int(distances[joined])
         self._counts[cluster] = min(int(self._counts[cluster]) + 1, rule.max_cluster_tokens)
@@ -197,9 +200,9 @@ class ClusterTable:
         return tuple(np.array([v]) for v in (cluster, opened, self._counts[cluster], distance, overflow, compared))
 
     def _preferred(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each token, a column of (clusters, tokens), the cluster that the rule prefers, and its distance."""
+        """Preferred cluster of each token and its distance. `distances` is (clusters, tokens)."""
         rank = distances >= self.rule.limit if self.rule.first_match else distances
-        # six bits of rank and the number in one word: the smallest word has the lowest number on ties
+        # one word holds six bits of rank and the cluster number: the smallest word has the lowest number on ties
         bits = 10 if len(rank) <= 1024 else 26
         kind = np.dtype(np.uint16 if bits == 10 else np.uint32)
         words = rank.astype(kind) << bits | np.arange(len(rank), dtype=kind)[:, None]
@@ -207,10 +210,10 @@ class ClusterTable:
         return best, distances[best, np.arange(len(best))]
 
     def _assign_block(self, codes: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The same for many tokens at once, while no limit is near (`_plain`).
+        """Cluster many tokens at once; valid only while no limit can be reached (`_plain`).
 
-        All distances to the clusters that exist are taken first; then the tokens still without a match find the new
-        leaders among themselves; then every token moves to a new leader before it that suits it better.
+        First computes all distances to the existing clusters. Tokens without a match then find the new leaders among
+        themselves. Last, every token moves to an earlier new leader if this one is preferred.
         """
         rule, start, n = self.rule, self.tokens, len(codes)
         base, old = self._first, self._size
@@ -226,7 +229,7 @@ class ClusterTable:
                 table[:expired][np.arange(base, base + expired)[:, None] < first] = FAR
             best, distance = self._preferred(table)
             best += base
-        # of the tokens without a match, each that no new leader before it suits becomes a leader
+        # a token without a match that matches no earlier new leader becomes a leader
         free = np.flatnonzero(distance >= rule.limit)
         near = np.bitwise_count(codes[free, None] ^ codes[free]) < rule.limit
         suited = np.zeros(len(free), bool)
@@ -241,16 +244,16 @@ class ClusterTable:
         if len(leaders):
             self._open(codes[leaders], start + leaders)
             table = np.bitwise_count(codes[leaders, None] ^ codes)
-            is_causal = leaders[:, None] >= np.arange(n)  # only leaders before a token are there to join
+            is_causal = leaders[:, None] >= np.arange(n)  # a token can join earlier leaders only
             np.maximum(table, is_causal * np.uint8(FAR), out=table)
             match_index, closest = self._preferred(table)
             moves = (distance >= rule.limit) if rule.first_match else closest < distance
             moves &= closest < rule.limit
             best[moves], distance[moves] = old + match_index[moves], closest[moves]
             best[leaders], distance[leaders] = old + np.arange(len(leaders)), 0
-        # the k-th token of a cluster within the block finds k - 1 more in it than before the block
+        # the k-th token of a cluster within the block sees k - 1 more tokens than before the block
         relative_index = best - base
-        order = np.argsort(relative_index.astype(np.min_scalar_type(self._size)), kind="stable")  # 16 bits: by radix
+        order = np.argsort(relative_index.astype(np.min_scalar_type(self._size)), kind="stable")  # 16 bits: radix sort
         sizes = np.bincount(relative_index)
         rank = np.empty(n, np.int64)
         rank[order] = np.arange(n) - (np.cumsum(sizes) - sizes)[relative_index[order]]

@@ -1,8 +1,8 @@
-"""CodecSight: what the codec already knows decides which patches are encoded and which tokens recomputed.
+"""CodecSight: uses motion vectors of the video codec to skip patches and to reuse keys and values.
 
-Three parts, in the order of a stream: motion masks from the decoder's motion vectors (Eq. 3 and 4), window
-plans that say what a sliding window reuses, and selective refresh of the reused keys and values (Eq. 5).
-Masks are decided in integers; the refresh is float64 on `golden.reference_decoder`.
+Three parts in the order of a stream: motion masks from the decoder's motion vectors (Eq. 3 and 4), window plans that
+say which frames a sliding window reuses, and selective refresh of the reused keys and values (Eq. 5). Masks are
+computed with integers; the refresh runs on the float64 decoder of `golden.reference_decoder`.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,19 @@ COMPUTE, REFRESH, REUSE = "compute", "refresh", "reuse"
 
 @dataclass(frozen=True)
 class CodecSightConfig:
-    """Every switch of the method. Window, stride and group of pictures count sampled frames.
+    """Parameters of the method. Window, stride and group of pictures (GOP) count sampled frames.
 
-    mv_threshold, mv_compare  a patch is dynamic when its motion in pixels is `gt` or `ge` the threshold
-    alpha                     weight of the residual in the motion measure
-    resample                  blocks of a patch reduce by `max`, `mean` (by area) or `nearest` (its centre)
-    group                     side of the square of patches that one token comes from
-    uncovered_dynamic         a patch without any motion vector (intra coded) is dynamic
-    force_first_anchor        the first reused frame of a window is always refreshed
-    anchor                    frames to refresh: `i_frames`, `none`, `all`, or as many as there are I-frames,
-                              `random` or `topk` of a score
+    window, stride     frames of a window; frames between two windows
+    gop                frames from one I-frame to the next
+    mv_threshold       motion of a patch in pixels of the coded picture above which it is dynamic
+    mv_compare         `gt` or `ge`: comparison with mv_threshold
+    alpha              weight of the residual in the motion measure (0: motion only)
+    resample           reduction of codec blocks to a patch: `max`, `mean` (by area) or `nearest` (centre)
+    group              side, in patches, of the square that becomes one token
+    uncovered_dynamic  True: a patch without a motion vector (intra coded) is dynamic
+    force_first_anchor True: the first reused frame of a window is always refreshed
+    anchor             frames to refresh: `i_frames`, `none`, `all`, `random` or `topk`; the last two choose as many
+                       frames as there are I-frames in the overlap
     """
 
     window: int = 80
@@ -59,10 +62,13 @@ class CodecSightConfig:
 
 
 class MotionMask:
-    """Dynamic patches of a stream, frame by frame in decoding order.
+    """Dynamic patches of a video stream, frame by frame in decoding order.
 
-    The coded picture (width, height) is resized to `resized` (width, height) and cut into square patches of
-    `patch` pixels; masks are bool (rows, columns).
+    coded    (width, height) of the coded picture in pixels
+    resized  (width, height) of the picture for the vision encoder in pixels
+    patch    side of a square patch in pixels
+
+    Masks are bool (rows, columns) over the patches.
     """
 
     def __init__(self, config: CodecSightConfig, coded: tuple[int, int], resized: tuple[int, int], patch: int):
@@ -72,17 +78,17 @@ class MotionMask:
         self.patch = checks.integer("patch", patch, 1)
         step = patch * config.group
         if any(side % step for side in self.resized):
-            raise ValueError(f"resized must be whole groups of {step} pixels, got {resized}")
+            raise ValueError(f"resized must be a multiple of {step} pixels, got {resized}")
         self.shape = (resized[1] // patch, resized[0] // patch)
         self._since_i = np.zeros(self.shape, bool)
         self._started = False
 
     def motion(self, vectors: np.ndarray) -> np.ndarray:
-        """Motion of each patch in pixels of the coded picture, float64 (rows, columns); -1 where no block is.
+        """Motion of each patch in pixels of the coded picture: float64 (rows, columns), -1 where no codec block is.
 
-        `vectors` is FFmpeg's export, a structured array with the fields of `FIELDS`: `dst` is the centre of a
-        w x h block that moved by `motion / motion_scale` pixels. Blocks that occur once per direction
-        (B-frames) count with the longer.
+        `vectors` is FFmpeg's export, a structured array with the fields of `FIELDS`: `dst` is the centre of a w x h
+        block that moved by `motion / motion_scale` pixels. For blocks with two vectors (B-frames) the longer vector
+        counts.
         """
         check_vectors(vectors)
         x, y, scale = (vectors[name].astype(np.int64) for name in ("motion_x", "motion_y", "motion_scale"))
@@ -91,14 +97,14 @@ class MotionMask:
     def dynamic(self, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
         """Eq. 3 and 4: patches of one P- or B-frame that moved, bool (rows, columns).
 
-        `residual` is one value per vector (its block's sum of absolute differences, in the caller's unit);
-        needed when `alpha` is not 0.
+        `residual` has one value for each vector: the sum of absolute differences of its block, in any unit. It is
+        required when `alpha` is not 0.
         """
         measure = self.motion(vectors)
         covered = measure >= 0
         if self.config.alpha:
             if residual is None:
-                raise ValueError(f"residual must be given when alpha is {self.config.alpha}, got None")
+                raise ValueError(f"residual must not be None when alpha is {self.config.alpha}")
             per_block = checks.reals("residual", residual, len(vectors))
             measure = measure + self.config.alpha * self._resample(vectors, per_block)
         over = np.greater if self.config.mv_compare == "gt" else np.greater_equal
@@ -107,7 +113,10 @@ class MotionMask:
         return out
 
     def update(self, kind: str, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-        """Mask of the next frame of kind `I`, `P` or `B`: all of an I-frame, else what moved since the last."""
+        """Mask of the next frame of kind `I`, `P` or `B`.
+
+        All patches of an I-frame are dynamic. For other frames, patches that moved since the last I-frame are dynamic.
+        """
         if checks.one_of("kind", kind, ("I", "P", "B")) == "I":
             self._since_i = np.zeros(self.shape, bool)
             self._started = True
@@ -118,10 +127,10 @@ class MotionMask:
         return self._since_i.copy()
 
     def _resample(self, vectors: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Reduce one non-negative value per block to patches; -1 where no block is.
+        """Reduce one non-negative value per codec block to one value per patch; -1 where no block is.
 
-        Block [x0, x1) and patch column p overlap iff x0 * rw < (p + 1) * P * W and x1 * rw > p * P * W: all
-        in integers, likewise for rows.
+        Block [x0, x1) and patch column p overlap iff x0 * rw < (p + 1) * P * W and x1 * rw > p * P * W, all in
+        integers; rows likewise.
         """
         vectors, value = _longest_per_block(vectors, value)
         rows, columns = self.shape
@@ -161,7 +170,7 @@ class MotionMask:
 
 
 class _Span:
-    """The patches that each block overlaps along one axis, from integer arithmetic alone."""
+    """Patches that each codec block overlaps along one axis, computed with integers."""
 
     def __init__(self, low: np.ndarray, high: np.ndarray, resized: int, pitch: int, count: int):
         self.low, self.high, self.pitch = low * resized, high * resized, pitch
@@ -170,14 +179,17 @@ class _Span:
         self.longest = int((self.last - self.first).max(initial=-1)) + 1
 
     def step(self, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The i-th patch of every block, whether it has one, and their overlap (in units of 1 / resized)."""
+        """The i-th patch of every block, whether this patch exists, and their overlap in units of 1 / resized."""
         patch = self.first + i
         overlap = np.minimum(self.high, (patch + 1) * self.pitch) - np.maximum(self.low, patch * self.pitch)
         return patch, patch <= self.last, overlap
 
 
 def check_vectors(vectors: np.ndarray) -> None:
-    """TypeError unless `vectors` has the fields of FFmpeg's export; ValueError for a scale or size of 0."""
+    """Check motion vectors.
+
+    Raises ArgumentTypeError if fields of FFmpeg's export are missing, ValueError if a scale or size is 0.
+    """
     names = vectors.dtype.names or ()
     if missing := [name for name in FIELDS if name not in names]:
         raise checks.ArgumentTypeError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
@@ -192,7 +204,7 @@ def _extent(centre: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _longest_per_block(vectors: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One vector per block: the greatest value of those with the same position and size."""
+    """One vector per block: the largest value of those with the same position and size."""
     block_rects = np.stack([vectors[name].astype(np.int64) for name in ("dst_x", "dst_y", "w", "h")], axis=1)
     _, first, rect_index = np.unique(block_rects, axis=0, return_index=True, return_inverse=True)
     longest = np.full(len(first), -np.inf)
@@ -201,24 +213,27 @@ def _longest_per_block(vectors: np.ndarray, value: np.ndarray) -> tuple[np.ndarr
 
 
 def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
-    """Groups (of `group` x `group` patches) with any dynamic patch: bool (rows / group, columns / group)."""
+    """Groups of `group` x `group` patches with at least one dynamic patch: bool (rows / group, columns / group)."""
     checks.integer("group", group, 1)
     rows, columns = mask.shape
     if rows % group or columns % group:
-        raise ValueError(f"mask must be whole groups of {group}, got {rows} x {columns} patches")
+        raise ValueError(f"mask must have multiples of {group} patches, got {rows} x {columns} patches")
     squares = mask.reshape(rows // group, group, columns // group, group)
     return np.logical_or.reduce(squares, axis=(1, 3))
 
 
 def patch_mask(groups: np.ndarray, group: int) -> np.ndarray:
-    """Patches that the vision encoder runs on: all of every kept group, bool (rows, columns)."""
+    """Patches that the vision encoder processes: all patches of the selected groups, bool (rows, columns)."""
     return groups.repeat(group, axis=0).repeat(group, axis=1)
 
 
 def restore(features: np.ndarray, mask: np.ndarray, fill: float = 0.0) -> np.ndarray:
-    """Put features (n, D) of the kept places, in row-major order, back into the layout (rows, columns, D)."""
+    """Write features (n, D) of the selected positions, in row-major order, into an array (rows, columns, D).
+
+    `fill` is the value at all other positions.
+    """
     if len(features) != np.count_nonzero(mask):
-        raise ValueError(f"features must be one per kept place ({np.count_nonzero(mask)}), got {len(features)}")
+        raise ValueError(f"features must be one per selected position ({np.count_nonzero(mask)}), got {len(features)}")
     out = np.full((*mask.shape, *features.shape[1:]), fill)
     out[mask] = features
     return out
@@ -233,9 +248,9 @@ def window_plan(
     scores: Sequence[float] | None = None,
     rng: np.random.Generator | None = None,
 ) -> dict[int, str]:
-    """What window `index` does with each of its frames: `compute`, `refresh` or `reuse`, by frame number.
+    """Action of window `index` for each of its frames: `compute`, `refresh` or `reuse`, by frame number.
 
-    `scores` (one per overlapped frame, for `anchor: topk`) and `rng` (for `random`) choose as many frames as
+    `scores` (one per overlapped frame, for anchor `topk`) and `rng` (for anchor `random`) choose as many frames as
     there are I-frames in the overlap.
     """
     start = checks.integer("index", index, 0) * config.stride
@@ -264,16 +279,16 @@ def _anchors(
         return overlap if config.anchor == "all" else []
     if config.anchor == "random":
         if rng is None:
-            raise ValueError("rng must be given for anchor 'random', got None")
+            raise ValueError("rng must not be None for anchor 'random'")
         return sorted(int(f) for f in rng.choice(overlap, len(i_frames), replace=False))
     if scores is None:
-        raise ValueError("scores must be given for anchor 'topk', got None")
+        raise ValueError("scores must not be None for anchor 'topk'")
     ranked = np.argsort(-checks.reals("scores", scores, len(overlap)), kind="stable")
     return sorted(overlap[i] for i in ranked[: len(i_frames)])
 
 
 def processed_fraction(plan: dict[int, str], gop: int, pruned: Fraction | float) -> Fraction:
-    """Tokens a window processes, of all its tokens, when a share `pruned` of each computed P-frame is static."""
+    """Share of a window's tokens that are processed, if a share `pruned` of every computed P-frame is static."""
     share = Fraction(pruned)
     if not 0 <= share <= 1:
         raise ValueError(f"pruned must be between 0 and 1, got {pruned}")
@@ -289,7 +304,7 @@ def processed_fraction(plan: dict[int, str], gop: int, pruned: Fraction | float)
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Token order of a window: `prefix` tokens, the frames' tokens in order, `text` tokens."""
+    """Token order of a window: `prefix` tokens, the tokens of the frames in order, `text` tokens."""
 
     prefix: int
     frames: dict[int, int]  # tokens of each frame, by frame number, ascending
@@ -297,10 +312,11 @@ class TokenLayout:
 
     @property
     def slots(self) -> int:
+        """Tokens of the window."""
         return self.prefix + sum(self.frames.values()) + self.text
 
     def of(self, frame: int) -> np.ndarray:
-        """Slots of a frame's tokens."""
+        """Token positions of a frame in the window."""
         start = self.prefix + sum(n for f, n in self.frames.items() if f < frame)
         return np.arange(start, start + self.frames[frame])
 
@@ -313,14 +329,14 @@ def carry_over(
     config: DecoderConfig,
     temporal: float = 1,
 ) -> tuple[KVCache, np.ndarray]:
-    """Cache of the next window with what it reuses, and the slots still to compute (ascending).
+    """Cache of the next window with the reused entries, and the slots to compute, int64 ascending.
 
-    The prefix is kept as it is. Reused frames keep their values, and their keys turn by Eq. 5's
-    `p_new - p_old`: minus the tokens of the frames that left. With several position axes the height and width
-    of a token stay, and its time moves by `temporal` per frame that left.
+    The prefix does not change. Reused frames keep their values. Their keys are rotated by `p_new - p_old` (Eq. 5),
+    minus the tokens of the frames that left the window. With several position axes, height and width of a token do not
+    change, and its time moves by `temporal` for each frame that left.
     """
     if old_layout.prefix != new_layout.prefix:
-        raise ValueError(f"after must keep the prefix of {old_layout.prefix} tokens, got {new_layout.prefix}")
+        raise ValueError(f"new_layout must have a prefix of {old_layout.prefix} tokens, got {new_layout.prefix}")
     cache = KVCache.empty(config, new_layout.slots)
     reused = [np.arange(new_layout.prefix)]
     sources = [np.arange(new_layout.prefix)]
@@ -328,7 +344,7 @@ def carry_over(
         if plan[frame] == REUSE:
             if old_layout.frames.get(frame) != new_layout.frames[frame]:
                 raise ValueError(
-                    f"before must hold the {new_layout.frames[frame]} tokens of reused frame {frame}, "
+                    f"old_layout must have {new_layout.frames[frame]} tokens for reused frame {frame}, "
                     f"got {old_layout.frames.get(frame)}"
                 )
             reused.append(new_layout.of(frame))
@@ -348,14 +364,18 @@ def carry_over(
 
 
 def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.ndarray, cache: KVCache) -> np.ndarray:
-    """Recompute the active tokens layer by layer; hidden states (A, hidden) of them.
+    """Recompute the active tokens layer by layer; returns their hidden states (A, hidden).
 
-    `x` (A, hidden) are their embeddings, `slots` (A,) ascending their places in the cache, which gets their
-    keys and values. Each attends to every slot up to its own, reused or active.
+    x          (A, hidden), embeddings of the active tokens
+    positions  RoPE positions of the active tokens
+    slots      int (A,), ascending: their positions in `cache`, which receives their keys and values
+
+    Each active token attends to every slot up to its own.
+    one per kept place ==> one per selected position
     """
     slot_ids = checks.integers("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
     if (np.diff(slot_ids) <= 0).any():
-        raise ValueError("slots must ascend without repeats")
+        raise ValueError("slots must be strictly ascending, got {slots.tolist()}")
     allowed = np.arange(len(cache.k[0])) <= slot_ids[:, None]
 
     def attend(new: LayerInput) -> tuple[np.ndarray, None]:

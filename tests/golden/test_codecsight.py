@@ -408,27 +408,27 @@ def mask(**switches):
         (lambda: CodecSightConfig(anchor="some"), "anchor must be one of all, i_frames, none, random, topk"),
         (lambda: CodecSightConfig(stride=81), "stride must be between 1 and 80, got 81"),
         (lambda: CodecSightConfig(mv_threshold=float("nan")), "mv_threshold must be finite"),
-        (lambda: MotionMask(DEFAULT, (64, 64), (50, 56), 14), "resized must be whole groups of 28 pixels"),
+        (lambda: MotionMask(DEFAULT, (64, 64), (50, 56), 14), "resized must be a multiple of 28 pixels"),
         (lambda: mask().update("P", blocks()), "kind must be I for the first frame, got 'P'"),
         (lambda: mask().update("X", blocks()), "kind must be one of B, I, P, got 'X'"),
-        (lambda: mask(alpha=1).dynamic(blocks()), "residual must be given when alpha is 1, got None"),
+        (lambda: mask(alpha=1).dynamic(blocks()), "residual must not be None when alpha is 1"),
         (lambda: mask(alpha=1).dynamic(blocks(), [1.0]), r"residual must have shape \(0\), got \(1,\)"),
         (lambda: mask().motion(blocks((8, 8, 4, 4, 0, 0, 0))), "motion_scale above 0, got 0 at index 0"),
-        (lambda: complete_groups(np.ones((3, 4), bool), 2), "mask must be whole groups of 2, got 3 x 4"),
-        (lambda: restore(np.ones((1, 2)), np.ones((2, 1), bool)), r"one per kept place \(2\), got 1"),
+        (lambda: complete_groups(np.ones((3, 4), bool), 2), "mask must have multiples of 2 patches, got 3 x 4"),
+        (lambda: restore(np.ones((1, 2)), np.ones((2, 1), bool)), r"one per selected position \(2\), got 1"),
         (lambda: window_plan(-1, DEFAULT), "index must be at least 0, got -1"),
-        (lambda: window_plan(1, CodecSightConfig(anchor="random")), "rng must be given"),
-        (lambda: window_plan(1, CodecSightConfig(anchor="topk")), "scores must be given"),
+        (lambda: window_plan(1, CodecSightConfig(anchor="random")), "rng must not be None"),
+        (lambda: window_plan(1, CodecSightConfig(anchor="topk")), "scores must not be None"),
         (lambda: processed_fraction({0: COMPUTE}, 16, 1.5), "pruned must be between 0 and 1, got 1.5"),
         (
             lambda: carry_over(KVCache(), TokenLayout(1, {0: 1}, 0), TokenLayout(2, {0: 1}, 0), {}, DecoderConfig()),
-            "after must keep the prefix of 1 tokens, got 2",
+            "new_layout must have a prefix of 1 tokens, got 2",
         ),
         (
             lambda: carry_over(
                 KVCache(), TokenLayout(1, {0: 1}, 0), TokenLayout(1, {0: 2}, 0), {0: REUSE}, DecoderConfig()
             ),
-            "before must hold the 2 tokens of reused frame 0, got 1",
+            "old_layout must have 2 tokens for reused frame 0, got 1",
         ),
         (
             lambda: refresh(
@@ -438,7 +438,7 @@ def mask(**switches):
                 np.array([1, 1]),
                 KVCache.empty(DecoderConfig(), 2),
             ),
-            "slots must ascend without repeats",
+            "slots must be strictly ascending",
         ),
     ],
 )
