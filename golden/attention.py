@@ -91,7 +91,7 @@ def tolerance(values: np.ndarray, exp_error: float = EXP_ERROR) -> float:
 
 
 def _tensors(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Queries as (T, Hkv, group, d), keys and values as arrays. Checks only shapes; most keys and values are not read."""
+    """Queries as (T, Hkv, group, d), keys and values as arrays. Checks shapes only: most keys are not read."""
     k, v = np.asarray(keys), np.asarray(values)
     if k.ndim != 3 or v.shape != k.shape:
         raise ValueError(f"keys and values must have one shape (N + T, Hkv, d), got {k.shape} and {v.shape}")
