@@ -1,10 +1,12 @@
-"""The commands of the core, one after the other, on its memories: what a program leaves there, bit for bit.
+"""Interpreter of core programs: executes commands one after the other, with the memory results of the core, bit exact.
 
-It is the instruction set as a programmer sees it (hw/core/isa.py): no queues, no waits, no time. Commands that move and
-compute are here, those of the step's cache are in `kvpu`; what they tell the others, the number of clusters and the
-tokens that each head attends to, is set from outside.
+It models the instruction set (hw/core/isa.py) without queues, waits or time. It executes the commands that move data
+and compute: COPY, LOAD, GATHER, MULTIPLY and VECTOR. The KV prediction unit is modelled by `kvpu`; its results that
+other commands depend on (number of clusters, pages that each head attends to) are set from outside in `clusters` and
+`pages`.
 
-A command is an object with a `name` and `fields`; a field that is not there is 0. A word is `inputs` BF16 codes.
+A command is any object with a `name` and a mapping `fields`; a missing field is 0. A memory word holds `inputs` BF16
+numbers.
 """
 
 from collections import defaultdict
@@ -19,7 +21,7 @@ from golden.dot import dot, to_bf16
 from golden.vpe import VectorEngine, widen
 from util import checks
 
-NUMBERS = 1 << 16  # lengths, and rows and tiles of the operand memory, are counted modulo this many
+NUMBERS = 1 << 16  # modulus of lengths and of row and tile numbers of the operand memories
 INSTRUCTION_BYTES = 16  # of the vector engine
 SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
 LOADS = ("NOTHING", "ROWS", "WORDS")
@@ -27,26 +29,30 @@ PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
 
 
 class CoreInterpreter:
-    """Operand memory, sums and vector engine of a core between two memories.
+    """Operand memories, accumulators and vector engine of a core that works on two memories.
 
     Parameters
     ----------
-    memories : device memory, and what is behind the host link; bytes are read and written by slices
+    memories : device memory and the memory behind the host link; bytes are read and written by slices
     inputs : products of a tile, rows of a tile, and lanes of the vector engine
-    weight_rows, activation_rows : of the operand memory ; slots : sums of each row of a tile
-    vector_rows : of the vector memory ; head_words : of a key ; align_bits : of a product
-    programs : by first word, what a vector program is for so many beats, the last of so many elements (0: all)
+    weight_rows, activation_rows : rows of the two operand memories
+    slots : accumulators of each row of a tile
+    vector_rows : rows of the vector memory
+    head_words : memory words of the key of one head
+    align_bits : bits of an aligned product
+    programs : by address (first word), a function (beats, elements of the last beat; 0: all) -> vector program
 
     Attributes
     ----------
-    clusters : in the HC table ; pages : of every KV head the pages that it attends to, as first word and tokens
-    reads, writes : by unit what it has asked of which memory in this order: memory, first word, words
-    products : of tiles with a row, beats of the matrix engine
+    clusters : clusters in the HC table
+    pages : for every KV head, the pages that it attends to as (first word, tokens)
+    reads, writes : for every unit, its accesses in order as (memory, first word, words)
+    products : products of a tile with an activation row, that is, beats of the matrix engine
 
     Raises
     ------
     ValueError
-        A row outside the operand memory, or sums that were not begun.
+        A row is outside an operand memory, or an accumulation continues a sum that was not started.
     """
 
     def __init__(
@@ -69,13 +75,13 @@ class CoreInterpreter:
         self.sums: list[np.ndarray | None] = [None] * slots
         self.engine = VectorEngine(inputs, vector_rows)
         self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
-        self.gather_position, self.step_word = 0, 0  # tokens that GATHER has taken, and the word of the step's next one
+        self.gather_position, self.step_word = 0, 0  # tokens that GATHER has read; word of the next token of the step
         self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.products = 0
 
     def execute(self, command: Any) -> None:
-        """One command; those of the sequencer, of the cache, and those that serve it (STORE, MEANS) do nothing here."""
+        """Execute one command. Commands of the sequencer and of the KV prediction unit have no effect."""
         run = getattr(self, f"_{command.name.lower()}", None)
         if run is not None:
             run(_Fields(command.fields))
@@ -93,7 +99,7 @@ class CoreInterpreter:
         self.memories[side][size * word_address : size * word_address + len(data)] = data
 
     def _rows(self, unit: str, word_address: int, words: int) -> np.ndarray:
-        """BF16 codes (words, inputs)."""
+        """Read words as BF16 bit patterns (words, inputs)."""
         return np.frombuffer(self._read(unit, word_address, words), "<u2").reshape(words, self.inputs)
 
     # lengths
@@ -103,7 +109,7 @@ class CoreInterpreter:
         return ((self.past(f.head) if run_time_length is None else run_time_length) + f.extra) % NUMBERS
 
     def past(self, head: int) -> int:
-        """Tokens before the step that a KV head attends to."""
+        """Tokens from before the step that a KV head attends to."""
         return sum(tokens for _, tokens in self.pages[head])
 
     def _blocks(self, elements: int) -> int:
@@ -124,13 +130,13 @@ class CoreInterpreter:
         self._write_operands(self.activations if f.activations else self.weights, data, f.target, f.step, f.tiled)
 
     def _write_operands(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
-        """Rows of words: `step` apart, or as tiles, side by side first."""
+        """Write rows of words to an operand memory: `step` rows apart, or as tiles, tiles of one row first."""
         n = self.inputs
         for row, words in enumerate(data):
             for beat, codes in enumerate(words):
                 at = to + row // n * n * len(words) + n * beat + row % n if tiled else to + row * step + beat
                 if at % NUMBERS >= len(memory):
-                    raise ValueError(f"row {at % NUMBERS}: must be below {len(memory)}")
+                    raise ValueError(f"row must be below {len(memory)}, got {at % NUMBERS}")
                 memory[at % NUMBERS] = codes
 
     def _gather(self, f: "_Fields") -> None:
@@ -147,7 +153,7 @@ class CoreInterpreter:
                 data.append(self._rows("load", self.step_word, words))
                 self.step_word += f.stride
             self.gather_position += 1
-        if f.values:  # a block of tokens as columns, what is missing zero
+        if f.values:  # a block of tokens becomes columns; missing tokens are zero
             stacked = np.zeros((-(-len(data) // n) * n, words * n), np.uint16)
             stacked[: len(data)] = np.reshape(data, (len(data), words * n))
             transposed = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
@@ -171,16 +177,16 @@ class CoreInterpreter:
                 tile = (f.weights + mb * f.m_stride + kb * f.k_stride) % NUMBERS * n
                 weights = self.weights[tile : tile + n]
                 if len(weights) < n:
-                    raise ValueError(f"tile {tile // n}: must be below {len(self.weights) // n}")
+                    raise ValueError(f"tile must be below {len(self.weights) // n}, got {tile // n}")
                 for t in range(f.vectors):
                     row, slot = (f.activations + t * f.x_stride) % NUMBERS + kb, (base + t) % len(self.sums)
                     if row >= len(self.activations):
-                        raise ValueError(f"row {row}: must be below {len(self.activations)}")
+                        raise ValueError(f"row must be below {len(self.activations)}, got {row}")
                     self.products += 1
                     product, so_far = dot(self.activations[row], weights, self.align_bits), self.sums[slot]
                     if not (first and kb == 0):
                         if so_far is None:
-                            raise ValueError(f"sum {slot}: was not begun")
+                            raise ValueError(f"sum {slot} must be started before it is continued")
                         product = bf16.add(so_far, product, FP32)
                     self.sums[slot] = product
                     if last and kb == k_blocks - 1:
@@ -189,9 +195,9 @@ class CoreInterpreter:
                         self._write("matrix", f.out + t * f.stride + mb * (1 + f.wide), y.tobytes())
 
     def _vector(self, f: "_Fields") -> None:
-        """Output to memory, or none; codes and scores go to the cache."""
+        """Run a vector program on every row. Hash codes and scores for the KV prediction unit are discarded."""
         length = self._length(f)
-        padded_elements = self._blocks(length + f.pad) * self.inputs  # elements of a row with the zeros behind it
+        padded_elements = self._blocks(length + f.pad) * self.inputs  # elements of a row with its trailing zeros
         for row in range(f.repeat if length else 0):
             elements = length + (row // f.group if f.group else 0)
             beats = self._blocks(elements)
@@ -208,14 +214,14 @@ class CoreInterpreter:
                 self._write("vector", f.out + row * f.out_stride, codes.tobytes())
 
     def _input(self, word_address: int, beats: int, wide: int) -> np.ndarray:
-        """FP32 codes (beats, lanes)."""
+        """Read beats as FP32 bit patterns (beats, lanes); BF16 words are widened."""
         if wide:
             return np.frombuffer(self._read("vector", word_address, 2 * beats), "<u4").reshape(beats, self.inputs)
         return widen(self._rows("vector", word_address, beats))
 
 
 class _Fields:
-    """Fields of a command by name."""
+    """Fields of a command as attributes; missing fields are 0."""
 
     def __init__(self, fields: Mapping[str, int]):
         self.fields = fields
@@ -225,5 +231,5 @@ class _Fields:
 
 
 def _remaining(total: int, start: int, limit: int) -> int:
-    """How many of `total` things there are from number `start` on, at most `most`."""
+    """Number of items of `total` from number `start` on, at most `limit`."""
     return min(max(total - start % NUMBERS, 0), limit % NUMBERS)

@@ -1,12 +1,11 @@
-"""One decoder layer with ReSV attention as the core computes it, bit for bit (V-Rex, Fig. 10).
+"""One decoder layer with ReSV attention as the core computes it, bit exact (V-Rex, Fig. 10).
 
-Composed of the mechanisms of their own modules: fused products (`dot`), vector kernels (`kernels`), clustering,
-selection and pages (`kvpu`), representative keys (`representative`). What this adds is the order in which a head
-attends to keys: of each selected page, in ascending order, the tokens that were there before the step, then the step's
-own, causally.
+It combines the fused products of `dot`, the vector kernels of `vector_kernels`, clustering, selection and paging of
+`kvpu`, and the mean keys of `mean_keys`. It adds the order in which a head attends to keys: the selected pages in
+ascending order, in each page the tokens from before the step, then the tokens of the step with a causal mask.
 
-A head's elements lie in memory in `pair_order`: blocks of `inputs` elements of the lower half, each followed by the
-block of the upper half that rotates with it. It is the order of the products' sums, nothing else.
+The elements of a head are stored in `pair_order`: blocks of `inputs` elements of the lower half, each followed by the
+block of the upper half that RoPE rotates with it. This order affects only the order of the sums.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,16 @@ from util import checks
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of a layer and of the engine; `inputs` products of a tile, also the lanes of the vector engine."""
+    """Sizes of a decoder layer and of the matrix engine.
+
+    hidden, ffn        width of the hidden states and of the feed-forward layer, in elements
+    q_heads, kv_heads  query and KV heads
+    head_dim           elements of one head
+    hash_bits          hash bits of a key (N_hp in the paper)
+    inputs             products of a tile; also lanes of the vector engine
+    align_bits         bits of an aligned product (`golden.dot`)
+    theta              base of RoPE
+    """
 
     hidden: int
     ffn: int
@@ -48,7 +56,7 @@ class LayerShape:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
 
     def weights(self) -> dict[str, tuple[int, int]]:
-        """Rows (outputs) and columns (inputs) of every matrix."""
+        """Shape (outputs, inputs) of every weight matrix."""
         q, kv = self.q_heads * self.head_dim, self.kv_heads * self.head_dim
         return {
             "q": (q, self.hidden),
@@ -63,7 +71,7 @@ class LayerShape:
 
 
 def pair_order(head_dim: int, inputs: int) -> np.ndarray:
-    """Which element of a head stands where in memory, int64 (head_dim,)."""
+    """Element number at each position of a head in memory, int64 (head_dim,)."""
     half = np.arange(head_dim // 2)
     if half.size % inputs:
         raise ValueError(f"head_dim must be a multiple of {2 * inputs}, got {head_dim}")
@@ -71,15 +79,24 @@ def pair_order(head_dim: int, inputs: int) -> np.ndarray:
 
 
 def angles(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines of RoPE, FP32 codes (T, head_dim / 2) each."""
+    """Cosines and sines of RoPE, FP32 bit patterns (T, head_dim / 2) each."""
     angle = np.asarray(positions, np.float64)[:, None] * rope.frequencies(head_dim, theta)
     return bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)
 
 
 @dataclass
 class StepResult:
-    """What one step gave: BF16 codes of `output` (T, hidden); hash codes and what became of them; of each head the rows
-    of its queries and the past tokens it attended to, in order, by page (address, tokens); replies; the context."""
+    """Result of one step of T tokens.
+
+    output    BF16 bit patterns (T, hidden)
+    codes     hash codes, uint32 (T,)
+    assigned  clusters of the tokens
+    rows      for each KV head, the selections of its rows (query token, query head)
+    attended  for each KV head, the past tokens that it attends to, in order
+    pages     for each KV head, its pages as (byte address, tokens)
+    replies   replies of the KVMU
+    context   attention output, BF16 bit patterns (T, Hq, d)
+    """
 
     output: np.ndarray
     codes: np.ndarray
@@ -93,7 +110,13 @@ class StepResult:
 
 @dataclass
 class DecoderLayer:
-    """One layer: `weights` and `norms` (attention, feed-forward) are BF16 codes, `table` its KV prediction unit."""
+    """State and execution of one layer.
+
+    shape    sizes
+    weights  BF16 bit patterns of every matrix, shapes as in `LayerShape.weights`
+    norms    BF16 bit patterns (hidden,) of the RMSNorm weights before the attention and before the feed-forward layer
+    table    KV prediction unit of the layer
+    """
 
     shape: LayerShape
     weights: dict[str, np.ndarray]
@@ -107,15 +130,15 @@ class DecoderLayer:
             if self.weights[name].shape != size:
                 raise ValueError(f"weights[{name!r}] must have shape {size}, got {self.weights[name].shape}")
         self.means = MeanKeys(self.shape.kv_heads * self.shape.head_dim)
-        self.token_of_slot: dict[tuple[int, int], int] = {}  # token in a slot of a page
+        self.token_of_slot: dict[tuple[int, int], int] = {}  # (page, slot) -> token
         self.order = pair_order(self.shape.head_dim, self.shape.inputs)
 
     def product(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """FP32 codes (T, M) of BF16 x (T, K) times weights (M, K)."""
+        """FP32 bit patterns (T, M) of x (T, K) times weights (M, K), both BF16."""
         return matmul(x, weights, self.shape.inputs, self.shape.align_bits)
 
     def step(self, x: np.ndarray, positions: Sequence[int]) -> StepResult:
-        """Hidden states (T, hidden), BF16 codes, at `positions`, through the layer; its tables grow by T tokens."""
+        """Run the layer on hidden states (T, hidden), BF16 bit patterns, at `positions`; T tokens join the tables"""
         s, w = self.shape, self.weights
         normed = kernels.rms_norm(x, self.norms[0], s.inputs)
         cos, sin = angles(np.asarray(positions), s.head_dim, s.theta)
@@ -131,7 +154,10 @@ class DecoderLayer:
         return trace
 
     def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Assignment, list[Reply]]:
-        """The first two steps: hash codes of keys and values (T, Hkv, d) in memory order, their clusters and places."""
+        """Hash, cluster and store keys and values (T, Hkv, d) in memory order: steps 1 and 2 of Fig. 10.
+
+        Returns the hash codes, the clusters and the replies of the KVMU.
+        """
         start = len(self.keys)
         vectors = k.reshape(len(k), -1)
         codes = kernels.signs(self.product(vectors, self._planes()))
@@ -144,14 +170,14 @@ class DecoderLayer:
         return codes, assigned, replies
 
     def fill(self, k: np.ndarray, v: np.ndarray) -> None:
-        """A step that asks for nothing."""
+        """Append keys and values without queries."""
         self.append(k, v)
         self.table.fetch([])
 
     def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, StepResult]:
-        """The six steps: hash, cluster, score, threshold, fetch, attend; q, k in memory order, BF16 codes.
+        """The six steps of Fig. 10: hash, cluster, score, select, fetch, attend.
 
-        Gives the context (T, Hq, d), and the trace without its output.
+        q and k are BF16 bit patterns in memory order. Returns the context (T, Hq, d) and the result without its output.
         """
         s, start, tokens = self.shape, len(self.keys), len(k)
         codes, assigned, replies = self.append(k, v)
@@ -185,12 +211,12 @@ class DecoderLayer:
         return out.reshape(tokens, s.q_heads, -1), trace
 
     def _planes(self) -> np.ndarray:
-        """Hyperplanes (bits, Hkv d) with the elements of each head in memory order."""
+        """Hyperplanes (bits, Hkv * d) with the elements of each head in memory order."""
         planes = self.weights["planes"].reshape(self.shape.hash_bits, self.shape.kv_heads, -1)
         return np.ascontiguousarray(planes[:, :, self.order].reshape(self.shape.hash_bits, -1))
 
     def _past(self, replies: list[Reply], head: int, start: int) -> list[tuple[int, list[int]]]:
-        """Tokens before `start` of the pages that a head selected, page by page, with the address of the page."""
+        """Tokens before `start` in the pages that a head selected, with the address of each page."""
         out: list[tuple[int, list[int]]] = []
         for reply in replies:
             if reply.op == Op.FETCH and not reply.last and reply.head == head:

@@ -1,15 +1,15 @@
-"""Fused dot product of BF16 vectors, the arithmetic of one MAC tree of the matrix engine.
+"""Fused dot product of BF16 vectors: the arithmetic of one MAC tree of the matrix engine.
 
-The products are exact; each is shifted right to the largest exponent of its vector, cut off (not rounded) after
-`align_bits` bits, and all are added as integers, so the sum does not depend on the order of addition. One rounding
-follows, to FP32. With y the result, N products and W alignment bits, without overflow:
+The products are exact. Each product is shifted right to the largest exponent of the vector, truncated (not rounded)
+after `align_bits` bits, and added as an integer. The sum therefore does not depend on the order of addition. The result
+is rounded once, to FP32. With the result y, N products and W alignment bits, without overflow:
 
     |y - exact| <= (N - 1) 2**(2 - W) max|a_i b_i| + 2**-24 |y| + 2**-126
 
-(each term but the largest loses less than one unit of 2**(1 - W) times the power of two at or below the product's
-scale; rounding and the flush of results below 2**-126 give the other two terms).
+Each term except the largest loses less than one unit of 2**(1 - W) times the power of two at or below the scale of the
+product. The other two terms come from rounding and from the flush of results below 2**-126.
 
-Longer vectors are cut into tiles of N whose results are added in FP32, in increasing index.
+Longer vectors are divided into tiles of N elements. Their results are added in FP32, lowest index first.
 """
 
 import numpy as np
@@ -26,13 +26,15 @@ def dot(a: np.ndarray, b: np.ndarray, align_bits: int = 24) -> np.ndarray:
 
     Parameters
     ----------
-    a, b : BF16 codes, uint16 (..., N), broadcast against each other
+    a, b : BF16 bit patterns, uint16 (..., N), broadcast against each other
     align_bits : bits of an aligned product W, 16 to 30
 
     Returns
     -------
-    FP32 codes, uint32 (...). Any NaN, infinity times zero or infinities of both signs give NaN; any other infinity
-    gives that infinity; a zero sum gives +0; a result below the smallest normal number gives zero of its sign.
+    np.ndarray
+        FP32 bit patterns, uint32 (...). A NaN, infinity times zero or infinities of both signs give NaN. Any other
+        infinity gives that infinity. A zero sum gives +0. A result below the smallest normal number gives zero of its
+        sign.
     """
     width = checks.integer("align_bits", align_bits, *ALIGN_BITS)
     a, b = np.broadcast_arrays(bf16.codes("a", a), bf16.codes("b", b))
@@ -61,16 +63,18 @@ def dot(a: np.ndarray, b: np.ndarray, align_bits: int = 24) -> np.ndarray:
 
 
 def matmul(x: np.ndarray, weights: np.ndarray, inputs: int, align_bits: int = 24) -> np.ndarray:
-    """x @ weights.T as the matrix engine computes it: tiles of `inputs` products, FP32 sums in increasing index.
+    """x @ weights.T as the matrix engine computes it: tiles of `inputs` products, FP32 sums, lowest index first.
 
     Parameters
     ----------
-    x, weights : BF16 codes, uint16 (T, K) and (M, K); a last tile that K does not fill is filled with zeros
-    inputs : products per tile, N
+    x, weights : BF16 bit patterns, uint16 (T, K) and (M, K); zeros fill the last tile
+    inputs : products of a tile, N
+    align_bits : bits of an aligned product W, 16 to 30
 
     Returns
     -------
-    FP32 codes, uint32 (T, M).
+    np.ndarray
+        FP32 bit patterns, uint32 (T, M).
     """
     checks.integer("inputs", inputs, 1)
     x, weights = bf16.codes("x", x), bf16.codes("weights", weights)
@@ -85,5 +89,5 @@ def matmul(x: np.ndarray, weights: np.ndarray, inputs: int, align_bits: int = 24
 
 
 def to_bf16(code: np.ndarray) -> np.ndarray:
-    """The one rounding of a finished FP32 sum to BF16."""
+    """Round FP32 sums to BF16."""
     return bf16.convert(code, FP32, BF16)

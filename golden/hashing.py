@@ -11,9 +11,9 @@ MAX_HASH_BITS = 32
 
 
 def hyperplanes(dimension: int, hash_bits: int = 32, *, seed: int = 0, layer: int = 0) -> np.ndarray:
-    """Normals of the `hash_bits` hyperplanes of one layer: bfloat16 (dimension, hash_bits), standard normal.
+    """Normal vectors of the random hyperplanes of one layer: bfloat16 (key_dim, hash_bits), standard normal.
 
-    Every layer has planes of its own, drawn from PCG64 seeded with `seed + layer`. In silicon this is a table.
+    Every layer has its own hyperplanes, from PCG64 with seed `seed + layer`. Hardware stores them as a table.
     """
     checks.integer("dimension", dimension, 1)
     checks.integer("hash_bits", hash_bits, 1, MAX_HASH_BITS)
@@ -24,22 +24,23 @@ def hyperplanes(dimension: int, hash_bits: int = 32, *, seed: int = 0, layer: in
 
 
 def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | None = None) -> np.ndarray:
-    """Hash code of each key: bit j is 1 where `key . planes[:, j] > 0`, decided on the exact dot product.
+    """Hash code of each key. Bit j is 1 if the exact dot product of the key and hyperplane j is positive.
 
     Parameters
     ----------
-    keys : (T, ...) bfloat16, after RoPE; trailing axes are one vector (all KV heads of a token, concatenated)
-    planes : (dimension, hash_bits) bfloat16
-    center : (dimension,) real, optional; subtracted from every key first, in float64 (MagicPIG's variant)
+    keys : (T, ...) bfloat16, after RoPE; all trailing axes form one vector (all KV heads of a token, concatenated)
+    planes : (key_dim, hash_bits) bfloat16, from `hyperplanes`
+    center : (key_dim,) real; vector to subtract from every key first, in float64 (variant of MagicPIG); None: none
 
     Returns
     -------
-    uint32 (T,). A key of zeros has code 0.
+    np.ndarray
+        uint32 (T,). A key of zeros has code 0.
 
     Raises
     ------
     ValueError
-        Wrong shapes, more than 32 planes, NaN or infinite values.
+        Wrong shapes, more than 32 hyperplanes, NaN or infinite values.
     """
     normals = checks.reals("planes", planes, None, None)
     dimension, hash_bits = normals.shape
@@ -52,7 +53,7 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     if center is not None:
         vectors = vectors - checks.reals("center", center, dimension)
     dots = vectors @ normals
-    # products of BF16 values are exact in float64 and only their sum rounds: near zero it is done again, exactly
+    # products of BF16 values are exact in float64, but their sum is rounded: sums near zero are computed again, exactly
     doubt = np.abs(dots) <= dimension * 2.0**-51 * (np.abs(vectors) @ np.abs(normals))
     for t, j in np.argwhere(doubt) if exact else ():
         dots[t, j] = math.fsum(vectors[t] * normals[:, j])

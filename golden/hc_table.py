@@ -1,9 +1,9 @@
-"""HC table as a unit: what is kept of every cluster, and the list of its tokens in pages (V-Rex, Fig. 8 and 11).
+"""HC table: hash code, token count and token list of every cluster (V-Rex, Fig. 8 and 11).
 
-An entry has the cluster's hash, count and first token; its place among the representatives follows from its number.
-Token lists live in memory, in pages of `page_tokens` indices: a cluster's pages are linked in order, all full but the
-last. Everything that changes goes to memory as it changes, so that a table can be left and taken up again. All
-integers; the RTL gives the same replies and the same writes in the same order.
+The address of a cluster's mean key follows from the cluster number. Token lists are stored in memory, in list pages of
+`list_page_tokens` token indices. The list pages of a cluster are linked in order; all except the last are full. Every
+change is written to memory at once, so that another layer can use the unit and the table can be loaded again. All
+values are integers; the RTL gives the same replies and the same writes in the same order.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ RECORD_BYTES, INDEX_BYTES = 16, 4
 
 
 class Fault(IntEnum):
-    """Why a command is refused."""
+    """Reasons for which a command is rejected, numbered as in the RTL."""
 
     NONE = 0
     CLUSTER = 1
@@ -28,7 +28,15 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True)
 class HcTableConfig:
-    """Sizes of one unit, and byte addresses of its four regions: records, token lists, links, representative keys."""
+    """Sizes and memory regions of one HC table.
+
+    max_clusters      clusters of one layer
+    max_list_pages    pages for token lists of one layer
+    list_page_tokens  token indices of one list page
+    key_dim           elements of a mean key, all KV heads
+    bases             byte addresses of the cluster records, the token lists, the list links and the mean keys
+    address_bits      width of a byte address
+    """
 
     max_clusters: int
     max_list_pages: int
@@ -45,7 +53,7 @@ class HcTableConfig:
 
     @property
     def region_bad(self) -> bool:
-        """A region does not fit into the address space."""
+        """True if a region does not fit into the address space."""
         sizes = (
             self.max_clusters * RECORD_BYTES,
             self.max_list_pages * self.list_page_tokens * INDEX_BYTES,
@@ -57,7 +65,7 @@ class HcTableConfig:
 
 @dataclass(frozen=True)
 class ClusterEntry:
-    """One cluster: `first` and `newest` are pages of its token list."""
+    """One cluster: hash code, number of its first token, token count, first and last page of its token list."""
 
     hash: int
     first_token: int
@@ -66,30 +74,30 @@ class ClusterEntry:
     newest: int
 
     def record(self) -> bytes:
-        """The record in memory, little-endian: u32 hash, u32 first_token, u16 count, first, newest, zero."""
+        """Cluster record in memory, little-endian: u32 hash, u32 first_token, u16 count, first, newest, zero."""
         words = np.array([self.count, self.first, self.newest, 0], "<u2")
         return np.array([self.hash, self.first_token], "<u4").tobytes() + words.tobytes()
 
 
 @dataclass
 class HcTable:
-    """Clusters of one layer; `writes` gathers (address, bytes) in order."""
+    """Table of one layer. `writes` collects the writes to memory as (byte address, bytes), in order."""
 
     config: HcTableConfig
     entries: list[ClusterEntry] = field(default_factory=list)
     links: dict[int, int] = field(default_factory=dict)
-    used: int = 0  # pages in use
+    used: int = 0  # list pages in use
     writes: list[tuple[int, bytes]] = field(default_factory=list)
 
     def begin(self, used: int = 0) -> Fault:
-        """An empty table whose lists begin at page `used`."""
+        """Empty the table. The first `used` list pages stay reserved."""
         if self.config.region_bad:
             return Fault.REGION
         self.entries, self.links, self.used = [], {}, used
         return Fault.NONE
 
     def load(self, entry: ClusterEntry) -> Fault:
-        """Append an entry that was saved."""
+        """Append an entry that was saved in memory."""
         if self.config.region_bad:
             return Fault.REGION
         if len(self.entries) == self.config.max_clusters:
@@ -98,17 +106,17 @@ class HcTable:
         return Fault.NONE
 
     def link(self, page: int, next_page: int) -> Fault:
-        """Page `following` comes after `page`."""
+        """Set the list page that follows `page`."""
         if self.config.region_bad:
             return Fault.REGION
         self.links[page] = next_page
         return Fault.NONE
 
     def update(self, *, token: int, cluster: int, hash: int, count: int, opened: bool) -> Fault:
-        """A token joined a cluster, which then had `count`, or opened it: the next one.
+        """Add a token to a cluster that then has `count` tokens; with `opened`, to the next new cluster.
 
-        Refused, without a change: a cluster out of turn or beyond the table; a count that is not one more than
-        before (the cluster is saturated, or an earlier token was refused); no page left.
+        Rejected without a change: a cluster number that is not the next one or not in the table; a count that is not
+        one more than the stored one (the cluster is saturated, or an earlier token was rejected); no free list page.
         """
         size, config = len(self.entries), self.config
         if config.region_bad:
@@ -135,16 +143,17 @@ class HcTable:
         return Fault.NONE
 
     def cluster_fault(self, cluster: int) -> Fault:
+        """Fault of a command that reads `cluster`; NONE if the cluster exists."""
         if self.config.region_bad:
             return Fault.REGION
         return Fault.NONE if cluster < len(self.entries) else Fault.CLUSTER
 
     def mean_key_address(self, cluster: int) -> int:
-        """Byte address of a cluster's representative key, all KV heads one after the other, BF16."""
+        """Byte address of the mean key of a cluster (BF16, KV heads one after the other)."""
         return self.config.bases[3] + cluster * self.config.key_dim * 2
 
     def pages(self, cluster: int) -> list[tuple[int, int]]:
-        """Byte address and tokens of every page of a cluster's list, in order."""
+        """Byte address and token count of every list page of a cluster, in order."""
         entry, out = self.entries[cluster], []
         page, remaining = entry.first, entry.count
         while remaining:
@@ -155,7 +164,7 @@ class HcTable:
         return out
 
     def counts(self, lanes: int) -> np.ndarray:
-        """Counts of all clusters as rows of `lanes`, int64 (beats, lanes), zero beyond the last; at least one row."""
+        """Token counts of all clusters in rows of `lanes`: int64 (beats, lanes), at least one row, zero padded."""
         size = len(self.entries)
         out = np.zeros((max(1, -(-size // lanes)), lanes), np.int64)
         out.ravel()[:size] = [entry.count for entry in self.entries]

@@ -1,8 +1,8 @@
-"""Hybrid streaming cache ("To Infinity and Beyond"): a bounded attention cache beside a state-space branch.
+"""Hybrid streaming cache ("To Infinity and Beyond"): a bounded attention cache and a parallel state-space branch.
 
-Its four phases: a logical mask of sink and recent tokens; the eviction of whole blocks in between, with
-reference counts; a Mamba branch that is added to the attention output; and a client that orders its prompts so
-that the server's prefix cache hits. Tables, counts and prompts are integers; the branch is float64.
+Four parts: a mask that shows sink and recent tokens; the eviction of blocks between them, with reference counts; a
+Mamba branch whose output is added to that of the attention; and a client that orders its prompts so that the prefix
+cache of the server hits. Tables, counts and prompts are integers; the branch is float64.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,17 @@ from util import checks
 
 @dataclass(frozen=True)
 class HybridConfig:
-    """Every switch of the method.
+    """Parameters of the method.
 
-    block, sink_blocks, recent_blocks  tokens per block, blocks kept at the start and at the end of a table
-    max_tokens     held tokens from which blocks in between are freed
-    window         recent tokens the logical mask shows
-    low_watermark  recent frames a client keeps when it shifts; None: as many as fit, as the paper does
-    ssm_mode       `disabled`, `prefix_sum` (a running sum, to test the wiring) or `mamba`
-    ssm_input      the branch sees the flattened `query` (as the authors' code) or the `hidden` states
-    fuse           the branch is added `pre_o_proj`, to the attention output, or `post_o_proj`, to the residual
+    block          tokens of a block
+    sink_blocks    blocks at the start of a table that are never evicted
+    recent_blocks  blocks at the end of a table that are never evicted
+    max_tokens     tokens of a table from which on blocks are evicted
+    window         recent tokens that the mask shows
+    low_watermark  recent frames that a client keeps when it drops frames; None: as many as fit (the paper)
+    ssm_mode       `disabled`, `prefix_sum` (a running sum, for tests) or `mamba`
+    ssm_input      input of the branch: the flattened `query` (code of the authors) or the `hidden` states
+    fuse           `pre_o_proj`: the branch is added to the attention output; `post_o_proj`: to the residual
     """
 
     block: int = 16
@@ -51,13 +53,13 @@ class HybridConfig:
         checks.one_of("fuse", self.fuse, ("pre_o_proj", "post_o_proj"))
 
 
-# -- phase 1: what a token may see
+# -- phase 1: attention mask
 
 
 def sliding_mask(positions: np.ndarray, keys: np.ndarray, sink: int, window: int) -> np.ndarray:
-    """bool (T, S): tokens at `positions` (T,) see keys at (S,) that are not later, and sink or recent.
+    """Attention mask, bool (T, S): tokens at `positions` (T,) attend to earlier keys at (S,) that are sink or recent.
 
-    Recent are the last `window` tokens, the token itself included.
+    Recent keys are the last `window` tokens, the query token included.
     """
     t = checks.integers("positions", positions, None, low=0)[:, None]
     j = checks.integers("keys", keys, None, low=0)
@@ -65,9 +67,9 @@ def sliding_mask(positions: np.ndarray, keys: np.ndarray, sink: int, window: int
 
 
 def streaming_llm(total: int, sink: int, recent: int, coming: int = 0) -> np.ndarray:
-    """Tokens that StreamingLLM keeps of `total`, int64 ascending; their positions are 0, 1, ... in the cache.
+    """Tokens of `total` that StreamingLLM keeps, int64 ascending; their positions in the cache are 0, 1, ...
 
-    The first `sink` and the last `recent`; room for `coming` tokens is made at the recent end's expense.
+    It keeps the first `sink` and the last `recent` tokens; `coming` new tokens reduce the recent ones.
     """
     for name, value in (("total", total), ("sink", sink), ("recent", recent), ("coming", coming)):
         checks.integer(name, value, 0)
@@ -80,18 +82,19 @@ def streaming_llm(total: int, sink: int, recent: int, coming: int = 0) -> np.nda
 
 
 class BlockPool:
-    """Blocks of device memory, lent by number; a block is free again when its last holder lets go."""
+    """Blocks of device memory with reference counts. A block is free when its count is zero."""
 
     def __init__(self, blocks: int):
         self.references = [0] * checks.integer("blocks", blocks, 1)
-        self._free = list(range(blocks - 1, -1, -1))  # the lowest number goes first
+        self._free = list(range(blocks - 1, -1, -1))  # the lowest number is allocated first
 
     @property
     def free(self) -> int:
+        """Number of free blocks."""
         return len(self._free)
 
     def allocate(self) -> int:
-        """A free block, with one reference. RuntimeError when there is none."""
+        """Number of a block that was free; its reference count is one. RuntimeError if all blocks are in use."""
         if not self._free:
             raise RuntimeError(f"all {len(self.references)} blocks are in use")
         block = self._free.pop()
@@ -99,20 +102,22 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
+        """Add a reference to a block in use."""
         if not self.references[block]:
-            raise ValueError(f"block must be in use to be shared, {block} is free")
+            raise ValueError(f"block must be in use, got the free block {block}")
         self.references[block] += 1
 
     def release(self, block: int) -> None:
+        """Remove a reference from a block in use."""
         if not self.references[block]:
-            raise ValueError(f"block must be in use to be released, {block} is free")
+            raise ValueError(f"block must be in use, got the free block {block}")
         self.references[block] -= 1
         if not self.references[block]:
             self._free.append(block)
 
 
 class BlockTable:
-    """One stream's blocks in order, the last perhaps partly filled, and the token numbers they hold."""
+    """Blocks of one stream in order, and the token numbers in each block. The last block can be partly filled."""
 
     def __init__(self, pool: BlockPool, config: HybridConfig):
         self.pool, self.config = pool, config
@@ -122,13 +127,14 @@ class BlockTable:
 
     @property
     def n_tokens(self) -> int:
+        """Tokens in all blocks."""
         return sum(len(block) for block in self.tokens)
 
     def append(self, count: int) -> list[int]:
-        """Write `count` new tokens, then evict; the token numbers that were evicted, ascending.
+        """Write `count` new tokens, then evict. Returns the evicted token numbers, ascending.
 
-        A partly filled block that others hold too is copied before it is written. RuntimeError when the pool
-        runs dry; what was written until then stays.
+        A partly filled block with other references is copied before it is written. RuntimeError if the pool has no free
+        block; tokens written until then stay.
         """
         for _ in range(checks.integer("count", count, 0)):
             if not self.blocks or len(self.tokens[-1]) == self.config.block:
@@ -143,7 +149,7 @@ class BlockTable:
         return self.evict()
 
     def evict(self) -> list[int]:
-        """Let go of the blocks between sink and recent ones, when enough tokens are held; their tokens."""
+        """Release the blocks between sink and recent ones if the table has `max_tokens` tokens. Returns their tokens"""
         sink, recent = self.config.sink_blocks, self.config.recent_blocks
         if self.n_tokens < self.config.max_tokens or len(self.blocks) <= sink + recent:
             return []
@@ -155,7 +161,7 @@ class BlockTable:
         return evicted
 
     def fork(self) -> "BlockTable":
-        """A second stream that shares all blocks so far."""
+        """Table of a second stream that shares all present blocks."""
         other = BlockTable(self.pool, self.config)
         for block in self.blocks:
             self.pool.share(block)
@@ -167,21 +173,21 @@ class BlockTable:
         return other
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all blocks."""
         for block in self.blocks:
             self.pool.release(block)
         self.blocks, self.tokens = [], []
 
 
-# -- phase 3: the state-space branch beside attention
+# -- phase 3: state-space branch
 
 
 class HybridDecoder:
-    """A decoder whose attention sees sink and recent tokens, and whose branch carries the rest as state.
+    """Decoder whose attention uses sink and recent tokens, and whose branch carries the other tokens as state.
 
-    Runs one stream in steps of any size. `params` gives the branch of each layer (needed for `mamba`): inputs
-    are Hq * d (query) or hidden wide, outputs Hq * d (pre_o_proj) or hidden. With a `table`, keys and values
-    of evicted tokens are dropped after each step, so that memory stays bounded.
+    Runs one stream in steps of any size. `params` gives the branch of each layer (required for `mamba`): inputs have
+    width Hq * d (query) or hidden, outputs Hq * d (pre_o_proj) or hidden. With a `table`, keys and values of evicted
+    tokens are removed after each step, so that memory stays bounded.
     """
 
     def __init__(
@@ -197,7 +203,7 @@ class HybridDecoder:
         self._in = heads if config.ssm_input == "query" else c.hidden
         self._out = heads if config.fuse == "pre_o_proj" else c.hidden
         if config.ssm_mode == "prefix_sum" and self._in != self._out:
-            raise ValueError(f"ssm_mode prefix_sum needs equal widths, got {self._in} in and {self._out} out")
+            raise ValueError(f"widths must be equal for ssm_mode prefix_sum, got {self._in} and {self._out}")
         if config.ssm_mode == "mamba":
             if params is None or len(params) != c.layers:
                 raise ValueError(f"params must be one per layer ({c.layers}), got {len(params or ())}")
@@ -212,14 +218,14 @@ class HybridDecoder:
 
     @property
     def state_values(self) -> int:
-        """Numbers the stream holds: keys, values and the branch's state."""
+        """Numbers that the stream stores: keys, values and the state of the branch."""
         held = sum(k.size + v.size for k, v in zip(self.cache.k, self.cache.v, strict=True))
         if self.config.ssm_mode == "mamba":
             return held + sum(s.inputs.size + s.h.size for s in self.states)
         return held + (self.sums.size if self.config.ssm_mode == "prefix_sum" else 0)
 
     def step(self, x: np.ndarray) -> np.ndarray:
-        """Hidden states (T, hidden) of the next tokens (T, hidden)."""
+        """Hidden states (T, hidden) after all layers of the next tokens (T, hidden)."""
         new = np.arange(self._n_tokens, self._n_tokens + len(x))
         self.positions = np.concatenate([self.positions, new])
         sink = self.config.sink_blocks * self.config.block
@@ -262,7 +268,7 @@ class HybridDecoder:
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """One prompt, and what of it the server had: `hit` tokens of its prefix; `shifted` if frames were dropped."""
+    """One prompt: token ids, frames, tokens that hit the prefix cache, and `shifted` if frames were dropped."""
 
     prompt: tuple[int, ...]
     frames: int
@@ -271,15 +277,16 @@ class PromptRequest:
 
     @property
     def recomputed(self) -> int:
+        """Tokens of the prompt that the prefix cache does not have."""
         return len(self.prompt) - self.hit
 
 
 class Client:
-    """Orders the frames of a stream into prompts: `sink_frames` first ones, then up to `window` recent ones.
+    """Orders the frames of a stream into prompts: `sink_frames` first frames, then up to `window` recent frames.
 
-    While the recent frames fit, each prompt extends the one before. When one is too many, all but the last
-    `low_watermark` are dropped; with the paper's `low_watermark` = `window` every later request shifts, and
-    only the sink is a prefix hit.
+    While the recent frames fit, each prompt extends the previous one. If one frame is too many, all but the last
+    `low_watermark` are dropped. With the paper's `low_watermark` = `window`, every later request drops a frame, and
+    only the sink hits the prefix cache.
     """
 
     def __init__(self, config: HybridConfig, sink_frames: int, window: int):
@@ -293,9 +300,9 @@ class Client:
         self._last: tuple[int, ...] = ()
 
     def push(self, frame: Sequence[int], question: Sequence[int] = ()) -> PromptRequest:
-        """Add a frame's token ids and ask: the request with its prefix hit, in whole blocks.
+        """Add the token ids of a frame and return the next request; prefix hits count whole blocks.
 
-        The server caches the prompt before it; `question` stands behind the frames of this prompt only.
+        The server caches the previous prompt. `question` follows the frames in this prompt only.
         """
         shifted = False
         if len(self.sink) < self.sink_frames:

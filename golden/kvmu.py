@@ -1,8 +1,10 @@
-"""The KVMU as a unit: commands in, replies and descriptors out, with tables of a given size.
+"""Model of the KVMU: executes its commands on the page tables of one layer; returns replies and DMA descriptors.
 
-`golden.page_table` has the rules (pages, residency, what a selection fetches); this adds what a chip has to add: limits
-and how running into them is refused, regions of memory, a staging area for what is fetched, a third tier, tags.
-All integers; the RTL gives the same replies and the same descriptors in the same order.
+It extends the page table of `golden.page_table` by the limits of hardware (table sizes, faults), memory regions, a
+staging area for fetched pages, storage as a third tier, reference counts and DMA tags. All values are integers; the
+RTL gives the same replies and descriptors in the same order.
+
+A head page is the part of a page that belongs to one KV head; it is contiguous in memory and the unit of a transfer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +16,7 @@ from util import checks
 
 
 class Op(IntEnum):
-    """Operations, numbered as the hardware numbers them."""
+    """Operations, numbered as in the RTL."""
 
     BEGIN = 0
     APPEND = 1
@@ -34,7 +36,7 @@ class Op(IntEnum):
 
 
 class Fault(IntEnum):
-    """Why a command is refused."""
+    """Reasons for which a command is rejected, numbered as in the RTL."""
 
     NONE = 0
     OP = 1
@@ -49,7 +51,7 @@ class Fault(IntEnum):
 
 
 class Tier(IntEnum):
-    """Where bytes live."""
+    """Memories that hold pages."""
 
     DEVICE = 0
     HOST = 1
@@ -57,7 +59,7 @@ class Tier(IntEnum):
 
 
 class TransferKind(IntEnum):
-    """What a transfer is for."""
+    """Purpose of a transfer."""
 
     FETCH = 0
     RETAIN = 1
@@ -68,7 +70,7 @@ class TransferKind(IntEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """One command; what its operation does not read stays 0."""
+    """One command. Fields that the operation does not read are 0."""
 
     op: int
     cluster: int = 0
@@ -85,7 +87,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Reply:
-    """One beat of an answer; the last one of a command has `last`."""
+    """One beat of a reply. The last beat of a command has `last` = 1."""
 
     op: int
     fault: int = 0
@@ -103,7 +105,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes to copy from one place to another."""
+    """Bytes to copy from one byte address to another."""
 
     source: int
     target: int
@@ -127,7 +129,7 @@ class Descriptor:
 
 
 def join(pieces: Iterable[Piece]) -> list[Piece]:
-    """Pieces with those that touch on both sides made one, in order."""
+    """Merge consecutive pieces that are adjacent at the source and at the destination."""
     out: list[Piece] = []
     for piece in pieces:
         previous = out[-1] if out else None
@@ -145,7 +147,10 @@ def join(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def cut(piece: Piece, burst: int, boundary: int = 4096) -> list[tuple[int, int, int]]:
-    """(source, target, bytes) no longer than `burst`, none across a multiple of `boundary` on either side."""
+    """Divide a piece into (source, destination, bytes) of at most `burst` bytes.
+
+    No transfer crosses a multiple of `boundary` at the source or at the destination.
+    """
     out, done = [], 0
     while done < piece.nbytes:
         source, target = piece.source + done, piece.target + done
@@ -157,15 +162,21 @@ def cut(piece: Piece, burst: int, boundary: int = 4096) -> list[tuple[int, int, 
 
 @dataclass(frozen=True)
 class KvmuConfig:
-    """Sizes and settings of one unit.
+    """Sizes and settings of one KVMU.
 
-    kv_heads, head_dim, page_tokens, max_pages, page_frames, max_clusters, tags : sizes of the tables
-    bases         byte address of the device, host, storage and staging regions, layer 0 first
-    staging_head_pages (page, head) units of each of the two staging banks
-    max_resident_tokens      tokens that stay resident after STEP
-    offload_to_storage new pages go to storage instead of the host
-    max_descriptor_bytes   longest descriptor
-    max_page_references    largest number of holders of a page besides its cluster
+    kv_heads, head_dim    KV heads; elements of one head
+    page_tokens           token slots of a page
+    max_pages             page numbers of one layer
+    page_frames           page frames of one layer in device memory
+    max_clusters          clusters of one layer
+    tags                  DMA tags
+    bases                 byte addresses of the page frames, the host pages, the storage pages and the staging area
+    address_bits          width of a byte address
+    staging_head_pages    head pages of each of the two banks of the staging area
+    max_resident_tokens   tokens that stay in device memory after STEP
+    offload_to_storage    True: new pages are offloaded to storage instead of host memory
+    max_descriptor_bytes  largest DMA descriptor
+    max_page_references   largest reference count of a page, its own cluster excluded
     """
 
     kv_heads: int
@@ -200,12 +211,13 @@ class KvmuConfig:
 
     @property
     def head_page_bytes(self) -> int:
+        """Bytes of the keys and values of one page for one KV head, BF16."""
         return 4 * self.head_dim * self.page_tokens
 
 
 @dataclass
 class BackingCopy:
-    """Where a page goes when it leaves the device, and whether a copy is there."""
+    """Tier to which a page is offloaded, and whether a copy of the page exists there."""
 
     tier: Tier
     saved: bool = False
@@ -213,9 +225,12 @@ class BackingCopy:
 
 @dataclass
 class Kvmu:
-    """Executes commands on the tables of one layer; `descriptors` gathers what the DMA engine gets.
+    """Executes commands on the tables of one layer.
 
-    `pieces` gathers the same before joining and cutting, one list for each command that had any.
+    config       sizes and settings
+    layer        number of the layer; selects the memory regions
+    descriptors  all DMA descriptors so far, in order
+    extents      the same transfers before they are divided into descriptors
     """
 
     config: KvmuConfig
@@ -230,7 +245,7 @@ class Kvmu:
     def _begin(self, layer: int) -> None:
         config = self.config
         self.layer = layer
-        # the limit on residency is applied by STEP, so the table itself never offloads on its own
+        # STEP applies the limit of resident tokens; the table never offloads by itself
         self.table = _Table(PagingConfig(config.page_tokens, max(1, config.max_resident_tokens)), config)
         sizes = (config.kv_heads, config.head_dim, config.page_tokens)
         rows = {Tier.DEVICE: config.page_frames, Tier.HOST: config.max_pages, Tier.STORAGE: config.max_pages}
@@ -242,10 +257,11 @@ class Kvmu:
 
     @property
     def resident_tokens(self) -> int:
+        """Tokens in device memory."""
         return self.table.resident_tokens
 
     def execute(self, command: Command) -> list[Reply]:
-        """The replies to one command; its descriptors join `descriptors`."""
+        """Execute a command and return its replies. Its transfers are appended to `descriptors`."""
         valid_ops = {op.value for op in Op}
         if self.region_bad and command.op != Op.BEGIN:
             return [Reply(command.op, Fault.REGION, last=1)]
@@ -474,7 +490,7 @@ class Kvmu:
         address: int = 0,
         count: int = 0,
     ) -> Reply:
-        """Descriptors of the command, and its last beat."""
+        """Append the descriptors of a command and return its last beat."""
         tag = self._tag if pieces else 0
         extents = join(pieces)
         for extent in extents:
@@ -500,14 +516,14 @@ class Kvmu:
 
 
 class _Table(PageTable):
-    """The page table with limits, chains of pages by cluster, homes and marks."""
+    """Page table with limits, a list of pages for each cluster, backing copies, reference counts and marks."""
 
     def __init__(self, config: PagingConfig, unit: KvmuConfig) -> None:
         super().__init__(config, unit.kv_heads, unit.head_dim)
         self.unit = unit
         self.chains: dict[int, list[int]] = {}
         self.backing_copies: dict[int, BackingCopy] = {}
-        self.extra_references: dict[int, int] = {}  # holders of a page besides its cluster, where there are any
+        self.extra_references: dict[int, int] = {}  # references of a page, its own cluster excluded, if above zero
         self.marks: dict[int, int] = {}
 
     @property
@@ -515,7 +531,7 @@ class _Table(PageTable):
         return bool(self._free_frames) or self.frames < self.unit.page_frames
 
     def full(self, cluster: int) -> Fault:
-        """Why the next token of the cluster has no place, or NONE."""
+        """Fault of the next token of the cluster if there is no free page or page frame, else NONE."""
         if cluster in self._open:
             return Fault.NONE
         if not self._free_pages and len(self.pages) == self.unit.max_pages:
@@ -555,7 +571,7 @@ class _Table(PageTable):
         return self.extra_references.get(number, 0) + (number in self.chains[self.page(number).cluster])
 
     def free(self, number: int) -> int:
-        """One holder lets go, the cluster last; how many are left."""
+        """Remove one reference, that of the cluster last. Frees the page at zero. Returns the remaining references."""
         if number not in self.extra_references:
             self._free(number)
             return 0
@@ -568,7 +584,7 @@ class _Table(PageTable):
         return holder_count
 
     def unchain(self, number: int) -> None:
-        """The cluster lets go of a page."""
+        """Remove the reference of the cluster."""
         self._close(number)
         if number in self.extra_references:
             self.chains[self.page(number).cluster].remove(number)

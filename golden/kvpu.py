@@ -1,7 +1,7 @@
-"""KVPU: a step of one layer through clustering, table, selection and pages, as one machine (V-Rex, Fig. 9 and 10).
+"""KV prediction unit: one step of one layer through HCU, HC table, WTU and KVMU (V-Rex, Fig. 9 and 10).
 
-Integers in (hash codes and BF16 scores), integers out; the RTL gives the same on every stream. A step clusters its
-tokens, places them, selects by the scores of its queries, fetches what they need and offloads the oldest pages.
+A step clusters its tokens, stores them in pages, selects clusters by the scores of its queries, fetches their pages and
+offloads the oldest pages. Inputs (hash codes, BF16 scores) and outputs are integers; the RTL gives the same.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from util import checks
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Rows of one KV head, united into one selection: uint16 keys (R, C), one per cluster."""
+    """Score rows of one KV head whose selections are united: uint16 keys (R, C), one column per cluster."""
 
     head: int
     keys: np.ndarray
@@ -26,12 +26,12 @@ class HeadScores:
 
 @dataclass(frozen=True)
 class KvpuStep:
-    """What one step gave.
+    """Result of one step.
 
-    assignment  of its tokens to clusters
-    rows        per group of scores, what the WTU says of each row
-    selected    per group, bool (C,): clusters that any of its rows selects
-    replies     of the KVMU, but for SELECT
+    assignment  clusters of the new tokens
+    rows        for each group of scores, the results of the WTU
+    selected    for each group, bool (C,): clusters that any row selects
+    replies     replies of the KVMU, except to SELECT
     """
 
     assignment: Assignment
@@ -41,11 +41,14 @@ class KvpuStep:
 
 
 class Kvpu:
-    """One layer's tables. `kvmu.descriptors` and `table.writes` gather what leaves.
+    """Tables of one layer. `kvmu.descriptors` and `table.writes` collect the transfers and writes.
 
-    rule, table, kvmu, wtu   how tokens join clusters; the other units' sizes and settings
-    target                   what stops a selection, as `golden.wicsum.select` takes it
-    retain                   fetched pages become resident
+    rule    parameters of the clustering
+    table   sizes of the HC table
+    kvmu    sizes and settings of the KVMU
+    wtu     parameters of the WTU
+    target  stop value of the selection, as in `golden.wicsum.select`
+    retain  True: fetched pages become resident
     """
 
     def __init__(
@@ -63,13 +66,13 @@ class Kvpu:
         self._bank = 0
 
     def begin(self, layer: int) -> list[Reply]:
-        """Empty tables for `layer`."""
+        """Empty all tables for `layer`."""
         self.clusters = ClusterTable(self.rule)
         self.table.begin()
         return self.kvmu.execute(Command(Op.BEGIN, layer=layer))
 
     def cluster(self, codes: np.ndarray) -> tuple[Assignment, list[Reply]]:
-        """The first half of a step: assign, list and place tokens of these hash codes, uint32 (T,)."""
+        """First half of a step: cluster tokens by their hash codes, uint32 (T,), and store them in lists and pages"""
         token = self.clusters.tokens
         assigned, replies = self.clusters.assign(codes), []
         for n, code in enumerate(checks.integers("codes", codes, None, low=0).tolist()):
@@ -79,7 +82,7 @@ class Kvpu:
         return assigned, replies
 
     def fetch(self, groups: Sequence[HeadScores]) -> tuple[list[RowSelections], list[np.ndarray], list[Reply]]:
-        """The second half: select by the scores of every cluster in the table, fetch, offload."""
+        """Second half of a step: select by the scores of all clusters in the table, fetch, offload."""
         counts = np.array([entry.count for entry in self.table.entries], np.int64)
         rows, selected, replies = [], [], []
         for group in groups:
@@ -94,7 +97,7 @@ class Kvpu:
         return rows, selected, replies
 
     def step(self, codes: np.ndarray, groups: Sequence[HeadScores] = ()) -> KvpuStep:
-        """Both halves; `groups` must score the clusters that there are after the first."""
+        """Both halves. `groups` must score the clusters that exist after the first half."""
         assigned, append_replies = self.cluster(codes)
         rows, selected, fetch_replies = self.fetch(groups)
         return KvpuStep(assigned, rows, selected, append_replies + fetch_replies)

@@ -1,4 +1,4 @@
-"""A Mamba-1 block in float64: gated causal convolution and selective scan, with state passing between chunks."""
+"""Mamba-1 block in float64 (arXiv 2312.00752): gated causal convolution and selective scan, whole or in chunks."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,21 @@ from util import checks
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + exp(x)) without overflow."""
     return np.logaddexp(0, x)
 
 
 @dataclass(frozen=True)
 class MambaParams:
-    """Weights of one block; I inputs, E inner channels, N states per channel, R rank of the step, O outputs.
+    """Weights of one block with I inputs, E inner channels, N states per channel, step rank R and O outputs.
 
-    w_in (I, 2 E)       input to channels and gate
-    conv (E, width)     depthwise filter, oldest tap first; conv_bias (E,)
-    w_x (E, R + 2 N)    channels to step, B and C
-    w_dt (R, E)         step to channels; dt_bias (E,)
-    a (E, N)            negative; d (E,) skips the scan; w_out (E, O)
+    w_in (I, 2 E)             input to channels and gate
+    conv (E, width)           depthwise convolution, oldest tap first; conv_bias (E,)
+    w_x (E, R + 2 N)          channels to step, B and C
+    w_dt (R, E)               step to channels; dt_bias (E,)
+    a (E, N)                  decay rates, negative
+    d (E,)                    weight of the path around the scan
+    w_out (E, O)              channels to output
     """
 
     w_in: np.ndarray
@@ -62,7 +65,7 @@ class MambaParams:
         width: int = 4,
         rank: int | None = None,
     ) -> "MambaParams":
-        """Weights as Mamba starts its training: a = -1 .. -N, steps between 0.001 and 0.1."""
+        """Random weights as at the start of a Mamba training: a = -1 to -N, steps between 0.001 and 0.1."""
         e = inner or 2 * inputs
         r = rank or -(-inputs // 16)
         step = np.exp(rng.uniform(np.log(0.001), np.log(0.1), e))
@@ -81,13 +84,14 @@ class MambaParams:
 
 @dataclass(frozen=True)
 class MambaState:
-    """All that a sequence leaves behind: the last width - 1 channel inputs (width - 1, E) and h (E, N)."""
+    """State of a sequence: the last width - 1 inputs of the channels (width - 1, E), and h (E, N)."""
 
     inputs: np.ndarray
     h: np.ndarray
 
     @classmethod
     def zero(cls, params: MambaParams) -> "MambaState":
+        """State before the first token."""
         inner, width = params.conv.shape
         return cls(np.zeros((width - 1, inner)), np.zeros(params.a.shape))
 
@@ -95,9 +99,9 @@ class MambaState:
 def selective_scan(
     x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """h <- exp(dt a) h + dt b x; y = h c, token by token: y (T, E) and the last h (E, N).
+    """Recurrence h <- exp(dt a) h + dt b x; y = h c, token by token.
 
-    x and dt are (T, E), a (E, N), b and c (T, N), h (E, N).
+    x, dt (T, E); a (E, N); b, c (T, N); h (E, N). Returns y (T, E) and the last h (E, N).
     """
     y = np.empty_like(x)
     for t in range(len(x)):
@@ -109,11 +113,11 @@ def selective_scan(
 def chunked_scan(
     x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, h: np.ndarray, chunk: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`selective_scan` in chunks that do not wait for each other: equal up to rounding.
+    """`selective_scan` in independent chunks of `chunk` tokens; equal up to rounding.
 
-    Every chunk scans from zero and reports how much of an incoming state would be left at its end,
-    exp(a sum(dt)). Only the short pass that hands states from chunk to chunk is sequential; what the incoming
-    state adds to a chunk's outputs is added afterwards.
+    Every chunk starts from zero and reports the remaining share of an incoming state at its end, exp(a sum(dt)). Only
+    the short pass that hands states from chunk to chunk is sequential. It adds the contribution of the incoming state
+    to the outputs of the chunk.
     """
     size = checks.integer("chunk", chunk, 1)
     chunks = [slice(i, i + size) for i in range(0, len(x), size)]
@@ -129,9 +133,11 @@ def chunked_scan(
 def mamba(
     u: np.ndarray, params: MambaParams, state: MambaState, chunk: int | None = None
 ) -> tuple[np.ndarray, MambaState]:
-    """The block on tokens `u` (T, I): outputs (T, O) and the state to go on from.
+    """Run the block on tokens `u` (T, I). Returns outputs (T, O) and the state after them.
 
-    With `chunk` the scan runs by `chunked_scan`. ValueError for a wrong shape, a NaN or an infinity.
+    chunk  tokens of a chunk of the scan (`chunked_scan`); None: sequential scan
+
+    ValueError for a wrong shape, a NaN or an infinity.
     """
     p = params
     inner, width = p.conv.shape

@@ -1,6 +1,6 @@
-"""Representative key of each cluster: the running mean of its members (V-Rex, section IV-B).
+"""Mean key of every cluster: running mean of the keys of its tokens (V-Rex, Section IV-B; Key_cluster).
 
-Float32 with subnormals flushed to zero, members in arrival order, one rounding to BF16 at the end of a step.
+float32 with subnormals flushed to zero, tokens in order of arrival, one rounding to BF16 at the end of a step.
 """
 
 import numpy as np
@@ -22,8 +22,8 @@ class MeanKeys:
 
     Parameters
     ----------
-    dimension : length of a key, all KV heads of a token concatenated
-    mean_store : `bf16` keeps the rounded mean, as the hardware does; `fp32_sum` keeps the exact running sum
+    dimension : elements of a key, all KV heads of a token concatenated
+    mean_store : `bf16` stores the rounded mean, as the hardware does; `fp32_sum` stores the sum in FP32
     """
 
     def __init__(self, dimension: int, mean_store: str = "bf16"):
@@ -33,11 +33,11 @@ class MeanKeys:
         self._sums = np.zeros((0, dimension), np.float32)
 
     def update(self, keys: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> None:
-        """Fold one step's keys into the means.
+        """Add the keys of one step to the means.
 
         Parameters
         ----------
-        keys : (T, dimension) bfloat16, in arrival order
+        keys : (T, dimension) bfloat16, in order of arrival
         clusters : (T,) cluster of each key
         counts : (C,) tokens of every cluster after the step
         """
@@ -46,7 +46,7 @@ class MeanKeys:
         target = checks.integers("clusters", clusters, len(vectors), low=0, high=len(tokens) - 1)
         n_new = len(tokens) - len(self.means)
         if n_new < 0:
-            raise ValueError(f"counts must cover the {len(self.means)} clusters there are, got {len(tokens)}")
+            raise ValueError(f"counts must have at least {len(self.means)} clusters, got {len(tokens)}")
         self.means = np.concatenate([self.means, np.zeros((n_new, self.dimension), bfloat16)])
         if self.mean_store == "fp32_sum":
             self._sums = np.concatenate([self._sums, np.zeros((n_new, self.dimension), np.float32)])

@@ -1,13 +1,13 @@
-"""4-bit keys and values in the manner of Oaken (arXiv 2503.18599): thresholds offline, scales online.
+"""4-bit keys and values after Oaken (arXiv 2503.18599): thresholds from offline profiling, scales per token online.
 
-Values fall into three groups by four thresholds that are profiled once: outer (the largest magnitudes), inner (the
-smallest) and middle. The middle, nearly all, becomes 4 bits of a dense array, after its two halves are shifted towards
-zero by the inner thresholds so that no code is spent on the gap. The outliers of both kinds keep a sign and 4 bits: the
-4 bits fill their hole in the dense array and 8 bits of a sparse list hold index, group and sign. Scales are per token.
+Four thresholds divide the values into three groups: outer (largest magnitudes), inner (smallest magnitudes) and middle.
+The middle group, nearly all values, becomes 4 bits of a dense array. Its two halves are first shifted towards zero by
+the inner thresholds, so that no code covers the gap. Values of the other groups have a sign and 4 bits: the 4 bits are
+stored in the dense array, and 8 bits of a sparse list hold index, group and sign.
 
-Public: the three groups, offline thresholds and online scales, the shift and the fused dense-and-sparse layout.
-Assumed: the shares of the groups (4 % outer, split evenly between both ends, 6 % inner), inner thresholds that are
-symmetric, 8-bit list entries, 16-bit scales, and that the middle takes the nearest of its 16 reconstruction points.
+Published: the three groups, offline thresholds and online scales, the shift, and the fused dense and sparse layout.
+Assumed: the shares of the groups (4 % outer, half at each end, and 6 % inner), symmetric inner thresholds, 8-bit list
+entries, 16-bit scales, and rounding of the middle group to the nearest of its 16 reconstruction points.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SCALE_BITS = 4 * 16  # middle: low and step; outer and inner: step
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Values below `outer_low` or above `outer_high` are outer, those within `inner_low`..`inner_high` inner."""
+    """Limits of the groups. Outer: below `outer_low` or above `outer_high`; inner: from `inner_low` to `inner_high`."""
 
     outer_low: float
     inner_low: float
@@ -39,7 +39,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Quantised:
-    """`values` as they are read back, float64 like the input, and what they take: bits, outliers of both kinds."""
+    """Result of `quantise`: reconstructed `values` (float64), size in bits, numbers of outer and inner values."""
 
     values: np.ndarray
     bits: int
@@ -47,7 +47,7 @@ class Quantised:
 
 
 def profile(samples: np.ndarray, outer: float = 0.04, inner: float = 0.06) -> Thresholds:
-    """Thresholds that leave a share of `outer` and of `inner` of the samples in those groups."""
+    """Thresholds for which the groups hold a share of `outer` and `inner` of the samples."""
     x = checks.reals("samples", samples).ravel()
     if not x.size:
         raise ValueError("samples must hold at least one value, got none")
@@ -59,7 +59,7 @@ def profile(samples: np.ndarray, outer: float = 0.04, inner: float = 0.06) -> Th
 
 
 def quantise(x: np.ndarray, thresholds: Thresholds) -> Quantised:
-    """Quantise the vectors (T, dim) of T tokens, each with scales of its own."""
+    """Quantise the vectors (T, dim) of T tokens; each token has its own scales."""
     rows = checks.reals("x", x, None, None)
     t = thresholds
     inner = (rows >= t.inner_low) & (rows <= t.inner_high)
@@ -84,6 +84,6 @@ def quantise(x: np.ndarray, thresholds: Thresholds) -> Quantised:
 
 
 def _signed(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Sign and 4 bits of magnitude, the step from each row's largest magnitude under the mask."""
+    """Values after rounding to sign and 4 bits of magnitude; the largest magnitude under the mask sets the step."""
     step = np.where(mask, np.abs(x), 0.0).max(axis=1, keepdims=True, initial=0.0) / (LEVELS - 1)
     return np.sign(x) * np.rint(np.abs(x) / np.where(step > 0, step, 1.0)) * step

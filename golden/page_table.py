@@ -1,9 +1,9 @@
-"""KVMU: where every token's key and value live, what is resident, and what a selection has to fetch.
+"""Page table of the KV cache: location of every token, resident pages, and the reads that a selection needs.
 
-Tokens of one cluster share pages, so that a selected cluster is a few long reads instead of many short ones
-(V-Rex, Section V-C). A `PageTable` keeps the page table of one layer of one sequence. Two tiers: the device memory,
-in frames, holds the resident pages; the host (or the SSD) holds every page that was ever offloaded, under its page
-number. All integers; the RTL returns the same tables, extents and descriptors.
+Tokens of one cluster share pages, so that fetching a selected cluster takes a few long reads instead of many short ones
+(V-Rex, Section V-C). A `PageTable` belongs to one layer of one sequence and has two tiers. Device memory consists of
+page frames and holds the resident pages. Host memory (or the SSD) holds every offloaded page at its page number. All
+values are integers; the RTL returns the same tables, extents and descriptors.
 """
 
 from collections import deque
@@ -19,11 +19,12 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class PagingConfig:
-    """`layout` is `clustered`, or `arrival`: one token a page, in order of arrival, whatever its cluster.
+    """Parameters of the paging.
 
-    page_tokens      slots of a page
-    max_resident_tokens  tokens that stay resident after a step (the newest pages)
-    retain_fetched   a fetched page becomes resident again, as the newest
+    page_tokens          token slots of a page
+    max_resident_tokens  tokens that stay in device memory after a step (the newest pages)
+    layout               `clustered`: tokens of one cluster share pages; `arrival`: one token per page
+    retain_fetched       True: a fetched page becomes resident, as the newest one
     """
 
     page_tokens: int = 32
@@ -39,14 +40,21 @@ class PagingConfig:
 
     @property
     def slots(self) -> int:
+        """Token slots of a page in this layout."""
         return self.page_tokens if self.layout == "clustered" else 1
 
 
 @dataclass(frozen=True)
 class PageAddressMap:
-    """Byte address of a slot in one tier: layer, page, head, slot, then the key's 2d bytes and the value's 2d.
+    """Byte addresses of token slots in one tier.
 
-    One (page, head) unit is contiguous. `pages` bounds the region of a layer; None leaves it open (one layer).
+    The order in memory is layer, page, KV head, slot; a slot holds the key (2 d bytes) and then the value (2 d bytes).
+    The part of a page that belongs to one head is contiguous.
+
+    kv_heads, head_dim  KV heads; elements of one head (d)
+    page_tokens         slots of a page
+    base                byte address of layer 0
+    pages               pages of one layer; None: no limit, and only layer 0
     """
 
     kv_heads: int
@@ -64,10 +72,11 @@ class PageAddressMap:
 
     @property
     def slot_bytes(self) -> int:
-        """Key and value of one head of one token in BF16."""
+        """Bytes of the key and value of one head of one token, BF16."""
         return 4 * self.head_dim
 
     def address(self, page: int, head: int, slot: int, layer: int = 0) -> int:
+        """Byte address of a slot. ValueError if an argument is out of range."""
         checks.integer("page", page, 0, None if self.pages is None else self.pages - 1)
         checks.integer("head", head, 0, self.kv_heads - 1)
         checks.integer("slot", slot, 0, self.page_tokens - 1)
@@ -78,7 +87,7 @@ class PageAddressMap:
 
 @dataclass
 class Page:
-    """`tokens` by slot, -1 where a token has moved away; `frame` is None while offloaded."""
+    """One page: its cluster, page frame (None: offloaded), tokens by slot (-1: the token moved), and host copy."""
 
     cluster: int
     frame: int | None
@@ -88,11 +97,11 @@ class Page:
 
 @dataclass(frozen=True)
 class Fetch:
-    """What one selection moves from the host.
+    """Transfers from the host that one selection needs.
 
-    pages    per head, the offloaded pages it needs, ascending
-    hits     per head, the number of pages it needs that are resident
-    extents  int64 (E, 2): host address and bytes of each contiguous read, ascending, every slot once
+    pages    for each KV head, the offloaded pages to read, int64 ascending
+    hits     for each KV head, the number of selected pages that are resident
+    extents  int64 (E, 2): host byte address and bytes of each contiguous read, ascending; every slot is read once
     """
 
     pages: list[np.ndarray]
@@ -101,11 +110,12 @@ class Fetch:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all reads."""
         return int(self.extents[:, 1].sum())
 
 
 class PageTable:
-    """Page table of one layer. Page and frame numbers that were freed are used again, oldest first."""
+    """Page table of one layer. Free page and page frame numbers are used again, the oldest first."""
 
     def __init__(self, config: PagingConfig, kv_heads: int, head_dim: int) -> None:
         self.config = config
@@ -114,7 +124,7 @@ class PageTable:
         self.pages: list[Page | None] = []
         self.resident: dict[int, None] = {}  # page numbers, oldest first
         self.resident_tokens = 0
-        self.frames = 0  # frames ever used: the device memory that is needed
+        self.frames = 0  # page frames used so far: size of the device memory
         self._open: dict[int, int] = {}
         self._free_pages: deque[int] = deque()
         self._free_frames: deque[int] = deque()
@@ -123,14 +133,16 @@ class PageTable:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the layer."""
         return len(self._page_of)
 
     def append(self, clusters: Sequence[int] | np.ndarray) -> list[int]:
-        """Place the new tokens of one step, then offload; returns the pages that must be written to the host.
+        """Store the new tokens of one step, then offload. Returns the pages that must be written to the host.
 
-        clusters  int (T,): the cluster of each token, in order of arrival. A token goes to its cluster's open
-                  page. A page closes when it is full or offloaded. After the step the oldest pages leave, whole,
-                  while more than `max_resident_tokens` tokens and more than one page are resident.
+        clusters  int (T,): the cluster of each token, in order of arrival
+
+        A token goes to the open page of its cluster. A page closes when it is full or offloaded. After the step the
+        oldest pages are offloaded while more than `max_resident_tokens` tokens and more than one page are resident.
         """
         for cluster in checks.integers("clusters", clusters, None, low=0).tolist():
             page, slot = self._allocate_slot(self.tokens, cluster)
@@ -148,9 +160,9 @@ class PageTable:
         return DEVICE, self.device.address(page.frame, head, slot)
 
     def fetch(self, tokens: Sequence[np.ndarray]) -> Fetch:
-        """The reads that bring `tokens[h]` of every KV head to the device.
+        """Reads that bring the tokens `tokens[h]` of every KV head h to the device.
 
-        Every offloaded page is read once per head, up to its last slot in use; reads that touch become one.
+        Every offloaded page is read once per head, up to its last used slot. Adjacent reads are merged.
         """
         if len(tokens) != self.host.kv_heads:
             raise ValueError(f"tokens must have one list for each of {self.host.kv_heads} heads, got {len(tokens)}")
@@ -173,10 +185,10 @@ class PageTable:
         return Fetch(pages_to_fetch, np.array(hits, np.int64), extents)
 
     def move(self, tokens: Sequence[int] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Give resident tokens to other clusters, as a split does; returns the copies, int64 (M, 4).
+        """Move resident tokens to other clusters, as a split of clusters does. Returns the copies, int64 (M, 4).
 
-        A copy is (page, slot) from and (page, slot) to, in the order given. A page without a live token is freed.
-        Raises ValueError if a token occurs twice or is not resident.
+        A copy is (page, slot) of the source and (page, slot) of the destination, in the order of `tokens`. Pages
+        without tokens are freed. Raises ValueError if a token occurs twice or is not resident.
         """
         ids = checks.integers("tokens", tokens, None, low=0, high=self.tokens - 1).tolist()
         owners = checks.integers("clusters", clusters, len(ids), low=0).tolist()
@@ -186,7 +198,7 @@ class PageTable:
             if self._page(self._page_of[token]).frame is None:
                 raise ValueError(f"tokens must be resident, got {token} on page {self._page_of[token]}")
         old_pages = [self._page_of[token] for token in ids]
-        for number in old_pages:  # nothing is appended to a page that is being emptied
+        for number in old_pages:  # no token is appended to a page that is being emptied
             self._close(number)
         copies = []
         for token, owner in zip(ids, owners, strict=True):
@@ -257,7 +269,7 @@ class PageTable:
         while self.resident_tokens > self.config.max_resident_tokens and len(self.resident) > 1:
             number = next(iter(self.resident))
             page = self._page(number)
-            if not page.on_host:  # a page that was fetched has not changed since
+            if not page.on_host:  # a fetched page has not changed since it was written
                 written.append(number)
                 page.on_host = True
             self._leave(number)
@@ -265,7 +277,7 @@ class PageTable:
 
 
 def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Ascending (start, length) ranges with those that touch joined: int64 (E, 2)."""
+    """Merge adjacent ranges. `start` and `length` are ascending ranges; returns int64 (E, 2) of start and length."""
     first = np.ones(len(start), bool)
     first[1:] = start[1:] != start[:-1] + length[:-1]
     run_starts = np.flatnonzero(first)
@@ -274,13 +286,13 @@ def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def runs(ids: np.ndarray) -> np.ndarray:
-    """Runs of consecutive numbers in an ascending list: int64 (E, 2) of first and count."""
+    """Runs of consecutive numbers in an ascending list: int64 (E, 2) of first number and count."""
     ids = checks.integers("ids", ids, None)
     return merge(ids, np.ones_like(ids))
 
 
 def descriptors(extents: np.ndarray, max_bytes: int, boundary: int = 4096) -> np.ndarray:
-    """Extents (address, bytes) as transfers: none longer than `max_bytes`, none across a multiple of `boundary`."""
+    """Divide extents (byte address, bytes) into transfers of at most `max_bytes` within multiples of `boundary`."""
     checks.integer("max_bytes", max_bytes, 1)
     checks.integer("boundary", boundary, 1)
     out = []
@@ -294,15 +306,17 @@ def descriptors(extents: np.ndarray, max_bytes: int, boundary: int = 4096) -> np
 
 
 def compaction(kept: np.ndarray, first: int = 0) -> np.ndarray:
-    """Moves that close the gaps of a pruned cache: int64 (M, 3) of source, target, count, in a safe order.
+    """Moves that close the gaps of a pruned cache, in a safe order: int64 (M, 3) of source, destination, count.
 
-    kept   ascending entry numbers that stay; they end up at `first`, `first + 1`, ... (QuickPrefill keeps the
-           entries' order and positions). Entries already in place do not move; a target never lies above its
-           source, so that copying in order needs no second buffer.
+    kept   entry numbers to keep, strictly ascending
+    first  number that the first of them gets; the others follow without gaps
+
+    Entries at the right position do not move. A destination is never above its source, so that copying in order needs
+    no buffer. QuickPrefill keeps order and positions of the entries.
     """
     source = checks.integers("kept", kept, None, low=checks.integer("first", first, 0))
     if (np.diff(source) <= 0).any():
-        raise ValueError(f"kept must ascend, got {source.tolist()}")
+        raise ValueError(f"kept must be strictly ascending, got {source.tolist()}")
     target = first + np.arange(len(source))
     moving = source != target
     blocks = runs(source[moving])

@@ -1,8 +1,8 @@
-"""QuickVideo (arXiv 2505.16175): keyframe-parallel decoding, grouped prefill with a pruned cache, their overlap.
+"""QuickVideo (arXiv 2505.16175): parallel decoding by keyframe intervals, grouped prefill with a pruned cache, overlap.
 
-The decoding part is integers on presentation time stamps (its Algorithms 2 and 3 and Eq. 1, with the printed
-slips mended: the scan's swapped initial values, `i` for `c` in the estimate, the lost `else`, and an index that
-counts from the first stamp and rounds). The real decoder that follows these intervals is
+The decoding part computes with integers on presentation time stamps (PTS). It follows Algorithms 2 and 3 and Eq. 1 with
+four corrections of the printed text: the swapped initial values of the scan, `i` instead of `c` in the estimate, a
+missing `else`, and a frame index that counts from the first stamp and rounds. The decoder that uses these intervals is
 `sw_model.media.quickcodec`.
 """
 
@@ -23,12 +23,12 @@ SCORES = ("key_norms_small", "key_norms", "value_norms_small", "value_norms", "a
 
 @dataclass(frozen=True)
 class QuickVideoConfig:
-    """Every switch of grouped prefill; those of decoding are arguments of the functions below.
+    """Parameters of grouped prefill; those of decoding are arguments of the functions below.
 
-    score         what a token of a group is kept for: a small or large norm of its key or value, or `attention`
-    rho           share of each group's tokens that is kept
-    group_frames  frames per group
-    head_mode     one kept set per layer (`shared`), or one per KV head (`per_head`)
+    score         importance of a token: small or large norm of its key or value, or `attention`
+    rho           share of the tokens of each group to keep (0 to 1)
+    group_frames  frames of a group
+    head_mode     `shared`: one set of tokens for a layer; `per_head`: one set for each KV head
     """
 
     score: str = "key_norms_small"
@@ -48,24 +48,26 @@ class QuickVideoConfig:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one pass over a stream's packets tells: the sorted stamps of its frames and of its keyframes."""
+    """Sorted time stamps of the frames and of the keyframes of a stream."""
 
     stamps: tuple[int, ...]
     keyframes: tuple[int, ...]
 
     @property
     def first(self) -> int:
+        """Time stamp of the first frame."""
         return self.stamps[0]
 
     @property
     def last(self) -> int:
+        """Time stamp of the last frame."""
         return self.stamps[-1]
 
 
 def scan(packets: Iterable[tuple[int | None, bool]]) -> Scan:
-    """Scan (stamp, is keyframe) of every packet, in any order; packets without a stamp are left out.
+    """Scan the packets (time stamp, is keyframe) of a stream, in any order. Packets without a time stamp are ignored.
 
-    ValueError if no packet has a stamp, none of them is a keyframe, or a stamp repeats.
+    ValueError if no packet has a time stamp, no packet is a keyframe, or a time stamp repeats.
     """
     packet_list = [(pts, bool(key)) for pts, key in packets if pts is not None]
     stamps = sorted(pts for pts, _ in packet_list)
@@ -80,10 +82,10 @@ def scan(packets: Iterable[tuple[int | None, bool]]) -> Scan:
 
 
 def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
-    """Cut a stream into at most `count` intervals [a, b) that meet at keyframes near equal steps.
+    """Divide a stream into at most `count` intervals [a, b) that start at the keyframes nearest to equal steps.
 
-    The last one ends with the stream's last frame, and includes it. There are fewer than `count` where the
-    same keyframe is nearest to several steps, or no keyframe lies beyond a step.
+    The last interval includes the last frame of the stream. There are fewer than `count` intervals if one keyframe is
+    nearest to several steps, or if no keyframe follows a step.
     """
     checks.integer("count", count, 1)
     first, last, keys = stream.first, stream.last, stream.keyframes
@@ -98,21 +100,21 @@ def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
 
 
 def members(stream: Scan, cut: list[tuple[int, int]], interval: int) -> list[int]:
-    """Stamps that interval `which` of `cut` decodes and keeps, ascending."""
+    """Time stamps of the frames of one interval of `cut`, ascending."""
     start, end = cut[interval]
     last = interval == len(cut) - 1
     return list(stream.stamps[bisect_left(stream.stamps, start) : None if last else bisect_left(stream.stamps, end)])
 
 
 def seek_target(stream: Scan, start: int) -> int:
-    """Keyframe from which the interval that starts at `start` is decoded: the last one up to it."""
+    """Keyframe at which decoding of the interval that starts at `start` begins: the last one not after it."""
     return stream.keyframes[max(0, bisect_right(stream.keyframes, start) - 1)]
 
 
 def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "nearest") -> int:
-    """Eq. 1: number of the frame stamped `pts` among `count` evenly spaced ones from `first` to `last`.
+    """Eq. 1: number of the frame with time stamp `pts` among `count` evenly spaced frames from `first` to `last`.
 
-    `rounding` is `nearest`, ties to even, or `floor`, as printed.
+    rounding  `nearest` (ties to even), or `floor` as printed
     """
     checks.integer("count", count, 1)
     checks.integer("pts", pts, first, last)
@@ -127,17 +129,21 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
 
 
 def schedule(count: int, cores: int) -> list[list[int]]:
-    """Intervals of each core, in its order: interval i runs on core i mod `cores`."""
+    """Intervals of each CPU core in order. Interval i runs on core i mod `cores`."""
     checks.integer("count", count, 0)
     checks.integer("cores", cores, 1)
     return [list(range(core, count, cores)) for core in range(cores)]
 
 
 def ready_times(per_interval: Sequence[Sequence[float]], cores: int, group_frames: int, delta: float = 0) -> np.ndarray:
-    """When each group of frames is complete, float64 (groups,).
+    """Time at which each group of frames is decoded, float64 (groups,).
 
-    `per_interval` lists the decode time of every frame of every interval, in order; a core decodes its
-    intervals one after the other, all cores start at `delta`, and a group waits for its last frame.
+    per_interval  decode time of every frame of every interval, in order
+    cores         CPU cores; each decodes its intervals one after the other
+    group_frames  frames of a group
+    delta         start time of all cores
+
+    A group is ready when its last frame is.
     """
     checks.integer("group_frames", group_frames, 1)
     done: list[np.ndarray] = [np.empty(0)] * len(per_interval)
@@ -156,10 +162,10 @@ def ready_times(per_interval: Sequence[Sequence[float]], cores: int, group_frame
 def group_scores(
     keys: np.ndarray, values: np.ndarray, config: QuickVideoConfig, queries: np.ndarray | None = None
 ) -> np.ndarray:
-    """Importance of a group's tokens, the higher the better: float64 (N,), or (N, Hkv) per head.
+    """Importance of the tokens of a group, larger is better: float64 (N,), or (N, Hkv) for head_mode `per_head`.
 
-    Keys and values are (N, Hkv, d); norms run over all heads together unless `per_head`. `attention` takes the
-    text's queries (T, Hq, d): softmax over the group's keys, summed over the text, mean over query heads.
+    Keys and values are (N, Hkv, d). Norms cover all heads unless `per_head`. Score `attention` needs the queries (T,
+    Hq, d) of the text: softmax over the keys of the group, sum over the text, mean over the query heads.
     """
     keys = checks.reals("keys", keys, None, None, None)
     values = checks.reals("values", values, *keys.shape)
@@ -176,9 +182,9 @@ def group_scores(
 
 
 def top_tokens(scores: np.ndarray, rho: float) -> np.ndarray:
-    """Tokens to keep of scores (N,) or (N, Hkv): the floor(N rho) best, int64 ascending (k,) or (k, Hkv).
+    """The floor(N rho) tokens with the largest scores, int64 ascending: (k,) for scores (N,), (k, Hkv) for (N, Hkv).
 
-    The lower index wins a tie. Nothing is pruned when floor(N rho) is 0 or N.
+    The lower index wins ties. All tokens stay if floor(N rho) is 0 or N.
     """
     scores = checks.reals("scores", scores)
     count = floor(len(scores) * checks.real("rho", rho, 0, 1))
@@ -188,10 +194,10 @@ def top_tokens(scores: np.ndarray, rho: float) -> np.ndarray:
 
 
 def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
-    """Squared norms as the hardware ranks them: BF16 codes, uint16 (N,), of keys given as BF16 codes (N, D).
+    """Squared norms by which the hardware ranks keys: BF16 bit patterns (N,) of keys as BF16 bit patterns (N, D).
 
-    Tiles of `inputs` products are summed in FP32 in increasing index and rounded to BF16 once. The smallest
-    `k` of them (`golden.selection.smallest`) are the kept set of `key_norms_small`.
+    Tiles of `inputs` products are summed in FP32, lowest index first, and rounded to BF16 once. The `k` smallest
+    (`golden.selection.smallest`) are the tokens that score `key_norms_small` keeps.
     """
     checks.integer("inputs", inputs, 1)
     codes = bf16.codes("keys", keys)
@@ -203,7 +209,7 @@ def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
 
 
 def take_tokens(x: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
-    """Entries (k, Hkv, d) of `x` (N, Hkv, d): those of `chosen` (k,), or of its own column (k, Hkv) per head."""
+    """Entries (k, Hkv, d) of `x` (N, Hkv, d) at token_ids (k,), or at the head's own column of token_ids (k, Hkv)."""
     return x[token_ids] if token_ids.ndim == 1 else np.take_along_axis(x, token_ids[:, :, None], axis=0)
 
 
@@ -213,10 +219,10 @@ def quick_prefill(
     text: np.ndarray,
     config: QuickVideoConfig | None = None,
 ) -> tuple[np.ndarray, KVCache]:
-    """Prefill embeddings group by group against the pruned cache; the text's hidden states and the cache.
+    """Prefill embeddings group by group with the pruned cache. Returns the hidden states of the text and the cache.
 
-    The first group also holds what stands before the video; the text (T, hidden) after it is never pruned.
-    For score `attention` the text rides behind every group to ask its questions, and leaves no trace.
+    The first group includes the tokens before the video. The text (T, hidden) after the video is never pruned. For
+    score `attention`, the text runs after every group to give its queries, and is then removed from the cache.
     """
     config = config or QuickVideoConfig()
     cache = KVCache.empty(decoder.config)
@@ -244,7 +250,9 @@ def quick_prefill(
 
 
 def pipeline(ready: np.ndarray, prefill: np.ndarray) -> np.ndarray:
-    """When each group is prefilled, float64 (G,): after it is ready and the group before is done."""
+    """Time at which each group is prefilled, float64 (G,). Prefill of a group starts when the group is decoded and the
+    previous prefill is done.
+    """
     ready, prefill = checks.reals("ready", ready, None), checks.reals("prefill", prefill, len(ready))
     end_times = np.empty(len(ready))
     start_time = 0.0
@@ -255,7 +263,7 @@ def pipeline(ready: np.ndarray, prefill: np.ndarray) -> np.ndarray:
 
 
 def overlap_bound(decode: np.ndarray, prefill: np.ndarray, delta: float = 0) -> float:
-    """Eq. 3: no overlap of groups decoded one after the other ends earlier; exact when all groups are alike."""
+    """Eq. 3: lower bound of the end time of decoding and prefill that overlap; exact if all groups are equal."""
     decode = checks.reals("decode", decode, None)
     prefill = checks.reals("prefill", prefill, len(decode))
     if len(decode) == 0:

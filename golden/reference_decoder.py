@@ -1,7 +1,7 @@
-"""A small real decoder in float64, on which cache methods are checked against plain prefill.
+"""Small decoder in float64, on which cache methods are compared with plain prefill.
 
-Pre-norm layers as in Llama: RMSNorm, grouped-query attention with half-split RoPE, SwiGLU. The caller supplies
-what attends to what (`Attend`), so that pruned, refreshed, masked and fused attention all run on one decoder.
+Pre-norm layers as in Llama: RMSNorm, grouped-query attention with half-split RoPE, SwiGLU. The caller supplies the
+attention as a function (`Attend`), so that pruned, refreshed, masked and fused attention run on one decoder.
 """
 
 from collections.abc import Callable
@@ -14,25 +14,27 @@ from util import checks
 
 
 def silu(x: np.ndarray) -> np.ndarray:
+    """x / (1 + exp(-x))."""
     return x / (1 + np.exp(-x))
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    """Along the last axis; a score of -inf weighs nothing."""
+    """Softmax along the last axis; a score of -inf has weight zero."""
     weights = np.exp(x - x.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def causal(new: int, total: int) -> np.ndarray:
-    """bool (new, total): the last `new` of `total` tokens each see themselves and all before."""
+    """Causal mask, bool (new, total): the last `new` of `total` tokens attend to themselves and earlier tokens."""
     return np.arange(total) <= np.arange(total - new, total)[:, None]
 
 
 def attention_weights(q: np.ndarray, k: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
     """Softmax weights (Hq, T, S) of queries (T, Hq, d) over keys (S, Hkv, d), scale 1/sqrt(d).
 
-    Query head a uses KV head a // (Hq / Hkv); `allowed` bool (T, S) says which keys a query may see.
-    ValueError if the heads do not divide, a shape does not fit, or a query may see nothing.
+    Query head a uses KV head a // (Hq / Hkv). `allowed`, bool (T, S), is the attention mask; None: all keys.
+
+    ValueError if Hq is not a multiple of Hkv, a shape does not match, or a query may attend to no key.
     """
     q = checks.reals("q", q, None, None, None)
     k = checks.reals("k", k, None, None, q.shape[2])
@@ -45,12 +47,14 @@ def attention_weights(q: np.ndarray, k: np.ndarray, allowed: np.ndarray | None =
     if allowed.shape != (len(q), len(k)):
         raise ValueError(f"allowed must have shape ({len(q)}, {len(k)}), got {allowed.shape}")
     if not allowed.any(axis=1).all():
-        raise ValueError(f"allowed must let every query see a key, query {int(np.argmin(allowed.any(1)))} sees none")
+        raise ValueError(
+            f"allowed must allow every query at least one key, got none for query {int(np.argmin(allowed.any(1)))}"
+        )
     return softmax(np.where(allowed, scores, -np.inf))
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
-    """Attention output (T, Hq, d) over values (S, Hkv, d); the rest as `attention_weights`."""
+    """Attention output (T, Hq, d) with values (S, Hkv, d); other parameters as in `attention_weights`."""
     weights = attention_weights(q, k, allowed)
     v = checks.reals("v", v, *np.shape(k))
     return np.einsum("ats,sad->tad", weights, np.repeat(v, len(weights) // v.shape[1], axis=1))
@@ -58,7 +62,15 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray |
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Shape of a decoder; `sections` and `layout` as in `golden.rope`, None for one position axis."""
+    """Shape of a decoder.
+
+    layers             number of layers
+    hidden, ffn        width of the hidden states and of the feed-forward layer
+    q_heads, kv_heads  query and KV heads
+    d                  elements of one head
+    theta              base of RoPE
+    sections, layout   position axes as in `golden.rope`; None: one axis
+    """
 
     layers: int = 2
     hidden: int = 32
@@ -80,13 +92,13 @@ class DecoderConfig:
             rope.pair_axes(self.d, self.sections, self.layout)
 
     def rotate(self, x: np.ndarray, position: np.ndarray | float) -> np.ndarray:
-        """Turn vectors (..., d) by positions, one axis or several as configured."""
+        """Rotate vectors (..., d) by positions with one or several axes."""
         return rope.rotate(x, position, self.theta, self.sections, self.layout)
 
 
 @dataclass(frozen=True)
 class LayerInput:
-    """What a layer hands to `Attend`: normed hidden (T, hidden), q (T, Hq, d), k and v (T, Hkv, d), rotated."""
+    """Input of `Attend`: normalised hidden states (T, hidden), q (T, Hq, d), k, v (T, Hkv, d); q, k after RoPE."""
 
     layer: int
     hidden: np.ndarray
@@ -95,29 +107,31 @@ class LayerInput:
     v: np.ndarray
 
 
-# returns the attention output (T, Hq, d), and what to add after the output projection (T, hidden) or None
+# returns the attention output (T, Hq, d) and an addend after the output projection (T, hidden), or None
 Attend = Callable[[LayerInput], tuple[np.ndarray, np.ndarray | None]]
 
 
 @dataclass
 class KVCache:
-    """Keys and values of a sequence, one (S, Hkv, d) per layer; layers may differ in S."""
+    """Keys and values of a sequence, one array (S, Hkv, d) per layer; S may differ between layers."""
 
     k: list[np.ndarray] = field(default_factory=list)
     v: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
     def empty(cls, config: DecoderConfig, slots: int = 0) -> "KVCache":
+        """Cache with `slots` zero entries in every layer."""
         shape = (slots, config.kv_heads, config.d)
         return cls([np.zeros(shape) for _ in range(config.layers)], [np.zeros(shape) for _ in range(config.layers)])
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+        """Append keys and values to a layer."""
         self.k[layer] = np.concatenate([self.k[layer], k])
         self.v[layer] = np.concatenate([self.v[layer], v])
 
 
 class Decoder:
-    """Random weights from `rng`, of a scale that keeps activations near 1."""
+    """Decoder with random weights from `rng`, scaled so that activations have magnitudes near 1."""
 
     def __init__(self, config: DecoderConfig, rng: np.random.Generator):
         self.config = config
@@ -137,7 +151,7 @@ class Decoder:
         ]
 
     def run(self, x: np.ndarray, positions: np.ndarray, attend: Attend) -> np.ndarray:
-        """Hidden states (T, hidden) after all layers of the embeddings `x` (T, hidden) at `positions`."""
+        """Hidden states (T, hidden) after all layers; `x` (T, hidden) are the embeddings at `positions`."""
         c = self.config
         x = checks.reals("x", x, None, c.hidden)
         where = checks.reals("positions", positions)
@@ -156,7 +170,7 @@ class Decoder:
         return x
 
     def prefill(self, x: np.ndarray, positions: np.ndarray, cache: KVCache) -> np.ndarray:
-        """Run new tokens (T, hidden) behind the cache, causally, and append their keys and values to it."""
+        """Run new tokens (T, hidden) after those in the cache, with a causal mask, and append their keys and values."""
 
         def attend(new: LayerInput) -> tuple[np.ndarray, None]:
             cache.append(new.layer, new.k, new.v)

@@ -1,8 +1,8 @@
-"""ReSV: retrieval of clustered streaming-video keys, one layer and all of them (V-Rex, Section IV, Fig. 10).
+"""ReSV: retrieval of clustered streaming-video keys, for one layer and for all layers (V-Rex, Section IV, Fig. 10).
 
-One step of a layer: (1) hash the new keys, (2) cluster them by Hamming distance, (3) score the clusters against the
-queries, (4) select clusters by WiCSum, (5) attend to their tokens and to the step itself. `ResvLayer` is the index
-of one layer and holds no values; `Resv` adds the cache, the pages and the attention, for every layer.
+One step of a layer: (1) hash the new keys, (2) cluster them by Hamming distance, (3) score the clusters with the
+queries, (4) select clusters by WiCSum, (5) attend to their tokens and to those of the step. `ResvLayer` is the index of
+one layer, without values. `Resv` adds caches, page tables and attention for all layers.
 """
 
 from dataclasses import dataclass, field, fields
@@ -21,33 +21,41 @@ from util import checks
 
 RATIO_BITS = 16
 STAGES = ("frame", "text")
-UNCLUSTERED = 2**31  # the page owner of text that is not clustered
+UNCLUSTERED = 2**31  # owner of the pages of text that is not clustered
 _RULE = [f.name for f in fields(ClusterRule) if f.name != "cluster_hash"]
 
 
 @dataclass(frozen=True)
 class ResvConfig:
-    """Every choice of the algorithm; defaults are the paper's, or where it is silent the best supported reading.
+    """Parameters of ReSV. Defaults are those of the paper, or the best supported reading where the paper is silent.
 
-    hash_bits                   hash bits of a key
-    hamming_threshold, hamming_inclusive, first_match, window_tokens, max_cluster_tokens, max_candidates, max_clusters
-                           how tokens join clusters: `golden.clustering.ClusterRule`
-    cluster_hash           a cluster's code: its first key's (`leader`), the `majority` of its members' bits, or
-                           `rehash_mean`: the mean key hashed again after every step
-    cluster_scope          `layer`: all KV heads of a token are one vector; `kv_head`: clusters of their own per head
-    center_keys            hash keys minus the mean of all keys so far
+    hash_bits              hash bits of a key, 1 to 32 (N_hp in the paper)
+    hamming_threshold      Hamming distance in bits below which a token joins a cluster (Th_hd)
+    hamming_inclusive      True: a token also joins at a distance equal to the threshold
+    first_match            True: join the lowest-numbered matching cluster; False: the nearest one
+    window_tokens          age in tokens up to which a cluster takes new tokens; 0: no limit
+    max_cluster_tokens     token count at which a cluster takes no more tokens
+    max_candidates         clusters inside the window whose hash codes fit on chip; None: no limit
+    max_clusters           clusters of one layer; None: no limit
+    wics_ratio             share of the weighted score sum that the selection exceeds, 0 to 1 (Th_r-wics)
+    cluster_scope          `layer`: the keys of all KV heads form one vector; `kv_head`: clusters per head
+    cluster_hash           hash code of a cluster: `leader`: that of its first key; `majority`: majority of the bits of its
+                           tokens; `rehash_mean`: that of its mean key, updated after every step
+    center_keys            True: subtract the mean of all keys so far before hashing
     mean_store             `bf16` or `fp32_sum`: `golden.mean_keys.MeanKeys`
-    wics_ratio             share of the score sum that the selection must exceed
-    score_transform        `golden.scores.weights`
-    selector               `wtu`: integer bucket sweep on BF16 codes (needs `exp`); `exact`: Equations 1 to 3, float64
-    gqa_select             `union`: the query heads of a group share what any of them selects; `per_q_head`: not
-    attend                 `union`: all query tokens share what any of them selects; `own`: each row has its own
-    recent_always_tokens   newest past tokens attended without being selected
-    sink_tokens            first tokens attended without being selected
-    cluster_text           text tokens are clustered too; otherwise they are always attended
-    score_includes_current the step's own tokens are in the clusters when these are scored
-    prefetch               `next_layer`: a layer's queries select for the layer above, from its clusters before this
-                           step, so that the fetch overlaps; `same_layer`: every layer selects for itself
+    score_transform        weight of a score: `golden.scores.weights`
+    selector               `wtu`: integer bucket sweep on BF16 scores; `exact`: Eq. 1 to 3 in float64
+    gqa_select             `union`: query heads of a GQA group share the union of their selections; `per_q_head`: no
+    attend                 `union`: all query tokens share the union of their selections; `own`: no
+    recent_always_tokens   newest past tokens that are always attended
+    sink_tokens            first tokens that are always attended
+    cluster_text           True: text tokens are clustered; False: they are always attended
+    score_includes_current True: clusters include the tokens of the step when they are scored
+    prefetch               `next_layer`: queries select for the next layer, from its clusters before the step,
+                           so that the fetch overlaps; `same_layer`: every layer selects for itself
+    seed                   seed of the hyperplanes
+    wtu                    parameters of the selection: `golden.wicsum.WtuConfig`
+    paging                 parameters of the page tables: `golden.page_table.PagingConfig`
     """
 
     hash_bits: int = 32
@@ -99,23 +107,25 @@ class ResvConfig:
         self.rule()
 
     def rule(self) -> ClusterRule:
+        """Parameters of the clustering."""
         majority = "majority" if self.cluster_hash == "majority" else "leader"
         return ClusterRule(cluster_hash=majority, **{name: getattr(self, name) for name in _RULE})
 
     @property
     def wics_ratio_q16(self) -> int:
+        """`wics_ratio` in units of 2**-16, rounded."""
         return round(self.wics_ratio * (1 << RATIO_BITS))
 
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """What one step's queries selected in one layer.
+    """Clusters and tokens that the queries of one step select in one layer.
 
-    rows      per KV head bool (T * group, C): the clusters of every row
-    clusters  per KV head bool (C,): those any row selected
-    tokens    per KV head, ascending: the past tokens of those clusters
-    wtu       per KV head, what the WTU returned; None if the selection was `exact`
-    new_tokens  T, the query tokens
+    rows        for each KV head, bool (T * group, C): clusters that each row (query token, query head) selects
+    clusters    for each KV head, bool (C,): clusters that any row selects
+    tokens      for each KV head, int64 ascending: past tokens of these clusters
+    wtu         for each KV head, the result of the WTU; None for selector `exact`
+    new_tokens  query tokens of the step, T
     """
 
     rows: list[np.ndarray]
@@ -125,12 +135,12 @@ class LayerSelection:
     new_tokens: int
 
     def ratio(self, past: int) -> float:
-        """Retrieved share of the past, mean over the KV heads; 0 if there is no past."""
+        """Share of `past` tokens that is retrieved, mean over the KV heads (0 to 1); 0 if `past` is 0."""
         return float(np.mean([len(t) for t in self.tokens])) / past if past else 0.0
 
 
 class ResvLayer:
-    """Clusters and representative keys of one layer: one table, or one for each KV head."""
+    """Clusters and mean keys of one layer: one table, or one table for each KV head."""
 
     def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
         self.config = config
@@ -146,10 +156,11 @@ class ResvLayer:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the layer."""
         return len(self.cluster_of[0])
 
     def append(self, keys: np.ndarray, stage: str = "frame") -> list[Assignment]:
-        """Hash and cluster one step's keys, bfloat16 (T, Hkv, d) after RoPE; an assignment for each table."""
+        """Hash and cluster the keys of one step, bfloat16 (T, Hkv, d) after RoPE; one assignment per table."""
         checks.one_of("stage", stage, STAGES)
         k = bf16_tensor("keys", keys, self.kv_heads, self.head_dim)
         if stage == "text" and not self.config.cluster_text:
@@ -159,9 +170,9 @@ class ResvLayer:
         return [self._append(t, v) for t, v in enumerate(k.reshape(len(k), len(self.tables), -1).swapaxes(0, 1))]
 
     def select(self, queries: np.ndarray, past: int | None = None) -> LayerSelection:
-        """Score the clusters as they are against the queries, (T, Hq, d), and select.
+        """Score the present clusters with queries (T, Hq, d) and select.
 
-        past  tokens that may be retrieved: those before the step. Default: all there are.
+        past  number of tokens that can be retrieved (those before the step); None: all
         """
         past = self.tokens if past is None else checks.integer("past", past, 0, self.tokens)
         q = bf16_tensor("queries", queries, None, self.head_dim)
@@ -180,13 +191,14 @@ class ResvLayer:
         tokens = []
         for h, selected_clusters in enumerate(clusters):
             owner = self._owners(h, past)
-            tokens.append(np.flatnonzero(np.r_[selected_clusters, False][owner]))  # owner -1 finds the False
+            tokens.append(np.flatnonzero(np.r_[selected_clusters, False][owner]))  # owner -1 selects the appended False
         return LayerSelection(selected, clusters, tokens, results or None, len(q))
 
     def attended(self, selected: LayerSelection, past: int) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
-        """Tokens that every KV head attends to, and which of them each row does (None: all).
+        """Tokens that every KV head attends to, and a mask over them for each row (None: all).
 
-        The selected ones, the first `sink_tokens`, the newest `recent_always_tokens`, and text left unclustered.
+        These are the selected tokens, the first `sink_tokens`, the newest `recent_always_tokens`, and text that is not
+        clustered.
         """
         config, tokens, allowed = self.config, [], []
         for h, rows in enumerate(selected.rows):
@@ -203,14 +215,14 @@ class ResvLayer:
         return tokens, None if config.attend == "union" and config.gqa_select == "union" else allowed
 
     def _owners(self, head: int, past: int) -> np.ndarray:
-        """Cluster of each past token, as `head` sees them."""
+        """Cluster of each past token in the table of `head`; -1: not clustered."""
         return self.cluster_of[self._table(head)].array[:past]
 
     def _table(self, head: int) -> int:
         return 0 if len(self.tables) == 1 else head
 
     def _means_of(self, head: int) -> np.ndarray:
-        """Representative keys (C, d) of one KV head."""
+        """Mean keys (C, d) of one KV head."""
         means = self.means[self._table(head)].means
         return means[:, head * self.head_dim : (head + 1) * self.head_dim] if len(self.tables) == 1 else means
 
@@ -231,13 +243,13 @@ class ResvLayer:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """Everything one step did in one layer.
+    """Result of one step in one layer.
 
-    assigned  per table, what happened to the new tokens (empty: text that is not clustered)
-    selected  the selection the layer used
-    attended  per KV head, the past tokens its queries attended to, ascending
-    fetches   per page table, the reads that brought them to the device
-    output    float64 (T, Hq, d)
+    assigned  for each table, the clusters of the new tokens (empty: text that is not clustered)
+    selected  selection that the layer used
+    attended  for each KV head, int64 ascending: past tokens that its queries attended to
+    fetches   for each page table, the transfers from the host
+    output    attention output, float64 (T, Hq, d)
     """
 
     assigned: list[Assignment]
@@ -248,7 +260,7 @@ class LayerStep:
 
 
 class Resv:
-    """All layers of one sequence: indices, caches and pages."""
+    """Indices, caches and page tables of all layers of one sequence."""
 
     def __init__(self, config: ResvConfig, layers: int, kv_heads: int, head_dim: int) -> None:
         checks.integer("layers", layers, 1)
@@ -266,9 +278,9 @@ class Resv:
     def step(
         self, layer: int, queries: np.ndarray, keys: np.ndarray, values: np.ndarray, stage: str = "frame"
     ) -> LayerStep:
-        """One step of one layer: queries (T, Hq, d), keys and values (T, Hkv, d), after RoPE, taken as BF16.
+        """One step of one layer: queries (T, Hq, d), keys and values (T, Hkv, d), after RoPE, rounded to BF16.
 
-        The layers of a step come in order. Raises ValueError for a layer out of turn and for bad tensors.
+        Layers must be called in order. Raises ValueError for a layer out of order and for invalid tensors.
         """
         if layer != self._next_layer:
             raise ValueError(f"layer must be {self._next_layer}, the next one in order, got {layer}")
@@ -277,7 +289,7 @@ class Resv:
         v = bf16_tensor("values", values, index.kv_heads, index.head_dim)
         q = bf16_tensor("queries", queries, None, index.head_dim)
         checks.one_of("stage", stage, STAGES)
-        scores.query_rows(q, index.kv_heads)  # complains before anything has changed
+        scores.query_rows(q, index.kv_heads)  # raises errors before any state changes
         if not len(q) == len(k) == len(v):
             raise ValueError(
                 f"queries, keys and values must have equally many tokens, got {len(q)}, {len(k)}, {len(v)}"
@@ -307,7 +319,7 @@ class Resv:
 
 
 def bf16_tensor(name: str, value: np.ndarray, heads: int | None, head_dim: int) -> np.ndarray:
-    """`value` (T, heads, head_dim), T at least 1, as bfloat16; raises for anything else and for NaN or infinities."""
+    """Check that `value` has shape (T, heads, head_dim) with T at least 1 and finite elements; returns bfloat16."""
     array = checks.reals(name, value, None, heads, head_dim)
     if not len(array):
         raise ValueError(f"{name} must hold at least one token, got none")

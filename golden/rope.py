@@ -1,12 +1,12 @@
-"""Rotary position embedding, half-split form (as in Llama and Qwen), and its multi-axis variant.
+"""Rotary position embedding (RoPE) in half-split form (Llama, Qwen), and its form with several position axes (M-RoPE).
 
-Pair (i, i + d/2) of a head vector is turned by the angle `position * theta ** (-2 i / d)`. Turning is
-additive, R(a) R(b) = R(a + b), so a cached key moves by `delta` positions with `rotate(key, delta)` and back
-with a negative one.
+Pair (i, i + d/2) of a head vector is rotated by the angle `position * theta ** (-2 i / d)`. Rotations add up,
+R(a) R(b) = R(a + b). A cached key therefore moves by `delta` positions with `rotate(key, delta)`, and back with
+`rotate(key, -delta)`.
 
-With several position axes (M-RoPE: time, height, width) every pair follows one axis. In `chunked` layout the
-first `sections[0]` pairs follow axis 0, the next `sections[1]` axis 1 and so on (Qwen2-VL, Qwen2.5-VL). In
-`interleaved` layout the axes alternate and the pairs left over follow axis 0 (Qwen3-VL).
+With several position axes (time, height, width) every pair follows one axis. In layout `chunked` the first
+`sections[0]` pairs follow axis 0, the next `sections[1]` pairs axis 1 and so on (Qwen2-VL, Qwen2.5-VL). In layout
+`interleaved` the axes alternate, and the remaining pairs follow axis 0 (Qwen3-VL).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LAYOUTS = ("chunked", "interleaved")
 
 
 def frequencies(d: int, theta: float = THETA_LLAMA3) -> np.ndarray:
-    """Angle per position of each pair, float64[d/2], radians. ValueError if d is odd or theta <= 0."""
+    """Angle per position of each pair in radians, float64 (d/2,). ValueError if d is odd or theta is not positive."""
     if checks.integer("d", d, 2) % 2:
         raise ValueError(f"d must be even, got {d}")
     if not checks.real("theta", theta) > 0:
@@ -29,7 +29,7 @@ def frequencies(d: int, theta: float = THETA_LLAMA3) -> np.ndarray:
 
 
 def pair_axes(d: int, sections: Sequence[int], layout: str = "chunked") -> np.ndarray:
-    """Which position axis each pair follows, int64[d/2]. ValueError unless `sections` sum to d/2."""
+    """Position axis of each pair, int64 (d/2,). ValueError unless `sections` sum to d/2."""
     checks.one_of("layout", layout, LAYOUTS)
     sizes = checks.integers("sections", sections, None, low=0)
     if sizes.sum() != d // 2:
@@ -49,12 +49,11 @@ def rotate(
     sections: Sequence[int] | None = None,
     layout: str = "chunked",
 ) -> np.ndarray:
-    """Turn the vectors `x` (..., d) by `position`, which broadcasts against the leading axes of `x`.
+    """Rotate the vectors `x` (..., d) by `position`, which is broadcast against the leading axes of `x`.
 
-    Position may be negative and fractional. With `sections`, `position` carries one more trailing
-    axis, the position axes: shape (..., len(sections)). float32 input gives float32 (angles are float64 all
-    the same), any other type float64. Raises ValueError for an odd d, a shape that does not broadcast, a NaN
-    or an infinity.
+    Positions can be negative and fractional. With `sections`, `position` has one more trailing axis for the position
+    axes: shape (..., len(sections)). float32 input gives float32 (angles are float64), any other type gives float64.
+    Raises ValueError for an odd d, shapes that cannot be broadcast, a NaN or an infinity.
     """
     vectors = np.asarray(x)
     if vectors.ndim == 0:

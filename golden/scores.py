@@ -1,7 +1,7 @@
-"""Scores of clusters: the query times each cluster's representative key, and what WiCSum makes of them.
+"""Scores of clusters: dot products of queries and mean keys, and their weights in the WiCSum (V-Rex, Section IV-C).
 
-A row is one query token and one query head; its entries are the clusters. `exp`, the only transform there is in
-hardware, makes `tokens * score` an estimate of the softmax mass of a cluster; the others are for comparison.
+A row belongs to one query token and one query head; its entries are the clusters. With the transform `exp`, the only
+one of the hardware, `tokens * weight` estimates the softmax mass of a cluster. The other transforms serve comparisons.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ TRANSFORMS = ("exp", "raw", "shift_min", "relu")
 
 
 def query_rows(queries: np.ndarray, kv_heads: int) -> np.ndarray:
-    """Queries (T, Hq, d) as rows per KV head: (Hkv, T * group, d), token by token, the head's group within."""
+    """Queries (T, Hq, d) as rows for each KV head: (Hkv, T * group, d), ordered by token, then by query head."""
     tokens, heads, d = queries.shape
     if not heads or heads % kv_heads:
         raise ValueError(f"queries must have a multiple of {kv_heads} heads, got {heads}")
@@ -21,19 +21,19 @@ def query_rows(queries: np.ndarray, kv_heads: int) -> np.ndarray:
 
 
 def dots(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Scores of rows (R, d) against representative keys (C, d): float32 (R, C), the exact product rounded once.
+    """Scores of rows (R, d) and mean keys (C, d): float32 (R, C), exact products rounded once.
 
-    The matrix engine sums in another order; what follows takes the scores as given.
+    The matrix engine adds in another order. Models of the hardware compute the scores with `golden.dot`.
     """
     q = checks.reals("rows", rows, None, None)
     return (q @ checks.reals("means", means, None, q.shape[1]).T).astype(np.float32)
 
 
 def weights(scores: np.ndarray, head_dim: int, transform: str = "exp") -> np.ndarray:
-    """What one token of each cluster weighs, float64 (R, C).
+    """Weight of one token of each cluster, float64 (R, C), from scores (R, C).
 
-    `exp`: exp((S - max) / sqrt(d)); `raw`: S / sqrt(d); `shift_min`: S - min; `relu`: max(S, 0); max and min over
-    the row.
+    `exp`: exp((S - max) / sqrt(d)); `raw`: S / sqrt(d); `shift_min`: S - min; `relu`: max(S, 0). Maximum and minimum
+    are those of the row.
     """
     s = checks.reals("scores", scores, None, None)
     root = np.sqrt(checks.integer("head_dim", head_dim, 1))
@@ -48,5 +48,5 @@ def weights(scores: np.ndarray, head_dim: int, transform: str = "exp") -> np.nda
 
 
 def codes(scores: np.ndarray, head_dim: int) -> np.ndarray:
-    """The same as `weights` with `exp`, in BF16 and bit-exact: uint16 (R, C) from float32 scores (R, C)."""
+    """Weights of transform `exp` as BF16 bit patterns, bit exact: uint16 (R, C) from float32 scores (R, C)."""
     return exp_rows(scores, head_dim) if np.size(scores) else np.zeros(np.shape(scores), np.uint16)

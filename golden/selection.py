@@ -1,13 +1,13 @@
-"""One selector for every retrieval rule: what the WTU is given, and when it stops.
+"""Selection rules of ReSV, Mosaic, QuickPrefill and top-k on one selector, the WTU.
 
-| rule | key | each cluster adds | stops when the sum | levels |
+| rule | key | weight of a cluster | stops when the sum | levels |
 |---|---|---|---|---|
-| ReSV (V-Rex, Eq. 1 to 3) | BF16 exp score | score x count | exceeds a ratio of the whole | 2 |
-| Mosaic, second stage | sortable BF16 cosine | its tokens | reaches the budget | all |
-| QuickPrefill | complement of BF16 squared key norm | 1 | reaches k, index order | all |
-| top-k (InfiniGen, ReKV) | sortable BF16 score | 1 | reaches k, index order | all |
+| ReSV (V-Rex, Eq. 1 to 3) | BF16 exp score | score x token count | exceeds a ratio of the total | 2 |
+| Mosaic, second stage | sortable BF16 cosine | token count | reaches the budget | all |
+| QuickPrefill | complement of BF16 squared key norm | 1 | reaches k, in index order | all |
+| top-k (InfiniGen, ReKV) | sortable BF16 score | 1 | reaches k, in index order | all |
 
-"All" levels single out one code value of the 16-bit key.
+With all levels, the last bucket holds one value of the 16-bit key.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", stop_rule="count
 
 
 def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
-    """BF16 codes as uint16 keys whose unsigned order is the order of the values (-0 just below +0)."""
+    """BF16 bit patterns as uint16 keys whose unsigned order is the order of the numbers (-0 is just below +0)."""
     bits = checks.integers(name, codes, low=0, high=0xFFFF)
     if (bits & 0x7F80 == 0x7F80).any():
         raise ValueError(f"{name} must be finite BF16, got an infinity or a NaN")
@@ -29,23 +29,23 @@ def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
 
 
 def by_ratio(codes: np.ndarray, counts: np.ndarray, wics_ratio_q16: int = 19661) -> RowSelections:
-    """ReSV: the largest non-negative BF16 scores (R, C) until their weighted sum exceeds the ratio."""
+    """ReSV: clusters of non-negative BF16 scores (R, C), largest first, until their weighted sum exceeds the ratio."""
     return select(codes, counts, wics_ratio_q16, RESV)
 
 
 def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> RowSelections:
-    """Mosaic: clusters of BF16 cosines (R, C) in descending order until they hold `budget` tokens."""
+    """Mosaic: clusters of BF16 cosines (R, C), largest first, until they hold `budget` tokens."""
     return select(_rows("cosines", cosines), sizes, budget, MOSAIC)
 
 
 def smallest(norms: np.ndarray, k: int) -> RowSelections:
-    """QuickPrefill: the `k` smallest non-negative BF16 codes (R, C) of each row, lowest index on ties."""
+    """QuickPrefill: the `k` smallest non-negative BF16 numbers (R, C) of each row; the lowest index wins ties."""
     codes = checks.integers("norms", norms, None, None, low=0, high=MAX_FINITE_CODE)
     return select(0xFFFF - codes, np.ones(codes.shape, np.int64), k, QUICKPREFILL)
 
 
 def top_k(scores: np.ndarray, k: int) -> RowSelections:
-    """The `k` largest BF16 codes (R, C) of each row, lowest index on ties."""
+    """The `k` largest BF16 numbers (R, C) of each row; the lowest index wins ties."""
     keys = _rows("scores", scores)
     return select(keys, np.ones(keys.shape, np.int64), k, TOP_K)
 

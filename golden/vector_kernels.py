@@ -1,8 +1,8 @@
-"""Vector kernels of a decoder layer as the vector engine computes them, bit for bit, on whole arrays.
+"""Vector kernels of a decoder layer as the vector engine computes them, on whole arrays, bit exact.
 
-BF16 codes are uint16, FP32 codes uint32. Every product and sum is rounded to FP32 as it stands here, a BF16 result
-once, at the end. A row's sum goes by `lanes` lanes: each adds its elements in order, then lane i takes lane i + n / 2
-for n = lanes, lanes / 2, .. 2.
+BF16 bit patterns are uint16, FP32 bit patterns uint32. Every product and sum is rounded to FP32; a BF16 result is
+rounded once, at the end. A row is summed by `lanes` lanes: each lane adds its elements in order, then lane i adds lane
+i + n / 2 for n = lanes, lanes / 2, ... 2.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from util import checks
 
 
 def constant(value: float) -> np.ndarray:
-    """FP32 code of a number."""
+    """FP32 bit pattern of a number."""
     return bf16.encode(value, FP32)
 
 
@@ -29,7 +29,7 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def lane_sum(values: np.ndarray, lanes: int) -> np.ndarray:
-    """Sums of rows (R, n): FP32 codes (R,)."""
+    """Sum of each row (R, n): FP32 bit patterns (R,)."""
     rows, n = values.shape
     padded = np.full((rows, -(-n // lanes) * lanes), MINUS_ZERO)
     padded[:, :n] = values
@@ -44,9 +44,9 @@ def lane_sum(values: np.ndarray, lanes: int) -> np.ndarray:
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, lanes: int, epsilon: float = 1e-5) -> np.ndarray:
-    """x / sqrt(mean(x**2) + epsilon) * weight, BF16 codes of rows (R, n).
+    """x / sqrt(mean(x**2) + epsilon) * weight: BF16 bit patterns of rows (R, n).
 
-    The reciprocal square root is that of BF16 and one Newton step r (3 - m r r) / 2.
+    The reciprocal square root is the BF16 one, refined by one Newton step r (3 - m r r) / 2.
     """
     wide, n = widen(bf16.codes("x", x)), x.shape[1]
     total = lane_sum(_multiply(wide, wide), lanes)
@@ -59,7 +59,7 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, lanes: int, epsilon: float = 1e-
 
 
 def exponentials(scores: np.ndarray, head_dim: int) -> np.ndarray:
-    """exp((S - max) / sqrt(head_dim)), BF16 codes of a row of FP32 scores (n,)."""
+    """exp((S - max) / sqrt(head_dim)): BF16 bit patterns of a row of FP32 scores (n,)."""
     top = scores[0]
     for score in scores[1:]:
         top = maximum(top, score)
@@ -67,9 +67,9 @@ def exponentials(scores: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def softmax(scores: np.ndarray, head_dim: int, lanes: int) -> np.ndarray:
-    """softmax(S / sqrt(head_dim)), BF16 codes of a row of FP32 scores (n,).
+    """softmax(S / sqrt(head_dim)): BF16 bit patterns of a row of FP32 scores (n,).
 
-    The reciprocal of the sum is that of BF16 and one Newton step r (2 - s r).
+    The reciprocal of the sum is the BF16 one, refined by one Newton step r (2 - s r).
     """
     weights = widen(exponentials(scores, head_dim))
     total = lane_sum(weights[None], lanes)[0]
@@ -79,7 +79,7 @@ def softmax(scores: np.ndarray, head_dim: int, lanes: int) -> np.ndarray:
 
 
 def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Pairs (i, i + d/2) of FP32 vectors (T, H, d) turned by angles given as FP32 codes (T, d/2); BF16 codes."""
+    """Rotate pairs (i, i + d/2) of FP32 vectors (T, H, d) by FP32 cosines and sines (T, d/2); returns BF16."""
     low, high = np.split(x, 2, axis=2)
     c, s = cos[:, None], sin[:, None]
     first = bf16.subtract(_multiply(low, c), _multiply(high, s), FP32)
@@ -88,17 +88,17 @@ def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 
 def gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """SiLU(gate) * up, BF16 codes of FP32 codes; the gate is rounded to BF16 first."""
+    """SiLU(gate) * up: BF16 bit patterns of FP32 operands; the gate is rounded to BF16 first."""
     return narrow(_multiply(widen(silu_codes(narrow(gate))), up))
 
 
 def residual(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x + y, BF16 codes of BF16 x and FP32 y."""
+    """x + y: BF16 bit patterns of BF16 x and FP32 y."""
     return narrow(_add(widen(bf16.codes("x", x)), y))
 
 
 def signs(projections: np.ndarray) -> np.ndarray:
-    """Hash codes uint32 (T,): bit j says whether projection j of FP32 codes (T, bits) is positive."""
+    """Hash codes uint32 (T,): bit j is 1 if projection j of FP32 bit patterns (T, bits) is positive."""
     checks.integer("bits", projections.shape[1], 1, 32)
     positive = bf16.decode(projections, FP32) > 0
     return (positive << np.arange(projections.shape[1], dtype=np.uint32)).sum(axis=1, dtype=np.uint32)

@@ -1,11 +1,12 @@
-"""The vector engine of the LXE: programs of micro-instructions over rows of FP32 numbers, bit for bit.
+"""Vector engine (VPE) of the LXE: programs of micro-instructions on rows of FP32 numbers, bit exact.
 
-A program is a sequence of objects with the fields named below; the steps are enumeration members, told by `name`.
-Every element of an instruction's `rows * beats * lanes` elements becomes
+A program is a sequence of instructions: objects with the attributes that `VectorEngine` reads. Their operations are
+enumeration members, distinguished by `name`. Every element of an instruction's `rows * beats * lanes` elements becomes
 
     v = pre(a, b)      p = v * times      f = function(p)      and over its row      post(f)
 
-in FP32, each step rounded to nearest even, subnormals zero. A BF16 number is an FP32 code whose lower half is 0.
+in FP32. Each step is rounded to nearest even; subnormals are zero. A BF16 number is an FP32 bit pattern whose lower
+half is 0.
 """
 
 from collections.abc import Sequence
@@ -19,46 +20,47 @@ from golden.elementary import reciprocal, rsqrt, silu
 from util import checks
 
 ONE = np.uint32(0x3F800000)
-MINUS_ZERO = np.uint32(0x80000000)  # what changes no sum
+MINUS_ZERO = np.uint32(0x80000000)  # neutral element of addition
 MINUS_INFINITY = np.uint32(0xFF800000)
 SCALARS = 8
 
 
 def widen(code: np.ndarray) -> np.ndarray:
-    """BF16 codes as FP32 codes."""
+    """BF16 bit patterns as FP32 bit patterns."""
     return code.astype(np.uint32) << np.uint32(16)
 
 
 def narrow(code: np.ndarray) -> np.ndarray:
-    """FP32 codes rounded to BF16 codes."""
+    """FP32 bit patterns rounded to BF16 bit patterns."""
     return bf16.convert(code, FP32, BF16)
 
 
 def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """FP32 codes of the larger numbers: NaN if one is NaN, subnormals are zero, -0 < +0."""
+    """FP32 bit patterns of the larger numbers. NaN if one is NaN; subnormals are zero; -0 < +0."""
     x, y = bf16.decode(a, FP32), bf16.decode(b, FP32)
     a_wins = (x > y) | ((x == y) & ~np.signbit(x))
     return np.where(np.isnan(x) | np.isnan(y), FP32.nan, bf16.encode(np.where(a_wins, x, y), FP32)).astype(np.uint32)
 
 
 def fold(combine: Any, lanes: np.ndarray) -> np.ndarray:
-    """A row of lanes combined to one: lane i with lane i + n/2, for n = lanes, lanes / 2, .. 2."""
+    """Combine the lanes of a row to one: lane i with lane i + n/2, for n = lanes, lanes / 2, ... 2."""
     while len(lanes) > 1:
         lanes = combine(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :])
     return lanes[0]
 
 
 class VectorEngine:
-    """State and execution.
+    """State of the vector engine, and execution of programs.
 
     Parameters
     ----------
-    lanes : elements per beat, a power of two
+    lanes : elements of a beat, a power of two
     rows : rows of the vector memory
 
     Attributes
     ----------
-    memory : FP32 codes uint32 (rows, lanes) ; scalars : FP32 codes uint32 (8,)
+    memory : FP32 bit patterns, uint32 (rows, lanes)
+    scalars : FP32 bit patterns, uint32 (8,)
     """
 
     def __init__(self, lanes: int, rows: int):
@@ -69,9 +71,9 @@ class VectorEngine:
         self.scalars = np.zeros(SCALARS, np.uint32)
 
     def run(self, program: Sequence[Any], stream: np.ndarray) -> np.ndarray:
-        """Execute `program` on the input beats `stream`, FP32 codes uint32 (n, lanes); returns the output beats alike.
+        """Execute `program` on the input beats `stream`, FP32 bit patterns uint32 (n, lanes). Returns the output beats.
 
-        ValueError unless the program takes exactly the beats there are.
+        ValueError unless the program reads exactly all beats.
         """
         beats = bf16.codes("stream", np.asarray(stream), FP32).reshape(-1, self.lanes)
         out: list[np.ndarray] = []
@@ -79,11 +81,11 @@ class VectorEngine:
         for op in program:
             n_used += self._execute(op, beats[n_used:], out)
         if n_used != len(beats):
-            raise ValueError(f"stream must have the {n_used} beats that the program takes, got {len(beats)}")
+            raise ValueError(f"stream must have the {n_used} beats that the program reads, got {len(beats)}")
         return np.concatenate(out) if out else np.zeros((0, self.lanes), np.uint32)
 
     def _execute(self, op: Any, stream: np.ndarray, out: list[np.ndarray]) -> int:
-        """One instruction; returns the beats it took."""
+        """Execute one instruction and return the number of input beats that it read."""
         count = op.rows * op.beats
         a, b = self._operand(op, "a", stream, count), self._operand(op, "b", stream, count)
         c = np.asarray(op.immediate if op.c_immediate else self.scalars[op.c], np.uint32)
@@ -110,7 +112,7 @@ class VectorEngine:
         source, start = getattr(op, name).name, getattr(op, f"{name}_row")
         if source == "STREAM":
             if len(stream) < count:
-                raise ValueError(f"stream must have the {count} beats that an instruction takes, got {len(stream)}")
+                raise ValueError(f"stream must have the {count} beats that an instruction reads, got {len(stream)}")
             return stream[:count]
         if source == "MEMORY":
             beat = np.arange(count) if name == "a" else np.arange(count) % op.beats
@@ -119,7 +121,7 @@ class VectorEngine:
         return np.full((count, self.lanes), value)
 
     def _rotate(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Pairs of beats (x, y) turned by (cos, sin): every product and every sum rounded."""
+        """Rotate pairs of beats (x, y) by (cos, sin); every product and every sum is rounded."""
         x, y, cos, sin = a[0::2], a[1::2], b[0::2], b[1::2]
         result = np.empty_like(a)
         result[0::2] = bf16.subtract(bf16.multiply(x, cos, FP32), bf16.multiply(y, sin, FP32), FP32)
@@ -127,14 +129,14 @@ class VectorEngine:
         return result
 
     def _reduce(self, op: Any, values: np.ndarray) -> np.ndarray | None:
-        """FP32 codes (rows,) of a reduction over `values` (rows, beats, lanes); None if there is none."""
+        """Reduction of `values` (rows, beats, lanes): FP32 bit patterns (rows,), or None if there is none."""
         post, tail = op.post.name, op.tail or self.lanes
         if post == "LAST":
             return values[:, -1, 0]
         if post == "PACK":
             bits = (bf16.decode(values, FP32) > 0).reshape(op.rows, -1)[:, : (op.beats - 1) * self.lanes + tail]
             if bits.shape[1] > 32:
-                raise ValueError(f"PACK of {bits.shape[1]} elements: must be at most 32")
+                raise ValueError(f"elements of PACK must be at most 32, got {bits.shape[1]}")
             return (bits << np.arange(bits.shape[1], dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
         if post in ("SUM", "MAX"):
             neutral = MINUS_ZERO if post == "SUM" else MINUS_INFINITY

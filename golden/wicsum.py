@@ -1,10 +1,10 @@
-"""WiCSum: weighted cumulative-sum thresholding (V-Rex, Section IV-C, Equations 1 to 3).
+"""WiCSum: selection of clusters by a weighted cumulative sum (V-Rex, Section IV-C, Eq. 1 to 3), as the WTU does it.
 
-A row holds one weight and one token count for each cluster. The clusters are taken in descending order of
-weight until the accumulated `weight * count` exceeds a ratio of the whole sum. `exact` does that in float64.
-`select` is what the hardware does: it never sorts, but cuts the range of the keys into buckets, adds whole
-buckets from the top, and looks again, `refine_levels` times, into the one that crosses the threshold. All
-integers, so that the RTL matches bit for bit and no order of evaluation matters.
+A row holds one score and one token count for each cluster. Clusters are selected in descending order of score until the
+sum of `score * count` exceeds a ratio of the total. `exact` computes this in float64. `select` models the hardware,
+which never sorts: it divides the range of the keys into buckets, adds whole buckets from the top, and divides the
+bucket that crosses the threshold again, `refine_levels` times. All values of `select` are integers, so that the RTL
+matches bit for bit and the order of evaluation does not matter.
 """
 
 from dataclasses import dataclass
@@ -16,21 +16,20 @@ from util import checks
 FRACTION_BITS = 24
 MAX_COUNT = 65535
 MAX_FINITE_CODE = 0x7F7F
-INDEX_BITS = 20  # of a cluster's place in its row
+INDEX_BITS = 20  # of a cluster's index in its row
 
 
 @dataclass(frozen=True)
 class WtuConfig:
-    """One mode of the WTU.
+    """Parameters of the WTU.
 
-    buckets        buckets of one level, a power of two
-    refine_levels    how often the crossing bucket is divided again
-    bucket_domain    `code`: buckets over the key as an integer (logarithmic for a BF16 score);
-                     `linear`: over its value
-    max_row_clusters longest row
-    weight           what a cluster adds to the sum: `score_x_tc` (Eq. 1), `score`, `tc` or `one`
-    stop_rule        stop when the sum `ratio`: exceeds a ratio of the whole; `budget`: reaches a number;
-                     `count`: reaches a number, and the last code value gives its lowest indices only
+    buckets           buckets of one level, a power of two
+    refine_levels     number of times that the bucket which crosses the threshold is divided again
+    bucket_domain     `code`: buckets divide the key as an integer (logarithmic for BF16 scores); `linear`: its value
+    max_row_clusters  longest row, in clusters
+    weight            addend of a cluster: `score_x_tc` (score x tokens, Eq. 1), `score`, `tc` or `one`
+    stop_rule         the selection ends when the sum `ratio`: exceeds a ratio of the total (Th_r-wics); `budget`:
+                      reaches a number; `count`: reaches a number, with the lowest indices only of the last key value
     """
 
     buckets: int = 16
@@ -55,15 +54,15 @@ class WtuConfig:
 
 @dataclass(frozen=True)
 class RowSelections:
-    """What the WTU returns for R rows of C clusters.
+    """Result of the WTU for R rows of C clusters.
 
-    cutoff     uint16 (R,), lower bound of the last bucket taken (0 for an empty row)
-    acc        int64 (R,), the sum over the selected clusters
-    passes     int32 (R,), buckets examined; 0 where the whole row is taken because its sum never crosses
-    levels     int32 (R,), how often the range was divided into buckets; 0 likewise
-    selected   bool (R, C)
-    total      int64 (R,), the sum over the row
-    stop_sum   int64 (R,), the selection stops when `acc > stop_sum`
+    cutoff    uint16 (R,), lower bound of the last selected bucket (0 for an empty row)
+    acc       int64 (R,), sum over the selected clusters
+    passes    int32 (R,), buckets examined; 0 if the whole row is selected because its sum never exceeds stop_sum
+    levels    int32 (R,), number of divisions into buckets; 0 likewise
+    selected  bool (R, C)
+    total     int64 (R,), sum over the row
+    stop_sum  int64 (R,), the selection ends when `acc > stop_sum`
     """
 
     cutoff: np.ndarray
@@ -76,10 +75,13 @@ class RowSelections:
 
 
 def exact(weights: np.ndarray, counts: np.ndarray, wics_ratio: float) -> np.ndarray:
-    """Equations 1 to 3 in float64: the shortest prefix in descending weight that exceeds `wics_ratio` of the sum.
+    """Eq. 1 to 3 in float64: the shortest prefix in descending weight whose sum exceeds `wics_ratio` of the total.
 
-    Shapes: weights (R, C), any sign; counts (C,) or (R, C). Returns bool (R, C). Equal weights go in index
-    order; if no prefix exceeds the threshold the whole row is selected.
+    weights  (R, C), any sign
+    counts   (C,) or (R, C), tokens of each cluster
+
+    Returns bool (R, C). Equal weights are ordered by index. The whole row is selected if no prefix exceeds the
+    threshold.
     """
     w = checks.reals("weights", weights, None, None)
     tc = _counts(counts, w.shape)
@@ -100,9 +102,9 @@ def _counts(counts: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def fixed_point(codes: np.ndarray) -> np.ndarray:
-    """Non-negative BF16 codes (R, C) as int64 relative to each row's largest exponent, 24 fraction bits.
+    """Non-negative BF16 numbers (R, C) as int64 with 24 fraction bits, relative to each row's largest exponent.
 
-    `(128 + fraction) << 17 >> (largest exponent - exponent)`, truncated; subnormal codes count as zero.
+    `(128 + fraction) << 17 >> (largest exponent - exponent)`, truncated. Subnormals count as zero.
     """
     exponent = codes >> 7
     largest = exponent.max(axis=1, keepdims=True, initial=0)
@@ -111,25 +113,26 @@ def fixed_point(codes: np.ndarray) -> np.ndarray:
 
 
 def ratio_threshold(total: np.ndarray, wics_ratio_q16: int) -> np.ndarray:
-    """`(total * wics_ratio_q16) >> 16` without the 70-bit product: int64."""
+    """`(total * wics_ratio_q16) >> 16`, int64, without the 70-bit product."""
     ratio = checks.integer("wics_ratio_q16", wics_ratio_q16, 0, 1 << 16)
     return (total >> 16) * ratio + ((total & 0xFFFF) * ratio >> 16)
 
 
 def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig | None = None) -> RowSelections:
-    """Select the clusters of every row; the contract of the WTU.
+    """Select the clusters of every row as the WTU does.
 
-    codes    integers (R, C): larger is taken first. Finite non-negative BF16 codes if the weight uses the
-             score, else any 16-bit key (`golden.selection.sortable`)
-    counts   integers (C,) or (R, C), 0..65535: tokens of each cluster
-    target   stop rule `ratio`: the ratio in 1/65536 (19661 is 0.3); `budget`, `count`: the number to reach
+    codes   integers (R, C), selected in descending order: finite non-negative BF16 bit patterns if the weight uses the
+            score, else any 16-bit key (`golden.selection.sortable`)
+    counts  integers (C,) or (R, C), 0 to 65535: tokens of each cluster
+    target  stop rule `ratio`: ratio in units of 2**-16 (19661 is 0.3); `budget`, `count`: number to reach
+    config  parameters; None: defaults
     """
     config = config or WtuConfig()
     scored = config.weight.startswith("score")
     keys = checks.integers("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
     if keys.shape[1] > config.max_row_clusters:
         raise ValueError(
-            f"codes must have at most max_clusters = {config.max_row_clusters} columns, got {keys.shape[1]}"
+            f"codes must have at most max_row_clusters = {config.max_row_clusters} columns, got {keys.shape[1]}"
         )
     tc = _counts(counts, keys.shape)
 
@@ -143,7 +146,7 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     domain = value if config.bucket_domain == "linear" else keys
     bound, passes, levels = _sweep(domain, weight, total, threshold, config)
     selected = domain >= bound[:, None]
-    # the bound of a linear bucket is not a code: the smallest selected code stands for it
+    # the bound of a linear bucket is not a code: use the smallest selected code instead
     cutoff = bound if domain is keys else np.where(selected, keys, 0xFFFF).min(axis=1, initial=0xFFFF)
     if config.stop_rule == "count":
         last = keys == bound[:, None]
@@ -164,16 +167,16 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
 def _sweep(
     keys: np.ndarray, weight: np.ndarray, total: np.ndarray, threshold: np.ndarray, config: WtuConfig
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lower bound of the last bucket taken, buckets examined and levels, for every row: int64 (R,) each.
+    """Lower bound of the last selected bucket, buckets examined and levels of every row: int64 (R,) each.
 
-    Whole buckets are added from the top, so the bucket that crosses the threshold is the one that holds the
-    key at which the sorted sum crosses: one sort gives that key, the levels are arithmetic on the bounds.
+    Whole buckets are added from the top. The bucket that crosses the threshold is therefore the one that holds the key
+    at which the sorted sum crosses. One sort gives this key; the levels are arithmetic on the bounds.
     """
     if not keys.shape[1]:
         none = np.zeros(len(keys), np.int64)
         return none, none, none
     low, high = keys.min(axis=1), keys.max(axis=1)
-    # key and place in one word, largest key first: such words sort faster than places by their keys
+    # key and index in one word, largest key first: such words sort faster than indices by key
     rows, columns = np.arange(len(keys)), np.arange(keys.shape[1])
     words = np.sort((high[:, None] - keys << INDEX_BITS) + columns, axis=1)
     indices = (words & (1 << INDEX_BITS) - 1) + rows[:, None] * keys.shape[1]
@@ -197,6 +200,6 @@ def _sweep(
 
 
 def sweep_cycles(clusters: int, passes: np.ndarray, lanes: int = 16) -> np.ndarray:
-    """Cycles a row takes when every bucket reads all of it: load with min/max, sum, then one read a pass."""
+    """Cycles of a row if every bucket reads the whole row: load with min and max, sum, then one read per pass."""
     beats = -(-checks.integer("clusters", clusters, 0) // checks.integer("lanes", lanes, 1))
     return (2 + np.asarray(passes, np.int64)) * beats

@@ -1,8 +1,8 @@
-"""Mosaic (arXiv 2604.10060): a KV cache clustered twice, by what frames show and by what keys mean.
+"""Mosaic (arXiv 2604.10060): a KV cache with two levels of clusters, visual (frames) and semantic (keys).
 
-`statistics` holds the cluster equations and the spherical K-means, `index` the clusters of one decoder layer
-with their deferred splits and two-stage selection, `system` the visual level, all layers, prefetch and the
-attention context. All of it is float64; the order of every tie is fixed.
+`statistics` holds the cluster equations and spherical K-means, `index` the clusters of one decoder layer with deferred
+splits and two-stage selection, `system` the visual level, all layers, prefetch and the attention context. All values
+are float64; the order of every tie is defined.
 """
 
 from golden.mosaic.index import SemanticIndex

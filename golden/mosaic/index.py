@@ -1,4 +1,4 @@
-"""The semantic clusters of one decoder layer: online assignment, deferred splits, residency, selection."""
+"""Semantic clusters of one layer (Mosaic, Algorithm 1): online assignment, deferred splits, residency, selection."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,11 +11,12 @@ from util import checks
 
 @dataclass
 class MosaicCluster:
-    """Entries of one visual partition that mean the same.
+    """Cluster of similar entries of one visual partition.
 
-    members  entry ids, ascending; size (in tokens), mean (D,) and variance are theirs
-    lazy     an entry that would have made it invalid arrived while it was offloaded: it splits when next used
-    buffer   clusters that hold such entries until then; `parent` is the way back
+    members   entry ids, ascending
+    size      tokens of the members; mean (D,) and variance are their statistics
+    lazy      True: an entry that makes the cluster invalid arrived while it was offloaded; it is split at its next use
+    buffer    clusters that hold such entries until then; `parent` is the inverse relation
     """
 
     partition: int
@@ -29,13 +30,13 @@ class MosaicCluster:
 
 
 class SemanticIndex:
-    """Clusters of unit entries (D,), with an LRU model of which of them are in device memory.
+    """Clusters of unit entries (D,), with an LRU model of the clusters in device memory.
 
-    `max_resident_tokens` bounds the resident clusters; None keeps all. The statistics of every cluster stay on the
-    device, so an offloaded cluster can still absorb an entry, but not be split (Mosaic, Algorithm 1).
+    `max_resident_tokens` limits the tokens of resident clusters; None: no limit. The statistics of all clusters stay on
+    the device, so that an offloaded cluster can absorb an entry, but cannot be split (Mosaic, Algorithm 1).
 
-    Counters: `splits`, `deferred` (entries that waited for a split), `loads` (offloaded clusters brought back),
-    `moved` (clusters cut or moved by a split of their visual partition).
+    Counters: `splits`, `deferred` (entries that waited for a split), `loads` (offloaded clusters that were loaded),
+    `moves` (clusters cut or moved by a split of their visual partition).
     """
 
     def __init__(self, config: MosaicConfig, max_resident_tokens: int | None = None):
@@ -59,10 +60,11 @@ class SemanticIndex:
         return np.concatenate([self._tokens[entry] for entry in self.clusters[cluster].members])
 
     def resident(self, cluster: int) -> bool:
+        """True if the cluster is in device memory."""
         return cluster in self._resident
 
     def offload(self, cluster: int) -> None:
-        """Move a cluster out of device memory. KeyError if there is none of that id."""
+        """Move a cluster out of device memory. KeyError if the cluster does not exist."""
         if cluster not in self.clusters:
             raise KeyError(f"no cluster {cluster}")
         self._n_resident -= self._resident.pop(cluster, 0)
@@ -70,7 +72,7 @@ class SemanticIndex:
     # -- growing
 
     def seed(self, partition: int, x: np.ndarray, tokens: Iterable[np.ndarray], k: int) -> None:
-        """Cluster the first entries `x` (n, D) of a new partition into `k` by spherical K-means."""
+        """Divide the first entries `x` (n, D) of a new partition into `k` clusters by spherical K-means."""
         first = len(self._entries)
         self._entries.extend(x)
         self._tokens.extend(tokens)
@@ -80,7 +82,7 @@ class SemanticIndex:
             self._open(partition, (first + np.flatnonzero(labels == label)).tolist())
 
     def add(self, partition: int, x: np.ndarray, tokens: np.ndarray) -> None:
-        """One unit entry `x` (D,) holding `tokens` joins the partition (opened if new)."""
+        """Add one unit entry `x` (D,) with its tokens to a partition; a missing partition is created."""
         entry = len(self._entries)
         self._entries.append(x)
         self._tokens.append(tokens)
@@ -106,7 +108,7 @@ class SemanticIndex:
             self.deferred += 1
 
     def retrieve(self, cluster: int) -> np.ndarray:
-        """Load a cluster and return its token ids, int64 ascending; a split that was put off happens now."""
+        """Load a cluster and return its token ids, int64 ascending. A deferred split is done first."""
         if not self.resident(cluster):
             self.loads += 1
         self._touch(cluster)
@@ -116,7 +118,7 @@ class SemanticIndex:
         return np.sort(np.concatenate([self.tokens(half) for half in children]))
 
     def divide(self, partition: int, new: int, entries: Iterable[int]) -> None:
-        """The tokens `leaving` move to partition `new`; a cluster that holds both kinds is cut in two."""
+        """Move `entries` to partition `new`. A cluster that holds some of them and others is cut in two."""
         removed_ids = set(entries)
         for cluster in [c for c in self.partitions[partition] if self.clusters[c].lazy]:
             if cluster in self.clusters:
@@ -136,7 +138,7 @@ class SemanticIndex:
     # -- looking
 
     def representative(self, partition: int) -> np.ndarray:
-        """Mean of a partition's entries (D,): the size-weighted mean of its clusters' means."""
+        """Mean of the entries of a partition (D,): mean of the cluster means, weighted by size."""
         ids = self.partitions[partition]
         sizes = np.array([len(self.clusters[c].members) for c in ids], np.float64)
         return sizes @ self._means(ids) / sizes.sum()
@@ -144,11 +146,11 @@ class SemanticIndex:
     def select(
         self, query: np.ndarray, budget: int, partition_scores: dict[int, float] | None = None
     ) -> tuple[list[int], list[int]]:
-        """Two-stage selection for a query (D,): the partitions, then clusters of them within `budget` tokens.
+        """Two-stage selection for a query (D,): partitions, then clusters of these partitions within `budget` tokens.
 
-        Both lists are in the order taken, which is by falling similarity, then by lower id. The first cluster
-        is always taken; the first that does not fit ends the selection. `partition_scores` replaces the first
-        stage's similarities. Nothing is loaded or changed.
+        Both lists are ordered by descending similarity, then by ascending id. The first cluster is always selected; the
+        first one that does not fit ends the selection. `partition_scores` replaces the similarities of the first stage.
+        Nothing is loaded or changed.
         """
         resident_partitions = [p for p, ids in self.partitions.items() if ids]
         if partition_scores is None:
@@ -207,7 +209,7 @@ class SemanticIndex:
         return closed
 
     def _collect(self, cluster: int) -> list[int]:
-        """Close a cluster and all that wait for it; their members, ascending."""
+        """Remove a cluster and its buffered clusters; returns their members, ascending."""
         members = list(self.clusters[cluster].members)
         for waiting in list(self.clusters[cluster].buffer):
             members += self._collect(waiting)
@@ -215,7 +217,7 @@ class SemanticIndex:
         return sorted(members)
 
     def _split(self, cluster: int) -> list[int]:
-        """Replace a cluster, with what waits for it, by two; the new ids (more if splits are recursive)."""
+        """Replace a cluster and its buffered clusters by two; returns the new ids (more if splits are recursive)."""
         old = self.clusters[cluster]
         members = self._collect(cluster)
         labels = kmeans(np.stack([self._entries[entry] for entry in members]), 2, self.config.kmeans_iters)
@@ -238,7 +240,7 @@ class SemanticIndex:
         return final
 
     def _touch(self, cluster: int) -> None:
-        """Make a cluster the most recently used; older ones leave when the capacity is exceeded."""
+        """Make a cluster the most recently used; offload the oldest while the limit is exceeded."""
         self._n_resident += self.clusters[cluster].size - self._resident.pop(cluster, 0)
         self._resident[cluster] = self.clusters[cluster].size
         if self.max_resident_tokens is None:

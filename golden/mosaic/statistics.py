@@ -1,4 +1,4 @@
-"""Cluster statistics of Mosaic (its Eq. 1 to 5), the validity test, and spherical K-means."""
+"""Cluster statistics of Mosaic (Eq. 1 to 5), the validity test, and spherical K-means."""
 
 import math
 from dataclasses import dataclass
@@ -7,25 +7,26 @@ import numpy as np
 
 from util import checks
 
-TIE = 1e-12  # cosines closer than this count as equal, so that summation order never decides
+TIE = 1e-12  # cosines closer than this count as equal, so that the order of summation has no effect
 
 
 @dataclass(frozen=True)
 class MosaicConfig:
-    """Every switch of the method. Thresholds are variances of unit vectors, so between 0 and 1.
+    """Parameters of the method. Thresholds are variances of unit vectors (0 to 1).
 
-    unit              an entry is a `token`, or a `frame` (mean key of its tokens)
-    tau_min, tau_max  bounds of the size-adaptive threshold, `lambda_` its transition rate in entries
-    tau_form          `exp` (Eq. 5), `rational` in n, or `decreasing` (`exp` with the bounds swapped)
-    invalid_compare   a cluster is invalid when its variance is `ge` or `gt` the threshold
-    tau_visual        threshold of the visual level
-    visual_invalid    what a frame that no partition takes does: opens a `new` one, or makes it `split`
-    top_visual        partitions that survive the first retrieval stage
-    budget_frames     retrieved tokens, in frames
-    kmeans_iters      most rounds of K-means
-    buffer_assignable whether later entries may join a singleton that waits for its parent's split
-    split_recursive   whether the halves of a split are split on while they are invalid
-    sim               ranking of the retrieval by `cosine` or `dot`
+    unit               entry of the index: a `token`, or a `frame` (mean key of its tokens)
+    tau_min, tau_max   bounds of the size-adaptive threshold (Eq. 5)
+    lambda_            transition rate of the threshold, in entries
+    tau_form           `exp` (Eq. 5), `rational` in n, or `decreasing` (`exp` with the bounds swapped)
+    invalid_compare    a cluster is invalid if its variance is `ge` or `gt` the threshold
+    tau_visual         threshold of the visual level
+    visual_invalid     action for a frame that fits no partition: `new` opens one, `split` splits the nearest one
+    top_visual         partitions that pass the first retrieval stage
+    budget_frames      video frames whose tokens one query retrieves
+    kmeans_iters       largest number of K-means iterations
+    buffer_assignable  True: later entries can join a buffered cluster
+    split_recursive    True: the halves of a split are split again while they are invalid
+    sim                similarity of the retrieval: `cosine` or `dot`
     """
 
     unit: str = "token"
@@ -58,15 +59,16 @@ class MosaicConfig:
             checks.integer(name, getattr(self, name), 1)
 
     def invalid(self, variance: float, limit: float) -> bool:
+        """True if a cluster of this variance is invalid for the threshold `limit`."""
         return variance >= limit if self.invalid_compare == "ge" else variance > limit
 
 
 def unit_rows(name: str, x: np.ndarray) -> np.ndarray:
-    """The rows of `x` (n, D) scaled to length 1, float64. ValueError for a zero row, a NaN or an infinity."""
+    """Rows of `x` (n, D) scaled to length 1, float64. ValueError for a zero row, a NaN or an infinity."""
     rows = checks.reals(name, x, None, None)
     lengths = np.linalg.norm(rows, axis=1)
     if (lengths == 0).any():
-        raise ValueError(f"{name} must have a direction, got a zero vector at row {int(np.argmin(lengths))}")
+        raise ValueError(f"{name} must not be zero vectors, got one at row {int(np.argmin(lengths))}")
     return rows / lengths[:, None]
 
 
@@ -78,7 +80,7 @@ def cosines(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def nearest(similarity: np.ndarray) -> np.ndarray:
-    """Index of the greatest similarity along the last axis; the lowest of those within `TIE` of it."""
+    """Index of the largest similarity along the last axis; the lowest index of all within `TIE` of it."""
     return np.argmax(similarity >= similarity.max(axis=-1, keepdims=True) - TIE, axis=-1)
 
 
@@ -96,7 +98,7 @@ def absorb(mean: np.ndarray, variance: float, n: int, x: np.ndarray) -> tuple[np
 
 
 def threshold(n: int, config: MosaicConfig) -> float:
-    """Eq. 5: the greatest variance at which a cluster of `n` entries is valid."""
+    """Eq. 5: largest variance at which a cluster of `n` entries is valid."""
     low, high, rate = config.tau_min, config.tau_max, config.lambda_
     if config.tau_form == "rational":
         return low + (high - low) * n / (n + rate)
@@ -108,9 +110,9 @@ def threshold(n: int, config: MosaicConfig) -> float:
 def kmeans(x: np.ndarray, k: int, rounds: int = 20) -> np.ndarray:
     """Spherical K-means of the unit entries `x` (n, D): labels int64 (n,) in [0, min(k, n)).
 
-    Seeds by maximin: entry 0, then always the entry least similar to every seed so far. Assignment by cosine
-    to the mean; an empty cluster takes the entry that fits its own worst; ends when the labels repeat. The
-    lowest index wins every tie.
+    Seeds: entry 0, then always the entry least similar to all seeds so far. Entries join the cluster whose mean has the
+    largest cosine. An empty cluster takes the entry with the lowest similarity to its own mean. Iteration ends when the
+    labels repeat, or after `rounds`. The lowest index wins ties.
     """
     x = checks.reals("x", x, None, None)
     k = min(checks.integer("k", k, 1), len(x))
@@ -120,7 +122,7 @@ def kmeans(x: np.ndarray, k: int, rounds: int = 20) -> np.ndarray:
     seeds = [0]
     closest = cosines(x, x[:1])[:, 0]
     while len(seeds) < k:
-        closest[seeds] = np.inf  # identical entries may all be alike, but a seed is taken once
+        closest[seeds] = np.inf  # entries can be identical, but each is a seed only once
         seeds.append(int(nearest(-closest)))
         closest = np.maximum(closest, cosines(x, x[seeds[-1:]])[:, 0])
     means = x[seeds]
@@ -140,7 +142,7 @@ def _fill_empty(labels: np.ndarray, similarity: np.ndarray, k: int) -> None:
     counts = np.bincount(labels, minlength=k)
     for cluster in np.flatnonzero(counts == 0):
         best_similarity = np.take_along_axis(similarity, labels[:, None], axis=1)[:, 0]
-        best_similarity[counts[labels] == 1] = np.inf  # the last of a cluster stays
+        best_similarity[counts[labels] == 1] = np.inf  # the last entry of a cluster stays
         worst = int(nearest(-best_similarity))
         counts[labels[worst]] -= 1
         counts[cluster] += 1

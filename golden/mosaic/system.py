@@ -1,4 +1,4 @@
-"""Mosaic as a whole: the visual level, one semantic index per decoder layer, prefetch and attention context."""
+"""Mosaic cache of one video: visual level, one semantic index per decoder layer, prefetch and attention context."""
 
 from dataclasses import dataclass
 
@@ -22,12 +22,12 @@ TOKENS_PER_CLUSTER = 32
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What one query got from one layer.
+    """Result of one query in one layer.
 
-    tokens      int64 ascending: what it attends to, beside the local window and the representatives
-    clusters    ids in the order taken, as they were before any deferred split
-    completion  those of them that the prefetch had not brought (all, where there was none)
-    wasted      prefetched clusters that were not wanted
+    tokens      int64 ascending: retrieved tokens, without the local window and the representatives
+    clusters    ids in the order of selection, from before any deferred split
+    completion  those of them that were not prefetched
+    wasted      prefetched clusters that were not selected
     """
 
     tokens: np.ndarray
@@ -37,9 +37,9 @@ class Retrieval:
 
 
 def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
-    """Query tokens `q` (T, Hq, d) as one vector (kv_heads * d,): mean over tokens, sum over each group.
+    """Query tokens `q` (T, Hq, d) as one vector (kv_heads * d,): mean over tokens, sum over each GQA group.
 
-    Its dot product with concatenated keys equals that of all query heads with the expanded keys.
+    Its dot product with concatenated keys equals the sum over all query heads with their KV heads.
     """
     q = checks.reals("q", q, None, None, None)
     checks.integer("kv_heads", kv_heads, 1)
@@ -49,10 +49,10 @@ def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
 
 
 class MosaicCache:
-    """The cache of one video: `start` with the first frames, `append` the others, `retrieve` for queries.
+    """Cache of one video: `start` with the first frames, `append` the others, `retrieve` for queries.
 
-    Keys and values are (..., T, Hkv, d) with T tokens per frame, keys after RoPE; a frame comes with one
-    embedding (E,), the mean over its patches. `max_resident_tokens` bounds the resident tokens of each layer.
+    Keys and values are (..., T, Hkv, d) with T tokens per frame, keys after RoPE. Every frame has one embedding (E,),
+    the mean over its patches. `max_resident_tokens` limits the resident tokens of each layer.
     """
 
     def __init__(
@@ -79,12 +79,13 @@ class MosaicCache:
 
     @property
     def frames(self) -> int:
+        """Frames in the cache."""
         return len(self.partition_of)
 
     def start(self, embeddings: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
         """Cluster the first frames: embeddings (F, E), keys and values (L, F, T, Hkv, d)."""
         if self.frames:
-            raise ValueError(f"start takes the first frames, but {self.frames} are held already")
+            raise ValueError(f"the cache must be empty before start, got {self.frames} frames")
         x = unit_rows("embeddings", embeddings)
         if len(x) == 0:
             raise ValueError("embeddings must hold at least one frame, got none")
@@ -94,7 +95,7 @@ class MosaicCache:
         labels = kmeans(x, count, self.config.kmeans_iters)
         entries = [
             [self._units(layer_keys[f]) for f in range(len(x))] for layer_keys in keys
-        ]  # before anything changes: a zero key is refused whole
+        ]  # raises errors before any state changes
         self.partition_of = labels.tolist()
         self._embeddings = list(x)
         for partition in range(labels.max() + 1):
@@ -130,13 +131,13 @@ class MosaicCache:
     def select(
         self, layer: int, query: np.ndarray, visual_query: np.ndarray | None = None
     ) -> tuple[list[int], list[int]]:
-        """Partitions and clusters of a layer for a query (Hkv * d,), in the order taken; changes nothing.
+        """Partitions and clusters of a layer for a query (Hkv * d,), in the order of selection. Changes nothing.
 
-        With `visual_query` (E,) the first stage ranks partitions by their frames' embeddings instead of their
-        keys. Selecting layer l + 1 by layer l's query is Mosaic's prefetch.
+        With `visual_query` (E,) the first stage ranks partitions by the embeddings of their frames instead of their
+        keys. The prefetch of Mosaic selects in layer l + 1 with the query of layer l.
         """
         if not self.frames:
-            raise ValueError("the cache must hold a frame before it can be queried, it is empty")
+            raise ValueError("the cache must hold a frame before a query, got an empty cache")
         query = checks.reals("query", query, self.kv_heads * self.d)
         scores = None
         if visual_query is not None:
@@ -151,10 +152,10 @@ class MosaicCache:
         visual_query: np.ndarray | None = None,
         prefetched: list[int] | None = None,
     ) -> Retrieval:
-        """Fetch what the query (Hkv * d,) selects; `prefetched` clusters change the traffic, not the result."""
+        """Fetch the clusters that a query (Hkv * d,) selects. `prefetched` changes the traffic, not the result."""
         index = self._layer(layer)
         _, clusters = self.select(layer, query, visual_query)
-        # a cluster that is gone by now was folded into one retrieved before it
+        # a missing cluster was merged into one retrieved before it
         retrievals = [index.retrieve(cluster) for cluster in clusters if cluster in index.clusters]
         prefetched_tokens = prefetched or []
         return Retrieval(
@@ -165,7 +166,7 @@ class MosaicCache:
         )
 
     def representatives(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """One pseudo token per cluster: mean key and mean value (C, Hkv, d), by each cluster's first token."""
+        """Pseudo tokens, one per cluster: mean key and value (C, Hkv, d), ordered by first token of the cluster."""
         index = self._layer(layer)
         keys, values = self.kv(layer)
         groups = sorted((index.tokens(c) for c in index.clusters), key=lambda tokens: int(tokens[0]))
@@ -175,15 +176,14 @@ class MosaicCache:
         )
 
     def kv(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """All keys and values of a layer, (N, Hkv, d) in token order."""
+        """All keys and values of a layer, (N, Hkv, d), in token order."""
         self._layer(layer)
         return np.concatenate(self._keys[layer]), np.concatenate(self._values[layer])
 
     def context(
         self, layer: int, tokens: np.ndarray, window: int = 0, representatives: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values (S, Hkv, d) to attend to: representatives, then the retrieved `tokens` with the last
-        `window` tokens, each once and in order."""
+        """Keys and values (S, Hkv, d) to attend to: representatives, then `tokens` and the last `window` tokens."""
         keys, values = self.kv(layer)
         checks.integer("window", window, 0)
         wanted = checks.integers("tokens", tokens, None, low=0, high=len(keys) - 1)
@@ -199,7 +199,7 @@ class MosaicCache:
         return self.layers[checks.integer("layer", layer, 0, len(self.layers) - 1)]
 
     def _units(self, keys: np.ndarray) -> np.ndarray:
-        """The unit entries (n, Hkv * d) of one frame's keys (T, Hkv, d)."""
+        """Unit entries (n, Hkv * d) of the keys (T, Hkv, d) of one frame."""
         flat = keys.reshape(len(keys), -1)
         return unit_rows("keys", flat if self.config.unit == "token" else flat.mean(axis=0, keepdims=True))
 
@@ -208,7 +208,7 @@ class MosaicCache:
         return ids[:, None] if self.config.unit == "token" else ids[None, :]
 
     def _assign_partition(self, x: np.ndarray) -> int:
-        """Put a frame's unit embedding into a partition, by the visual level's rule; the partition."""
+        """Add the unit embedding of a frame to a partition by the rule of the visual level; returns the partition."""
         self._embeddings.append(x)
         if not self.means:
             return self._open(x)
@@ -230,7 +230,7 @@ class MosaicCache:
         return len(self.means) - 1
 
     def _split(self, partition: int, frames: list[int]) -> int:
-        """Cut a partition with the newest frame in two; its clusters follow. The newest frame's side."""
+        """Split a partition with the newest frame and its clusters; returns the partition of the newest frame."""
         group = [*frames, self.frames]
         x = np.stack([self._embeddings[f] for f in group])
         labels = kmeans(x, 2, self.config.kmeans_iters)

@@ -140,10 +140,10 @@ ONE = {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1}
 @pytest.mark.parametrize(
     "command, message",
     [
-        (Command("LOAD", {"rows": 2, "beats": 1, "target": 99, "step": 1}), "row 100: must be below 100"),
-        (Command("MULTIPLY", {**ONE, "weights": 25}), "tile 25: must be below 25"),
-        (Command("MULTIPLY", {**ONE, "activations": 40}), "row 40: must be below 40"),
-        (Command("MULTIPLY", {**ONE, "first": 0}), "sum 0: was not begun"),
+        (Command("LOAD", {"rows": 2, "beats": 1, "target": 99, "step": 1}), "row must be below 100, got 100"),
+        (Command("MULTIPLY", {**ONE, "weights": 25}), "tile must be below 25, got 25"),
+        (Command("MULTIPLY", {**ONE, "activations": 40}), "row must be below 40, got 40"),
+        (Command("MULTIPLY", {**ONE, "first": 0}), "sum 0 must be started"),
     ],
 )
 def test_what_cannot_be(machine, command, message):

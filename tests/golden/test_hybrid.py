@@ -345,14 +345,14 @@ def decoder():
         (lambda: streaming_llm(-1, 1, 1), "total must be at least 0, got -1"),
         (lambda: sliding_mask(np.array([-1]), np.arange(2), 0, 1), "positions must be at least 0, got -1"),
         (lambda: BlockPool(0), "blocks must be at least 1, got 0"),
-        (lambda: BlockPool(1).share(0), "block must be in use to be shared, 0 is free"),
-        (lambda: BlockPool(1).release(0), "block must be in use to be released, 0 is free"),
+        (lambda: BlockPool(1).share(0), "block must be in use, got the free block 0"),
+        (lambda: BlockPool(1).release(0), "block must be in use, got the free block 0"),
         (lambda: BlockTable(BlockPool(1), DEFAULT).append(-1), "count must be at least 0, got -1"),
         (lambda: Client(HybridConfig(low_watermark=5), 1, 4), "low_watermark must be between 1 and 4, got 5"),
         (lambda: HybridDecoder(decoder(), DEFAULT), r"params must be one per layer \(2\), got 0"),
         (
             lambda: HybridDecoder(decoder(), HybridConfig(ssm_mode="prefix_sum", ssm_input="hidden")),
-            "prefix_sum needs equal widths, got 16 in and 32 out",
+            "widths must be equal for ssm_mode prefix_sum, got 16 and 32",
         ),
         (
             lambda: HybridDecoder(decoder(), DEFAULT, [MambaParams.random(np.random.default_rng(0), 16, 32)] * 2),

@@ -510,7 +510,7 @@ def model_of_one_frame():
         (lambda: query_vector(np.ones((1, 3, 2)), 2), r"a multiple of 2 heads, got shape \(1, 3, 2\)"),
         (lambda: query_vector(np.ones((0, 2, 2)), 2), "q must have tokens"),
         (lambda: MosaicCache(0, 1, 2, 1), "layers must be at least 1, got 0"),
-        (lambda: MosaicCache(1, 1, 2, 1).select(0, np.ones(2)), "must hold a frame before it can be queried"),
+        (lambda: MosaicCache(1, 1, 2, 1).select(0, np.ones(2)), "must hold a frame before a query"),
         (lambda: model_of_one_frame().select(0, np.ones(3)), r"query must have shape \(2\), got \(3,\)"),
         (lambda: model_of_one_frame().select(1, np.ones(2)), "layer must be between 0 and 0, got 1"),
         (lambda: model_of_one_frame().context(0, np.array([1])), "tokens must be between 0 and 0, got 1"),
@@ -520,7 +520,7 @@ def model_of_one_frame():
         ),
         (
             lambda: model_of_one_frame().append(np.ones(3), np.zeros((1, 1, 1, 2)), np.ones((1, 1, 1, 2))),
-            "keys must have a direction, got a zero vector at row 0",
+            "keys must not be zero vectors, got one at row 0",
         ),
         (
             lambda: model_of_one_frame().append(np.ones(3), np.full((1, 1, 1, 2), np.nan), np.ones((1, 1, 1, 2))),
@@ -528,7 +528,7 @@ def model_of_one_frame():
         ),
         (
             lambda: model_of_one_frame().start(np.ones((1, 3)), np.ones((1, 1, 1, 1, 2)), np.ones((1, 1, 1, 1, 2))),
-            "start takes the first frames, but 1 are held already",
+            "the cache must be empty before start, got 1 frames",
         ),
         (
             lambda: MosaicCache(1, 1, 2, 1).start(np.ones((0, 3)), np.ones((1, 0, 1, 1, 2)), np.ones((1, 0, 1, 1, 2))),

@@ -239,7 +239,7 @@ def test_bad_input_is_named():
         (lambda: unit.locate(0, 2), "head must be between 0 and 1, got 2"),
         (lambda: PagingConfig(layout="random"), "layout must be one of"),
         (lambda: PagingConfig(page_tokens=0), "page_tokens must be at least 1, got 0"),
-        (lambda: page_table.compaction(np.array([3, 3])), "kept must ascend"),
+        (lambda: page_table.compaction(np.array([3, 3])), "kept must be strictly ascending"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -17,7 +17,6 @@ from golden.quickvideo import (
     frame_index,
     group_scores,
     intervals,
-    top_tokens,
     members,
     norm_codes,
     overlap_bound,
@@ -28,6 +27,7 @@ from golden.quickvideo import (
     schedule,
     seek_target,
     take_tokens,
+    top_tokens,
 )
 from golden.reference_decoder import Decoder, DecoderConfig, KVCache
 

@@ -123,7 +123,7 @@ def test_small_functions():
         ),
         (
             lambda: attention_weights(np.ones((2, 1, 2)), np.ones((1, 1, 2)), np.array([[True], [False]])),
-            "query 1 sees none",
+            "got none for query 1",
         ),
         (
             lambda: Decoder(DecoderConfig(), np.random.default_rng(0)).prefill(

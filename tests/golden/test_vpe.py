@@ -127,7 +127,7 @@ def test_wrong_streams_and_programs():
         VectorEngine(6, 8)
     with pytest.raises(ValueError, match="must have the 2 beats"):
         execute([Instruction(beats=2)], np.zeros((1, LANES), np.uint32))
-    with pytest.raises(ValueError, match="must have the 2 beats that the program takes, got 3"):
+    with pytest.raises(ValueError, match="must have the 2 beats that the program reads, got 3"):
         execute([Instruction(beats=2)], np.zeros((3, LANES), np.uint32))
     with pytest.raises(ValueError, match="ROTATE needs pairs"):
         Instruction(post=Post.ROTATE, times=Times.B, beats=3)
