@@ -39,8 +39,8 @@ class ResvConfig:
     max_clusters           clusters of one layer; None: no limit
     wics_ratio             share of the weighted score sum that the selection exceeds, 0 to 1 (Th_r-wics)
     cluster_scope          `layer`: the keys of all KV heads form one vector; `kv_head`: clusters per head
-    cluster_hash           hash code of a cluster: `leader`: that of its first key; `majority`: majority of the bits of its
-                           tokens; `rehash_mean`: that of its mean key, updated after every step
+    cluster_hash           hash code of a cluster: `leader`: that of its first key; `majority`: majority of its
+                           tokens' bits; `rehash_mean`: that of its mean key, updated after every step
     center_keys            True: subtract the mean of all keys so far before hashing
     mean_store             `bf16` or `fp32_sum`: `golden.mean_keys.MeanKeys`
     score_transform        weight of a score: `golden.scores.weights`

@@ -238,7 +238,7 @@ def test_bad_rows_are_named(codes, counts, target, message):
 
 def test_the_longest_row_is_a_choice():
     rows, counts, four = np.ones((1, 5), int), np.ones(5, int), WtuConfig(max_row_clusters=4)
-    with pytest.raises(ValueError, match="max_clusters = 4 columns, got 5"):
+    with pytest.raises(ValueError, match="max_row_clusters = 4 columns, got 5"):
         select(rows, counts, 1, four)
     assert select(rows[:, :4], counts[:4], 1, four).selected.any()
 
