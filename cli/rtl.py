@@ -144,7 +144,7 @@ def measure(
     record = layer.check(timing=timing(), **options)
     model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_keys_word, layer.layer.instructions)
     predicted = []
-    for number, (place, program) in enumerate(zip(layer.places, layer.commands(), strict=True)):
+    for number, (place, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
         predicted.append(model.run(place, program, data.get(number)))
     for step, number in zip(told, layer.steps, strict=True):
         step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}

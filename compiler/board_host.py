@@ -1,9 +1,9 @@
-"""The host's side of `hw.boards.codes`: runs the vectors of a build on the board and compares what comes back.
+"""Host program of a board: sends the test vectors of a build over the serial port and checks the results.
 
     python -m compiler.board_host /dev/ttyUSB0 build/board/vectors.json
 
-Needs nothing but Python on a system with POSIX terminals. `Session` does no input or output of its own: bytes in, bytes
-out, so a simulation of the board talks to the same code.
+It needs only Python and a POSIX terminal. `hw.boards.codes` defines the messages. `Session` performs no input or output
+itself (bytes in, bytes out), so a simulation of the board uses the same code.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 from hw.boards.codes import CAUSE, CONTROL, LOST, PASSED, RESET, SETTINGS, STATE, TAKEN, TEST, TESTED
 from util.progress import Progress, no_progress
 
-MOST = 1 << 28  # characters of vectors
-QUIET_S = 5.0  # a board that has said nothing for so long has stopped
+MAX_CHARACTERS = 1 << 28  # of a file of vectors
+QUIET_S = 5.0  # without a byte for this time, the board counts as stopped
 
 
 class BoardError(RuntimeError):
-    """The board answers otherwise than the golden model, or not at all."""
+    """The board does not respond, or a response differs from the golden model."""
 
 
 class Session:
-    """Self-test first, then the same vectors through the serial port.
+    """Runs the self-test of the board, then the same vectors through the serial port.
 
     Parameters
     ----------
-    description : `table`, `settings`, `inputs`, `outputs`, `echo` as written beside the bitstream; words are integers
+    description : content of the file of vectors: `table`, `settings`, `inputs`, `outputs`, `echo`; words are integers
 
     Attributes
     ----------
-    done : everything was said and was right
+    done : all vectors were sent, and all results were correct
     received : beats of every output stream so far
     """
 
@@ -50,7 +50,7 @@ class Session:
         self._waiting = {name: list(description["inputs"].get(name, ())) for name in self._inputs}
         self._expected = {one["name"]: description["outputs"].get(one["name"], []) for one in table["outputs"]}
         self._busy: set[str] = set()
-        self._left = b""
+        self._buffer = b""
         self._phase = "reset"
         self.received: dict[str, list[int]] = {name: [] for name in self._expected}
 
@@ -61,32 +61,32 @@ class Session:
 
     @property
     def progress(self) -> tuple[str, int, int]:
-        """What is under way, results so far, and in all."""
-        whole = sum(map(len, self._expected.values()))
-        return self._phase, sum(map(len, self.received.values())), whole
+        """Phase, number of results so far, and total number of results."""
+        total = sum(map(len, self._expected.values()))
+        return self._phase, sum(map(len, self.received.values())), total
 
     def begin(self) -> bytes:
-        """The first bytes for the board."""
+        """First bytes to send."""
         return bytes([CONTROL, RESET])
 
     def feed(self, data: bytes) -> bytes:
-        """What to send after `data` has come from the board; raises `BoardError` on a wrong answer."""
-        self._left += data
-        sent = b""
-        while self._left and (length := self._length(self._left[0])) <= len(self._left):
-            message, self._left = self._left[:length], self._left[length:]
-            sent += self._message(message[0], int.from_bytes(message[1:], "little"))
-        return sent
+        """Process `data` from the board and return the bytes to send; raises `BoardError` on a wrong result."""
+        self._buffer += data
+        request = b""
+        while self._buffer and (length := self._length(self._buffer[0])) <= len(self._buffer):
+            message, self._buffer = self._buffer[:length], self._buffer[length:]
+            request += self._message(message[0], int.from_bytes(message[1:], "little"))
+        return request
 
     def _length(self, code: int) -> int:
-        """Bytes of a message from the board."""
+        """Length in bytes of a message from the board."""
         if code == STATE:
             return 2
         if code in self._outputs:
             return 1 + self._bytes(self._outputs[code])
         if code - TAKEN == SETTINGS or code - TAKEN in self._names:
             return 1
-        raise BoardError(f"the board sent the code 0x{code:02x}, which it has not: noise, or another unit's bitstream")
+        raise BoardError(f"unexpected message code 0x{code:02x}: line noise, or the bitstream of another unit")
 
     @staticmethod
     def _bytes(channel: Mapping[str, Any]) -> int:
@@ -95,7 +95,7 @@ class Session:
     def _message(self, code: int, word: int) -> bytes:
         if code == STATE:
             return self._state(word)
-        if self._phase in ("reset", "self-test"):  # still from before the reset
+        if self._phase in ("reset", "self-test"):  # sent before the reset
             return b""
         if code in self._outputs:
             return self._result(self._outputs[code], word)
@@ -107,14 +107,14 @@ class Session:
 
     def _state(self, word: int) -> bytes:
         if word & LOST:
-            raise BoardError("the board lost a byte: is the line's rate right?")
-        answered = word >> CAUSE
-        if self._phase == "reset" and answered == RESET:
+            raise BoardError("the board lost a byte: check the baud rate")
+        cause = word >> CAUSE
+        if self._phase == "reset" and cause == RESET:
             self._phase = "self-test"
             return bytes([CONTROL, TEST])
-        if self._phase == "self-test" and answered == TEST:
+        if self._phase == "self-test" and cause == TEST:
             if not word & TESTED or not word & PASSED:
-                raise BoardError("the self-test on the board failed: its outputs differ from the golden model's")
+                raise BoardError("the self-test of the board failed: its outputs differ from the golden model")
             self._phase = "settings"
             packed = at = 0
             for name, width in self._widths.items():
@@ -122,11 +122,11 @@ class Session:
                 at += width
             return bytes([SETTINGS]) + packed.to_bytes(-(-at // 8), "little")
         if self._phase in ("settings", "streams"):
-            raise BoardError(f"the board was reset while it was given {self._phase}")
+            raise BoardError(f"the board was reset in phase {self._phase}")
         return b""
 
     def _next(self, name: str) -> bytes:
-        """The next beat of an input stream, when the board has taken the one before."""
+        """Next beat of an input stream, if the board has accepted the previous one."""
         if name in self._busy or not self._waiting[name]:
             return b""
         self._busy.add(name)
@@ -139,9 +139,9 @@ class Session:
         number, expected = len(self.received[name]), self._expected[name]
         self.received[name].append(word)
         if number >= len(expected):
-            raise BoardError(f"{name}: beat {number} is one more than the {len(expected)} expected")
+            raise BoardError(f"{name} must have {len(expected)} beats, got beat {number}")
         if word != expected[number]:
-            raise BoardError(f"{name}: beat {number} is 0x{word:x}, the golden model's is 0x{expected[number]:x}")
+            raise BoardError(f"{name}: beat {number} must be 0x{expected[number]:x} (golden model), got 0x{word:x}")
         if name not in self._echo:
             return b""
         echo, answer = self._echo[name], 0
@@ -157,34 +157,34 @@ def talk(
     read: Callable[[], bytes],
     progress: Progress = no_progress,
 ) -> None:
-    """Run a session over a line; `read` waits a little and returns what has come, perhaps nothing."""
+    """Run a session over a serial line; `read` waits a short time and returns the received bytes, possibly none."""
     write(session.begin())
-    heard = time.monotonic()
+    last_byte_time = time.monotonic()
     while not session.done:
         data = read()
         now = time.monotonic()
-        heard = now if data else heard
-        if now - heard > QUIET_S:
-            raise BoardError(f"the board said nothing for {QUIET_S:g} s in {session.progress[0]}")
+        last_byte_time = now if data else last_byte_time
+        if now - last_byte_time > QUIET_S:
+            raise BoardError(f"no byte from the board for {QUIET_S:g} s in phase {session.progress[0]}")
         if answer := session.feed(data):
             write(answer)
         progress(*session.progress)
 
 
 def open_line(port: str, baud: int) -> tuple[Callable[[bytes], Any], Callable[[], bytes]]:
-    """Write and read of a serial port, 8 bits, no parity, raw; `OSError` and `ValueError` when it cannot be had."""
+    """Write and read functions of a raw serial port, 8 bits, no parity; `OSError` or `ValueError` if it fails."""
     import os
     import select
     import termios
 
     if (rate := getattr(termios, f"B{baud}", None)) is None:
-        raise ValueError(f"baud = {baud}: this system's terminals do not have that rate")
+        raise ValueError(f"baud must be a rate of this system's terminals, got {baud}")
     line = os.open(port, os.O_RDWR | os.O_NOCTTY)
     try:
         flags = termios.CS8 | termios.CREAD | termios.CLOCAL
         termios.tcsetattr(line, termios.TCSANOW, [0, 0, flags, 0, rate, rate, termios.tcgetattr(line)[6]])
     except termios.error as error:
-        raise OSError(f"{port}: not a serial port ({error.args[-1]})") from error
+        raise OSError(f"port must be a serial port, got {port} ({error.args[-1]})") from error
     termios.tcflush(line, termios.TCIOFLUSH)
 
     def read() -> bytes:
@@ -198,29 +198,33 @@ def open_line(port: str, baud: int) -> tuple[Callable[[bytes], Any], Callable[[]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The vectors beside a bitstream; `ValueError` for a file that is none, `OSError` for one that cannot be read."""
+    """Read a file of vectors; `ValueError` for invalid content, `OSError` if it cannot be read."""
     try:
         with path.open() as file:
-            told = json.loads(file.read(MOST))
-        check(told)
+            description = json.loads(file.read(MAX_CHARACTERS))
+        check(description)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not the vectors of a board ({type(error).__name__}: {error})") from error
-    return told
+        raise ValueError(f"{path}: invalid file of vectors ({type(error).__name__}: {error})") from error
+    return description
 
 
-def check(told: dict[str, Any]) -> None:
-    """Raise an error unless `told` has all that a session takes from it, and every word fits its channel."""
-    table = told["table"]
+def check(description: dict[str, Any]) -> None:
+    """Raise an error unless `description` has every field that a session needs and every word fits its channel."""
+    table = description["table"]
     inputs, outputs = ({one["name"]: one for one in table[side]} for side in ("inputs", "outputs"))
     widths = {name: one["width"] for name, one in (inputs | outputs).items()} | table["settings"]
-    words = {**told["inputs"], **told["outputs"], **{name: [value] for name, value in told["settings"].items()}}
-    numbers = [told["baud"], *widths.values(), *(one["code"] for one in (inputs | outputs).values())]
-    numbers += [number for one in told["echo"] for field in one["fields"] for number in field]
+    words = {
+        **description["inputs"],
+        **description["outputs"],
+        **{name: [value] for name, value in description["settings"].items()},
+    }
+    numbers = [description["baud"], *widths.values(), *(one["code"] for one in (inputs | outputs).values())]
+    numbers += [number for one in description["echo"] for field in one["fields"] for number in field]
     if not all(type(number) is int and 0 <= number < 1 << 24 for number in numbers):
         raise ValueError("baud, codes, widths and fields must be whole numbers")
     if not all(one["code"] < 256 for one in (inputs | outputs).values()):
         raise ValueError("codes must be bytes")
-    for one in told["echo"]:
+    for one in description["echo"]:
         width = outputs[one["asked"]]["width"], inputs[one["answer"]]["width"]
         if any(source + bits > width[0] or target + bits > width[1] for source, target, bits in one["fields"]):
             raise ValueError(f"fields of the echo {one['answer']} must lie in beats of {width} bits")
@@ -244,7 +248,7 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     counts = ", ".join(f"{len(words)} of {name}" for name, words in session.received.items())
-    print(f"self-test passed; through the serial port as the golden model says: {counts}")
+    print(f"self-test passed; results through the serial port equal the golden model: {counts}")
     return 0
 
 

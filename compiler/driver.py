@@ -1,4 +1,4 @@
-"""What software does with a core: accesses to its registers, in order. A transport performs them."""
+"""Driver of a core: sequences of register accesses, which a transport performs in order."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,17 @@ from hw.axi.registers import RegisterMap
 from hw.core.isa import COMMAND_BYTES, Command, encode
 from hw.core.register_map import CLEAR, DONE, FAILED, START
 
-Step = list  # ["write", address, value], ["read", address], ["interrupt", cycles, bit]: what a transport does
+Step = list  # one access: ["write", address, value], ["read", address] or ["interrupt", cycles, bit]
 
 
 class Driver:
-    """Accesses for one core whose register map is `table` and whose memory has words of `word_bytes`; in a cluster it
-    has the number `core`."""
+    """Register accesses for one core.
+
+    Parameters
+    ----------
+    table : register map ; word_bytes : bytes of a memory word
+    core : number of the core in a multi-core
+    """
 
     def __init__(self, table: RegisterMap, word_bytes: int, core: int = 0):
         self.table, self.word_bytes, self.core = table, word_bytes, core
@@ -20,14 +25,14 @@ class Driver:
         return (self.core << self.table.address_bits) + self.table.offsets[name]
 
     def write(self, name: str, value: int) -> list[Step]:
-        """Write a register, both halves of a long one."""
+        """Write a register; a register longer than 32 bits takes two accesses."""
         offset, register = self._offset(name), next(r for r in self.table.registers if r.name == name)
         if not 0 <= value < 1 << register.width:
-            raise ValueError(f"{name} = {value}: must be 0 to {(1 << register.width) - 1}")
+            raise ValueError(f"{name} must be 0 to {(1 << register.width) - 1}, got {value}")
         return [["write", offset + 4 * k, value >> 32 * k & 0xFFFFFFFF] for k in range(register.words)]
 
     def read(self, name: str) -> list[Step]:
-        """Read a register, the lower half of a long one first."""
+        """Read a register, lower half first."""
         offset, register = self._offset(name), next(r for r in self.table.registers if r.name == name)
         return [["read", offset + 4 * k] for k in range(register.words)]
 
@@ -39,21 +44,21 @@ class Driver:
         return steps
 
     def image(self, program: Sequence[Command]) -> bytes:
-        """A program as it is put into memory: whole words."""
+        """Memory image of a program, padded to whole words."""
         code = encode(program)
         return code + bytes(-len(code) % max(self.word_bytes, COMMAND_BYTES))
 
-    def start(self, place: int, commands: int) -> list[Step]:
-        """Run the program of so many commands at word `place`."""
-        return [*self.write("program", place), *self.write("commands", commands), *self.write("control", 1 << START)]
+    def start(self, address: int, commands: int) -> list[Step]:
+        """Start the program at word `address` with this number of commands."""
+        return [*self.write("program", address), *self.write("commands", commands), *self.write("control", 1 << START)]
 
     def finish(self, cycles: int) -> list[Step]:
-        """Wait for the interrupt, at most so many cycles; then read events, cause and address; take the events back."""
+        """Wait at most `cycles` for the interrupt; read events, status, cause and fault address; clear the events."""
         steps: list[Step] = [["interrupt", cycles, self.core]]
         for name in ("events", "status", "cause", "fault_address"):
             steps += self.read(name)
         return steps + self.write("events", 1 << DONE | 1 << FAILED)
 
     def clear(self) -> list[Step]:
-        """Go on after a fault."""
+        """Clear the fault, after which the core accepts programs again."""
         return self.write("control", 1 << CLEAR)

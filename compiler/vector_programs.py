@@ -1,8 +1,8 @@
-"""Short programs of the vector engine.
+"""Programs of the vector engine.
 
-Each returns the instructions for vectors of given lengths on an engine of `lanes` lanes. A vector of n elements is
-ceil(n / lanes) beats; what fills its last beat does not matter. Numbers that are part of a program are FP32 codes in
-its instructions.
+Each function returns the instructions for vectors of a given length on an engine with `lanes` lanes. A vector of n
+elements takes ceil(n / lanes) beats; unused elements of the last beat are ignored. Constants are FP32 codes in the
+instructions.
 """
 
 # mypy: disable-error-code="arg-type"
@@ -26,7 +26,7 @@ def code(value: float) -> int:
 def extent(n: int, lanes: int) -> dict[str, int]:
     """Beats and tail of a vector of `n` elements."""
     if n < 1:
-        raise ValueError(f"n = {n}: must be at least 1")
+        raise ValueError(f"n must be at least 1, got {n}")
     return {"beats": -(-n // lanes), "tail": n % lanes}
 
 
@@ -39,28 +39,28 @@ def exponentials(n: int, lanes: int, head_dim: int) -> Program:
 def softmax(n: int, lanes: int, head_dim: int) -> Program:
     """softmax(S / sqrt(head_dim)) of a row of n scores, BF16. In: the row. Out: the row.
 
-    The reciprocal of the sum is that of the table, made precise by one step r (2 - s r) of Newton's method.
+    The reciprocal of the sum comes from a table and is refined by one Newton step, r (2 - s r).
     """
     shape = extent(n, lanes)
-    total, guess, product = 1, 2, 3
+    total, estimate, product = 1, 2, 3
     return [
         *_load_with_maximum(shape),
         _exponential(shape, head_dim, to_memory=True, post=Post.SUM, to_scalar=total),
-        _scalar(total, guess, function=Function.RECIPROCAL),
-        _scalar(total, product, times=Times.C, c=guess),
-        _scalar(product, guess, pre=Pre.RSUB, immediate=code(2), times=Times.C, c=guess),
-        Instruction(a=MEMORY, times=Times.C, c=guess, round=True, to_stream=True, wait=True, **shape),
+        _scalar(total, estimate, function=Function.RECIPROCAL),
+        _scalar(total, product, times=Times.C, c=estimate),
+        _scalar(product, estimate, pre=Pre.RSUB, immediate=code(2), times=Times.C, c=estimate),
+        Instruction(a=MEMORY, times=Times.C, c=estimate, round=True, to_stream=True, wait=True, **shape),
     ]
 
 
 def rms_norm(n: int, lanes: int, vectors: int = 1, epsilon: float = 1e-5) -> Program:
     """x / sqrt(mean(x**2) + epsilon) * weight, BF16. In: the weights, then the vectors. Out: the vectors.
 
-    The reciprocal square root is that of the table, made precise by one step r (3 - m r r) / 2 of Newton's method.
+    The reciprocal square root comes from a table and is refined by one Newton step, r (3 - m r r) / 2.
     """
     shape = extent(n, lanes)
     x_row = shape["beats"]
-    mean, guess, work, share, half = 0, 1, 2, 3, 4
+    mean, estimate, work, share, half = 0, 1, 2, 3, 4
     program = [
         Instruction(to_memory=True, **shape),
         _constant(1 / n, share),
@@ -80,26 +80,28 @@ def rms_norm(n: int, lanes: int, vectors: int = 1, epsilon: float = 1e-5) -> Pro
             ),
             Instruction(
                 a=MEMORY, a_row=x_row, b=MEMORY, times=Times.B, to_memory=True, to_row=x_row, **shape
-            ),  # by the weights
+            ),  # times the weights
             _scalar(mean, mean, pre=Pre.ADD, immediate=code(n * epsilon), times=Times.C, c=share),
-            _scalar(mean, guess, function=Function.RSQRT),
-            _scalar(guess, work, times=Times.SELF),
+            _scalar(mean, estimate, function=Function.RSQRT),
+            _scalar(estimate, work, times=Times.SELF),
             _scalar(work, work, times=Times.C, c=mean),
-            _scalar(work, work, pre=Pre.RSUB, immediate=code(3), times=Times.C, c=guess),
-            _scalar(work, guess, times=Times.C, c=half),
-            Instruction(a=MEMORY, a_row=x_row, times=Times.C, c=guess, round=True, to_stream=True, wait=True, **shape),
+            _scalar(work, work, pre=Pre.RSUB, immediate=code(3), times=Times.C, c=estimate),
+            _scalar(work, estimate, times=Times.C, c=half),
+            Instruction(
+                a=MEMORY, a_row=x_row, times=Times.C, c=estimate, round=True, to_stream=True, wait=True, **shape
+            ),
         ]
     return program
 
 
 def rope(head_dim: int, lanes: int, vectors: int = 1) -> Program:
-    """Vectors turned by RoPE, BF16; with the angles of a difference of positions, keys re-rotated in place.
+    """RoPE rotation of vectors, BF16. The angles of a position difference re-rotate keys in place.
 
-    In: pairs of beats (cosines, sines), then vectors as pairs of beats (elements of the lower half, their partners of
-    the upper half); each half fills whole beats. Out: as the vectors.
+    In: pairs of beats (cosines, sines), then vectors as pairs of beats (elements of the lower half, elements of the
+    upper half); each half fills whole beats. Out: vectors in the same order.
     """
     if head_dim % 2 or (head_dim // 2) % lanes:
-        raise ValueError(f"head_dim = {head_dim}: half of it must be a multiple of {lanes} lanes")
+        raise ValueError(f"head_dim must be a multiple of {2 * lanes} (two beats of {lanes} lanes), got {head_dim}")
     beats = head_dim // lanes
     return [
         Instruction(to_memory=True, beats=beats),
@@ -125,7 +127,7 @@ def running_mean(n: int, lanes: int, old_count: int, members: int) -> Program:
     In: the mean (zeros for a new cluster), then the members in order of arrival. Out: the new mean.
     """
     if old_count < 0 or members < 1:
-        raise ValueError(f"old_count = {old_count}, members = {members}: must be at least 0 and 1")
+        raise ValueError(f"old_count and members must be at least 0 and 1, got {old_count} and {members}")
     shape = extent(n, lanes)
     wait = shape["beats"] < STAGES
     add = Instruction(pre=Pre.ADD, b=MEMORY, to_memory=True, wait=wait, **shape)
@@ -154,14 +156,14 @@ def gated(n: int, lanes: int) -> Program:
 
 
 def _load_with_maximum(shape: dict[str, int]) -> Program:
-    """The stream's row to memory, its maximum to scalar 0."""
+    """Load the row from the stream into memory and its maximum into scalar 0."""
     return [Instruction(post=Post.MAX, to_scalar=0, to_memory=True, **shape)]
 
 
 def _exponential(shape: dict[str, int], head_dim: int, **changes: object) -> Instruction:
-    """The exponentials of the row in memory against scalar 0."""
+    """Exponentials of the row in memory minus scalar 0."""
     if head_dim < 1:
-        raise ValueError(f"head_dim = {head_dim}: must be at least 1")
+        raise ValueError(f"head_dim must be at least 1, got {head_dim}")
     return Instruction(
         pre=Pre.RSUB,
         a=MEMORY,

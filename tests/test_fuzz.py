@@ -359,7 +359,7 @@ FOUND = [
     ("vectors", "115200", '"fast"', "baud, codes, widths and fields must be whole numbers"),
     ("vectors", "341", "4096", "i must have words of 9 bits"),
     ("vectors", '"code": 2', '"code": 700', "codes must be bytes"),
-    ("vectors", "{", DEEP, "not the vectors of a board"),
+    ("vectors", "{", DEEP, "invalid file of vectors"),
 ]
 
 

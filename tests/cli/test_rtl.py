@@ -31,7 +31,7 @@ def modelled(monkeypatch):
         steps = dict(zip(layer.steps, data, strict=True))
         layer.outcomes = [
             Outcome(True, False, False, Cause.NONE, 0, 0, model.run(place, program, steps.get(number)))
-            for number, (place, program) in enumerate(zip(layer.places, layer.commands(), strict=True))
+            for number, (place, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True))
         ]
         trace = np.zeros(model.clock.now + 1, object)
         for unit, _, start, end in model.spans:

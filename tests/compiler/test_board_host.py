@@ -47,9 +47,9 @@ def test_a_session_byte_by_byte():
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([bytes([0x77])], "the board sent the code 0x77, which it has not"),
+        ([bytes([0x77])], "unexpected message code 0x77"),
         ([bytes([STATE, RESET << CAUSE | LOST])], "the board lost a byte"),
-        ([bytes([STATE, RESET << CAUSE]), bytes([STATE, TEST << CAUSE | TESTED])], "the self-test on the board failed"),
+        ([bytes([STATE, RESET << CAUSE]), bytes([STATE, TEST << CAUSE | TESTED])], "the self-test of the board failed"),
     ],
 )
 def test_wrong_answers(answers, reason):
@@ -69,11 +69,11 @@ def ready():
 
 
 def test_wrong_beats():
-    with pytest.raises(BoardError, match=r"o: beat 0 is 0xabd, the golden model's is 0xabc"):
+    with pytest.raises(BoardError, match=r"o: beat 0 must be 0xabc \(golden model\), got 0xabd"):
         ready().feed(bytes([RESULT, 0xBD, 0x0A]))
-    with pytest.raises(BoardError, match=r"o: beat 1 is one more than the 1 expected"):
+    with pytest.raises(BoardError, match=r"o must have 1 beats, got beat 1"):
         ready().feed(2 * bytes([RESULT, 0xBC, 0x0A]))
-    with pytest.raises(BoardError, match=r"the board was reset while it was given streams"):
+    with pytest.raises(BoardError, match=r"the board was reset in phase streams"):
         ready().feed(bytes([STATE, 0]))
 
 
@@ -101,7 +101,7 @@ def test_through_a_terminal(vectors, capsys):
     assert host.main([os.ttyname(far), str(vectors)]) == 0
     answering.join()
     assert capsys.readouterr().out.startswith(
-        "self-test passed; through the serial port as the golden model says: 1 of o"
+        "self-test passed; results through the serial port equal the golden model: 1 of o"
     )
     os.close(near), os.close(far)
 
@@ -118,10 +118,10 @@ def test_refusals_are_one_line(vectors, tmp_path, capsys, monkeypatch):
 
     for arguments, reason in (
         ([str(tmp_path / "nothing"), str(vectors)], "No such file"),
-        ([str(vectors), str(vectors)], "not a serial port"),
+        ([str(vectors), str(vectors)], "port must be a serial port"),
         ([os.ttyname(far), str(tmp_path / "none.json")], "No such file"),
-        ([os.ttyname(far), str(vectors)], "the board said nothing for 0.1 s in reset"),
-        ([os.ttyname(far), odd("baud", 12345)], "baud = 12345: this system's terminals do not have that rate"),
+        ([os.ttyname(far), str(vectors)], "no byte from the board for 0.1 s in phase reset"),
+        ([os.ttyname(far), odd("baud", 12345)], "baud must be a rate of this system's terminals, got 12345"),
         ([os.ttyname(far), odd("echo", echo)], "fields of the echo i must lie in beats of (12, 9) bits"),
     ):
         assert host.main(arguments) == 1

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compiler.layer import Sizes
+from compiler.layer import LayerSizes
 from golden import bf16
 from golden.kvmu import Op
 from golden.reference_decoder import attention, causal, silu
@@ -46,7 +46,7 @@ def test_matrices_larger_than_the_operand_memory(rng, seed):
     bench = LayerRun(
         "tiny",
         rng,
-        sizes=Sizes(hidden=16, ffn=200, tokens=1, keys=64, q_heads=4),
+        sizes=LayerSizes(hidden=16, ffn=200, tokens=1, keys=64, q_heads=4),
         hamming_threshold=4,
         max_resident_tokens=16,
     )
@@ -75,7 +75,7 @@ def tokens(bench, count):
 
 def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
     """Those without queries fill all places of a step, those with queries all sums of the matrix engine."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=16, selection_target=45000)
     for x in frames(bench, 4, 4, drift=1.0):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
@@ -86,7 +86,7 @@ def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
 
 def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
     """Every token joins the first one's cluster, whose mean goes on over all of them."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=17, max_resident_tokens=16)
     places = bench.config.max_pages * bench.config.page_tokens
     for _ in range(places // 8):
@@ -98,7 +98,7 @@ def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
 def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
     """A VECTOR that only reads is still reading when MEANS wants its first mean."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
-    code, step = bench.region.take(2), bench.layer.step
+    code, step = bench.region.allocate(2), bench.layer.step
     bench.run_on.put(code, assemble([Instruction(beats=200)], bench.config.vpe_rows))
     reads = {"code": code, "instructions": 1, "repeat": 1, "a_beats": 200, "destination": Destination.NONE, "extra": 1}
 
@@ -268,7 +268,7 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
         response, after = SLVERR if cause is Cause.SLVERR else DECERR, int(rng.integers(2 if write else 12))
         bench.run_on.script.append(["fail", side, write, after, response, number])
         for x in frames(bench, steps, 2):
-            bench.give(x)
+            bench.run_step(x)
         batches.append(slice(first, len(bench.programs)))
         expected.append((side, cause, source))
     outcomes, record = bench.run_on.simulate(stall=0.2 * mirrored, seed=seed)
@@ -349,7 +349,7 @@ def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
 
 def test_pages_inside_a_word(rng, seed):
     """Where they leave to is no whole word: a fault that names it, for any word and that of the opposite bits."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=4)
     case, word, expected = bench.run_on, int(rng.integers(1 << WORD_BITS)), []
     case.script += case.driver.write("host_words", 1 << WORD_BITS)
@@ -393,7 +393,7 @@ def test_writers_take_turns(rng, seed):
     codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes,
              "destination": Destination.CODES, "extra": 1}  # fmt: skip
     bench.begin()
-    multiply = Command("MULTIPLY", {**results, "out": bench.region.take(320)})
+    multiply = Command("MULTIPLY", {**results, "out": bench.region.allocate(320)})
     bench.run([multiply, Command("VECTOR", codes), Command("CLUSTER"), Command("END")])
     outcomes, record = bench.run_on.simulate(stall=0.5, seed=seed, timing={"device": FixedTiming()})
     assert all(outcome.done for outcome in outcomes)
@@ -405,7 +405,7 @@ def test_writers_take_turns(rng, seed):
 
 def test_a_fault_while_tables_are_written(rng, seed):
     """What memory has not taken yet of a table's entries is written before all is reset, and the next step runs."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     clustered = next(n for n, command in enumerate(program) if command.name == "CLUSTER")
@@ -421,7 +421,7 @@ def test_a_program_of_many_commands(rng, seed):
     """Its length and the place of its end in more than a byte: cut short, and whole."""
     bench, count, cut = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 8200, 4500
     program = [Command("LOAD")] * count + [Command("END")]
-    place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)
+    place = bench.region.allocate(len(program) * 64 // bench.run_on.word_bytes)
     bench.run_on.put(place, program)
     bench.run_on.run(place, cut, clear=True)
     bench.run_on.run(place, count + 1)
@@ -512,7 +512,7 @@ def test_a_full_table_stops_it(stall, rng, seed):
     bench.clearing = True
     bench.begin()
     for x in frames(bench, 7, 2):
-        bench.give(x)
+        bench.run_step(x)
     outcomes, _ = bench.run_on.simulate(stall=stall, seed=seed)
     failed = [outcome for outcome in outcomes if outcome.failed]
     assert failed and {(outcome.cause, outcome.source) for outcome in failed} == {(Cause.TABLE, ExecUnit.RETRIEVAL)}
@@ -524,7 +524,7 @@ def test_reset_in_the_middle(count, rng, seed):
     """Resets at random moments of a step; then steps as if nothing had been."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.step(2)
-    place = bench.region.take(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
+    place = bench.region.allocate(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
     bench.run_on.put(place, program)
     for cycles in rng.integers(50, 4500, count).tolist():
         bench.run_on.reset_after(place, len(program), cycles)

@@ -9,7 +9,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from compiler import vector_programs as programs
-from compiler.builder import Builder, Operands
+from compiler.builder import Operands, ProgramBuilder
 from compiler.driver import Driver
 from compiler.layer import LayerCompiler, Region
 from hw import yosys
@@ -45,27 +45,27 @@ BAD = {
     "widths 1, 0: must be equal": lambda: ripple_add(Module(), [Const(0)], []),
     r"inputs of lane are \['clk'\]": lambda: place(Module(), "lane", "lane0", LANE, clk=Const(0)),
     "stages = -1: must be at least 0": lambda: CreditGate(4, stages=-1),
-    "activations of 9 words: must be at most 8": lambda: Operands(Builder(), 4, 8).activations([], 9),
-    "control = 4: must be 0 to 3": lambda: Driver(Core.from_config(TINY).map, 8).write("control", 4),
+    "activations must be at most 8 words, got 9": lambda: Operands(ProgramBuilder(), 4, 8).activations([], 9),
+    "control must be 0 to 3, got 4": lambda: Driver(Core.from_config(TINY).map, 8).write("control", 4),
     "item = 96: must be a multiple or a part of word = 64": lambda: Gearbox(word=64, item=96),
     "opcode LONG has .* bits: must be at most 512": lambda: Opcode("LONG", 1, None, "", (Field("x", 600, ""),)),
     "END after COPY: wait = 1000000: must be 0 to": lambda: Command("END", {}, {SyncEvent.COPY: 10**6}).encode(),
-    "3 words at 2: the region has 4": lambda: Region(4, next=2).take(3),
-    "hidden = 30: must be a multiple of": lambda: layer(hidden=30),
-    "keys = 65536: .* words of a row of scores, must be at most": lambda: layer(keys=1 << 16),
-    "tokens = 9: must be at most max_step_tokens = 8": lambda: LayerCompiler(
+    "count must be at most 2 free words of the region, got 3": lambda: Region(4, next=2).allocate(3),
+    "hidden must be a multiple of .*, got 30": lambda: layer(hidden=30),
+    "keys must take at most .* words of a row of scores, got 65536, which takes": lambda: layer(keys=1 << 16),
+    "tokens must be at most max_step_tokens = 8, and dpe_accumulators = 64, got 9": lambda: LayerCompiler(
         replace(TINY, max_step_tokens=8, dpe_accumulators=64), replace(CASES["tiny"], tokens=9), Region(1 << 20), 0
     ),
-    "fill = 9: must be at most max_step_tokens = 8, and dpe_accumulators = 8": lambda: layer(fill=9),
-    "tokens = 5: must be 1 to 4": lambda: layer(fill=4).attention(5, query=False),
-    "n = 0: must be at least 1": lambda: programs.exponentials(0, 4, 8),
-    "head_dim = 6: half of it must be a multiple of 4 lanes": lambda: programs.rope(6, 4),
-    "head_dim = 0: must be at least 1": lambda: programs.exponentials(4, 4, 0),
-    "old_count = -1, members = 1: must be at least 0 and 1": lambda: programs.running_mean(8, 4, -1, 1),
+    "fill must be at most max_step_tokens = 8, and dpe_accumulators = 8, got 9": lambda: layer(fill=9),
+    "tokens must be 1 to 4, got 5": lambda: layer(fill=4).attention(5, query=False),
+    "n must be at least 1, got 0": lambda: programs.exponentials(0, 4, 8),
+    r"head_dim must be a multiple of 8 \(two beats of 4 lanes\), got 6": lambda: programs.rope(6, 4),
+    "head_dim must be at least 1, got 0": lambda: programs.exponentials(4, 4, 0),
+    "old_count and members must be at least 0 and 1, got -1 and 1": lambda: programs.running_mean(8, 4, -1, 1),
     "steps ADD, ONE, NONE: ROTATE needs A, B, NONE": lambda: Instruction(post=Post.ROTATE, pre=Pre.ADD),
     "beats = 1: ROTATE needs pairs": lambda: Instruction(post=Post.ROTATE, times=Times.B),
     "command of 63 bytes: must be 64": lambda: decode(bytes(63)),
-    "tokens = 3: must be 1 to 2": lambda: layer().attention(3),
+    "tokens must be 1 to 2, got 3": lambda: layer().attention(3),
     "dpe_trees, dpe_inputs, vpe_lanes = 8, .*: must be equal": lambda: Processor(replace(TINY, dpe_trees=8)),
     "dpe_trees / dpe_load_rows = 3: must be a power of two": lambda: MatrixUnit(
         replace(TINY, dpe_trees=6, dpe_load_rows=2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cli.rtl import measure
-from compiler.layer import Sizes
+from compiler.layer import LayerSizes
 from golden import bf16
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import CASES as SIZES
@@ -27,7 +27,7 @@ class Case:
     """A layer and its steps: `count` frames of `tokens` tokens, then `text` tokens one by one."""
 
     preset: str
-    sizes: Sizes
+    sizes: LayerSizes
     threshold: int
     capacity: int
     ratio: float
@@ -56,11 +56,11 @@ CASES = {
     "lpddr5": Case("tiny", SIZES["tiny"], 4, 8, 0.3, 7, 2, 1, dram("lpddr5-6400-256b"), link(3, 4)),
     "ddr4, 0.1": Case("tiny", SIZES["tiny"], 4, 64, 0.1, 7, 2, 1, dram("ddr4-3200-8ch"), link(4, 4)),
     "hbm2e, 0.5": Case(
-        "tiny", Sizes(32, 64, 4, 64, q_heads=4), 4, 8, 0.5, 5, 4, 1, dram("hbm2e-3024-5120b"), link(4, 16)
+        "tiny", LayerSizes(32, 64, 4, 64, q_heads=4), 4, 8, 0.5, 5, 4, 1, dram("hbm2e-3024-5120b"), link(4, 16)
     ),
     "fast": Case(
         "tiny",
-        Sizes(32, 48, 3, 64, q_heads=4),
+        LayerSizes(32, 48, 3, 64, q_heads=4),
         3,
         16,
         0.3,

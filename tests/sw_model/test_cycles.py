@@ -85,7 +85,7 @@ def test_predicts_commands_of_all_kinds(latency, gap, waits, rng, seed):
     timing = {side: FixedTiming(latency, gap) for side in BASES}
     (outcome,), _ = bench.run_on.simulate(seed=seed, timing=timing)
     instructions = {place: made(1, 0) for place, made in author.programs.items()}
-    predicted = CoreModel(TINY, timing, BASES, 0, instructions).run(bench.places[0], program)
+    predicted = CoreModel(TINY, timing, BASES, 0, instructions).run(bench.program_addresses[0], program)
     assert predicted == pytest.approx(outcome.cycles, rel=0.04)
 
 

@@ -66,7 +66,7 @@ def test_hosts_that_come_and_go(interrupt, unit, given):
 
 def test_a_byte_without_a_stop_bit(unit, given):
     assert talk(unit, given, given, interrupt="no stop bit")[1] == (
-        "BoardError: the board lost a byte: is the line's rate right?"
+        "BoardError: the board lost a byte: check the baud rate"
     )
 
 
@@ -74,16 +74,15 @@ def test_a_byte_without_a_stop_bit(unit, given):
 def test_a_wrong_beat_is_seen_by_the_host(unit, given, stream):
     told = changed(given, stream, 3)
     _, problem = talk(unit, given, told)
-    assert problem == f"BoardError: {stream}: beat 3 is 0x{given.outputs[stream][3]:x}, the golden model's is " + (
-        f"0x{told.outputs[stream][3]:x}"
-    )
+    expected, actual = told.outputs[stream][3], given.outputs[stream][3]
+    assert problem == f"BoardError: {stream}: beat 3 must be 0x{expected:x} (golden model), got 0x{actual:x}"
 
 
 @pytest.mark.heavy
 def test_a_wrong_beat_is_seen_on_the_board(unit, given):
     """Another build: the expected beats are in the fabric."""
     _, problem = talk(unit, changed(given, "o_dma", 3), given, broken=1)
-    assert problem.startswith("BoardError: the self-test on the board failed")
+    assert problem.startswith("BoardError: the self-test of the board failed")
 
 
 @pytest.mark.heavy

@@ -5,7 +5,7 @@ from itertools import groupby
 
 import pytest
 
-from compiler.layer import Sizes
+from compiler.layer import LayerSizes
 from hw.core.isa import Command, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES
 from sim.bench.axi import FixedTiming
@@ -73,7 +73,7 @@ def test_lengths_of_all_bits(rng, seed):
             "out_beats": long, "extra": 1,
         }  # fmt: skip
         program, commands = [Command("LOAD", load), Command("VECTOR", vector), Command("END")], 16 << k
-        place = bench.region.take(commands * 64 // size)
+        place = bench.region.allocate(commands * 64 // size)
         bench.run_on.put(place, program)
         bench.run_on.reset_after(place, commands, 250)
         rows = range(min(long, 512))
@@ -104,7 +104,7 @@ def test_lengths_of_all_bits(rng, seed):
 
 def test_places_of_rows_far_apart(rng, seed):
     """Keys and values at strides of all bits, and of the opposite ones: the words that STORE asks for."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=64, scattered=True)
     beats, heads, size = bench.layer.head, bench.config.kv_heads, bench.run_on.word_bytes
     wanted, bits = [], (1 << 24) - 1

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.layer import Sizes
+from compiler.layer import LayerSizes
 from golden import bf16
 from hw.config import Config
 from hw.core.core import Core
@@ -149,20 +149,20 @@ def test_products(rng, seed):
 
 def test_means_of_keys_anywhere(rng, seed):
     """At strides of all bits; the first step's twice, one right behind the other, whose keys count."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=64, scattered=True)
     bench.begin()
     some = int(rng.integers(1 << 24))
     for stride in (some, some ^ (1 << 24) - 1):
         k, v = (bf16.encode(rng.standard_normal((8, bench.config.kv_heads, bench.config.head_dim))) for _ in range(2))
-        bench.fill({bench.layer.turned["k"]: k.tobytes(), bench.layer.turned["v"]: v.tobytes()})
-        place = bench.region.take(8 * stride + k[0].nbytes // bench.run_on.word_bytes)
+        bench.fill({bench.layer.rotated["k"]: k.tobytes(), bench.layer.rotated["v"]: v.tobytes()})
+        place = bench.region.allocate(8 * stride + k[0].nbytes // bench.run_on.word_bytes)
         for token, key in enumerate(k):
             bench.run_on.put(place + token * stride, key.tobytes())
         program = bench.layer.attention(8, query=False)
         (at,) = [n for n, command in enumerate(program) if command.name == "MEANS"]
         given = replace(program[at], fields={"keys": place, "stride": stride})
-        values = replace(program[at], fields={**program[at].fields, "keys": bench.layer.turned["v"]})
+        values = replace(program[at], fields={**program[at].fields, "keys": bench.layer.rotated["v"]})
         bench.run([*program[:at], *[values] * (stride == some), given, *program[at + 1 :]])
         bench.golden.fill(k, v)
     bench.check(seed=seed)
@@ -191,7 +191,7 @@ def test_products_of_more_than_the_operands_there_are(seed):
 
 def test_many_rows_of_scores(rng, seed, monkeypatch):
     """More than a byte counts, all alike: what they select together is what one of them selects."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=1, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=1, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=64)
     attention = bench.layer.attention
 
@@ -214,7 +214,7 @@ def test_many_rows_of_scores(rng, seed, monkeypatch):
 
 def test_a_mean_of_more_tokens_than_a_byte_counts(rng, seed):
     """All ones, but for the last, which brings the mean into the middle between two numbers."""
-    sizes = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=17, max_resident_tokens=16)
     bench.begin()
     step = [replace(command, waits=AFTER) for command in bench.layer.attention(8, query=False)[:-1]]
@@ -222,7 +222,7 @@ def test_a_mean_of_more_tokens_than_a_byte_counts(rng, seed):
     for last, steps in ((1, 31), (4, 1)):
         keys[-1] = last
         k = bf16.encode(keys)
-        bench.fill({bench.layer.turned["k"]: k.tobytes(), bench.layer.turned["v"]: k.tobytes()})
+        bench.fill({bench.layer.rotated["k"]: k.tobytes(), bench.layer.rotated["v"]: k.tobytes()})
         bench.run([*steps * step, Command("END")])
         for _ in range(steps):
             bench.golden.fill(k, k)

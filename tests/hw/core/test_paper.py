@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cli.rtl import timings
-from compiler.layer import Sizes
+from compiler.layer import LayerSizes
 from golden.decoder_layer import pair_order
 from golden.kvmu import Op
 from sim.bench.core_run import BASES
@@ -30,7 +30,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     clip = find_clip(tmp_path)
     chunks = list(islice(open_source(clip.path, Options(frames=FRAMES + 1)).chunks, FRAMES + 1))
     layer = LayerRun(
-        "paper", np.random.default_rng(seed), sizes=Sizes(hidden=64, ffn=64, tokens=10, keys=1088, q_heads=32),
+        "paper", np.random.default_rng(seed), sizes=LayerSizes(hidden=64, ffn=64, tokens=10, keys=1088, q_heads=32),
         hamming_threshold=7, max_resident_tokens=960, staging_head_pages=512, host_pages=256, device_bytes=128 << 20,
         limit=2_000_000,
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     part, cycles = record.ports["stat_trace"][first:end], layer.outcomes[step].cycles
     model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.mean_keys_word,
                       layer.layer.instructions)  # fmt: skip
-    predicted = model.run(layer.places[step], layer.commands()[step], data)
+    predicted = model.run(layer.program_addresses[step], layer.commands()[step], data)
     fetched = [reply for reply in trace.replies if reply.op == Op.FETCH and reply.transit]
     attended = np.mean([len(tokens) for tokens in trace.attended])
     print(f"{clip.name}: {past} past tokens in {data.clusters} clusters, a head attends to {attended:.0f} of them")

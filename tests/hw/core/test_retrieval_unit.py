@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from compiler.layer import Sizes
+from compiler.layer import LayerSizes
 from hw.core.isa import Command
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun
 from tests.compiler.test_layer import tokens
 
-SIZES = Sizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+SIZES = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
 
 
 def of_clusters(bench, steps):
@@ -50,7 +50,7 @@ def test_reset_before_tokens_are_waited_for(rng, seed):
     bench = LayerRun("tiny", rng, sizes=SIZES, hamming_threshold=1, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     program = [*program[: [command.name for command in program].index("CLUSTER")], Command("END")]
-    place = bench.region.take(len(program) * 64 // bench.run_on.word_bytes)
+    place = bench.region.allocate(len(program) * 64 // bench.run_on.word_bytes)
     bench.run_on.put(place, program)
     bench.run_on.reset_after(place, len(program), 2000)
     of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7]])

@@ -88,7 +88,7 @@ def soak(rng, seed, programs, *, reset, failing=0.0):
     memories = [case.device, case.host]
     words = [len(memory) // WORD for memory in memories]
     upper = [count // 2 for count in words]
-    sources = [bench.region.take(SOURCES + PARTS * PART * len(programs)), 64 * 32]
+    sources = [bench.region.allocate(SOURCES + PARTS * PART * len(programs)), 64 * 32]
     for memory, place in zip(memories, sources, strict=True):
         memory[place * WORD : (place + SOURCES) * WORD] = rng.bytes(SOURCES * WORD)
     for memory, place in zip(memories, upper, strict=True):
@@ -117,7 +117,7 @@ def soak(rng, seed, programs, *, reset, failing=0.0):
         good.append(good_program(rng, targets, sources))
         bench.run([*good[-1], END], clear=True)
         if rng.random() < 0.2:
-            case.reset_after(bench.places[-1], PARTS + 1, int(rng.integers(0, 150)))
+            case.reset_after(bench.program_addresses[-1], PARTS + 1, int(rng.integers(0, 150)))
     case.script += [["fail", side, False, -1, SLVERR] for side in case.bases]  # no more
     case.limit = 100_000
     for x in frames(bench, 1, 2):

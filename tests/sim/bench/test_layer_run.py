@@ -3,7 +3,7 @@
 import numpy as np
 
 from golden import bf16
-from sim.bench.layer_run import Anywhere, LayerRun
+from sim.bench.layer_run import LayerRun, ScatteredRegion
 
 
 def test_attention_alone_follows_the_golden_layer(rng):
@@ -21,6 +21,6 @@ def test_attention_alone_follows_the_golden_layer(rng):
 
 def test_places_do_not_overlap(rng):
     """Though half of the region is taken."""
-    region = Anywhere(130, rng=rng)
-    taken = [region.take(5) for _ in range(12)]
+    region = ScatteredRegion(130, rng=rng)
+    taken = [region.allocate(5) for _ in range(12)]
     assert len({place + k for place in taken for k in range(5)}) == 60 and min(taken) >= 0 and max(taken) <= 125
