@@ -1,6 +1,6 @@
-"""How good a retrieval policy is, without a trained model: its attention beside full attention, on any key stream.
+"""Quality of a retrieval policy without a trained model: its attention compared with full attention on a key stream.
 
-One pass over the stream; every policy sees the same keys, values and queries, step by step and layer by layer.
+One pass over the stream; every policy gets the same keys, values and queries, step by step and layer by layer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,14 @@ from util import checks, text
 
 @dataclass(frozen=True)
 class Quality:
-    """One policy in one stage: means over steps, layers and heads, of steps that have a past.
+    """The quality of one policy in one stage: means over steps that have a past, layers and heads.
 
-    steps          measured
-    ratio          share of the past tokens attended to, KV head by KV head
-    recall         share of full attention's weight that lies on what the policy attends to, the step itself included
-    output_error   |output - full output| / |full output|, Euclidean, of each token and query head
-    read_bytes     keys and values of the past that one step reads, all layers
+    steps          number of measured steps
+    ratio          share of the past tokens that a KV head attends to, 0 to 1
+    recall         share of the weight of full attention on the tokens that the policy attends to, the step's own tokens
+                   included, 0 to 1
+    output_error   |output - full output| / |full output|, Euclidean, per token and query head
+    read_bytes     bytes of past keys and values that one step reads in all layers
     """
 
     policy: str
@@ -37,7 +38,7 @@ class Quality:
 
 
 def shape_of(geometry: Geometry) -> ModelShape:
-    """The shape of a stream's attention for a policy; the hidden size is taken to be all query heads together."""
+    """The shape of a stream's attention for a policy; the hidden size is that of all query heads together."""
     g = geometry
     return ModelShape(g.layers, g.q_heads * g.head_dim, g.q_heads, g.kv_heads, g.head_dim)
 
@@ -48,11 +49,13 @@ def policies_for(
     names: Iterable[str] = POLICIES,
     budget_frames: int | None = None,
 ) -> dict[str, Policy]:
-    """Policies with their defaults, ready for a stream of this geometry: all published ones, or those of `names`.
+    """New policies for a stream of this geometry, by name.
 
-    A name is a published policy's or a Python file's (`sw_model.policies.load`); ValueError if there is no such.
-    `budget_frames` is the number of frames that a policy with such a budget may retrieve or keep; None: as published,
-    which is all of a short stream (`Policy.for_stream`).
+    names          names of published policies or paths of Python files (`sw_model.policies.load`)
+    budget_frames  number of frames that a policy with such a budget can retrieve or keep (`Policy.for_stream`); None:
+                   as published, which is all of a short stream
+
+    Raises ValueError for an unknown name or a budget below 1.
     """
     model = shape_of(geometry)
     if budget_frames is not None:
@@ -67,7 +70,7 @@ def policies_for(
 
 
 def as_text(rows: Sequence[Quality]) -> str:
-    """The rows as a plain table."""
+    """The rows as a table of text."""
     head = ("policy", "stage", "steps", "retrieved %", "recall %", "output error", "read MB per step")
     body = [
         (
@@ -85,19 +88,19 @@ def as_text(rows: Sequence[Quality]) -> str:
 
 
 def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every: int = 1) -> list[Quality]:
-    """Quality of each policy in each stage that the stream has, in the order given.
+    """The quality of each policy in each stage of the stream, in the order of `policies`.
 
     chunks    the stream, read once; all its layers are used
-    policies  by the name they get in the table; fresh ones, for they keep what they have seen
-    every     measure the first and each `every`-th step of a stage only (all steps are taken in)
+    policies  new policies by their name in the table; a policy keeps the keys of its stream
+    every     interval of the measured steps: the first step of a stage, then each `every`-th; all steps are appended
 
-    Raises ValueError if no step with a past was measured, or if a policy does not fit the stream.
+    Raises ValueError for a stream without a step that has a past, or for a policy that does not fit the stream.
     """
     checks.integer("every", every, 1)
     if not policies:
         raise ValueError("policies must name at least one policy, got none")
     sums = {(name, stage): np.zeros(4) for name in policies for stage in STAGES}
-    counts, seen = dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0)
+    counts, steps = dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0)
     cache: list[tuple[GrowableArray, GrowableArray]] = []
     for chunk in chunks:
         layers, _, heads, d = chunk.k.shape
@@ -105,8 +108,8 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
             (GrowableArray((heads, d), bfloat16), GrowableArray((heads, d), bfloat16)) for _ in range(layers)
         ]
         has_past = len(cache[0][0]) > 0
-        measured = has_past and seen[chunk.stage] % every == 0
-        seen[chunk.stage] += has_past
+        measured = has_past and steps[chunk.stage] % every == 0
+        steps[chunk.stage] += has_past
         counts[chunk.stage] += measured
         for layer, (keys, values) in enumerate(cache):
             q, k, v = (x[layer] for x in (chunk.q, chunk.k, chunk.v))
@@ -119,8 +122,8 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
                 policy.append(layer, k, v)
                 selection = policy.select(layer, q, chunk.stage)
                 if measured:
-                    found = _measure(selection, q, keys.array, values.array, mass, full)
-                    sums[name, chunk.stage] += found * [1 / layers, 1 / layers, 1 / layers, 1]
+                    quality = _measure(selection, q, keys.array, values.array, mass, full)
+                    sums[name, chunk.stage] += quality * [1 / layers, 1 / layers, 1 / layers, 1]
     if not any(counts.values()):
         raise ValueError("chunks must hold a step that has a past, got none")
     return [
@@ -131,9 +134,9 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
 
 
 def retrieved(chunks: Iterable[Chunk], policy: Policy) -> dict[str, float]:
-    """Run a fresh policy over a stream: the mean share of the past that it retrieved, in each stage that had a past.
+    """The mean share of the past that a new policy retrieves on a stream, 0 to 1, for each stage with a past.
 
-    Raises ValueError if the stream has no step with a past.
+    Raises ValueError for a stream without a step that has a past.
     """
     stages = []
     for chunk in chunks:
@@ -149,7 +152,10 @@ def retrieved(chunks: Iterable[Chunk], policy: Policy) -> dict[str, float]:
 def _measure(
     selection: Selection, q: np.ndarray, keys: np.ndarray, values: np.ndarray, mass: np.ndarray, full: np.ndarray
 ) -> np.ndarray:
-    """Ratio, recall, output error and bytes read of one selection."""
+    """Ratio, recall, output error and bytes read of one selection, float64 (4,).
+
+    mass  (Hkv, rows, N) weight of full attention; full: output of full attention
+    """
     steps, heads, d = len(q), keys.shape[1], keys.shape[2]
     past = len(keys) - steps
     if selection.keys is not None and selection.values is not None:
@@ -164,7 +170,7 @@ def _measure(
         + mass[h][:, past:].sum(axis=1)
         for h, ids in enumerate(selection.tokens)
     ]
-    held = sum(len(ids) for ids in selection.tokens)
+    retrieved_tokens = sum(len(ids) for ids in selection.tokens)
     pseudo = 0 if selection.pseudo_keys is None else len(selection.pseudo_keys) * heads
-    read = (held * selection.bits / 16 + pseudo) * 4 * d
-    return np.array([held / heads / past, np.mean(recall), error.mean(), read])
+    read = (retrieved_tokens * selection.bits / 16 + pseudo) * 4 * d
+    return np.array([retrieved_tokens / heads / past, np.mean(recall), error.mean(), read])

@@ -1,7 +1,7 @@
-"""One run as plain values: what `vrex model` is asked, what a row of a sweep is, and what a result file repeats.
+"""A run as plain values: the options of `vrex model`, a row of a sweep, and the request in a result file.
 
-Values that a row may set: `system`, `policy`, `workload`, `tokens`, `batch`, `link`, `ratio`, `memory_detail`, any
-field of the assumptions as `assume.NAME`, and any number of the system as `PART.NAME` (`link.nominal_gbps`).
+Keys of a request are `system`, `policy`, `workload`, `tokens`, `batch`, `link`, `ratio`, `memory_detail`, each field of
+the assumptions as `assume.NAME`, and each number of the system as `TABLE.NAME` (`link.nominal_gbps`, `core.cores`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,25 @@ WORKLOADS = {
     "coin": workloads.coin_session,
     "stream": lambda tokens, batch: workloads.stream(math.ceil(tokens / workloads.LLAMA3_8B.tokens_per_frame), batch),
 }
-_known_system = lru_cache(maxsize=64)(load_system)
+_cached_system = lru_cache(maxsize=64)(load_system)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run to be made.
+    """The description of one run.
 
-    workload  `frame`: one frame on `tokens` of context; `text`: one generated token; `coin`: the mean COIN session
-              on top of `tokens`; `stream`: frames from an empty context up to `tokens`
-    ratio     share of the context retrieved; None: published
-    changes   `assume.NAME` and `PART.NAME` with their values
+    system         name of a system preset, or path of a TOML file
+    policy         name of a policy, or path of a Python file
+    workload       `frame`: one frame after `tokens` of context; `text`: one generated token; `coin`: the mean COIN
+                   session after `tokens` of context; `stream`: frames from an empty context up to `tokens`
+    tokens         context length in tokens
+    batch          streams at once
+    link           `paper` or `realistic` (`sw_model.rates.rates_of`)
+    ratio          share of the context that the policy retrieves, 0 to 1; None: published
+    memory_detail  the reads of KV are replayed bank by bank
+    changes        values of `assume.NAME` and `TABLE.NAME`
 
-    Raises ValueError, on construction, naming a value that no run can have.
+    Raises ValueError, on construction, for a value that no run can have.
     """
 
     system: str = "vrex8"
@@ -68,35 +74,36 @@ class Request:
         self.machine()
 
     def replace(self, **values: Any) -> Request:
-        """A copy with some values changed; `changes` are added to those there are."""
+        """A copy with other values; `changes` are added to the changes of this request."""
         changes = {**self.changes, **values.pop("changes", {})}
         return replace(self, changes=changes, **values)
 
     def assumptions(self) -> Assumptions:
-        given = {key.removeprefix("assume."): v for key, v in self.changes.items() if key.startswith("assume.")}
-        known = {f.name for f in fields(Assumptions)}
-        if unknown := set(given) - known:
-            raise ValueError(f"assume.{min(unknown)} is not an assumption: one of {', '.join(sorted(known))}")
-        return Assumptions(**given)
+        """The assumptions with their changes. Raises ValueError for an unknown or invalid one."""
+        values = {key.removeprefix("assume."): v for key, v in self.changes.items() if key.startswith("assume.")}
+        valid = {f.name for f in fields(Assumptions)}
+        if unknown := set(values) - valid:
+            raise ValueError(f"assume.NAME must be one of {', '.join(sorted(valid))}, got {min(unknown)!r}")
+        return Assumptions(**values)
 
     def machine(self) -> System:
-        """The system with the changes made, checked for physics."""
-        system = _known_system(self.system)
-        parts: dict[str, dict[str, Any]] = {}
+        """The system with its changes, checked for physics. Raises ValueError for an unknown or invalid one."""
+        system = _cached_system(self.system)
+        tables: dict[str, dict[str, Any]] = {}
         for key, value in self.changes.items():
-            part, _, name = key.partition(".")
-            if part != "assume":
-                if part not in TABLES or not name:
-                    raise ValueError(f"{key!r} cannot be set: assume.NAME, or NAME of one of {', '.join(TABLES)}")
-                if getattr(system, part) is None:
-                    raise ValueError(f"{key!r} cannot be set: {system.name} has no {part}")
-                parts.setdefault(part, {})[name] = value
-        return system.replace(**parts) if parts else system
+            table, _, name = key.partition(".")
+            if table != "assume":
+                if table not in TABLES or not name:
+                    raise ValueError(f"key of a change must be assume.NAME or NAME in {', '.join(TABLES)}, got {key!r}")
+                tables.setdefault(table, {})[name] = value
+        return system.replace(**tables) if tables else system
 
     def load(self) -> Workload:
+        """The workload."""
         return WORKLOADS[self.workload](self.tokens, self.batch)
 
     def run(self) -> Result:
+        """The result of the run."""
         return run(
             self.machine(),
             self.policy,
@@ -108,19 +115,19 @@ class Request:
         )
 
     def json(self) -> dict[str, Any]:
-        """Plain values from which `parse` makes the request again."""
+        """Plain values from which `parse` makes the same request."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "changes"}
         return plain | dict(self.changes)
 
 
 def parse(values: Mapping[str, Any]) -> Request:
-    """A request from plain values; a key with a dot is a change. Raises ValueError for an unknown key."""
+    """A request from plain values; a key with a dot is a change. Raises ValueError for an invalid key or value."""
     names = {f.name for f in fields(Request)} - {"changes"}
     changes = {key: value for key, value in values.items() if "." in key}
     plain = {key: value for key, value in values.items() if "." not in key}
     if unknown := set(plain) - names:
-        known = ", ".join(sorted(names))
-        raise ValueError(f"unknown key {min(unknown)!r}: one of {known}, assume.NAME or PART.NAME")
+        valid = ", ".join(sorted(names))
+        raise ValueError(f"key must be one of {valid}, assume.NAME or TABLE.NAME, got {min(unknown)!r}")
     for key in ("system", "policy", "workload", "link"):
         if not isinstance(plain.get(key, ""), str):
             raise ValueError(f"{key} must be a name, got {plain[key]!r}")
@@ -131,16 +138,16 @@ def parse(values: Mapping[str, Any]) -> Request:
 
 
 def value_of(pair: str) -> tuple[str, Any]:
-    """`name=value` as a change. Raises ValueError if it is not of that form."""
-    name, found, said = pair.partition("=")
-    if not found or "." not in name:
-        raise ValueError(f"--set {pair!r}: must be assume.NAME=VALUE or PART.NAME=VALUE")
+    """The key and value of `NAME=VALUE`. Raises ValueError for another form."""
+    name, equals, value = pair.partition("=")
+    if not equals or "." not in name:
+        raise ValueError(f"--set must be assume.NAME=VALUE or TABLE.NAME=VALUE, got {pair!r}")
     for kind in (int, float):
         try:
-            return name, kind(said)
+            return name, kind(value)
         except ValueError:
             continue
-    return name, said
+    return name, value
 
 
 UNIT_POWER = {
@@ -154,11 +161,14 @@ UNIT_POWER = {
 
 
 def synthesised_power(path: Path) -> dict[str, float]:
-    """Changes that replace Table III's powers by those of a synthesis report (`vrex synth --power --json`): for each of
-    its units the largest over its stimuli, estimated memories included. Raises ValueError if it has none."""
-    told = read_json(path, "power report")
+    """Changes that replace the unit powers of V-Rex Table III by those of a report of `vrex synth --power --json`.
+
+    The power of a unit is the largest one of its stimuli, estimated memories included. Units that the report does not
+    have keep the power of Table III. Raises ValueError for a file that is no such report.
+    """
+    report = read_json(path, "power report")
     try:
-        units = [(unit["unit"], unit["power"]) for unit in told if unit["unit"] in UNIT_POWER and unit.get("power")]
+        units = [(unit["unit"], unit["power"]) for unit in report if unit["unit"] in UNIT_POWER and unit.get("power")]
         powers = {name: max(p["total_mw"] + p["memories_mw_estimated"] for p in runs) for name, runs in units}
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"power report {path} is not what `vrex synth --power --json` prints: {error}") from None
@@ -168,27 +178,27 @@ def synthesised_power(path: Path) -> dict[str, float]:
 
 
 def recall(path: Path, row: int = 0) -> Request:
-    """The request of a result file: of a run, or of a row of a sweep. Raises ValueError if it has none."""
-    told = read_json(path, "run file")
-    rows = told.get("table") if isinstance(told, dict) else told
-    if isinstance(told, dict) and isinstance(told.get("request"), dict):
-        asked = told["request"]
-    elif not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
+    """The request in a result file: that of a run, or of one row of a sweep. Raises ValueError when there is none."""
+    content = read_json(path, "run file")
+    rows = content.get("table") if isinstance(content, dict) else content
+    if isinstance(content, dict) and isinstance(content.get("request"), dict):
+        values = content["request"]
+    elif not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in rows):
         raise ValueError(f"run file {path} holds neither a run nor a sweep")
     elif not 0 <= row < len(rows):
-        raise ValueError(f"row {row} must lie in 0..{len(rows) - 1}: {path} has {len(rows)} rows")
+        raise ValueError(f"row must be between 0 and {len(rows) - 1} in {path}, got {row}")
     else:
         names = {f.name for f in fields(Request)}
-        beginnings = ("assume.", *(part + "." for part in TABLES))
-        asked = {key: value for key, value in rows[row].items() if key in names or key.startswith(beginnings)}
+        prefixes = ("assume.", *(table + "." for table in TABLES))
+        values = {key: value for key, value in rows[row].items() if key in names or key.startswith(prefixes)}
     try:
-        return parse(asked)
+        return parse(values)
     except ValueError as error:
         raise ValueError(f"run file {path}: {error}") from None
 
 
 def figures(result: Result) -> dict[str, float | int | bool | str]:
-    """What a run gave as one flat row: latency, rates, energy, memory, and per stage and resource."""
+    """A result as one flat row: latency, rates, energy, memory, and values per stage and resource."""
     row: dict[str, float | int | bool | str] = {
         "total_ms": result.total_s * 1e3,
         "fps": result.fps,
@@ -200,35 +210,36 @@ def figures(result: Result) -> dict[str, float | int | bool | str]:
     row |= {f"exposed_ms.{stage}": t.exposed_s * 1e3 for stage, t in result.stages.items()}
     row |= {f"bytes.{name}": count for name, count in result.bytes_moved.items()}
     row |= {f"utilisation.{name}": share for name, share in result.utilisation.items()}
-    return row | {f"energy_j.{part}": joules for part, joules in result.energy_j.items()}
+    return row | {f"energy_j.{consumer}": joules for consumer, joules in result.energy_j.items()}
 
 
 def as_text(request: Request, result: Result) -> str:
-    """A run as a table of stages, with what it moves and draws."""
+    """A result as a table of stages, then bytes, utilisation, energy and memory."""
     total = result.total_s
     rows = [
         (stage, f"{t.exposed_s * 1e3:.3f}", f"{100 * t.exposed_s / total:.1f}", f"{t.busy_s * 1e3:.3f}")
         for stage, t in result.stages.items()
     ]
     rows.append(("total", f"{total * 1e3:.3f}", "100.0", ""))
-    moved = ", ".join(f"{name} {count / 1e9:.3f} GB" for name, count in result.bytes_moved.items())
-    used = ", ".join(f"{name} {share:.0%}" for name, share in result.utilisation.items())
-    drawn = ", ".join(f"{part} {joules:.3f} J" for part, joules in result.energy_j.items())
-    fits = "" if result.fits else f", more than the {request.machine().device_memory.capacity_gb:g} GB there are"
+    traffic = ", ".join(f"{name} {count / 1e9:.3f} GB" for name, count in result.bytes_moved.items())
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in result.utilisation.items())
+    energy = ", ".join(f"{consumer} {joules:.3f} J" for consumer, joules in result.energy_j.items())
+    capacity_gb = request.machine().device_memory.capacity_gb
+    limit = "" if result.fits else f", more than the device memory of {capacity_gb:g} GB"
     return "\n".join(
         [
             f"{result.policy} on {result.system}, {result.workload}, {result.link} link: {result.fps:.2f} steps/s",
             text.table(("stage", "waited ms", "%", "busy ms"), rows),
-            f"moved   {moved}",
-            f"busy    {used}",
-            f"energy  {result.total_j:.3f} J: {drawn}",
-            f"memory  {result.memory_bytes / 1e9:.1f} GB{fits}",
+            f"moved   {traffic}",
+            f"busy    {busy}",
+            f"energy  {result.total_j:.3f} J: {energy}",
+            f"memory  {result.memory_bytes / 1e9:.1f} GB{limit}",
         ]
     )
 
 
 def report(request: Request, result: Result) -> dict[str, Any]:
-    """A run as JSON: the request, its figures and the numbers it stands on."""
+    """A run as JSON: the request, its figures, and the numbers behind them."""
     facts = [{"name": f.name, "value": f.value, "unit": f.unit, "origin": f.origin, "source": f.source}
              for f in result.facts]  # fmt: skip
     return {"request": request.json(), "figures": figures(result), "facts": facts}

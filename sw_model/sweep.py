@@ -1,20 +1,20 @@
-"""Many runs from one TOML file: on local processes or a Dask cluster, resumable, the same table from any of them.
+"""Many runs from one TOML file, on local processes or a Dask cluster; resumable, with the same table from either.
 
     name = "links"
 
-    [fixed]                       # of every run
+    [fixed]                       # values of every run
     policy = "resv"
     workload = "frame"
 
-    [grid]                        # every combination, the last key fastest
+    [grid]                        # all combinations; the last key changes fastest
     system = ["vrex8", "vrex48"]
     tokens = [1000, 10000, 40000]
     "link.nominal_gbps" = [2, 4, 8]
 
-Keys are those of `sw_model.request`. While the sweep runs, finished rows are appended to a journal beside the output,
-one JSON line each, synchronised to the disk; a sweep that was killed goes on from there, and its table is the same as
-that of one that was not. The table (CSV or Parquet) and a JSON file with all that is needed to repeat the sweep are
-written aside and renamed at the end, and the journal is removed.
+`sw_model.request` defines the keys. While the sweep runs, complete rows are appended to a journal next to the output,
+one JSON line each, synchronised to the disk. A sweep that was killed continues from its journal, with the same table as
+a sweep that was not killed. At the end the table (CSV or Parquet) and a JSON file with everything that is needed to
+repeat the sweep are written to temporary files and renamed, and the journal is removed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from util.progress import Progress, no_progress
 from util.report.metadata import run_metadata
 
 Row = dict[str, Any]
-FORMS = (".csv", ".parquet")
-PATIENCE_S = 10.0
+FORMATS = (".csv", ".parquet")
+TIMEOUT_S = 10.0  # of a connection to a scheduler
+CHUNK = 4  # runs that a process or a worker gets at once
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,20 @@ class Sweep:
 
     @property
     def digest(self) -> str:
-        """Of the runs asked for; rows of another digest are another sweep's."""
+        """Hash of the requests; rows with another digest belong to another sweep."""
         text = json.dumps([request.json() for request in self.requests], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load_sweep(path: Path | str) -> Sweep:
-    """The sweep of a TOML file; every run of it is checked. Raises ValueError naming what is wrong."""
+    """The sweep of a TOML file. Raises ValueError that names the file and the key, or the invalid run."""
     return parse_sweep(preset_file.read(Path(path), "sweep"), str(path))
 
 
 def parse_sweep(data: dict[str, Any], where: str = "sweep") -> Sweep:
     """A checked sweep from the parsed TOML."""
     if unknown := set(data) - {"name", "fixed", "grid"}:
-        raise ValueError(f"{where}: unknown key {min(unknown)!r}: name, [fixed] and [grid]")
+        raise ValueError(f"{where}: key must be one of name, fixed, grid, got {min(unknown)!r}")
     name, fixed, grid = data.get("name"), data.get("fixed", {}), data.get("grid", {})
     if not isinstance(name, str) or not name:
         raise ValueError(f"{where}: name is missing or not a string")
@@ -79,7 +80,7 @@ def parse_sweep(data: dict[str, Any], where: str = "sweep") -> Sweep:
         if not isinstance(values, list) or not values:
             raise ValueError(f"{where}: grid.{key} must be a list of values, got {values!r}")
         if key in fixed:
-            raise ValueError(f"{where}: {key} is in [fixed] and in [grid]")
+            raise ValueError(f"{where}: {key} must be in [fixed] or in [grid], got both")
     requests = []
     for index, values in enumerate(itertools.product(*grid.values())):
         try:
@@ -90,13 +91,13 @@ def parse_sweep(data: dict[str, Any], where: str = "sweep") -> Sweep:
 
 
 def row_of(index: int, request: Request) -> Row:
-    """One row: its number, what was asked, what came out."""
+    """One row: its number, the request, the figures of the result."""
     return {"run": index, **request.json(), **figures(request.run())}
 
 
-def rows_of(part: Sequence[tuple[int, Request]]) -> list[Row]:
-    """The rows of some runs; what a process or a worker of a cluster is sent."""
-    return [row_of(index, request) for index, request in part]
+def rows_of(chunk: Sequence[tuple[int, Request]]) -> list[Row]:
+    """The rows of some numbered requests; the task of a process or of a worker of a cluster."""
+    return [row_of(index, request) for index, request in chunk]
 
 
 def sweep(
@@ -107,77 +108,81 @@ def sweep(
     scheduler: str | None = None,
     progress: Progress = no_progress,
 ) -> list[Row]:
-    """Make the runs that `out` or its journal do not have yet, and write the table. Returns all rows in order.
+    """Run the requests that `out` or its journal does not have yet, and write the table. Returns all rows in order.
 
-    out        `.csv` or `.parquet`; `.json` beside it tells the sweep
-    workers    local processes; default one per core, 1: in this process
+    out        table, `.csv` or `.parquet`; a file with the suffix `.json` describes the sweep
+    workers    local processes; None: one per core; 1: this process
     scheduler  address of a Dask scheduler, instead of local processes
 
-    Raises ValueError for a bad argument, a journal of another sweep, or a scheduler that cannot be reached; OSError if
-    nothing can be written, ConnectionError if the scheduler is lost. What is finished stays in the journal.
+    Raises ValueError for an invalid argument, a journal of another sweep, or a scheduler that cannot be reached;
+    OSError when a file cannot be written; ConnectionError when the connection to the scheduler breaks;
+    ChildProcessError when a local process ends early. Complete rows stay in the journal.
     """
     out = Path(out)
-    if out.suffix not in FORMS:
-        raise ValueError(f"out must end in {' or '.join(FORMS)}, got {str(out)!r}")
+    if out.suffix not in FORMATS:
+        raise ValueError(f"out must end in {' or '.join(FORMATS)}, got {str(out)!r}")
     if out.suffix == ".parquet":
-        needs("pyarrow")
+        require("pyarrow")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     out.parent.mkdir(parents=True, exist_ok=True)
     total = len(plan.requests)
-    with journal(out, plan) as (rows, keep):
-        todo = [(index, request) for index, request in enumerate(plan.requests) if index not in rows]
+    with journal(out, plan) as (rows, add_rows):
+        remaining = [(index, request) for index, request in enumerate(plan.requests) if index not in rows]
         progress(plan.name, len(rows), total)
-        for part in executed(todo, workers, scheduler):
-            keep(part)
+        for new_rows in executed(remaining, workers, scheduler):
+            add_rows(new_rows)
             progress(plan.name, len(rows), total)
         table = [rows[index] for index in range(total)]
     write_table(table, out)
-    about = {"sweep": plan.name, "digest": plan.digest, "rows": total, **run_metadata({"table": out.name})}
-    write_json(out.with_suffix(".json"), {**about, "table": table})
+    metadata = {"sweep": plan.name, "digest": plan.digest, "rows": total, **run_metadata({"table": out.name})}
+    write_json(out.with_suffix(".json"), {**metadata, "table": table})
     journal_path(out).unlink(missing_ok=True)
     return table
 
 
-def executed(todo: Sequence[tuple[int, Request]], workers: int | None, scheduler: str | None) -> Iterator[list[Row]]:
-    """Rows as they come, in parts, in no particular order."""
+def executed(
+    numbered: Sequence[tuple[int, Request]], workers: int | None, scheduler: str | None
+) -> Iterator[list[Row]]:
+    """The rows of numbered requests, some at a time, in no particular order."""
     if scheduler:
-        yield from on_cluster(parts_of(todo, 4), scheduler)
+        yield from run_on_dask(chunks_of(numbered, CHUNK), scheduler)
         return
     count = workers or os.cpu_count() or 1
-    if count == 1 or len(todo) < 2:
-        yield from (rows_of([one]) for one in todo)
+    if count == 1 or len(numbered) < 2:
+        yield from (rows_of([entry]) for entry in numbered)
         return
-    pool = ProcessPoolExecutor(min(count, len(todo)), mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(min(count, len(numbered)), mp_context=get_context("spawn"))
     try:
-        pending = {pool.submit(rows_of, part) for part in parts_of(todo, 4)}
+        pending = {pool.submit(rows_of, chunk) for chunk in chunks_of(numbered, CHUNK)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
     except BrokenProcessPool:
-        raise ChildProcessError("a worker process died; run the sweep again to go on") from None
+        raise ChildProcessError("a worker process ended early; run the sweep again to continue") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def parts_of(todo: Sequence[tuple[int, Request]], size: int) -> list[Sequence[tuple[int, Request]]]:
-    return [todo[at : at + size] for at in range(0, len(todo), size)]
+def chunks_of(numbered: Sequence[tuple[int, Request]], size: int) -> list[Sequence[tuple[int, Request]]]:
+    """The requests in groups of `size`; the last group can be shorter."""
+    return [numbered[at : at + size] for at in range(0, len(numbered), size)]
 
 
-def on_cluster(parts: Sequence[Sequence[tuple[int, Request]]], scheduler: str) -> Iterator[list[Row]]:
-    """Rows from a Dask cluster. A worker that dies has its runs made again by another."""
-    distributed = needs("distributed")
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by the error
+def run_on_dask(chunks: Sequence[Sequence[tuple[int, Request]]], scheduler: str) -> Iterator[list[Row]]:
+    """Rows from a Dask cluster. When a worker ends early, another worker repeats its runs."""
+    distributed = require("distributed")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the exception below reports errors once
     try:
-        client = distributed.Client(scheduler, timeout=PATIENCE_S, set_as_default=False)
+        client = distributed.Client(scheduler, timeout=TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"scheduler {scheduler!r} cannot be reached: {said}") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"scheduler {scheduler!r} cannot be reached: {reason}") from None
     try:
-        lost = ConnectionError(f"scheduler {scheduler!r} was lost; run the sweep again to go on")
+        lost = ConnectionError(f"connection to scheduler {scheduler!r} broke; run the sweep again to continue")
         finished: Queue[Any] = Queue()
-        futures = client.map(rows_of, parts, pure=False)
+        futures = client.map(rows_of, chunks, pure=False)
         for future in futures:
             future.add_done_callback(finished.put)
         for _ in futures:
@@ -192,7 +197,7 @@ def on_cluster(parts: Sequence[Sequence[tuple[int, Request]]], scheduler: str) -
             if future.status != "finished":
                 raise lost
             try:
-                rows = future.result(timeout=PATIENCE_S)
+                rows = future.result(timeout=TIMEOUT_S)
             except (OSError, TimeoutError, CancelledError):
                 raise lost from None
             yield rows
@@ -200,8 +205,8 @@ def on_cluster(parts: Sequence[Sequence[tuple[int, Request]]], scheduler: str) -
         client.close(timeout=1)
 
 
-def needs(module: str) -> Any:
-    """An optional package, or one line that says how to get it."""
+def require(module: str) -> Any:
+    """An optional package. Raises ValueError that says how to install it."""
     import importlib
 
     try:
@@ -211,20 +216,21 @@ def needs(module: str) -> Any:
 
 
 def journal_path(out: Path) -> Path:
+    """The journal of an output file."""
     return out.with_name(f".{out.name}.journal")
 
 
 @contextmanager
 def journal(out: Path, plan: Sweep) -> Iterator[tuple[dict[int, Row], Callable[[list[Row]], None]]]:
-    """The finished rows of `plan` by number, and a function that keeps more.
+    """The complete rows of `plan` by number, and a function that adds rows to the journal.
 
-    A line that a crash cut short is dropped. A finished table of the same sweep counts too, so that running it again
-    makes nothing twice. Raises ValueError for a journal of another sweep, or a damaged one.
+    An incomplete last line, which a crash leaves, is dropped. A complete table of the same sweep is read too, so that
+    no run is repeated. Raises ValueError for a journal of another sweep or a damaged journal.
     """
     path = journal_path(out)
     head = {"sweep": plan.name, "digest": plan.digest}
     rows: dict[int, Row] = {}
-    whole = 0
+    complete_bytes = 0
     if path.exists():
         lines = path.read_bytes().splitlines(keepends=True)
         for number, line in enumerate(lines):
@@ -238,24 +244,24 @@ def journal(out: Path, plan: Sweep) -> Iterator[tuple[dict[int, Row], Callable[[
                     rows.update(rows_by_number(json.loads(line), plan))
                 except (ValueError, RecursionError):
                     raise ValueError(f"{path} is damaged in line {number + 1}: remove it to start over") from None
-            whole += len(line)
+            complete_bytes += len(line)
     else:
         rows = finished_rows(out, plan)
     with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:
-        file.truncate(whole)
-        file.seek(whole)
-        if not whole:
+        file.truncate(complete_bytes)
+        file.seek(complete_bytes)
+        if not complete_bytes:
             append(file, head, path)
 
-        def keep(part: list[Row]) -> None:
-            append(file, part, path)
-            rows.update((row["run"], row) for row in part)
+        def add_rows(new_rows: list[Row]) -> None:
+            append(file, new_rows, path)
+            rows.update((row["run"], row) for row in new_rows)
 
-        yield rows, keep
+        yield rows, add_rows
 
 
 def append(file: io.FileIO, value: Any, path: Path) -> None:
-    """One more line, seen onto the disk; on failure nothing of it stays."""
+    """Append one line and write it to the disk; on failure the file keeps its old content."""
     at, content = file.tell(), json.dumps(value).encode() + b"\n"
     try:
         while content:
@@ -267,34 +273,34 @@ def append(file: io.FileIO, value: Any, path: Path) -> None:
 
 
 def finished_rows(out: Path, plan: Sweep) -> dict[int, Row]:
-    """The rows of an output that is already there, if it is this sweep's."""
-    with suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
-        told = read_json(out.with_suffix(".json"), "sweep result")
-        if out.exists() and told["digest"] == plan.digest:
-            return rows_by_number(told["table"], plan)
+    """The rows of a complete output of the same sweep; empty when there is none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no output, or one that cannot be read
+        result = read_json(out.with_suffix(".json"), "sweep result")
+        if out.exists() and result["digest"] == plan.digest:
+            return rows_by_number(result["table"], plan)
     return {}
 
 
 def rows_by_number(rows: Any, plan: Sweep) -> dict[int, Row]:
-    """Rows that were read back, by number. Raises ValueError for one that is no run of `plan`."""
+    """Rows from a file, by number. Raises ValueError for a row that is not a run of `plan`."""
     if not isinstance(rows, list):
         raise ValueError(f"rows must be a list, got {rows!r}")
     for row in rows:
         if not isinstance(row, dict) or type(row.get("run")) is not int or not 0 <= row["run"] < len(plan.requests):
-            raise ValueError(f"row must have its number, got {row!r}")
-        asked = plan.requests[row["run"]].json()
-        if {key: row.get(key) for key in asked} != asked:
-            raise ValueError(f"row {row['run']} must be of {asked}, got {row!r}")
+            raise ValueError(f"row must have the number of a run, got {row!r}")
+        request = plan.requests[row["run"]].json()
+        if {key: row.get(key) for key in request} != request:
+            raise ValueError(f"row {row['run']} must have the request {request}, got {row!r}")
     return {row["run"]: row for row in rows}
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Every column that some row has, in order of first appearance."""
+    """The columns of all rows, in order of first appearance."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def write_table(rows: Sequence[Row], out: Path) -> None:
-    """CSV or Parquet, by the name; a value that a row lacks is empty."""
+    """Write the rows as CSV or Parquet, by the suffix of `out`; a value that a row does not have is empty."""
     names = columns(rows)
     if out.suffix == ".csv":
         text = io.StringIO(newline="")

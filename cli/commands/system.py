@@ -119,16 +119,16 @@ def reproduce(args: argparse.Namespace, console: Console) -> None:
     from util.report import run_metadata, write
 
     told = compared(*args.figure, link=args.link, progress=console.progress)
-    judged = claims.judge(progress=console.progress) if args.claims else []
+    results = claims.evaluate(progress=console.progress) if args.claims else []
     console.close()
     if args.report:
-        pages = [system.reproduction_section(told)] + ([system.claims_section(judged)] if judged else [])
+        pages = [system.reproduction_section(told)] + ([system.claims_section(results)] if results else [])
         write(args.report, "Published figures", pages, run_metadata({"link": args.link}))
     if args.json:
-        values = {j.claim.what: {"claimed": j.claim.value, **j.values} for j in judged}
-        print(json.dumps(told.json() | ({"claims": values} if judged else {}), indent=2))
+        values = {r.claim.what: {"claimed": r.claim.value, **r.values} for r in results}
+        print(json.dumps(told.json() | ({"claims": values} if results else {}), indent=2))
     else:
-        print(told.as_text() + (f"\n\n{claims.as_text(judged)}" if judged else ""))
+        print(told.as_text() + (f"\n\n{claims.as_text(results)}" if results else ""))
 
 
 def sweep(args: argparse.Namespace, console: Console) -> None:
@@ -179,7 +179,7 @@ def add(commands: Any) -> None:
     add_source_options(one)
     add_report(one)
 
-    one = command(commands, "sweep", sweep, "many runs, from a TOML file; killed sweeps go on where they were")
+    one = command(commands, "sweep", sweep, "many runs from a TOML file; a killed sweep continues from its journal")
     one.add_argument("file", type=Path, help="name, [fixed] values, [grid] lists of values")
     one.add_argument("--out", type=Path, metavar="FILE", help=".csv or .parquet (default build/sweeps/NAME.csv)")
     one.add_argument("--workers", type=int, metavar="N", help="local processes (default one per core)")

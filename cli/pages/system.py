@@ -11,7 +11,7 @@ from sw_model.assumptions import LINKS
 from sw_model.engine import PS_PER_S
 from sw_model.explain import Explanation
 from sw_model.graph import STAGES
-from sw_model.papers.claims import Judged
+from sw_model.papers.claims import ClaimResult
 from sw_model.papers.reproduce import Reproduction, brief
 from sw_model.quality import Quality
 from sw_model.result import Result
@@ -192,19 +192,19 @@ def comparison_section(
 
 def reproduction_section(told: Reproduction) -> Section:
     """Published figures beside the model's."""
-    inside, judged, every = told.score()
+    inside, evaluated, total = told.score()
     return Section(
         "Published figures",
         [
-            f"{inside} of {judged} figures with a verdict are inside their tolerance, of {every} of the system.",
+            f"{inside} of {evaluated} figures with a verdict are inside their tolerance, of {total} of the system.",
             *(f"Contradiction: {line}" for line in told.contradictions),
         ],
         tables=[
             Table(
-                ["figure", "where", "verdict", Column("residual", "%", "+.0f"), "published", "model", "says"],
+                ["figure", "where", "verdict", Column("residual", "%", "+.0f"), "published", "model", "comment"],
                 [
                     [r.id, r.where, r.verdict, None if r.residual is None else 100 * r.residual, brief(r.published),
-                     brief(r.model), r.says]
+                     brief(r.model), r.comment]
                     for r in told.rows
                 ],
             ),
@@ -213,14 +213,14 @@ def reproduction_section(told: Reproduction) -> Section:
     )  # fmt: skip
 
 
-def claims_section(judged: Sequence[Judged]) -> Section:
+def claims_section(results: Sequence[ClaimResult]) -> Section:
     """V-Rex's claims under both presets."""
     columns: list[Column | str] = ["claim", "where", Column("claimed", origin="paper")]
     for link in LINKS:
         columns += [Column(link, origin="computed"), ""]
     rows = [
-        [j.claim.what, j.claim.where, j.claim.value, *(x for link in LINKS for x in (j.values[link], j.verdict(link)))]
-        for j in judged
+        [r.claim.what, r.claim.where, r.claim.value, *(x for link in LINKS for x in (r.values[link], r.verdict(link)))]
+        for r in results
     ]
     return Section(
         "Claims", "What V-Rex claims, with its nominal link and with a real one.", tables=[Table(columns, rows)]

@@ -1,1 +1,1 @@
-"""The published figures, and this model's values for them."""
+"""Published figures compared with the values of this model."""

@@ -1,57 +1,61 @@
-"""Every published figure of kind `system` or `arith` beside what this model gives.
+"""Published figures of kind `system` or `arith` compared with the values of this model.
 
-A target is either evaluated (a function below returns the model's value in the shape of the published one), or
-reported as not modelled with the reason. Nothing here is tuned: all figures share one set of `Assumptions`, and the
-free assumptions are listed in `FREE_ASSUMPTIONS`.
+An evaluator of `sw_model.papers` returns the model's value of a figure in the shape of the published value. No value is
+fitted to a figure: all figures share one set of `Assumptions`, and `FREE_ASSUMPTIONS` lists the free ones.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sw_model.assumptions import Assumptions
-from sw_model.papers import arithmetic as published_arith
-from sw_model.papers import codecsight as published_codec
-from sw_model.papers import mosaic_hybrid as published_other
-from sw_model.papers import quickvideo as published_quickvideo
-from sw_model.papers import synthesis as published_synthesis
-from sw_model.papers import vrex as published_vrex
+from sw_model.papers import arithmetic, codecsight, mosaic_hybrid, quickvideo, synthesis, vrex
 from sw_model.papers.figures import DATA, published
 from sw_model.papers.vrex import Case
 from util import text
 from util.progress import Progress, no_progress
 
 USES = ("system", "arith")
-PAPERS = (published_vrex, published_synthesis, published_codec, published_other, published_quickvideo)
+PAPERS = (vrex, synthesis, codecsight, mosaic_hybrid, quickvideo)
 FREE_ASSUMPTIONS = {
     "resident tokens": "4096 newest tokens per stream stay in device memory",
-    "resident hits": "KV fetched for one step stays until the next: 0.31 of a selection, on a synthetic stream",
+    "resident hits": "KV that one step fetched serves 0.31 of the next selection, measured on a synthetic stream",
     "requests in flight": "16 reads of 256 B per core, 190 ns from request to data: 82 % of LPDDR5, 56 % of HBM2e",
     "GPU operations": "30 eager operations a decoder layer, 16 a vision layer, each with a measured overhead",
     "GPU copies": "V-Rex's GPU baselines wait for each layer's copy, over a real link and drive in both presets",
-    "video decoding": "a core decodes as fast beside others as alone: 3.5 ms a frame of 1080 lines",
-    "answer length": "16 tokens end each of CodecSight's requests",
+    "video decoding": "a core decodes at the same speed with and without others: 3.5 ms per frame of 1080 lines",
+    "answer length": "the answer to each of CodecSight's requests has 16 tokens",
     "DRAM energy": "5 pJ/bit for LPDDR5 (4 to 6 quoted), 3.97 for HBM2e",
-    "idle units": "a waiting unit draws its clock, 0.26 of its power, a drive nothing, a used link and a GPU all",
+    "idle units": "a waiting unit draws 0.26 of its power (the clock), a drive nothing, a used link and a GPU all",
 }
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the model says about one target. `inside` is None where there is no verdict; `shape` targets are judged by
-    a stated trend. `closes` names the assumption that would close a miss."""
+    """The model's value of one figure.
+
+    model         number, list or dictionary in the shape of the published value
+    in_tolerance  the evaluator's verdict; None: the tolerance decides. A figure with the tolerance `shape` is evaluated
+                  by a trend that the comment states.
+    comment       conditions of the value
+    depends_on    the assumption, or the contradiction in the paper, that a residual depends on
+    """
 
     model: Any
-    inside: bool | None = None
-    says: str = ""
-    closes: str = ""
+    in_tolerance: bool | None = None
+    comment: str = ""
+    depends_on: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One target: published value, model value, worst relative residual, verdict and explanation. `numbers_inside`:
-    how many of its single numbers are inside the tolerance, and of how many."""
+    """One figure: published value, model value, largest relative residual, verdict and comment.
+
+    verdict               `inside`, `outside` or `not modelled`
+    numbers_in_tolerance  how many of its numbers are inside the tolerance, and how many it has; None without a numeric
+                          tolerance
+    """
 
     id: str
     paper: str
@@ -63,61 +67,62 @@ class Row:
     residual: float | None
     tolerance: float | str | None
     verdict: str
-    says: str
-    numbers_inside: tuple[int, int] | None = None
+    comment: str
+    numbers_in_tolerance: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """All rows, their papers' contradictions, and the score among `system` targets with a verdict."""
+    """The rows of all figures, the contradictions of their papers, and the free assumptions."""
 
     rows: tuple[Row, ...]
     contradictions: tuple[str, ...]
     free_assumptions: dict[str, str]
 
     def score(self, use: str = "system") -> tuple[int, int, int]:
-        """(inside, with a verdict, all) of one kind of target."""
+        """Numbers of figures of one kind: inside the tolerance, with a verdict, all."""
         rows = [r for r in self.rows if r.use == use]
-        judged = [r for r in rows if r.verdict in ("inside", "outside")]
-        return sum(r.verdict == "inside" for r in judged), len(judged), len(rows)
+        evaluated = [r for r in rows if r.verdict in ("inside", "outside")]
+        return sum(r.verdict == "inside" for r in evaluated), len(evaluated), len(rows)
 
     def json(self) -> dict[str, Any]:
+        """The comparison as plain values."""
         return {
-            "score": {use: dict(zip(("inside", "judged", "all"), self.score(use), strict=True)) for use in USES},
+            "score": {use: dict(zip(("inside", "evaluated", "all"), self.score(use), strict=True)) for use in USES},
             "targets": [vars(row) for row in self.rows],
             "contradictions": list(self.contradictions),
             "free assumptions": self.free_assumptions,
         }
 
     def as_text(self) -> str:
-        """The targets as a table, what is to be said about each, contradictions and assumptions."""
+        """A table of the figures, then their comments, contradictions and assumptions."""
         head = ("target", "verdict", "residual %", "tolerance %", "published", "model")
         body = [
             (r.id, r.verdict, "" if r.residual is None else f"{100 * r.residual:+.0f}", allowed(r.tolerance),
              brief(r.published), brief(r.model))
             for r in self.rows
         ]  # fmt: skip
-        parts = [text.table(head, body), *(f"{r.id}: {r.says}" for r in self.rows if r.says)]
-        parts += ["", *(f"contradiction: {c}" for c in self.contradictions)]
-        parts += ["", *(f"assumed, {name}: {what}" for name, what in self.free_assumptions.items()), ""]
+        lines = [text.table(head, body), *(f"{r.id}: {r.comment}" for r in self.rows if r.comment)]
+        lines += ["", *(f"contradiction: {c}" for c in self.contradictions)]
+        lines += ["", *(f"assumed, {name}: {value}" for name, value in self.free_assumptions.items()), ""]
         for use in USES:
-            inside, judged, every = self.score(use)
-            if every:
-                parts.append(f"{use}: {inside} of {judged} judged are inside their tolerance, of {every} targets")
-        single = [row.numbers_inside for row in self.rows if row.numbers_inside]
-        if single:
-            met, of = (sum(pair) for pair in zip(*single, strict=True))
-            parts.append(f"single numbers with a tolerance: {met} of {of} inside")
-        return "\n".join(parts)
+            inside, evaluated, total = self.score(use)
+            if total:
+                lines.append(f"{use}: {inside} of {evaluated} evaluated are inside their tolerance, of {total} targets")
+        counts = [row.numbers_in_tolerance for row in self.rows if row.numbers_in_tolerance]
+        if counts:
+            inside, total = (sum(pair) for pair in zip(*counts, strict=True))
+            lines.append(f"single numbers with a tolerance: {inside} of {total} inside")
+        return "\n".join(lines)
 
 
 def allowed(tolerance: float | str | None) -> str:
-    """A tolerance in per cent, or `shape`."""
+    """A tolerance in per cent, `shape`, or nothing."""
     return f"{100 * tolerance:.0f}" if isinstance(tolerance, float) else tolerance or ""
 
 
 def brief(value: Any) -> str:
-    """A nested value in few characters."""
+    """A nested value with four significant digits."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k}: {brief(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -128,7 +133,7 @@ def brief(value: Any) -> str:
 
 
 def numbers(value: Any) -> list[float]:
-    """The numbers of a nested value in order."""
+    """The numbers of a nested value in their order."""
     if isinstance(value, dict):
         return [x for v in value.values() for x in numbers(v)]
     if isinstance(value, list | tuple):
@@ -137,36 +142,40 @@ def numbers(value: Any) -> list[float]:
 
 
 def worst_residual(model: Any, target: Any) -> float | None:
-    """The relative error of largest size, or None when the shapes differ."""
-    got, want = numbers(model), numbers(target)
-    if not got or len(got) != len(want):
+    """The relative error of the largest magnitude, or None when the numbers of values differ."""
+    values, references = numbers(model), numbers(target)
+    if not values or len(values) != len(references):
         return None
-    errors = [g / w - 1 if w else (0.0 if g == 0 else float("inf")) for g, w in zip(got, want, strict=True)]
+    pairs = zip(values, references, strict=True)
+    errors = [value / ref - 1 if ref else (0.0 if value == 0 else float("inf")) for value, ref in pairs]
     return max(errors, key=abs)
 
 
-def inside_of(model: Any, target: Any, tolerance: Any) -> tuple[int, int] | None:
-    """How many of the target's numbers the model meets, and how many there are; None without a numeric tolerance."""
-    got, want = numbers(model), numbers(target)
-    if not isinstance(tolerance, float) or len(got) != len(want) or not got:
+def count_in_tolerance(model: Any, target: Any, tolerance: Any) -> tuple[int, int] | None:
+    """How many numbers of the model are inside the tolerance, and how many there are; None without a numeric one."""
+    values, references = numbers(model), numbers(target)
+    if not isinstance(tolerance, float) or len(values) != len(references) or not values:
         return None
-    return sum(abs(g - w) <= tolerance * abs(w) for g, w in zip(got, want, strict=True)), len(want)
+    pairs = zip(values, references, strict=True)
+    return sum(abs(value - ref) <= tolerance * abs(ref) for value, ref in pairs), len(references)
 
 
-def judge(target: dict[str, Any], reading: Reading) -> Row:
+def row_of(target: dict[str, Any], reading: Reading) -> Row:
+    """The row of a published figure and the model's value."""
     residual = worst_residual(reading.model, target["value"])
     tolerance = target.get("tolerance")
-    inside = reading.inside
-    if inside is None and residual is not None:
+    in_tolerance = reading.in_tolerance
+    if in_tolerance is None and residual is not None:
         if target["use"] == "arith" or tolerance is None:
             # plain arithmetic; 1 % covers the rounding of every printed value
-            inside = abs(residual) <= 0.01
+            in_tolerance = abs(residual) <= 0.01
         elif isinstance(tolerance, float):
-            inside = abs(residual) <= tolerance
-    says = reading.says
-    if inside is False and reading.closes:
-        says = f"{says}; closed by: {reading.closes}" if says else f"closed by: {reading.closes}"
-    verdict = "not modelled" if inside is None else "inside" if inside else "outside"
+            in_tolerance = abs(residual) <= tolerance
+    comment = reading.comment
+    if in_tolerance is False and reading.depends_on:
+        reason = f"depends on: {reading.depends_on}"
+        comment = f"{comment}; {reason}" if comment else reason
+    verdict = "not modelled" if in_tolerance is None else "inside" if in_tolerance else "outside"
     return Row(
         id=target["id"],
         paper=target["paper"],
@@ -178,39 +187,46 @@ def judge(target: dict[str, Any], reading: Reading) -> Row:
         residual=residual,
         tolerance=tolerance,
         verdict=verdict,
-        says=says,
-        numbers_inside=inside_of(reading.model, target["value"], tolerance),
+        comment=comment,
+        numbers_in_tolerance=count_in_tolerance(reading.model, target["value"], tolerance),
     )
 
 
 def evaluate(name: str, assume: Assumptions, link: str) -> Reading:
-    if name in published_arith.EVALUATORS:
-        return Reading(*published_arith.EVALUATORS[name]())
+    """The model's value of the figure `name`."""
+    if name in arithmetic.EVALUATORS:
+        return Reading(*arithmetic.EVALUATORS[name]())
     for papers in PAPERS:
         if name in papers.EVALUATORS:
             return Reading(*papers.EVALUATORS[name](Case(assume, link)))
-    return Reading(None, says="not modelled: no evaluator")
+    return Reading(None, comment="not modelled: no evaluator")
 
 
 def rows(figures: list[str], assume: Assumptions, link: str, progress: Progress) -> Iterator[Row]:
-    targets = published()
-    wanted = [t for k, t in targets.items() if not figures or any(k == f or k.startswith(f + ".") for f in figures)]
-    for done, target in enumerate(wanted, 1):
-        yield judge(target, evaluate(target["id"], assume, link))
-        progress("figures", done, len(wanted))
+    """The rows of the figures that `figures` select, in their order in the list of published figures."""
+    targets = [target for name, target in published().items() if not figures or selects(figures, name)]
+    for done, target in enumerate(targets, 1):
+        yield row_of(target, evaluate(target["id"], assume, link))
+        progress("figures", done, len(targets))
+
+
+def selects(figures: Iterable[str], name: str) -> bool:
+    """Whether `name` is one of `figures` or begins with one and a dot."""
+    return any(name == figure or name.startswith(figure + ".") for figure in figures)
 
 
 def reproduce(
     *figures: str, assume: Assumptions | None = None, link: str = "paper", progress: Progress = no_progress
 ) -> Reproduction:
-    """All targets, or those whose id is one of `figures` or begins with one (`vrex.fig13`). Raises ValueError for an
-    id that matches nothing."""
-    known = published()
+    """All figures, or those whose identifier is one of `figures` or begins with one (`vrex.fig13`).
+
+    Raises ValueError for an identifier that selects no figure, and for an unknown link preset.
+    """
     for figure in figures:
-        if not any(k == figure or k.startswith(figure + ".") for k in known):
-            raise ValueError(f"unknown figure {figure!r}: an id like vrex.fig13, mosaic.vram or qv")
-    found = tuple(rows(list(figures), assume or Assumptions(), link, progress))
-    papers = " ".join(row.paper for row in found).lower()
-    contradictions = json.loads((DATA / "targets.json").read_text())["contradictions"]  # "Paper: what"
-    of_these = tuple(line for line in contradictions if line.split(":")[0].lower() in papers)
-    return Reproduction(found, of_these, FREE_ASSUMPTIONS)
+        if not any(selects([figure], name) for name in published()):
+            raise ValueError(f"figure must be an identifier such as vrex.fig13, mosaic.vram or qv, got {figure!r}")
+    result = tuple(rows(list(figures), assume or Assumptions(), link, progress))
+    papers = " ".join(row.paper for row in result).lower()
+    contradictions = json.loads((DATA / "targets.json").read_text())["contradictions"]  # lines "Paper: contradiction"
+    selected = tuple(line for line in contradictions if line.split(":")[0].lower() in papers)
+    return Reproduction(result, selected, FREE_ASSUMPTIONS)

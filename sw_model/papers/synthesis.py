@@ -1,8 +1,8 @@
-"""V-Rex's Table III beside this project's own units: areas and powers of a core, to be compared in their ratios.
+"""V-Rex's Table III compared with this project's units: areas and powers of the parts of a core, and their ratios.
 
-Logic is what `vrex synth --preset paper --point area` maps in the embedded 14 nm-class library, memories are of the
-sizes that V-Rex states (section VI-F) in the estimate of the synthesis. `data/synthesis.json` holds the recorded
-results and the tools that made them; `python -m synth.record REPORT...` writes it from synthesis reports.
+Areas of logic are those of `vrex synth --preset paper --point area` in the embedded 14 nm-class library. Memories have
+the sizes of V-Rex (section VI-F) and the areas that the synthesis estimates. `data/synthesis.json` holds the recorded
+results and the versions of the tools; `python -m synth.record REPORT...` writes it from synthesis reports.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sw_model.systems import load_system
 
 FILE = DATA / "synthesis.json"
 UNITS = {"dpe": "DPE", "vpe": "VPE", "hcu": "HCU", "wtu_sweep": "WTU", "kvmu": "KVMU"}
-APART = 2  # ratios of the paper that are smaller than this order nothing in another implementation
+MIN_RATIO = 2  # two parts have an order where their ratio in the paper is at least this
 
 
 @cache
 def mapped() -> dict[str, Any]:
-    """Two-input NANDs of every unit's logic, bits of its own memories; a MAC tree's power idle and under random
-    operands."""
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    """The recorded synthesis results: logic of every unit in two-input NANDs, bits of its memories, and the power of a
+    MAC tree idle and under random operands."""
+    results: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return results
 
 
 def areas() -> dict[str, float]:
-    """mm2 of a core's parts."""
+    """Areas of the parts of a core in mm2."""
     value = {name: mapped()["nand2"][unit] * mapped()["nand2_um2"] / 1e6 for unit, name in UNITS.items()}
     for name, memory in mapped()["memories"].items():
         value[name] = value.get(name, 0.0) + memory["area_um2"] / 1e6
@@ -40,7 +40,7 @@ def areas() -> dict[str, float]:
 
 
 def powers() -> dict[str, float]:
-    """mW of a core's parts while they work: per gate what the MAC tree draws, and a read of the memory every cycle."""
+    """Powers of the parts of a core at work in mW: the MAC tree's power per gate, and one memory read per cycle."""
     tree, core = mapped()["dot_tree"], load_system("vrex8").core
     assert core
     value = {name: mapped()["nand2"][unit] * tree["random_mw"] / tree["nand2"] for unit, name in UNITS.items()}
@@ -50,35 +50,39 @@ def powers() -> dict[str, float]:
 
 
 def same_order(model: Mapping[str, float], paper: Mapping[str, float]) -> bool:
-    """Whether all pairs that the paper sees clearly apart stand in the same order."""
-    return all(model[a] > model[b] for a, b in permutations(paper, 2) if paper[a] >= APART * paper[b])
+    """Whether the model has the paper's order in all pairs of parts with a ratio of at least `MIN_RATIO`."""
+    return all(model[a] > model[b] for a, b in permutations(paper, 2) if paper[a] >= MIN_RATIO * paper[b])
 
 
-def judged(value: dict[str, float], paper: Mapping[str, float], says: str) -> Value:
+def reading(value: dict[str, float], paper: Mapping[str, float], comment: str) -> Value:
+    """The value in the order of the paper's parts, with a verdict on their order."""
     order = same_order(value, {name: paper[name] for name in value})
-    return {name: value[name] for name in paper}, order, f"trend: the paper's order of parts that it sees apart; {says}"
+    trend = f"trend: the paper's order of parts that differ by {MIN_RATIO} times or more"
+    return {name: value[name] for name in paper}, order, f"{trend}; {comment}"
 
 
 def area(case: Case) -> Value:
     value = areas()
     total = sum(value.values())
     own_kib = sum(mapped()["memory_bits"][unit] for unit in ("hcu", "wtu_sweep", "kvmu")) / 8192
-    says = f"logic mapped here, memories as in VI-F, where this project's DRE has {own_kib:.0f} KiB and not 20"
-    inside = judged(value, {k: v for k, v in AREA.items() if k != "total"}, says)
-    return {**inside[0], "total": total}, *inside[1:]
+    comment = f"own logic, memories of VI-F (20 KiB in the DRE; the DRE of this project has {own_kib:.0f} KiB)"
+    parts, *verdict = reading(value, {k: v for k, v in AREA.items() if k != "total"}, comment)
+    return {**parts, "total": total}, *verdict
 
 
 def area_pct(case: Case) -> Value:
     value = areas()
     shares = {name: 100 * mm2 / sum(value.values()) for name, mm2 in value.items()}
     dre = shares["HCU"] + shares["WTU"] + shares["KVMU"]
-    return judged(shares, AREA_PCT, f"DRE {dre:.1f} %, 2.0 in the paper")
+    return reading(shares, AREA_PCT, f"DRE {dre:.1f} %; 2.0 % in the paper")
 
 
 def power(case: Case) -> Value:
     value = powers()
-    inside = judged(value, {k: v for k, v in POWER.items() if k != "total"}, "without glitches and clock tree")
-    return {**inside[0], "total": sum(value.values())}, *inside[1:]
+    parts, *verdict = reading(
+        value, {k: v for k, v in POWER.items() if k != "total"}, "without glitches and clock tree"
+    )
+    return {**parts, "total": sum(value.values())}, *verdict
 
 
 EVALUATORS: dict[str, Callable[[Case], Value]] = {

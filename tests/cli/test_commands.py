@@ -63,7 +63,7 @@ def test_reproduce(run, tmp_path, monkeypatch):
     status, out, _ = run("reproduce", "vrex.fig13.fps", "--json")
     assert status == 0 and json.loads(out)["targets"][0]["verdict"] == "inside"
     status, out, _ = run("reproduce", "vrex.fig13.fps")
-    assert "vrex.fig13.fps" in out and "contradiction: V-Rex" in out and "1 of 1 judged are inside" in out
+    assert "vrex.fig13.fps" in out and "contradiction: V-Rex" in out and "1 of 1 evaluated are inside" in out
 
 
 def test_compare(run, tmp_path):

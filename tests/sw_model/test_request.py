@@ -43,7 +43,7 @@ def test_figures_add_up():
 def test_more_than_the_memory_is_said():
     asked = Request("vrex8", "oaken", tokens=400_000, batch=4, changes={"assume.resident_tokens": 10**9})
     result = asked.run()
-    assert not result.fits and "more than the 32 GB there are" in as_text(asked, result)
+    assert not result.fits and "more than the device memory of 32 GB" in as_text(asked, result)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_more_than_the_memory_is_said():
         ({"ratio": 2}, "ratio must be finite"),
         ({"link": "dream"}, "link must be one of"),
         ({"memory_detail": 1}, "memory_detail must be true or false"),
-        ({"colour": "red"}, "unknown key 'colour'"),
-        ({"assume.luck": 1}, "assume.luck is not an assumption"),
+        ({"colour": "red"}, "key must be one of .*got 'colour'"),
+        ({"assume.luck": 1}, "assume.NAME must be one of .*got 'luck'"),
         ({"assume.chunks": 2.5}, "chunks must be an integer"),
         ({"assume.memory_latency_ns": -3}, "memory_latency_ns"),
         ({"link.nominal_gbps": 0}, "link.nominal_gbps must be positive, got 0"),
         ({"core.lxe_memory_bytes": 10**12}, "core.lxe_memory_bytes must be at most 4000000000"),
         ({"core.wheels": 4}, "wheels"),
-        ({"wheel.size": 4}, "'wheel.size' cannot be set"),
-        ({"system": "a100", "core.cores": 4}, "A100 has no core"),
+        ({"wheel.size": 4}, "key of a change must be .*got 'wheel.size'"),
+        ({"system": "a100", "core.cores": 4}, "table of system A100 must be one of gpu, .*got 'core'"),
     ],
 )
 def test_bad_values_are_named(values, message):
@@ -80,7 +80,7 @@ def test_settings_of_the_command_line():
     assert value_of("core.cores=4") == ("core.cores", 4) and value_of("assume.retained_hit=.5")[1] == 0.5
     assert value_of("link.behind=cpu") == ("link.behind", "cpu")
     for bad in ("cores", "cores=3"):
-        with pytest.raises(ValueError, match=f"--set '{bad}'"):
+        with pytest.raises(ValueError, match=f"--set must be .*got '{bad}'"):
             value_of(bad)
 
 
@@ -109,7 +109,7 @@ def test_recall(tmp_path):
     assert recall(path) == asked
     path.write_text(json.dumps([{"run": 0, **asked.json(), **figures(asked.run())}]))
     assert recall(path, 0) == asked
-    with pytest.raises(ValueError, match=r"row 1 must lie in 0..0"):
+    with pytest.raises(ValueError, match=r"row must be between 0 and 0 in .*run\.json, got 1"):
         recall(path, 1)
     path.write_text("{}")
     with pytest.raises(ValueError, match="neither a run nor a sweep"):

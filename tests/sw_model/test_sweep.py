@@ -24,7 +24,7 @@ PLAN = parse_sweep({"name": "small", "fixed": {"workload": "text"}, "grid": GRID
 
 
 @pytest.fixture(scope="module")
-def want():
+def expected():
     """The rows, made one by one without the sweep."""
     rows = []
     for index, request in enumerate(PLAN.requests):
@@ -38,29 +38,29 @@ def test_grid_order():
     assert len(asked) == 8 and {r.workload for r in PLAN.requests} == {"text"}
 
 
-def test_table_files(tmp_path, want):
+def test_table_files(tmp_path, expected):
     pyarrow = pytest.importorskip("pyarrow.parquet")
-    assert sweep(PLAN, tmp_path / "t.csv", workers=1) == want
+    assert sweep(PLAN, tmp_path / "t.csv", workers=1) == expected
     told = json.loads((tmp_path / "t.json").read_text())
-    assert told["table"] == want and told["rows"] == 8 and told["git revision"]
+    assert told["table"] == expected and told["rows"] == 8 and told["git revision"]
     with (tmp_path / "t.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
-    assert [float(row["total_ms"]) for row in read] == [row["total_ms"] for row in want]
+    assert [float(row["total_ms"]) for row in read] == [row["total_ms"] for row in expected]
     assert read[0]["utilisation.GPU"] == "" and read[-1]["utilisation.LXE"] == ""
     sweep(PLAN, tmp_path / "t.parquet", workers=1)
     table = pyarrow.read_table(tmp_path / "t.parquet")
-    assert table.column("total_ms").to_pylist() == [row["total_ms"] for row in want]
-    assert table.column("bytes.PCIe").to_pylist() == [row.get("bytes.PCIe") for row in want]
+    assert table.column("total_ms").to_pylist() == [row["total_ms"] for row in expected]
+    assert table.column("bytes.PCIe").to_pylist() == [row.get("bytes.PCIe") for row in expected]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.json", "t.parquet"]
 
 
-def test_processes_do_not_matter(tmp_path, want):
-    assert sweep(PLAN, tmp_path / "two.csv", workers=2) == want
+def test_processes_do_not_matter(tmp_path, expected):
+    assert sweep(PLAN, tmp_path / "two.csv", workers=2) == expected
     sweep(PLAN, tmp_path / "one.csv", workers=1)
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
-def test_goes_on_where_it_was(tmp_path, want, monkeypatch):
+def test_goes_on_where_it_was(tmp_path, expected, monkeypatch):
     """A sweep that stops after three rows, in the middle of writing the fourth, makes the other five and no more."""
     made = []
 
@@ -80,14 +80,14 @@ def test_goes_on_where_it_was(tmp_path, want, monkeypatch):
     with journal_path(out).open("ab") as file:
         file.write(b'[{"run": 3, "total')
     seen = []
-    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == want
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == expected
     assert made == list(range(8)) and seen == [3, 4, 5, 6, 7, 8]
     # done: run again, it makes nothing
-    assert sweep(PLAN, out, workers=1) == want and len(made) == 8
+    assert sweep(PLAN, out, workers=1) == expected and len(made) == 8
     assert not journal_path(out).exists()
 
 
-def test_killed_for_good(tmp_path, want):
+def test_killed_for_good(tmp_path, expected):
     """SIGKILL in the middle, then again: the table is that of a sweep that was not killed."""
     spec = tmp_path / "s.toml"
     spec.write_text(
@@ -110,11 +110,11 @@ def test_killed_for_good(tmp_path, want):
     child.wait()
     kept = journal_path(out).read_bytes().count(b"\n") - 1
     first = []
-    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: first.append(done)) == want
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: first.append(done)) == expected
     assert first[0] == kept >= 1
 
 
-def test_full_disk(tmp_path, want, monkeypatch):
+def test_full_disk(tmp_path, expected, monkeypatch):
     """The disk fills up with the third row: one line that names the file; with room again the sweep goes on."""
     out, calls, sync = tmp_path / "t.csv", [], os.fsync
 
@@ -129,20 +129,23 @@ def test_full_disk(tmp_path, want, monkeypatch):
         sweep(PLAN, out, workers=1)
     assert caught.value.filename == str(journal_path(out)) and not out.exists()
     assert journal_path(out).read_bytes().count(b"\n") == 3
-    assert sweep(PLAN, out, workers=1) == want
+    assert sweep(PLAN, out, workers=1) == expected
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         ({}, "name is missing"),
-        ({"name": "x", "colour": 1}, "unknown key 'colour'"),
+        ({"name": "x", "colour": 1}, "key must be one of name, fixed, grid, got 'colour'"),
         ({"name": "x", "grid": {"tokens": 5}}, "grid.tokens must be a list"),
         ({"name": "x", "grid": {"tokens": []}}, "grid.tokens must be a list"),
-        ({"name": "x", "fixed": {"tokens": 5}, "grid": {"tokens": [5]}}, "in .fixed. and in .grid."),
+        (
+            {"name": "x", "fixed": {"tokens": 5}, "grid": {"tokens": [5]}},
+            "tokens must be in .fixed. or in .grid., got both",
+        ),
         ({"name": "x", "grid": {"tokens": [5, -5]}}, "run 1: tokens must be at least 1"),
         ({"name": "x", "fixed": {"link.lanes": 3}}, "run 0: system: link.lanes must be one of .*got 3"),
-        ({"name": "x", "fixed": {"wings": 2}}, "run 0: unknown key 'wings'"),
+        ({"name": "x", "fixed": {"wings": 2}}, "run 0: key must be one of .*got 'wings'"),
     ],
 )
 def test_bad_sweeps(data, message):
@@ -196,18 +199,18 @@ def cluster(tmp_path):
 
 
 @pytest.mark.heavy
-def test_cluster(tmp_path, want, cluster):
+def test_cluster(tmp_path, expected, cluster):
     address, _, workers = cluster
     out = tmp_path / "t.csv"
-    assert sweep(PLAN, out, scheduler=address) == want
+    assert sweep(PLAN, out, scheduler=address) == expected
     # one worker dies: the other makes its runs
     workers[0].kill()
-    assert sweep(PLAN, tmp_path / "again.csv", scheduler=address) == want
+    assert sweep(PLAN, tmp_path / "again.csv", scheduler=address) == expected
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
 @pytest.mark.heavy
-def test_scheduler_dies(tmp_path, want, cluster):
+def test_scheduler_dies(tmp_path, expected, cluster):
     """One line, and what was finished is kept: going on without the scheduler gives the same table."""
     address, scheduler, _ = cluster
     out = tmp_path / "t.csv"
@@ -216,16 +219,18 @@ def test_scheduler_dies(tmp_path, want, cluster):
         if done:
             scheduler.kill()
 
-    with pytest.raises(ConnectionError, match=f"scheduler '{address}' was lost; run the sweep again to go on"):
+    with pytest.raises(
+        ConnectionError, match=f"connection to scheduler '{address}' broke; run the sweep again to continue"
+    ):
         sweep(PLAN, out, scheduler=address, progress=kill)
     seen = []
-    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == want
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == expected
     assert seen[0] == 4
 
 
 def test_no_scheduler(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr("sw_model.sweep.PATIENCE_S", 0.5)
+    monkeypatch.setattr("sw_model.sweep.TIMEOUT_S", 0.5)
     with pytest.raises(ValueError, match=r"scheduler 'tcp://127\.0\.0\.1:9' cannot be reached"):
         sweep(PLAN, tmp_path / "t.csv", scheduler="tcp://127.0.0.1:9")
 
@@ -257,7 +262,7 @@ def test_a_worker_process_that_dies(monkeypatch):
 
     monkeypatch.setattr("sw_model.sweep.ProcessPoolExecutor", lambda *arguments, **options: pool)
     monkeypatch.setattr("sw_model.sweep.wait", broken)
-    with pytest.raises(ChildProcessError, match="a worker process died; run the sweep again to go on"):
+    with pytest.raises(ChildProcessError, match="a worker process ended early; run the sweep again to continue"):
         list(executed(list(enumerate(PLAN.requests)), 2, None))
 
 
@@ -283,9 +288,9 @@ class Future:
     ("status", "rows", "client", "says"),
     [
         ("error", [], "running", "a run failed on 'there': no memory"),
-        ("cancelled", [], "running", "scheduler 'there' was lost"),
-        ("finished", None, "running", "scheduler 'there' was lost"),
-        ("finished", [], "closed", "scheduler 'there' was lost"),
+        ("cancelled", [], "running", "connection to scheduler 'there' broke"),
+        ("finished", None, "running", "connection to scheduler 'there' broke"),
+        ("finished", [], "closed", "connection to scheduler 'there' broke"),
     ],
 )
 def test_what_goes_wrong_on_a_cluster(status, rows, client, says, monkeypatch):
@@ -296,7 +301,7 @@ def test_what_goes_wrong_on_a_cluster(status, rows, client, says, monkeypatch):
         return made[: len(parts)]
 
     fake = SimpleNamespace(map=answer, status="running", close=lambda timeout: closed.append(timeout))
-    monkeypatch.setattr("sw_model.sweep.needs", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
+    monkeypatch.setattr("sw_model.sweep.require", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
     assert list(executed([1], None, "there")) == [[1]]
     fake.status = client
     with pytest.raises(ConnectionError, match=says):
@@ -309,5 +314,5 @@ def test_a_cluster_that_takes_its_time(monkeypatch):
     later = Future([1], "finished")
     later.add_done_callback = lambda call: Timer(1.2, call, [later]).start()
     fake = SimpleNamespace(map=lambda *a, **o: [later], status="running", close=lambda timeout: None)
-    monkeypatch.setattr("sw_model.sweep.needs", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
+    monkeypatch.setattr("sw_model.sweep.require", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
     assert list(executed([1], None, "there")) == [[1]]

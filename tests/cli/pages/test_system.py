@@ -7,7 +7,7 @@ import pytest
 from cli.pages import system
 from sw_model import compare
 from sw_model.explain import explain
-from sw_model.papers.claims import CLAIMS, Judged
+from sw_model.papers.claims import CLAIMS, ClaimResult
 from sw_model.papers.reproduce import reproduce
 from sw_model.quality import Quality
 from sw_model.request import Request
@@ -58,11 +58,11 @@ def test_comparison_section():
 
 
 def test_page(told, tmp_path):
-    judged = [Judged(CLAIMS[0], {"paper": 9.0, "realistic": 8.0})]
+    results = [ClaimResult(CLAIMS[0], {"paper": 9.0, "realistic": 8.0})]
     sections = [
         system.run_section(told),
         system.reproduction_section(reproduce("vrex.fig13.fps")),
-        system.claims_section(judged),
+        system.claims_section(results),
     ]
     assert all(isinstance(c, Column | str) for table in sections[2].tables for c in table.columns)
     path = write(tmp_path / "p.html", "System", sections, run_metadata(told.request.json()))

@@ -1,13 +1,12 @@
-"""The published figures beside the model: completeness, verdicts that follow from residuals, nothing hidden."""
+"""Published figures compared with the model: completeness, and verdicts that follow from the residuals."""
 
 import pytest
 
 from sw_model.assumptions import Assumptions
-from sw_model.papers import codecsight as published_codec
-from sw_model.papers import quickvideo as published_quickvideo
+from sw_model.papers import codecsight, quickvideo
 from sw_model.papers.figures import published
 from sw_model.papers.mosaic_hybrid import rekv_gb
-from sw_model.papers.reproduce import FREE_ASSUMPTIONS, Reading, brief, evaluate, judge, reproduce, worst_residual
+from sw_model.papers.reproduce import FREE_ASSUMPTIONS, Reading, brief, evaluate, reproduce, row_of, worst_residual
 
 
 @pytest.fixture(scope="module")
@@ -22,61 +21,62 @@ def test_every_target_has_a_row(everything):
     assert len(FREE_ASSUMPTIONS) < 10
 
 
-def test_one_figure_tells_its_own_papers_contradictions():
-    told = reproduce("hybrid.t2.cache").as_text()
-    assert told.count("contradiction: ") == told.count("contradiction: Hybrid: ") == 1
+def test_one_figure_lists_the_contradictions_of_its_paper_only():
+    lines = reproduce("hybrid.t2.cache").as_text()
+    assert lines.count("contradiction: ") == lines.count("contradiction: Hybrid: ") == 1
 
 
-def test_verdicts_follow_from_residuals(everything):
+def test_verdict_follows_from_the_residual(everything):
     for row in everything.rows:
         assert row.verdict != "not modelled", row.id
         if row.use == "system" and isinstance(row.tolerance, float) and row.residual is not None:
             assert (row.verdict == "inside") == (abs(row.residual) <= row.tolerance), row.id
         if row.verdict == "outside" and row.use == "system" and isinstance(row.tolerance, float):
-            assert "closed by" in row.says, row.id
+            assert "depends on" in row.comment, row.id
 
 
-def test_arithmetic_is_met_but_where_the_paper_contradicts_itself(everything):
+def test_arithmetic_agrees_except_where_the_paper_contradicts_itself(everything):
     """V-Rex prints 11.4 % less power for 35 W against 40 W."""
     arith = {row.id: row.verdict for row in everything.rows if row.use == "arith"}
     assert len(arith) == 18 and {name for name, verdict in arith.items() if verdict != "inside"} == {"vrex.power_delta"}
 
 
-def test_most_is_inside(everything):
-    """No figure has a constant of its own, so a change of the model may move this, and has to say so here."""
+def test_score_of_all_system_figures(everything):
+    """All figures share the model's constants, so a change of the model can change the score; then update it here."""
     assert everything.score() == (40, 49, 49)
 
 
-def test_serving_model_by_hand():
+def test_prefill_time_of_a_serving_request():
     """Full recomputation of 20,480 tokens by a decoder of 6.5 G parameters at 82 % of 312 TFLOPS: products, causal
     attention and launches."""
-    model = published_codec.INTERN
+    model = codecsight.INTERN
     tokens = 80 * 256
     flops = 2 * 6.5e9 * tokens + 28 * 4 * 3584 * tokens * tokens / 2
-    assert published_codec.full(model).prefill == pytest.approx(flops / (312e12 * 0.822) + 28 * 30 * 18e-6)
-    assert published_codec.recomputed(0.0) == 20 and published_codec.recomputed(0.5) == 12.5
-    assert published_codec.codecsight(model, 0.0).total > published_codec.codecsight(model, 0.5).total
+    assert codecsight.full(model).prefill == pytest.approx(flops / (312e12 * 0.822) + 28 * 30 * 18e-6)
+    assert codecsight.recomputed(0.0) == 20 and codecsight.recomputed(0.5) == 12.5
+    assert codecsight.codecsight(model, 0.0).total > codecsight.codecsight(model, 0.5).total
 
 
-def test_the_best_case_prunes_more_than_any_class_of_motion():
-    """85 % fewer tokens cannot be a mean, so it is not what the speedups over all clips are evaluated at."""
-    assert published_codec.PRUNED_MOST > max(published_codec.CLASSES) > published_codec.PRUNED
-    assert 1 - published_codec.recomputed(published_codec.PRUNED_MOST) / 80 == pytest.approx(0.85)
+def test_maximum_pruning_exceeds_every_class_of_motion():
+    """85 % fewer tokens is not a mean over clips, so the speedups over all clips do not use it."""
+    assert codecsight.MAX_PRUNED > max(codecsight.CLASSES) > codecsight.PRUNED
+    assert 1 - codecsight.recomputed(codecsight.MAX_PRUNED) / 80 == pytest.approx(0.85)
 
 
-def test_quickvideo_by_hand():
-    """Qwen2.5-VL gives two of 1800 frames 8 x 15 cells; a first group of 32 frames ends four frames into the second
-    interval, which another core decodes, so it waits for the first: 750 frames, or 31 with the start of the next."""
-    assert published_quickvideo.pair_tokens(1800) == 8 * 15
-    ready = published_quickvideo.ready_s(30, 16, 64, 32)
+def test_first_group_of_quickvideo_waits_for_its_interval():
+    """Two of 1800 frames of Qwen2.5-VL take 8 x 15 cells. The first group of 32 frames ends four frames into the second
+    interval, which another core decodes, so it waits for the first interval: 750 frames, 31 sampled ones."""
+    assert quickvideo.pair_tokens(1800) == 8 * 15
+    ready = quickvideo.ready_s(30, 16, 64, 32)
     before = 2 * 3.2 + 0.0020 * 30 * 60 * 24 + 23  # two openings, the packets, a process
-    assert ready[0] == pytest.approx((before + 31 * (24 + 0.53)) * published_quickvideo.FRAME_S)
-    assert published_quickvideo.sequential_s(60, 16) == pytest.approx(60)  # a minute for an hour
+    assert ready[0] == pytest.approx((before + 31 * (24 + 0.53)) * quickvideo.FRAME_S)
+    assert quickvideo.sequential_s(60, 16) == pytest.approx(60)  # a minute for an hour
 
 
-def test_memory_of_a_video_model_by_hand(everything):
-    """A frame takes 11.2 MB of KV, 5.2 of features before pooling and 1.4 after, 1.8 of pixels; published: 19.5 MB. In
-    chunks of 64 frames ReKV's window is full after 128, which it holds twice, beside buffers for 192 and vectors."""
+def test_memory_per_frame_of_a_video_model(everything):
+    """A frame takes 11.2 MB of KV, 5.2 MB of features before pooling, 1.4 MB after, and 1.8 MB of pixels; the paper
+    gives 19.5 MB. In chunks of 64 frames ReKV's window is full after 128 frames, which it holds twice; buffers for 192
+    frames and vectors come in addition."""
     rows = {r.id: r.model for r in everything.rows}
     memory, vram = rows["mosaic.t1.memory"], rows["mosaic.vram"]
     frame = 196 * 57344 + 729 * 7168 + 196 * 7168 + 384 * 384 * 6
@@ -92,44 +92,44 @@ def test_memory_of_a_video_model_by_hand(everything):
         (24 * 2 * 2 * 64 * 2, 24 * 14 * 64 * 2, 3.0533 - 2.0162),
     ],
 )
-def test_memory_of_rekv_as_measured(kv_bytes, vector_bytes, measured):
-    """Peak less weights of ReKV with LLaVA-OneVision 7B and 0.5B, a frame at once, 536 frames: measured by others
-    (github.com/Tauke190/EfficientReKV, results/cost_model). Transformers 4.45 makes the logits of all 196 tokens, in
-    half and in single precision; activations are left out."""
+def test_memory_of_rekv_matches_a_measurement(kv_bytes, vector_bytes, measured):
+    """Peak memory minus weights of ReKV with LLaVA-OneVision 7B and 0.5B, one frame at a time, 536 frames, measured by
+    github.com/Tauke190/EfficientReKV (results/cost_model). Transformers 4.45 computes the logits of all 196 tokens, in
+    half and in single precision; activations are not counted."""
     logits = 196 * 152000 * (2 + 4) / 1e9
     assert rekv_gb(536, 1, kv_bytes, vector_bytes) + logits == pytest.approx(measured, rel=0.005)
 
 
-def test_tpot_of_the_edge_is_weight_streaming(everything):
+def test_tpot_of_the_edge_system_is_inside(everything):
     row = next(r for r in everything.rows if r.id == "vrex.fig13.tpot_edge")
     assert row.verdict == "inside"
 
 
-def test_one_figure_and_one_assumption():
+def test_assumption_changes_one_figure():
     some = reproduce("vrex.fig13.frame_edge_b1")
     assert len(some.rows) == 1
     other = reproduce("vrex.fig13.frame_edge_b1", assume=Assumptions(retained_hit=0.9))
     assert other.rows[0].model[-1] < some.rows[0].model[-1]
-    with pytest.raises(ValueError, match="unknown figure 'fig99'"):
+    with pytest.raises(ValueError, match=r"figure must be an identifier .*got 'fig99'"):
         reproduce("fig99")
 
 
-def test_residuals():
+def test_residual_and_verdict_of_a_target():
     assert worst_residual([1.1, 2.0], [1.0, 2.0]) == pytest.approx(0.1)
     assert worst_residual({"a": 1}, {"a": 1, "b": 2}) is None
     target = {"id": "x", "paper": "p", "where": "w", "what": "t", "use": "system", "value": [10.0], "tolerance": 0.2}
-    assert judge(target, Reading([11.0])).verdict == "inside"
-    assert judge(target, Reading([13.0], closes="luck")).says == "closed by: luck"
-    assert judge(target, Reading(None)).verdict == "not modelled"
+    assert row_of(target, Reading([11.0])).verdict == "inside"
+    assert row_of(target, Reading([13.0], depends_on="luck")).comment == "depends on: luck"
+    assert row_of(target, Reading(None)).verdict == "not modelled"
     two = target | {"value": {"a": [10.0, 20.0]}}
-    assert judge(two, Reading([11.0, 40.0])).numbers_inside == (1, 2)
-    shape = judge(target | {"tolerance": "shape"}, Reading([11.0]))
-    assert (shape.verdict, shape.numbers_inside) == ("not modelled", None)
+    assert row_of(two, Reading([11.0, 40.0])).numbers_in_tolerance == (1, 2)
+    shape = row_of(target | {"tolerance": "shape"}, Reading([11.0]))
+    assert (shape.verdict, shape.numbers_in_tolerance) == ("not modelled", None)
 
 
-def test_values_in_few_characters():
+def test_brief_value_has_four_digits():
     assert brief({"a": [1.23456, None, 2], "b": "text"}) == "{a: [1.235, , 2], b: text}"
 
 
-def test_a_figure_without_an_evaluator():
-    assert evaluate("vrex.nothing", Assumptions(), "paper").says == "not modelled: no evaluator"
+def test_figure_without_an_evaluator_is_not_modelled():
+    assert evaluate("vrex.nothing", Assumptions(), "paper").comment == "not modelled: no evaluator"
