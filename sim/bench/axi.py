@@ -1,6 +1,6 @@
-"""AXI4 in simulation: a memory with given timing, a checker of the protocol's rules, and AXI4-Lite accesses.
+"""AXI4 in simulation: a memory with timing, a protocol checker, and an AXI4-Lite master.
 
-The checker knows nothing of the memory: both only see the signals at each rising edge of the clock.
+Checker and memory are independent: each samples the signals at every rising edge of the clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHANNELS = {
 
 @dataclass
 class FixedTiming:
-    """Every burst is answered `latency` cycles after it came and occupies the memory for `gap` cycles a beat."""
+    """Every burst is answered after `latency` cycles and occupies the memory for `gap` cycles per beat."""
 
     latency: int = 4
     gap: float = 0.0
@@ -44,7 +44,7 @@ class FixedTiming:
 
 @dataclass(frozen=True)
 class Failure:
-    """An answer that fails: beat number `at` of all read beats, or burst number `at` of all write bursts."""
+    """Error response: read beat number `at` of all read beats, or write burst number `at` of all write bursts."""
 
     write: bool
     at: int
@@ -52,7 +52,7 @@ class Failure:
 
 
 class Sparse:
-    """A memory of which few pages are used: slices are read and written as those of a bytearray, the rest is 0."""
+    """Sparse memory with the slice interface of a bytearray; unwritten bytes are 0."""
 
     def __init__(self, size: int):
         self.size, self.pages = size, dict[int, bytearray]()
@@ -61,7 +61,7 @@ class Sparse:
         return self.size
 
     def _parts(self, where: slice) -> Iterator[tuple[int, int, int]]:
-        """Of each page in `where`: its number, the first byte, the first one that is not meant."""
+        """Number, first byte and end of each page of the slice `where`."""
         start, stop, _ = where.indices(self.size)
         while start < stop:
             page, first = divmod(start, BOUNDARY)
@@ -81,11 +81,11 @@ class Sparse:
 
 
 class AxiProtocolError(AssertionError):
-    """A rule of the protocol was broken."""
+    """A port violates the AXI protocol."""
 
 
 class AxiChecker:
-    """Checks every cycle of one AXI4 port: `see` takes what each channel shows, `finish` the end of a run.
+    """Checks one AXI4 port: `see` in every cycle for each channel, `finish` at the end of a run.
 
     Rules: valid and payload stay until ready; bursts are INCR of full width, aligned, inside 4 KiB and not longer than
     `longest` words; words follow the order and lengths of their bursts and the last one says so; no answer comes
@@ -101,7 +101,7 @@ class AxiChecker:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what is in flight."""
+        """Clear the state, as after a reset."""
         self.requests.append(None)
         self.held: dict[str, tuple[int, ...]] = {}
         self.writing: deque[tuple[int, int]] = deque()  # id, words left, in order of AW
@@ -114,9 +114,9 @@ class AxiChecker:
             raise AxiProtocolError(f"{self.name}, cycle {cycle()}: {text}")
 
     def see(self, channel: str, payload: tuple[int, ...] | None, ready: bool) -> None:
-        """What `channel` shows in this cycle: its payload if it is valid, and whether it is taken."""
+        """Check one cycle of `channel`: its payload if valid, and whether ready is 1."""
         before = self.held.pop(channel, None)
-        self._demand(before is None or payload == before, f"{channel} changed before it was taken")
+        self._demand(before is None or payload == before, f"{channel} changed before it was accepted")
         if payload is None:
             return
         if not ready:
@@ -174,7 +174,7 @@ class AxiChecker:
             flying.popleft()
 
     def finish(self) -> None:
-        """Nothing may be in flight any more."""
+        """Check that nothing is in flight."""
         left = len(self.writing) + sum(self.written.values()) + sum(map(len, self.reading.values()))
         self._demand(not left, f"{left} bursts without an end")
         self._demand(not self.held, f"channels {sorted(self.held)} wait")
@@ -183,8 +183,8 @@ class AxiChecker:
 class AxiMemory:
     """A memory behind AXI4 port `port` of a design; every cycle goes through an `AxiChecker`.
 
-    Answers of one ID keep their order; those of different IDs may overtake each other and, on reads, mix beat by beat.
-    An access beyond the image answers DECERR.
+    Responses of one ID keep their order; those of different IDs may be reordered and, on reads, interleaved by beat. An
+    access beyond the image returns DECERR.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class AxiMemory:
         self.failures, self.next = {}, (write, identity, after, response) if after >= 0 else None
 
     async def run(self) -> None:
-        """Serve for ever."""
+        """Serve the port until the simulation ends."""
         handles = self.handles
         while True:
             await RisingEdge(self.clk)

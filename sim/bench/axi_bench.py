@@ -1,4 +1,4 @@
-"""The cocotb test of designs with AXI ports: serves memories, feeds streams, follows a script of register accesses.
+"""cocotb test of designs with AXI ports: serves memories, feeds streams, performs a script of register accesses.
 
 It runs inside the simulator; `sim.bench.axi_run.simulate` writes its job and reads its record.
 """
@@ -19,7 +19,7 @@ from sim.bench.streams import PERIOD_NS, Sink, Source, cycle, reset, start_clock
 
 
 class Script:
-    """Runs the steps of a job one after the other; what they answer goes into `answers`.
+    """Performs the steps of a job in order and stores their results in `answers`.
 
     write ADDRESS VALUE [STROBE], read ADDRESS (gives [value, response]), wait CYCLES, reset,
     interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
@@ -88,7 +88,7 @@ class Script:
 
 @cocotb.test()
 async def axi(dut: Any) -> None:
-    """Everything of the job, then nothing may be in flight."""
+    """Perform the job; at the end no burst may be in flight."""
     folder = Path(os.environ["BENCH_FOLDER"])
     job = json.loads((folder / "job.json").read_text())
     stimulus = np.load(folder / "stimulus.npz")

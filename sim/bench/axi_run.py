@@ -1,4 +1,4 @@
-"""Designs with AXI ports as a function: memory images in, memory images out."""
+"""Simulation of designs with AXI ports as a function: memory images in, memory images out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from util.timing import MemoryTiming
 
 @dataclass
 class Image:
-    """A memory before a run: what is in it from `start` on, its timing, and what goes wrong with it.
+    """A memory before a run: its content from address `start` on, its timing, and its failures.
 
     longest, outstanding : words of a burst and bursts in flight that the protocol checker allows
     stall : probability of a pause on each channel and cycle
@@ -42,7 +42,7 @@ class Image:
 
 @dataclass(frozen=True)
 class AxiRecord:
-    """What a run produced.
+    """Result of one run.
 
     images : every memory at the end ; outputs : payload columns of output streams ; status : other outputs
     answers : of the script's steps
@@ -87,15 +87,15 @@ def simulate(
     ----------
     inputs, outputs, config, seed : as `sim.bench.run.simulate` ; stall : probability of pauses of streams and registers
     script, lite : steps as `sim.bench.axi_bench.Script` takes them, and the AXI4-Lite port they go to
-    cycles : when not 0, run that long and take what has come, instead of waiting for all beats
-    drain_cycles : afterwards; then no burst may be in flight
+    cycles : when not 0, run for this number of cycles instead of waiting for all beats
+    drain_cycles : cycles after the end, after which no burst may be in flight
     ports : ports to record in every cycle ; made : the build of `component`, when there is one
-    explain : what the answers mean, for `sim.coverage.bins`
+    explain : function that decodes the answers, for `sim.coverage.bins`
 
     Raises
     ------
     SimulatorError
-        When the build fails, something does not end in time, or a protocol is broken.
+        The build fails, a time-out occurs, or a port violates its protocol.
     """
     members = dict(component.signature.members.items())
     shapes = {

@@ -1,4 +1,4 @@
-"""Simulator builds, cached by content: equal Verilog, options and simulator give the same folder."""
+"""Simulator builds, cached by content: equal Verilog, options and simulator share one folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sim.bench.override import current_source_override
 from sim.coverage import source_map
 
 SIMULATORS = ("verilator", "icarus")
-BLOCK_SIZE = 500_000  # characters of Verilog from which a repeated module is a build of its own
+BLOCK_SIZE = 500_000  # characters of Verilog above which a repeated module is built separately
 
 # The makefile of the wheel names the tools of the machine that built it. These variables override it.
 _MAKE_VARIABLES = {
@@ -42,11 +42,11 @@ _MAKE_VARIABLES = {
 
 
 class SimulatorError(RuntimeError):
-    """A simulator is missing, or a build or run failed; the message names the log."""
+    """A simulator is missing, or a build or run failed; the message names the log file."""
 
 
 def build_root() -> Path:
-    """Where builds and runs live: `$VREX_BUILD/sim`, else `build/sim` of the current folder."""
+    """Folder of builds and runs: `$VREX_BUILD/sim`, else `build/sim` in the current folder."""
     return Path(os.environ.get("VREX_BUILD", "build")).absolute() / "sim"
 
 
@@ -71,7 +71,7 @@ def build_settings() -> tuple[object, ...]:
 
 
 def default_simulator() -> str:
-    """The simulator runs use when none is named: `$VREX_SIM`, else Verilator."""
+    """Default simulator: `$VREX_SIM`, else Verilator."""
     return os.environ.get("VREX_SIM", "verilator")
 
 
@@ -113,7 +113,7 @@ class Build:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the file lock `path`, so that parallel test workers share one build."""
+    """Hold the file lock `path`, with which parallel test workers share one build."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -127,9 +127,9 @@ def build(
     waves: bool | None = None,
     coverage: bool | None = None,
 ) -> Build:
-    """Build the Verilog of `component` for `simulator`, or take the build that exists.
+    """Build the Verilog of `component` for `simulator`, or reuse an equal build.
 
-    What is not given comes from the environment: `VREX_SIM`, `VREX_WAVES` and `VREX_COVERAGE`.
+    The defaults come from the environment: `VREX_SIM`, `VREX_WAVES` and `VREX_COVERAGE`.
 
     Raises
     ------
@@ -161,25 +161,25 @@ def build_verilog(
 ) -> Build:
     """As `build`, for Verilog files (file name -> text) whose top module is `name`.
 
-    With `repeats`, names of modules of which there are many instances, Verilator writes the code of a module once for
-    all: sixteen equal lanes build ten times faster and run slower. Large ones are built apart, but not for coverage.
+    `repeats` names modules with many instances. Verilator generates the code of such a module once for all instances:
+    sixteen equal lanes build ten times faster and run slower. Large ones are built separately, except for coverage.
     """
     simulator = simulator or default_simulator()
     waves = "VREX_WAVES" in os.environ if waves is None else waves
     coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
     if simulator not in SIMULATORS:
-        raise ValueError(f"unknown simulator {simulator!r}: choose one of {', '.join(SIMULATORS)}")
+        raise ValueError(f"simulator must be one of {', '.join(SIMULATORS)}, got {simulator!r}")
     options: list[str] = []
     runner: Runner
     arguments: list[str]
     if simulator == "verilator":
         use_verilator()
-        # the generated Verilog is linted by its own test; here warnings would only hide a build
+        # a test lints the generated Verilog; warnings do not stop a build
         options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
         blocks = [] if coverage else [m for m in repeats if _size("".join(sources.values()), m) > BLOCK_SIZE]
         if blocks:
             options += ["--hierarchical"]
-        elif repeats:  # both optimizations tie a module's code to what drives the instance
+        elif repeats:  # both optimizations specialise the code of a module for each instance
             options += ["-fno-dfg", "-fno-gate"]
         options += ["--coverage-line", "--coverage-toggle"] if coverage else []
         runner, arguments = get_runner("verilator"), _verilator_arguments()
@@ -191,19 +191,19 @@ def build_verilog(
     else:
         if not has_simulator("icarus"):
             raise SimulatorError("simulator icarus: iverilog is not installed (Debian: apt install iverilog)")
-        options += [] if waves else ["-g2005"]  # cocotb's own module that starts the waves has a string
+        options += [] if waves else ["-g2005"]  # the module with which cocotb starts the waveform has a string
         runner, arguments = get_runner("icarus"), []
-    key = _digest(*(part for item in sources.items() for part in item), simulator, str(waves), *options)
+    key = _digest(*(text for item in sources.items() for text in item), simulator, str(waves), *options)
     folder = build_root() / f"{name}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "lock"):
         finished = folder / "finished"
-        if not finished.exists():  # a build that was killed leaves half an object, which make would take for a new one
-            for left in folder.iterdir():
-                if left.is_dir():
-                    shutil.rmtree(left)
-                elif left.name != "lock":
-                    left.unlink()
+        if not finished.exists():  # an interrupted build leaves incomplete objects that make considers up to date
+            for entry in folder.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                elif entry.name != "lock":
+                    entry.unlink()
         paths = []
         for file, text in sources.items():
             paths.append(folder / file)
@@ -229,23 +229,23 @@ def build_verilog(
 
 
 def verilog(component: wiring.Component, name: str, *, coverage: bool = False) -> str:
-    """Verilog of `component`, cached by its RTLIL; for coverage the one that knows its sources."""
-    made = source_map if coverage else emit
-    text = made.to_rtlil(component, name)
+    """Verilog of `component`, cached by its RTLIL; for coverage with the source map of `sim.coverage.source_map`."""
+    emitter = source_map if coverage else emit
+    text = emitter.to_rtlil(component, name)
     store = build_root() / "verilog"
     store.mkdir(parents=True, exist_ok=True)
     path = store / f"{name}-{_digest(text, *emit.CLEAN_UP)}.v"
     if not path.exists():
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(made.rtlil_to_verilog(text, name))
-        aside.rename(path)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(emitter.rtlil_to_verilog(text, name))
+        temporary.rename(path)
     return path.read_text()
 
 
 def _size(text: str, module: str) -> int:
-    """Characters of the Verilog of `module` and of its own submodules, which bear its name and a dot."""
+    """Characters of the Verilog of `module` and of its submodules, whose names begin with its name and a dot."""
     starts = re.compile(rf"^module \\?{re.escape(module)}(\.\S*)? ?\(.*?^endmodule", re.M | re.S)
-    return sum(len(found.group()) for found in starts.finditer(text))
+    return sum(len(match.group()) for match in starts.finditer(text))
 
 
 def _digest(*texts: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs of programs on a simulated core: memories, register accesses, and what comes of them."""
+"""Programs on a simulated core: memories, register accesses, and outcomes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sim.bench.axi_run import AxiRecord, Image, simulate
 from util.timing import MemoryTiming
 
 BASES = {"device": 0x8000_0000, "host": 0x40_0000_0000}
-LIMIT = 200_000  # cycles after which a program is said to hang
+LIMIT = 200_000  # cycles after which a program counts as hung
 
 
 @dataclass
 class Outcome:
-    """How one program ended, and the cycles in which it ran."""
+    """End of one program: its events, fault and number of cycles."""
 
     done: bool
     failed: bool
@@ -37,13 +37,13 @@ class Outcome:
 
 @lru_cache(maxsize=2)
 def _built(config: Config, settings: tuple[Any, ...]) -> builds.Build:
-    """Elaborating a core takes longer than most programs; `settings` are those of the simulator."""
+    """Build of a core, cached because elaboration takes longer than most programs."""
     return builds.build(Core.from_config(config), "core")
 
 
 @dataclass
 class CoreRun:
-    """A core with its memories; `run` adds a program, `simulate` performs everything in one simulation.
+    """A core with its memories; `run` appends a program, `simulate` performs all programs in one simulation.
 
     settings : of the KV prediction unit, as registers ; limit : cycles of a program
     number : of the core in a cluster ; bases : of its regions
@@ -57,7 +57,7 @@ class CoreRun:
     number: int = 0
     bases: Mapping[str, int] = field(default_factory=lambda: dict(BASES))
     script: list[Step] = field(default_factory=list)
-    runs: list[int] = field(default_factory=list)  # where in the script each program's outcome begins
+    runs: list[int] = field(default_factory=list)  # index in the script at which each program's outcome begins
     started: list[tuple[int, int]] = field(default_factory=list)  # of `runs`: the program's place and commands
 
     def __post_init__(self) -> None:
@@ -66,28 +66,28 @@ class CoreRun:
         self.set_up()
 
     def set_up(self) -> None:
-        """Write the regions and settings, as after power-on."""
+        """Write regions and settings, as after power-on."""
         words = {"device_words": len(self.device) // self.word_bytes, "host_words": len(self.host) // self.word_bytes}
         bases = {f"{side}_start": base for side, base in self.bases.items()}
         self.script += self.driver.setup(**bases, **words, **self.settings)
 
-    def put(self, place: int, program: bytes | Sequence[Command]) -> None:
-        """A program, commands or bytes, into the device memory at word `place`."""
+    def put(self, address: int, program: bytes | Sequence[Command]) -> None:
+        """Store a program (commands or bytes) in the device memory at word `address`."""
         code = program if isinstance(program, bytes) else self.driver.image(program)
-        self.device[place * self.word_bytes : place * self.word_bytes + len(code)] = code
+        self.device[address * self.word_bytes : address * self.word_bytes + len(code)] = code
 
-    def run(self, place: int, commands: int, *, clear: bool = False) -> None:
-        """Start the program at `place`, wait for its end; `clear` a fault afterwards."""
-        self.script += [*self.driver.write("clear_counters", 1), *self.driver.start(place, commands)]
+    def run(self, address: int, commands: int, *, clear: bool = False) -> None:
+        """Start the program at word `address` and wait for its end; `clear`: clear a fault afterwards."""
+        self.script += [*self.driver.write("clear_counters", 1), *self.driver.start(address, commands)]
         self.runs.append(len(self.script))
-        self.started.append((place, commands))
+        self.started.append((address, commands))
         self.script += [*self.driver.finish(self.limit), *self.driver.read("cycles")]
         if clear:
             self.script += self.driver.clear()
 
-    def reset_after(self, place: int, commands: int, cycles: int) -> None:
-        """Start a program and reset the core so many cycles after the sequencer has begun."""
-        self.script += [*self.driver.start(place, commands), *[["wait", cycles]] * bool(cycles), ["reset"]]
+    def reset_after(self, address: int, commands: int, cycles: int) -> None:
+        """Start a program and reset the core `cycles` cycles later."""
+        self.script += [*self.driver.start(address, commands), *[["wait", cycles]] * bool(cycles), ["reset"]]
         self.set_up()
 
     def simulate(
@@ -99,7 +99,7 @@ class CoreRun:
         outstanding: int = 64,
         **options: Any,
     ) -> tuple[list[Outcome], AxiRecord]:
-        """Everything; outcomes of the programs, and the record. `options` go to `sim.bench.axi_run.simulate`."""
+        """Run everything; returns the outcomes and the record. `options` go to `sim.bench.axi_run.simulate`."""
         memories = {
             side: Image(
                 getattr(self, side),
@@ -131,7 +131,7 @@ class CoreRun:
         return self.outcomes(record.answers), record
 
     def names(self) -> list[list[str]]:
-        """Names of the commands of each program, as far as they have one."""
+        """Names of the commands of each program; unknown opcodes are left out."""
         known = {opcode.code: opcode.name for opcode in OPCODES}
         found = []
         for at, count in self.started:
@@ -140,7 +140,7 @@ class CoreRun:
         return found
 
     def outcomes(self, answers: Sequence[Any]) -> list[Outcome]:
-        """Of the programs, from what the script answered."""
+        """Outcomes of the programs, from the answers of the script."""
         found = []
         for at in self.runs:
             interrupt, (events, _), (_, _), (cause, _), (address, _), _, (cycles, _) = answers[at : at + 7]

@@ -1,4 +1,4 @@
-"""RTL as a function: payload columns in, payload columns out, through cocotb and a real simulator."""
+"""Simulation of a unit as a function: payload columns in, payload columns out, with cocotb and a simulator."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _SIMULATOR_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Record:
-    """What one run produced.
+    """Result of one run.
 
     Attributes
     ----------
-    outputs : unpacked payload columns of every output stream
-    cycles : clock cycle of each transfer, for every stream
+    outputs : payload columns of every output stream
+    cycles : clock cycle of each transfer of every stream
     status : value of every other output port (`stat_*`) at the end
-    folder : where logs and waveforms are
-    ports : with `record_ports`, every port but the clock: uint8 (cycles, width), the bits that each clock edge of the
-        run met, from the reset on
+    folder : folder with logs and waveforms
+    ports : with `record_ports`, every port except the clock: uint8 (cycles, width), its bits at each clock edge from
+        the reset on
     """
 
     outputs: dict[str, Any]
@@ -54,9 +54,9 @@ class Record:
 
 @dataclass(frozen=True)
 class InTurns:
-    """Pauses that change sides: so many cycles nobody, the inputs, the outputs, all; the seed says who starts.
+    """Pauses in four phases of `cycles` each: none, inputs, outputs, both; the seed selects the first phase.
 
-    Half of the outputs' pauses begin before the beat is offered, however long that takes, so that it meets them.
+    Half of the outputs' pauses begin before a beat is offered, so that rare beats also meet a pause.
     """
 
     probability: float
@@ -81,40 +81,40 @@ def simulate(
     echo: Mapping[str, str] | None = None,
     record_ports: bool = False,
 ) -> Record:
-    """Run `component` in a simulator: send `inputs`, take exactly `outputs[stream]` beats from each output stream.
+    """Run `component` in a simulator: send `inputs`, receive exactly `outputs[stream]` beats of each output stream.
 
     Parameters
     ----------
-    inputs : for every input stream, its payload columns as `sim.bench.payload.pack` takes them
-    outputs : number of beats expected from every output stream; one more is an error
-    config : values of the `cfg_*` ports, constant through the run; 0 where not given
-    stall : probability that a cycle pauses a stream, for all streams or by stream, or for the sides in turns
-    seed : of the random pauses
-    timeout_cycles, drain_cycles : longest run; cycles after the last beat in which none may follow
-    echo : input streams that answer an output stream, beat for beat, with the fields of the same names
-    reset_after : when not 0, everything runs that many cycles first, is reset in mid-flight and starts over; with
-        several, that often, and the beats before a reset have to come again, with every bit of their payloads
-    record_ports : also record every port in every cycle
+    inputs : payload columns of every input stream, as in `sim.bench.payload.pack`
+    outputs : number of beats of every output stream; one more is an error
+    config : values of the `cfg_*` ports, constant during the run; default 0
+    stall : probability that a cycle pauses a stream, for all streams or by stream, or `InTurns`
+    seed : seed of the random pauses
+    timeout_cycles, drain_cycles : longest run; cycles after the last beat in which no beat may follow
+    echo : input streams that answer each beat of an output stream with the fields of the same names
+    reset_after : number of cycles after which the run is reset and starts again; a sequence gives several resets, and
+        every beat before a reset must repeat after it with the same payload
+    record_ports : record every port in every cycle
 
     Raises
     ------
     SimulatorError
-        When the build fails, beats are missing or too many, or the stream protocol is broken.
+        The build fails, the number of beats differs, or a stream violates the protocol.
     """
     members = dict(component.signature.members.items())
     streams = {k: m for k, m in members.items() if m.is_signature and isinstance(m.signature, stream.Signature)}
     echo = dict(echo or {})
     resets = [reset_after] * bool(reset_after) if isinstance(reset_after, int) else list(reset_after)
-    for given, flow in (((*inputs, *echo), wiring.In), (outputs, wiring.Out)):
+    for names, flow in (((*inputs, *echo), wiring.In), (outputs, wiring.Out)):
         ports = {key for key, member in streams.items() if member.flow is flow}
-        if set(given) != ports:
-            raise ValueError(f"streams given {sorted(given)}: must be {sorted(ports)}")
+        if set(names) != ports:
+            raise ValueError(f"streams must be {sorted(ports)}, got {sorted(names)}")
     shapes = {key: getattr(component, key).payload.shape() for key in streams}
     widths = {**_ports(component), "rst": 1}
     settings = dict(config or {})
     if unknown := settings.keys() - members.keys():
-        raise ValueError(f"config names {sorted(unknown)}, which {name} has not")
-    made = build(component, name, simulator=simulator, waves=waves, coverage=coverage)
+        raise ValueError(f"config must name ports of {name}, got {sorted(unknown)}")
+    simulator_build = build(component, name, simulator=simulator, waves=waves, coverage=coverage)
     pauses = (stall.probability, stall.cycles, seed % 4) if isinstance(stall, InTurns) else stall
     job: dict[str, Any] = {
         "config": {
@@ -130,16 +130,16 @@ def simulate(
         "reset_after": resets,
         "repeats": not isinstance(reset_after, int),
         "ports": [*_ports(component), "rst"] if record_ports else [],
-        "echo": {answer: [asked, _common_fields(shapes[asked], shapes[answer])] for answer, asked in echo.items()},
+        "echo": {answer: [source, _common_fields(shapes[source], shapes[answer])] for answer, source in echo.items()},
     }
     folder = run_folder(name)
     try:
         stimulus: dict[str, Any] = {key: pack(shapes[key], columns) for key, columns in inputs.items()}
         np.savez(folder / "stimulus.npz", **stimulus)
         (folder / "job.json").write_text(json.dumps(job))
-        run_module(made, "sim.bench.stream_bench", folder, environment={"BENCH_FOLDER": str(folder)})
+        run_module(simulator_build, "sim.bench.stream_bench", folder, environment={"BENCH_FOLDER": str(folder)})
         with np.load(folder / "record.npz") as record:
-            found = Record(
+            result = Record(
                 outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in outputs},
                 cycles={key: record[f"cycles.{key}"] for key in streams},
                 status={key: int(record[f"status.{key}"]) for key in job["status"]},
@@ -149,74 +149,76 @@ def simulate(
                     for key in job["ports"]
                 },
             )
-        if made.coverage:
+        if simulator_build.coverage:
             bins.write(
                 name,
                 Run(
                     component=component,
                     config=settings,
                     inputs=inputs,
-                    outputs=found.outputs,
-                    status=found.status,
-                    cycles=found.cycles,
+                    outputs=result.outputs,
+                    status=result.status,
+                    cycles=result.cycles,
                     stall=job["stall"],
                     reset=sum(resets),
                 ),
                 folder,
             )
-        return found
+        return result
     finally:
-        if not made.waves and not made.coverage and (folder / "record.npz").exists():
+        if not simulator_build.waves and not simulator_build.coverage and (folder / "record.npz").exists():
             shutil.rmtree(folder)
 
 
-def _common_fields(asked: Any, answer: Any) -> list[tuple[int, int, int]]:
+def _common_fields(source: Any, answer: Any) -> list[tuple[int, int, int]]:
     """(offset, offset, width) of the fields that two layouts share."""
-    return [(asked[n].offset, f.offset, f.width) for n, f in answer if n in dict(iter(asked))]
+    return [(source[n].offset, f.offset, f.width) for n, f in answer if n in dict(iter(source))]
 
 
 def _ports(component: wiring.Component) -> dict[str, int]:
-    """Width of every port by its name in Verilog; a port without bits is none."""
+    """Width of every port with at least one bit, by its name in Verilog."""
     flat = component.signature.flatten(component)
     widths = {"__".join(map(str, path)): Shape.cast(member.shape).width for path, member, _ in flat}
     return {name: width for name, width in widths.items() if width}
 
 
 def run_folder(name: str) -> Path:
-    """A fresh folder for one run, in `$VREX_RUNS` or among the builds; it stays only when it is worth a look."""
+    """New folder of one run, in `$VREX_RUNS` or in the build folder; kept on failure, with waves and with coverage."""
     root = Path(os.environ.get("VREX_RUNS") or build_root() / "runs")
     root.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
 
 
-def run_module(made: Build, module: str, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
-    """Run every cocotb test of Python module `module` on the build; raises `SimulatorError` when one fails."""
-    (current_simulator_override() or run_process)(made, module, folder, environment or {})
+def run_module(
+    simulator_build: Build, module: str, folder: Path, *, environment: Mapping[str, str] | None = None
+) -> None:
+    """Run every cocotb test of Python module `module` on the build; raises `SimulatorError` if one fails."""
+    (current_simulator_override() or run_process)(simulator_build, module, folder, environment or {})
 
 
-def run_process(made: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """As `run_module`, in a simulator process of its own."""
+def run_process(simulator_build: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
+    """As `run_module`, always in a new simulator process."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    made.runner.build_dir = made.folder
+    simulator_build.runner.build_dir = simulator_build.folder
     try:
-        results = made.runner.test(
-            hdl_toplevel=made.name,
+        results = simulator_build.runner.test(
+            hdl_toplevel=simulator_build.name,
             hdl_toplevel_lang="verilog",
             test_module=module,
-            build_dir=made.folder,
+            build_dir=simulator_build.folder,
             test_dir=folder,
-            waves=made.waves,
-            plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if made.simulator == "icarus" else [],
+            waves=simulator_build.waves,
+            plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if simulator_build.simulator == "icarus" else [],
             extra_env={**_SIMULATOR_ENVIRONMENT, "PYTHONPATH": path, **environment},
             results_xml=str(folder / "results.xml"),
             log_file=folder / "run.log",
         )
     except (SystemExit, RuntimeError) as error:
-        raise SimulatorError(f"{made.name}: the simulation did not finish\n{_tail(folder)}") from error
+        raise SimulatorError(f"{simulator_build.name}: the simulation did not finish\n{_tail(folder)}") from error
     cases = list(ElementTree.parse(results).iter("testcase"))
     failed = [c.get("name") for c in cases if c.find("failure") is not None or c.find("error") is not None]
     if failed or not cases:
-        raise SimulatorError(f"{made.name}: failed {failed or 'to run a test'} in {folder}\n{_tail(folder)}")
+        raise SimulatorError(f"{simulator_build.name}: failed {failed or 'to run a test'} in {folder}\n{_tail(folder)}")
 
 
 def _tail(folder: Path, lines: int = 25) -> str:

@@ -1,4 +1,4 @@
-"""The general cocotb test: feeds every input stream, drains every output stream, records what happened.
+"""cocotb test of stream units: feeds every input stream, drains every output stream, and records the transfers.
 
 It runs inside the simulator; `sim.bench.run.simulate` writes its job and reads its record.
 """
@@ -38,7 +38,7 @@ async def record_ports(dut: Any, ports: dict[str, list[int]]) -> None:
 
 @cocotb.test()
 async def streams(dut: Any) -> None:
-    """All beats in, all expected beats out, within the time-out; statistics at the end."""
+    """Send all beats, receive all expected beats within the time-out, then read the counters."""
     folder = Path(os.environ["BENCH_FOLDER"])
     job = json.loads((folder / "job.json").read_text())
     stimulus = np.load(folder / "stimulus.npz")

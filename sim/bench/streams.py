@@ -55,9 +55,9 @@ def pause(rng: random.Random, stall: float) -> int:
 
 
 class Source:
-    """Sends words into stream port `name`; holds valid and payload until they are taken.
+    """Sends words into stream port `name`; holds valid and payload until the transfer.
 
-    Between beats it sleeps on the ready signal, not on the clock, so long waits cost no simulation time.
+    Between beats it waits for the ready signal, not for the clock, so long waits take no simulation time.
     """
 
     def __init__(self, dut: Any, name: str, *, stall: Stall = 0.0, seed: int = 0):
@@ -87,7 +87,7 @@ class Source:
 
 
 class Sink:
-    """Takes words from stream port `name`; asserts that valid and payload hold while it is not ready."""
+    """Receives words from stream port `name`; asserts that valid and payload are stable while it is not ready."""
 
     def __init__(self, dut: Any, name: str, *, stall: Stall = 0.0, seed: int = 0):
         self.name, self.clk = name, dut.clk
@@ -100,7 +100,7 @@ class Sink:
         self.ready.value = 0
 
     async def receive(self, count: int) -> None:
-        """Take `count` words into `words`, the cycle of each into `cycles`."""
+        """Receive `count` words into `words`, and the cycle of each into `cycles`."""
         for _ in range(count):
             held = None  # the word on offer; it must stay until it is taken
             if gap := pause(self.rng, chance(self.stall, "sink")):
@@ -136,7 +136,7 @@ class Sink:
 class Echo:
     """Answers every word of a sink on a source, as a DMA engine answers descriptors.
 
-    Without stalls on the source the answers keep the order and come at once; else each waits, and they overtake.
+    Without stalls on the source the answers keep the order without delay; with stalls each is delayed and reordered.
     `fields` are (offset in the sink's word, offset in the answer, width) of what is copied; the rest is 0.
     """
 
