@@ -1,4 +1,4 @@
-"""Policies side by side: rows are the runs, winners are the least, and the front is what nobody beats."""
+"""Comparison of policies: rows equal single runs, winners have the smallest value, the front is a Pareto front."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def sides():
     return compare(Request(), contexts=(1000, 40000))
 
 
-def test_rows_are_the_runs(sides):
+def test_rows_equal_single_runs(sides):
     assert [(s.tokens, s.policy) for s in sides] == [(n, p) for n in (1000, 40000) for p in COMPARED]
     result = Request(policy="mosaic", tokens=40000).run()
     row = next(s for s in sides if (s.policy, s.tokens) == ("mosaic", 40000))
@@ -23,7 +23,7 @@ def test_rows_are_the_runs(sides):
     assert row.link_gb == result.bytes_moved["PCIe"] / 1e9
 
 
-def test_fixed_budgets_do_not_grow(sides):
+def test_cost_of_a_fixed_budget_does_not_grow(sides):
     """A window and a block budget cost the same at any length; a share of the context does not."""
     table = {(s.policy, s.tokens): s for s in sides}
     for name in ("hybrid", "codecsight"):
@@ -33,7 +33,7 @@ def test_fixed_budgets_do_not_grow(sides):
     assert table["resv", 40000].link_gb < table["quickprefill", 40000].link_gb
 
 
-def test_winners_are_the_least(sides):
+def test_winners_have_the_smallest_value(sides):
     for tokens, best in winners(sides).items():
         here = {s.policy: s for s in sides if s.tokens == tokens}
         for name, value in MEASURES.items():
@@ -43,7 +43,7 @@ def test_winners_are_the_least(sides):
     assert "hybrid" in as_text(sides)
 
 
-def test_trade_and_front():
+def test_pareto_front_of_latency_and_error():
     points = {"a": (1.0, 5.0), "b": (2.0, 3.0), "c": (2.0, 4.0), "d": (3.0, 3.0), "e": (4.0, 1.0)}
     assert pareto_front(points) == ["a", "b", "e"]
     sides = [Side("a", 100, 1.0, 0, 0, 0), Side("b", 100, 2.0, 0, 0, 0), Side("a", 200, 9.0, 0, 0, 0)]
@@ -62,6 +62,6 @@ def test_quality_on_a_stream(seed):
     assert length == 12 * config.tokens_per_frame + 2 * 4
 
 
-def test_bad_policy():
+def test_unknown_policy_raises_value_error():
     with pytest.raises(ValueError, match="policy must be one of"):
         compare(Request(), ("resv", "luck"), (1000,))

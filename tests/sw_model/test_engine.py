@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sw_model.engine import Task, schedule
 
 
-def test_pipeline_by_hand():
+def test_second_load_hides_behind_the_first_use():
     """Two loads feed two uses: load 10, use 4; the second load hides the first use."""
     tasks = [
         Task("load", "DRAM", 10, bytes_moved=7),
@@ -32,14 +32,14 @@ def test_latency_frees_the_resource_but_delays_dependents():
     assert line.exposed_ps() == {"a": 25, "c": 1}
 
 
-def test_ready_first_is_served_first_then_lower_index():
+def test_tasks_are_served_by_readiness_then_by_index():
     tasks = [Task("x", "A", 9), Task("late", "B", 3, (0,)), Task("early", "B", 20), Task("tie", "B", 1, (0,))]
     line = schedule(tasks)
     assert line.start_ps[2] == 0
     assert line.start_ps[1] == 20 and line.start_ps[3] == 23
 
 
-def test_zero_length_tasks_and_empty_run():
+def test_tasks_without_time_and_empty_task_list():
     assert schedule([]).makespan_ps == 0 and schedule([]).critical_path() == []
     line = schedule([Task("a", "R", 0), Task("b", "R", 0, (0,)), Task("c", "R", 3, (1,))])
     assert line.makespan_ps == 3 and sum(line.exposed_ps().values()) == 3
@@ -48,7 +48,7 @@ def test_zero_length_tasks_and_empty_run():
 @pytest.mark.parametrize(
     "tasks", [[Task("a", "R", -1)], [Task("a", "R", 1, (0,))], [Task("a", "R", 1, (1,)), Task("b", "R", 1)]]
 )
-def test_rejects_impossible_tasks(tasks):
+def test_invalid_tasks_raise_value_error(tasks):
     with pytest.raises(ValueError, match="task 0"):
         schedule(tasks)
 
@@ -73,7 +73,7 @@ def graphs(draw):
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=300)
 @given(graphs())
-def test_schedule_properties(tasks):
+def test_random_schedules_are_valid_and_work_conserving(tasks):
     line = schedule(tasks)
     finish = [e + t.latency_ps for e, t in zip(line.end_ps, tasks, strict=True)]
     by_resource: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Runs: conservation, bounds by hand, monotony, determinism, bad input."""
+"""Runs: conservation, bounds, monotony, determinism, invalid arguments."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("system", "policy", "workload"), CASES, ids=lambda x: getattr(x, "name", x))
-def test_conservation(system, policy, workload):
+def test_time_bytes_and_energy_are_conserved(system, policy, workload):
     machine = load_system(system)
     r = run(machine, policy, workload)
     line, phase, model = r.timelines[0], workload.phases[0], workload.model
@@ -51,8 +51,8 @@ def test_conservation(system, policy, workload):
 
 
 def test_weight_streaming_bounds_a_token():
-    """TPOT at a short context is the streaming of 15.0 GB, and little more: at the refresh limit with enough requests
-    in flight, else at what Little's law allows."""
+    """TPOT at a short context is little more than the time to stream 15.0 GB, at the refresh limit with enough requests
+    in flight, else at the bandwidth of Little's law."""
     many = run(load_system("vrex8"), "resv", workloads.text(1000), assume=Assumptions(requests_in_flight=64))
     floor = LLAMA3_8B.streamed_weight_bytes / (204.8e9 * (1 - (8 + 15 + 224 + 15) / 3125))
     assert floor < many.total_s < 1.03 * floor
@@ -81,13 +81,13 @@ def test_cost_is_linear_in_context():
     assert len(short.timelines[0].tasks) == len(long.timelines[0].tasks)
 
 
-def test_finer_pieces_change_little():
+def test_number_of_pieces_changes_little():
     system, load = load_system("vrex8"), workloads.frame(20000)
     coarse, fine = (run(system, "resv", load, assume=Assumptions(chunks=c)).total_s for c in (4, 16))
     assert fine == pytest.approx(coarse, rel=0.03)
 
 
-def test_sessions_add_up():
+def test_time_of_a_session_is_the_sum_of_its_steps():
     system = load_system("vrex48")
     r = run(system, "resv", workloads.coin_session(5000))
     assert r.total_s == pytest.approx(sum(n * t.makespan_ps for n, t in zip(r.counts, r.timelines, strict=True)) / 1e12)
@@ -99,9 +99,9 @@ def test_runs_are_deterministic():
     assert first == second and first.timelines[0].start_ps == second.timelines[0].start_ps
 
 
-def test_energy_by_hand():
-    """A token of a short context: units by their busy time and a share of the rest, memory by its bits, and no link
-    that is not used."""
+def test_energy_of_units_memory_link_and_drive():
+    """A token of a short context: units by their busy time and a share of the idle time, memory by its bits, no energy
+    of an unused link."""
     r = run(load_system("vrex8"), "resv", workloads.text(1000))
     busy = {name: share * r.total_s for name, share in r.utilisation.items()}
     drawn_s = busy["LXE"] + 0.255 * (r.total_s - busy["LXE"])
@@ -118,7 +118,7 @@ def test_energy_by_hand():
 
 
 def test_gpus_fetch_without_overlap():
-    """A GPU baseline waits for its copies: a step takes its compute and its transfer one after the other."""
+    """A GPU baseline waits for its copies: the time of a step is at least computation plus transfer."""
     r = run(load_system("agx-orin"), "full", workloads.frame(20000))
     alone = run(load_system("agx-orin"), "full", workloads.frame(0))
     fetch = r.stages["fetch"].exposed_s
@@ -132,7 +132,7 @@ def test_realistic_link_is_slower():
     assert 1.2 < real / paper < 1.3  # 4 GB/s nominal against the drive behind 3.2 GB/s
 
 
-def test_bad_input():
+def test_invalid_arguments_raise_value_error():
     system, load = load_system("vrex8"), workloads.frame(1000)
     with pytest.raises(ValueError, match=r"policy must be one of .*resv.*got 'magic'"):
         run(system, "magic", load)
@@ -148,21 +148,21 @@ def test_bad_input():
         Assumptions(memory_latency_ns=-1)
 
 
-def test_every_number_says_where_it_comes_from():
+def test_facts_have_an_origin():
     r = run(load_system("vrex8"), "resv", workloads.frame(40000))
     origins = {"measured from RTL", "measured on golden", "computed", "paper", "assumed", "given"}
     assert {f.origin for f in r.facts} <= origins
     assert {f.name for f in r.facts} >= {"WTU per layer", "HCU per layer", "host link"}
 
 
-def test_fig13_table_carries_the_published_values():
+def test_fig13_table_has_the_published_values():
     rows = fig13_frames()
     assert [r.kv_tokens for r in rows[:5]] == [1000, 5000, 10000, 20000, 40000]
     assert rows[0].paper_ms == 121 and rows[4].paper_ms == 254 and rows[9].paper_ms == 48
     assert rows[6].paper_ms is None and rows[6].residual is None
 
 
-def test_the_fast_threshold_unit_is_an_option():
+def test_fast_wtu_takes_less_time():
     slow, fast = (
         run(load_system("vrex8").replace(core={"wtu_design": design}), "resv", workloads.frame(40000))
         for design in ("sweep", "histogram")
@@ -178,7 +178,7 @@ def test_scattered_reads_of_the_cache_take_longer():
     assert plain < detail < 1.1 * plain
 
 
-def test_a_policy_without_vector_work(monkeypatch):
+def test_policy_without_vector_work_uses_the_vpe_less(monkeypatch):
     machine, load, account = load_system("vrex8"), workloads.frame(1000), ReSV.account
     whole = run(machine, "resv", load)
     monkeypatch.setattr(ReSV, "account", lambda policy, step: replace(account(policy, step), vector_ops=0.0))

@@ -1,4 +1,4 @@
-"""A run as a trace: every task once, slices of a track apart, bytes and time as in the result."""
+"""A run as a trace: each task once, no overlap on a track, bytes and time as in the result."""
 
 import itertools
 from dataclasses import replace
@@ -9,11 +9,11 @@ from sw_model.perfetto import trace_events
 from sw_model.request import Request
 
 
-def test_trace_is_the_schedule():
+def test_trace_has_every_task_of_the_schedule():
     result = Request(workload="coin", tokens=5000).run()
-    told = trace_events(result)
-    tracks = {e["tid"]: e["args"]["name"] for e in told["traceEvents"] if e["name"] == "thread_name"}
-    slices = [e for e in told["traceEvents"] if e["ph"] == "X"]
+    trace = trace_events(result)
+    tracks = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert set(tracks.values()) == set(result.utilisation)
     busy, moved = dict.fromkeys(result.utilisation, 0.0), dict.fromkeys(result.bytes_moved, 0)
     for e in slices:
@@ -30,7 +30,7 @@ def test_trace_is_the_schedule():
     assert end == pytest.approx(sum(line.makespan_ps for line in result.timelines) / 1e6)
 
 
-def test_tasks_without_time_are_not_drawn():
+def test_tasks_without_time_have_no_slice():
     result = Request(tokens=1000).run()
     (line,) = result.timelines
     still = replace(result, timelines=[replace(line, end_ps=line.start_ps)])

@@ -13,7 +13,7 @@ from sw_model.quality import policies_for, quality_table, retrieved, shape_of
 GEOMETRY = Geometry(layers=2, q_heads=4, kv_heads=2, head_dim=16)
 
 
-class Odd(Policy):
+class OddTokens(Policy):
     """The odd past tokens for KV head 0, the first three for KV head 1."""
 
     name = "odd"
@@ -26,8 +26,8 @@ class Odd(Policy):
         return self.work(step, 0, 0)
 
 
-class Noting(Odd):
-    """Odd, and remembering what it retrieved."""
+class OddTokensWithRatio(OddTokens):
+    """OddTokens that records the retrieved share."""
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)
@@ -41,9 +41,9 @@ def stream(frames, seed, text_every=4):
     return list(Generator(config).chunks(frames, text_every=text_every, text_tokens=2))
 
 
-def test_table_against_single_tokens(seed):
+def test_table_equals_sums_over_single_tokens(seed):
     chunks = stream(6, seed)
-    rows = {row.stage: row for row in quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})}
+    rows = {row.stage: row for row in quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))})}
     found = {"frame": [], "text": []}
     bytes_read = {"frame": [], "text": []}
     for i, chunk in enumerate(chunks[1:], start=1):
@@ -76,7 +76,7 @@ def test_table_against_single_tokens(seed):
 
 
 def test_every_policy_on_a_generated_stream(seed):
-    """Full attention is exact; whoever reads less has less of the weight; 4 bits err but recall everything."""
+    """Full attention is exact; a policy that reads less has less of the weight; 4 bits give errors and full recall."""
     rows = quality_table(stream(40, seed, text_every=8), policies_for(GEOMETRY, 3), every=3)
     table = {(row.policy, row.stage): row for row in rows}
     assert len(table) == 20
@@ -96,40 +96,42 @@ def test_every_policy_on_a_generated_stream(seed):
     assert table["resv", "text"].recall > 2 * table["resv", "text"].ratio
 
 
-def test_every_measures_a_part_of_the_same_run(seed):
+def test_interval_measures_a_subset_of_the_steps(seed):
     chunks = stream(9, seed, text_every=None)
-    (all_steps,) = quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})
-    (some,) = quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))}, every=4)
+    (all_steps,) = quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))})
+    (some,) = quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))}, every=4)
     assert (all_steps.steps, some.steps) == (8, 2)  # the first step has no past
 
 
 def test_retrieved_share_of_a_stream(seed):
-    """The share that `select` returned, token by token, is what the cost model is then told."""
+    """The share of the tokens that `select` returned is the ratio for the cost model."""
     chunks = stream(8, seed)
-    shares = retrieved(chunks, Odd(shape_of(GEOMETRY)))
+    shares = retrieved(chunks, OddTokens(shape_of(GEOMETRY)))
     want = {"frame": [], "text": []}
     for i, chunk in enumerate(chunks[1:], start=1):
         past = sum(c.tokens for c in chunks[:i])
         want[chunk.stage].append((past // 2 + min(3, past)) / 2 / past)
-    assert set(shares) == {"frame", "text"} and shares["frame"] == 1.0  # Odd notes nothing: constructed
-    measured = retrieved(stream(8, seed), Noting(shape_of(GEOMETRY)))
+    assert (
+        set(shares) == {"frame", "text"} and shares["frame"] == 1.0
+    )  # OddTokens records no share, so the expected ratio is used
+    measured = retrieved(stream(8, seed), OddTokensWithRatio(shape_of(GEOMETRY)))
     assert measured == pytest.approx({stage: np.mean(values) for stage, values in want.items()})
     with pytest.raises(ValueError, match="a step that has a past"):
-        retrieved(chunks[:1], Odd(shape_of(GEOMETRY)))
+        retrieved(chunks[:1], OddTokens(shape_of(GEOMETRY)))
 
 
-def test_bad_input_is_named(seed):
+def test_invalid_arguments_raise_value_error(seed):
     chunks = stream(1, seed, text_every=None)
     with pytest.raises(ValueError, match="policies must name at least one policy"):
         quality_table(chunks, {})
     with pytest.raises(ValueError, match="chunks must hold a step that has a past"):
-        quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))})
+        quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))})
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
-        quality_table(chunks, {"odd": Odd(shape_of(GEOMETRY))}, every=0)
+        quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))}, every=0)
 
 
-def test_budgets_of_frames(seed):
-    """Two frames of budget: what ReKV and CodecSight retrieve is two frames, Mosaic chooses whole clusters."""
+def test_budget_limits_the_frames(seed):
+    """With a budget of two frames ReKV and CodecSight retrieve two frames; Mosaic retrieves complete clusters."""
     policies = policies_for(GEOMETRY, 3, ("rekv", "mosaic", "codecsight"), budget_frames=2)
     rows = {row.policy: row for row in quality_table(stream(9, seed, text_every=9), policies) if row.stage == "text"}
     assert rows["rekv"].ratio == rows["codecsight"].ratio == pytest.approx(2 / 9)

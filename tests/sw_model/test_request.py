@@ -1,4 +1,4 @@
-"""Runs as plain values: there and back, every bad value named in one line, and what a result tells."""
+"""Runs as plain values: requests as JSON, errors that name an invalid value, figures and reports of results."""
 
 import json
 
@@ -11,39 +11,39 @@ from sw_model.systems import load_system
 from sw_model.workloads import coin_session, frame
 
 
-def test_there_and_back():
-    asked = Request("vrex48", "mosaic", "coin", 5000, 2, "realistic", 0.1, changes={"link.nominal_gbps": 16})
-    assert parse(json.loads(json.dumps(asked.json()))) == asked
-    assert asked.machine().link.nominal_gbps == 16
-    assert asked.replace(tokens=7, changes={"core.cores": 96}).changes == {"link.nominal_gbps": 16, "core.cores": 96}
+def test_request_survives_json():
+    request = Request("vrex48", "mosaic", "coin", 5000, 2, "realistic", 0.1, changes={"link.nominal_gbps": 16})
+    assert parse(json.loads(json.dumps(request.json()))) == request
+    assert request.machine().link.nominal_gbps == 16
+    assert request.replace(tokens=7, changes={"core.cores": 96}).changes == {"link.nominal_gbps": 16, "core.cores": 96}
 
 
-def test_a_request_is_the_run():
-    asked = Request("vrex8", "resv", "frame", 20000, 4, changes={"assume.retained_hit": 0.5})
+def test_request_runs_its_workload():
+    request = Request("vrex8", "resv", "frame", 20000, 4, changes={"assume.retained_hit": 0.5})
     want = run(load_system("vrex8"), "resv", frame(20000, 4), assume=Assumptions(retained_hit=0.5))
-    assert asked.run() == want
+    assert request.run() == want
     assert Request(workload="coin", tokens=1000).load() == coin_session(1000)
     assert sum(p.count for p in Request(workload="stream", tokens=995).load().phases) == 100
 
 
-def test_figures_add_up():
-    asked = Request(workload="coin", tokens=5000)
-    result = asked.run()
+def test_figures_sum_to_their_totals():
+    request = Request(workload="coin", tokens=5000)
+    result = request.run()
     row = figures(result)
     assert sum(v for k, v in row.items() if k.startswith("exposed_ms.")) == pytest.approx(row["total_ms"])
     assert sum(v for k, v in row.items() if k.startswith("energy_j.")) == pytest.approx(row["energy_j"])
     assert row["bytes.PCIe"] == result.bytes_moved["PCIe"] and row["fits"] is True
-    told = report(asked, result)
-    assert told["figures"] == row and parse(told["request"]) == asked
-    assert {fact["name"] for fact in told["facts"]} >= {"host link", "WTU per layer"}
-    shown = as_text(asked, result)
+    content = report(request, result)
+    assert content["figures"] == row and parse(content["request"]) == request
+    assert {fact["name"] for fact in content["facts"]} >= {"host link", "WTU per layer"}
+    shown = as_text(request, result)
     assert f"{row['total_ms']:.3f}" in shown and "fetch" in shown
 
 
-def test_more_than_the_memory_is_said():
-    asked = Request("vrex8", "oaken", tokens=400_000, batch=4, changes={"assume.resident_tokens": 10**9})
-    result = asked.run()
-    assert not result.fits and "more than the device memory of 32 GB" in as_text(asked, result)
+def test_text_names_an_exceeded_memory():
+    request = Request("vrex8", "oaken", tokens=400_000, batch=4, changes={"assume.resident_tokens": 10**9})
+    result = request.run()
+    assert not result.fits and "more than the device memory of 32 GB" in as_text(request, result)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_more_than_the_memory_is_said():
         ({"system": "a100", "core.cores": 4}, "table of system A100 must be one of gpu, .*got 'core'"),
     ],
 )
-def test_bad_values_are_named(values, message):
-    with pytest.raises(ValueError, match=message) as caught:
+def test_invalid_values_raise_value_error(values, message):
+    with pytest.raises(ValueError, match=message) as error:
         parse(values)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_settings_of_the_command_line():
+def test_value_of_a_setting():
     assert value_of("core.cores=4") == ("core.cores", 4) and value_of("assume.retained_hit=.5")[1] == 0.5
     assert value_of("link.behind=cpu") == ("link.behind", "cpu")
     for bad in ("cores", "cores=3"):
@@ -85,7 +85,7 @@ def test_settings_of_the_command_line():
 
 
 def test_power_of_a_synthesis_report(tmp_path):
-    """The units that the report has draw what it says, the others Table III's."""
+    """Units in the report have its power, the others that of V-Rex Table III."""
     path = tmp_path / "power.json"
     runs = [{"stimulus": s, "total_mw": t, "memories_mw_estimated": 0.5} for s, t in (("idle", 1.0), ("random", 40.0))]
     path.write_text(json.dumps([{"unit": "vpe", "power": runs}, {"unit": "hcu"}, {"unit": "other", "power": runs}]))
@@ -102,13 +102,13 @@ def test_power_of_a_synthesis_report(tmp_path):
         synthesised_power(tmp_path / "none.json")
 
 
-def test_recall(tmp_path):
-    asked = Request(tokens=3000, changes={"core.cores": 4})
+def test_recall_of_a_run_and_of_a_row(tmp_path):
+    request = Request(tokens=3000, changes={"core.cores": 4})
     path = tmp_path / "run.json"
-    path.write_text(json.dumps(report(asked, asked.run())))
-    assert recall(path) == asked
-    path.write_text(json.dumps([{"run": 0, **asked.json(), **figures(asked.run())}]))
-    assert recall(path, 0) == asked
+    path.write_text(json.dumps(report(request, request.run())))
+    assert recall(path) == request
+    path.write_text(json.dumps([{"run": 0, **request.json(), **figures(request.run())}]))
+    assert recall(path, 0) == request
     with pytest.raises(ValueError, match=r"row must be between 0 and 0 in .*run\.json, got 1"):
         recall(path, 1)
     path.write_text("{}")

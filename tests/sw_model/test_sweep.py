@@ -1,4 +1,4 @@
-"""Sweeps: the same table from one process, two, a cluster, and after being killed; nothing made twice, nothing lost."""
+"""Sweeps: the same table from one process, two, a cluster, and after a kill; no run is repeated, no row is lost."""
 
 import csv
 import errno
@@ -25,7 +25,7 @@ PLAN = parse_sweep({"name": "small", "fixed": {"workload": "text"}, "grid": GRID
 
 @pytest.fixture(scope="module")
 def expected():
-    """The rows, made one by one without the sweep."""
+    """The rows of single runs."""
     rows = []
     for index, request in enumerate(PLAN.requests):
         rows.append({"run": index, **request.json(), **figures(request.run())})
@@ -54,14 +54,14 @@ def test_table_files(tmp_path, expected):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.json", "t.parquet"]
 
 
-def test_processes_do_not_matter(tmp_path, expected):
+def test_number_of_processes_does_not_change_the_table(tmp_path, expected):
     assert sweep(PLAN, tmp_path / "two.csv", workers=2) == expected
     sweep(PLAN, tmp_path / "one.csv", workers=1)
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
-def test_goes_on_where_it_was(tmp_path, expected, monkeypatch):
-    """A sweep that stops after three rows, in the middle of writing the fourth, makes the other five and no more."""
+def test_interrupted_sweep_continues(tmp_path, expected, monkeypatch):
+    """A sweep that stops after three rows, while it writes the fourth, runs the other five requests only."""
     made = []
 
     def counted(part):
@@ -82,13 +82,13 @@ def test_goes_on_where_it_was(tmp_path, expected, monkeypatch):
     seen = []
     assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == expected
     assert made == list(range(8)) and seen == [3, 4, 5, 6, 7, 8]
-    # done: run again, it makes nothing
+    # a complete sweep repeats no run
     assert sweep(PLAN, out, workers=1) == expected and len(made) == 8
     assert not journal_path(out).exists()
 
 
-def test_killed_for_good(tmp_path, expected):
-    """SIGKILL in the middle, then again: the table is that of a sweep that was not killed."""
+def test_killed_sweep_continues(tmp_path, expected):
+    """After SIGKILL and a second start the table is that of a sweep that was not killed."""
     spec = tmp_path / "s.toml"
     spec.write_text(
         'name = "small"\n[fixed]\nworkload = "text"\n[grid]\n'
@@ -114,8 +114,8 @@ def test_killed_for_good(tmp_path, expected):
     assert first[0] == kept >= 1
 
 
-def test_full_disk(tmp_path, expected, monkeypatch):
-    """The disk fills up with the third row: one line that names the file; with room again the sweep goes on."""
+def test_full_disk_keeps_complete_rows(tmp_path, expected, monkeypatch):
+    """The disk is full at the third row: the error names the file; with free space the sweep continues."""
     out, calls, sync = tmp_path / "t.csv", [], os.fsync
 
     def full(handle):
@@ -148,12 +148,12 @@ def test_full_disk(tmp_path, expected, monkeypatch):
         ({"name": "x", "fixed": {"wings": 2}}, "run 0: key must be one of .*got 'wings'"),
     ],
 )
-def test_bad_sweeps(data, message):
+def test_invalid_sweeps_raise_value_error(data, message):
     with pytest.raises(ValueError, match=message):
         parse_sweep(data)
 
 
-def test_bad_files(tmp_path):
+def test_invalid_files_raise_value_error(tmp_path):
     with pytest.raises(ValueError, match="No such file"):
         load_sweep(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("name = ")
@@ -199,19 +199,19 @@ def cluster(tmp_path):
 
 
 @pytest.mark.heavy
-def test_cluster(tmp_path, expected, cluster):
+def test_table_of_a_cluster(tmp_path, expected, cluster):
     address, _, workers = cluster
     out = tmp_path / "t.csv"
     assert sweep(PLAN, out, scheduler=address) == expected
-    # one worker dies: the other makes its runs
+    # one worker is killed; the other repeats its runs
     workers[0].kill()
     assert sweep(PLAN, tmp_path / "again.csv", scheduler=address) == expected
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
 @pytest.mark.heavy
-def test_scheduler_dies(tmp_path, expected, cluster):
-    """One line, and what was finished is kept: going on without the scheduler gives the same table."""
+def test_killed_scheduler_raises_connection_error(tmp_path, expected, cluster):
+    """Complete rows are kept; the sweep continues without the scheduler and gives the same table."""
     address, scheduler, _ = cluster
     out = tmp_path / "t.csv"
 
@@ -228,14 +228,14 @@ def test_scheduler_dies(tmp_path, expected, cluster):
     assert seen[0] == 4
 
 
-def test_no_scheduler(tmp_path, monkeypatch):
+def test_unreachable_scheduler_raises_value_error(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr("sw_model.sweep.TIMEOUT_S", 0.5)
     with pytest.raises(ValueError, match=r"scheduler 'tcp://127\.0\.0\.1:9' cannot be reached"):
         sweep(PLAN, tmp_path / "t.csv", scheduler="tcp://127.0.0.1:9")
 
 
-def test_missing_package(tmp_path, monkeypatch):
+def test_missing_package_raises_value_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pyarrow is missing: pip install 'vrex-rtl\[sweep\]'"):
         sweep(PLAN, tmp_path / "t.parquet")
@@ -248,13 +248,13 @@ def test_requests_of_a_sweep_are_checked_requests():
 
 
 @pytest.mark.parametrize("part", ["fixed", "grid"])
-def test_what_is_no_table(part):
+def test_fixed_and_grid_must_be_tables(part):
     with pytest.raises(ValueError, match="fixed and grid must be tables"):
         parse_sweep({"name": "small", part: [1, 2]})
 
 
-def test_a_worker_process_that_dies(monkeypatch):
-    """All at once, as when memory is full: the pool breaks."""
+def test_worker_process_that_ends_early_raises_child_process_error(monkeypatch):
+    """The pool breaks, as when memory is full."""
     pool = SimpleNamespace(submit=lambda work, part: object(), shutdown=lambda **options: None)
 
     def broken(pending, **options):
@@ -267,7 +267,7 @@ def test_a_worker_process_that_dies(monkeypatch):
 
 
 class Future:
-    """A run on a cluster that is made up."""
+    """A future of a simulated cluster."""
 
     def __init__(self, rows, status):
         self.rows, self.status = rows, status
@@ -293,8 +293,8 @@ class Future:
         ("finished", [], "closed", "connection to scheduler 'there' broke"),
     ],
 )
-def test_what_goes_wrong_on_a_cluster(status, rows, client, says, monkeypatch):
-    """The real thing is tested with --heavy."""
+def test_errors_of_a_cluster_raise_connection_error(status, rows, client, says, monkeypatch):
+    """A simulated cluster; a real one is tested with --heavy."""
     made, closed = [Future([1], "finished"), Future(rows, status)], []
 
     def answer(work, parts, pure):
@@ -309,8 +309,8 @@ def test_what_goes_wrong_on_a_cluster(status, rows, client, says, monkeypatch):
     assert len(closed) == 2
 
 
-def test_a_cluster_that_takes_its_time(monkeypatch):
-    """Nothing has come for a second: it is asked again."""
+def test_slow_cluster_is_polled_again(monkeypatch):
+    """No row comes within a second: the status is read again."""
     later = Future([1], "finished")
     later.add_done_callback = lambda call: Timer(1.2, call, [later]).start()
     fake = SimpleNamespace(map=lambda *a, **o: [later], status="running", close=lambda timeout: None)

@@ -72,24 +72,24 @@ def test_unphysical_systems_are_rejected(part, change, message):
         load_system("vrex8").replace(**{part: change})
 
 
-def test_a_gpu_is_no_faster_than_its_peak():
+def test_gemm_efficiency_is_at_most_one():
     with pytest.raises(ValueError, match=r"gpu.gemm_efficiency must be at most 1, got 1.5"):
         load_system("a100").replace(gpu={"gemm_efficiency": 1.5})
 
 
-def test_a_system_is_of_a_known_kind():
+def test_unknown_kind_of_system_is_rejected():
     with pytest.raises(ValueError, match="kind must be one of vrex, gpu, got 'tpu'"):
         parse_system({"name": "x", "kind": "tpu", "memory": "m"})
 
 
-def test_a_number_needs_a_source():
+def test_number_without_a_source_is_rejected():
     bare = {"name": "x", "kind": "vrex", "memory": "m"}
     bare |= {part: {"peak_gbps": 3} for part in ("core", "device_memory", "link", "power")}
     with pytest.raises(ValueError, match=r"system: core\.peak_gbps must have a value and a source, got 3"):
         parse_system(bare)
 
 
-def test_workloads():
+def test_phases_of_workloads():
     session = coin_session(1000)
     assert sum(p.count * p.frames for p in session.phases) == 26
     assert sum(p.count * p.new_tokens for p in session.phases) == 26 * 10 + 25 + 39

@@ -1,4 +1,4 @@
-"""Shapes, the records of a step, and finding a policy by name or in a file."""
+"""Shapes, the records of a step, and policies by name or from a file."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,13 @@ from sw_model.policies import LLAMA3_8B, POLICIES, Matmul, ModelShape, Step, Wor
 TINY = ModelShape(layers=2, hidden=32, q_heads=4, kv_heads=2, head_dim=8)
 
 
-def test_cache_of_the_published_model():
+def test_kv_bytes_of_llama3_8b():
     """Llama-3 8B in BF16: 4 KiB a token and layer, 128 KiB a token."""
     assert LLAMA3_8B.kv_bytes == 4096 and LLAMA3_8B.kv_bytes * LLAMA3_8B.layers == 131072
     assert LLAMA3_8B.group == 4 and LLAMA3_8B.key_dim == 1024
 
 
-def test_derived_counts():
+def test_work_sums_operations_and_extents():
     work = Work(0, 0, 0, 1, fetch_bytes=100, fetch_extents=4, matmuls=(Matmul(2, 3, 5), Matmul(1, 1, 1, 7)))
     assert work.predict_flops == 74 and work.extent_bytes == 25
     assert Work(0, 0, 0, 1).extent_bytes == 0
@@ -33,17 +33,17 @@ def test_derived_counts():
         ({"resident_tokens": -5}, "resident_tokens must be at least 0, got -5"),
     ],
 )
-def test_bad_steps_are_named(arguments, message):
+def test_invalid_steps_raise_value_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         Step(**{"new_tokens": 1, "past_tokens": 5, "stage": "frame", **arguments})
 
 
-def test_bad_shape_is_named():
+def test_invalid_shape_raises_value_error():
     with pytest.raises(ValueError, match="q_heads must be a multiple of kv_heads = 3, got 4"):
         ModelShape(1, 8, 4, 3, 8)
 
 
-def test_full_attends_to_everything_and_streams_what_is_offloaded(rng):
+def test_full_attends_to_all_tokens_and_fetches_the_offloaded_ones(rng):
     policy = load("full")(TINY)
     for _ in range(3):
         policy.append(1, rng.standard_normal((5, 2, 8)), rng.standard_normal((5, 2, 8)))
@@ -55,7 +55,7 @@ def test_full_attends_to_everything_and_streams_what_is_offloaded(rng):
     assert work.attend_read_bytes == 4 * 40960 * 4096 and work.append_bytes == 4 * 10 * 4096
 
 
-def test_bad_tensors_are_named(rng):
+def test_invalid_tensors_raise_value_error(rng):
     policy = load("full")(TINY)
     good = rng.standard_normal((3, 2, 8))
     for keys, values, message in (
@@ -75,7 +75,7 @@ def test_bad_tensors_are_named(rng):
         policy.select(0, rng.standard_normal((2, 4, 8)), "frame")
 
 
-def test_unknown_policies_and_bad_files_are_named(tmp_path):
+def test_unknown_policy_or_invalid_file_raises_value_error(tmp_path):
     with pytest.raises(ValueError, match=f"policy must be one of {', '.join(POLICIES)} or a .py file, got 'magic'"):
         load("magic")
     with pytest.raises(ValueError, match="policy file must exist"):

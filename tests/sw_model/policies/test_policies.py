@@ -1,4 +1,4 @@
-"""Every policy on one small stream: its selection against its rule done plainly, its account against hand sums."""
+"""Every policy on one small stream: its selection against a plain version of its rule, its cost against known sums."""
 
 import re
 from dataclasses import replace
@@ -57,15 +57,15 @@ def play(policy, stream):
             yield i, layer, policy.select(layer, q[layer].astype(np.float32), stage)
 
 
-def test_registry():
+def test_names_of_the_published_policies():
     assert list(POLICIES) == [
         "full", "infinigen", "infinigenp", "rekv", "resv", "mosaic", "quickprefill", "codecsight", "hybrid", "oaken",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_keeps_the_contract(name, stream):
-    """Selected tokens are past, ascending, distinct; the first step selects nothing; the result can be attended to."""
+def test_selection_has_past_distinct_ascending_tokens(name, stream):
+    """Also: the first step selects no token, and attention to the selection is finite."""
     options = {"tokens_per_frame": TOKENS} if name in ("mosaic",) else {}
     policy = load(name)(MODEL, **options)
     for i, layer, got in play(policy, stream):
@@ -83,7 +83,7 @@ def test_every_policy_keeps_the_contract(name, stream):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_account_is_linear_in_the_batch_and_free_without_a_past(name):
+def test_cost_is_linear_in_the_batch_and_zero_without_a_past(name):
     policy = load(name)(LLAMA3_8B)
     for step in (FRAME, TEXT):
         one, four = policy.account(step), policy.account(replace(step, batch=4))
@@ -96,7 +96,7 @@ def test_every_account_is_linear_in_the_batch_and_free_without_a_past(name):
         assert empty.fetch_bytes == empty.attended_tokens == empty.attend_read_bytes == 0
 
 
-def test_resv_selects_what_the_golden_model_does(stream):
+def test_resv_selection_equals_the_golden_model(stream):
     config = ResvConfig(hash_bits=16, hamming_threshold=4, prefetch="same_layer", attend="own")
     golden = Resv(config, 2, 2, 16)
     policy, ratios = ReSV(MODEL, config), []
@@ -113,7 +113,7 @@ def test_resv_selects_what_the_golden_model_does(stream):
     assert policy.tokens_per_cluster == pytest.approx(np.mean([54 / c for c in clusters]))
 
 
-def test_rekv_ranks_whole_frames_before_the_rotary_embedding(stream):
+def test_rekv_ranks_frames_before_the_rotary_embedding(stream):
     for i, (stage, start, raw_k, _, v, raw_q, _) in enumerate(stream):  # not rounded to BF16, which reorders near ties
         at = (start + np.arange(raw_k.shape[1]))[:, None]
         stream[i] = (stage, start, raw_k, rotate(raw_k, at), v, raw_q, rotate(raw_q, at))
@@ -145,7 +145,7 @@ def test_infinigen_speculates_per_query_head(kind, stream):
         assert set(got.tokens[1].tolist()) == set(heads[2].tolist()) | set(heads[3].tolist())
 
 
-def test_mosaic_retrieves_what_its_cache_does_and_text(stream):
+def test_mosaic_retrieves_the_clusters_of_its_cache_and_all_text(stream):
     config = MosaicConfig(budget_frames=3)
     policy, cache, frames = Mosaic(MODEL, config, TOKENS), MosaicCache(2, 2, 16, TOKENS, config), []
     for i, layer, got in play(policy, stream):
@@ -180,7 +180,7 @@ def test_quickprefill_prunes_each_full_group_once(head_mode, stream):
             assert set(got.tokens[h].tolist()) == kept
 
 
-def test_codecsight_keeps_its_window_and_hybrid_its_blocks(stream):
+def test_codecsight_selects_its_window_and_hybrid_its_blocks(stream):
     window = CodecSight(MODEL, CodecSightConfig(window=4, stride=2, gop=2))
     for i, _, got in play(window, stream):
         held = [j for j in range(i) if stream[j][0] == "frame"][-3 if stream[i][0] == "frame" else -4 :]
@@ -196,7 +196,7 @@ def test_codecsight_keeps_its_window_and_hybrid_its_blocks(stream):
             assert {0, 1} <= set(got.tokens[0].tolist())
 
 
-def test_oaken_reads_back_what_it_stored(stream):
+def test_oaken_reads_the_stored_values(stream):
     policy = Oaken(MODEL)
     for i, layer, got in play(policy, stream):
         past = stream[i][1]
@@ -226,15 +226,15 @@ def test_account_of_resv():
     assert text.attended_tokens == pytest.approx(1000) and text.threshold_passes == 8.5
 
 
-def test_retrieved_volume_of_a_frame_does_not_cross_the_edge_link_in_its_time():
-    """32.7 % of 40K tokens are 1.71 GB; 4 GB/s move 1.016 GB in 254 ms, so two fifths must already be there."""
+def test_retrieved_bytes_of_a_frame_exceed_the_edge_link():
+    """32.7 % of 40K tokens are 1.71 GB; 4 GB/s move 1.016 GB in 254 ms, so two fifths must be in device memory."""
     work = ReSV(LLAMA3_8B).account(replace(FRAME, resident_tokens=0))
     volume = 32 * work.fetch_bytes
     assert round(volume / 1e9, 2) == 1.71 and round(4e9 * 0.254) == 1016000000
     assert 1 - 1.016e9 / volume >= 0.40
 
 
-def test_account_of_the_others():
+def test_account_of_the_other_policies():
     full = load("full")(LLAMA3_8B).account(FRAME)
     assert full.attended_tokens == 40000 and full.predict_flops == 0 and full.schedule == "ahead"
     assert load("infinigen")(LLAMA3_8B).account(FRAME) == full  # no retrieval in the prefill
@@ -266,7 +266,7 @@ def test_account_of_codecsight():
     assert work.attended_tokens == 800 and work.fetch_bytes == 0
 
 
-def test_template_of_the_readme_runs(tmp_path, stream):
+def test_readme_template_runs(tmp_path, stream):
     readme = (Path(__file__).parents[3] / "sw_model/policies/README.md").read_text()
     (template,) = re.findall(r"```python\n(.*?)```", readme, re.S)
     assert len(template.splitlines()) < 60
@@ -280,15 +280,15 @@ def test_template_of_the_readme_runs(tmp_path, stream):
     assert all(f"`{name}`" in readme for name in POLICIES)
 
 
-def test_bad_options_are_named():
+def test_invalid_options_raise_value_error():
     with pytest.raises(ValueError, match=r"config\.score_includes_current must be True"):
         ReSV(MODEL, ResvConfig(score_includes_current=False))
     with pytest.raises(ValueError, match=r"config\.score must be a norm of keys or values, got 'attention'"):
         QuickPrefill(MODEL, QuickVideoConfig(score="attention"))
 
 
-def test_resv_among_all_clusters_without_a_wtu(stream):
-    """Exact selection has no passes to learn from; all clusters are more than those of a window."""
+def test_resv_without_a_wtu_compares_all_clusters(stream):
+    """Exact selection measures no passes; there are more clusters than those of a window."""
     config = ResvConfig(selector="exact", window_tokens=0)
     policy = ReSV(MODEL, config)
     assert [n for n, _, _ in play(policy, stream)][-1] == 13 and not any(policy._measured_passes.values())
