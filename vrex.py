@@ -1,4 +1,4 @@
-"""vrex: the command line of the project. Commands are in `cli`; errors and signals end here."""
+"""Entry point of the command line `vrex`: builds the parser, runs one command, reports errors and signals."""
 
 from __future__ import annotations
 
@@ -13,62 +13,62 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-from cli.commands import demo, hardware, streams, system
+from cli.commands import demo, hardware, streams, system, verification
 from cli.console import Console
 
-# the matrices here are small: a second BLAS thread waits more than it works (read once, when NumPy is imported)
+# the matrices are small, so a second BLAS thread costs time; NumPy reads this when it is imported
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-LONGEST = 500  # characters of a complaint
+MAX_CHARACTERS = 500  # of an error message
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     top = argparse.ArgumentParser(prog="vrex", description="Open RTL, golden models and system model of V-Rex.")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for part in (demo, hardware, streams, system):
-        part.add(commands)
+    for group in (demo, hardware, verification, streams, system):
+        group.add(commands)
     return top
 
 
 def stop_children() -> None:
-    """Terminate every process this one started, however deep."""
-    found = [os.getpid()]
-    for pid in found:
-        with contextlib.suppress(OSError):  # gone meanwhile
+    """Terminate all descendants of this process."""
+    process_ids = [os.getpid()]
+    for pid in process_ids:
+        with contextlib.suppress(OSError):  # the process has ended
             if pid != os.getpid():
-                os.kill(pid, signal.SIGSTOP)  # one that stands still starts no more
+                os.kill(pid, signal.SIGSTOP)  # a stopped process starts no children
             for entry in Path(f"/proc/{pid}/task").glob("*/children"):
-                found += map(int, entry.read_text().split())
+                process_ids += map(int, entry.read_text().split())
     for number in (signal.SIGTERM, signal.SIGCONT):
-        for pid in found[1:]:
+        for pid in process_ids[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
 def reason(error: BaseException) -> str:
-    """One line that names the culprit."""
+    """The message of an error in one line."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the device of {error.filename or os.environ.get('VREX_BUILD', 'build')}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     text = (str(error).splitlines() or [type(error).__name__])[0]
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."  # what it quotes may be a whole file
-    for place in (Path(os.environ.get("VREX_BUILD", "build")), Path(os.environ.get("TMPDIR", "/tmp"))):
-        if place.exists() and shutil.disk_usage(place).free < 1 << 20:
-            return f"no space left on the device of {place} ({text})"
+    text = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ..."  # a message can quote a file
+    for folder in (Path(os.environ.get("VREX_BUILD", "build")), Path(os.environ.get("TMPDIR", "/tmp"))):
+        if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
+            return f"no space left on the device of {folder} ({text})"
     return text
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; bad input gives one line on stderr and status 2."""
+    """Run one command and return its exit status; invalid input gives one line on stderr and status 2."""
     args = parser().parse_args(argv)
     from amaranth.hdl import UnusedElaboratable
 
     from hw.yosys import ToolError
     from sim.bench.build import SimulatorError
 
-    warnings.simplefilter("ignore", UnusedElaboratable)  # units are also built to read their formulas
+    warnings.simplefilter("ignore", UnusedElaboratable)  # some units are built only to read their formulas
     console = Console()
 
     def interrupt(number: int, frame: object) -> NoReturn:
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.close()
         stop_children()
-        print("vrex: interrupted; nothing half-written was left", file=sys.stderr)
+        print("vrex: interrupted; no partial files remain", file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, ArithmeticError, OSError, ToolError, SimulatorError) as error:

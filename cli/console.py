@@ -1,4 +1,4 @@
-"""Progress on the console."""
+"""Progress messages on stderr."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 
 class Console:
-    """Progress as a bar on a terminal and as plain lines elsewhere; results go to stdout, progress to stderr."""
+    """Shows progress as a bar on a terminal and as plain lines elsewhere."""
 
     def __init__(self) -> None:
         self.terminal = sys.stderr.isatty()
         self._bar: Any = None
         self._task: Any = None
-        self._what, self._shown = "", 0.0
+        self._what, self._printed_s = "", 0.0
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` (0: not known) of the step `what`."""
+        """Report that `done` of `total` (0: unknown) parts of the step `what` are complete."""
         if self.terminal:
-            self._draw(what, done, total)
-        elif what != self._what or done == total or time.monotonic() - self._shown > 10:
+            self._update_bar(what, done, total)
+        elif what != self._what or done == total or time.monotonic() - self._printed_s > 10:
             count = f": {done} of {total}" if total else f": {done}" if done else ""
             print(f"{what}{count}", file=sys.stderr, flush=True)
-            self._what, self._shown = what, time.monotonic()
+            self._what, self._printed_s = what, time.monotonic()
 
-    def _draw(self, what: str, done: int, total: int) -> None:
+    def _update_bar(self, what: str, done: int, total: int) -> None:
         if self._bar is None or what != self._what:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -40,7 +40,7 @@ class Console:
         self._bar.update(self._task, completed=done, total=total or None)
 
     def close(self) -> None:
-        """End the bar; what it showed stays."""
+        """End the bar and leave it on the screen."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and functions that evaluate them."""
 
 from __future__ import annotations
 
@@ -13,40 +13,58 @@ from util.files import ROOT
 
 
 def command(commands: Any, name: str, run: Callable[..., int | None], help: str) -> argparse.ArgumentParser:
-    """A new command of `commands` that calls `run(args, console)`; its exit status is what that returns, or 0."""
-    made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + "." * (not help.endswith("?")))
-    made.set_defaults(run=run)
-    return made
+    """Add a command that calls `run(args, console)`; the exit status is the returned number, or 0 for None."""
+    parser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
 
 
-def add_configuration(command: argparse.ArgumentParser, preset: str = "paper") -> None:
-    command.add_argument("--preset", default=preset, help=f"tiny, small or paper (default {preset})")
-    command.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a parameter of hw/config.py"
+def add_units(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("unit", nargs="*", help="names in hw/registry.py, such as hcu (default all)")
+
+
+def add_json(parser: argparse.ArgumentParser, result: str) -> None:
+    parser.add_argument("--json", action="store_true", help=f"print the {result} as JSON on stdout")
+
+
+def add_seed(parser: argparse.ArgumentParser, purpose: str, default: int = 0) -> None:
+    parser.add_argument("--seed", type=int, default=default, help=f"seed of {purpose} (default {default})")
+
+
+def add_configuration(parser: argparse.ArgumentParser, preset: str = "paper") -> None:
+    parser.add_argument("--preset", default=preset, help=f"hardware sizes: tiny, small or paper (default {preset})")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a parameter of hw/config.py; repeatable",
     )
 
 
 def settings(pairs: list[str]) -> dict[str, int]:
-    """`--set name=value` pairs as configuration changes."""
+    """The pairs `NAME=VALUE` of `--set` as a dictionary."""
     changes = {}
     for pair in pairs:
-        name, found, value = pair.partition("=")
-        if not found:
-            raise ValueError(f"--set {pair!r}: must be name=value")
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise ValueError(f"--set must be NAME=VALUE, got {pair!r}")
         try:
             changes[name] = int(value, 0)
         except ValueError:
-            raise ValueError(f"--set {name} = {value!r}: must be an integer") from None
+            raise ValueError(f"--set {name} must be an integer, got {value!r}") from None
     return changes
 
 
 def configuration(args: argparse.Namespace) -> Any:
+    """The hardware configuration of `--preset` and `--set`."""
     from hw.config import Config
 
     return Config.preset(args.preset).replace(**settings(args.set))
 
 
 def units(names: list[str]) -> list[Any]:
+    """The units with these names; all units when there are none."""
     from hw.registry import UNITS, unit
 
     return [unit(name) for name in names] or list(UNITS.values())
@@ -60,81 +78,95 @@ def require_source_tree(name: str) -> None:
         raise ValueError(f"{name} needs pytest: run make setup")
 
 
-def add_tool(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--yosys", default="yowasp", help="yosys build: yowasp or pyosys (default yowasp)")
+def add_yosys(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yosys", default="yowasp", help="build of yosys: yowasp or pyosys (default yowasp)")
 
 
-def add_report(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--report", type=Path, metavar="FILE", help="a page with charts (HTML)")
+def add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page with charts")
 
 
-def add_source(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", help="a trace (safetensors), a video, or the word `generator`")
-    add_source_options(command)
-    command.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add the argument `source`, its options and `--json`."""
+    parser.add_argument("source", help="a trace (safetensors), a video, or the word `generator`")
+    add_source_options(parser)
+    add_json(parser, "table")
 
 
-def add_source_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--frames", type=int, help="most frames to take (default all; generator 1000)")
-    command.add_argument("--layers", type=int, default=1, help="decoder layers, except of a trace (default 1)")
-    command.add_argument("--grid", type=int, default=3, help="video: cells per side of a frame (default 3)")
-    command.add_argument("--fps", type=float, help="video: frames per second to take (default every frame)")
-    command.add_argument("--seed", type=int, default=0, help="of weights, generator and hyperplanes (default 0)")
-    command.add_argument("--every", type=int, default=1, metavar="N", help="retrieve on every Nth frame (default 1)")
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `source` reads."""
+    parser.add_argument("--frames", type=int, help="maximum number of frames (default all; generator 1000)")
+    parser.add_argument("--layers", type=int, default=1, help="decoder layers of a video or generator (default 1)")
+    parser.add_argument("--grid", type=int, default=3, help="cells per side of a video frame, a token each (default 3)")
+    parser.add_argument("--fps", type=float, help="sampling rate of a video in frames per second (default every frame)")
+    add_seed(parser, "weights, generator and hyperplanes")
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="measure the retrieval on one of N frames (default 1)"
+    )
 
 
 def source(args: argparse.Namespace) -> Any:
+    """The stream of keys that the options of `add_source_options` describe."""
     from sw_model.media.source import Options, open_source
 
     options = Options(**{name: getattr(args, name) for name in ("frames", "layers", "grid", "fps", "seed")})
     return open_source(args.source, options)
 
 
-def watched(stream: Any, console: Console) -> Iterator[Any]:
-    """The chunks of a source, counted on the console."""
+def chunks_with_progress(stream: Any, console: Console) -> Iterator[Any]:
+    """The chunks of a stream; each one advances the progress bar."""
     for done, chunk in enumerate(stream.chunks, start=1):
         yield chunk
         console.progress("chunks", done, stream.total)
 
 
-def add_run(command: argparse.ArgumentParser) -> None:
-    """What asks for one run."""
-    command.add_argument(
-        "--policy", default="resv", help="a policy of sw_model/policies, or a Python file with one (resv)"
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe one run."""
+    parser.add_argument(
+        "--policy", default="resv", help="a policy of sw_model/policies, or a Python file with one (default resv)"
     )
-    command.add_argument("--tokens", type=int, default=40000, help="context length (default 40000)")
-    add_runs(command)
+    parser.add_argument("--tokens", type=int, default=40000, help="past tokens in the KV cache (default 40000)")
+    add_runs(parser)
 
 
-def add_runs(command: argparse.ArgumentParser) -> None:
-    """What one run and a comparison of many have in common."""
-    command.add_argument("--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (vrex8)")
-    command.add_argument("--workload", default="frame", help="frame, text, coin or stream (frame)")
-    command.add_argument("--batch", type=int, default=1, help="streams at once (default 1)")
-    command.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
-    command.add_argument("--ratio", type=float, help="share of the context retrieved (default published)")
-    command.add_argument("--memory-detail", action="store_true", help="replay the reads of KV bank by bank")
-    command.add_argument(
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the options that one run and a comparison of several have in common."""
+    parser.add_argument(
+        "--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (default vrex8)"
+    )
+    parser.add_argument("--workload", default="frame", help="frame, text, coin or stream (default frame)")
+    parser.add_argument("--batch", type=int, default=1, help="streams that are processed together (default 1)")
+    parser.add_argument(
+        "--link", default="paper", help="host link: paper (nominal rate) or realistic (packets, drive) (default paper)"
+    )
+    parser.add_argument(
+        "--retrieval-ratio",
+        type=float,
+        metavar="SHARE",
+        help="share of the past tokens that is retrieved, 0 to 1 (default the published one)",
+    )
+    parser.add_argument("--memory-detail", action="store_true", help="simulate the reads of the KV cache bank by bank")
+    parser.add_argument(
         "--power",
         type=Path,
         metavar="FILE",
-        help="units' power from JSON of `vrex synth --power` (default V-Rex Table III)",
+        help="power of the units from the JSON of `vrex synth --power` (default V-Rex Table III)",
     )
-    command.add_argument(
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="change a number of the system (link.nominal_gbps=8) or an assumption (assume.retained_hit=0)",
+        help="change a number of the system (link.nominal_gbps=8) or an assumption (assume.retained_hit=0); repeatable",
     )
-    command.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    add_json(parser, "result")
 
 
-def requested(args: argparse.Namespace) -> Any:
-    """The run that the options ask for."""
+def run_request(args: argparse.Namespace) -> Any:
+    """The run that the options describe."""
     from sw_model.request import parse, synthesised_power, value_of
 
-    names = ("system", "policy", "workload", "tokens", "batch", "link", "ratio", "memory_detail")
+    names = ("system", "policy", "workload", "tokens", "batch", "link", "retrieval_ratio", "memory_detail")
     powers = synthesised_power(args.power) if args.power else {}
-    given = {name: value for name, value in vars(args).items() if name in names}
-    return parse(given | powers | dict(map(value_of, args.set)))
+    values = {name: value for name, value in vars(args).items() if name in names}
+    return parse(values | powers | dict(map(value_of, args.set)))

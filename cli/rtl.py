@@ -1,4 +1,4 @@
-"""The core's RTL, simulated behind memories with the model's own timing: where the cycles of a layer's steps go."""
+"""A decoder layer in the core's RTL with the memory timing of the system model: cycles of every step and unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from golden import bf16
 from golden.kvmu import Op
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES
-from sim.bench.layer_run import CASES, LayerRun, frames
+from sim.bench.layer_run import CASES, LayerRun
+from sim.bench.layer_run import frames as frame_inputs
 from sim.bench.timeline import ACTIVITY, Span, busy, chrome_trace, column, picture, spans, together
 from sw_model.cycles.core import CoreModel, StepData
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
@@ -22,19 +23,20 @@ from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
 from sw_model.systems import System, load_system
+from util import checks
 from util.progress import Progress, no_progress
 from util.timing import MemoryTiming
 
 DRIVE = "bg6-like"
-CACHES = {"tiny": (4, 8), "small": (7, 16)}  # Hamming distance below which tokens join, tokens on the device
+# preset -> hamming_threshold, max_resident_tokens; few resident tokens, so that short runs offload and fetch
+SETTINGS = {"tiny": (4, 8), "small": (7, 16)}
 
 
 def timings(system: System, drive_at: int) -> dict[str, MemoryTiming]:
-    """Of the core's two ports: the system's device memory, and its host link with what stands behind it; from address
-    `drive_at` of the host port on, that is the drive."""
+    """Timing of the core's two ports: device memory, and host link. Host addresses from `drive_at` are on the drive."""
     core = system.core
     if core is None:
-        raise ValueError(f"system {system.name!r} has no core: choose one of kind vrex")
+        raise ValueError(f"system must be of kind vrex, got {system.name!r}, which has no core")
     link, drive = PcieLink(system.link.generation, system.link.lanes), None
     if system.link.behind == "ssd":
         drive = DriveTiming(load_ssd(DRIVE))
@@ -46,10 +48,10 @@ def timings(system: System, drive_at: int) -> dict[str, MemoryTiming]:
 
 @dataclass(frozen=True)
 class RtlRun:
-    """What came of a run; the trace and the spans are the last step's, and begin at cycle 0.
+    """Result of a run. Trace and spans are those of the last step and start at cycle 0.
 
-    steps : of each its tokens, clusters that were there, past tokens that a head attended to (mean), units (of a page
-        and a head) that it fetched, cycles, and how many the model predicts
+    steps : for every step its tokens, clusters before the step, attended past tokens (mean of the heads), fetched head
+        pages, simulated cycles, and cycles that the model predicts
     """
 
     preset: str
@@ -61,41 +63,41 @@ class RtlRun:
 
     @property
     def cycles(self) -> int:
-        """From the last step's first command to its end."""
+        """Cycles from the first command of the last step to its end."""
         return max(span.end for span in self.spans)
 
     def units(self) -> dict[str, dict[str, float]]:
-        """Of every unit, cycles with a command and their share; of engines and ports, cycles with a beat."""
-        found = {unit.name: float(cycles) for unit, cycles in busy(self.spans).items()}
-        found |= {name: float(column(self.trace, name).sum()) for name in ACTIVITY}
-        return {name: {"cycles": cycles, "share": cycles / self.cycles} for name, cycles in found.items()}
+        """Busy cycles and their share: cycles with a command of a unit, cycles with a beat of an engine or port."""
+        cycles = {unit.name: float(count) for unit, count in busy(self.spans).items()}
+        cycles |= {name: float(column(self.trace, name).sum()) for name in ACTIVITY}
+        return {name: {"cycles": count, "share": count / self.cycles} for name, count in cycles.items()}
 
     def commands(self) -> dict[str, dict[str, float]]:
-        """Of every kind of command: how many, the cycles from their beginnings to their ends, and the mean."""
+        """For every kind of command: number, sum and mean of the cycles from start to end."""
         kinds: dict[str, list[int]] = defaultdict(list)
         for span in self.spans:
             kinds[span.name].append(span.end - span.start)
         return {
-            name: {"count": len(each), "cycles": sum(each), "mean": sum(each) / len(each)}
-            for name, each in sorted(kinds.items(), key=lambda item: -sum(item[1]))
+            name: {"count": len(cycles), "cycles": sum(cycles), "mean": sum(cycles) / len(cycles)}
+            for name, cycles in sorted(kinds.items(), key=lambda item: -sum(item[1]))
         }
 
     def overlap(self) -> list[float]:
-        """Shares of the cycles in which 0, 1, .. units had a command."""
+        """Share of the cycles in which 0, 1, 2, ... units execute a command."""
         counts = together(self.spans)
         return (counts / counts.sum()).tolist()
 
     def json(self) -> dict[str, Any]:
-        """All figures."""
-        about = {"preset": self.preset, "system": self.system, "clock_mhz": self.clock_mhz, "steps": self.steps}
-        return about | {"units": self.units(), "commands": self.commands(), "overlap": self.overlap()}
+        """The result as JSON values."""
+        origin = {"preset": self.preset, "system": self.system, "clock_mhz": self.clock_mhz, "steps": self.steps}
+        return origin | {"units": self.units(), "commands": self.commands(), "overlap": self.overlap()}
 
     def trace_events(self) -> dict[str, Any]:
         """The last step as a Chrome trace."""
         return chrome_trace(self.spans, self.trace, clock_mhz=self.clock_mhz)
 
     def svg(self) -> str:
-        """The last step as a picture."""
+        """The last step as an SVG picture."""
         return picture(self.spans, self.trace)
 
     def as_text(self) -> str:
@@ -113,29 +115,29 @@ class RtlRun:
         lines += ["", f"{'command':14} {'count':>8} {'cycles':>8} {'mean':>8}"]
         lines += [f"{name:14} {c['count']:8} {c['cycles']:8} {c['mean']:8.1f}" for name, c in self.commands().items()]
         shares = ", ".join(f"{share:.1%}" for share in self.overlap())
-        return "\n".join([*lines, "", f"cycles with 0, 1, .. units at work: {shares}"])
+        return "\n".join([*lines, "", f"share of cycles with 0, 1, 2, ... busy units: {shares}"])
 
 
-Timings = Callable[[], Mapping[str, MemoryTiming]]  # fresh ones, for the simulation and for the prediction
+Timings = Callable[[], Mapping[str, MemoryTiming]]  # makes new ones: simulation and prediction change their state
 
 
 def measure(
     layer: LayerRun, inputs: Sequence[np.ndarray], timing: Timings, *, progress: Progress = no_progress, **options: Any
 ) -> tuple[list[dict[str, float]], AxiRecord]:
-    """The figures of every step of a layer, in the RTL and as `sw_model.cycles` predicts it; the record.
+    """Cycles of every step of a layer, simulated and predicted by `sw_model.cycles`, and the record of the simulation.
 
-    inputs : of each step hidden states (T, hidden), BF16 codes ; options : of the simulation
-    AssertionError when an output differs from the golden layer's.
+    inputs : hidden states (T, hidden) of each step as BF16 codes ; options : options of the simulation
+    Raises AssertionError when an output differs from that of the golden layer.
     """
-    data, told = {}, []
+    data, results = {}, []
     for n, x in enumerate(inputs):
         progress("golden layer", n, len(inputs))
-        found = StepData.of(layer.golden, partial(layer.step, x))
-        trace, data[layer.steps[-1]] = layer.traces[-1], found
-        told.append(
+        step_data = StepData.of(layer.golden, partial(layer.step, x))
+        trace, data[layer.steps[-1]] = layer.traces[-1], step_data
+        results.append(
             {
                 "tokens": len(x),
-                "clusters": found.clusters,
+                "clusters": step_data.clusters,
                 "attended": float(np.mean([len(tokens) for tokens in trace.attended])),
                 "fetched": sum(reply.transit for reply in trace.replies if reply.op == Op.FETCH),
             }
@@ -144,52 +146,54 @@ def measure(
     record = layer.check(timing=timing(), **options)
     model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_keys_word, layer.layer.instructions)
     predicted = []
-    for number, (place, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
-        predicted.append(model.run(place, program, data.get(number)))
-    for step, number in zip(told, layer.steps, strict=True):
+    for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
+        predicted.append(model.run(address, program, data.get(number)))
+    for step, number in zip(results, layer.steps, strict=True):
         step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}
-    return told, record
+    return results, record
 
 
 def run(
     preset: str,
     system: str = "vrex8",
     *,
-    steps: int = 8,
+    frames: int = 8,
     seed: int = 0,
-    ratio: float = 0.3,
+    wics_ratio: float = 0.3,
     progress: Progress = no_progress,
 ) -> RtlRun:
-    """A decoder layer on `steps` frames, then a text token, in the RTL of one core of `preset` on the whole of a
-    system's memory and link; every output is compared with the golden layer.
+    """Simulate a decoder layer on some frames and one text token in the RTL of one core of `preset`.
+
+    The core has the device memory and the host link of the system to itself. Every output is compared with that of the
+    golden layer.
 
     Raises
     ------
     ValueError
-        For a preset without a layer of its size, a system without cores, a ratio outside 0 to 1.
+        When the preset has no layer of its size, the system has no core, or a number is out of range.
     """
     if preset not in CASES:
-        raise ValueError(f"preset {preset!r}: choose one of {', '.join(CASES)}")
-    if not 0 < ratio <= 1:
-        raise ValueError(f"ratio = {ratio}: must lie above 0 and at most at 1")
-    if steps < 1:
-        raise ValueError(f"steps = {steps}: must be at least 1")
+        raise ValueError(f"preset must be one of {', '.join(CASES)}, got {preset!r}")
+    if not 0 < wics_ratio <= 1:
+        raise ValueError(f"wics_ratio must be above 0 and at most 1, got {wics_ratio}")
+    checks.integer("frames", frames, 1)
     machine = load_system(system)
-    timings(machine, 0)
-    threshold, max_resident_tokens = CACHES[preset]
+    timings(machine, 0)  # raises an error before the simulation
+    hamming_threshold, max_resident_tokens = SETTINGS[preset]
     layer = LayerRun(
-        preset, np.random.default_rng(seed), hamming_threshold=threshold, max_resident_tokens=max_resident_tokens,
-        selection_target=round(65536 * ratio),
+        preset, np.random.default_rng(seed), hamming_threshold=hamming_threshold,
+        max_resident_tokens=max_resident_tokens,
+        selection_target=round(65536 * wics_ratio),
         storage=machine.link.behind == "ssd",
     )  # fmt: skip
     text = bf16.encode(layer.rng.standard_normal((1, layer.sizes.hidden)))
-    told, record = measure(
-        layer, [*frames(layer, steps, CASES[preset].tokens), text], lambda: timings(machine, layer.storage_at),
+    results, record = measure(
+        layer, [*frame_inputs(layer, frames, CASES[preset].tokens), text], lambda: timings(machine, layer.storage_at),
         progress=progress, ports=["stat_trace"], seed=seed,
     )  # fmt: skip
     trace = record.ports["stat_trace"]
-    mine = [span for span in spans(trace, layer.commands()) if span.program == layer.steps[-1]]
-    first, last = min(span.start for span in mine), max(span.end for span in mine)
-    shifted = [Span(**{**vars(span), "start": span.start - first, "end": span.end - first}) for span in mine]
+    step_spans = [span for span in spans(trace, layer.commands()) if span.program == layer.steps[-1]]
+    first, last = min(span.start for span in step_spans), max(span.end for span in step_spans)
+    shifted = [Span(**{**vars(span), "start": span.start - first, "end": span.end - first}) for span in step_spans]
     clock = machine.core.clock_mhz if machine.core else 0.0
-    return RtlRun(preset, machine.name, clock, tuple(told), tuple(shifted), trace[first:last])
+    return RtlRun(preset, machine.name, clock, tuple(results), tuple(shifted), trace[first:last])

@@ -172,7 +172,7 @@ def _fetch_parameters(request: Request, scaled: Callable[..., tuple[str, Scale]]
     machine, assume = request.machine(), request.assumptions()
     share = retrieved(request)
     parameters: dict[str, tuple[str, Scale]] = {
-        "share retrieved": ("ratio", lambda factor: request.replace(ratio=share / factor)),
+        "share retrieved": ("retrieval_ratio", lambda factor: request.replace(retrieval_ratio=share / factor)),
         "tokens kept in device memory": (
             "assume.resident_tokens",
             lambda factor: request.replace(changes={"assume.resident_tokens": int(assume.resident_tokens * factor)}),
@@ -204,7 +204,7 @@ def retrieved(request: Request) -> float:
     """The share of the context that the policy retrieves in the last phase, 0 to 1."""
     load = request.load()
     phase, model = load.phases[-1], load.model
-    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, ratio=request.ratio)
+    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, ratio=request.retrieval_ratio)
     return policy_for(request.policy, model).ratio(step)
 
 

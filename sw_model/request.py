@@ -1,7 +1,8 @@
 """A run as plain values: the options of `vrex model`, a row of a sweep, and the request in a result file.
 
-Keys of a request are `system`, `policy`, `workload`, `tokens`, `batch`, `link`, `ratio`, `memory_detail`, each field of
-the assumptions as `assume.NAME`, and each number of the system as `TABLE.NAME` (`link.nominal_gbps`, `core.cores`).
+Keys of a request are `system`, `policy`, `workload`, `tokens`, `batch`, `link`, `retrieval_ratio`, `memory_detail`,
+each field of the assumptions as `assume.NAME`, and each number of the system as `TABLE.NAME` (`link.nominal_gbps`,
+`core.cores`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Request:
     tokens         context length in tokens
     batch          streams at once
     link           `paper` or `realistic` (`sw_model.rates.rates_of`)
-    ratio          share of the context that the policy retrieves, 0 to 1; None: published
+    retrieval_ratio  share of the past tokens that the policy retrieves, 0 to 1; None: published
     memory_detail  the reads of KV are replayed bank by bank
     changes        values of `assume.NAME` and `TABLE.NAME`
 
@@ -56,7 +57,7 @@ class Request:
     tokens: int = 40000
     batch: int = 1
     link: str = "paper"
-    ratio: float | None = None
+    retrieval_ratio: float | None = None
     memory_detail: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -65,8 +66,8 @@ class Request:
         checks.one_of("link", self.link, LINKS)
         checks.integer("tokens", self.tokens, 1)
         checks.integer("batch", self.batch, 1)
-        if self.ratio is not None:
-            checks.real("ratio", self.ratio, 0, 1)
+        if self.retrieval_ratio is not None:
+            checks.real("retrieval_ratio", self.retrieval_ratio, 0, 1)
         if not isinstance(self.memory_detail, bool):
             raise ValueError(f"memory_detail must be true or false, got {self.memory_detail!r}")
         load(self.policy)
@@ -110,7 +111,7 @@ class Request:
             self.load(),
             link=self.link,
             assume=self.assumptions(),
-            ratio=self.ratio,
+            ratio=self.retrieval_ratio,
             memory_detail=self.memory_detail,
         )
 

@@ -1,4 +1,4 @@
-"""Commands on videos and key streams: decoding, statistics, quality, capture."""
+"""Commands on videos and streams of keys: decoding, statistics, quality, capture."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import Console
-from cli.options import add_source, command, source, watched
+from cli.options import add_json, add_seed, add_source, chunks_with_progress, command, source
 
 
 def picture_size(text: str) -> tuple[int, int]:
-    """`WxH` as two numbers."""
+    """Width and height from a text such as 320x240."""
     width, _, height = text.partition("x")
     if not (width.isdecimal() and height.isdecimal()):
         raise argparse.ArgumentTypeError(f"must be WxH such as 320x240, got {text!r}")
@@ -38,11 +38,11 @@ def decode(args: argparse.Namespace, console: Console) -> None:
         progress=console.progress,
     )
     console.close()
-    told = {"video": str(args.video), **saved.json(), "seconds": time.perf_counter() - started}
+    summary = {"video": str(args.video), **saved.json(), "seconds": time.perf_counter() - started}
     if args.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(summary, indent=2))
     else:
-        print("{output}: {frames} frames of {width} x {height} in {seconds:.2f} s".format(**told))
+        print("{output}: {frames} frames of {width} x {height} in {seconds:.2f} s".format(**summary))
 
 
 def stats(args: argparse.Namespace, console: Console) -> None:
@@ -51,14 +51,14 @@ def stats(args: argparse.Namespace, console: Console) -> None:
 
     rule = ClusterRule(hamming_threshold=args.hamming_threshold)
     stream = source(args)
-    switches = {"hash_bits": args.hash_bits, "rule": rule, "wics_ratio": args.wics_ratio}
-    switches |= {"every": args.every, "seed": args.seed}
-    layers = statistics.measure(watched(stream, console), **switches)
+    settings = {"hash_bits": args.hash_bits, "rule": rule, "wics_ratio": args.wics_ratio}
+    settings |= {"every": args.every, "seed": args.seed}
+    layers = statistics.measure(chunks_with_progress(stream, console), **settings)
     rows = statistics.table(layers)
     console.close()
     if args.json:
-        told = {"source": stream.about, "table": [asdict(row) for row in rows], "layers": [asdict(x) for x in layers]}
-        print(json.dumps(told, indent=2, default=str))
+        tables = {"table": [asdict(row) for row in rows], "layers": [asdict(layer) for layer in layers]}
+        print(json.dumps({"source": stream.about, **tables}, indent=2, default=str))
     else:
         print(statistics.as_text(rows))
 
@@ -69,7 +69,7 @@ def quality(args: argparse.Namespace, console: Console) -> None:
 
     stream = source(args)
     policies = policies_for(stream.geometry, stream.tokens_per_frame, args.policy or POLICIES, args.budget_frames)
-    rows = quality_table(watched(stream, console), policies, every=args.every)
+    rows = quality_table(chunks_with_progress(stream, console), policies, every=args.every)
     console.close()
     if args.json:
         print(json.dumps({"source": stream.about, "table": [asdict(row) for row in rows]}, indent=2, default=str))
@@ -92,7 +92,7 @@ def capture(args: argparse.Namespace, console: Console) -> None:
     )
     console.close()
     trace = Trace(path)
-    told = {
+    summary = {
         "output": str(path),
         "chunks": len(trace),
         "tokens": trace.tokens,
@@ -100,54 +100,78 @@ def capture(args: argparse.Namespace, console: Console) -> None:
         **trace.source,
     }
     if args.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(summary, indent=2))
     else:
-        print(
-            "{output}: {chunks} chunks, {tokens} tokens, {layers} layers, {q_heads} / {kv_heads} heads".format(**told)
-        )
+        line = "{output}: {chunks} chunks, {tokens} tokens, {layers} layers, {q_heads} query and {kv_heads} KV heads"
+        print(line.format(**summary))
 
 
 def add(commands: Any) -> None:
     """Add these commands to the command line."""
-    one = command(
-        commands, "decode", decode, "decode a video on all cores, cut at its keyframes, into pictures or one array"
+    add_decode(commands)
+    add_stats(commands)
+    add_quality(commands)
+    add_capture(commands)
+
+
+def add_decode(commands: Any) -> None:
+    parser = command(
+        commands, "decode", decode, "decode a video on all cores, split at its keyframes, into pictures or one array"
     )
-    one.add_argument("video", type=Path, metavar="FILE", help="a video")
-    one.add_argument("--out", type=Path, metavar="PATH", help="default build/frames/ and the video's name")
-    one.add_argument("--form", help="png (a folder), npy or raw (default by the suffix of PATH)")
-    one.add_argument("--fps", type=float, help="frames per second to take (default every frame)")
-    one.add_argument("--time", type=float, action="append", metavar="S", help="the frame at this second; repeatable")
-    one.add_argument("--size", type=picture_size, metavar="WxH", help="scale the frames (default as coded)")
-    one.add_argument("--workers", type=int, help="decoding processes (default one per core)")
-    one.add_argument("--intervals", type=int, help="keyframe intervals to aim at (default 16 per process)")
-    one.add_argument("--json", action="store_true", help="summary as JSON on stdout")
+    parser.add_argument("video", type=Path, metavar="FILE", help="a video")
+    parser.add_argument("--out", type=Path, metavar="PATH", help="output (default build/frames/NAME)")
+    parser.add_argument("--form", help="png (a folder), npy or raw (default from the suffix of PATH)")
+    parser.add_argument("--fps", type=float, help="sampling rate in frames per second (default every frame)")
+    parser.add_argument(
+        "--time", type=float, action="append", metavar="S", help="decode the frame at this second; repeatable"
+    )
+    parser.add_argument("--size", type=picture_size, metavar="WxH", help="scale the frames (default the coded size)")
+    parser.add_argument("--workers", type=int, help="decoding processes (default one per core)")
+    parser.add_argument("--intervals", type=int, help="target number of keyframe intervals (default 16 per process)")
+    add_json(parser, "summary")
 
-    one = command(commands, "stats", stats, "the statistics of a key stream that V-Rex reports, beside its numbers")
-    add_source(one)
-    one.add_argument("--hash-bits", type=int, default=32, help="hash bits (default 32)")
-    one.add_argument("--hamming-threshold", type=int, default=7, help="Hamming threshold of a cluster (default 7)")
-    one.add_argument("--wics-ratio", type=float, default=0.3, help="share of a row's score sum to select (default 0.3)")
 
-    one = command(commands, "quality", quality, "attention under each retrieval policy beside full attention")
-    add_source(one)
-    one.add_argument("--policy", action="append", metavar="NAME", help="a policy or a .py file; repeatable (all)")
-    one.add_argument(
-        "--budget-frames", type=int, metavar="N", help="frames that a policy with a frame budget retrieves"
+def add_stats(commands: Any) -> None:
+    parser = command(commands, "stats", stats, "measure the statistics of keys that V-Rex reports, and compare them")
+    add_source(parser)
+    parser.add_argument("--hash-bits", type=int, default=32, help="bits of a hash code (default 32)")
+    parser.add_argument(
+        "--hamming-threshold", type=int, default=7, help="a token joins a cluster below this distance (default 7)"
+    )
+    parser.add_argument(
+        "--wics-ratio", type=float, default=0.3, help="share of a row's score sum to select (default 0.3)"
     )
 
-    one = command(commands, "capture", capture, "queries, keys and values of a Hugging Face model, as a trace")
-    one.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its name on the hub")
+
+def add_quality(commands: Any) -> None:
+    parser = command(
+        commands, "quality", quality, "compare the attention under each retrieval policy with full attention"
+    )
+    add_source(parser)
+    parser.add_argument(
+        "--policy", action="append", metavar="NAME", help="a policy or a Python file; repeatable (default all)"
+    )
+    parser.add_argument(
+        "--budget-frames", type=int, metavar="N", help="frames to retrieve, for policies with a frame budget"
+    )
+
+
+def add_capture(commands: Any) -> None:
+    parser = command(commands, "capture", capture, "record queries, keys and values of a Hugging Face model as a trace")
+    parser.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its name on the hub")
     out = Path("build/trace.safetensors")
-    one.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the trace (default {out})")
-    context = one.add_mutually_exclusive_group(required=True)
-    context.add_argument("--video", type=Path, metavar="FILE", help="context of a vision-language model")
-    context.add_argument("--prompt", help="context of a language model")
-    one.add_argument("--question", help="asked after the context")
-    one.add_argument("--block", type=int, default=10, help="prompt tokens per chunk (default 10)")
-    one.add_argument("--answer-tokens", type=int, default=8, help="tokens to answer with (default 8)")
-    one.add_argument("--fps", type=float, default=2.0, help="frames per second to take (default 2)")
-    one.add_argument("--size", type=int, default=224, help="pixels per side of a frame (default 224)")
-    one.add_argument("--frames", type=int, help="most frames to take (default all)")
-    one.add_argument("--random-weights", action="store_true", help="draw the weights; MODEL needs a config.json only")
-    one.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
-    one.add_argument("--json", action="store_true", help="summary as JSON on stdout")
+    parser.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"output (default {out})")
+    context = parser.add_mutually_exclusive_group(required=True)
+    context.add_argument("--video", type=Path, metavar="FILE", help="video input of a vision-language model")
+    context.add_argument("--prompt", help="text input of a language model")
+    parser.add_argument("--question", help="text that follows the input")
+    parser.add_argument("--block", type=int, default=10, help="prompt tokens per chunk (default 10)")
+    parser.add_argument("--answer-tokens", type=int, default=8, help="tokens to generate (default 8)")
+    parser.add_argument("--fps", type=float, default=2.0, help="sampling rate in frames per second (default 2)")
+    parser.add_argument("--size", type=int, default=224, help="pixels per side of a frame (default 224)")
+    parser.add_argument("--frames", type=int, help="maximum number of frames (default all)")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="use random weights; MODEL needs only a config.json"
+    )
+    add_seed(parser, "the random weights")
+    add_json(parser, "summary")

@@ -9,23 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import Console
-from cli.options import add_report, add_run, add_runs, add_source_options, command, requested, source, watched
+from cli.options import (
+    add_json,
+    add_report,
+    add_run,
+    add_runs,
+    add_source_options,
+    chunks_with_progress,
+    command,
+    run_request,
+    source,
+)
+
+WICS_RATIO = 0.3  # of a run in RTL
+RTL_FRAMES = 8
 
 
-def with_measured_ratio(asked: Any, args: argparse.Namespace, console: Console) -> Any:
-    """The request with the share of the past that its policy retrieves on the source."""
+def with_measured_ratio(request: Any, args: argparse.Namespace, console: Console) -> Any:
+    """The request with the retrieval ratio that its policy has on the source."""
     from sw_model import quality
 
-    stage = "text" if asked.workload == "text" else "frame"
-    if asked.workload == "coin":
-        raise ValueError("--source goes with the workloads frame, text and stream: a session has two shares")
+    stage = "text" if request.workload == "text" else "frame"
+    if request.workload == "coin":
+        raise ValueError("workload must be frame, text or stream with --source, got 'coin', which has two ratios")
     stream = source(args)
-    (policy,) = quality.policies_for(stream.geometry, stream.tokens_per_frame, [asked.policy]).values()
-    shares = quality.retrieved(watched(stream, console), policy)
+    (policy,) = quality.policies_for(stream.geometry, stream.tokens_per_frame, [request.policy]).values()
+    ratios = quality.retrieved(chunks_with_progress(stream, console), policy)
     console.close()
-    if stage not in shares:
-        raise ValueError(f"--source {args.source}: has no {stage} with a past")
-    return asked.replace(ratio=shares[stage])
+    if stage not in ratios:
+        raise ValueError(f"--source must have a {stage} step after the first chunk, got {args.source}")
+    return request.replace(retrieval_ratio=ratios[stage])
 
 
 def model_in_rtl(args: argparse.Namespace, console: Console) -> None:
@@ -34,18 +47,18 @@ def model_in_rtl(args: argparse.Namespace, console: Console) -> None:
     from util.files import write_json
     from util.report import run_metadata, write
 
-    ratio = 0.3 if args.ratio is None else args.ratio
-    steps = 8 if args.frames is None else args.frames
-    told = rtl.run(args.rtl, args.system, steps=steps, seed=args.seed, ratio=ratio, progress=console.progress)
+    frames = RTL_FRAMES if args.frames is None else args.frames
+    options = {"frames": frames, "seed": args.seed, "wics_ratio": args.wics_ratio}
+    result = rtl.run(args.rtl, args.system, **options, progress=console.progress)
     console.close()
     if args.trace:
-        write_json(args.trace, told.trace_events())
+        write_json(args.trace, result.trace_events())
     if args.out:
-        write_json(args.out, told.json())
+        write_json(args.out, result.json())
     if args.report:
-        about = {"preset": args.rtl, "system": args.system, "frames": steps, "seed": args.seed, "ratio": ratio}
-        write(args.report, "Core in RTL", [system.rtl_section(told)], run_metadata(about))
-    print(json.dumps(told.json(), indent=2) if args.json else told.as_text())
+        metadata = run_metadata({"preset": args.rtl, "system": args.system, **options})
+        write(args.report, "Core in RTL", [system.rtl_section(result)], metadata)
+    print(json.dumps(result.json(), indent=2) if args.json else result.as_text())
 
 
 def model(args: argparse.Namespace, console: Console) -> None:
@@ -55,133 +68,164 @@ def model(args: argparse.Namespace, console: Console) -> None:
     if args.rtl:
         model_in_rtl(args, console)
         return
-    asked = requested(args)
+    run = run_request(args)
     if args.source:
-        asked = with_measured_ratio(asked, args, console)
-    result = asked.run()
+        run = with_measured_ratio(run, args, console)
+    result = run.run()
     if args.trace:
         write_json(args.trace, perfetto.trace_events(result))
-    told = request.report(asked, result)
+    report = request.report(run, result)
     if args.out:
-        write_json(args.out, told)
+        write_json(args.out, report)
     if args.report:
         from cli.pages import system
         from sw_model import explain
         from util.report import run_metadata, write
 
-        page = system.run_section(explain.explain(asked, progress=console.progress))
+        page = system.run_section(explain.explain(run, progress=console.progress))
         console.close()
-        write(args.report, "System model", [page], run_metadata(asked.json()))
-    print(json.dumps(told, indent=2) if args.json else request.as_text(asked, result))
+        write(args.report, "System model", [page], run_metadata(run.json()))
+    print(json.dumps(report, indent=2) if args.json else request.as_text(run, result))
 
 
 def explain(args: argparse.Namespace, console: Console) -> None:
-    from sw_model.explain import explain as explained
+    from sw_model.explain import explain as explain_run
     from sw_model.request import recall
 
-    asked = recall(args.run_file, args.row) if args.run_file else requested(args)
-    told = explained(asked, progress=console.progress)
+    run = recall(args.run_file, args.row) if args.run_file else run_request(args)
+    result = explain_run(run, progress=console.progress)
     console.close()
-    print(json.dumps(told.json(), indent=2) if args.json else f"{told.words()}\n\n{told.table()}")
+    print(json.dumps(result.json(), indent=2) if args.json else f"{result.words()}\n\n{result.table()}")
 
 
 def compare(args: argparse.Namespace, console: Console) -> None:
     from cli.pages import system
-    from sw_model import compare as rivals
+    from sw_model import compare as comparison
     from sw_model import quality
     from sw_model.policies import COMPARED
     from util.report import run_metadata, write
 
-    base = requested(args)
+    base = run_request(args)
     names = args.policies or COMPARED
-    stream = source(args) if args.source else None  # what cannot be read is refused before anything is computed
-    sides = rivals.compare(base, names, args.contexts or rivals.CONTEXTS, progress=console.progress)
+    stream = source(args) if args.source else None  # before the computation: an unreadable source fails early
+    sides = comparison.compare(base, names, args.contexts or comparison.CONTEXTS, progress=console.progress)
     rows: list[Any] = []
     length = 0
     if stream:
-        chunks = watched(stream, console)
-        rows, length = rivals.measure(chunks, stream.geometry, stream.tokens_per_frame, names, args.every)
+        chunks = chunks_with_progress(stream, console)
+        rows, length = comparison.measure(chunks, stream.geometry, stream.tokens_per_frame, names, args.every)
     console.close()
     if args.report:
         page = system.comparison_section(sides, rows, "text" if base.workload == "text" else "frame", length)
-        write(args.report, "Policies side by side", [page], run_metadata(base.json()))
+        write(args.report, "Comparison of policies", [page], run_metadata(base.json()))
     if args.json:
-        told = {"sides": [asdict(side) for side in sides], "winners": rivals.winners(sides)}
-        print(json.dumps(told | {"quality": [asdict(row) for row in rows]}, indent=2))
+        result = {"sides": [asdict(side) for side in sides], "winners": comparison.winners(sides)}
+        print(json.dumps(result | {"quality": [asdict(row) for row in rows]}, indent=2))
     else:
-        print(rivals.as_text(sides) + (f"\n\n{quality.as_text(rows)}" if rows else ""))
+        print(comparison.as_text(sides) + (f"\n\n{quality.as_text(rows)}" if rows else ""))
 
 
 def reproduce(args: argparse.Namespace, console: Console) -> None:
     from cli.pages import system
     from sw_model.papers import claims
-    from sw_model.papers.reproduce import reproduce as compared
+    from sw_model.papers.reproduce import reproduce as reproduce_figures
     from util.report import run_metadata, write
 
-    told = compared(*args.figure, link=args.link, progress=console.progress)
-    results = claims.evaluate(progress=console.progress) if args.claims else []
+    result = reproduce_figures(*args.figure, link=args.link, progress=console.progress)
+    claim_results = claims.evaluate(progress=console.progress) if args.claims else []
     console.close()
     if args.report:
-        pages = [system.reproduction_section(told)] + ([system.claims_section(results)] if results else [])
+        pages = [system.reproduction_section(result)] + (
+            [system.claims_section(claim_results)] if claim_results else []
+        )
         write(args.report, "Published figures", pages, run_metadata({"link": args.link}))
     if args.json:
-        values = {r.claim.what: {"claimed": r.claim.value, **r.values} for r in results}
-        print(json.dumps(told.json() | ({"claims": values} if results else {}), indent=2))
+        values = {item.claim.what: {"claimed": item.claim.value, **item.values} for item in claim_results}
+        print(json.dumps(result.json() | ({"claims": values} if claim_results else {}), indent=2))
     else:
-        print(told.as_text() + (f"\n\n{claims.as_text(results)}" if results else ""))
+        print(result.as_text() + (f"\n\n{claims.as_text(claim_results)}" if claim_results else ""))
 
 
 def sweep(args: argparse.Namespace, console: Console) -> None:
     from sw_model.sweep import load_sweep
-    from sw_model.sweep import sweep as swept
+    from sw_model.sweep import sweep as run_sweep
 
     plan = load_sweep(args.file)
     out = args.out or Path("build/sweeps") / f"{plan.name}.csv"
-    table = swept(plan, out, workers=args.workers, scheduler=args.scheduler, progress=console.progress)
+    table = run_sweep(plan, out, workers=args.workers, scheduler=args.scheduler, progress=console.progress)
     console.close()
     print(json.dumps(table, indent=2) if args.json else f"{out}: {len(table)} rows")
 
 
 def add(commands: Any) -> None:
     """Add these commands to the command line."""
-    one = command(commands, "model", model, "one run of the system model: latency, stages, bytes, energy")
-    add_run(one)
-    one.add_argument("--source", help="measure the share retrieved on a trace (safetensors), a video, or `generator`")
-    add_source_options(one)
-    one.add_argument(
+    add_model(commands)
+    add_explain(commands)
+    add_reproduce(commands)
+    add_compare(commands)
+    add_sweep(commands)
+
+
+def add_model(commands: Any) -> None:
+    parser = command(commands, "model", model, "model one run: latency by stage, bytes and energy")
+    add_run(parser)
+    parser.add_argument(
+        "--source", help="measure the retrieval ratio on a trace (safetensors), a video, or the word `generator`"
+    )
+    add_source_options(parser)
+    parser.add_argument(
         "--rtl",
         metavar="PRESET",
-        help="a layer in a core's RTL (tiny, small) behind the system's memories, on --frames frames, with --ratio",
+        help="simulate a layer in a core's RTL (tiny or small) with the system's memory timing, on --frames frames",
     )
-    one.add_argument("--out", type=Path, metavar="FILE", help="the result as JSON, which `vrex explain` reads")
-    one.add_argument("--trace", type=Path, metavar="FILE", help="the schedule as a Chrome trace, for ui.perfetto.dev")
-    add_report(one)
-
-    one = command(commands, "explain", explain, "what bounds a run, and what would change it")
-    one.add_argument("run_file", nargs="?", type=Path, metavar="RUN", help="JSON of a run or of a sweep (or options)")
-    one.add_argument("--row", type=int, default=0, help="of a sweep (default 0)")
-    add_run(one)
-
-    one = command(commands, "reproduce", reproduce, "published figures beside the model's, with the residuals")
-    one.add_argument("figure", nargs="*", help="identifiers such as vrex.fig13, or their beginnings (default all)")
-    one.add_argument("--link", default="paper", help="paper (nominal rate) or realistic (packets, drive)")
-    one.add_argument("--claims", action="store_true", help="V-Rex's claims under both links too (a minute)")
-    add_report(one)
-    one.add_argument("--json", action="store_true", help="the table as JSON on stdout")
-
-    one = command(
-        commands, "compare", compare, "retrieval policies side by side: latency, bytes, energy, quality, who wins where"
+    parser.add_argument(
+        "--wics-ratio", type=float, default=WICS_RATIO, help="WiCSum ratio of the run in RTL (default 0.3)"
     )
-    one.add_argument("--policies", nargs="+", metavar="POLICY", help="default: those of `sw_model.policies.COMPARED`")
-    one.add_argument("--contexts", nargs="+", type=int, metavar="TOKENS", help="default 1000 to 80000")
-    add_runs(one)
-    one.add_argument("--source", help="measure quality: a trace (safetensors), a video, or the word `generator`")
-    add_source_options(one)
-    add_report(one)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON, which `vrex explain` reads")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace for ui.perfetto.dev")
+    add_report(parser)
 
-    one = command(commands, "sweep", sweep, "many runs from a TOML file; a killed sweep continues from its journal")
-    one.add_argument("file", type=Path, help="name, [fixed] values, [grid] lists of values")
-    one.add_argument("--out", type=Path, metavar="FILE", help=".csv or .parquet (default build/sweeps/NAME.csv)")
-    one.add_argument("--workers", type=int, metavar="N", help="local processes (default one per core)")
-    one.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, instead of local processes")
-    one.add_argument("--json", action="store_true", help="the rows as JSON on stdout")
+
+def add_explain(commands: Any) -> None:
+    parser = command(commands, "explain", explain, "explain what limits a run, and which change would make it faster")
+    parser.add_argument("run_file", nargs="?", type=Path, metavar="RUN", help="JSON of a run or a sweep")
+    parser.add_argument("--row", type=int, default=0, help="row of a sweep (default 0)")
+    add_run(parser)
+
+
+def add_reproduce(commands: Any) -> None:
+    parser = command(commands, "reproduce", reproduce, "compare published figures with this model")
+    parser.add_argument("figure", nargs="*", help="names such as vrex.fig13, or their beginnings (default all)")
+    parser.add_argument(
+        "--link", default="paper", help="host link: paper (nominal rate) or realistic (packets, drive) (default paper)"
+    )
+    parser.add_argument("--claims", action="store_true", help="also evaluate V-Rex's claims with both links (a minute)")
+    add_report(parser)
+    add_json(parser, "table")
+
+
+def add_compare(commands: Any) -> None:
+    parser = command(commands, "compare", compare, "compare retrieval policies: latency, bytes, energy and quality")
+    parser.add_argument(
+        "--policies", nargs="+", metavar="POLICY", help="policies (default those of `sw_model.policies.COMPARED`)"
+    )
+    parser.add_argument(
+        "--contexts", nargs="+", type=int, metavar="TOKENS", help="numbers of past tokens (default 1000 to 80000)"
+    )
+    add_runs(parser)
+    parser.add_argument(
+        "--source", help="also measure quality on a trace (safetensors), a video, or the word `generator`"
+    )
+    add_source_options(parser)
+    add_report(parser)
+
+
+def add_sweep(commands: Any) -> None:
+    parser = command(
+        commands, "sweep", sweep, "run many models from a TOML file; continue a sweep that was interrupted"
+    )
+    parser.add_argument("file", type=Path, help="TOML file: name, [fixed] values, [grid] lists of values")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=".csv or .parquet (default build/sweeps/NAME.csv)")
+    parser.add_argument("--workers", type=int, metavar="N", help="local processes (default one per core)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="use a Dask scheduler instead of local processes")
+    add_json(parser, "rows")

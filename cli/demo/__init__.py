@@ -1,5 +1,4 @@
-"""The main job: real video -> keys -> golden clustering -> the same tokens through the RTL -> Verilog and area ->
-system model beside the paper -> one HTML report."""
+"""The demo: keys of a video in golden clusters and in the RTL, Verilog, area, system figures, one HTML report."""
 
 from __future__ import annotations
 
@@ -33,14 +32,15 @@ GENERATOR_SEED = 901
 
 @dataclass(frozen=True)
 class Options:
-    """What the main job runs on; every field is validated by the step that uses it.
+    """Options of the demo. Every step checks the fields that it uses.
 
     video        a file; None: the best clip on this machine
-    preset       hardware configuration of the RTL that runs
-    layers, grid decoder layers; cells per side of a frame that become tokens, beside its class token
-    fps, frames  sampling rate (None: every frame) and most frames (None: all)
-    stall        probability of a pause per cycle on both sides of the RTL
-    seed         of the front end's weights, the hyperplanes and the pauses
+    preset       hardware configuration of the simulated RTL
+    layers       decoder layers
+    grid         cells per side of a frame; every cell becomes a token, in addition to the class token
+    fps, frames  sampling rate (None: every frame) and maximum number of frames (None: all)
+    stall        probability of a pause per cycle at inputs and outputs of the RTL
+    seed         seed of the front end's weights, the hyperplanes and the pauses
     """
 
     video: Path | None = None
@@ -56,22 +56,22 @@ class Options:
 
 
 def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Results]:
-    """Do the whole job; the report, the Verilog and the numbers as JSON go to `folder`.
+    """Run the demo. Report, Verilog and numbers as JSON go to `folder`.
 
     Raises
     ------
     ValueError
-        Bad input, named in one line (a `VideoError` for the video).
+        For an invalid option (`VideoError` for the video).
     ArithmeticError
-        The RTL differs from the golden model.
+        When the RTL differs from the golden model.
     """
     config = Config.preset(options.preset)
     unit = HCU.from_config(config)
-    threshold = round(7 * unit.hash_bits / 32)  # the paper's 7 of 32 bits, in proportion
+    threshold = round(7 * unit.hash_bits / 32)  # the paper has 7 for 32 bits
     rule = cluster_rule(unit, hamming_threshold=threshold, window_tokens=config.max_window_tokens)
     if not 0 <= options.stall < 1:
-        raise ValueError(f"stall = {options.stall}: must be at least 0 and below 1")
-    yosys.version(options.yosys)  # a tool that is missing is said now, not after minutes
+        raise ValueError(f"stall must be at least 0 and below 1, got {options.stall}")
+    yosys.version(options.yosys)  # a missing tool raises its error before the long steps
     folder.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
 
@@ -82,7 +82,9 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
         yield
         seconds[name] = time.perf_counter() - started
 
-    clip = find_clip() if options.video is None else Clip(options.video, options.video.name, "given by the user", "–")
+    clip = (
+        find_clip() if options.video is None else Clip(options.video, options.video.name, "file of the user", "unknown")
+    )
     with step("decode, keys and golden clustering"):
         video = cluster_video(
             clip,
@@ -112,7 +114,9 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
     metadata = run_metadata({**asdict(options), "hardware": config.asdict(), "rule": asdict(rule)})
     with step("report"):
         write_all(folder, {"demo.json": json.dumps(summary(results, metadata), indent=2, default=str) + "\n"})
-        path = write(folder / "index.html", "V-Rex: video to silicon", sections(results), metadata, subtitle=clip.name)
+        path = write(
+            folder / "index.html", "V-Rex demo: from video to hardware", sections(results), metadata, subtitle=clip.name
+        )
     return path, results
 
 

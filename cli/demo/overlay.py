@@ -1,4 +1,4 @@
-"""Video frames with their tokens coloured by cluster, and the clusters of a whole video as one picture."""
+"""Pictures of clusters: a video frame with coloured tokens, and the clusters of all tokens of a video."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARGIN = 30  # pixels above the frame, for the class token
 
 
 def cluster_color(cluster: int) -> tuple[int, int, int]:
-    """The colour of a cluster: the same in every picture, neighbouring numbers far apart."""
+    """The colour of a cluster, the same in all pictures; consecutive numbers have different hues."""
     hue = (cluster * GOLDEN_RATIO) % 1.0
     red, green, blue = colorsys.hsv_to_rgb(hue, (0.75, 0.5, 0.9)[cluster % 3], (0.85, 0.95, 0.65)[cluster % 3])
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -31,7 +31,7 @@ def _png(picture: Picture.Image) -> bytes:
 
 
 def frame_clusters(rgb: np.ndarray, clusters: np.ndarray, *, caption: str = "") -> Image:
-    """One frame, uint8 (height, width, 3), its grid of cells tinted by cluster and numbered where there is room.
+    """One frame, uint8 (height, width, 3), whose cells have the colour and, where it fits, the number of their cluster.
 
     `clusters` holds the class token's cluster and then the cells' in row order: 1 + grid**2 numbers.
     """
@@ -68,7 +68,8 @@ def _label(draw: ImageDraw.ImageDraw, center: tuple[float, float], text: str, fo
 def cluster_timeline(clusters: np.ndarray, tokens_per_frame: int, *, caption: str = "") -> Image:
     """All tokens of a video coloured by cluster: a column per frame, a row per token of the frame.
 
-    `clusters` is the cluster of each token in arrival order, a whole number of frames. Still places show as lines.
+    `clusters` is the cluster of each token in arrival order, for complete frames.
+    Static parts of the video appear as lines.
     """
     if tokens_per_frame < 1 or not len(clusters) or len(clusters) % tokens_per_frame:
         raise ValueError(

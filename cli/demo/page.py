@@ -1,4 +1,4 @@
-"""What the report of the main job shows, section by section."""
+"""Sections of the demo report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HCU_MM2_PAPER, HCU_MW_PAPER = 0.01, 2.99
 
 @dataclass(frozen=True)
 class Results:
-    """Everything the main job found out, and the seconds each step took."""
+    """Results of the demo, and the seconds of every step."""
 
     video: VideoRun
     rtl: RtlRun
@@ -35,7 +35,7 @@ class Results:
 
 
 def sections(results: Results) -> list[Section]:
-    """The page, top to bottom."""
+    """All sections in their order."""
     return [
         _overview(results),
         _video(results),
@@ -54,12 +54,12 @@ def _overview(results: Results) -> Section:
     edge = {row.kv_tokens: row for row in results.frames["paper"] if row.system == "vrex8"}[40000]
     return Section(
         "Overview",
-        "A video became keys, the keys became clusters, and the same tokens went through the RTL of the hash "
-        "clustering unit in a simulator. Every output bit and every cycle agreed with the golden model. The numbers "
-        "below carry their origin.",
+        "The demo converts a video to keys and groups the keys into clusters with the golden model. A simulator runs "
+        "the same tokens through the RTL of the hash clustering unit (HCU). Every output bit and every cycle agrees "
+        "with the golden model. A mark next to each number shows its origin.",
         facts=[
             Fact("tokens through the RTL", rtl.tokens, "", "measured from RTL"),
-            Fact("beats that differ from golden", sum(rtl.mismatches.values()), "", "measured from RTL"),
+            Fact("beats that differ from the golden model", sum(rtl.mismatches.values()), "", "measured from RTL"),
             Fact("cycles per token and candidate", rtl.busy_cycles / max(1, rtl.compared), "", "measured from RTL"),
             Fact(
                 "tokens per cluster",
@@ -69,7 +69,7 @@ def _overview(results: Results) -> Section:
             ),
             Fact("logic of the unit", results.area.area_um2, "um2", "computed"),
             Fact("V-Rex8 frame at 40K tokens", edge.model_ms, "ms", "computed"),
-            Fact("the paper's", edge.paper_ms, "ms", "paper"),
+            Fact("the same frame in the paper", edge.paper_ms, "ms", "paper"),
         ],
     )
 
@@ -91,13 +91,15 @@ def _video(results: Results) -> Section:
         [
             f"{video.clip.name}: {info.codec} in {info.container}, {info.width} x {info.height} pixels, "
             f"{video.frames} frames. Origin: {video.clip.origin}; licence: {video.clip.licence}.",
-            f"Each frame gives {per_frame} tokens: the class token (left bar) and a grid of cells. A cell's colour and "
-            "number are its cluster in the first layer; a place that stands still keeps its colour. The projections "
-            f"are {video.front_end.metadata()['weights']}.",
+            f"Each frame has {per_frame} tokens: the class token (bar at the top left) and a grid of cells. The colour "
+            "and number of a cell show its cluster in the first layer. Static parts of the video keep their colour. "
+            f"The weights of the projections are {video.front_end.metadata()['weights']}.",
         ],
         gallery=gallery,
         images=[
-            overlay.cluster_timeline(clusters, per_frame, caption="every token of the video, coloured by its cluster")
+            overlay.cluster_timeline(
+                clusters, per_frame, caption="all tokens of the video (column: frame, row: token), colour: cluster"
+            )
         ],
     )
 
@@ -118,8 +120,8 @@ def _clusters(results: Results) -> Section:
     ]
     return Section(
         "Clusters",
-        f"Keys of one place in adjacent frames have a mean cosine of {video.adjacent_cosine:.3f}. "
-        "Tokens join the nearest leader below the Hamming threshold among the clusters of the recent window.",
+        f"Keys at the same position of adjacent frames have a mean cosine similarity of {video.adjacent_cosine:.3f}. "
+        "A token joins the nearest cluster of the recent window whose Hamming distance is below the threshold.",
         images=[
             charts.cluster_sizes(
                 {name: layer.table.counts for name, layer in zip(names, video.layers, strict=True)},
@@ -138,7 +140,7 @@ def _clusters(results: Results) -> Section:
                     Column("clusters", origin="measured on golden"),
                     Column("tokens per cluster", origin="measured on golden"),
                     Column("largest", "tokens", origin="measured on golden"),
-                    Column("most candidates", origin="measured on golden"),
+                    Column("maximum of candidates", origin="measured on golden"),
                 ],
                 rows,
             )
@@ -150,19 +152,23 @@ def _rtl(results: Results) -> Section:
     rtl = results.rtl
     return Section(
         "RTL",
-        f"The codes of all layers went through the HCU's Verilog in {rtl.simulator}, one table after the other, with "
-        f"pauses of probability {rtl.stall} on both sides.",
+        f"{rtl.simulator} simulates the Verilog of the HCU with the hash codes of all layers, one table per layer. "
+        f"Inputs and outputs pause in a cycle with probability {rtl.stall}.",
         tables=[
             Table(
-                ["output", Column("beats", origin="measured from RTL"), Column("differ", origin="measured from RTL")],
+                [
+                    "output",
+                    Column("beats", origin="measured from RTL"),
+                    Column("different", origin="measured from RTL"),
+                ],
                 [[name, rtl.tokens, count] for name, count in rtl.mismatches.items()],
-                "every field of every output beat against the golden model",
+                "fields of all output beats, compared with the golden model",
             ),
             Table(
-                ["cycles", Column("value", "cycles")],
+                ["quantity", "value"],
                 [
-                    ["scanning", Marked(rtl.busy_cycles, "measured from RTL")],
-                    ["the formula's", Marked(rtl.formula_cycles, "computed")],
+                    ["simulated cycles", Marked(rtl.busy_cycles, "measured from RTL")],
+                    ["cycles of the formula", Marked(rtl.formula_cycles, "computed")],
                     ["(token, candidate) pairs", Marked(rtl.compared, "measured from RTL")],
                     ["time at 800 MHz, us", Marked(rtl.busy_cycles / 800.0, "computed")],
                 ],
@@ -177,8 +183,8 @@ def _area(results: Results) -> Section:
     lane = area.area_um2 / (results.rtl.unit.lanes * results.rtl.unit.accumulators)
     return Section(
         "Area",
-        f"{area.library['name']} ({area.library['tier']}), {area.point} point, {area.tools['yosys']}, unplaced. "
-        "Memories are counted in bits and estimated as macros; they are not part of the logic's area.",
+        f"{area.library['name']} ({area.library['tier']}), {area.point} point, {area.tools['yosys']}, without "
+        "placement. Memories are given in bits and as estimated macros; the area of the logic does not contain them.",
         images=[
             charts.paired_bars(
                 ["HCU"],
@@ -218,9 +224,9 @@ def _area(results: Results) -> Section:
                 f"{lane:.0f} um2 of logic per lane",
             ),
             Table(
-                ["file", "what"],
+                ["file", "contents"],
                 [[f"hcu/{name}", KINDS.get(name.rsplit(".", 1)[-1], "")] for name in results.generated.files],
-                "generated beside this report",
+                "generated files in the folder of this report",
             ),
         ],
     )
@@ -238,8 +244,9 @@ KINDS = {
 def _generator(results: Results) -> Section:
     rows = [[row.name, row.mean, Marked(row.paper or None, "paper"), row.where] for row in results.generator]
     return Section(
-        "Generator beside the paper",
-        "The synthetic stream that stands in for a trained model's keys, 10,000 tokens of one layer.",
+        "Generator compared with the paper",
+        "The generator is a synthetic stream of keys that replaces those of a trained model. The table shows 10,000 "
+        "tokens of one layer.",
         tables=[Table(["statistic", Column("generator", origin="measured on golden"), "paper", "where"], rows)],
     )
 
@@ -252,7 +259,7 @@ def _system(results: Results) -> Section:
         images.append(
             breakdown(
                 [(f"{row.kv_tokens // 1000}K", row.result) for row in paper],
-                f"{title}: one frame, where the time goes (bars: model, marks: V-Rex Fig. 13)",
+                f"{title}: time of one frame by stage (bars: model, marks: V-Rex Fig. 13)",
                 [row.paper_ms for row in paper],
             )
         )
@@ -277,13 +284,13 @@ def _system(results: Results) -> Section:
         Table(
             ["number", "value", "unit", "source"],
             [[fact.name, Marked(fact.value, fact.origin), fact.unit, fact.source] for fact in facts],
-            "what the model stands on (V-Rex48, 40K tokens)",
+            "inputs of the model (V-Rex48, 40K tokens)",
         )
     )
     return Section(
         "System model",
-        "One frame of a video with 1K to 40K tokens in the cache: weights, KV, attention, prediction and fetch from "
-        "first principles. Nothing is fitted to the figure, so the residual is the model's own.",
+        "Time of one frame with 1K to 40K past tokens in the KV cache. The model computes weights, KV cache, "
+        "attention, prediction and fetch from first principles. No parameter is fitted to the figure.",
         images=images,
         tables=tables,
     )

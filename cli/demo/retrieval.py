@@ -1,4 +1,4 @@
-"""How well every retrieval policy does on three streams: generated, the video's own, and captured from a model."""
+"""Quality of every retrieval policy on three streams: generated, from the video, and captured from a model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from util.report import Column, Section, Table
 
 # `vrex capture` on the synthetic clip: 24 pixels square, 10 frames per second, random weights of seed 0
 TRACE = Path(__file__).parents[2] / "sw_model/data" / "tiny-qwen2.5-vl" / "trace.safetensors"
-FRAMES, EVERY = 48, 12  # frames of a stream, and which of them are measured
+FRAMES, EVERY = 48, 12  # frames of a stream; one of EVERY frames is measured
 BUDGET_FRAMES = 12
 
 
 def compare(clip: Clip, *, grid: int, fps: float | None, frames: int | None, seed: int) -> dict[str, list[Quality]]:
-    """Quality of every policy on each stream, by the stream's name."""
+    """Quality of every policy: name of the stream -> rows."""
     short = Options(frames=min(FRAMES, frames or FRAMES), grid=grid, fps=fps, seed=seed)
     streams = {
         "generated": open_source(GENERATOR, short),
@@ -31,7 +31,7 @@ def compare(clip: Clip, *, grid: int, fps: float | None, frames: int | None, see
 
 
 def section(tables: dict[str, list[Quality]]) -> Section:
-    """The tables as a part of the report."""
+    """The tables as a section of the report."""
     columns: list[Column | str] = [
         "policy",
         "stage",
@@ -42,10 +42,10 @@ def section(tables: dict[str, list[Quality]]) -> Section:
     ]
     return Section(
         "Retrieval quality",
-        "Each policy beside full attention on the same keys, values and queries, one layer of the generated stream and "
-        "of the video, two of a tiny model with random weights. Recall is the share of full attention's weight on the "
-        "tokens that the policy attends to; the error is that of the attention's output, relative. Policies with a "
-        f"budget of frames have {BUDGET_FRAMES} of {FRAMES}, so that they must choose.",
+        "Every policy is compared with full attention on the same keys, values and queries. The generated stream and "
+        "the video have one layer; the captured trace has two layers of a tiny model with random weights. Recall is "
+        "the share of the attention weight that falls on the attended tokens. The output error is relative to the "
+        f"output of full attention. Policies with a frame budget retrieve {BUDGET_FRAMES} of {FRAMES} frames.",
         tables=[
             Table(
                 columns,

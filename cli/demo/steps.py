@@ -1,4 +1,4 @@
-"""The steps of the main job: cluster a video with the golden model, send the same tokens through the RTL."""
+"""Steps of the demo: cluster a video with the golden model, and run the same tokens through the RTL."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sw_model.media.stream import Geometry
 from sw_model.media.video import VideoInfo, probe
 from util.progress import Progress
 
-PICTURES = 8  # frames kept for the report
+PICTURES = 8  # frames shown in the report
 PICTURE_WIDTH = 320
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A frame kept for the report and the tokens that stand for it."""
+    """A frame that the report shows, and its first token."""
 
     index: int
     time_s: float
@@ -35,17 +35,17 @@ class Picture:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer's clustering: hash codes, what happened to each token, the table at the end."""
+    """Clustering of one decoder layer: hash codes, assignment of every token, final table."""
 
     codes: np.ndarray
     assignment: Assignment
     table: ClusterTable
-    representatives: MeanKeys
+    mean_keys: MeanKeys
 
 
 @dataclass(frozen=True)
 class VideoRun:
-    """A video's tokens, clustered by the golden model, layer by layer."""
+    """The tokens of a video in the golden clusters of every layer."""
 
     clip: Clip
     info: VideoInfo
@@ -62,11 +62,11 @@ class VideoRun:
 
 @dataclass(frozen=True)
 class RtlRun:
-    """The same tokens through the HCU in simulation."""
+    """Result of the same tokens in the simulated HCU."""
 
     unit: HCU
     tokens: int
-    mismatches: dict[str, int]  # beats that differ from the golden model, by field; all zero or it raised
+    mismatches: dict[str, int]  # beats that differ from the golden model, by field
     busy_cycles: int
     formula_cycles: int
     compared: int
@@ -86,9 +86,9 @@ def cluster_video(
     seed: int = 0,
     progress: Progress,
 ) -> VideoRun:
-    """Decode `clip`, turn every frame into keys, hash and cluster them in every layer.
+    """Decode `clip`, convert every frame to keys, and cluster their hash codes in every layer.
 
-    `grid` gives `1 + grid**2` tokens per frame. Raises `VideoError` for what is not a whole video.
+    `grid` gives `1 + grid**2` tokens per frame. Raises `VideoError` for an unreadable or truncated video.
     """
     info = probe(clip.path)
     config = FrontEndConfig(geometry=Geometry(layers=layers), grid=grid, seed=seed)
@@ -102,7 +102,7 @@ def cluster_video(
     expected = min(filter(None, (info.n_frames, max_frames)), default=0)
     pictures: list[Picture] = []
     spacing = max(1, (expected or 240) // PICTURES)
-    cosines, before = [], None
+    cosines, previous = [], None
     frames = tokens = 0
     for frame, chunk in video_chunks(clip.path, front_end, fps=fps, max_frames=max_frames):
         if frames % spacing == 0 and len(pictures) < PICTURES:
@@ -115,10 +115,10 @@ def cluster_video(
             steps[layer].append(tables[layer].assign(step))
             means[layer].update(flat[layer], steps[layer][-1].cluster, tables[layer].counts)
         now = flat[0].astype(np.float32)
-        if before is not None:
-            norms = np.linalg.norm(now, axis=1) * np.linalg.norm(before, axis=1)
-            cosines.append(float(((now * before).sum(1) / norms).mean()))
-        before = now
+        if previous is not None:
+            norms = np.linalg.norm(now, axis=1) * np.linalg.norm(previous, axis=1)
+            cosines.append(float(((now * previous).sum(1) / norms).mean()))
+        previous = now
         frames += 1
         tokens += chunk.tokens
         progress("frames", frames, expected)
@@ -141,9 +141,9 @@ def _join(steps: list[Assignment]) -> Assignment:
 def through_rtl(
     video: VideoRun, unit: HCU, rule: ClusterRule, *, stall: float = 0.3, seed: int = 1, simulator: str | None = None
 ) -> RtlRun:
-    """Send every layer's codes through the HCU, one table after the other, under random back-pressure.
+    """Simulate the HCU with the hash codes of every layer, one table per layer, with random back-pressure.
 
-    Raises `ArithmeticError` when one bit differs from the golden model or a cycle from the formula.
+    Raises `ArithmeticError` when a bit differs from the golden model or the cycle count from the formula.
     """
     tokens = video.tokens
     beats: dict[str, list[np.ndarray]] = {"op": [], "hash": [], "last": []}
@@ -163,14 +163,14 @@ def through_rtl(
         simulator=simulator,
         timeout_cycles=1_000_000_000,
     )
-    got = record.outputs["o"]
+    output = record.outputs["o"]
     golden = [layer.assignment for layer in video.layers]
     mismatches = {
-        name: int((got[name] != np.concatenate([getattr(a, name) for a in golden]).astype(np.uint64)).sum())
+        name: int((output[name] != np.concatenate([getattr(a, name) for a in golden]).astype(np.uint64)).sum())
         for name in ("cluster", "opened", "count", "distance", "overflow")
     }
-    mismatches["hash"] = int((got["hash"] != np.concatenate([layer.codes for layer in video.layers])).sum())
-    mismatches["token"] = int((got["token"] != np.tile(np.arange(tokens), len(video.layers))).sum())
+    mismatches["hash"] = int((output["hash"] != np.concatenate([layer.codes for layer in video.layers])).sum())
+    mismatches["token"] = int((output["token"] != np.tile(np.arange(tokens), len(video.layers))).sum())
     formula = 0
     for layer in video.layers:
         ends = np.cumsum(layer.assignment.opened) - layer.assignment.opened
@@ -180,10 +180,10 @@ def through_rtl(
         )
     busy = record.status["stat_busy"]
     if any(mismatches.values()) or busy != formula:
-        raise ArithmeticError(f"the RTL differs from the golden model: {mismatches}, {busy} cycles for {formula}")
+        raise ArithmeticError(f"the RTL differs from the golden model: {mismatches}, {busy} cycles, formula {formula}")
     return RtlRun(
         unit=unit,
-        tokens=len(got["token"]),
+        tokens=len(output["token"]),
         mismatches=mismatches,
         busy_cycles=busy,
         formula_cycles=formula,

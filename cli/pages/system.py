@@ -1,4 +1,4 @@
-"""Sections of a page about the system model: one run, policies side by side, published figures, claims."""
+"""Sections of report pages about the system model: one run, comparison of policies, published figures, claims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sw_model.systems import System
 from util.report import charts
 from util.report.page import Column, Fact, Image, Marked, Section, Table
 
-if TYPE_CHECKING:  # brings the simulator along
+if TYPE_CHECKING:  # imports the simulator
     from cli.rtl import RtlRun
 
 LANES = ("GPU", "LXE", "VPE", "HCU", "WTU", "DRAM", "PCIe", "SSD")
@@ -29,7 +29,7 @@ DRAWN_LAYERS = 3
 def breakdown(
     results: Sequence[tuple[str, Result]], caption: str = "", published_ms: Sequence[float | None] | None = None
 ) -> Image:
-    """Where the time of some runs goes: waiting time by stage, with a mark where a paper gives the whole."""
+    """Time of some runs by stage, with a mark at the published total."""
     stages = [stage for stage in STAGES if any(stage in result.stages for _, result in results)]
     parts = {
         stage: [r.stages[stage].exposed_s * 1e3 if stage in r.stages else 0.0 for _, r in results] for stage in stages
@@ -39,14 +39,14 @@ def breakdown(
 
 
 def roofline(system: System, results: Sequence[tuple[str, Result]], caption: str = "") -> Image:
-    """Some runs under the roof of the machine they ran on."""
+    """Some runs in the roofline of their system."""
     points = {name: (r.flops / r.bytes_moved["DRAM"], r.flops / r.total_s / 1e12) for name, r in results}
     memory = system.device_memory.peak_gbps
     return charts.roofline(points, peak_tflops=system.peak_tflops, memory_gbps=memory, caption=caption)
 
 
 def timeline(result: Result, caption: str = "") -> Image:
-    """What each resource does during a few layers in the middle of the first phase's step."""
+    """Tasks of every resource during a few layers in the middle of the first step."""
     line = result.timelines[0]
     middle = max(task.layer for task in line.tasks) // 2
     wanted = range(middle, middle + DRAWN_LAYERS)
@@ -62,25 +62,25 @@ def timeline(result: Result, caption: str = "") -> Image:
 
 
 def rtl_section(run: RtlRun) -> Section:
-    """Steps of a layer in the core's RTL: cycles of each, and what the units did in the last one."""
+    """A layer in the core's RTL: cycles of every step, and activity of the units in the last one."""
     measured = "measured from RTL"
     together = sum(run.overlap()[2:]) / sum(run.overlap()[1:])
     return Section(
         "Core in RTL",
-        f"One decoder layer with ReSV attention in the RTL of a core of preset {run.preset}, from commands in memory, "
-        f"behind the memories of {run.system} as the model times them. Every output equals golden. "
-        "The picture and the tables show the last step as the core's trace port tells it: each bar is a command, from "
-        "when everything it waited for was there until memory had acknowledged its results.",
+        f"One decoder layer with ReSV attention runs in the RTL of a core of preset {run.preset}, with the memory "
+        f"timing of {run.system}. Every output equals that of the golden model. Picture and tables show the last step, "
+        "as recorded by the trace port of the core. A bar is a command; it starts when its operands are available and "
+        "ends when the memory has acknowledged its results.",
         facts=[
             Fact("last step", run.cycles, "cycles", measured),
-            Fact("at", run.clock_mhz, "MHz", "assumed"),
-            Fact("two or more units at work", 100 * together, "% of busy cycles", measured),
+            Fact("clock", run.clock_mhz, "MHz", "assumed"),
+            Fact("two or more busy units", 100 * together, "% of busy cycles", measured),
             Fact("matrix engine", 100 * run.units()["matrix"]["share"], "% of cycles", measured),
         ],
         images=[Image(run.svg().encode(), "commands of each unit over the cycles of a step", "last step", wide=True)],
         tables=[
             Table(
-                ["step", "tokens", "clusters", Column("attended", "past tokens", ".1f"), "units fetched",
+                ["step", "tokens", "clusters", Column("attended", "past tokens", ".1f"), "fetched head pages",
                  Column("cycles", "", "", measured), Column("predicted", "", "", "computed")],
                 [[n, s["tokens"], s["clusters"], s["attended"], s["fetched"], s["cycles"], s["predicted"]]
                  for n, s in enumerate(run.steps)],
@@ -89,23 +89,23 @@ def rtl_section(run: RtlRun) -> Section:
             Table(
                 ["unit, engine or port", Column("busy", "cycles", ".0f", measured), Column("share", "%", ".1f")],
                 [[name, u["cycles"], 100 * u["share"]] for name, u in run.units().items()],
-                "units with a command; engines and ports with a beat",
+                "cycles with a command (units) or with a beat (engines and ports)",
             ),
             Table(
                 ["command", "count", Column("cycles", "", "", measured), Column("mean", "cycles", ".1f")],
                 [[name, c["count"], c["cycles"], c["mean"]] for name, c in run.commands().items()],
-                "from a command's beginning to its end; commands overlap",
+                "cycles from start to end of a command; commands overlap",
             ),
         ],
     )  # fmt: skip
 
 
-def run_section(told: Explanation) -> Section:
-    """One run: where its time goes, what bounds it, and what would change it."""
-    result, total = told.result, told.result.total_s
+def run_section(explanation: Explanation) -> Section:
+    """One run: time by stage, limiting resource, and effect of changes."""
+    result, total = explanation.result, explanation.result.total_s
     return Section(
         "Run",
-        told.words(),
+        explanation.words(),
         facts=[
             Fact("latency", total * 1e3, "ms", "computed"),
             Fact("steps per second", result.fps, "", "computed"),
@@ -114,27 +114,27 @@ def run_section(told: Explanation) -> Section:
         ],
         images=[
             breakdown([(result.policy, result)], "time on the critical path by stage"),
-            roofline(told.request.machine(), [(result.policy, result)], "operations per byte, and the machine's roof"),
+            roofline(explanation.request.machine(), [(result.policy, result)], "operations per byte and roofline"),
             timeline(result, f"{DRAWN_LAYERS} layers of the first step"),
         ],
         tables=[
             Table(
                 ["stage", "resource", Column("waited", "ms", ".3f", "computed"), Column("share", "%", ".1f")],
-                [[b.stage, b.resource, b.seconds * 1e3, 100 * b.seconds / total] for b in told.bounds],
-                "what the run waits for",
+                [[b.stage, b.resource, b.seconds * 1e3, 100 * b.seconds / total] for b in explanation.bounds],
+                "waiting time of the run",
             ),
             Table(
                 ["parameter", Column("doubled", "ms", ".2f"), Column("no limit", "ms", ".2f"), "then bound by",
                  "set with"],
                 [[p.name, p.doubled_s * 1e3, p.unbounded_s * 1e3, str(p.next_bound), p.setting]
-                 for p in told.parameters],
+                 for p in explanation.parameters],
                 "what would change the run: each parameter twice as good, and without its limit",
             ),
             Table(
                 ["number", "value", "unit", "source"],
                 [[f.name, Marked(f.value, f.origin) if f.origin != "given" else f.value, f.unit, f.source]
                  for f in result.facts],
-                "what the run stands on",
+                "inputs of the model",
             ),
         ],
     )  # fmt: skip
@@ -143,8 +143,10 @@ def run_section(told: Explanation) -> Section:
 def comparison_section(
     sides: Sequence[compare.Side], quality: Sequence[Quality] = (), stage: str = "frame", length: int = 0
 ) -> Section:
-    """Policies side by side: latency and bytes over the context, who is least, and latency against quality, which was
-    measured on a stream of `length` tokens."""
+    """Comparison of policies: costs over the number of past tokens, best policies, and latency against quality.
+
+    quality : measured on a stream of `length` tokens
+    """
     images = []
     units = {"latency": "ms", "link bytes": "GB over the link", "energy": "J"}
     for name, unit in units.items():
@@ -154,21 +156,21 @@ def comparison_section(
             if measure(side) > 0:
                 series[side.policy].append((side.tokens, measure(side)))
         if series:
-            alt = f"{name} over tokens of context for {', '.join(series)}"
+            alt = f"{name} over past tokens for {', '.join(series)}"
             none = [policy for policy in dict.fromkeys(side.policy for side in sides) if policy not in series]
-            caption = f"{name}; none: {', '.join(none)}" if none else name
-            images.append(charts.lines(series, x="tokens of context", y=unit, alt=alt, caption=caption))
+            caption = f"{name}; zero: {', '.join(none)}" if none else name
+            images.append(charts.lines(series, x="past tokens", y=unit, alt=alt, caption=caption))
     nearest = min((side.tokens for side in sides), key=lambda tokens: abs(tokens - length))
     points, front = compare.trade(sides, quality, nearest, stage)
     if points:
-        caption = f"latency at {nearest:,} tokens against output error at {length:,}; nobody beats the joined ones"
+        caption = f"latency at {nearest:,} tokens against output error at {length:,} (connected: Pareto front)"
         images.append(charts.pareto(points, x="ms", y="output error", caption=caption))
     least = compare.winners(sides)
     tables = [
         Table(
             [Column("tokens"), *compare.MEASURES],
             [[tokens, *(", ".join(best[m]) for m in compare.MEASURES)] for tokens, best in least.items()],
-            "who is least, within 1 %",
+            "policies with the lowest value, within 1 %",
         ),
         Table(
             ["policy", Column("tokens"), Column("latency", "ms", ".2f", "computed"), Column("link", "GB", ".3f"),
@@ -183,21 +185,23 @@ def comparison_section(
                  Column("recall", "%", ".1f", "measured on golden"),
                  Column("output error", "", ".4f", "measured on golden")],
                 [[q.policy, q.stage, 100 * q.ratio, 100 * q.recall, q.output_error] for q in quality],
-                f"attention beside full attention, on a stream of {length:,} tokens",
+                f"compared with full attention, on a stream of {length:,} tokens",
             )
         )  # fmt: skip
-    best = f" On the front of latency and quality: {', '.join(front)}." if front else ""
-    return Section("Policies side by side", f"The same workload, policy by policy.{best}", images=images, tables=tables)
+    best = f" On the Pareto front of latency and quality: {', '.join(front)}." if front else ""
+    return Section(
+        "Comparison of policies", f"The same workload under every policy.{best}", images=images, tables=tables
+    )
 
 
-def reproduction_section(told: Reproduction) -> Section:
-    """Published figures beside the model's."""
-    inside, evaluated, total = told.score()
+def reproduction_section(reproduction: Reproduction) -> Section:
+    """Published figures and the figures of the model."""
+    inside, judged, total = reproduction.score()
     return Section(
         "Published figures",
         [
-            f"{inside} of {evaluated} figures with a verdict are inside their tolerance, of {total} of the system.",
-            *(f"Contradiction: {line}" for line in told.contradictions),
+            f"{inside} of {judged} figures with a verdict are inside their tolerance, {total} in all.",
+            *(f"Contradiction: {line}" for line in reproduction.contradictions),
         ],
         tables=[
             Table(
@@ -205,16 +209,16 @@ def reproduction_section(told: Reproduction) -> Section:
                 [
                     [r.id, r.where, r.verdict, None if r.residual is None else 100 * r.residual, brief(r.published),
                      brief(r.model), r.comment]
-                    for r in told.rows
+                    for r in reproduction.rows
                 ],
             ),
-            Table(["assumed", "what"], [list(pair) for pair in told.free_assumptions.items()], "free assumptions"),
+            Table(["assumption", "meaning"], [*map(list, reproduction.free_assumptions.items())], "free assumptions"),
         ],
     )  # fmt: skip
 
 
 def claims_section(results: Sequence[ClaimResult]) -> Section:
-    """V-Rex's claims under both presets."""
+    """Claims of V-Rex under both link models."""
     columns: list[Column | str] = ["claim", "where", Column("claimed", origin="paper")]
     for link in LINKS:
         columns += [Column(link, origin="computed"), ""]
@@ -223,5 +227,7 @@ def claims_section(results: Sequence[ClaimResult]) -> Section:
         for r in results
     ]
     return Section(
-        "Claims", "What V-Rex claims, with its nominal link and with a real one.", tables=[Table(columns, rows)]
+        "Claims",
+        "Claims of V-Rex, with the nominal link and with the link model of packets and drive.",
+        tables=[Table(columns, rows)],
     )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import vrex
-from cli.commands import hardware
+from cli.commands import verification
 from cli.console import Console
 from sim.mutation.campaign import Campaign, CampaignError, Result
 from sim.mutation.netlist import Mutant
@@ -51,7 +51,7 @@ def test_model_of_a_measured_stream(run):
     """The share that the policy retrieves on the stream is the one the run is made with."""
     options = ("--policy", "quickprefill", "--tokens", 5000, "--source", "generator", "--frames", 40)
     status, out, err = run("model", *options, "--json")
-    ratio = json.loads(out)["request"]["ratio"]
+    ratio = json.loads(out)["request"]["retrieval_ratio"]
     assert status == 0 and 0.5 < ratio < 1 and "chunks: " in err  # half of each complete group is kept
 
 
@@ -73,7 +73,7 @@ def test_compare(run, tmp_path):
     told = json.loads(out)
     assert status == 0 and told["winners"]["40000"]["latency"] == ["hybrid"] and "policies: 4 of 4" in err
     assert {row["policy"] for row in told["quality"]} == {"resv", "hybrid"}
-    assert "Policies side by side" in (tmp_path / "c.html").read_text()
+    assert "Comparison of policies" in (tmp_path / "c.html").read_text()
     assert "smallest, within 1 %" in run("compare", *options)[1]
 
 
@@ -126,10 +126,10 @@ def test_verify(run, monkeypatch, failed):
         "subprocess.run", lambda line, **options: lines.append(line) or SimpleNamespace(returncode=failed)
     )
     flags = ("--waves", "--gates", "--heavy")
-    status, out, _ = run("verify", "wtu", "wtu_sweep", "--sim", "icarus", *flags)
+    status, out, _ = run("verify", "wtu", "wtu_sweep", "--simulator", "icarus", *flags)
     assert status == failed and out == "waveforms: build/sim/runs/*/dump.vcd\n"
     assert {"--sim=icarus", *flags} < set(lines[0])
-    assert lines[0].count(f"{hardware.ROOT}/tests/hw/dre/wtu/test_wtu.py") == 1
+    assert lines[0].count(f"{verification.ROOT}/tests/hw/dre/wtu/test_wtu.py") == 1
     assert run("verify", "wtu")[1] == "" and not set(flags) & set(lines[1])
 
 
@@ -141,7 +141,7 @@ def test_mutate(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sim.mutation.campaign.run", lambda *arguments, **options: made)
     status, out, _ = run("mutate", "hcu", "--out", "m.json")
     assert status == 0 and "hcu survives 1: inv at $1.Y[0] (w), hw/x.py:3: left no trace" in out
-    assert "hcu unreached 2: const0 at $2.Q[25] (stat_tokens[25]), hw/x.py:4: shows after 33,554,432 events" in out
+    assert "hcu unreached 2: const0 at $2.Q[25] (stat_tokens[25]), hw/x.py:4: visible after 33,554,432 events" in out
     told = json.loads(run("mutate", "hcu", "--mutants", 5, "--json")[1])
     assert told["units"] == json.loads((tmp_path / "m.json").read_text())["units"] and told["preset"] == "tiny"
 

@@ -1,4 +1,4 @@
-"""The core's RTL behind the model's memories: what a run tells, and what it refuses."""
+"""A layer in the core's RTL with the model's memory timing: results of a run, and invalid options."""
 
 import json
 import signal
@@ -21,8 +21,8 @@ from sw_model.systems import load_system
 from util.report import run_metadata, write
 
 
-def modelled(monkeypatch):
-    """Put the model in the place of the RTL: a trace of its commands, its cycles, no outputs."""
+def replace_rtl_by_model(monkeypatch):
+    """Replace the simulation by the cycle model, which gives a trace and cycles but no outputs."""
     data, of = [], StepData.of
     monkeypatch.setattr(StepData, "of", lambda layer, step: data.append(of(layer, step)) or data[-1])
 
@@ -43,46 +43,46 @@ def modelled(monkeypatch):
 
 
 @pytest.mark.parametrize("rtl", [pytest.param(True, marks=pytest.mark.heavy), False], ids=["RTL", "model"])
-def test_a_run_tells_where_its_cycles_went(rtl, tmp_path, seed, monkeypatch):
+def test_run_reports_cycles_of_units(rtl, tmp_path, seed, monkeypatch):
     if not rtl:
-        modelled(monkeypatch)
-    told = run("tiny", steps=3, seed=seed)
-    assert len(told.steps) == 4 and [step["tokens"] for step in told.steps] == [2, 2, 2, 1]
+        replace_rtl_by_model(monkeypatch)
+    result = run("tiny", frames=3, seed=seed)
+    assert len(result.steps) == 4 and [step["tokens"] for step in result.steps] == [2, 2, 2, 1]
     off = 0.06 if rtl else 0
-    assert all(abs(step["predicted"] / step["cycles"] - 1) <= off for step in told.steps)
-    # spans lie in the step, the units' cycles are theirs, and beats are not more than cycles
-    assert min(span.start for span in told.spans) == 0 and told.cycles <= told.steps[-1]["cycles"]
-    units = told.units()
+    assert all(abs(step["predicted"] / step["cycles"] - 1) <= off for step in result.steps)
+    # spans are inside the step; a unit has at most as many busy cycles as the step has cycles
+    assert min(span.start for span in result.spans) == 0 and result.cycles <= result.steps[-1]["cycles"]
+    units = result.units()
     assert set(units) >= {unit.name for unit in ExecUnit} and all(0 <= unit["share"] <= 1 for unit in units.values())
-    assert sum(told.overlap()) == pytest.approx(1) and sum(told.overlap()[2:]) > 0.2
-    assert sum(kind["count"] for kind in told.commands().values()) == len(told.spans)
-    # the picture and the trace have every command
-    drawn = ElementTree.fromstring(told.svg())
-    assert len([title for title in drawn.iter() if title.tag.endswith("title")]) == len(told.spans) + 1
-    events = told.trace_events()["traceEvents"]
-    assert len([event for event in events if event["ph"] == "X"]) == len(told.spans)
-    json.dumps(told.json())
-    write(tmp_path / "page.html", "Core in RTL", [rtl_section(told)], run_metadata({}))
+    assert sum(result.overlap()) == pytest.approx(1) and sum(result.overlap()[2:]) > 0.2
+    assert sum(kind["count"] for kind in result.commands().values()) == len(result.spans)
+    # picture and trace contain every command
+    picture = ElementTree.fromstring(result.svg())
+    assert len([title for title in picture.iter() if title.tag.endswith("title")]) == len(result.spans) + 1
+    events = result.trace_events()["traceEvents"]
+    assert len([event for event in events if event["ph"] == "X"]) == len(result.spans)
+    json.dumps(result.json())
+    write(tmp_path / "page.html", "Core in RTL", [rtl_section(result)], run_metadata({}))
     assert "data:image/svg+xml" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"preset": "paper"}, "preset 'paper': choose one of tiny, small"),
-        ({"preset": "tiny", "ratio": 0.0}, "ratio = 0.0"),
-        ({"preset": "tiny", "steps": 0}, "steps = 0"),
+        ({"preset": "paper"}, "preset must be one of tiny, small, got 'paper'"),
+        ({"preset": "tiny", "wics_ratio": 0.0}, "wics_ratio must be above 0 and at most 1, got 0.0"),
+        ({"preset": "tiny", "frames": 0}, "frames must be at least 1, got 0"),
         ({"preset": "tiny", "system": "nowhere"}, "nowhere"),
-        ({"preset": "tiny", "system": "a100"}, "has no core"),
+        ({"preset": "tiny", "system": "a100"}, "which has no core"),
     ],
 )
-def test_refuses(options, message):
+def test_invalid_option_raises(options, message):
     with pytest.raises(ValueError, match=message):
         run(**options)
 
 
-def test_the_drive_lies_behind_the_link():
-    """Of V-Rex8: what lies in host memory comes after a round trip, what lies on the drive after its page, too."""
+def test_drive_adds_latency_to_link():
+    """V-Rex8: host memory needs a round trip of the link, the drive also the read of a page."""
     layer = LayerRun("tiny", np.random.default_rng(0), hamming_threshold=4, max_resident_tokens=8, storage=True)
     host = timings(load_system("vrex8"), layer.storage_at)["host"]
     near, far = host.ready(0, BASES["host"], 64, False), host.ready(0, layer.storage_at, 64, False)
@@ -93,19 +93,19 @@ def test_the_drive_lies_behind_the_link():
     assert without.ready(0, layer.storage_at, 64, False) == near
 
 
-def test_the_command_without_files(monkeypatch, capsys):
-    modelled(monkeypatch)
+def test_command_prints_table(monkeypatch, capsys):
+    replace_rtl_by_model(monkeypatch)
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert vrex.main(["model", "--rtl", "tiny", "--frames", "1"]) == 0
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert "cycles with 0, 1, .. units at work" in capsys.readouterr().out
+    assert "share of cycles with 0, 1, 2, ... busy units" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_the_command(form, tmp_path, monkeypatch, capsys):
-    modelled(monkeypatch)
+def test_command_writes_files(form, tmp_path, monkeypatch, capsys):
+    replace_rtl_by_model(monkeypatch)
     out, trace, page = (tmp_path / name for name in ("out.json", "trace.json", "page.html"))
     line = ["model", "--rtl", "tiny", "--frames", "1", *form]
     before = signal.getsignal(signal.SIGTERM)
@@ -113,6 +113,10 @@ def test_the_command(form, tmp_path, monkeypatch, capsys):
         assert vrex.main([*line, "--out", str(out), "--trace", str(trace), "--report", str(page)]) == 0
     finally:
         signal.signal(signal.SIGTERM, before)  # `main` takes it over
-    told = capsys.readouterr().out
-    assert json.loads(told) == json.loads(out.read_text()) if form else "cycles with 0, 1, .. units at work" in told
+    result = capsys.readouterr().out
+    assert (
+        json.loads(result) == json.loads(out.read_text())
+        if form
+        else "share of cycles with 0, 1, 2, ... busy units" in result
+    )
     assert json.loads(trace.read_text())["traceEvents"] and "Core in RTL" in page.read_text()

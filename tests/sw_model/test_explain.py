@@ -31,7 +31,7 @@ def test_long_context_is_bound_by_the_link(long_context):
     assert link.unbounded_s == Request(tokens=40000, changes={"link.nominal_gbps": 204.8}).run().total_s
     assert link.next_bound.resource == "DRAM"
     assert link.unbounded_s <= link.doubled_s < long_context.result.total_s
-    half = Request(tokens=40000, ratio=0.327 / 2).run().total_s
+    half = Request(tokens=40000, retrieval_ratio=0.327 / 2).run().total_s
     assert parameters["share retrieved"].doubled_s == pytest.approx(half)
     times = [p.doubled_s for p in long_context.parameters]
     assert times == sorted(times)

@@ -56,7 +56,7 @@ def test_text_names_an_exceeded_memory():
         ({"tokens": 0}, "tokens must be at least 1"),
         ({"tokens": "many"}, "tokens must be an integer"),
         ({"batch": 2.5}, "batch must be an integer"),
-        ({"ratio": 2}, "ratio must be finite"),
+        ({"retrieval_ratio": 2}, "retrieval_ratio must be finite"),
         ({"link": "dream"}, "link must be one of"),
         ({"memory_detail": 1}, "memory_detail must be true or false"),
         ({"colour": "red"}, "key must be one of .*got 'colour'"),

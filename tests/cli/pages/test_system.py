@@ -49,7 +49,7 @@ def test_comparison_section():
     sides = compare.compare(Request(), ("resv", "hybrid"), (1000, 20000))
     quality = [Quality("resv", "frame", 1, 0.3, 0.6, 0.4, 0), Quality("hybrid", "frame", 1, 0.1, 0.2, 0.5, 0)]
     section = system.comparison_section(sides, quality, "frame", 900)
-    assert "On the front of latency and quality: resv." in section.paragraphs[0]
+    assert "On the Pareto front of latency and quality: resv." in section.paragraphs[0]
     assert [image.caption for image in section.images][-1].startswith("latency at 1,000 tokens")
     assert len(section.tables) == 3
     assert len(system.comparison_section(sides).tables) == 2
