@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from amaranth.hdl import UnusedElaboratable
 
 from util.files import git_revision, write
 
@@ -128,6 +131,7 @@ def main(argv: list[str] | None = None) -> None:
         prog="python -m docs.measure", description="Measure and write pages of docs/measurements."
     )
     parser.add_argument("name", nargs="+", choices=PAGES, help="page to measure")
+    warnings.simplefilter("ignore", UnusedElaboratable)  # some units are built only to read their formulas
     revision = git_revision()  # before the first page changes the tree
     for name in parser.parse_args(argv).name:
         title, measure = PAGES[name]
