@@ -189,12 +189,12 @@ class InMemory(Full):
 
 def fig15(case: Case) -> Value:
     """Batch 16: there Oaken's 4-bit cache exceeds the memory of V-Rex8 beyond 20K tokens."""
-    batch, everything = 16, replace(case.assume, resident_tokens=10**9)
+    batch, all_resident = 16, replace(case.assume, resident_tokens=10**9)
     policies = {"AGX": InMemory(LLAMA3_8B), "Oaken": Oaken(LLAMA3_8B)}
 
     def run_at(name: str, n: int) -> Result:
         system = load_system("agx-orin" if name == "AGX" else "vrex8")
-        return run(system, policies[name], workloads.frame(n, batch), assume=everything, link=case.link)
+        return run(system, policies[name], workloads.frame(n, batch), assume=all_resident, link=case.link)
 
     vrex_s = case.frame("vrex8", "resv", 1000, batch).total_s
     value: dict[str, Any] = {name: run_at(name, 1000).total_s / vrex_s for name in policies}

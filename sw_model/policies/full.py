@@ -14,9 +14,9 @@ class Full(Policy):
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         self.queries(layer, queries, stage)
-        everything = (np.arange(self.past(layer)),) * self.model.kv_heads
-        self.note(layer, stage, everything)
-        return Selection(everything)
+        tokens = (np.arange(self.past(layer)),) * self.model.kv_heads
+        self.note(layer, stage, tokens)
+        return Selection(tokens)
 
     def account(self, step: Step) -> Work:
         return self.work(step, attended=step.past_tokens, extents=1 if step.past_tokens else 0)

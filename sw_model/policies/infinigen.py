@@ -37,9 +37,9 @@ class InfiniGen(Policy):
         if layer not in self._columns:  # selected once, on the first queries
             self._columns[layer] = baselines.infinigen_columns(flat, self.columns)
         if stage not in self.retrieves:
-            everything = (np.arange(past),) * m.kv_heads
-            self.note(layer, stage, everything)
-            return Selection(everything)
+            all_tokens = (np.arange(past),) * m.kv_heads
+            self.note(layer, stage, all_tokens)
+            return Selection(all_tokens)
         heads = baselines.infinigen(flat, self.keys(layer)[:past], self._columns[layer], self.alpha, self.budget)
         tokens, allowed = [], []
         for h in range(m.kv_heads):

@@ -1,8 +1,9 @@
-"""What stands beside decoding in the public QuickCodec, in decoded frames: `python -m tests.sw_model.bench_decoding`.
+"""Work of the public QuickCodec besides decoding, in decoded frames: `python -m tests.sw_model.bench_decoding`.
 
-A clip of 1080 lines with sound is read packet by packet, decoded on one thread, every 24th picture made RGB of 448 x
-448 (Lanczos) and stored by channels, the pictures copied out of shared memory, and a process started that imports what
-a decoding process does. Processor seconds, best of three; `sw_model.papers.quickvideo` holds the shares.
+A clip of 1080 lines with sound is read packet by packet and decoded on one thread. Every 24th picture is converted to
+RGB of 448 x 448 (Lanczos) and stored by channels; the pictures are copied out of shared memory. A process starts that
+imports the modules of a decoding process. Processor seconds, best of three; `sw_model.papers.quickvideo` holds the
+shares.
 """
 
 import resource

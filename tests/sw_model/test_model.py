@@ -31,7 +31,7 @@ def test_time_bytes_and_energy_are_conserved(system, policy, workload):
     assert sum(line.exposed_ps().values()) == line.makespan_ps
     assert sum(s.exposed_s for s in r.stages.values()) == pytest.approx(r.total_s, rel=1e-12)
     assert max(r.utilisation.values()) <= 1
-    # bytes: what crosses the link is what the policy asked for, and lands in device memory
+    # bytes: the fetched bytes of the policy cross the link and are written to device memory
     moved = line.bytes_moved()
     forgets = work.schedule == "ahead" or machine.kind in POLICIES[policy].offloads_all
     new = 1 if forgets else 1 - Assumptions().retained_hit

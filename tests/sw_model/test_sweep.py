@@ -33,16 +33,16 @@ def expected():
 
 
 def test_grid_order():
-    asked = [(r.system, r.tokens, r.policy) for r in PLAN.requests]
-    assert asked[:3] == [("vrex8", 1000, "resv"), ("vrex8", 1000, "mosaic"), ("vrex8", 20000, "resv")]
-    assert len(asked) == 8 and {r.workload for r in PLAN.requests} == {"text"}
+    order = [(r.system, r.tokens, r.policy) for r in PLAN.requests]
+    assert order[:3] == [("vrex8", 1000, "resv"), ("vrex8", 1000, "mosaic"), ("vrex8", 20000, "resv")]
+    assert len(order) == 8 and {r.workload for r in PLAN.requests} == {"text"}
 
 
 def test_table_files(tmp_path, expected):
     pyarrow = pytest.importorskip("pyarrow.parquet")
     assert sweep(PLAN, tmp_path / "t.csv", workers=1) == expected
-    told = json.loads((tmp_path / "t.json").read_text())
-    assert told["table"] == expected and told["rows"] == 8 and told["git revision"]
+    metadata = json.loads((tmp_path / "t.json").read_text())
+    assert metadata["table"] == expected and metadata["rows"] == 8 and metadata["git revision"]
     with (tmp_path / "t.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
     assert [float(row["total_ms"]) for row in read] == [row["total_ms"] for row in expected]
@@ -62,10 +62,10 @@ def test_number_of_processes_does_not_change_the_table(tmp_path, expected):
 
 def test_interrupted_sweep_continues(tmp_path, expected, monkeypatch):
     """A sweep that stops after three rows, while it writes the fourth, runs the other five requests only."""
-    made = []
+    executed_runs = []
 
     def counted(part):
-        made.extend(index for index, _ in part)
+        executed_runs.extend(index for index, _ in part)
         return rows_of(part)
 
     def stop(what, done, total):
@@ -79,11 +79,11 @@ def test_interrupted_sweep_continues(tmp_path, expected, monkeypatch):
     assert not out.exists()
     with journal_path(out).open("ab") as file:
         file.write(b'[{"run": 3, "total')
-    seen = []
-    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == expected
-    assert made == list(range(8)) and seen == [3, 4, 5, 6, 7, 8]
+    calls = []
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: calls.append(done)) == expected
+    assert executed_runs == list(range(8)) and calls == [3, 4, 5, 6, 7, 8]
     # a complete sweep repeats no run
-    assert sweep(PLAN, out, workers=1) == expected and len(made) == 8
+    assert sweep(PLAN, out, workers=1) == expected and len(executed_runs) == 8
     assert not journal_path(out).exists()
 
 
@@ -223,9 +223,9 @@ def test_killed_scheduler_raises_connection_error(tmp_path, expected, cluster):
         ConnectionError, match=f"connection to scheduler '{address}' broke; run the sweep again to continue"
     ):
         sweep(PLAN, out, scheduler=address, progress=kill)
-    seen = []
-    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: seen.append(done)) == expected
-    assert seen[0] == 4
+    calls = []
+    assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: calls.append(done)) == expected
+    assert calls[0] == 4
 
 
 def test_unreachable_scheduler_raises_value_error(tmp_path, monkeypatch):
@@ -285,7 +285,7 @@ class Future:
 
 
 @pytest.mark.parametrize(
-    ("status", "rows", "client", "says"),
+    ("status", "rows", "client", "message"),
     [
         ("error", [], "running", "a run failed on 'there': no memory"),
         ("cancelled", [], "running", "connection to scheduler 'there' broke"),
@@ -293,18 +293,18 @@ class Future:
         ("finished", [], "closed", "connection to scheduler 'there' broke"),
     ],
 )
-def test_errors_of_a_cluster_raise_connection_error(status, rows, client, says, monkeypatch):
+def test_errors_of_a_cluster_raise_connection_error(status, rows, client, message, monkeypatch):
     """A simulated cluster; a real one is tested with --heavy."""
-    made, closed = [Future([1], "finished"), Future(rows, status)], []
+    futures, closed = [Future([1], "finished"), Future(rows, status)], []
 
     def answer(work, parts, pure):
-        return made[: len(parts)]
+        return futures[: len(parts)]
 
     fake = SimpleNamespace(map=answer, status="running", close=lambda timeout: closed.append(timeout))
     monkeypatch.setattr("sw_model.sweep.require", lambda module: SimpleNamespace(Client=lambda *a, **o: fake))
     assert list(executed([1], None, "there")) == [[1]]
     fake.status = client
-    with pytest.raises(ConnectionError, match=says):
+    with pytest.raises(ConnectionError, match=message):
         list(executed([1] * 8, None, "there"))
     assert len(closed) == 2
 

@@ -10,14 +10,14 @@ from sw_model.papers.reproduce import FREE_ASSUMPTIONS, Reading, brief, evaluate
 
 
 @pytest.fixture(scope="module")
-def everything():
+def reproduction():
     return reproduce()
 
 
-def test_every_target_has_a_row(everything):
-    assert [r.id for r in everything.rows] == list(published())
-    assert {r.use for r in everything.rows} == {"system", "arith"}
-    assert len(everything.contradictions) == 5
+def test_every_target_has_a_row(reproduction):
+    assert [r.id for r in reproduction.rows] == list(published())
+    assert {r.use for r in reproduction.rows} == {"system", "arith"}
+    assert len(reproduction.contradictions) == 5
     assert len(FREE_ASSUMPTIONS) < 10
 
 
@@ -26,8 +26,8 @@ def test_one_figure_lists_the_contradictions_of_its_paper_only():
     assert lines.count("contradiction: ") == lines.count("contradiction: Hybrid: ") == 1
 
 
-def test_verdict_follows_from_the_residual(everything):
-    for row in everything.rows:
+def test_verdict_follows_from_the_residual(reproduction):
+    for row in reproduction.rows:
         assert row.verdict != "not modelled", row.id
         if row.use == "system" and isinstance(row.tolerance, float) and row.residual is not None:
             assert (row.verdict == "inside") == (abs(row.residual) <= row.tolerance), row.id
@@ -35,15 +35,15 @@ def test_verdict_follows_from_the_residual(everything):
             assert "depends on" in row.comment, row.id
 
 
-def test_arithmetic_agrees_except_where_the_paper_contradicts_itself(everything):
+def test_arithmetic_agrees_except_where_the_paper_contradicts_itself(reproduction):
     """V-Rex prints 11.4 % less power for 35 W against 40 W."""
-    arith = {row.id: row.verdict for row in everything.rows if row.use == "arith"}
+    arith = {row.id: row.verdict for row in reproduction.rows if row.use == "arith"}
     assert len(arith) == 18 and {name for name, verdict in arith.items() if verdict != "inside"} == {"vrex.power_delta"}
 
 
-def test_score_of_all_system_figures(everything):
+def test_score_of_all_system_figures(reproduction):
     """All figures share the model's constants, so a change of the model can change the score; then update it here."""
-    assert everything.score() == (40, 49, 49)
+    assert reproduction.score() == (40, 49, 49)
 
 
 def test_prefill_time_of_a_serving_request():
@@ -73,11 +73,11 @@ def test_first_group_of_quickvideo_waits_for_its_interval():
     assert quickvideo.sequential_s(60, 16) == pytest.approx(60)  # a minute for an hour
 
 
-def test_memory_per_frame_of_a_video_model(everything):
+def test_memory_per_frame_of_a_video_model(reproduction):
     """A frame takes 11.2 MB of KV, 5.2 MB of features before pooling, 1.4 MB after, and 1.8 MB of pixels; the paper
     gives 19.5 MB. In chunks of 64 frames ReKV's window is full after 128 frames, which it holds twice; buffers for 192
     frames and vectors come in addition."""
-    rows = {r.id: r.model for r in everything.rows}
+    rows = {r.id: r.model for r in reproduction.rows}
     memory, vram = rows["mosaic.t1.memory"], rows["mosaic.vram"]
     frame = 196 * 57344 + 729 * 7168 + 196 * 7168 + 384 * 384 * 6
     assert (memory[5] - memory[4]) / 512 == pytest.approx(frame / 1e9)
@@ -100,8 +100,8 @@ def test_memory_of_rekv_matches_a_measurement(kv_bytes, vector_bytes, measured):
     assert rekv_gb(536, 1, kv_bytes, vector_bytes) + logits == pytest.approx(measured, rel=0.005)
 
 
-def test_tpot_of_the_edge_system_is_inside(everything):
-    row = next(r for r in everything.rows if r.id == "vrex.fig13.tpot_edge")
+def test_tpot_of_the_edge_system_is_inside(reproduction):
+    row = next(r for r in reproduction.rows if r.id == "vrex.fig13.tpot_edge")
     assert row.verdict == "inside"
 
 

@@ -21,7 +21,7 @@ from sw_model.systems import load_system, preset_names
 
 ROOT = Path(__file__).resolve().parents[3]
 GEOMETRY = Geometry(layers=2, q_heads=4, kv_heads=2, head_dim=16, theta=10_000.0)
-# everything that uses policies, but the folders that define them or compare published ones by name
+# modules that use policies; sw_model/policies defines them, and sw_model/papers compares published ones by name
 SOURCES = [*(ROOT / "sw_model").glob("*.py"), *(ROOT / "cli" / "commands").glob("*.py")]
 
 

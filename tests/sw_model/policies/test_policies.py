@@ -151,8 +151,8 @@ def test_mosaic_retrieves_the_clusters_of_its_cache_and_all_text(stream):
     for i, layer, got in play(policy, stream):
         if layer == 0 and i and stream[i - 1][0] == "frame":
             _, start, _, k, v, _, _ = stream[i - 1]
-            turned = rotate(k[0].astype(np.float32), -(start + np.arange(TOKENS))[:, None], THETA_LLAMA3)
-            cache.append(turned.mean(axis=0).ravel(), k.astype(np.float32), v.astype(np.float32))
+            unrotated = rotate(k[0].astype(np.float32), -(start + np.arange(TOKENS))[:, None], THETA_LLAMA3)
+            cache.append(unrotated.mean(axis=0).ravel(), k.astype(np.float32), v.astype(np.float32))
             frames.append(start)
         wanted = {t for j in range(i) if stream[j][0] == "text" for t in range(stream[j][1], stream[j][1] + 3)}
         if frames:
