@@ -1,4 +1,4 @@
-"""The one table of what is proved: for every unit of `hw.registry`, and for the parts that it is made of."""
+"""Table of the claims that are proved of every unit of `hw.registry` and of its submodules."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from sim.formal.specifications.sequencer import SequencerSpec
 
 @dataclass(frozen=True)
 class Claim:
-    """One property of a unit or of one of its parts.
+    """One property of a unit or of one of its submodules.
 
     Attributes
     ----------
     name : unique within a unit
-    build : makes the specification, whose docstring is the property
-    depth : the first `depth` cycles are proved; None: all cycles
+    build : returns the specification, whose docstring is the property
+    depth : number of cycles of a bounded proof; None: all cycles
     steps : (all cycles) k of a k-induction; None: abc finds the invariant
     unroll : the bounded proof compares with a specification (`sim.formal.engine.prove`)
-    any_memory : the proof holds whatever memories give when they are read
-    slow : takes minutes
+    any_memory : the proof holds for any data that memories return
+    slow : the proof takes minutes
     """
 
     name: str
@@ -48,7 +48,7 @@ class Claim:
     slow: bool = False
 
 
-# queues that units are made of
+# queues inside units
 FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), places=4, patience=2))
 SKID = Claim("skid_buffer", lambda: QueueSpec(SkidBuffer(2), places=2, patience=1))
 PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), places=5, patience=5))
@@ -76,7 +76,7 @@ def _selection(design: WtuDesign, mode: str) -> Claim:
     return Claim(f"selection_{mode.lower()}", build, depth, unroll=True, slow=True)
 
 
-# the stream contract where it is not proved of the smallest preset for all time and any memory
+# stream contracts that are not proved at preset `tiny` for all cycles and any memory
 CONTRACTS = {
     "dma": Claim("streams", lambda: StreamContract(_dma()), steps=2, any_memory=True),
     "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
@@ -85,7 +85,7 @@ CONTRACTS = {
     "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.SWEEP)), any_memory=True),
 }
 
-PARTS: dict[str, tuple[Claim, ...]] = {
+SUBMODULES: dict[str, tuple[Claim, ...]] = {
     "core": (
         FIFO,
         *(
@@ -112,16 +112,16 @@ PARTS: dict[str, tuple[Claim, ...]] = {
 }
 
 
-# of the streams of these nothing is claimed: they are buses, or those of the chain's units, each proved by itself
+# units without a stream contract: their ports are buses, or streams of inner units that have their own contract
 COMPOSED = {"core", "kvpu", "multicore"}
 
 
 def claims(name: str) -> tuple[Claim, ...]:
-    """What is proved of the unit called `name`, the contract of its streams first.
+    """Claims of the unit `name`, beginning with the contract of its streams.
 
     Raises `ValueError` that lists the valid names.
     """
     build = unit(name).build
     contract = Claim("streams", lambda: StreamContract(build(Config.preset("tiny"))), any_memory=True)
     contracts = () if name in COMPOSED else (CONTRACTS.get(name, contract),)
-    return (*contracts, *PARTS.get(name, (FIFO,)))
+    return (*contracts, *SUBMODULES.get(name, (FIFO,)))

@@ -1,12 +1,12 @@
-"""Formal proofs: properties of a component that hold for all inputs, in a number of cycles or for all time.
+"""Proof engine: properties of a component for all inputs, in a number of cycles or in all cycles.
 
-A specification is a component that contains the unit under proof and states properties with Amaranth's `Assert` and
-what it relies on with `Assume`. Its output ports `cover_*` say what must be able to happen, so that no proof is
-empty. Reset is an input like any other: a property holds across resets too.
+A specification is a component that contains the unit under proof. It states properties with Amaranth's `Assert` and
+assumptions with `Assume`. Its output ports `cover_*` name events that must be reachable, which shows that the proof is
+not vacuous. Reset is a free input, so a property also holds across resets.
 
 The engine is abc, which is part of yosys: `pdr` (property-directed reachability) for all time, which finds its own
-inductive invariant; `ind` for all time, where the specification states one (k-induction); `bmc3` for a number of cycles
-and for what must be reached. What is claimed of each unit stands in `sim.formal.claims`.
+inductive invariant; `ind` for all time, where the properties are inductive (k-induction); `bmc3` for a number of cycles
+and for covers. `sim.formal.claims` lists the claims of each unit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from util.progress import Progress, no_progress
 
 COVER = "cover_"
 SLOW_TIMEOUT_S = 1500
-# memories as registers, or giving anything each time they are read
+# memories as registers, or as free inputs on every read
 _MEMORIES = {False: ("memory_map",), True: ("memory_nordff", "cutpoint t:$mem_v2")}
 _GATES = (
     *("async2sync", "chformal -lower", "opt -full", "setundef -undriven -anyseq", "techmap", "opt -fast"),
@@ -38,19 +38,19 @@ _NOTHING = "module nothing(input a, input b, output y); assign y = a & b; endmod
 
 
 class FormalError(RuntimeError):
-    """A property does not hold, or something that must be able to happen cannot; the message says which."""
+    """A property fails or is undecided, or a cover is not reached; the message names it."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was shown.
+    """Result of one proof.
 
     Attributes
     ----------
-    name : of the specification
+    name : name of the specification
     claim : the first line of its docstring
     depth : every property holds in the first `depth` cycles, for all inputs; None: in all cycles
-    covers : what can happen, with the cycle in which it first does
+    covers : first cycle of every cover
     seconds : time taken
     """
 
@@ -101,7 +101,7 @@ def prove(
         `build/formal/NAME.txt`.
     """
     if depth is not None and depth < 1:
-        raise ValueError(f"depth = {depth}: must be at least 1")
+        raise ValueError(f"depth must be at least 1, got {depth}")
     start = time.monotonic()
     covers = [port for port in component.signature.members if port.startswith(COVER)]
     with tempfile.TemporaryDirectory(prefix="formal-") as text:

@@ -1,4 +1,4 @@
-"""What is proved of the HCU; the specification's docstring is the property."""
+"""Specification of the HCU; its docstring is the property."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert, Assume

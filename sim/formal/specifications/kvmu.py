@@ -1,6 +1,8 @@
-"""What is proved of the KVMU and its parts; each specification's docstring is the property."""
+"""Specifications of the KVMU and its submodules; each docstring is the property."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from amaranth import Cat, Module, Mux, ResetSignal, Signal
 from amaranth.hdl import Assert, Assume, Shape
@@ -353,6 +355,15 @@ class KvmuSpec(wiring.Component):
             unit.cfg_staging_base.eq(staging[0]),
             unit.cfg_staging_head_pages.eq(self.staging_head_pages),
         ]
+        state = self._track_slot(m, asked, turn)
+        self._track_head_page(m, bases, state)
+        self._check_descriptors(m, bases, staging)
+        self._cover(m, state)
+        return m
+
+    def _track_slot(self, m: Module, asked: Any, turn: Signal) -> SimpleNamespace:
+        """State of the tracked slot, its page and the other page, derived from commands and replies."""
+        unit = self.unit
         cmd, reply = Signal(unit.command), unit.o.payload
         with m.If(unit.i.valid & unit.i.ready):
             m.d.sync += [cmd.eq(asked), turn.eq(turn + 1)]
@@ -364,7 +375,6 @@ class KvmuSpec(wiring.Component):
             good.eq(ended & (reply.fault == Fault.NONE)),
         ]
 
-        # the tracked slot, its page and the other page, from what was asked and answered
         live, used = Signal(), Signal(range(unit.page_tokens + 1))
         place = (reply.page == self.page) & (reply.slot == self.slot)
         placed = Signal()
@@ -409,7 +419,16 @@ class KvmuSpec(wiring.Component):
             ]
         m.d.comb += Assert(~(resident[0] & resident[1] & (frame[0] == frame[1])))
 
-        # the tracked unit: selected, reported, read
+        return SimpleNamespace(
+            cmd=cmd, reply=reply, heard=heard, ended=ended, good=good, live=live, used=used, placed=placed,
+            leaves=leaves, held=held, resident=resident, gone=gone,
+        )  # fmt: skip
+
+    def _track_head_page(self, m: Module, bases: Mapping[Any, tuple[int, int]], state: SimpleNamespace) -> None:
+        """The tracked head page: selected, reported and read; it ends with what BEGIN resets."""
+        unit, cmd, reply, heard, ended, good = self.unit, state.cmd, state.reply, state.heard, state.ended, state.good
+        live, used, placed, held = state.live, state.used, state.placed, state.held
+        resident, gone = state.resident, state.gone
         marked, owner, chained = Signal(), Signal.like(cmd.cluster), Signal()
         told, moved, reads = Signal(2), Signal(), Signal(2)
         sent, descriptor = Signal(), unit.o_dma.payload
@@ -445,14 +464,6 @@ class KvmuSpec(wiring.Component):
                 Assert(~good | ~cmd.retain | ~marked | (told == 1)),
                 Assert(reads == (moved & (self.slot < used))),
             ]
-        for side in ("source", "target"):
-            tier, begin = descriptor[f"{side}_tier"], descriptor[side]
-            end = begin + descriptor.bytes
-            fits = [(tier == t) & (begin >= low) & (end <= high) for t, (low, high) in bases.items()]
-            if side == "target":
-                fits.append((tier == Tier.DEVICE) & (begin >= staging[0]) & (end <= staging[1]))
-            m.d.comb += Assert(~unit.o_dma.valid | Cat(fits).any())
-
         with m.If(good & (cmd.op == Op.BEGIN)):
             m.d.sync += [
                 live.eq(0),
@@ -461,17 +472,32 @@ class KvmuSpec(wiring.Component):
                 *(r.eq(0) for r in resident),
                 *(h.eq(0) for h in held),
             ]
+        state.reads = reads
+
+    def _check_descriptors(self, m: Module, bases: Mapping[Any, tuple[int, int]], staging: tuple[int, int]) -> None:
+        """Source and target of every descriptor lie in one region."""
+        unit, descriptor = self.unit, self.unit.o_dma.payload
+        for side in ("source", "target"):
+            tier, begin = descriptor[f"{side}_tier"], descriptor[side]
+            end = begin + descriptor.bytes
+            fits = [(tier == t) & (begin >= low) & (end <= high) for t, (low, high) in bases.items()]
+            if side == "target":
+                fits.append((tier == Tier.DEVICE) & (begin >= staging[0]) & (end <= staging[1]))
+            m.d.comb += Assert(~unit.o_dma.valid | Cat(fits).any())
+
+    def _cover(self, m: Module, state: SimpleNamespace) -> None:
+        """Events that must be reachable."""
+        offloads = (state.reply.op == Op.STEP) & (state.reply.page == self.page)
         happened = {
-            "appended": live & (self.slot == 1),
-            "moved": leaves,
-            "offloaded": heard & ~reply.last & (reply.op == Op.STEP) & (reply.page == self.page),
-            "fetched": ended & (cmd.op == Op.FETCH) & (reads == 1),
-            "freed": gone[0],
+            "appended": state.live & (self.slot == 1),
+            "moved": state.leaves,
+            "offloaded": state.heard & ~state.reply.last & offloads,
+            "fetched": state.ended & (state.cmd.op == Op.FETCH) & (state.reads == 1),
+            "freed": state.gone[0],
         }
         for name, event in happened.items():
             if hasattr(self, f"cover_{name}"):
                 m.d.comb += getattr(self, f"cover_{name}").eq(event)
-        return m
 
 
 def small_kvmu() -> KVMU:

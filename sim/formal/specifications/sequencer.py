@@ -1,4 +1,6 @@
-"""What is proved of the command sequencer; the specification's docstring is the property."""
+"""Specification of the command sequencer; its docstring is the property."""
+
+from types import SimpleNamespace
 
 from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.hdl import Assert, Assume
@@ -79,7 +81,20 @@ class SequencerSpec(wiring.Component):
             stream = sequencer.o[unit]
             m.d.comb += [pushed[unit].eq(taken & running & mine), fires[unit].eq(stream.valid & stream.ready)]
 
-        # how many are queued, given and not complete, and either
+        counts = self._count_commands(m, sequencer, pushed, fires)
+        tracked = self._track_command(m, pushed, fires, waits, counts)
+        self._check_queues(m, sequencer, counts[0], tracked)
+        self._check_progress(m, sequencer, running, draining, taken, counts, tracked)
+        m.d.comb += [
+            self.cover_full.eq(running & words.valid & ~words.ready & (counts[0][self.unit] == QUEUE_DEPTH)),
+            self.cover_ended.eq(sequencer.done),
+        ]
+        return m
+
+    def _count_commands(
+        self, m: Module, sequencer: Sequencer, pushed: Signal, fires: Signal
+    ) -> tuple[list[Signal], list[Signal], list[Signal]]:
+        """Numbers of commands: queued (by unit), issued and not complete, and both (by event)."""
         queued = [Signal(range(QUEUE_DEPTH + 2), name=f"queued_{unit.name.lower()}") for unit in ExecUnit]
         given = [Signal(IN_FLIGHT_BITS + 1, name=f"given_{event.name.lower()}") for event in SyncEvent]
         under_way = [Signal(IN_FLIGHT_BITS + 1, name=f"still_{event.name.lower()}") for event in SyncEvent]
@@ -94,8 +109,13 @@ class SequencerSpec(wiring.Component):
             m.d.comb += Assume(~self.events[event] | (given[event] != 0))
             m.d.comb += Assert(under_way[event] == given[event] + queued[event.unit])
             m.d.comb += Assert(under_way[event] == sequencer.under_way[event])
+        return queued, given, under_way
 
-        # the command followed
+    def _track_command(
+        self, m: Module, pushed: Signal, fires: Signal, waits: Value, counts: tuple[list[Signal], ...]
+    ) -> SimpleNamespace:
+        """The tracked command: its waits, the older commands of its queue, and the events that must come before it."""
+        queued, given, under_way = counts
         mine = self.unit
         followed = Signal()
         older = [Signal(range(QUEUE_DEPTH + 2), name=f"older_{unit.name.lower()}") for unit in ExecUnit]
@@ -126,7 +146,14 @@ class SequencerSpec(wiring.Component):
                     before[event].eq(under_way[event] - self.events[event]),
                 ]
 
-        # what the entries hold: these make the proof short
+        return SimpleNamespace(
+            followed=followed, older=older, before=before, wait=wait, first=first, allowed=allowed, leaves=leaves
+        )
+
+    def _check_queues(self, m: Module, sequencer: Sequencer, queued: list[Signal], tracked: SimpleNamespace) -> None:
+        """Invariants of the queue entries, which shorten the proof."""
+        mine, followed, older = self.unit, tracked.followed, tracked.older
+        before, wait = tracked.before, tracked.wait
         for unit, queue in zip(ExecUnit, sequencer.queues, strict=True):
             m.d.comb += Assert((queue.newest - queue.oldest)[:QUEUE_BITS] == queued[unit][:QUEUE_BITS])
             m.d.comb += Assert((queue.fifo.level == queued[unit]) & (queued[unit] <= QUEUE_DEPTH))
@@ -138,6 +165,19 @@ class SequencerSpec(wiring.Component):
             still = Mux(allowed_of(before[event], wait[event]), 0, before[event] - wait[event] + 1)
             m.d.comb += Assert(~followed | (left == still))
 
+    def _check_progress(
+        self,
+        m: Module,
+        sequencer: Sequencer,
+        running: Value,
+        draining: Value,
+        taken: Value,
+        counts: tuple[list[Signal], ...],
+        tracked: SimpleNamespace,
+    ) -> None:
+        """The tracked command is offered, and the sequencer continues, within `PATIENCE` cycles."""
+        queued, given, _ = counts
+        mine, words, first, allowed = self.unit, sequencer.words, tracked.first, tracked.allowed
         late, stuck = Signal(range(PATIENCE + 2)), Signal(range(PATIENCE + 2))
         nothing = ~Cat(*queued, *given).any()
         outside = (  # somebody else is to act
@@ -159,9 +199,6 @@ class SequencerSpec(wiring.Component):
         with m.Else():
             m.d.sync += held.eq(0)
         m.d.comb += [
-            self.cover_waited.eq(leaves & held),
-            self.cover_queued_behind.eq(followed & (older[mine] == QUEUE_DEPTH - 1)),
-            self.cover_full.eq(running & words.valid & ~words.ready & (queued[mine] == QUEUE_DEPTH)),
-            self.cover_ended.eq(sequencer.done),
+            self.cover_waited.eq(tracked.leaves & held),
+            self.cover_queued_behind.eq(tracked.followed & (tracked.older[mine] == QUEUE_DEPTH - 1)),
         ]
-        return m

@@ -45,7 +45,7 @@ def test_what_fails_gives_the_inputs_that_break_it(tmp_path, monkeypatch):
 def test_a_bounded_proof_fails_for_what_is_found():
     with pytest.raises(formal.FormalError, match="fails in cycle 5"):
         formal.prove(Steps(10, 8), "steps", depth=7)
-    with pytest.raises(ValueError, match="depth = 0: must be at least 1"):
+    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         formal.prove(Steps(10, 8), "steps", depth=0)
 
 
