@@ -1,6 +1,7 @@
 """HCU: hash clustering unit (V-Rex, section V-B, Fig. 11)."""
 
 import enum as python_enum
+from dataclasses import dataclass
 
 from amaranth import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, enum, stream, wiring
@@ -15,73 +16,149 @@ from hw.config import Config
 
 
 class Op(enum.Enum, shape=unsigned(2)):
-    """What one input beat asks for."""
+    """Operation of one input beat."""
 
-    TOKEN = 0  # assign the token whose code is `hash` to a cluster
-    BEGIN = 1  # start another table: next token is `index`, next cluster is `cluster`, no candidates
-    LOAD = 2  # append a candidate saved earlier: `hash`, `count`, `index` = its first token
+    TOKEN = 0  # assign the token with the hash code `hash` to a cluster
+    BEGIN = 1  # start an empty table: the next token is number `index`, the next cluster is number `cluster`
+    LOAD = 2  # append a cluster that was saved earlier: leader `hash`, `count` tokens, first token `index`
 
 
 class Stat(python_enum.StrEnum):
-    """Counters, 32 bits each, cleared by `stat_clear`."""
+    """Counters of 32 bits, cleared by `stat_clear`."""
 
     TOKENS = "tokens"  # tokens assigned
     OPENED = "opened"  # clusters opened
-    COMPARED = "compared"  # (token, candidate) pairs
-    BUSY = "busy"  # cycles in which a scan moved on
+    COMPARED = "compared"  # (token, candidate) pairs compared
+    BUSY = "busy"  # cycles in which a scan advanced
     BLOCKED = "blocked"  # cycles in which a scan waited for `o`
-    STARVED = "starved"  # cycles without a token to scan
+    STARVED = "starved"  # cycles without a token
+
+
+@dataclass(frozen=True)
+class Table:
+    """Registers of the cluster table. The candidates are clusters `first` to `end` - 1.
+
+    oldest_token : first token of cluster `first`, low bits
+    last_count : tokens of cluster `end` - 1
+    next_token : number of the next token
+    """
+
+    first: Signal
+    end: Signal
+    oldest_token: Signal
+    last_count: Signal
+    next_token: Signal
+
+
+@dataclass(frozen=True)
+class Scan:
+    """State of the search of one token: one row of clusters and one slice of the hash code per cycle.
+
+    code, token : hash code and `last` bit of the token, and its number
+    best_before, best : nearest candidate of the earlier rows, and with the present row
+    last_slice : the distances of the present row are complete in this cycle
+    stalled : the search has ended, but the previous result has not left `o`
+    done : the search ends in this cycle
+    """
+
+    active: Signal
+    row: Signal
+    slice: Signal
+    code: data.View
+    token: Signal
+    best_before: data.View
+    best: data.View
+    last_slice: Signal
+    stalled: Signal
+    done: Signal
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a search: the cluster `target` of the token and the cluster's token count.
+
+    full : no cluster can be opened: the table is full or all cluster numbers are used
+    opened : the token opens a cluster ; overflow : nothing matches and the table is full
+    """
+
+    full: Signal
+    opened: Signal
+    overflow: Signal
+    target: Signal
+    new_count: Signal
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Events at the input of the search.
+
+    accept : a token enters the search ; left_window : cluster `first` leaves the window
+    next_first : `first` after this cycle
+    begin, load, load_fault : a BEGIN, a LOAD, or a LOAD into a full table is executed
+    """
+
+    accept: Signal
+    left_window: Signal
+    next_first: Signal
+    begin: Signal
+    load: Signal
+    load_fault: Signal
 
 
 class HCU(wiring.Component):
-    """Assigns each token's hash code to the nearest cluster leader, or opens a new cluster.
+    """Assigns the hash code of each token to the nearest cluster leader, or opens a new cluster.
 
-    Clusters are numbered in the order in which they open. Candidates are the clusters whose first token lies inside
-    the recent window and whose count is below `cfg_max_cluster_tokens`; a cluster that an earlier token of the same
-    step
-    opened is one. The candidate with the smallest Hamming distance D wins, the lowest number on ties; it takes the
-    token when D < `cfg_hamming_threshold` (<= when `cfg_hamming_inclusive`). Otherwise the token opens the next
-    cluster, with its
-    own code as the leader's code, which never changes.
+    Clusters are numbered in the order in which they open. The hash code of the token that opens a cluster is the
+    leader of the cluster; it never changes. Candidates are the clusters whose first token lies inside the recent
+    window and whose token count is below `cfg_max_cluster_tokens`, including the clusters that earlier tokens of the
+    same step opened. The candidate with the smallest Hamming distance D wins; on ties the lowest number wins. The
+    token joins this cluster if D < `cfg_hamming_threshold` (D <= if `cfg_hamming_inclusive`). Otherwise the token
+    opens the next cluster.
 
-    The table on chip is a ring of the last `clusters` clusters. When it is full (that many clusters inside the
-    window, or no cluster number left), a token that matches nothing joins its nearest candidate all the same, or the
-    newest cluster when there is no candidate; the beat carries `overflow`, and `stat_overflow` stays set.
+    The table on chip is a ring of the last `max_candidates` clusters. It is full when all of them are inside the
+    window or all cluster numbers are used. A token that matches nothing then joins its nearest candidate, or the
+    last cluster if there is no candidate; its beat carries `overflow`, and `stat_overflow` stays set.
 
-    Every output beat is also the update of the cluster table in memory: `opened` says append `{hash, count, token}`,
-    else entry `cluster` now has `count` tokens, `token` the last.
+    Every output beat is also the update of the cluster table in memory: with `opened` it appends the entry
+    {hash, count, token}; without, cluster `cluster` now has `count` tokens, and `token` is the last of them.
 
     Timing
     ------
-    `slices = ceil(hash_bits / lanes)`. A token whose candidates lie in `rows` rows of `accumulators` clusters takes
-    exactly `slices * max(1, rows)` cycles, and the next one follows without a gap: with one accumulator that is
-    ceil(hash_bits / lanes) cycles per (token, candidate). A saturated cluster is passed over at the same cost. The
-    result appears on `o` one cycle after its scan ends. `latency` is data dependent. BEGIN and LOAD take one cycle
-    each and wait until all tokens before them are done. `o` not ready stops the scan only when a second result is
-    due. `i.ready` depends on `i.payload.op`; there is no combinational path from `o` to `i`.
+    `slices` = ceil(hash_bits / lanes). A token whose candidates lie in `rows` rows of `accumulators` clusters takes
+    exactly slices * max(1, rows) cycles, and the next token follows without a gap. A cluster with the maximum token
+    count takes the same time as a candidate. The result appears on `o` one cycle after the end of the search.
+    `latency` is None: it depends on the data. BEGIN and LOAD take one cycle each and wait until all earlier tokens
+    are assigned. If `o` is not ready, the search stops only when a second result is due. `i.ready` depends on
+    `i.payload.op`; there is no combinational path from `o` to `i`.
 
-    Numerics: integers only; the result does not depend on the order of the search.
+    Numerics: integers only. The result does not depend on `lanes` and `accumulators`.
 
     Parameters
     ----------
-    hash_bits, lanes, accumulators : bits per code, bits that one accumulator compares per cycle, accumulators
-    clusters, tokens : clusters on chip, codes that wait on chip
+    hash_bits : bits of a hash code
+    lanes : bits that one accumulator compares per cycle, 1 to `hash_bits`
+    accumulators : clusters that are compared in parallel, a power of two
+    max_candidates : clusters on chip, a power of two, at least 2 * `accumulators`
+    max_step_tokens : hash codes that wait on chip
     max_window_tokens : largest value of `cfg_window_tokens`
-    token_bits, cluster_bits, count_bits : widths of indices and counts
+    token_bits, cluster_bits, count_bits : widths of token numbers, cluster numbers and token counts
 
     Members
     -------
     i : stream of `command` ; o : stream of `assignment`
-    cfg_hamming_threshold, cfg_hamming_inclusive : Hamming threshold and whether it is reached (<=) or not (<)
-    cfg_first_match : the lowest numbered match wins instead of the nearest
-    cfg_window_tokens : candidates opened at most that many tokens ago; 0 means no limit
-    cfg_max_cluster_tokens : a cluster with this many tokens takes no more
-    stat_* : see `Stat`; stat_overflow : sticky; stat_fault : sticky, a LOAD met a full table and was dropped
+    cfg_hamming_threshold, cfg_hamming_inclusive : Hamming distance of a match: below the threshold, or at most
+    cfg_first_match : 1: the match with the lowest number wins; 0: the nearest candidate wins
+    cfg_window_tokens : largest age in tokens of a candidate's first token; 0 means no limit
+    cfg_max_cluster_tokens : a cluster with this many tokens takes no more tokens
+    stat_* : see `Stat` ; stat_overflow : sticky; a token was forced into a full table
+    stat_fault : sticky; a LOAD into a full table was dropped
 
     Raises
     ------
     ValueError
-        For sizes that cannot be built.
+        If a size is outside its range.
+
+    Source: V-Rex (arXiv 2512.12284), section V-B, Fig. 11.
     """
 
     latency = None
@@ -174,17 +251,17 @@ class HCU(wiring.Component):
 
     @property
     def slices(self) -> int:
-        """Cycles that one accumulator needs for one code."""
+        """Cycles in which one accumulator compares one hash code."""
         return -(-self.hash_bits // self.lanes)
 
     def token_cycles(self, first: int, end: int) -> int:
-        """Cycles of one token whose candidates are clusters `first` to `end - 1`."""
+        """Cycles of one token whose candidates are clusters `first` to `end` - 1."""
         rows = (end - 1) // self.accumulators - first // self.accumulators + 1 if end > first else 0
         return self.slices * max(1, rows)
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and cycle formula, as written into the generated unit's JSON."""
+        """Latency and cycle formula, as written into the JSON of the generated unit."""
         return {
             "latency": self.latency,
             "cycles_per_token": "slices * max(1, rows)",
@@ -192,244 +269,324 @@ class HCU(wiring.Component):
             "candidates_per_row": self.accumulators,
         }
 
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        ways, way_bits = self.accumulators, self.accumulators.bit_length() - 1
-        rows = self.max_candidates // ways
-        row_bits = (rows - 1).bit_length()
-        id_bits = self.cluster_bits + 1
+    @property
+    def _bank_bits(self) -> int:
+        """Low bits of a cluster number that select the accumulator."""
+        return self.accumulators.bit_length() - 1
 
-        # the step's codes wait here; BEGIN and LOAD pass only when nothing waits
-        code_layout = data.StructLayout({"hash": self.hash_bits, "last": 1})
-        m.submodules.codes = codes = SyncFIFOBuffered(width=code_layout.size, depth=self.max_step_tokens)
-        command = self.i.payload
-        waiting = data.View(code_layout, codes.r_data)
-        m.d.comb += codes.w_data.eq(Cat(command.hash, command.last))
+    @property
+    def _row_bits(self) -> int:
+        """Width of a row number of the on-chip memories."""
+        return (self.max_candidates // self.accumulators - 1).bit_length()
 
-        m.submodules.hashes = hashes = Ram(depth=rows, width=self.hash_bits, words=ways)
-        m.submodules.counts = counts = Ram(depth=rows, width=self.count_bits, words=ways)
-        # a candidate's age never exceeds the window by more than one, so the low bits of its first token suffice
-        born_bits = min(self.token_bits, (2 * self.max_window_tokens + 2).bit_length())
-        m.submodules.births = births = Ram(depth=self.max_candidates, width=born_bits)
+    @property
+    def _id_bits(self) -> int:
+        """Width of a cluster number that can also be one beyond the last."""
+        return self.cluster_bits + 1
 
-        # table state: candidates are clusters first .. end - 1
-        first, end = Signal(id_bits), Signal(id_bits)
-        head_born = Signal(born_bits)  # first token of cluster `first`
-        newest_count = Signal(self.count_bits)  # tokens of cluster `end - 1`
-        next_token = Signal(self.token_bits)
+    @property
+    def _age_bits(self) -> int:
+        """Stored bits of a first token. The age of a candidate exceeds the window by at most one."""
+        return min(self.token_bits, (2 * self.max_window_tokens + 2).bit_length())
 
-        # scan state: one row and slice per cycle
-        scanning = Signal()
-        row, slice_ = Signal(id_bits - way_bits), Signal(range(self.slices))
-        code = Signal(code_layout)
-        partial = [Signal(range(self.hash_bits + 1), name=f"partial{w}") for w in range(ways)]
+    @property
+    def _code(self) -> data.StructLayout:
+        """A token that waits for its search."""
+        return data.StructLayout({"hash": self.hash_bits, "last": 1})
 
-        # distances of this row's clusters to the token, complete in the last slice
-        code_slice = Signal(self.lanes)
-        last_slice = Signal()
-        m.d.comb += last_slice.eq(slice_ == self.slices - 1)
-        limit = Signal(range(self.hash_bits + 2))  # matches have D < limit
-        threshold = self.cfg_hamming_threshold
-        m.d.comb += limit.eq(Mux(self.cfg_hamming_inclusive, threshold + 1, threshold))
-
-        candidate = data.StructLayout(
+    @property
+    def _candidate(self) -> data.StructLayout:
+        """A cluster in the search; the smallest `key` wins."""
+        return data.StructLayout(
             {
                 "valid": 1,
                 "match": 1,
                 "key": range(self.hash_bits + 1),
                 "distance": range(self.hash_bits + 1),
-                "cluster": id_bits,
+                "cluster": self._id_bits,
                 "count": self.count_bits,
             }
         )
-        m.d.comb += code_slice.eq(self._slice(code.hash, slice_))
-        found = []
-        for w in range(ways):
-            this = Signal(candidate, name=f"candidate{w}")
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        rows, banks = self.max_candidates // self.accumulators, self.accumulators
+        m.submodules.codes = codes = SyncFIFOBuffered(width=self._code.size, depth=self.max_step_tokens)
+        m.submodules.hashes = hashes = Ram(depth=rows, width=self.hash_bits, words=banks)
+        m.submodules.counts = counts = Ram(depth=rows, width=self.count_bits, words=banks)
+        m.submodules.first_tokens = first_tokens = Ram(depth=self.max_candidates, width=self._age_bits)
+        table = Table(
+            first=Signal(self._id_bits, name="first"),
+            end=Signal(self._id_bits, name="end"),
+            oldest_token=Signal(self._age_bits, name="oldest_token"),
+            last_count=Signal(self.count_bits, name="last_count"),
+            next_token=Signal(self.token_bits, name="next_token"),
+        )
+        scan = Scan(
+            active=Signal(name="active"),
+            row=Signal(self._id_bits - self._bank_bits, name="row"),
+            slice=Signal(range(self.slices), name="slice"),
+            code=Signal(self._code, name="code"),
+            token=Signal(self.token_bits, name="scanned_token"),
+            best_before=Signal(self._candidate, name="best_before"),
+            best=Signal(self._candidate, name="best"),
+            last_slice=Signal(name="last_slice"),
+            stalled=Signal(name="stalled"),
+            done=Signal(name="done"),
+        )
+        self._compare(m, table, scan, hashes, counts)
+        result = self._decide(m, table, scan)
+        entry = self._accept(m, table, scan, result, codes)
+        self._write_memories(m, table, scan, result, entry, hashes, counts, first_tokens)
+        self._update_table(m, table, scan, result, entry, first_tokens)
+        self._scan_rows(m, scan, entry, codes, hashes, counts)
+        self._send(m, scan, result)
+        self._count_events(m, table, scan, result, entry)
+        return m
+
+    def _compare(self, m: Module, table: Table, scan: Scan, hashes: Ram, counts: Ram) -> None:
+        """Compare the token with one row of clusters, one slice per cycle, and keep the nearest candidate."""
+        limit = Signal(range(self.hash_bits + 2))  # a candidate matches if its distance is below `limit`
+        threshold = self.cfg_hamming_threshold
+        m.d.comb += limit.eq(Mux(self.cfg_hamming_inclusive, threshold + 1, threshold))
+        code_slice = Signal(self.lanes)
+        m.d.comb += [
+            scan.last_slice.eq(scan.slice == self.slices - 1),
+            code_slice.eq(self._slice(scan.code.hash, scan.slice)),
+        ]
+        candidates = []
+        for w in range(self.accumulators):
+            candidate = Signal(self._candidate, name=f"candidate{w}")
             leader = Signal(self.lanes, name=f"leader{w}")
+            partial = Signal(range(self.hash_bits + 1), name=f"partial{w}")  # distance of the earlier slices
             distance = Signal(range(self.hash_bits + 1), name=f"distance{w}")
-            cluster = Signal(id_bits, name=f"cluster{w}")
+            cluster = Signal(self._id_bits, name=f"cluster{w}")
+            in_table = (cluster >= table.first) & (cluster < table.end)
             m.d.comb += [
-                leader.eq(self._slice(hashes.r_data[w], slice_)),
-                distance.eq(Mux(slice_ == 0, 0, partial[w]) + count_ones(m, leader ^ code_slice)),
-                cluster.eq((row << way_bits) | w),
-                this.cluster.eq(cluster),
-                this.count.eq(counts.r_data[w]),
-                this.valid.eq((cluster >= first) & (cluster < end) & (this.count < self.cfg_max_cluster_tokens)),
-                this.match.eq(this.valid & (distance < limit)),
-                this.distance.eq(distance),
-                this.key.eq(Mux(self.cfg_first_match & this.match, 0, distance)),
+                leader.eq(self._slice(hashes.r_data[w], scan.slice)),
+                distance.eq(Mux(scan.slice == 0, 0, partial) + count_ones(m, leader ^ code_slice)),
+                cluster.eq((scan.row << self._bank_bits) | w),
+                candidate.cluster.eq(cluster),
+                candidate.count.eq(counts.r_data[w]),
+                candidate.valid.eq(in_table & (candidate.count < self.cfg_max_cluster_tokens)),
+                candidate.match.eq(candidate.valid & (distance < limit)),
+                candidate.distance.eq(distance),
+                candidate.key.eq(Mux(self.cfg_first_match & candidate.match, 0, distance)),
             ]
-            found.append(this)
-        best_so_far, best = Signal(candidate), Signal(candidate)
+            with m.If(~scan.stalled):
+                m.d.sync += partial.eq(distance)
+            candidates.append(candidate)
 
         def nearer(a: data.View, b: data.View) -> data.View:
-            take_b = b.valid & (~a.valid | (b.key < a.key))
-            return data.View(candidate, Mux(take_b, b.as_value(), a.as_value()))
+            """The candidate with the smaller key; `a`, which has the lower number, on ties."""
+            b_wins = b.valid & (~a.valid | (b.key < a.key))
+            return data.View(self._candidate, Mux(b_wins, b.as_value(), a.as_value()))
 
-        m.d.comb += best.eq(nearer(best_so_far, reduce_tree(nearer, found)))
+        m.d.comb += scan.best.eq(nearer(scan.best_before, reduce_tree(nearer, candidates)))
 
-        # decision in the last slice of the last row
-        empty = Signal()
-        decide, stalled, opened, overflow, full = Signal(), Signal(), Signal(), Signal(), Signal()
+    def _decide(self, m: Module, table: Table, scan: Scan) -> Result:
+        """The result of the search, valid in the last slice of the last row."""
+        result = Result(
+            full=Signal(name="full"),
+            opened=Signal(name="opened"),
+            overflow=Signal(name="overflow"),
+            target=Signal(self._id_bits, name="target"),
+            new_count=Signal(self.count_bits, name="new_count"),
+        )
+        best, end = scan.best, table.end
+        last_row = (table.first == end) | (scan.row == ((end - 1)[: self._id_bits] >> self._bank_bits))
+        decide = Signal()
         m.d.comb += [
-            empty.eq(first == end),
-            decide.eq(scanning & last_slice & (empty | (row == ((end - 1)[:id_bits] >> way_bits)))),
-            stalled.eq(decide & self.o.valid & ~self.o.ready),
-            full.eq(((end - first)[:id_bits] == self.max_candidates) | (end == 1 << self.cluster_bits)),
-            opened.eq(~best.match & ~full),
-            overflow.eq(~best.match & full),
+            decide.eq(scan.active & scan.last_slice & last_row),
+            scan.stalled.eq(decide & self.o.valid & ~self.o.ready),
+            scan.done.eq(decide & ~scan.stalled),
+            result.full.eq(
+                ((end - table.first)[: self._id_bits] == self.max_candidates) | (end == 1 << self.cluster_bits)
+            ),
+            result.opened.eq(~best.match & ~result.full),
+            result.overflow.eq(~best.match & result.full),
         ]
-        target, new_count = Signal(id_bits), Signal(self.count_bits)
-        with m.If(opened):
-            m.d.comb += [target.eq(end), new_count.eq(1)]
+        with m.If(result.opened):
+            m.d.comb += [result.target.eq(end), result.new_count.eq(1)]
         with m.Elif(best.valid):
-            m.d.comb += [target.eq(best.cluster), new_count.eq(best.count + 1)]
+            m.d.comb += [result.target.eq(best.cluster), result.new_count.eq(best.count + 1)]
         with m.Else():
-            saturated = newest_count == self.cfg_max_cluster_tokens
-            m.d.comb += [target.eq(end - 1), new_count.eq(Mux(saturated, newest_count, newest_count + 1))]
-        done = Signal()
-        m.d.comb += done.eq(decide & ~stalled)
+            saturated = table.last_count == self.cfg_max_cluster_tokens
+            m.d.comb += [
+                result.target.eq(end - 1),
+                result.new_count.eq(Mux(saturated, table.last_count, table.last_count + 1)),
+            ]
+        return result
 
-        # the next token enters as the one before leaves; at most one cluster ages out per token
-        accept, aged = Signal(), Signal()
-        age = Signal(born_bits)
-        token = Signal(self.token_bits)  # index of the token that would enter now
-        m.d.comb += [
-            token.eq(next_token),
-            accept.eq(codes.r_rdy & (~scanning | done)),
-            codes.r_en.eq(accept),
-            age.eq(token - head_born),
-            aged.eq(accept & ~empty & (self.cfg_window_tokens != 0) & (age > self.cfg_window_tokens)),
-        ]
-        first_after = Signal(id_bits)
-        m.d.comb += first_after.eq(first + aged)
+    def _accept(self, m: Module, table: Table, scan: Scan, result: Result, codes: SyncFIFOBuffered) -> Entry:
+        """Accept input beats. A token enters the search when the previous token leaves it.
 
-        # BEGIN and LOAD
-        idle, begin, load, fault = Signal(), Signal(), Signal(), Signal()
+        At most one cluster leaves the window per token. BEGIN and LOAD wait until no token is in the unit.
+        """
+        entry = Entry(
+            accept=Signal(name="accept"),
+            left_window=Signal(name="left_window"),
+            next_first=Signal(self._id_bits, name="next_first"),
+            begin=Signal(name="begin"),
+            load=Signal(name="load"),
+            load_fault=Signal(name="load_fault"),
+        )
+        command = self.i.payload
+        age = Signal(self._age_bits)
+        idle = Signal()
+        limited, occupied = self.cfg_window_tokens != 0, table.first != table.end
         m.d.comb += [
-            idle.eq(~scanning & ~codes.r_rdy & (codes.level == 0)),
+            entry.accept.eq(codes.r_rdy & (~scan.active | scan.done)),
+            codes.r_en.eq(entry.accept),
+            age.eq(table.next_token - table.oldest_token),
+            entry.left_window.eq(entry.accept & occupied & limited & (age > self.cfg_window_tokens)),
+            entry.next_first.eq(table.first + entry.left_window),
+            codes.w_data.eq(Cat(command.hash, command.last)),
             codes.w_en.eq(self.i.valid & (command.op == Op.TOKEN)),
+            idle.eq(~scan.active & ~codes.r_rdy & (codes.level == 0)),
             self.i.ready.eq(Mux(command.op == Op.TOKEN, codes.w_rdy, idle)),
-            begin.eq(self.i.valid & idle & (command.op == Op.BEGIN)),
-            fault.eq(self.i.valid & idle & (command.op == Op.LOAD) & full),
-            load.eq(self.i.valid & idle & (command.op == Op.LOAD) & ~full),
+            entry.begin.eq(self.i.valid & idle & (command.op == Op.BEGIN)),
+            entry.load_fault.eq(self.i.valid & idle & (command.op == Op.LOAD) & result.full),
+            entry.load.eq(self.i.valid & idle & (command.op == Op.LOAD) & ~result.full),
         ]
+        return entry
 
-        # one write port serves decisions and loads
-        fetch = Signal()
+    def _write_memories(
+        self,
+        m: Module,
+        table: Table,
+        scan: Scan,
+        result: Result,
+        entry: Entry,
+        hashes: Ram,
+        counts: Ram,
+        first_tokens: Ram,
+    ) -> None:
+        """Write the cluster that a result or a LOAD changes."""
+        command, bank_bits, row_bits = self.i.payload, self._bank_bits, self._row_bits
         appended = Signal()
         first_token = Signal(self.token_bits)
-        scanned_token = Signal(self.token_bits)
+        write_id = Signal(self._id_bits)
         m.d.comb += [
-            appended.eq(load | (done & opened)),
-            first_token.eq(Mux(load, command.index, scanned_token)),
+            appended.eq(entry.load | (scan.done & result.opened)),
+            first_token.eq(Mux(entry.load, command.index, scan.token)),
+            write_id.eq(Mux(entry.load, table.end, result.target)),
         ]
-        write_id = Signal(id_bits)
-        m.d.comb += write_id.eq(Mux(load, end, target))
-        way = write_id[:way_bits]
-        for memory, mask in ((hashes, appended), (counts, load | done)):
+        for memory, enable in ((hashes, appended), (counts, entry.load | scan.done)):
             m.d.comb += [
-                memory.w_addr.eq(write_id[way_bits : way_bits + row_bits]),
-                memory.w_mask.eq(mask << way),
-                memory.r_en.eq(fetch),
+                memory.w_addr.eq(write_id[bank_bits : bank_bits + row_bits]),
+                memory.w_mask.eq(enable << write_id[:bank_bits]),
             ]
-        for w in range(ways):
+        for w in range(self.accumulators):
             m.d.comb += [
-                hashes.w_data[w].eq(Mux(load, command.hash, code.hash)),
-                counts.w_data[w].eq(Mux(load, command.count, new_count)),
+                hashes.w_data[w].eq(Mux(entry.load, command.hash, scan.code.hash)),
+                counts.w_data[w].eq(Mux(entry.load, command.count, result.new_count)),
             ]
         m.d.comb += [
-            births.w_addr.eq(end[: len(births.w_addr)]),
-            births.w_mask.eq(appended),
-            births.w_data[0].eq(first_token[:born_bits]),
-            births.r_addr.eq((first_after + 1)[: len(births.r_addr)]),
-            births.r_en.eq(1),
+            first_tokens.w_addr.eq(table.end[: len(first_tokens.w_addr)]),
+            first_tokens.w_mask.eq(appended),
+            first_tokens.w_data[0].eq(first_token[: self._age_bits]),
         ]
-
-        # table registers
-        m.d.sync += first.eq(first_after)
         with m.If(appended):
-            m.d.sync += end.eq(end + 1)
-        with m.If(load):
-            m.d.sync += newest_count.eq(command.count)
-        with m.Elif(done & (opened | (target == end - 1))):
-            m.d.sync += newest_count.eq(new_count)
-        with m.If(appended & (first_after == end)):
-            m.d.sync += head_born.eq(first_token[:born_bits])
-        with m.Elif(aged):
-            m.d.sync += head_born.eq(births.r_data[0])
-        with m.If(accept):
-            m.d.sync += [next_token.eq(next_token + 1), scanned_token.eq(next_token)]
-        with m.If(begin):
-            m.d.sync += [next_token.eq(command.index), first.eq(command.cluster), end.eq(command.cluster)]
+            m.d.sync += table.end.eq(table.end + 1)
+        with m.If(appended & (entry.next_first == table.end)):
+            m.d.sync += table.oldest_token.eq(first_token[: self._age_bits])
+        with m.Elif(entry.left_window):
+            m.d.sync += table.oldest_token.eq(first_tokens.r_data[0])
 
-        # scan registers; the memories are addressed with the row of the next cycle
-        next_row = Signal(id_bits - way_bits)
-        m.d.comb += next_row.eq(row)
-        with m.If(accept):
-            m.d.comb += [next_row.eq(first_after >> way_bits), fetch.eq(1)]
+    def _update_table(
+        self, m: Module, table: Table, scan: Scan, result: Result, entry: Entry, first_tokens: Ram
+    ) -> None:
+        """Update the registers of the table; `first_tokens` shows the cluster after `first`."""
+        command = self.i.payload
+        m.d.comb += [
+            first_tokens.r_addr.eq((entry.next_first + 1)[: len(first_tokens.r_addr)]),
+            first_tokens.r_en.eq(1),
+        ]
+        m.d.sync += table.first.eq(entry.next_first)
+        with m.If(entry.load):
+            m.d.sync += table.last_count.eq(command.count)
+        with m.Elif(scan.done & (result.opened | (result.target == table.end - 1))):
+            m.d.sync += table.last_count.eq(result.new_count)
+        with m.If(entry.accept):
+            m.d.sync += [table.next_token.eq(table.next_token + 1), scan.token.eq(table.next_token)]
+        with m.If(entry.begin):
             m.d.sync += [
-                scanning.eq(1),
-                slice_.eq(0),
-                code.hash.eq(waiting.hash),
-                code.last.eq(waiting.last),
-                best_so_far.eq(0),
+                table.next_token.eq(command.index),
+                table.first.eq(command.cluster),
+                table.end.eq(command.cluster),
             ]
-        with m.Elif(done):
-            m.d.sync += scanning.eq(0)
-        with m.Elif(scanning & ~stalled):
-            with m.If(last_slice):
-                m.d.comb += [next_row.eq(row + 1), fetch.eq(1)]
-                m.d.sync += [slice_.eq(0), best_so_far.eq(best)]
-            with m.Else():
-                m.d.sync += slice_.eq(slice_ + 1)
-        with m.If(~stalled):
-            for w in range(ways):
-                m.d.sync += partial[w].eq(found[w].distance)
-        m.d.sync += row.eq(next_row)
-        for memory in (hashes, counts):
-            m.d.comb += memory.r_addr.eq(next_row[:row_bits])
 
-        # output register
+    def _scan_rows(
+        self, m: Module, scan: Scan, entry: Entry, codes: SyncFIFOBuffered, hashes: Ram, counts: Ram
+    ) -> None:
+        """Advance the search. The memories are addressed with the row of the next cycle."""
+        waiting = data.View(self._code, codes.r_data)
+        fetch = Signal()
+        next_row = Signal.like(scan.row)
+        m.d.comb += next_row.eq(scan.row)
+        with m.If(entry.accept):
+            m.d.comb += [next_row.eq(entry.next_first >> self._bank_bits), fetch.eq(1)]
+            m.d.sync += [
+                scan.active.eq(1),
+                scan.slice.eq(0),
+                scan.code.hash.eq(waiting.hash),
+                scan.code.last.eq(waiting.last),
+                scan.best_before.eq(0),
+            ]
+        with m.Elif(scan.done):
+            m.d.sync += scan.active.eq(0)
+        with m.Elif(scan.active & ~scan.stalled):
+            with m.If(scan.last_slice):
+                m.d.comb += [next_row.eq(scan.row + 1), fetch.eq(1)]
+                m.d.sync += [scan.slice.eq(0), scan.best_before.eq(scan.best)]
+            with m.Else():
+                m.d.sync += scan.slice.eq(scan.slice + 1)
+        m.d.sync += scan.row.eq(next_row)
+        for memory in (hashes, counts):
+            m.d.comb += [memory.r_addr.eq(next_row[: self._row_bits]), memory.r_en.eq(fetch)]
+
+    def _send(self, m: Module, scan: Scan, result: Result) -> None:
+        """Write the result into the output register."""
+        best, beat = scan.best, self.o.payload
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
-        with m.If(done):
+        with m.If(scan.done):
             m.d.sync += [
                 self.o.valid.eq(1),
-                self.o.payload.token.eq(scanned_token),
-                self.o.payload.cluster.eq(target[: self.cluster_bits]),
-                self.o.payload.hash.eq(code.hash),
-                self.o.payload.count.eq(new_count),
-                self.o.payload.distance.eq(Mux(opened | ~best.valid, 0, best.distance)),
-                self.o.payload.opened.eq(opened),
-                self.o.payload.overflow.eq(overflow),
-                self.o.payload.last.eq(code.last),
+                beat.token.eq(scan.token),
+                beat.cluster.eq(result.target[: self.cluster_bits]),
+                beat.hash.eq(scan.code.hash),
+                beat.count.eq(result.new_count),
+                beat.distance.eq(Mux(result.opened | ~best.valid, 0, best.distance)),
+                beat.opened.eq(result.opened),
+                beat.overflow.eq(result.overflow),
+                beat.last.eq(scan.code.last),
             ]
 
-        # counters
+    def _count_events(self, m: Module, table: Table, scan: Scan, result: Result, entry: Entry) -> None:
+        """Drive the counters and the sticky bits."""
         events = {
-            Stat.TOKENS: done,
-            Stat.OPENED: done & opened,
-            Stat.BUSY: scanning & ~stalled,
-            Stat.BLOCKED: stalled,
-            Stat.STARVED: ~scanning,
-            Stat.COMPARED: Mux(done, (end - first)[:id_bits], 0),
+            Stat.TOKENS: scan.done,
+            Stat.OPENED: scan.done & result.opened,
+            Stat.BUSY: scan.active & ~scan.stalled,
+            Stat.BLOCKED: scan.stalled,
+            Stat.STARVED: ~scan.active,
+            Stat.COMPARED: Mux(scan.done, (table.end - table.first)[: self._id_bits], 0),
         }
         count(m, self, events)
-        with m.If(done & overflow):
+        with m.If(scan.done & result.overflow):
             m.d.sync += self.stat_overflow.eq(1)
-        with m.If(fault):
+        with m.If(entry.load_fault):
             m.d.sync += self.stat_fault.eq(1)
         with m.If(self.stat_clear):
             m.d.sync += [self.stat_overflow.eq(0), self.stat_fault.eq(0)]
-        return m
 
     def _slice(self, word: Value, index: Value) -> Value:
-        """Slice number `index` of `word`, `lanes` bits, zero beyond the top."""
+        """Slice number `index` of `word`: `lanes` bits, zero beyond the top."""
         value = Value.cast(word)
-        parts = [value[s * self.lanes : (s + 1) * self.lanes] for s in range(self.slices)]
-        chosen = parts[-1]
+        slices = [value[s * self.lanes : (s + 1) * self.lanes] for s in range(self.slices)]
+        result = slices[-1]
         for s in reversed(range(self.slices - 1)):
-            chosen = Mux(index == s, parts[s], chosen)
-        return chosen
+            result = Mux(index == s, slices[s], result)
+        return result

@@ -1,8 +1,8 @@
-"""KVPU: KV prediction unit; HCU, HC table, WTU and KVMU as one stream machine (V-Rex, Fig. 9 and 10)."""
+"""KVPU: KV prediction unit. It connects HCU, HC table, WTU and KVMU (V-Rex, Fig. 9 and 10)."""
 
 import enum as python_enum
 
-from amaranth import Cat, Const, Module, Mux, Signal, unsigned
+from amaranth import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
@@ -19,41 +19,41 @@ from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.wtu import command as wtu_command
 from hw.dre.wtu.wtu import WTU
 
-HEADS_WAITING = 8  # groups of rows inside the WTU whose KV head is remembered
+MAX_ROW_GROUPS = 8  # groups of joined score rows in the WTU at one time
 
 
 class Op(enum.Enum, shape=unsigned(1)):
-    """What one input beat asks for."""
+    """Operation of one input beat."""
 
     CODE = 0  # the hash code of the next token
-    BEGIN = 1  # forget everything and start the tables of `layer`
+    BEGIN = 1  # start empty tables for layer `layer`
 
 
 class Stat(python_enum.StrEnum):
-    """Counters of the chain itself, 32 bits each, cleared by `stat_clear`; each unit's own have its name before."""
+    """Counters of the KVPU itself, 32 bits each, cleared by `stat_clear`."""
 
     STEPS = "steps"  # steps completed
-    CLUSTERING = "clustering"  # cycles in which tokens of a step were under way
+    CLUSTERING = "clustering"  # cycles in which tokens of a step are clustered
     SELECTING = "selecting"  # cycles from the last token of a step to its last selected cluster
-    FETCHING = "fetching"  # cycles from there until the KVMU had taken FETCH and STEP
+    FETCHING = "fetching"  # cycles from there until the KVMU has accepted FETCH and STEP
 
 
 class KVPU(wiring.Component):
-    """Clusters the tokens of a step, takes the scores of its queries, and issues the transfers they need.
+    """Clusters the tokens of a step, selects clusters by the scores of its queries, and issues the transfers.
 
-    A step is a packet of hash codes. Each code goes through the HCU; its assignment updates the HC table, places the
-    token (APPEND) and leaves on `o_assignment`. With `query` in the last code, scores follow: rows of one key per
-    cluster, in cluster order, head by head; `join` keeps a row's selection back to be united with the next row's.
-    The HC table's counts go to the WTU ahead of them. Each list of selected clusters becomes SELECT commands for its
-    KV head; behind the last row comes one FETCH, into the staging bank that the step before did not use. Every
-    step ends with STEP, the offload. No software stands between: what leaves are places for keys and values, units
-    to read, descriptors.
+    A step is a packet of hash codes. The HCU assigns each code to a cluster. The assignment updates the HC table,
+    stores the token in the KVMU (APPEND) and leaves on `o_assignment`. With `query` in the last code, score rows
+    follow: one key per cluster in cluster order, KV head after KV head. `join` unites the selection of a row with that
+    of the next row. The token counts of the HC table go to the WTU before the rows. Each list of selected clusters
+    becomes SELECT commands for its KV head. After the last row, one FETCH reads the selected pages into the staging
+    bank that the previous step did not use. STEP, the offload, ends every step. No software is involved between the
+    hash codes and the descriptors.
 
-    The steps follow one another; inside a step the units overlap: a token is placed while the next is compared, and a
-    head's clusters are marked while the next head's rows are selected.
+    Steps follow one another. Inside a step the units overlap: a token is stored while the next one is compared, and
+    the clusters of one KV head are marked while the rows of the next KV head are selected.
 
-    Timing: data dependent (`latency` None); the units' own formulas hold inside. No combinational path leads from one
-    stream to another, but `i.ready` and `i_scores.ready` depend on the beat's own fields.
+    Timing: `latency` is None, it depends on the data; the cycle formulas of the units hold. No combinational path
+    leads from one stream to another, but `i.ready` and `i_scores.ready` depend on fields of their own beats.
 
     Numerics: integers only.
 
@@ -64,13 +64,15 @@ class KVPU(wiring.Component):
     Members
     -------
     i : stream of `command` ; i_scores : stream of `score`
-    o_assignment : assignments as the HCU gives them (the LXE updates the representative keys with them)
-    o_write : the HC table's writes to memory
-    o_row : cutoff of every score row ; o : replies of the KVMU, but for SELECT
-    o_dma, i_done, o_complete : as the KVMU's
-    size : clusters in the table, the length of a score row
-    cfg_* : as the units' ; cfg_retain_fetched : fetched pages become resident
-    stat_*, stat_UNIT_* : see `Stat`, and the units'
+    o_assignment : assignments of the HCU; the LXE updates the mean keys with them
+    o_write : writes of the HC table to memory
+    o_row : cutoff of every score row ; o : replies of the KVMU, except those of SELECT
+    o_dma, i_done, o_complete : see `KVMU`
+    clusters : clusters in the table, the length of a score row
+    cfg_* : see the units ; cfg_retain_fetched : fetched pages stay in device memory
+    stat_* : see `Stat` ; stat_UNIT_* : the counters of the units
+
+    Source: V-Rex (arXiv 2512.12284), section V-B, Fig. 9 and 10.
     """
 
     latency = None
@@ -87,15 +89,15 @@ class KVPU(wiring.Component):
             {
                 "words": data.ArrayLayout(wtu_command.KEY_BITS, config.wtu_lanes),
                 "used": range(config.wtu_lanes + 1),
-                "join": 1,  # as the WTU's beats
-                "last": 1,  # of the row
-                "head": range(config.kv_heads),  # of the row
-                "final": 1,  # the row is the step's last one
+                "join": 1,  # see `WtuSizes.beat`
+                "last": 1,  # last beat of the row
+                "head": range(config.kv_heads),  # KV head of the row
+                "final": 1,  # the row is the last one of the step
             }
         )
         settings, counters = {}, {}
-        for unit, part in self.units.items():
-            for name, member in part.signature.members.items():
+        for unit, component in self.units.items():
+            for name, member in component.signature.members.items():
                 if name.startswith("cfg_"):
                     assert name not in settings
                     settings[name] = In(member.shape)
@@ -128,172 +130,202 @@ class KVPU(wiring.Component):
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and the units' formulas, as written into the generated unit's JSON."""
-        return {"latency": self.latency, **{name: part.timing for name, part in self.units.items()}}
+        """Latency and the cycle formulas of the units, as written into the JSON of the generated unit."""
+        return {"latency": self.latency, **{name: unit.timing for name, unit in self.units.items()}}
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        for name, part in self.units.items():
-            m.submodules[name] = part
-            m.d.comb += part.stat_clear.eq(self.stat_clear)
-            for port in part.signature.members:
+        self._connect_units(m)
+        update = stream.Signature(self.table.command).create(path=("update",))
+        append = stream.Signature(self.kvmu.command).create(path=("append",))
+        self._split_assignment(m, update, append)
+        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
+        wiring.connect(m, rows.o, self.wtu.i)
+        row = self.i_scores.payload
+        m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(row.head)), depth=MAX_ROW_GROUPS)
+
+        in_step = Signal()  # tokens of a step are clustered
+        marking = Signal()  # the lists of the WTU become SELECT commands
+        with m.FSM(init="CODES") as fsm:
+            self._cluster_tokens(m, update, append, in_step)
+            self._load_counts(m, rows)
+            self._select_clusters(m, rows, heads, marking)
+            self._end_step(m)
+            steps = fsm.ongoing("STEP") & self.kvmu.i.ready
+            selecting = Cat(fsm.ongoing(name) for name in ("COUNTS", "LOAD", "ROWS", "LISTS")).any()
+            fetching = fsm.ongoing("FETCH") | fsm.ongoing("STEP")
+        self._mark_clusters(m, heads, marking)
+        events = {
+            Stat.STEPS: steps,
+            Stat.CLUSTERING: in_step,
+            Stat.SELECTING: selecting,
+            Stat.FETCHING: fetching,
+        }
+        count(m, self, events)
+        return m
+
+    def _connect_units(self, m: Module) -> None:
+        """Connect the ports of the units to the ports of the KVPU: settings, counters and streams."""
+        for name, unit in self.units.items():
+            m.submodules[name] = unit
+            m.d.comb += unit.stat_clear.eq(self.stat_clear)
+            for port in unit.signature.members:
                 if port.startswith("cfg_"):
-                    m.d.comb += getattr(part, port).eq(getattr(self, port))
+                    m.d.comb += getattr(unit, port).eq(getattr(self, port))
                 elif port.startswith("stat_") and port != "stat_clear":
-                    m.d.comb += getattr(self, f"stat_{name}_{port.removeprefix('stat_')}").eq(getattr(part, port))
+                    m.d.comb += getattr(self, f"stat_{name}_{port.removeprefix('stat_')}").eq(getattr(unit, port))
         wiring.connect(m, self.table.o_write, wiring.flipped(self.o_write))
         wiring.connect(m, self.wtu.o_row, wiring.flipped(self.o_row))
         wiring.connect(m, self.kvmu.o_dma, wiring.flipped(self.o_dma))
         wiring.connect(m, wiring.flipped(self.i_done), self.kvmu.i_done)
         wiring.connect(m, self.kvmu.o_complete, wiring.flipped(self.o_complete))
-        answer = self.kvmu.o.payload
+        reply = self.kvmu.o.payload
         m.d.comb += [
             self.clusters.eq(self.table.clusters),
-            self.table.o.ready.eq(1),  # READ and LIST are not used here
-            self.wtu.o.ready.eq(1),  # the list says the same
-            self.o.payload.eq(answer),
-            self.o.valid.eq(self.kvmu.o.valid & (answer.op != kvmu_command.Op.SELECT)),
-            self.kvmu.o.ready.eq(self.o.ready | (answer.op == kvmu_command.Op.SELECT)),
+            self.table.o.ready.eq(1),  # the KVPU does not use READ and LIST
+            self.wtu.o.ready.eq(1),  # the KVPU uses the list of clusters instead of the bitmap
+            self.o.payload.eq(reply),
+            self.o.valid.eq(self.kvmu.o.valid & (reply.op != kvmu_command.Op.SELECT)),
+            self.kvmu.o.ready.eq(self.o.ready | (reply.op == kvmu_command.Op.SELECT)),
         ]
 
-        beat, given, bank = self.i.payload, self.hcu.o.payload, Signal()
-        inside, taken, queried = Signal(), Signal(), Signal()  # a step is under way; its last code is in; scores follow
-        layer = Signal.like(beat.layer)
-        # each phase of a step owns the inputs of the table and the KVMU
-        update = stream.Signature(self.table.command).create(path=("update",))
-        append = stream.Signature(self.kvmu.command).create(path=("append",))
+    def _split_assignment(self, m: Module, update: stream.Interface, append: stream.Interface) -> None:
+        """Send each assignment of the HCU to the HC table, to the KVMU and to `o_assignment`."""
+        assignment = self.hcu.o.payload
         fork(m, "assignment", self.hcu.o, [update, append, self.o_assignment])
         m.d.comb += [
-            self.o_assignment.payload.eq(given),
+            self.o_assignment.payload.eq(assignment),
             update.payload.op.eq(hc_table.Op.UPDATE),
-            update.payload.token.eq(given.token),
-            update.payload.cluster.eq(given.cluster),
-            update.payload.hash.eq(given.hash),
-            update.payload.count.eq(given.count),
-            update.payload.opened.eq(given.opened),
+            update.payload.token.eq(assignment.token),
+            update.payload.cluster.eq(assignment.cluster),
+            update.payload.hash.eq(assignment.hash),
+            update.payload.count.eq(assignment.count),
+            update.payload.opened.eq(assignment.opened),
             append.payload.op.eq(kvmu_command.Op.APPEND),
-            append.payload.cluster.eq(given.cluster),
-            self.hcu.i.payload.hash.eq(beat.hash),
-            self.hcu.i.payload.last.eq(beat.last),
+            append.payload.cluster.eq(assignment.cluster),
+            self.hcu.i.payload.hash.eq(self.i.payload.hash),
+            self.hcu.i.payload.last.eq(self.i.payload.last),
         ]
 
-        # score rows, and the KV head of each list they give
-        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
-        wiring.connect(m, rows.o, self.wtu.i)
-        row, picked = self.i_scores.payload, self.wtu.o_index.payload
-        m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(row.head)), depth=HEADS_WAITING)
-        apart = Signal()  # the row ends a group: a list follows
-        marking = Signal()
+    def _cluster_tokens(self, m: Module, update: stream.Interface, append: stream.Interface, in_step: Signal) -> None:
+        """CODES clusters the tokens of a step; BEGIN_TABLE and BEGIN_KVMU start empty tables."""
+        beat, hcu_in, hcu_out = self.i.payload, self.hcu.i, self.hcu.o
+        codes_complete = Signal()  # the last code of the step has entered
+        queried = Signal()  # score rows follow
+        layer = Signal.like(beat.layer)
+        with m.State("CODES"):
+            begins = (beat.op == Op.BEGIN) & ~codes_complete
+            # the HCU accepts BEGIN when it is idle; its last assignment must have left as well
+            blocked = codes_complete | (begins & hcu_out.valid)
+            m.d.comb += [
+                hcu_in.payload.op.eq(Mux(begins, hcu.Op.BEGIN, hcu.Op.TOKEN)),
+                hcu_in.valid.eq(self.i.valid & ~blocked),
+                self.i.ready.eq(hcu_in.ready & ~blocked),
+                *_drive(self.table.i, update),
+                *_drive(self.kvmu.i, append),
+            ]
+            with m.If(self.i.valid & self.i.ready):
+                m.d.sync += [in_step.eq(~begins), layer.eq(beat.layer)]
+                with m.If(begins):
+                    m.next = "BEGIN_TABLE"
+                with m.Elif(beat.last):
+                    m.d.sync += [codes_complete.eq(1), queried.eq(beat.query)]
+            with m.If(hcu_out.valid & hcu_out.ready & hcu_out.payload.last):
+                m.d.sync += [codes_complete.eq(0), in_step.eq(0)]
+                m.next = "STEP"
+                with m.If(queried):
+                    m.next = "COUNTS"
+        with m.State("BEGIN_TABLE"):
+            m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.BEGIN)]
+            with m.If(self.table.i.ready):
+                m.next = "BEGIN_KVMU"
+        with m.State("BEGIN_KVMU"):
+            self._command_kvmu(m, op=kvmu_command.Op.BEGIN, layer=layer)
+            with m.If(self.kvmu.i.ready):
+                m.next = "CODES"
+
+    def _load_counts(self, m: Module, rows: SkidBuffer) -> None:
+        """COUNTS and LOAD copy the token counts from the HC table to the WTU."""
+        with m.State("COUNTS"):
+            m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.COUNTS)]
+            with m.If(self.table.i.ready):
+                m.next = "LOAD"
+        with m.State("LOAD"):
+            counts, beat = self.table.o_counts, rows.i.payload
+            m.d.comb += [
+                rows.i.valid.eq(counts.valid),
+                beat.op.eq(wtu_command.Op.COUNTS),
+                beat.used.eq(counts.payload.used),
+                beat.last.eq(counts.payload.last),
+                counts.ready.eq(rows.i.ready),
+                *(beat.words[k].eq(counts.payload.counts[k]) for k in range(self.wtu.sizes.lanes)),
+            ]
+            with m.If(counts.valid & counts.ready & counts.payload.last):
+                m.next = "ROWS"
+
+    def _select_clusters(self, m: Module, rows: SkidBuffer, heads: SyncFIFOBuffered, marking: Signal) -> None:
+        """ROWS sends the score rows to the WTU; LISTS waits for the last list of clusters.
+
+        `heads` holds the KV head of every list that the WTU has not completed.
+        """
+        row, scores, beat, index = self.i_scores.payload, self.i_scores, rows.i.payload, self.wtu.o_index
+        ends_group = Signal()  # a list follows this row
         m.d.comb += [
-            apart.eq(row.last & (~row.join | row.final)),
+            ends_group.eq(row.last & (~row.join | row.final)),
             heads.w_data.eq(row.head),
-            heads.w_en.eq(self.i_scores.valid & self.i_scores.ready & apart),
-            heads.r_en.eq(self.wtu.o_index.valid & self.wtu.o_index.ready & picked.last),
+            heads.w_en.eq(scores.valid & scores.ready & ends_group),
+            heads.r_en.eq(index.valid & index.ready & index.payload.last),
         ]
+        with m.State("ROWS"):
+            head_stored = heads.w_rdy | ~ends_group
+            m.d.comb += [
+                marking.eq(1),
+                rows.i.valid.eq(scores.valid & head_stored),
+                beat.op.eq(wtu_command.Op.KEYS),
+                beat.words.eq(row.words),
+                beat.used.eq(row.used),
+                beat.join.eq(row.join & ~row.final),
+                beat.last.eq(row.last),
+                scores.ready.eq(rows.i.ready & head_stored),
+            ]
+            with m.If(scores.valid & scores.ready & row.last & row.final):
+                m.next = "LISTS"
+        with m.State("LISTS"):
+            m.d.comb += marking.eq(1)
+            with m.If((heads.level == 0) & ~heads.r_rdy):
+                m.next = "FETCH"
 
-        with m.FSM(init="CODES") as fsm:
-            with m.State("CODES"):
-                begins = (beat.op == Op.BEGIN) & ~taken
-                # the HCU takes BEGIN when it is idle; its last assignment must have left, too
-                blocked = taken | (begins & self.hcu.o.valid)
-                m.d.comb += [
-                    self.hcu.i.payload.op.eq(Mux(begins, hcu.Op.BEGIN, hcu.Op.TOKEN)),
-                    self.hcu.i.valid.eq(self.i.valid & ~blocked),
-                    self.i.ready.eq(self.hcu.i.ready & ~blocked),
-                    *_drive(self.table.i, update),
-                    *_drive(self.kvmu.i, append),
-                ]
-                with m.If(self.i.valid & self.i.ready):
-                    m.d.sync += [inside.eq(~begins), layer.eq(beat.layer)]
-                    with m.If(begins):
-                        m.next = "BEGIN_TABLE"
-                    with m.Elif(beat.last):
-                        m.d.sync += [taken.eq(1), queried.eq(beat.query)]
-                with m.If(self.hcu.o.valid & self.hcu.o.ready & given.last):
-                    m.d.sync += [taken.eq(0), inside.eq(0)]
-                    m.next = "STEP"
-                    with m.If(queried):
-                        m.next = "COUNTS"
-            with m.State("BEGIN_TABLE"):
-                m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.BEGIN)]
-                with m.If(self.table.i.ready):
-                    m.next = "BEGIN_KVMU"
-            with m.State("BEGIN_KVMU"):
-                m.d.comb += [
-                    self.kvmu.i.valid.eq(1),
-                    self.kvmu.i.payload.op.eq(kvmu_command.Op.BEGIN),
-                    self.kvmu.i.payload.layer.eq(layer),
-                ]
-                with m.If(self.kvmu.i.ready):
-                    m.next = "CODES"
-            with m.State("COUNTS"):
-                m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.COUNTS)]
-                with m.If(self.table.i.ready):
-                    m.next = "LOAD"
-            with m.State("LOAD"):
-                counts = self.table.o_counts
-                m.d.comb += [
-                    rows.i.valid.eq(counts.valid),
-                    rows.i.payload.op.eq(wtu_command.Op.COUNTS),
-                    rows.i.payload.used.eq(counts.payload.used),
-                    rows.i.payload.last.eq(counts.payload.last),
-                    counts.ready.eq(rows.i.ready),
-                    *(rows.i.payload.words[k].eq(counts.payload.counts[k]) for k in range(self.wtu.sizes.lanes)),
-                ]
-                with m.If(counts.valid & counts.ready & counts.payload.last):
-                    m.next = "ROWS"
-            with m.State("ROWS"):
-                room = heads.w_rdy | ~apart
-                m.d.comb += [
-                    marking.eq(1),
-                    rows.i.valid.eq(self.i_scores.valid & room),
-                    rows.i.payload.op.eq(wtu_command.Op.KEYS),
-                    rows.i.payload.words.eq(row.words),
-                    rows.i.payload.used.eq(row.used),
-                    rows.i.payload.join.eq(row.join & ~row.final),
-                    rows.i.payload.last.eq(row.last),
-                    self.i_scores.ready.eq(rows.i.ready & room),
-                ]
-                with m.If(self.i_scores.valid & self.i_scores.ready & row.last & row.final):
-                    m.next = "LISTS"
-            with m.State("LISTS"):
-                m.d.comb += marking.eq(1)
-                with m.If((heads.level == 0) & ~heads.r_rdy):
-                    m.next = "FETCH"
-            with m.State("FETCH"):
-                m.d.comb += [
-                    self.kvmu.i.valid.eq(1),
-                    self.kvmu.i.payload.op.eq(kvmu_command.Op.FETCH),
-                    self.kvmu.i.payload.retain.eq(self.cfg_retain_fetched),
-                    self.kvmu.i.payload.bank.eq(bank),
-                ]
-                with m.If(self.kvmu.i.ready):
-                    m.d.sync += bank.eq(~bank)
-                    m.next = "STEP"
-            with m.State("STEP"):
-                m.d.comb += [self.kvmu.i.valid.eq(1), self.kvmu.i.payload.op.eq(kvmu_command.Op.STEP)]
-                with m.If(self.kvmu.i.ready):
-                    m.next = "CODES"
-
+    def _mark_clusters(self, m: Module, heads: SyncFIFOBuffered, marking: Signal) -> None:
+        """While `marking`, turn each selected cluster into a SELECT command for its KV head."""
+        index, kv_heads = self.wtu.o_index, self.config.kv_heads
         with m.If(marking):
             m.d.comb += [
-                self.kvmu.i.valid.eq(self.wtu.o_index.valid & ~picked.last),
+                self.kvmu.i.valid.eq(index.valid & ~index.payload.last),
                 self.kvmu.i.payload.op.eq(kvmu_command.Op.SELECT),
-                self.kvmu.i.payload.cluster.eq(picked.cluster),
-                self.kvmu.i.payload.heads.eq((Const(1, self.config.kv_heads) << heads.r_data)[: self.config.kv_heads]),
-                self.wtu.o_index.ready.eq(picked.last | self.kvmu.i.ready),
+                self.kvmu.i.payload.cluster.eq(index.payload.cluster),
+                self.kvmu.i.payload.heads.eq((Const(1, kv_heads) << heads.r_data)[:kv_heads]),
+                index.ready.eq(index.payload.last | self.kvmu.i.ready),
             ]
 
-        events = {
-            Stat.STEPS: fsm.ongoing("STEP") & self.kvmu.i.ready,
-            Stat.CLUSTERING: inside,
-            Stat.SELECTING: Cat(fsm.ongoing(name) for name in ("COUNTS", "LOAD", "ROWS", "LISTS")).any(),
-            Stat.FETCHING: fsm.ongoing("FETCH") | fsm.ongoing("STEP"),
-        }
-        count(m, self, events)
-        return m
+    def _end_step(self, m: Module) -> None:
+        """FETCH reads the selected pages, STEP offloads the oldest pages."""
+        bank = Signal()  # staging bank of the next FETCH
+        with m.State("FETCH"):
+            self._command_kvmu(m, op=kvmu_command.Op.FETCH, retain=self.cfg_retain_fetched, bank=bank)
+            with m.If(self.kvmu.i.ready):
+                m.d.sync += bank.eq(~bank)
+                m.next = "STEP"
+        with m.State("STEP"):
+            self._command_kvmu(m, op=kvmu_command.Op.STEP)
+            with m.If(self.kvmu.i.ready):
+                m.next = "CODES"
+
+    def _command_kvmu(self, m: Module, **fields: Value | kvmu_command.Op) -> None:
+        """Offer a command to the KVMU in the present state."""
+        m.d.comb += self.kvmu.i.valid.eq(1)
+        m.d.comb += [self.kvmu.i.payload[name].eq(value) for name, value in fields.items()]
 
 
 def _drive(sink: stream.Interface, source: stream.Interface) -> list:
-    """Connect two streams for as long as the present state lasts."""
+    """Statements that connect two streams in the present state."""
     return [sink.valid.eq(source.valid), sink.payload.eq(source.payload), source.ready.eq(sink.ready)]

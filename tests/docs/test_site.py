@@ -49,7 +49,7 @@ def test_every_unit_has_its_ports_cycles_counters_and_sizes(site):
     hcu = text(site / "docs/units/hcu.html")
     assert f"hash_bits {' '.join(str(preset.hash_bits) for preset in PRESETS.values())} " in hcu
     assert "stat_opened 32 clusters opened" in hcu
-    assert "BEGIN 1 start another table" in hcu and "max_pages" not in hcu
+    assert "BEGIN 1 start an empty table" in hcu and "max_pages" not in hcu
 
 
 def test_instructions_registers_commands(site):

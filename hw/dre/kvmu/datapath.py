@@ -1,4 +1,4 @@
-"""Registers, addresses and output of the KVMU: what its states share."""
+"""Registers, address generation and output of the KVMU, shared by the states of its state machine."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from hw.common.memory import Ram
 from hw.dre.kvmu.age_list import AgeList
 from hw.dre.kvmu.command import Fault, Stat
 from hw.dre.kvmu.free_list import FreeList
-from hw.dre.transfer import Joiner, Kind, Splitter, Tier, Tracker
+from hw.dre.transfer import Joiner, Splitter, Tier, Tracker, TransferKind
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The memories of one unit."""
+    """The memories and lists of the KVMU."""
 
     clusters: Ram
     pages: Ram
@@ -27,7 +27,7 @@ class Tables:
 
 
 def lowest(bits: Value, width: int) -> Value:
-    """Number of the lowest bit that is set, 0 when none is."""
+    """Index of the lowest bit that is set, 0 if none is set."""
     number: Value = Const(0, max(1, (width - 1).bit_length()))
     for n in reversed(range(width)):
         number = Mux(bits[n], n, number)
@@ -35,17 +35,17 @@ def lowest(bits: Value, width: int) -> Value:
 
 
 class Datapath:
-    """The registers between the states, and what hangs on them.
+    """Registers of the KVMU and the logic between them.
 
-    Every answer and every piece of a copy comes from the same registers: `source_*` and `target_*` name a slot on
-    either side, `heads` the KV heads that are left. So there is one address generator for each side.
+    All replies and all pieces of a copy come from the same registers: `source_*` and `target_*` name a slot on each
+    side, `heads` the remaining KV heads. So there is one address generator per side.
 
     Attributes
     ----------
     unit : the KVMU, for its ports, sizes and layouts
-    kind : of the transfers of the present command
-    fault : cause raised in this cycle
-    events : what each counter adds in this cycle
+    kind : transfer kind of the present command
+    fault : cause that is raised in this cycle
+    events : increment of each counter in this cycle
     """
 
     def __init__(self, unit: wiring.Component, tables: Tables, joiner: Joiner, splitter: Splitter, tracker: Tracker):
@@ -53,46 +53,48 @@ class Datapath:
         self.joiner, self.splitter, self.tracker = joiner, splitter, tracker
         self.page_bits, self.group_bits = (unit.max_pages - 1).bit_length(), (unit.group - 1).bit_length()
         self.events: dict[Stat, Value] = {}
-        # the command, its answer, and how far it is
+        # the command, its reply and its progress
         self.cmd, self.reply = Signal(unit.command), Signal(unit.reply)
-        self.kind, self.fault = Signal(Kind), Signal(Fault)
-        self.located = Signal()  # the answer carries a place
-        self.pushed = Signal()  # a piece was handed to the joiner
-        self.failed = Signal()  # a FETCH has given up
-        self.room, self.emit, self.waiting = Signal(), Signal(), Signal()
+        self.kind, self.fault = Signal(TransferKind), Signal(Fault)
+        self.located = Signal()  # the reply carries an address
+        self.pushed = Signal()  # the command has sent a piece to the joiner
+        self.failed = Signal()  # a FETCH was aborted
+        self.output_free, self.emit, self.waiting = Signal(), Signal(), Signal()
         self.opening, self.appended, self.released = Signal(), Signal(), Signal()
         # a walk along pages
         self.page = Signal(self.page_bits)
-        self.owner, self.gone = Signal(unit.chain), Signal(unit.entry)
+        self.owner, self.old_entry = Signal(unit.chain), Signal(unit.entry)
         self.index = Signal(range(unit.max_pages * unit.page_tokens))
-        self.quota = Signal(range(unit.max_pages + 1))  # pages that EVICT still takes out
-        self.row, self.seen = Signal(range(max(2, unit.max_pages // unit.group))), Signal(unit.group)
-        # both sides of a copy; the target is also the place of an answer
+        self.quota = Signal(range(unit.max_pages + 1))  # pages that EVICT still removes
+        self.row, self.visited_marks = Signal(range(max(2, unit.max_pages // unit.group))), Signal(unit.group)
+        # both sides of a copy; the target is also the address in a reply
         self.source_tier, self.target_tier = Signal(Tier), Signal(Tier)
         self.source_page, self.target_page = Signal(self.page_bits), Signal(self.page_bits)
         self.source_slot, self.target_slot = Signal(range(unit.page_tokens)), Signal(range(unit.page_tokens))
         self.tokens = Signal(range(unit.page_tokens + 1))
         self.heads, self.head = Signal(unit.kv_heads), Signal(range(unit.kv_heads))
         self.hit, self.staged = Signal(), Signal()
-        self.place = Signal(range(2 * unit.staging_head_pages))  # unit of the staging area
-        self.space = Signal(range(unit.staging_head_pages + 1))  # units left in its bank
+        self.staging_head_page = Signal(range(2 * unit.staging_head_pages))  # head page of the staging area
+        self.space = Signal(range(unit.staging_head_pages + 1))  # free head pages of its bank
         self.source, self.target = Signal(unit.address_bits), Signal(unit.address_bits)
         self.bases = {tier: Signal(unit.address_bits, name=f"base_{tier.name.lower()}") for tier in Tier}
-        # rows read, and rows to write
+        # rows that were read and rows to write
         self.chain = data.View(unit.chain, tables.clusters.r_data[0])
         self.entry = data.View(unit.entry, tables.pages.r_data[0])
         self.live = Value.cast(tables.live.r_data)
         self.marks = Value.cast(tables.marks.r_data)
         self.touched = Value.cast(tables.touched.r_data)
         self.new_chain, self.new_entry = Signal(unit.chain), Signal(unit.entry)
-        self.home = Mux(self.entry.storage, Tier.STORAGE, Tier.HOST)
-        self.some = self.chain.length != 0
-        self.known = (self.entry.chained | self.entry.held.any()) & (self.cmd.page < tables.free_pages.fresh)
-        self.bad_head = self._outside(self.cmd.head, unit.kv_heads)
-        self.bad_cluster = self._outside(self.cmd.cluster, unit.max_clusters)
+        self.backing_tier = Mux(self.entry.storage, Tier.STORAGE, Tier.HOST)
+        self.chain_nonempty = self.chain.length != 0
+        self.page_exists = (self.entry.chained | self.entry.references.any()) & (
+            self.cmd.page < tables.free_pages.never_used
+        )
+        self.bad_head = self._out_of_range(self.cmd.head, unit.kv_heads)
+        self.bad_cluster = self._out_of_range(self.cmd.cluster, unit.max_clusters)
 
     @staticmethod
-    def _outside(number: Value, count: int) -> Value:
+    def _out_of_range(number: Value, count: int) -> Value:
         return number >= count if count < 1 << len(number) else Const(0)
 
     def _read_page(self, number: Value) -> list:
@@ -104,13 +106,13 @@ class Datapath:
         ]
 
     def _write_page(self, number: Value, **changes: Value | int) -> list:
-        """Write the row last read, with some columns changed."""
+        """Statements that write the row that was read last, with some columns changed."""
         ram = self.tables.pages
         columns = [self.new_entry[name].eq(value) for name, value in changes.items()]
         return [ram.w_addr.eq(number), ram.w_mask.eq(1), *columns]
 
     def _touch(self, number: Value, on: int) -> list:
-        """Set or clear the bit of a page in the summary of marks."""
+        """Statements that set or clear the bit of a page in the summary of the marks."""
         ram, group = self.tables.touched, self.unit.group
         return [
             ram.w_addr.eq(number >> self.group_bits),
@@ -126,8 +128,8 @@ class Datapath:
         m.d.sync += self.reply.fault.eq(cause)
         m.next = "ANSWER"
 
-    def _clear_to_go(self) -> Value:
-        """Whether the first transfer of this command may start."""
+    def _transfers_allowed(self) -> Value:
+        """True if the first transfer of this command may start."""
         tracker = self.tracker
         return tracker.free & (~tracker.active | (tracker.active_kind == self.kind))
 
@@ -143,7 +145,7 @@ class Datapath:
 
     def _wires(self, m: Module) -> None:
         unit, tables, piece = self.unit, self.tables, self.joiner.i.payload
-        staging = (unit.cfg_staging_base + self.place * unit.head_page_bytes)[: unit.address_bits]
+        staging = (unit.cfg_staging_base + self.staging_head_page * unit.head_page_bytes)[: unit.address_bits]
         m.d.comb += [
             self.head.eq(lowest(self.heads, unit.kv_heads)),
             self.source.eq(self._address(self.source_tier, self.source_page, self.source_slot)),
@@ -163,11 +165,11 @@ class Datapath:
             m.d.sync += self.pushed.eq(1)
 
     def _output(self, m: Module) -> None:
-        """The output register: `emit` offers a beat, `room` says that it goes."""
+        """Output register: `emit` sends a beat if the register is free (`output_free`)."""
         unit, o = self.unit, self.unit.o
         self.beat = beat = Signal(unit.reply)
         m.d.comb += [
-            self.room.eq(~o.valid | o.ready),
+            self.output_free.eq(~o.valid | o.ready),
             beat.op.eq(self.reply.op),
             beat.page.eq(self.page),
             beat.head.eq(self.head),
@@ -175,7 +177,7 @@ class Datapath:
             beat.address.eq(self.target),
             beat.count.eq(self.tokens),
         ]
-        with m.If(self.room):
+        with m.If(self.output_free):
             m.d.sync += o.valid.eq(self.emit)
             with m.If(self.emit):
                 m.d.sync += o.payload.eq(beat)

@@ -15,71 +15,83 @@ from hw.dre.kvmu.free_list import FreeList
 from hw.dre.kvmu.timing import KvmuTiming
 from hw.dre.transfer import BOUNDARY, Joiner, Splitter, Tracker, descriptor_layout
 
-GROUP = 32  # pages that share one word of marks, found with one priority search
+GROUP = 32  # pages per word of marks; one priority search covers one word
 
 
 class KVMU(wiring.Component):
-    """Places tokens so that a cluster is contiguous, keeps what is resident, and turns selections into descriptors.
+    """Stores the tokens of a cluster contiguously, keeps the newest pages in device memory, and issues DMA descriptors.
 
-    A token goes to the open page of its cluster; a page closes when it is full, offloaded, sealed or a token moves out
-    of it, and the next token of that cluster opens another. The pages of a cluster form a chain. A page lives in a
-    frame of the device memory until STEP offloads it, oldest first, to the place in its home tier (host memory or
-    storage) that belongs to its number. SELECT marks the pages of a cluster for some KV heads; FETCH walks the marks in
-    ascending order, reports where each marked (page, head) unit is, and emits the transfers that bring the offloaded
-    ones into the staging area (or, with `retain`, into frames, whole pages, as the newest). Units that touch become
-    one extent; extents are cut into descriptors. A page marked twice is fetched once. Freed numbers are used again,
-    oldest first.
+    Terms. A page holds `page_tokens` token slots of one cluster. A page frame is a position in device memory that
+    holds one page. A head page is the part of a page that belongs to one KV head. The backing tier of a page is host
+    memory or storage; each page number has a fixed address there. The pages of a cluster form a chain.
 
-    A page belongs to its cluster and to any number of other holders (HOLD): tables elsewhere that name it by number,
-    such as a second stream with the same prefix. EVICT shortens a chain to its first and last pages; FREE lets one
-    holder go. The page is free when nobody holds it; until then it keeps its bytes and can be fetched (MARK). A
-    compaction is MOVE, token by token, in ascending order, into the chain that stays.
+    Storing. APPEND stores a token in the open page of its cluster. A page closes when it is full, offloaded, sealed, or
+    when a token is moved out of it; the next token of the cluster opens another page. A page stays in its page frame
+    until STEP offloads it to its backing tier, oldest page first.
 
-    The tables hold one layer of one sequence. Selections are of pages: a MOVE between SELECT and FETCH does not
-    move a mark; FREE clears it.
+    Fetching. SELECT marks the pages of a cluster for some KV heads. FETCH visits the marked pages in ascending order,
+    reports the address of each marked head page, and issues the transfers of the offloaded ones to the staging area
+    (or, with `retain`, of whole pages to page frames, as the newest pages). Contiguous head pages become one extent;
+    extents are split into descriptors. A page that is marked twice is fetched once. Freed page numbers are used
+    again, oldest first.
 
-    Transfers and reuse: the engine behind `o_dma` performs descriptors in order and answers each on `i_done`.
-    A command whose transfers are of another kind than those in flight waits for these, and a token that would open a
-    page waits while anything but a fetch is in flight, so no frame is written while it is still being read.
+    References. A page belongs to its cluster. HOLD adds references for tables outside the unit that name the page by
+    its number, for example a second stream with the same prefix. EVICT shortens a chain to its first and last pages.
+    FREE drops one reference. A page without a reference is free; until then it keeps its bytes and can be fetched
+    (MARK). A compaction is a series of MOVE commands, token by token, in ascending order, to the remaining chain.
 
-    Faults: a refused command changes nothing, answers with its cause, sets the sticky bit `1 << cause` of
-    `stat_faults`, and the unit goes on. Two exceptions: a MOVE refused for want of a page or frame has sealed its page,
-    and a FETCH that runs out of staging area or frames keeps what it has done and drops the other marks; its last
-    beat carries the cause. Regions that do not fit the address space refuse everything until a BEGIN finds them
-    to fit.
+    The tables hold one layer of one sequence. Marks belong to pages: a MOVE between SELECT and FETCH does not move a
+    mark; FREE clears it.
+
+    Transfers. The engine at `o_dma` executes descriptors in order and answers each on `i_done`. A command whose
+    transfers are of another kind than those in flight waits for them. A token that would open a page waits while
+    anything but a fetch is in flight. So no page frame is written while it is read.
+
+    Faults. A refused command changes nothing, replies with its cause and sets bit `1 << cause` of `stat_faults`; the
+    unit continues. There are two exceptions. A MOVE that is refused because no page or page frame is free has sealed
+    its page. A FETCH that runs out of staging area or page frames keeps its completed transfers and drops the other
+    marks; its last beat carries the cause. If the regions do not fit the address space, all commands are refused
+    until a BEGIN with regions that fit.
 
     Timing
     ------
-    One command at a time; `cycles` gives the cycles of each, exact while nobody stalls. After reset and with BEGIN the
-    tables are cleared: max(clusters, pages) + 1 cycles in which `i` is not ready. Outputs depend on registers only:
-    there is no combinational path between streams.
+    One command at a time; `cycles` gives the cycles of each command, exact while no stream stalls. After reset and
+    with BEGIN the tables are cleared: `i` is not ready for max(max_clusters, max_pages) + 1 cycles. Outputs depend on
+    registers only; there is no combinational path between streams.
 
     Numerics: integers only.
 
     Parameters
     ----------
-    kv_heads, head_dim : of the model; a slot holds 2 * head_dim values of BF16, key then value
-    page_tokens, pages, frames, clusters, layers : slots of a page, table sizes, layers with a region of their own
-    cluster_bits, address_bits, tags : width of cluster numbers and byte addresses, transfers in flight
-    reference_bits : width of the count of other holders of a page
+    kv_heads, head_dim : of the model; a slot holds 2 * head_dim BF16 values, first the key, then the value
+    page_tokens : token slots of a page, a power of two
+    max_pages, page_frames : page numbers and page frames of a layer, powers of two
+    max_clusters : cluster numbers of a layer
+    layers : layers that have memory regions of their own
+    cluster_bits, address_bits : widths of cluster numbers and byte addresses
+    tags : commands with transfers in flight
+    reference_bits : width of the number of further references of a page
 
     Members
     -------
     i : stream of `command_layout` ; o : stream of `reply_layout`
-    o_dma : stream of `descriptor_layout` ; i_done : completions {tag, error}, at least one cycle after the descriptor
-    o_complete : stream of {tag, error}, once all descriptors of a tag are done
+    o_dma : stream of `descriptor_layout`
+    i_done : completions {tag, error}, at least one cycle after the descriptor
+    o_complete : stream of {tag, error}, sent when all descriptors of a tag are done
     cfg_page_frames_base, cfg_host_pages_base, cfg_storage_pages_base, cfg_staging_base :
         byte addresses, read by BEGIN and at reset
-    cfg_staging_head_pages : (page, head) units of each of the two staging banks
-    cfg_max_resident_tokens : tokens that STEP leaves resident (one page always stays)
-    cfg_offload_to_storage : new pages have their home in storage instead of host memory
-    cfg_max_descriptor_bytes : longest descriptor, 1 to 4096; 0 stands for 4096
-    stat_* : see `Stat`; stat_faults : sticky, one bit per `Fault`; stat_resident : tokens in resident pages
+    cfg_staging_head_pages : head pages of each of the two staging banks
+    cfg_max_resident_tokens : tokens that remain in device memory after STEP; one page always remains
+    cfg_offload_to_storage : 1: the backing tier of new pages is storage; 0: host memory
+    cfg_max_descriptor_bytes : longest descriptor, 1 to 4096; 0 means 4096
+    stat_* : see `Stat` ; stat_faults : sticky, one bit per `Fault` ; stat_resident : tokens in device memory
 
     Raises
     ------
     ValueError
-        For sizes that cannot be built.
+        If a size is outside its range.
+
+    Source: V-Rex (arXiv 2512.12284), section V-C.
     """
 
     latency = None
@@ -182,13 +194,13 @@ class KVMU(wiring.Component):
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and cycle formulas, as written into the generated unit's JSON."""
+        """Latency and cycle formulas, as written into the JSON of the generated unit."""
         return {"latency": self.latency, **self.cycles.formulas()}
 
     @property
     def memory_bits(self) -> dict[str, int]:
-        """Storage in bits, by memory."""
-        page_bits, frame_bits = (self.max_pages - 1).bit_length(), (self.page_frames - 1).bit_length()
+        """Size of each memory in bits."""
+        page_bits, page_frame_bits = (self.max_pages - 1).bit_length(), (self.page_frames - 1).bit_length()
         return {
             "clusters": self.max_clusters * self.chain.size,
             "pages": self.max_pages * self.entry.size,
@@ -196,8 +208,8 @@ class KVMU(wiring.Component):
             "marks": self.max_pages * self.kv_heads,
             "touched": self.max_pages,
             "free_pages": self.max_pages * page_bits,
-            "free_page_frames": self.page_frames * frame_bits,
-            "ages": self.page_frames * (page_bits + 2 * frame_bits),
+            "free_page_frames": self.page_frames * page_frame_bits,
+            "ages": self.page_frames * (page_bits + 2 * page_frame_bits),
         }
 
     @property
@@ -207,16 +219,16 @@ class KVMU(wiring.Component):
         return data.StructLayout(
             {
                 "cluster": (self.max_clusters - 1).bit_length(),
-                "older": page_bits,  # neighbours in the chain of its cluster
-                "newer": page_bits,
+                "previous_page": page_bits,  # neighbours in the page chain of its cluster
+                "next_page": page_bits,
                 "used": range(self.page_tokens + 1),
-                "frame": range(self.page_frames),
-                "held": self.reference_bits,  # holders besides the cluster
+                "page_frame": range(self.page_frames),
+                "references": self.reference_bits,  # references besides that of the cluster (HOLD)
                 "chained": 1,  # in the chain of its cluster
                 "open": 1,
                 "resident": 1,
-                "saved": 1,  # the home tier holds a copy
-                "storage": 1,  # the home tier is storage
+                "saved": 1,  # the backing tier holds a copy
+                "storage": 1,  # the backing tier is storage
             }
         )
 
@@ -224,7 +236,7 @@ class KVMU(wiring.Component):
     def chain(self) -> data.StructLayout:
         """A row of the cluster table."""
         page_bits = (self.max_pages - 1).bit_length()
-        return data.StructLayout({"first": page_bits, "newest": page_bits, "length": range(self.max_pages + 1)})
+        return data.StructLayout({"first_page": page_bits, "last_page": page_bits, "length": range(self.max_pages + 1)})
 
     def _tables(self) -> Tables:
         return Tables(
@@ -253,28 +265,30 @@ class KVMU(wiring.Component):
         wiring.connect(m, tracker.o, wiring.flipped(self.o_complete))
         control = Control(self, tables, joiner, splitter, tracker)
         control.build(m)
-        sent = Signal()
+        descriptor_sent = Signal()
         m.d.comb += [
-            sent.eq(self.o_dma.valid & self.o_dma.ready),
+            descriptor_sent.eq(self.o_dma.valid & self.o_dma.ready),
             splitter.cfg_max_descriptor_bytes.eq(self.cfg_max_descriptor_bytes),
             splitter.tag.eq(tracker.tag),
             splitter.kind.eq(control.kind),
             tracker.kind.eq(control.kind),
-            tracker.issue.eq(sent),
+            tracker.issue.eq(descriptor_sent),
         ]
 
         steps = {
             **control.events,
             Stat.EXTENTS: joiner.o.valid & joiner.o.ready,
-            Stat.DESCRIPTORS: sent,
-            Stat.BYTES: Mux(sent, self.o_dma.payload.bytes, 0),
+            Stat.DESCRIPTORS: descriptor_sent,
+            Stat.BYTES: Mux(descriptor_sent, self.o_dma.payload.bytes, 0),
             Stat.BLOCKED_DMA: self.o_dma.valid & ~self.o_dma.ready,
         }
         count(m, self, steps)
         for cause in Fault:
             if cause is not Fault.NONE:
-                seen = {Fault.STRAY: tracker.stray, Fault.TRANSFER: tracker.failed}.get(cause, control.fault == cause)
-                with m.If(seen):
+                fault_event = {Fault.STRAY: tracker.stray, Fault.TRANSFER: tracker.failed}.get(
+                    cause, control.fault == cause
+                )
+                with m.If(fault_event):
                     m.d.sync += self.stat_faults[cause.value].eq(1)
         with m.If(self.stat_clear):
             m.d.sync += self.stat_faults.eq(0)

@@ -1,4 +1,4 @@
-"""What the WTU is given and what it answers: modes, counters, sizes, payload layouts."""
+"""Commands, results, counters, sizes and payload layouts of the WTU."""
 
 import enum as python_enum
 from dataclasses import dataclass
@@ -7,53 +7,65 @@ from amaranth import unsigned
 from amaranth.lib import data, enum
 
 KEY_BITS = 16
-FRACTION_BITS = 24  # of a score, relative to the largest of its row (`golden.wicsum.fixed_point`)
+FRACTION_BITS = 24  # fraction bits of a score, relative to the largest score of its row (`golden.wicsum.fixed_point`)
 TARGET_BITS = 32
-RATIO_BITS = 16  # a ratio is in units of 2**-16
+RATIO_BITS = 16  # a ratio is a number of 1/65536
 
 
 class Op(enum.Enum, shape=unsigned(1)):
-    """What the words of a packet are."""
+    """Content of the words of an input packet."""
 
-    KEYS = 0  # one row: the key of every cluster
-    COUNTS = 1  # tokens of every cluster, for all rows that follow
+    KEYS = 0  # one score row: the key of every cluster
+    COUNTS = 1  # the token count of every cluster, used for all following rows
 
 
 class SelectionMode(enum.Enum, shape=unsigned(2)):
-    """What a cluster adds to the sum, and when the selection stops."""
+    """Weight of a cluster and condition that ends the selection."""
 
-    RATIO = 0  # score x tokens; the sum exceeds `cfg_selection_target` / 65536 of the row's (V-Rex, Equations 1 to 3)
-    BUDGET = 1  # tokens; the sum reaches `cfg_selection_target` (Mosaic, retrieval under a token budget)
-    COUNT = 2  # 1; `cfg_selection_target` clusters, those of lowest number among equal keys (top-k)
+    RATIO = (
+        0  # weight score x tokens; ends when the sum exceeds `cfg_selection_target` / 65536 of the row's sum (V-Rex)
+    )
+    BUDGET = 1  # weight tokens; ends when the sum reaches `cfg_selection_target` tokens
+    COUNT = 2  # weight 1; ends after `cfg_selection_target` clusters, lowest numbers first among equal keys (top-k)
 
 
 class KeyOrder(enum.Enum, shape=unsigned(2)):
-    """How a word becomes a key; larger keys are selected first."""
+    """Conversion of an input word to an unsigned key. Larger keys are selected first."""
 
     PLAIN = 0  # the word itself: a BF16 number that is not negative
     SIGNED = 1  # a BF16 number of either sign
-    REVERSED = 2  # the complement: the smallest word first
+    REVERSED = 2  # the complement of the word: the smallest word is selected first
 
 
 class Stat(python_enum.StrEnum):
-    """Counters, 32 bits each, cleared by `stat_clear`."""
+    """Counters of 32 bits, cleared by `stat_clear`."""
 
     ROWS = "rows"  # rows selected
-    CLUSTERS = "clusters"  # clusters in them
+    CLUSTERS = "clusters"  # clusters in these rows
     PASSES = "passes"  # buckets examined
-    SELECTED = "selected"  # clusters selected, row by row
+    SELECTED = "selected"  # clusters selected, counted row by row
     READS = "reads"  # beats that the selector read
-    BUSY = "busy"  # cycles with a row in the selector, without those below
-    BLOCKED = "blocked"  # cycles in which a result waited for `o_row` or the row before to leave on `o`, `o_index`
-    STARVED = "starved"  # cycles without a row
+    BUSY = "busy"  # cycles with a row in the selector, without the blocked ones
+    BLOCKED = "blocked"  # cycles in which a finished row waited for `o_row` or for the reporter
+    STARVED = "starved"  # cycles without a row in the selector
 
 
 @dataclass(frozen=True)
 class WtuSizes:
-    """WtuSizes of one WTU, and the layouts that follow.
+    """Sizes of one WTU and the widths and payload layouts that follow from them.
 
-    lanes : clusters handled per cycle ; clusters : longest row ; buckets : of one level
-    count_bits, cluster_bits : width of a token count and of a cluster number
+    Parameters
+    ----------
+    lanes : clusters processed per cycle, a power of two
+    max_row_clusters : longest row, a power of two, at least 2 * `lanes`
+    buckets : buckets per level, a power of two, 2 to 256
+    count_bits : width of a token count, 1 to 16
+    cluster_bits : width of a cluster number
+
+    Raises
+    ------
+    ValueError
+        If a size is outside its range.
     """
 
     lanes: int
@@ -63,19 +75,17 @@ class WtuSizes:
     cluster_bits: int
 
     def __post_init__(self) -> None:
-        for name, least in (("lanes", 1), ("max_row_clusters", 2 * self.lanes), ("buckets", 2)):
+        for name, minimum in (("lanes", 1), ("max_row_clusters", 2 * self.lanes), ("buckets", 2)):
             value = getattr(self, name)
-            if value < least or value & (value - 1):
-                raise ValueError(f"{name} must be a power of two, at least {least}, got {value}")
+            if value < minimum or value & (value - 1):
+                raise ValueError(f"{name} must be a power of two, at least {minimum}, got {value}")
         if self.buckets > 256:
             raise ValueError(f"buckets must be at most 256, got {self.buckets}")
         if not 1 <= self.count_bits <= KEY_BITS:
             raise ValueError(f"count_bits must be 1 to {KEY_BITS}, got {self.count_bits}")
-        if self.max_row_clusters >= 1 << self.cluster_bits:
-            raise ValueError(
-                f"max_row_clusters must be below 2**cluster_bits = {1 << self.cluster_bits}, "
-                f"got {self.max_row_clusters}"
-            )
+        limit = 1 << self.cluster_bits
+        if self.max_row_clusters >= limit:
+            raise ValueError(f"max_row_clusters must be below 2**cluster_bits = {limit}, got {self.max_row_clusters}")
 
     @property
     def beats(self) -> int:
@@ -84,11 +94,12 @@ class WtuSizes:
 
     @property
     def bucket_bits(self) -> int:
+        """Width of a bucket number."""
         return self.buckets.bit_length() - 1
 
     @property
     def levels(self) -> int:
-        """Levels that always single out one key."""
+        """Levels after which a bucket always holds a single key."""
         return -(-KEY_BITS // self.bucket_bits)
 
     @property
@@ -98,15 +109,21 @@ class WtuSizes:
 
     @property
     def sum_bits(self) -> int:
-        """Width of a sum over the longest row."""
+        """Width of the sum of all weights of the longest row."""
         return self.weight_bits + self.max_row_clusters.bit_length() - 1
 
     @property
-    def beat(self) -> data.StructLayout:
-        """One beat of a packet.
+    def passes(self) -> range:
+        """Range of the number of buckets examined in one row."""
+        return range(self.buckets * self.levels + 1)
 
-        words : one per lane ; used : lanes in use, from lane 0; fewer than all only in the last beat
-        join : (last beat of a row) this row's selection is not reported but added to that of the next row
+    @property
+    def beat(self) -> data.StructLayout:
+        """One input beat.
+
+        words : one word per lane
+        used : lanes in use, counted from lane 0; less than `lanes` only in the last beat of a packet
+        join : in the last beat of a row: report the selection of this row together with that of the next row
         """
         return data.StructLayout(
             {
@@ -120,44 +137,45 @@ class WtuSizes:
 
     @property
     def row(self) -> data.StructLayout:
-        """A row that has been loaded: where it is, and its smallest and largest key."""
-        return data.StructLayout({**self._place, "low": KEY_BITS, "high": KEY_BITS})
+        """A row in the key memory: its position, its smallest key `low` and its largest key `high`."""
+        return data.StructLayout({**self._row_address, "low": KEY_BITS, "high": KEY_BITS})
 
     @property
     def choice(self) -> data.StructLayout:
-        """What has been selected of a row: keys not below `cutoff`; where `limited`, `room` of those equal to it."""
+        """The selection of a row as a bound.
+
+        cutoff : clusters with a key of at least `cutoff` are selected
+        passes : buckets examined
+        limited : of the clusters whose key equals `cutoff`, only the first `tie_count` are selected
+        """
         return data.StructLayout(
             {
-                **self._place,
+                **self._row_address,
                 "cutoff": KEY_BITS,
                 "passes": self.passes,
                 "limited": 1,
-                "room": range(self.max_row_clusters + 1),
+                "tie_count": range(self.max_row_clusters + 1),
             }
         )
 
     @property
     def result(self) -> data.StructLayout:
-        """One beat for each row: lower bound of the last bucket taken, buckets examined."""
+        """One beat per row: lower bound `cutoff` of the last selected bucket, number of buckets examined."""
         return data.StructLayout({"cutoff": KEY_BITS, "passes": self.passes})
 
     @property
     def bitmap(self) -> data.StructLayout:
-        """Lane k of `mask` is cluster `first` + k."""
+        """`lanes` bits of a selection; bit k of `mask` is cluster `first` + k."""
         return data.StructLayout({"mask": self.lanes, "first": self.cluster_bits, "last": 1})
 
     @property
     def index(self) -> data.StructLayout:
-        """A selected cluster; the beat with `last` has none: there `cluster` is how many came before it."""
+        """A selected cluster. The beat with `last` holds the number of selected clusters instead."""
         return data.StructLayout({"cluster": self.cluster_bits, "last": 1})
 
     @property
-    def passes(self) -> range:
-        return range(self.buckets * self.levels + 1)
-
-    @property
-    def _place(self) -> dict[str, object]:
-        """start : beat in the ring ; beats, tail : beats of the row, clusters in the last one"""
+    def _row_address(self) -> dict[str, object]:
+        """First beat of a row in the key memory, number of beats, clusters in the last beat, `join` of the row."""
         return {
             "start": range(self.beats),
             "beats": range(self.beats + 1),

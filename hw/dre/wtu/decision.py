@@ -1,4 +1,4 @@
-"""Where a row's selection stops: the threshold, the running sum, and the range that the buckets divide."""
+"""Running sum and bucket decision of the WTU."""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -12,25 +12,35 @@ WEIGH_CYCLES = STEPS + 1
 
 
 class Decision(wiring.Component):
-    """Adds up buckets in descending order until the threshold is passed, and narrows the range to that bucket.
+    """Adds buckets in descending order until the sum passes the threshold, and narrows the range to that bucket.
 
-    A level divides the range [low, high] into at most `buckets` buckets of `width` keys, a power of two, counted from
-    `high` down. Sums come in parts, one per cycle. Parts that come while `sizing` make up the row's sum; then
-    `weigh` derives the threshold from it. Later parts belong to the bucket `bucket`; with its last part the sum
-    either passes the threshold (`found`) or the next bucket follows.
+    A level divides the range [low, high] of keys into at most `buckets` buckets of `width` keys each, counted from
+    `high` down; `width` is a power of two. Sums arrive as partial sums, one per cycle. Partial sums with `sizing`
+    make up the sum of the row; `weigh` then computes the threshold from it. Later partial sums belong to the bucket
+    `bucket`. With the last partial sum of a bucket, the running sum either passes the threshold (`crossing`) or the
+    next bucket follows.
 
-    Timing: `weighed` comes WEIGH_CYCLES cycles after `weigh`. `found` and `deeper` come in the cycle of the last part,
-    the new range one cycle later.
+    Timing
+    ------
+    `weighed` follows `weigh` by WEIGH_CYCLES cycles. `crossing` and `divide` are valid in the cycle of the last
+    partial sum; the new range is valid one cycle later.
+
+    Parameters
+    ----------
+    sizes : sizes of the WTU
 
     Members
     -------
-    begin, row_low, row_high : start of a row
-    mode, refine, target : as the unit's `cfg_*`
-    add, sizing, last, bucket, amount : a part of a sum
-    weigh, weighed, whole : the sum is complete; the threshold is known; it is not below the sum: all is selected
-    found, deeper : the bucket passes the threshold; it is to be divided again
-    high, width : of the present level
-    cutoff, passes, limited, room : the result, as in `WtuSizes.choice`
+    begin, row_low, row_high : start of a row, its smallest and its largest key
+    mode, refine, target : values of the ports `cfg_*` of the WTU
+    add, sizing, last, bucket, amount : one partial sum
+    weigh : the sum of the row is complete
+    weighed : the threshold is valid
+    select_all : the sum of the row does not pass the threshold, so all clusters are selected
+    crossing : the bucket passes the threshold
+    divide : the bucket is divided again
+    high, width : top of the range and keys per bucket in the present level
+    cutoff, passes, limited, tie_count : the result, see `WtuSizes.choice`
     """
 
     latency = None
@@ -52,61 +62,95 @@ class Decision(wiring.Component):
                 "amount": In(sizes.sum_bits),
                 "weigh": In(1),
                 "weighed": Out(1),
-                "whole": Out(1),
-                "found": Out(1),
-                "deeper": Out(1),
+                "select_all": Out(1),
+                "crossing": Out(1),
+                "divide": Out(1),
                 "high": Out(KEY_BITS),
                 "width": Out(KEY_BITS - sizes.bucket_bits + 1),
                 "cutoff": Out(KEY_BITS),
                 "passes": Out(sizes.passes),
                 "limited": Out(1),
-                "room": Out(range(sizes.max_row_clusters + 1)),
+                "tie_count": Out(range(sizes.max_row_clusters + 1)),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         sizes = self.sizes
-
-        # the width of a bucket, a single one at the place of its logarithm
-        low, span = Signal(KEY_BITS), Signal(KEY_BITS)
-        m.d.comb += [span.eq(self.high - low), self.width[0].eq(span < sizes.buckets)]
-        for k in range(1, len(self.width)):
-            m.d.comb += self.width[k].eq(span >> (sizes.bucket_bits + k - 1) == 1)
-
-        # the sum with what is being examined, and without it
-        running, taken, after = Signal(sizes.sum_bits), Signal(sizes.sum_bits), Signal(sizes.sum_bits)
+        running = Signal(sizes.sum_bits)  # sum of the buckets above and of the partial sums of the present bucket
+        sum_above = Signal(sizes.sum_bits)  # sum of the buckets above the present one
         threshold = Signal(max(sizes.sum_bits, TARGET_BITS))
+        low = Signal(KEY_BITS)
         level = Signal(range(sizes.levels))
-        upper, lower = Signal(KEY_BITS), Signal(KEY_BITS + 1)
+        self._add(m, running, sum_above, threshold)
+        self._narrow(m, low, level)
+        self._weigh(m, running, threshold)
+        with m.If(self.begin):
+            m.d.sync += [
+                low.eq(self.row_low),
+                self.high.eq(self.row_high),
+                running.eq(0),
+                sum_above.eq(0),
+                level.eq(0),
+                self.passes.eq(0),
+            ]
         m.d.comb += [
-            after.eq(running + self.amount),
-            self.found.eq(self.add & self.last & ~self.sizing & (after > threshold)),
-            self.deeper.eq(~self.width[0] & ((self.mode == SelectionMode.COUNT) | (level != self.refine))),
+            self.cutoff.eq(low),
+            self.limited.eq((self.mode == SelectionMode.COUNT) & ~self.select_all),
+            self.tie_count.eq((self.target - sum_above)[: len(self.tie_count)]),
+        ]
+        return m
+
+    def _add(self, m: Module, running: Signal, sum_above: Signal, threshold: Signal) -> None:
+        """Add a partial sum; at the crossing bucket, return to the sum of the buckets above it."""
+        new_sum = Signal(self.sizes.sum_bits)
+        m.d.comb += [
+            new_sum.eq(running + self.amount),
+            self.crossing.eq(self.add & self.last & ~self.sizing & (new_sum > threshold)),
+        ]
+        with m.If(self.add):
+            m.d.sync += running.eq(new_sum)
+            with m.If(self.last & ~self.sizing):
+                m.d.sync += sum_above.eq(new_sum)
+        with m.If(self.crossing):
+            m.d.sync += [running.eq(sum_above), sum_above.eq(sum_above)]
+
+    def _narrow(self, m: Module, low: Signal, level: Signal) -> None:
+        """Compute the bucket width; at the crossing bucket, the bucket becomes the range of the next level."""
+        span = Signal(KEY_BITS)
+        upper = Signal(KEY_BITS)
+        lower = Signal(KEY_BITS + 1)
+        # exactly one bit of the width is set
+        m.d.comb += [span.eq(self.high - low), self.width[0].eq(span < self.sizes.buckets)]
+        for k in range(1, len(self.width)):
+            m.d.comb += self.width[k].eq(span >> (self.sizes.bucket_bits + k - 1) == 1)
+        m.d.comb += [
+            self.divide.eq(~self.width[0] & ((self.mode == SelectionMode.COUNT) | (level != self.refine))),
             upper.eq(self.high - offset(self.bucket, self.width)),
             lower.eq(upper - self.width + 1),
         ]
-        with m.If(self.add):
-            m.d.sync += running.eq(after)
-            with m.If(self.last & ~self.sizing):
-                m.d.sync += taken.eq(after)
-        with m.If(self.found):
+        with m.If(self.crossing):
             m.d.sync += [
-                running.eq(taken),
-                taken.eq(taken),
                 self.high.eq(upper),
                 low.eq(Mux(lower.as_signed() < low, low, lower)),
                 level.eq(level + 1),
                 self.passes.eq(self.passes + self.bucket + 1),
             ]
 
-        # ratio x sum, lowest digits first, so that what is shifted out is final
-        step, weighing, partial = Signal(range(STEPS + 1)), Signal(), Signal(sizes.sum_bits + 2)
-        whole = Signal()
+    def _weigh(self, m: Module, running: Signal, threshold: Signal) -> None:
+        """Compute the threshold: ratio x sum, or the target.
+
+        The lowest digit of the ratio comes first, so the bits that are shifted out are final.
+        """
+        step = Signal(range(STEPS + 1))
+        weighing = Signal()
+        partial = Signal(self.sizes.sum_bits + 2)
+        select_all = Signal()
+        digit = self.target.word_select(step[: (STEPS - 1).bit_length()], 2)
         m.d.comb += [
-            partial.eq(threshold + running * self.target.word_select(step[: (STEPS - 1).bit_length()], 2)),
+            partial.eq(threshold + running * digit),
             self.weighed.eq(weighing & (step == STEPS)),
-            whole.eq(running <= threshold),
+            select_all.eq(running <= threshold),
         ]
         with m.If(self.weigh):
             m.d.sync += [weighing.eq(1), step.eq(0), threshold.eq(0)]
@@ -118,26 +162,15 @@ class Decision(wiring.Component):
                 with m.Elif(self.target[RATIO_BITS]):
                     m.d.sync += threshold.eq(running)
             with m.Elif(step == STEPS):
-                m.d.sync += [weighing.eq(0), threshold.eq(threshold), self.whole.eq(whole), running.eq(0)]
-
-        with m.If(self.begin):
-            m.d.sync += [
-                low.eq(self.row_low),
-                self.high.eq(self.row_high),
-                running.eq(0),
-                taken.eq(0),
-                level.eq(0),
-                self.passes.eq(0),
-            ]
-        m.d.comb += [
-            self.cutoff.eq(low),
-            self.limited.eq((self.mode == SelectionMode.COUNT) & ~self.whole),
-            self.room.eq((self.target - taken)[: len(self.room)]),
-        ]
-        return m
+                m.d.sync += [
+                    weighing.eq(0),
+                    threshold.eq(threshold),
+                    self.select_all.eq(select_all),
+                    running.eq(0),
+                ]
 
 
 def offset(bucket: Value, width: Value) -> Value:
-    """Distance of a bucket's largest key from the top of the range: `bucket * width`, the low 16 bits."""
-    parts = [Mux(width[k], bucket << k, 0) for k in range(len(width))]
-    return reduce_tree(lambda a, b: a | b, parts)[:KEY_BITS]
+    """Distance of the largest key of a bucket from the top of the range: `bucket * width`, the low 16 bits."""
+    shifted = [Mux(width[k], bucket << k, 0) for k in range(len(width))]
+    return reduce_tree(lambda a, b: a | b, shifted)[:KEY_BITS]

@@ -1,6 +1,7 @@
-"""The WTU's fast design point: one read of the row fills all buckets of a level."""
+"""Selector of the WTU that computes the sums of all buckets of a level in one read of the row."""
 
 import operator
+from dataclasses import dataclass
 
 from amaranth import Module, Mux, Signal
 
@@ -8,17 +9,53 @@ from hw.common.memory import Ram
 from hw.common.tree import reduce_tree
 from hw.dre.wtu.command import KEY_BITS, WtuSizes
 from hw.dre.wtu.decision import WEIGH_CYCLES
-from hw.dre.wtu.selector import Flow, Selector
+from hw.dre.wtu.selector import Selector, SumPath
 
 
-class Histogram(Selector):
-    """Reads the row once per level; the sum comes with the first.
+@dataclass(frozen=True)
+class Walk:
+    """Signals of the examination of the buckets, one bucket per cycle from the top.
 
-    Every lane has a small memory with a sum for each bucket and adds to the one that its key falls into. Then the
-    buckets are examined from the top, one per cycle, the lanes' parts added by the same tree that added the
-    weights; each is cleared behind. All buckets are walked through, so that all are clear for the next level.
+    A bucket is read (`reading`), is at the output of the memories one cycle later (`shown`), and is in the register of
+    the adder tree after one more cycle (`added`).
 
-    Numerics: the buckets and sums are those of the sweep, so everything that leaves the unit is the same.
+    sizing : the read of this level also gives the sum of the row
+    clearing : the memories are cleared after a reset
+    crossed : a bucket of this level has passed the threshold
+    divide : this bucket is divided again
+    bucket, shown_bucket : number of the bucket that is read and of the bucket that is shown
+    """
+
+    sizing: Signal
+    reading: Signal
+    shown: Signal
+    added: Signal
+    clearing: Signal
+    crossed: Signal
+    divide: Signal
+    bucket: Signal
+    shown_bucket: Signal
+
+    @classmethod
+    def create(cls, sizes: WtuSizes) -> "Walk":
+        """Unconnected signals for a selector of the given sizes."""
+        flags = ("sizing", "reading", "shown", "added", "clearing", "crossed", "divide")
+        numbers = ("bucket", "shown_bucket")
+        return cls(
+            **{name: Signal(name=name) for name in flags},
+            **{name: Signal(range(sizes.buckets), name=name) for name in numbers},
+        )
+
+
+class HistogramSelector(Selector):
+    """Reads the row once per level; the first read also gives the sum of the row.
+
+    Every lane has a small memory with one sum per bucket and adds the weight of its cluster to the bucket of its key.
+    Then the buckets are examined from the top, one per cycle. The adder tree adds the sums of the lanes, and each
+    bucket is cleared one cycle after its read. All buckets are read in every level, so all are zero at the start of
+    the next level.
+
+    Numerics: buckets and sums are those of `SweepSelector`; the results are equal.
     """
 
     formula = "max(1, levels) * (beats + buckets + 4) + 12"
@@ -35,102 +72,102 @@ class Histogram(Selector):
     def memory_bits(sizes: WtuSizes) -> dict[str, int]:
         return {"buckets": sizes.lanes * sizes.buckets * bucket_width(sizes)}
 
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        flow, sizes = Flow(m, self), self.sizes
-        decision, weights = flow.decision, flow.weights
-        sizing = Signal()  # this level's read also gives the sum
-        walking, shown, added = Signal(), Signal(), Signal()  # a bucket is read, there, in the tree's register
-        passed, again = Signal(), Signal()  # the threshold lies in a bucket seen; that is to be divided
-        bucket, shown_bucket = Signal(range(sizes.buckets)), Signal(range(sizes.buckets))
-        clearing = Signal()
+    def _search(self, m: Module, path: SumPath) -> None:
+        walk, decision = Walk.create(self.sizes), path.decision
+        self._fill_buckets(m, path, walk)
+        m.d.sync += [
+            path.loaded.eq(self.read_en),
+            path.weighted.eq(path.loaded),
+            path.summed.eq(path.weighted & walk.sizing),
+            path.loaded_last.eq(path.last_read),
+            path.weighted_last.eq(path.loaded_last),
+            path.summed_last.eq(path.weighted_last),
+            walk.shown.eq(walk.reading),
+            walk.added.eq(walk.shown),
+            walk.shown_bucket.eq(walk.bucket),
+            decision.bucket.eq(walk.shown_bucket),
+        ]
+        m.d.comb += [
+            decision.sizing.eq(walk.sizing),
+            decision.add.eq(path.summed | (walk.added & ~walk.crossed & ~decision.select_all)),
+            decision.last.eq(1),
+        ]
+        with m.If(walk.reading | walk.clearing):
+            m.d.sync += walk.bucket.eq(walk.bucket + 1)
+        with m.If(decision.crossing):
+            m.d.sync += [walk.crossed.eq(1), walk.divide.eq(decision.divide)]
+        self._control(m, path, walk)
 
-        outside = Signal.like(decision.width)  # bits of a distance, counted in buckets, that no bucket number has
-        m.d.comb += outside.eq(~(decision.width - 1))
+    def _fill_buckets(self, m: Module, path: SumPath, walk: Walk) -> None:
+        """The bucket memories: add the weighted beat, show the bucket that is examined, clear it."""
+        decision, weights, sizes = path.decision, path.weights, self.sizes
+        beyond = Signal.like(decision.width)  # bits of a distance, counted in buckets, that are 0 inside the range
+        m.d.comb += beyond.eq(~(decision.width - 1))
         for w, key in enumerate(self.keys):
             m.submodules[f"buckets{w}"] = buckets = Ram(depth=sizes.buckets, width=bucket_width(sizes))
             distance = Signal(KEY_BITS + 1, name=f"distance{w}")  # from the top of the range; negative above it
-            number, filled = Signal(sizes.bucket_bits, name=f"number{w}"), Signal.like(bucket, name=f"filled{w}")
-            inside = Signal(name=f"inside{w}")
-            numbers = [Mux(one, distance[k : k + sizes.bucket_bits], 0) for k, one in enumerate(decision.width)]
+            number = Signal(sizes.bucket_bits, name=f"number{w}")
+            weighted_number = Signal.like(walk.bucket, name=f"weighted_number{w}")
+            in_range = Signal(name=f"in_range{w}")
+            shifted = [Mux(bit, distance[k : k + sizes.bucket_bits], 0) for k, bit in enumerate(decision.width)]
             m.d.comb += [
                 distance.eq(decision.high - key),
-                number.eq(reduce_tree(operator.or_, numbers)),
-                inside.eq(~(distance[sizes.bucket_bits :] & outside).any()),
-                weights.use[w].eq(flow.used[w] & inside),
-                flow.addends[w].eq(Mux(shown, buckets.r_data[0], weights.weights[w])),
-                buckets.r_en.eq(flow.loaded | walking),
-                buckets.r_addr.eq(Mux(walking, bucket, number)),
-                buckets.w_mask.eq(flow.weighted | shown | clearing),
-                buckets.w_addr.eq(Mux(flow.weighted, filled, shown_bucket)),
-                buckets.w_data[0].eq(Mux(flow.weighted, buckets.r_data[0] + weights.weights[w], 0)),
+                number.eq(reduce_tree(operator.or_, shifted)),
+                in_range.eq(~(distance[sizes.bucket_bits :] & beyond).any()),
+                weights.use[w].eq(path.used[w] & in_range),
+                path.addends[w].eq(Mux(walk.shown, buckets.r_data[0], weights.weights[w])),
+                buckets.r_en.eq(path.loaded | walk.reading),
+                buckets.r_addr.eq(Mux(walk.reading, walk.bucket, number)),
+                buckets.w_mask.eq(path.weighted | walk.shown | walk.clearing),
+                buckets.w_addr.eq(Mux(path.weighted, weighted_number, walk.shown_bucket)),
+                buckets.w_data[0].eq(Mux(path.weighted, buckets.r_data[0] + weights.weights[w], 0)),
             ]
-            m.d.sync += filled.eq(number)
+            m.d.sync += weighted_number.eq(number)
 
-        m.d.sync += [
-            flow.loaded.eq(self.read_en),
-            flow.weighted.eq(flow.loaded),
-            flow.summed.eq(flow.weighted & sizing),
-            flow.loaded_last.eq(flow.last),
-            flow.weighted_last.eq(flow.loaded_last),
-            flow.summed_last.eq(flow.weighted_last),
-            shown.eq(walking),
-            added.eq(shown),
-            shown_bucket.eq(bucket),
-            decision.bucket.eq(shown_bucket),
-        ]
-        m.d.comb += [
-            decision.sizing.eq(sizing),
-            decision.add.eq(flow.summed | (added & ~passed & ~decision.whole)),
-            decision.last.eq(1),
-        ]
-        with m.If(walking | clearing):
-            m.d.sync += bucket.eq(bucket + 1)
-        with m.If(decision.found):
-            m.d.sync += [passed.eq(1), again.eq(decision.deeper)]
-
+    def _control(self, m: Module, path: SumPath, walk: Walk) -> None:
+        """State machine: READ fills the buckets of a level, SEARCH examines them, SETTLE waits for the last sum."""
+        decision = path.decision
         with m.FSM() as fsm:
-            with m.State("CLEAR"):  # what a reset has left
-                m.d.comb += clearing.eq(1)
-                with m.If(shown_bucket == sizes.buckets - 1):
-                    m.d.sync += bucket.eq(0)
+            with m.State("CLEAR"):  # clear the bucket memories after a reset
+                m.d.comb += walk.clearing.eq(1)
+                with m.If(walk.shown_bucket == self.sizes.buckets - 1):
+                    m.d.sync += walk.bucket.eq(0)
                     m.next = "IDLE"
             with m.State("IDLE"), m.If(self.i.valid):
                 m.d.comb += decision.begin.eq(1)
-                m.d.sync += sizing.eq(1)
+                m.d.sync += walk.sizing.eq(1)
                 m.next = "READ"
             with m.State("READ"):
                 m.d.comb += self.read_en.eq(1)
-                m.d.sync += [passed.eq(0), again.eq(0)]
-                with m.If(flow.last):
+                m.d.sync += [walk.crossed.eq(0), walk.divide.eq(0)]
+                with m.If(path.last_read):
                     m.next = "DRAIN"
             with m.State("DRAIN"):
-                with m.If(flow.summed & flow.summed_last):
+                with m.If(path.summed & path.summed_last):
                     m.d.comb += decision.weigh.eq(1)
                     m.next = "WEIGH"
-                with m.If(flow.weighted & flow.weighted_last & ~sizing):
-                    m.next = "WALK"
+                with m.If(path.weighted & path.weighted_last & ~walk.sizing):
+                    m.next = "SEARCH"
             with m.State("WEIGH"), m.If(decision.weighed):
-                m.d.sync += sizing.eq(0)
-                m.next = "WALK"
-            with m.State("WALK"):
-                m.d.comb += walking.eq(1)
-                with m.If(bucket == sizes.buckets - 1):
+                m.d.sync += walk.sizing.eq(0)
+                m.next = "SEARCH"
+            with m.State("SEARCH"):
+                m.d.comb += walk.reading.eq(1)
+                with m.If(walk.bucket == self.sizes.buckets - 1):
                     m.next = "SETTLE"
-            with m.State("SETTLE"), m.If(~shown):
-                with m.If(Mux(decision.found, decision.deeper, again)):
+            with m.State("SETTLE"), m.If(~walk.shown):
+                with m.If(Mux(decision.crossing, decision.divide, walk.divide)):
                     m.next = "READ"
                 with m.Else():
                     m.next = "FINISH"
             with m.State("FINISH"):
-                m.d.comb += flow.finish.eq(1)
-                with m.If(flow.finished):
+                m.d.comb += path.finish.eq(1)
+                with m.If(path.finished):
                     m.next = "IDLE"
         m.d.comb += self.busy.eq(self.i.valid & ~fsm.ongoing("CLEAR"))
-        assert WEIGH_CYCLES == 9  # of the 12 cycles
-        return m
+        assert WEIGH_CYCLES == 9, "the constant 12 of `cycles` contains WEIGH_CYCLES = 9"
 
 
 def bucket_width(sizes: WtuSizes) -> int:
-    """Bits of one lane's sum over a row."""
+    """Width of the sum of one lane over a row."""
     return sizes.weight_bits + sizes.beats.bit_length() - 1

@@ -1,4 +1,4 @@
-"""The WTU's results: the selection as a bitmap, rows joined on request, and as a list of cluster numbers."""
+"""Outputs of the WTU: the selection of a row as a bitmap and as a list of cluster numbers."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,27 @@ from hw.dre.wtu.command import KEY_BITS, WtuSizes
 
 
 class Reporter(wiring.Component):
-    """Reads a row again and compares its keys with the cutoff.
+    """Reads a row a second time, compares its keys with the cutoff, and reports the selected clusters.
 
-    Of a row with `join` only the bitmap is kept; the next row is ORed to it, and the first row without `join` reports
-    the union of all. Where the choice is `limited`, the first `room` keys equal to the cutoff are taken.
+    The bitmap of a row with `join` is stored in the union memory and ORed with the bitmap of the next row. The first
+    row without `join` reports the union of all these rows. If the choice is `limited`, only the first `tie_count`
+    clusters with a key equal to the cutoff are selected.
 
-    Timing: a beat per cycle, apart from cycles in which the selector reads the same memory; the list takes a cycle
-    for each cluster or for each beat without one, and one for its end.
+    Timing
+    ------
+    One beat per cycle, except in cycles in which the selector reads the same memory. The list takes one cycle per
+    selected cluster, at least one per beat, and one for its end.
+
+    Parameters
+    ----------
+    sizes : sizes of the WTU
 
     Members
     -------
-    i : stream of `WtuSizes.choice`, taken when all of it is read
-    read_en, read_at, read_taken, keys : as `Store.report_*`
+    i : stream of `WtuSizes.choice`, accepted when all beats of the row are read
+    read_en, read_at, read_accepted, keys : reads of the key memory, see `Store.report_*`
     o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
-    selected : clusters that this cycle selects
+    selected : number of clusters selected in the previous cycle
     """
 
     latency = None
@@ -39,7 +46,7 @@ class Reporter(wiring.Component):
                 "i": In(stream.Signature(sizes.choice)),
                 "read_en": Out(1),
                 "read_at": Out(range(sizes.beats)),
-                "read_taken": In(1),
+                "read_accepted": In(1),
                 "keys": In(data.ArrayLayout(KEY_BITS, sizes.lanes)),
                 "o": Out(stream.Signature(sizes.bitmap)),
                 "o_index": Out(stream.Signature(sizes.index)),
@@ -54,63 +61,77 @@ class Reporter(wiring.Component):
         m.submodules.union = union = Ram(depth=sizes.beats, width=1, words=sizes.lanes)
         m.submodules.list = indices = IndexList(sizes)
 
-        # a beat is read, and compared one cycle later
-        beat, last, all_read = Signal(range(sizes.beats)), Signal(), Signal()
-        shown, shown_beat, shown_last = Signal(), Signal.like(beat), Signal()
+        beat = Signal(range(sizes.beats))  # beat that is read
+        last = Signal()  # it is the last beat of the row
+        all_read = Signal()
+        shown = Signal()  # the keys of a beat are valid
+        shown_beat = Signal(range(sizes.beats))
+        shown_last = Signal()
         m.d.comb += [
             last.eq(beat + 1 == row.beats),
             self.read_at.eq((row.start + beat)[: len(self.read_at)]),
             self.read_en.eq(self.i.valid & ~all_read & (row.join | gate.ready)),
             self.i.ready.eq(shown & shown_last),
         ]
-        m.d.sync += [shown.eq(self.read_taken), shown_last.eq(last)]
-        with m.If(self.read_taken):
+        m.d.sync += [shown.eq(self.read_accepted), shown_last.eq(last)]
+        with m.If(self.read_accepted):
             m.d.sync += [shown_beat.eq(beat), beat.eq(Mux(last, 0, beat + 1)), all_read.eq(last)]
         with m.If(self.i.ready):
             m.d.sync += all_read.eq(0)
 
-        room, left = Signal.like(row.room), Signal.like(row.room)
-        equal, chosen = Signal(sizes.lanes), Signal(sizes.lanes)
-        ranks = _prefix_counts([equal[w] for w in range(sizes.lanes)])
-        for w, key in enumerate(self.keys):
-            used = ~shown_last | (w < row.tail)
-            m.d.comb += [
-                equal[w].eq(row.limited & used & (key == row.cutoff)),
-                chosen[w].eq(used & Mux(equal[w], ranks[w] <= room, key >= row.cutoff)),
-            ]
-        m.d.comb += room.eq(Mux(shown_beat == 0, row.room, left))
-        m.d.sync += self.selected.eq(Mux(shown, count_ones(m, chosen), 0))
-        with m.If(shown):
-            m.d.sync += left.eq(Mux(ranks[-1] < room, room - ranks[-1], 0))
-
-        fresh = Signal(init=1)  # what the union holds has been reported
+        chosen = self._compare(m, shown, shown_beat, shown_last)
+        union_empty = Signal(init=1)  # the contents of the union memory have been reported
+        with m.If(self.i.ready):
+            m.d.sync += union_empty.eq(~row.join)
         joined = Signal(sizes.lanes)
         m.d.comb += [
-            joined.eq(chosen | Mux(fresh, 0, Value.cast(union.r_data))),
+            joined.eq(chosen | Mux(union_empty, 0, Value.cast(union.r_data))),
             union.r_addr.eq(beat),
-            union.r_en.eq(self.read_taken),
+            union.r_en.eq(self.read_accepted),
             union.w_addr.eq(shown_beat),
             union.w_mask.eq(shown.replicate(sizes.lanes)),
             Value.cast(union.w_data).eq(joined),
-            gate.take.eq(self.read_taken & ~row.join),
+            gate.take.eq(self.read_accepted & ~row.join),
             gate.done.eq(shown & ~row.join),
             gate.result.mask.eq(joined),
             gate.result.first.eq(shown_beat * sizes.lanes),
             gate.result.last.eq(shown_last),
         ]
-        with m.If(self.i.ready):
-            m.d.sync += fresh.eq(~row.join)
 
         fork(m, "bitmap", gate.o, [self.o, indices.i])
         m.d.comb += [self.o.payload.eq(gate.o.payload), indices.i.payload.eq(gate.o.payload)]
         wiring.connect(m, indices.o, wiring.flipped(self.o_index))
         return m
 
+    def _compare(self, m: Module, shown: Signal, shown_beat: Signal, shown_last: Signal) -> Signal:
+        """Lanes of the shown beat that are selected, with the tie rule of `limited`."""
+        row, lanes = self.i.payload, self.sizes.lanes
+        tie_count = Signal.like(row.tie_count)  # equal keys that are still selected, before this beat
+        next_tie_count = Signal.like(row.tie_count)  # after this beat
+        equal = Signal(lanes)
+        chosen = Signal(lanes)
+        ranks = _prefix_counts([equal[w] for w in range(lanes)])
+        for w, key in enumerate(self.keys):
+            used = ~shown_last | (w < row.tail)
+            m.d.comb += [
+                equal[w].eq(row.limited & used & (key == row.cutoff)),
+                chosen[w].eq(used & Mux(equal[w], ranks[w] <= tie_count, key >= row.cutoff)),
+            ]
+        m.d.comb += tie_count.eq(Mux(shown_beat == 0, row.tie_count, next_tie_count))
+        m.d.sync += self.selected.eq(Mux(shown, count_ones(m, chosen), 0))
+        with m.If(shown):
+            m.d.sync += next_tie_count.eq(Mux(ranks[-1] < tie_count, tie_count - ranks[-1], 0))
+        return chosen
+
 
 class IndexList(wiring.Component):
-    """Turns bitmaps into lists of cluster numbers in ascending order, each closed by a beat with `last`.
+    """Converts bitmaps to lists of cluster numbers in ascending order; a beat with `last` ends each list.
 
-    Timing: combinational from `i` to `o`; max(1, ones) cycles for a beat, and one for the end of a list.
+    Timing: combinational from `i` to `o`; max(1, number of ones) cycles per beat and one for the end of the list.
+
+    Parameters
+    ----------
+    sizes : sizes of the WTU
 
     Members
     -------
@@ -125,34 +146,38 @@ class IndexList(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        beat = self.i.payload
-        sent, rest, one = (Signal(self.sizes.lanes, name=name) for name in ("sent", "rest", "one"))
-        count, some, more = Signal(range(self.sizes.max_row_clusters + 1)), Signal(), Signal()
-        lane_bits = (self.sizes.lanes - 1).bit_length()
-        lane = [Cat(*(one[w] for w in range(self.sizes.lanes) if w >> k & 1)).any() for k in range(lane_bits)]
+        lanes, beat = self.sizes.lanes, self.i.payload
+        sent_bits = Signal(lanes)  # bits of this beat that have left
+        remaining = Signal(lanes)
+        lowest = Signal(lanes)  # lowest remaining bit, one-hot
+        count = Signal(range(self.sizes.max_row_clusters + 1))  # clusters of this list
+        any_left = Signal()
+        more = Signal()
+        lane_bits = (lanes - 1).bit_length()
+        lane = [Cat(*(lowest[w] for w in range(lanes) if w >> k & 1)).any() for k in range(lane_bits)]
         m.d.comb += [
-            rest.eq(beat.mask & ~sent),
-            one.eq(rest & -rest),
-            some.eq(rest.any()),
-            more.eq((rest ^ one).any()),
-            self.o.valid.eq(self.i.valid & (some | beat.last)),
-            self.o.payload.cluster.eq(Mux(some, beat.first | Cat(*lane), count)),
-            self.o.payload.last.eq(~some),
-            self.i.ready.eq(Mux(beat.last, ~some & self.o.ready, ~more & (~some | self.o.ready))),
+            remaining.eq(beat.mask & ~sent_bits),
+            lowest.eq(remaining & -remaining),
+            any_left.eq(remaining.any()),
+            more.eq((remaining ^ lowest).any()),
+            self.o.valid.eq(self.i.valid & (any_left | beat.last)),
+            self.o.payload.cluster.eq(Mux(any_left, beat.first | Cat(*lane), count)),
+            self.o.payload.last.eq(~any_left),
+            self.i.ready.eq(Mux(beat.last, ~any_left & self.o.ready, ~more & (~any_left | self.o.ready))),
         ]
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += sent.eq(0)
+            m.d.sync += sent_bits.eq(0)
             with m.If(beat.last):
                 m.d.sync += count.eq(0)
-            with m.Elif(some):
+            with m.Elif(any_left):
                 m.d.sync += count.eq(count + 1)
         with m.Elif(self.o.valid & self.o.ready):
-            m.d.sync += [sent.eq(sent | one), count.eq(count + 1)]
+            m.d.sync += [sent_bits.eq(sent_bits | lowest), count.eq(count + 1)]
         return m
 
 
 def _prefix_counts(bits: Sequence[Value]) -> list[Value]:
-    """For every position the number of ones up to and with it (Sklansky's parallel prefix)."""
+    """Number of ones up to and including each position (parallel prefix of Sklansky)."""
     if len(bits) == 1:
         return list(bits)
     half = len(bits) // 2

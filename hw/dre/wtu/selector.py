@@ -1,6 +1,7 @@
-"""The part of the WTU that its two design points share: rows in, choices out, reads and sums in between."""
+"""Base class of the two selectors of the WTU: the read pipeline, the adder tree and the result register."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -12,22 +13,86 @@ from hw.dre.wtu.decision import Decision
 from hw.dre.wtu.weights import Weights
 
 
-class Selector(wiring.Component, ABC):
-    """Signature of a design point.
+@dataclass(frozen=True)
+class SumPath:
+    """Signals and submodules between a read of the key memory and the running sum.
 
-    Timing: `cycles` gives those from taking a row to being ready for the next one, exact while `o` does not stall.
+    A beat takes three cycles from the read to the sum: its keys arrive in the first cycle (`loaded`), its weights in
+    the second (`weighted`), and the sum of its weights in the third (`summed`). The class only holds the signals;
+    `Selector.elaborate` connects them.
+
+    decision : running sum and bucket decision
+    weights : weight of every lane
+    last_read : the last beat of the row is being read
+    loaded, weighted, summed : a beat is in this stage; driven by the selector
+    loaded_last, weighted_last, summed_last : this beat is the last one of the row; driven by the selector
+    used : lanes of the loaded beat that hold a cluster
+    addends : inputs of the adder tree, one per lane; driven by the selector
+    finish : the search has ended; driven by the selector
+    finished : the result has entered the output register
+    """
+
+    decision: Decision
+    weights: Weights
+    last_read: Signal
+    loaded: Signal
+    weighted: Signal
+    summed: Signal
+    loaded_last: Signal
+    weighted_last: Signal
+    summed_last: Signal
+    used: Signal
+    addends: tuple[Signal, ...]
+    finish: Signal
+    finished: Signal
+
+    @classmethod
+    def create(cls, sizes: WtuSizes) -> "SumPath":
+        """Unconnected signals and submodules for a selector of the given sizes."""
+        return cls(
+            decision=Decision(sizes),
+            weights=Weights(sizes),
+            last_read=Signal(name="last_read"),
+            loaded=Signal(name="loaded"),
+            weighted=Signal(name="weighted"),
+            summed=Signal(name="summed"),
+            loaded_last=Signal(name="loaded_last"),
+            weighted_last=Signal(name="weighted_last"),
+            summed_last=Signal(name="summed_last"),
+            used=Signal(sizes.lanes, name="used"),
+            addends=tuple(Signal(sizes.sum_bits, name=f"addend{w}") for w in range(sizes.lanes)),
+            finish=Signal(name="finish"),
+            finished=Signal(name="finished"),
+        )
+
+
+class Selector(wiring.Component, ABC):
+    """Finds the cutoff key of a row. Abstract: `SweepSelector` and `HistogramSelector` implement the bucket search.
+
+    A subclass implements `_search` and the cycle formula. The base class reads the row, weighs and adds its clusters,
+    and sends the result.
+
+    Timing
+    ------
+    `cycles` gives the cycles from accepting a row to being ready for the next row. It is exact while `o` does not
+    stall.
+
+    Parameters
+    ----------
+    sizes : sizes of the WTU
 
     Members
     -------
-    i : stream of `WtuSizes.row` ; o : stream of `WtuSizes.choice`
-    read_en, read_at, read_beat : reads a beat of the row: its place in the ring, its number in the row
-    keys, counts : that beat, one cycle later
-    mode, refine, target : as the unit's `cfg_*`
-    busy, blocked : a row is at work; a choice waits for the one before to be taken
+    i : stream of `WtuSizes.row`, accepted when the result leaves ; o : stream of `WtuSizes.choice`
+    read_en, read_at, read_beat : read of a beat of the row: its position in the key memory, its number in the row
+    keys, counts : keys and token counts of this beat, one cycle later
+    mode, refine, target : values of the ports `cfg_*` of the WTU
+    busy : a row is in the selector
+    blocked : a finished row waits until the previous result has left
     """
 
     latency = None
-    formula = ""  # `cycles` in words
+    formula = ""  # text of `cycles`
 
     def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
@@ -50,82 +115,74 @@ class Selector(wiring.Component, ABC):
 
     @staticmethod
     def memory_bits(sizes: WtuSizes) -> dict[str, int]:
-        """Storage of the point's own, in bits, by memory."""
+        """Memories that only this selector has, in bits."""
         return {}
 
     @staticmethod
     def reset_cycles(sizes: WtuSizes) -> int:
-        """Cycles after a reset before it takes a row."""
+        """Cycles after a reset until the selector accepts a row."""
         return 0
 
     @staticmethod
     @abstractmethod
     def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
-        """Cycles of a row of `beats` beats in which `passes` buckets are examined in `levels` levels."""
+        """Cycles of a row of `beats` beats when `passes` buckets are examined in `levels` levels."""
 
+    @abstractmethod
+    def _search(self, m: Module, path: SumPath) -> None:
+        """Add the bucket search: drive `read_en`, `busy`, the stages and `addends` of `path`, and its decision."""
 
-class Flow:
-    """Signals that both points use, and the submodules around them.
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        path = SumPath.create(self.sizes)
+        m.submodules.decision, m.submodules.weights = path.decision, path.weights
+        self._read_row(m, path)
+        self._add_weights(m, path)
+        self._send_choice(m, path)
+        self._search(m, path)
+        return m
 
-    A beat that is read in one cycle (`Selector.read_en`) has its keys in the next (`loaded`), weights in the one
-    after that (`weighted`), and is added to the sum in the third (`summed`).
-
-    last : the last beat of the row is being read
-    loaded, weighted, summed, loaded_last, weighted_last, summed_last : the pipeline
-    used : lanes that hold a cluster of the beat loaded
-    use : lanes that weigh something; the point drives it
-    addends : one per lane, added together in the cycle after; the point drives them
-    """
-
-    def __init__(self, m: Module, point: Selector):
-        sizes, row = point.sizes, point.i.payload
-        self.row = row
-        self.decision = decision = Decision(sizes)
-        self.weights = weights = Weights(sizes)
-        m.submodules.decision, m.submodules.weights = decision, weights
-
-        self.last = Signal()
-        self.loaded, self.weighted, self.summed = Signal(), Signal(), Signal()
-        self.loaded_last, self.weighted_last, self.summed_last = Signal(), Signal(), Signal()
+    def _read_row(self, m: Module, path: SumPath) -> None:
+        """Count the beats of the row; the address follows from the first beat of the row."""
+        row = self.i.payload
         m.d.comb += [
-            self.last.eq(point.read_beat + 1 == row.beats),
-            point.read_at.eq((row.start + point.read_beat)[: len(point.read_at)]),
+            path.last_read.eq(self.read_beat + 1 == row.beats),
+            self.read_at.eq((row.start + self.read_beat)[: len(self.read_at)]),
         ]
-        with m.If(point.read_en):
-            m.d.sync += point.read_beat.eq(Mux(self.last, 0, point.read_beat + 1))
+        with m.If(self.read_en):
+            m.d.sync += self.read_beat.eq(Mux(path.last_read, 0, self.read_beat + 1))
 
-        self.used = Signal(sizes.lanes)
+    def _add_weights(self, m: Module, path: SumPath) -> None:
+        """Weigh the loaded beat and add the addends of all lanes in one cycle."""
+        row, decision, weights, sizes = self.i.payload, path.decision, path.weights, self.sizes
+        total = add_rows(m, [Row(addend) for addend in path.addends], sizes.sum_bits)
+        m.d.sync += decision.amount.eq(total)
         m.d.comb += [
-            weights.keys.eq(point.keys),
-            weights.counts.eq(point.counts),
+            weights.keys.eq(self.keys),
+            weights.counts.eq(self.counts),
             weights.high.eq(row.high),
-            weights.mode.eq(point.mode),
-            *(self.used[w].eq(~self.loaded_last | (w < row.tail)) for w in range(sizes.lanes)),
-        ]
-
-        self.addends = [Signal(sizes.sum_bits, name=f"addend{w}") for w in range(sizes.lanes)]
-        m.d.sync += decision.amount.eq(add_rows(m, [Row(addend) for addend in self.addends], sizes.sum_bits))
-        m.d.comb += [
+            weights.mode.eq(self.mode),
+            *(path.used[w].eq(~path.loaded_last | (w < row.tail)) for w in range(sizes.lanes)),
             decision.row_low.eq(row.low),
             decision.row_high.eq(row.high),
-            decision.mode.eq(point.mode),
-            decision.refine.eq(point.refine),
-            decision.target.eq(point.target),
+            decision.mode.eq(self.mode),
+            decision.refine.eq(self.refine),
+            decision.target.eq(self.target),
         ]
 
-        # the choice leaves through a register, so that the next row begins while it is being reported
-        choice = point.o.payload
-        self.finish, self.finished = Signal(), Signal()
+    def _send_choice(self, m: Module, path: SumPath) -> None:
+        """Send the result through a register, so that the next row starts while this one is reported."""
+        choice, row = self.o.payload, self.i.payload
         m.d.comb += [
-            self.finished.eq(self.finish & (~point.o.valid | point.o.ready)),
-            point.blocked.eq(self.finish & ~self.finished),
-            point.i.ready.eq(self.finished),
+            path.finished.eq(path.finish & (~self.o.valid | self.o.ready)),
+            self.blocked.eq(path.finish & ~path.finished),
+            self.i.ready.eq(path.finished),
         ]
-        with m.If(point.o.ready):
-            m.d.sync += point.o.valid.eq(0)
-        with m.If(self.finished):
-            m.d.sync += point.o.valid.eq(1)
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        with m.If(path.finished):
+            m.d.sync += self.o.valid.eq(1)
             for name in ("start", "beats", "tail", "join"):
                 m.d.sync += Value.cast(choice[name]).eq(row[name])
-            for name in ("cutoff", "passes", "limited", "room"):
-                m.d.sync += Value.cast(choice[name]).eq(getattr(decision, name))
+            for name in ("cutoff", "passes", "limited", "tie_count"):
+                m.d.sync += Value.cast(choice[name]).eq(getattr(path.decision, name))

@@ -11,56 +11,59 @@ from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.config import Config
 from hw.dre.wtu.command import TARGET_BITS, KeyOrder, Op, SelectionMode, Stat, WtuSizes
-from hw.dre.wtu.histogram import Histogram
+from hw.dre.wtu.histogram import HistogramSelector
 from hw.dre.wtu.reporter import Reporter
 from hw.dre.wtu.selector import Selector
 from hw.dre.wtu.store import Store
-from hw.dre.wtu.sweep import Sweep
+from hw.dre.wtu.sweep import SweepSelector
 
 
 class WtuDesign(python_enum.StrEnum):
-    """Design points: the same results, bit for bit."""
+    """Microarchitecture of the selector. The results of both are equal, bit for bit."""
 
-    SWEEP = "sweep"  # reads the row once for each bucket, as the paper describes
-    HISTOGRAM = "histogram"  # reads the row once for all buckets of a level
+    SWEEP = "sweep"  # one read of the row per bucket, as in V-Rex, Fig. 12
+    HISTOGRAM = "histogram"  # one read of the row per level, for all buckets of the level
 
 
-SELECTORS: dict[WtuDesign, type[Selector]] = {WtuDesign.SWEEP: Sweep, WtuDesign.HISTOGRAM: Histogram}
+SELECTORS: dict[WtuDesign, type[Selector]] = {
+    WtuDesign.SWEEP: SweepSelector,
+    WtuDesign.HISTOGRAM: HistogramSelector,
+}
 
 
 class WTU(wiring.Component):
-    """Selects of each row the clusters with the largest keys until their weighted sum passes a threshold.
+    """Selects the clusters with the largest keys of each score row until their weighted sum passes a threshold.
 
-    A row is a packet of keys, one per cluster. `cfg_selection_mode` says what a cluster adds to the sum and when to
-    stop.
-    Nothing is sorted: the range of the row's keys is divided into `buckets` buckets of equal width (a power of two,
-    counted from the largest key down), which are added up from the top until the sum passes the threshold. The bucket
-    that passes it is divided again, `cfg_refine_levels` times or until it is a single key, and selected with all
-    above it. A
-    row whose sum does not pass the threshold is selected whole. COUNT always goes down to a single key, and takes of
-    the clusters with that key the lowest numbers.
+    A row is a packet of keys, one per cluster. `cfg_selection_mode` sets the weight of a cluster and the condition
+    that ends the selection. The unit does not sort. It divides the range of the row's keys into `buckets` buckets of
+    equal width (a power of two, counted from the largest key down) and adds the buckets from the top until the sum
+    passes the threshold. It divides the bucket that passes the threshold again, `cfg_refine_levels` times or until
+    the bucket is a single key, and selects this bucket and all buckets above it. If the sum of the row does not pass
+    the threshold, all clusters are selected. COUNT always divides down to a single key; of the clusters with this key
+    it selects those with the lowest numbers.
 
-    A packet of token counts holds for all rows after it; it waits until the rows before it are selected. A row
-    without clusters is one beat with `used` = 0. Words beyond the longest row are dropped and set `stat_fault`.
+    A packet of token counts holds for all rows after it. It is accepted when the selector has accepted all rows
+    before it. A row without clusters is one beat with `used` = 0. Words beyond the longest row are dropped and set
+    `stat_fault`.
 
-    Rows with `join` are reported together: the first row without it gives the union of its selection and theirs (the
-    queries of one group of heads). Joined rows have equal lengths. Each row gives a beat on `o_row`; each row
-    without `join` gives a bitmap on `o` and the same as a list of cluster numbers on `o_index`.
+    Rows with `join` are reported together with the next row: the first row without `join` reports the union of their
+    selections, for example of all queries of one KV head. Joined rows have equal lengths. Each row gives a beat on
+    `o_row`. Each row without `join` gives a bitmap on `o` and the same selection as a list of numbers on `o_index`.
 
     Timing
     ------
-    A row loads at one beat per cycle while the one before it is selected and the one before that is reported, as long
-    as their beats fit into the ring of `clusters` keys. `cycles` gives the cycles of a row in the selector,
-    exact while no output stalls; `latency` is data dependent. The list takes a cycle for each cluster, so rows that are
-    reported one by one may take as long as their lists. `i.ready` depends on `i.payload.op`; there is no combinational
-    path from one stream to another.
+    A row loads at one beat per cycle while the previous row is selected and the row before that is reported, as long
+    as their beats fit into the key memory. `cycles` gives the cycles of a row in the selector, exact while no output
+    stalls. `latency` is None: it depends on the data. The list takes one cycle per selected cluster, so rows that are
+    reported one by one can wait for their lists. `i.ready` depends on `i.payload.op`; there is no combinational path
+    from one stream to another.
 
-    Numerics: integers only, `golden.wicsum.select` bit for bit; the result does not depend on the order of clusters.
+    Numerics: integers only, equal to `golden.wicsum.select` bit for bit. The result does not depend on the order of
+    evaluation.
 
     Parameters
     ----------
-    lanes, clusters, buckets : clusters per cycle, longest row, buckets of one level; powers of two
-    count_bits, cluster_bits : width of token counts and cluster numbers
+    lanes, max_row_clusters, buckets, count_bits, cluster_bits : see `WtuSizes`
     design : see `WtuDesign`
 
     Members
@@ -68,16 +71,18 @@ class WTU(wiring.Component):
     i : stream of `WtuSizes.beat`
     o_row : stream of `WtuSizes.result` ; o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
     cfg_selection_mode, cfg_key_order : see `SelectionMode`, `KeyOrder`
-    cfg_selection_target : ratio in 1/65536, at most 65536 (RATIO), or the number to reach, at least 1
-    cfg_refine_levels : how often the bucket that passes the threshold is divided again
-    stat_* : see `Stat`; stat_fault : sticky, words were dropped
+    cfg_selection_target : RATIO: ratio in 1/65536, at most 65536; BUDGET, COUNT: tokens or clusters, at least 1
+    cfg_refine_levels : number of times that the bucket which passes the threshold is divided again
+    stat_* : see `Stat` ; stat_fault : sticky; words were dropped
 
-    `cfg_*` may change while no row is inside.
+    The `cfg_*` ports may change only while no row is in the unit.
 
     Raises
     ------
     ValueError
-        For sizes that cannot be built.
+        If a size is outside its range, see `WtuSizes`, or `design` is not a `WtuDesign`.
+
+    Source: V-Rex (arXiv 2512.12284), section V-B, Fig. 12.
     """
 
     latency = None
@@ -126,12 +131,12 @@ class WTU(wiring.Component):
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and cycle formula, as written into the generated unit's JSON."""
+        """Latency and cycle formula, as written into the JSON of the generated unit."""
         return {"latency": self.latency, "cycles_per_row": SELECTORS[self.design].formula, "lanes": self.sizes.lanes}
 
     @property
     def memory_bits(self) -> dict[str, int]:
-        """Storage in bits, by memory."""
+        """Size of each memory in bits."""
         sizes = self.sizes
         return {
             "keys": sizes.max_row_clusters * 16,
@@ -141,45 +146,26 @@ class WTU(wiring.Component):
         }
 
     def cycles(self, clusters: int, passes: int, levels: int) -> int:
-        """Cycles in the selector of a row of `clusters` in which `passes` buckets in `levels` levels are examined.
+        """Cycles in the selector of a row of `clusters` when `passes` buckets in `levels` levels are examined.
 
-        Both are 0 for a row that is selected whole.
+        `passes` and `levels` are 0 for a row whose clusters are all selected.
         """
         beats = max(1, -(-clusters // self.sizes.lanes))
         return SELECTORS[self.design].cycles(self.sizes, beats, passes, levels)
 
     @property
     def reset_cycles(self) -> int:
-        """Cycles after a reset before the selector takes a row."""
+        """Cycles after a reset until the selector accepts a row."""
         return SELECTORS[self.design].reset_cycles(self.sizes)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        sizes, beat = self.sizes, self.i.payload
+        sizes = self.sizes
         m.submodules.store = store = Store(sizes)
         m.submodules.counts = counts = Ram(depth=sizes.beats, width=sizes.count_bits, words=sizes.lanes)
         m.submodules.selector = selector = SELECTORS[self.design](sizes)
         m.submodules.reporter = reporter = Reporter(sizes)
-
-        # a packet is what its first beat says it is
-        inside, counting, keys = Signal(), Signal(), Signal()
-        place, full = Signal(range(sizes.beats + 1)), Signal()  # of the next counts
-        take = Signal()
-        m.d.comb += [
-            keys.eq(Mux(inside, ~counting, beat.op == Op.KEYS)),
-            Value.cast(store.i.payload).eq(Value.cast(beat)),
-            store.i.valid.eq(self.i.valid & keys),
-            self.i.ready.eq(Mux(keys, store.i.ready, store.vacant)),
-            take.eq(self.i.valid & self.i.ready),
-            full.eq(place == sizes.beats),
-            counts.w_addr.eq(place[: len(counts.w_addr)]),
-            counts.w_mask.eq((take & ~keys & ~full).replicate(sizes.lanes)),
-            *(counts.w_data[w].eq(beat.words[w][: sizes.count_bits]) for w in range(sizes.lanes)),
-        ]
-        with m.If(take):
-            m.d.sync += [inside.eq(~beat.last), counting.eq(~keys)]
-            with m.If(~keys):
-                m.d.sync += place.eq(Mux(beat.last, 0, place + ~full))
+        counts_dropped = self._accept_packets(m, store, counts)
 
         wiring.connect(m, store.o, selector.i)
         m.d.comb += [
@@ -195,7 +181,7 @@ class WTU(wiring.Component):
             selector.mode.eq(self.cfg_selection_mode),
             selector.refine.eq(self.cfg_refine_levels),
             selector.target.eq(self.cfg_selection_target),
-            reporter.read_taken.eq(store.report_taken),
+            reporter.read_accepted.eq(store.report_accepted),
             reporter.keys.eq(store.report_keys),
         ]
         choice = selector.o.payload
@@ -208,26 +194,56 @@ class WTU(wiring.Component):
         wiring.connect(m, reporter.o, wiring.flipped(self.o))
         wiring.connect(m, reporter.o_index, wiring.flipped(self.o_index))
 
-        left, clusters = Signal(), Signal(range(sizes.max_row_clusters + 1))
+        self._count_events(m, selector, reporter)
+        with m.If(store.overlong | counts_dropped):
+            m.d.sync += self.stat_fault.eq(1)
+        with m.If(self.stat_clear):
+            m.d.sync += self.stat_fault.eq(0)
+        return m
+
+    def _accept_packets(self, m: Module, store: Store, counts: Ram) -> Value:
+        """Send keys to the store and token counts to their memory; the first beat of a packet gives its kind.
+
+        Returns a signal that is high when a beat of counts beyond the longest row is dropped.
+        """
+        sizes, beat = self.sizes, self.i.payload
+        in_packet = Signal()  # the next beat is not the first one of its packet
+        counts_packet = Signal()  # the packet holds counts
+        keys = Signal()  # the beat holds keys
+        accept = Signal()
+        count_beat = Signal(range(sizes.beats + 1))  # address of the next beat of counts
+        full = Signal()
         m.d.comb += [
-            left.eq(selector.o.valid & selector.o.ready),
-            clusters.eq((choice.beats - 1) * sizes.lanes + choice.tail),
+            keys.eq(Mux(in_packet, ~counts_packet, beat.op == Op.KEYS)),
+            Value.cast(store.i.payload).eq(Value.cast(beat)),
+            store.i.valid.eq(self.i.valid & keys),
+            self.i.ready.eq(Mux(keys, store.i.ready, store.vacant)),
+            accept.eq(self.i.valid & self.i.ready),
+            full.eq(count_beat == sizes.beats),
+            counts.w_addr.eq(count_beat[: len(counts.w_addr)]),
+            counts.w_mask.eq((accept & ~keys & ~full).replicate(sizes.lanes)),
+            *(counts.w_data[w].eq(beat.words[w][: sizes.count_bits]) for w in range(sizes.lanes)),
         ]
-        steps = {
-            Stat.ROWS: left,
-            Stat.CLUSTERS: Mux(
-                left, ((choice.beats - 1) * sizes.lanes + choice.tail)[: sizes.max_row_clusters.bit_length()], 0
-            ),
-            Stat.PASSES: Mux(left, choice.passes, 0),
+        with m.If(accept):
+            m.d.sync += [in_packet.eq(~beat.last), counts_packet.eq(~keys)]
+            with m.If(~keys):
+                m.d.sync += count_beat.eq(Mux(beat.last, 0, count_beat + ~full))
+        return accept & ~keys & full
+
+    def _count_events(self, m: Module, selector: Selector, reporter: Reporter) -> None:
+        """Drive the counters `stat_*`."""
+        sizes, choice = self.sizes, selector.o.payload
+        row_done = Signal()
+        m.d.comb += row_done.eq(selector.o.valid & selector.o.ready)
+        clusters = ((choice.beats - 1) * sizes.lanes + choice.tail)[: sizes.max_row_clusters.bit_length()]
+        events = {
+            Stat.ROWS: row_done,
+            Stat.CLUSTERS: Mux(row_done, clusters, 0),
+            Stat.PASSES: Mux(row_done, choice.passes, 0),
             Stat.SELECTED: reporter.selected,
             Stat.READS: selector.read_en,
             Stat.BUSY: selector.busy & ~selector.blocked,
             Stat.BLOCKED: selector.blocked,
             Stat.STARVED: ~selector.busy,
         }
-        count(m, self, steps)
-        with m.If(store.overlong | (take & ~keys & full)):
-            m.d.sync += self.stat_fault.eq(1)
-        with m.If(self.stat_clear):
-            m.d.sync += self.stat_fault.eq(0)
-        return m
+        count(m, self, events)

@@ -33,15 +33,15 @@ class FreeListSpec(wiring.Component):
         m.submodules.list = free = FreeList(size=self.size)
         lent = Signal(self.size)
         m.d.comb += [
-            free.take.eq(self.take),
-            free.give.eq(self.give),
-            free.give_number.eq(self.give_number),
+            free.allocate.eq(self.take),
+            free.release.eq(self.give),
+            free.release_number.eq(self.give_number),
             free.clear.eq(self.clear),
             Assume(~self.give | lent.bit_select(self.give_number, 1)),
             Assert(free.available == ~lent.all()),
             Assert(~free.available | ~lent.bit_select(free.number, 1)),
             self.cover_exhausted.eq(lent.all()),
-            self.cover_used_again.eq((free.fresh == self.size) & free.available & (free.number == self.size - 1)),
+            self.cover_used_again.eq((free.never_used == self.size) & free.available & (free.number == self.size - 1)),
         ]
         with m.If(self.take & free.available):
             m.d.sync += lent.bit_select(free.number, 1).eq(1)
@@ -83,10 +83,10 @@ class AgeListSpec(wiring.Component):
         older = Signal(self.size)
         m.d.comb += [
             ages.push.eq(self.push),
-            ages.push_frame.eq(self.frame),
+            ages.push_page_frame.eq(self.frame),
             ages.push_owner.eq(self.owner),
             ages.read.eq(self.read),
-            ages.read_frame.eq(self.read_frame),
+            ages.read_page_frame.eq(self.read_frame),
             ages.remove.eq(self.remove),
             ages.clear.eq(self.clear),
             Assume(~(self.push & self.remove) & ~(self.push & member.bit_select(self.frame, 1))),

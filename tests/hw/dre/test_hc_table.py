@@ -131,7 +131,7 @@ class Bench:
         updates = [
             c for c, fault in zip(self.commands, self.faults, strict=True) if c["op"] == Op.UPDATE.value and not fault
         ]
-        assert record.status["stat_listed"] == len(updates)
+        assert record.status["stat_tokens"] == len(updates)
         assert record.status["stat_opened"] == sum(c.get("opened", 0) for c in updates)
         # of the cycles of a command one is idle; what is blocked comes on top
         blocked = record.status["stat_blocked_write"] + record.status["stat_blocked_reply"]

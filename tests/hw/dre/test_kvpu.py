@@ -189,7 +189,7 @@ class Bench:
             "stat_hcu_compared": self.compared,
             "stat_hcu_overflow": self.overflowed,
             "stat_hcu_fault": 0,
-            "stat_hc_table_listed": len(self.assigned) - len(self.refused),
+            "stat_hc_table_tokens": len(self.assigned) - len(self.refused),
             "stat_hc_table_refused": len(self.refused),
             "stat_hc_table_faults": sum(1 << fault for fault in set(self.refused)),
             "stat_hc_table_opened": self.opened + len(golden.table.entries),

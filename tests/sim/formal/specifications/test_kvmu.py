@@ -28,8 +28,8 @@ class _Forgetful(FreeList):
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
-        with m.If(self.fresh == self.size):
-            m.d.sync += self.fresh.eq(0)
+        with m.If(self.never_used == self.size):
+            m.d.sync += self.never_used.eq(0)
         return m
 
 
