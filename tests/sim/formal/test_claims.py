@@ -1,4 +1,4 @@
-"""What is claimed of the units is proved, and a unit that breaks its word is found out."""
+"""The claims of the units are proved, and a unit with a flaw fails its proof."""
 
 import pytest
 from amaranth import Module, Mux, Signal
@@ -41,7 +41,7 @@ def test_every_unit(name):
     assert seen[-1] == (name, len(claims), len(claims))
 
 
-def test_claims_have_names_of_their_own():
+def test_claim_names_are_unique():
     for name in UNITS:
         names = [claim.name for claim in formal.claims(name)]
         assert names and len({*names}) == len(names)
