@@ -31,21 +31,21 @@ def _bits(layout: Any, values: Any, where: str) -> np.ndarray:
     if isinstance(layout, data.ArrayLayout):
         array = np.asarray(values)
         if array.ndim < 2 or array.shape[1] != layout.length:
-            raise ValueError(f"{where} has shape {array.shape}: must be (n, {layout.length}, ...)")
+            raise ValueError(f"{where} must have shape (n, {layout.length}, ...), got {array.shape}")
         return np.concatenate(
             [_bits(layout.elem_shape, array[:, k], f"{where}[{k}]") for k in range(layout.length)], axis=1
         )
     if isinstance(layout, data.Layout):
         if not isinstance(values, Mapping):
-            raise ValueError(f"{where}: must be a mapping of field names")
+            raise ValueError(f"{where} must be a mapping of field names, got {type(values).__name__}")
         fields = dict(iter(layout))
         if unknown := set(values) - set(fields):
             raise ValueError(
-                f"{where}: unknown field {sorted(map(str, unknown))[0]!r}, choose of {', '.join(map(str, fields))}"
+                f"{where} must have fields of {', '.join(map(str, fields))}, got {sorted(map(str, unknown))[0]!r}"
             )
         lengths = {len(np.atleast_1d(_leaf(value))) for value in values.values()}
         if len(lengths) != 1:
-            raise ValueError(f"{where}: fields have different lengths {sorted(lengths)}")
+            raise ValueError(f"{where} must have fields of equal length, got {sorted(lengths)}")
         bits = np.zeros((lengths.pop(), layout.size), np.uint8)
         for name, value in values.items():
             field = fields[name]
@@ -55,7 +55,7 @@ def _bits(layout: Any, values: Any, where: str) -> np.ndarray:
     shape = Shape.cast(layout)
     column = np.atleast_1d(np.asarray(values))
     if column.ndim != 1:
-        raise ValueError(f"{where} has shape {column.shape}: must be one-dimensional")
+        raise ValueError(f"{where} must be one-dimensional, got shape {column.shape}")
     if shape.width > 64:
         return np.array([[int(v) >> k & 1 for k in range(shape.width)] for v in column], np.uint8)
     if column.size:
@@ -64,7 +64,7 @@ def _bits(layout: Any, values: Any, where: str) -> np.ndarray:
         )
         smallest, largest = int(column.min()), int(column.max())
         if smallest < low or largest > high:
-            raise ValueError(f"{where} = {smallest if smallest < low else largest}: must be {low} to {high}")
+            raise ValueError(f"{where} must be {low} to {high}, got {smallest if smallest < low else largest}")
     raw = column.astype(np.int64 if shape.signed else np.uint64).astype("<u8" if not shape.signed else "<i8")
     spread = np.unpackbits(raw.view(np.uint8).reshape(len(column), 8), axis=1, bitorder="little")
     return spread[:, : shape.width]
