@@ -163,7 +163,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("refused")
     clip.encode(clip.synthesise(24, width=96, height=64, scene_frames=10), folder / "film.mp4", gop=8)
     config = small(3)
-    write_trace(folder / "t.safetensors", config.geometry, Generator(config).chunks(4, text_every=None), {})
+    write_trace(folder / "t.safetensors", config.geometry, Generator(config).chunks(4, text_interval=None), {})
     for name in ("film.mp4", "t.safetensors"):
         content = (folder / name).read_bytes()
         (folder / f"half.{name.split('.')[1]}").write_bytes(content[: len(content) // 2])

@@ -32,7 +32,7 @@ def film(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     config = generator.small(3)
-    chunks = Generator(config).chunks(12, text_every=6, text_tokens=4)
+    chunks = Generator(config).chunks(12, text_interval=6, text_tokens=4)
     return write_trace(tmp_path_factory.mktemp("trace") / "t.safetensors", config.geometry, chunks, {"model": "none"})
 
 
@@ -54,7 +54,7 @@ def test_stats(run, film, trace):
     status, out, _ = run("stats", trace, "--json")
     told = json.loads(out)
     config = generator.small(3)
-    want = statistics.measure(Generator(config).chunks(12, text_every=6, text_tokens=4))
+    want = statistics.measure(Generator(config).chunks(12, text_interval=6, text_tokens=4))
     assert status == 0 and told["source"]["kind"] == "trace" and told["source"]["model"] == "none"
     assert told["layers"] == [vars(layer) for layer in want]
     status, out, err = run("stats", trace)

@@ -104,8 +104,8 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
     with step("synthesis"):
         areas = area("hcu", config, tool=options.yosys)
     with step("generator statistics"):
-        chunks = generator.Generator(generator.coin(seed=GENERATOR_SEED)).chunks(GENERATOR_FRAMES, text_every=100)
-        measured = statistics.measure(chunks, cluster_text=False, every=50, after_tokens=2000)
+        chunks = generator.Generator(generator.coin(seed=GENERATOR_SEED)).chunks(GENERATOR_FRAMES, text_interval=100)
+        measured = statistics.measure(chunks, cluster_text=False, every=50, warmup_tokens=2000)
     with step("retrieval quality"):
         tables = retrieval.compare(clip, grid=options.grid, fps=options.fps, frames=options.frames, seed=options.seed)
     with step("system model"):

@@ -1,6 +1,6 @@
-"""Cycles of a core's programs: its units, readers, writers and ports as processes, in the units' own cycle formulas.
+"""Cycle model of a core: units, AXI engines and ports as processes with the cycle formulas of the RTL. See README.md.
 
-The program, the sizes of the core and the memories' timing go in, and of the data only what a step's golden twin says
-of it: candidates of each token, buckets of each row, pages, transfers. Nothing is measured or fitted: every number of
-cycles here is one of the RTL's registers, a unit's formula, or an answer of a memory's timing.
+Inputs are a program, the sizes of the core, the timing of the memories, and the data-dependent facts of a step that the
+golden model reports: clusters of the tokens, buckets of each row, pages, transfers. Nothing is measured or fitted.
+Every number of cycles is a register stage of the RTL, a formula of a unit, or an answer of a memory timing model.
 """

@@ -1,4 +1,4 @@
-"""The copier between device memory and host link, shared by the COPY unit and the retrieval unit."""
+"""Copy engine between device memory and host link, shared by the COPY unit and the retrieval unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sw_model.cycles.processes import Clock, Process, Queue, Wait
 
 
 class CopyEngineModel:
-    """Copies in order between the two sides: reads run ahead of writes."""
+    """Copies in order between the two memories. Reads run ahead of writes."""
 
     def __init__(self, clock: Clock, readers: Mapping[str, ReadEngineModel], writers: Mapping[str, WriteEngineModel]):
         self.readers, self.writers = readers, writers
@@ -24,16 +24,19 @@ class CopyEngineModel:
     def _writer(self, host: bool) -> WriteEngineModel:
         return self.writers["host" if host else "copy"]
 
-    def give(self, source: int, target: int, words: int, from_host: bool, to_host: bool) -> Generator[Any, None, int]:
-        """A copy; ends in the cycle in which it is taken. Gives its number among those to its side."""
+    def copy(self, source: int, target: int, words: int, from_host: bool, to_host: bool) -> Generator[Any, None, int]:
+        """Issue a copy; ends in the cycle in which the engine accepts it.
+
+        Returns its number among the copies to its side.
+        """
         yield from self.routes.put((words, from_host, to_host))
-        yield from self._reader(from_host).ask(source, words)
-        yield from self._writer(to_host).ask(target, words, True)
+        yield from self._reader(from_host).request(source, words)
+        yield from self._writer(to_host).request(target, words, True)
         self.written[to_host] += 1
         return self.written[to_host]
 
     def wait(self, number: int, to_host: bool) -> Wait:
-        """Wait until a copy has been acknowledged."""
+        """Wait until memory has acknowledged a copy."""
         yield from self._writer(to_host).stored.reach(number)
 
     def _move(self) -> Process:

@@ -1,4 +1,4 @@
-"""The COPY unit."""
+"""Cycle model of the COPY unit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from sw_model.cycles.unit import UnitModel
 
 
 class CopyUnitModel(UnitModel):
-    """COPY and STORE."""
+    """Commands COPY and STORE."""
 
     def begin(self) -> None:
-        self.finals = Queue(self.clock)
-        self.clock.start(self._ask())
+        self.final_queue = Queue(self.clock)
+        self.clock.start(self._issue())
         self.clock.start(self._end())
 
-    def _ask(self) -> Process:
+    def _issue(self) -> Process:
         core, copier = self.core, self.core.copier
         while True:
             command = yield from core.next(ExecUnit.COPY)
@@ -23,28 +23,28 @@ class CopyUnitModel(UnitModel):
             yield 1  # through a register
             if command.name == "COPY":
                 sides = bool(f.get("from_host", 0)), bool(f.get("to_host", 0))
-                number = yield from copier.give(f["source"], f["target"], f["words"], *sides)
-                self.finals.push((number, sides[1], False))
+                number = yield from copier.copy(f["source"], f["target"], f["words"], *sides)
+                self.final_queue.push((number, sides[1], False))
             else:
                 yield 1
                 unit = core.config.page_tokens * 2 * core.head
-                for token, place in enumerate(core.data.places):
+                for token, slot_address in enumerate(core.data.places):
                     for head in range(core.config.kv_heads):
                         for value, name in enumerate(("key", "value")):
                             source = f[f"{name}s"] + token * f[f"{name}_stride"] + head * core.head
-                            target = place // core.word_bytes + head * unit + value * core.head
-                            number = yield from copier.give(source, target, core.head, False, False)
+                            target = slot_address // core.word_bytes + head * unit + value * core.head
+                            number = yield from copier.copy(source, target, core.head, False, False)
                             yield 1
-                self.finals.push((number, False, True))
-            core.take(ExecUnit.COPY)
+                self.final_queue.push((number, False, True))
+            core.accept(ExecUnit.COPY)
             yield 1
 
     def _end(self) -> Process:
         core = self.core
         while True:
-            number, host, placed = yield from self.finals.get()
+            number, host, slots_written = yield from self.final_queue.get()
             yield from core.copier.wait(number, host)
             core.complete(ExecUnit.COPY)
-            if placed:
-                core.placed.add()
+            if slots_written:
+                core.slots_written.add()
             yield 1

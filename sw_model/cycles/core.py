@@ -18,9 +18,10 @@ from util.timing import MemoryTiming
 
 
 class CoreModel(CoreState):
-    """A core of a configuration behind two memories; `run` executes programs one after the other.
+    """Core of a configuration with two memories; `run` executes programs one after the other.
 
-    mean_keys_word : word of the representative keys ; instructions : vector programs by their place
+    mean_keys_word  word address of the mean keys
+    instructions    vector programs by word address
     """
 
     def __init__(
@@ -41,25 +42,25 @@ class CoreModel(CoreState):
         ):
             unit.begin()
 
-    def run(self, place: int, program: Sequence[Command], data: StepData | None = None) -> int:
-        """Cycles of a program at word `place` in which the core is busy; RuntimeError when it has no END."""
+    def run(self, word_address: int, program: Sequence[Command], data: StepData | None = None) -> int:
+        """Cycles in which the core executes the program at `word_address`. RuntimeError if it has no END command."""
         self.data = data or StepData()
         self.steps += bool(self.data.opened)
         self.past = [sum(count for _, count in of) for of in self.data.pages] or [0] * self.config.kv_heads
         start, self.end = self.clock.now, -1
-        self.clock.start(self._sequence(place, program))
+        self.clock.start(self._sequence(word_address, program))
         self.clock.run()
         if self.end < 0:
             raise RuntimeError(f"a program of {len(program)} commands does not end")
         self.clock.now = self.end
         return self.end - start
 
-    def _sequence(self, place: int, program: Sequence[Command]) -> Process:
+    def _sequence(self, word_address: int, program: Sequence[Command]) -> Process:
         word = self.word_bytes
         words = max(1, COMMAND_BYTES // word)
         per_word = max(1, word // COMMAND_BYTES)
         yield 1  # ASK
-        yield from self.readers["program"].ask(place, -(-len(program) // per_word) * words)
+        yield from self.readers["program"].request(word_address, -(-len(program) // per_word) * words)
         for number, command in enumerate(program):
             if number % per_word == 0:
                 for _ in range(words):
@@ -69,12 +70,12 @@ class CoreModel(CoreState):
             unit = BY_NAME[command.name].unit
             if unit is None:
                 break
-            waits = {event: self.given[event.unit] - (wait - 1) for event, wait in command.waits.items() if wait}
+            waits = {event: self.issued[event.unit] - (wait - 1) for event, wait in command.waits.items() if wait}
             yield from self.queues[unit].put((command, waits))
-            self.given[unit] += 1
+            self.issued[unit] += 1
         else:
             return
         yield 2  # DRAIN, FINISH
         for event in SyncEvent:
-            yield from self.done[event].reach(self.given[event.unit])
+            yield from self.done[event].reach(self.issued[event.unit])
         self.end = self.clock.now + 1

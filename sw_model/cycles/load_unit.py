@@ -1,4 +1,4 @@
-"""The LOAD unit."""
+"""Cycle model of the LOAD unit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 from hw.core.isa import ExecUnit
 from sw_model.cycles.processes import Process, Queue, Wait
-from sw_model.cycles.unit import UnitModel, part
+from sw_model.cycles.unit import UnitModel, remaining
 
 
 class LoadUnitModel(UnitModel):
-    """LOAD and GATHER: one half asks, the other places words."""
+    """Commands LOAD and GATHER. One process requests reads, the other writes the words to the operand memory."""
 
     def begin(self) -> None:
-        self.fills = Queue(self.clock, depth=4)
-        self.at, self.served, self.slot = 0, 0, 0  # page of the list, tokens served, token of the page
-        self.clock.start(self._ask())
-        self.clock.start(self._place())
+        self.fill_queue = Queue(self.clock, depth=4)
+        self.at, self.tokens_read, self.slot = 0, 0, 0  # page of the list, tokens served, token of the page
+        self.clock.start(self._request())
+        self.clock.start(self._write_operands())
 
-    def _ask(self) -> Process:
+    def _request(self) -> Process:
         core, reader = self.core, self.core.readers["load"]
         while True:
             command = yield from core.next(ExecUnit.LOAD)
-            core.take(ExecUnit.LOAD)
+            core.accept(ExecUnit.LOAD)
             f = command.fields
             yield 1
             if command.name == "GATHER":
@@ -31,13 +31,13 @@ class LoadUnitModel(UnitModel):
             n, total = core.width, core.length(command)
             rows, beats, block = f.get("rows", 0), f.get("beats", 0), f.get("block", 0)
             if f.get("limit", 0) == 1:
-                rows = part(total, block * n, rows)
+                rows = remaining(total, block * n, rows)
             if f.get("limit", 0) == 2:
-                beats = part(-(-total // n), block, beats)
-            yield from self.fills.put((rows, beats, False))
+                beats = remaining(-(-total // n), block, beats)
+            yield from self.fill_queue.put((rows, beats, False))
             yield 1
             for row in range(rows if beats else 0):
-                yield from reader.ask(f["source"] + row * f.get("stride", 0), beats)
+                yield from reader.request(f["source"] + row * f.get("stride", 0), beats)
                 yield 1
             yield 1
 
@@ -45,14 +45,14 @@ class LoadUnitModel(UnitModel):
         core, reader = self.core, self.core.readers["load"]
         head, values = f.get("head", 0), f.get("values", 0)
         if f.get("restart", 0):
-            self.at = self.served = self.slot = 0
+            self.at = self.tokens_read = self.slot = 0
         past, pages = core.past[head], core.data.pages[head] if core.data.pages else ()
-        tokens = part(past + f["tokens"], self.served, f["blocks"] * core.width)
-        yield from self.fills.put((tokens, core.head, bool(values)))
+        tokens = remaining(past + f["tokens"], self.tokens_read, f["blocks"] * core.width)
+        yield from self.fill_queue.put((tokens, core.head, bool(values)))
         yield 1
         for _ in range(tokens):
             yield 1  # NEXT
-            if self.served < past:
+            if self.tokens_read < past:
                 if not self.slot:
                     yield 1  # PAGE
                 place, count = pages[self.at]
@@ -61,31 +61,31 @@ class LoadUnitModel(UnitModel):
                 if self.slot == count:
                     self.slot, self.at = 0, self.at + 1
             else:
-                address = f["step_word"] + (self.served - past) * f["stride"]
-            yield from reader.ask(address, core.head)
+                address = f["step_word"] + (self.tokens_read - past) * f["stride"]
+            yield from reader.request(address, core.head)
             yield 1
-            self.served += 1
+            self.tokens_read += 1
         yield 1
 
-    def _place(self) -> Process:
+    def _write_operands(self) -> Process:
         core, reader = self.core, self.core.readers["load"]
         while True:
-            rows, beats, transposed = yield from self.fills.head()
+            rows, beats, transposed = yield from self.fill_queue.head()
             if rows and beats:
                 yield 1
                 if transposed:
-                    yield from self._turn(rows, beats)
+                    yield from self._transpose(rows, beats)
                 else:
                     for word in range(rows * beats):
                         if word:
                             yield 1
                         yield from reader.word()
-            self.fills.pop()
+            self.fill_queue.pop()
             core.complete(ExecUnit.LOAD)
             yield 1
 
-    def _turn(self, rows: int, beats: int) -> Wait:
-        """Through the transposer: blocks of rows come while the one before leaves."""
+    def _transpose(self, rows: int, beats: int) -> Wait:
+        """Pass rows through the transposer: a block of rows enters while the previous one leaves."""
         clock, reader, width = self.clock, self.core.readers["load"], self.core.width
         out: list[int] = []  # when the last word of each block leaves
         while rows:

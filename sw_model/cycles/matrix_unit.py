@@ -1,20 +1,20 @@
-"""The MATRIX unit."""
+"""Cycle model of the MATRIX unit."""
 
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit, SyncEvent
 from sw_model.cycles.processes import Counter, Process, Queue
-from sw_model.cycles.unit import UnitModel, part
+from sw_model.cycles.unit import UnitModel, remaining
 
 
 class MatrixUnitModel(UnitModel):
-    """MULTIPLY: weights, activations and results, each a command or two ahead of the next."""
+    """Command MULTIPLY: processes for weights, activations and results, each one or two commands ahead of the next."""
 
     def begin(self) -> None:
         clock = self.clock
         self.orders = {name: Queue(clock, depth=1, latency=0) for name in ("engine", "store")}
         self.results, self.ends = Queue(clock, latency=0), Queue(clock, depth=4)
-        self.credits = Counter(clock, self.core.engine.latency + 1)  # places behind the engine
+        self.credits = Counter(clock, self.core.engine.latency + 1)  # result slots after the engine
         self.read = Counter(clock)
         self.clock.start(self._accept())
         self.clock.start(self._work())
@@ -25,15 +25,15 @@ class MatrixUnitModel(UnitModel):
         core = self.core
         while True:
             command = yield from core.next(ExecUnit.MATRIX)
-            core.take(ExecUnit.MATRIX)
+            core.accept(ExecUnit.MATRIX)
             yield 1
             f, n = command.fields, core.width
             total, block = -(-core.length(command) // n), f.get("block", 0)
             results, inputs, vectors, last = (f.get(name, 0) for name in ("m_blocks", "k_blocks", "vectors", "last"))
             if f.get("limit", 0) == 1:
-                results = part(total, block, results)
+                results = remaining(total, block, results)
             if f.get("limit", 0) == 2:
-                inputs, last = part(total, block, inputs), block + inputs >= total
+                inputs, last = remaining(total, block, inputs), block + inputs >= total
             if not (results and inputs and vectors):
                 results = last = 0
             order = results, inputs, vectors, last, f
@@ -41,7 +41,7 @@ class MatrixUnitModel(UnitModel):
             yield from self.orders["store"].put(order)
 
     def _work(self) -> Process:
-        """Tiles: each is loaded while the one before is used."""
+        """Tiles: each is loaded while the previous one is used."""
         clock, engine = self.clock, self.core.engine
         change, release = -1, -1  # cycles: the newest tile came into force, the last beat of the one before
         while True:
@@ -91,7 +91,7 @@ class MatrixUnitModel(UnitModel):
             yield 1
 
     def _job(self, address: int, count: int, final: bool) -> Process:
-        yield from self.core.writers["matrix"].ask(address, count, final)
+        yield from self.core.writers["matrix"].request(address, count, final)
 
     def _credit(self) -> None:
         self.credits.add()

@@ -1,4 +1,4 @@
-"""A core's AXI4 ports in the model: bursts with the timing of a memory, readers and writers that make them of jobs."""
+"""AXI4 ports of a core: bursts with the timing of a memory, and the readers and writers that turn jobs into bursts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BURSTS = 16  # bursts that a reader or writer has in flight
 
 
 class Port:
-    """An AXI4 port with its master: a request per cycle and channel, a beat per cycle and direction."""
+    """AXI4 port with its master: one request per cycle and channel, one beat per cycle and direction."""
 
     def __init__(self, clock: Clock, timing: MemoryTiming, word_bytes: int, base: int):
         self.clock, self.timing, self.word_bytes, self.base = clock, timing, word_bytes, base
@@ -23,8 +23,8 @@ class Port:
         self.arrived = Bell(clock)
         clock.start(self._serve())
 
-    def ask_read(self, reader: ReadEngineModel, address: int, words: int) -> Wait:
-        """A burst of a reader's, in the cycle in which the master takes it."""
+    def request_read(self, reader: ReadEngineModel, address: int, words: int) -> Wait:
+        """Issue a burst of a reader; ends in the cycle in which the master accepts it."""
         start = max(self.clock.now, self.ar_free)
         self.ar_free = start + 1
         yield from self.clock.until(start)
@@ -39,7 +39,7 @@ class Port:
         yield
 
     def _serve(self) -> Process:
-        """Beats of the bursts that are ready, the one that was ready first before the others."""
+        """Transfer the beats of bursts whose data are ready, the earliest ready burst first."""
         clock = self.clock
         while True:
             heads = [(of[0][0], reader) for reader, of in self.reading.items() if of]
@@ -55,12 +55,12 @@ class Port:
             burst[1] -= 1
             if not burst[1]:
                 self.reading[reader].popleft()
-                reader.ended()
+                reader.finish_burst()
             reader.beat()
             yield 1
 
-    def ask_write(self, writer: WriteEngineModel, address: int, words: int, report: bool) -> Wait:
-        """A burst of a writer's whose words are there."""
+    def request_write(self, writer: WriteEngineModel, address: int, words: int, report: bool) -> Wait:
+        """Issue a burst of a writer that has all its words."""
         start = max(self.clock.now, self.aw_free)
         self.aw_free = start + 1
         yield from self.clock.until(start)
@@ -75,20 +75,20 @@ class Port:
         yield 1
         now = self.clock.now
         ready = self.timing.ready(now, self.base + last * self.word_bytes, self.word_bytes, True)
-        writer.answered = max(ready, now, writer.answered + 1)
-        yield from self.clock.until(writer.answered)
+        writer.last_response = max(ready, now, writer.last_response + 1)
+        yield from self.clock.until(writer.last_response)
         writer.answer(report)
 
 
 class BurstSplitterModel(ABC):
-    """Takes a job when the bursts of the one before have been asked for."""
+    """Divides jobs into bursts. Accepts a job when the bursts of the previous one are issued."""
 
     def __init__(self, clock: Clock):
         self.clock, self.active, self.freed = clock, False, Bell(clock)
-        self.flying, self.landed = 0, Bell(clock)
+        self.in_flight, self.response_bell = 0, Bell(clock)
 
-    def _take(self, address: int, count: int, last: bool) -> Wait:
-        """Ends in the cycle in which the job is taken."""
+    def _accept(self, address: int, count: int, last: bool) -> Wait:
+        """Wait until the job is accepted."""
         while self.active:
             yield self.freed
         self.active = True
@@ -97,10 +97,10 @@ class BurstSplitterModel(ABC):
     def _bursts(self, address: int, count: int, last: bool) -> Process:
         while count:
             words = min(count, BURST - address % BURST)
-            while self.flying >= BURSTS:
-                yield self.landed
+            while self.in_flight >= BURSTS:
+                yield self.response_bell
             yield from self._burst(address, words, last and words == count)
-            self.flying += 1
+            self.in_flight += 1
             address, count = address + words, count - words
             if count:
                 yield 1
@@ -109,86 +109,86 @@ class BurstSplitterModel(ABC):
 
     @abstractmethod
     def _burst(self, address: int, words: int, report: bool) -> Wait:
-        """Ask for a burst; ends in the cycle in which the port takes it."""
+        """Issue a burst; ends in the cycle in which the port accepts it."""
 
 
 class ReadEngineModel(BurstSplitterModel):
-    """Jobs to words that come; asks for what it has room for."""
+    """Turns jobs into words; issues a burst when its buffer has space for it."""
 
     def __init__(self, clock: Clock, port: Port, depth: int):
         super().__init__(clock)
         self.port, self.depth, self.used = port, depth, 0
-        self.words, self.room = Queue(clock, latency=BUFFERED), Bell(clock)
+        self.words, self.space_bell = Queue(clock, latency=BUFFERED), Bell(clock)
 
-    def ask(self, address: int, count: int) -> Wait:
-        """A job; ends in the cycle in which it is taken."""
-        return self._take(address, count, False)
+    def request(self, address: int, count: int) -> Wait:
+        """Issue a job; ends in the cycle in which it is accepted."""
+        return self._accept(address, count, False)
 
     def _burst(self, address: int, words: int, report: bool) -> Wait:
         while self.used + words > self.depth:
-            yield self.room
+            yield self.space_bell
         self.used += words
-        yield from self.port.ask_read(self, address, words)
+        yield from self.port.request_read(self, address, words)
 
     def beat(self) -> None:
         self.words.push(None)
 
-    def ended(self) -> None:
-        self.flying -= 1
-        self.landed.ring()
+    def finish_burst(self) -> None:
+        self.in_flight -= 1
+        self.response_bell.ring()
 
     def word(self) -> Wait:
-        """Wait for a word and take it."""
+        """Wait for a word and remove it."""
         yield from self.words.head()
-        self.take()
+        self.read()
 
-    def take(self) -> None:
-        """Take the word that is there."""
+    def read(self) -> None:
+        """Remove the word that is available."""
         self.words.pop()
         self.clock.at(self.clock.now + 1, self._popped)
 
     def _popped(self) -> None:
         self.used -= 1
-        self.room.ring()
+        self.space_bell.ring()
 
 
 class WriteEngineModel(BurstSplitterModel):
-    """Jobs and words to bursts; `stored` counts the jobs with `last` that memory has acknowledged."""
+    """Turns jobs and words into bursts; `stored` counts the jobs with `last` that memory has acknowledged."""
 
     def __init__(self, clock: Clock, port: Port, depth: int):
         super().__init__(clock)
         self.port, self.depth = port, depth
-        self.waiting = self.level = 0  # words that no burst has promised; all
-        self.come, self.gone = Bell(clock), Bell(clock)
-        self.stored, self.answered = Counter(clock), 0
+        self.waiting = self.level = 0  # words not yet assigned to a burst; all words
+        self.word_bell, self.burst_bell = Bell(clock), Bell(clock)
+        self.stored, self.last_response = Counter(clock), 0
 
-    def ask(self, address: int, count: int, last: bool = False) -> Wait:
-        """A job; ends in the cycle in which it is taken."""
-        return self._take(address, count, last)
+    def request(self, address: int, count: int, last: bool = False) -> Wait:
+        """Issue a job; ends in the cycle in which it is accepted."""
+        return self._accept(address, count, last)
 
     def put(self) -> Wait:
-        """A word; ends in the cycle in which it is taken."""
+        """Write a word; ends in the cycle in which it is accepted."""
         while self.level >= self.depth:
-            yield self.gone
+            yield self.burst_bell
         self.level += 1
-        self.clock.at(self.clock.now + 1, self._came)
+        self.clock.at(self.clock.now + 1, self._on_word)
 
-    def _came(self) -> None:
+    def _on_word(self) -> None:
         self.waiting += 1
-        self.come.ring()
+        self.word_bell.ring()
 
     def _burst(self, address: int, words: int, report: bool) -> Wait:
         while self.waiting < words:
-            yield self.come
+            yield self.word_bell
         self.waiting -= words
-        yield from self.port.ask_write(self, address, words, report)
+        yield from self.port.request_write(self, address, words, report)
 
     def free(self) -> None:
         self.level -= 1
-        self.gone.ring()
+        self.burst_bell.ring()
 
     def answer(self, report: bool) -> None:
-        self.flying -= 1
-        self.landed.ring()
+        self.in_flight -= 1
+        self.response_bell.ring()
         if report:
             self.clock.at(self.clock.now + 1, self.stored.add)

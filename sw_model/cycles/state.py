@@ -1,4 +1,4 @@
-"""The state of a core that its unit models share."""
+"""State of a core that the models of its units share."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ class StepData:
 
 
 class CoreState:
-    """The state that the unit models of a core share: ports, engines, queues, counters of events.
+    """State that the unit models share: ports, engines, queues, event counters.
 
-    mean_keys_word : word of the representative keys ; instructions : vector programs by their place
+    mean_keys_word  word address of the mean keys
+    instructions    vector programs by word address
     """
 
     def __init__(
@@ -103,16 +104,19 @@ class CoreState:
         self.width, self.head = config.dpe_inputs, config.head_dim // config.dpe_inputs
         self.queues = {unit: Queue(clock, depth=QUEUE_DEPTH) for unit in ExecUnit}
         self.done = {event: Counter(clock) for event in SyncEvent}
-        self.given = dict.fromkeys(ExecUnit, 0)
+        self.issued = dict.fromkeys(ExecUnit, 0)
         self.spans: list[tuple[ExecUnit, str, int, int]] = []
         self.starts: dict[ExecUnit, deque[tuple[str, int]]] = {unit: deque() for unit in ExecUnit}
         self.data, self.steps, self.past = StepData(), 0, [0] * config.kv_heads
         self.codes, self.rows = Queue(clock, depth=1, latency=0), Queue(clock, depth=1, latency=0)  # to the cache unit
-        self.placed = Counter(clock)
+        self.slots_written = Counter(clock)
         self.copier = CopyEngineModel(clock, self.readers, self.writers)
 
     def next(self, unit: ExecUnit) -> Generator[int | Bell, None, Command]:
-        """The next command of a unit, when it has waited for what it names; the unit takes it in this cycle."""
+        """Wait for the next command of a unit and for the events that it names.
+
+        The unit executes the command from this cycle on.
+        """
         command, waits = yield from self.queues[unit].head()
         for event, count in waits.items():
             if self.done[event].value < count:
@@ -121,18 +125,18 @@ class CoreState:
         self.starts[unit].append((command.name, self.clock.now))
         return command
 
-    def take(self, unit: ExecUnit) -> None:
-        """The command that `next` gave has been taken."""
+    def accept(self, unit: ExecUnit) -> None:
+        """Remove the command that `next` returned."""
         self.queues[unit].pop()
 
     def complete(self, unit: ExecUnit) -> None:
-        """A command is complete in this cycle."""
+        """Count a command as complete in this cycle."""
         name, start = self.starts[unit].popleft()
         self.spans.append((unit, name, start, self.clock.now + 1))
         self.done[SyncEvent(unit)].add()
 
     def length(self, command: Command) -> int:
-        """The length that a command means."""
+        """Length of a command, run-time lengths resolved."""
         f = command.fields
         size = f.get("length", 0)
         known = (
@@ -146,5 +150,5 @@ class CoreState:
 
     @property
     def clusters(self) -> int:
-        """In the table, after the step's tokens."""
+        """Clusters in the table after the tokens of the step."""
         return self.data.clusters + sum(self.data.opened)

@@ -1,4 +1,4 @@
-"""What the units of a core have in common."""
+"""Base class of the models of execution units."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from sw_model.cycles.state import CoreState
 
 
 class UnitModel(ABC):
-    """A unit of the core."""
+    """Model of one execution unit."""
 
     def __init__(self, core: CoreState):
         self.core, self.clock = core, core.clock
 
     @abstractmethod
     def begin(self) -> None:
-        """Start its processes."""
+        """Start the processes of the unit."""
 
 
-def part(total: int, start: int, most: int) -> int:
-    """How many of `total` things there are from number `start` on, at most `most`."""
-    return min(max(total - start, 0), most)
+def remaining(total: int, start: int, limit: int) -> int:
+    """Number of items of `total` from number `start` on, at most `limit`."""
+    return min(max(total - start, 0), limit)

@@ -1,4 +1,4 @@
-"""The VECTOR unit."""
+"""Cycle model of the VECTOR unit."""
 
 # mypy: disable-error-code="arg-type"
 # (to mypy, members of Amaranth's enumerations are integers)
@@ -16,7 +16,7 @@ from sw_model.cycles.unit import UnitModel
 
 
 class VectorUnitModel(UnitModel):
-    """VECTOR and MEANS: instructions, input, the engine, output."""
+    """Commands VECTOR and MEANS: processes for instructions, input, engine and output."""
 
     def begin(self) -> None:
         clock = self.clock
@@ -33,7 +33,7 @@ class VectorUnitModel(UnitModel):
         core = self.core
         while True:
             command = yield from core.next(ExecUnit.VECTOR)
-            core.take(ExecUnit.VECTOR)
+            core.accept(ExecUnit.VECTOR)
             yield 1
             if command.name == "MEANS":
                 yield 2
@@ -41,15 +41,15 @@ class VectorUnitModel(UnitModel):
                 yield from queue.put(command)
 
     def _lengths(self, command: Command) -> list[tuple[int, int]]:
-        """Of every repetition, elements and beats."""
-        f, found = command.fields, []
+        """Elements and beats of every repetition."""
+        f, jobs = command.fields, []
         elements = self.core.length(command)
         if not elements:
             return []
         for row in range(f.get("repeat", 0)):
             length = elements + (row // f["group"] if f.get("group", 0) else 0)
-            found.append((length, -(-length // self.core.width)))
-        return found
+            jobs.append((length, -(-length // self.core.width)))
+        return jobs
 
     def _instruct(self) -> Process:
         core, reader = self.core, self.core.readers["code"]
@@ -82,22 +82,25 @@ class VectorUnitModel(UnitModel):
                     yield 1  # the rest of the word
 
     def _means(self, f: Mapping[str, int]) -> Wait:
-        """MEANS: an event after the other, each taken by instructions, input and output before the next."""
+        """MEANS: one event after the other; instructions, input and output of an event finish before the next."""
         core, reader, writer = self.core, self.core.readers["vector"], self.core.writers["vector"]
         beats = core.config.kv_heads * core.head
         for number, (cluster, opened, tokens) in enumerate(core.data.means):
-            place = core.mean_keys_word + cluster * beats
+            word_address = core.mean_keys_word + cluster * beats
             yield 2
             mean = Instruction(a=Source.IMMEDIATE if opened else Source.STREAM, wait=True)
-            for op, source in [(mean, place), *((Instruction(wait=True), f["keys"] + n * f["stride"]) for n in tokens)]:
+            for op, source in [
+                (mean, word_address),
+                *((Instruction(wait=True), f["keys"] + n * f["stride"]) for n in tokens),
+            ]:
                 yield from self.code.put((op, beats))
                 if op.a is Source.STREAM:
                     yield from self.pieces.put((beats, False))
-                    yield from reader.ask(source, beats)
+                    yield from reader.request(source, beats)
                 yield 1
             store = Instruction(a=Source.MEMORY, function=Function.DIVIDE, to_stream=True, wait=True)
             yield from self.code.put((store, beats))
-            yield from writer.ask(place, beats, number + 1 == len(core.data.means))
+            yield from writer.request(word_address, beats, number + 1 == len(core.data.means))
             for _ in range(beats):
                 yield 1
                 yield from self.out.get()
@@ -106,9 +109,9 @@ class VectorUnitModel(UnitModel):
         for _ in range(2):
             self.averaged.push(None)
 
-    def _code_jobs(self, place: int, words: int, count: int) -> Process:
+    def _code_jobs(self, word_address: int, words: int, count: int) -> Process:
         for _ in range(count):
-            yield from self.core.readers["code"].ask(place, words)
+            yield from self.core.readers["code"].request(word_address, words)
             yield 1
 
     def _fetch(self) -> Process:
@@ -125,7 +128,7 @@ class VectorUnitModel(UnitModel):
                 for name in ("a", "b") if f.get("b_used", 0) else ("a",):
                     count, wide = f.get(f"{name}_beats", 0) or beats, f.get(f"{name}_wide", 0)
                     yield from self.pieces.put((count, bool(wide)))
-                    yield from reader.ask(f[name] + row * f.get(f"{name}_stride", 0), count << wide)
+                    yield from reader.request(f[name] + row * f.get(f"{name}_stride", 0), count << wide)
                     yield 1
 
     def _feed(self) -> Process:
@@ -139,10 +142,10 @@ class VectorUnitModel(UnitModel):
                 yield from reader.words.head()
                 yield from self.beats.put(None)
                 while self.beats.items:
-                    yield self.beats.got_bell
+                    yield self.beats.get_bell
 
     def _engine(self) -> Process:
-        """Beats as the engine's sequencer issues them."""
+        """Beats in the order and cycles in which the sequencer of the engine issues them."""
         clock, vpe = self.clock, self.core.vpe
         last = hold = -STAGES  # cycle of the last issue; first cycle in which one is held up no more
         fold = 0
@@ -162,7 +165,7 @@ class VectorUnitModel(UnitModel):
                             yield from self.beats.head()
                             if phase != 1:
                                 self.beats.pop()
-                                self.core.readers["vector"].take()
+                                self.core.readers["vector"].read()
                         final = beat == beats - 1
                         if op.to_stream and (final if reduces else not rotate or phase % 2):
                             yield from self.out.put(None, STAGES)
@@ -205,7 +208,7 @@ class VectorUnitModel(UnitModel):
                 else:
                     stored = f.get("out_beats", 0)
                     width, wide = stored or -(-(lengths[0][0] + f.get("pad", 0)) // n), f.get("out_wide", 0)
-                    yield from writer.ask(f["out"] + row * f.get("out_stride", 0), width << wide, final)
+                    yield from writer.request(f["out"] + row * f.get("out_stride", 0), width << wide, final)
                     for beat in range(width):
                         yield 1
                         if beat < (stored or beats):

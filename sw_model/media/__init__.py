@@ -1,1 +1,1 @@
-"""Front end: video, clips, keys, generated streams and traces. Everything here yields piece by piece."""
+"""Front end: videos, clips, keys, synthetic key streams and traces, all processed as streams. See README.md."""

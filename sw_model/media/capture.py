@@ -1,10 +1,10 @@
-"""Traces from Hugging Face models: queries, keys and values as the attention of every layer gets them.
+"""Capture traces from Hugging Face models: queries, keys and values of the attention of every layer.
 
-Works with any model whose attention goes through transformers' `AttentionInterface` (Llama, Qwen2.5-VL and most
-others). PyTorch and transformers are an optional extra of this project, `pip install 'vrex-rtl[capture]'`.
+Works with models whose attention uses `AttentionInterface` of transformers (Llama, Qwen2.5-VL and most others). PyTorch
+and transformers are an optional extra of this project, `pip install 'vrex-rtl[capture]'`.
 
-The context arrives in blocks, as a stream does: a block of prompt tokens, or with a video-language model the visual
-tokens of two frames; its chunks are marked `frame`. Chunks of the question and of each answered token are `text`.
+The context arrives in blocks, as in a stream: a block of prompt tokens, or, with a video-language model, the visual
+tokens of two frames. Its chunks have stage `frame`. Chunks of the question and of each answer token have stage `text`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PIXEL_MEAN, PIXEL_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 
 
 
 class CaptureError(ValueError):
-    """Why a model cannot be captured; the message is one line and names it."""
+    """A model cannot be captured. The message is one line and names the model."""
 
 
 def _libraries() -> tuple[Any, Any]:
@@ -46,10 +46,10 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def load_model(name: Path | str, *, random_weights: bool = False, seed: int = 0) -> Any:
-    """A causal language model, or vision-language model, from a local folder or by name.
+    """Load a causal language model or vision-language model from a local folder or by name.
 
-    `random_weights` needs the folder's config.json only and draws the weights from `seed`. Raises `CaptureError`
-    where there is no such model.
+    `random_weights` needs only the config.json of the folder and draws the weights with `seed`. Raises `CaptureError`
+    if the model does not exist or cannot be loaded.
     """
     torch, transformers = _libraries()
     try:
@@ -83,23 +83,25 @@ def geometry_of(model: Any) -> Geometry:
 
 @dataclass
 class Recorder:
-    """What the decoder's attention layers got in the last forward pass."""
+    """Inputs of the decoder's attention layers in the last forward pass."""
 
     layers: int
     tokens: int = 0
     parts: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def note(self, layer: int, query: Any, key: Any, value: Any) -> None:
-        """Keep a layer's new tokens: query (1, Hq, T, d), key and value (1, Hkv, N + T, d)."""
+        """Store the new tokens of a layer: query (1, Hq, T, d), key and value (1, Hkv, N + T, d)."""
         new = query.shape[2]
         self.parts[layer] = _array(query), _array(key[:, :, -new:]), _array(value[:, :, -new:])
 
     def chunk(self, stage: str) -> Chunk:
-        """The chunk of the last pass; positions count the tokens from the stream's start."""
+        """Chunk of the last forward pass. Positions count tokens from the start of the stream."""
         if sorted(self.parts) != list(range(self.layers)):
             called = f"got calls from {sorted(self.parts)}"
             raise CaptureError(f"model must use the attention interface in all of its {self.layers} layers, {called}")
-        q, k, v = (np.stack([self.parts[layer][part] for layer in range(self.layers)]) for part in range(3))
+        q, k, v = (
+            np.stack([self.parts[layer][tensor_index] for layer in range(self.layers)]) for tensor_index in range(3)
+        )
         positions = self.tokens + np.arange(q.shape[1])
         self.tokens += q.shape[1]
         self.parts.clear()
@@ -118,7 +120,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 @contextmanager
 def recording(model: Any) -> Iterator[Recorder]:
-    """While open, every forward pass of `model` leaves its decoder's Q, K and V in the recorder."""
+    """Context manager: every forward pass of `model` stores Q, K and V of its decoder in the recorder."""
     _libraries()
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -144,7 +146,7 @@ def recording(model: Any) -> Iterator[Recorder]:
 
 @dataclass(frozen=True)
 class Call:
-    """One forward pass: what is fed, and how its tokens are marked."""
+    """One forward pass: its inputs and the stage of its tokens."""
 
     stage: str
     inputs: dict[str, Any]
@@ -195,20 +197,22 @@ def video_calls(
     ids = [config.vision_start_token_id, *[config.video_token_id] * tokens, config.vision_end_token_id]
     kinds = [0, *[2] * tokens, 0]
     input_ids, thw = torch.tensor([ids]), torch.tensor([[1, grid, grid]])
-    places, _ = model.model.get_rope_index(input_ids, torch.tensor([kinds]), video_grid_thw=thw)
+    position_ids, _ = model.model.get_rope_index(input_ids, torch.tensor([kinds]), video_grid_thw=thw)
     offset = 0
     pictures = (frame.rgb(size, size) for frame in islice(video.sample(video.decode(path), fps), max_frames))
-    while held := list(islice(pictures, vision.temporal_patch_size)):
-        held += held[-1:] * (vision.temporal_patch_size - len(held))  # the last frame stands for what is missing
-        rows = patch_rows(np.stack(held), vision.patch_size, vision.spatial_merge_size, mean, deviation)
+    while picture_group := list(islice(pictures, vision.temporal_patch_size)):
+        picture_group += picture_group[-1:] * (
+            vision.temporal_patch_size - len(picture_group)
+        )  # the last frame stands for what is missing
+        rows = patch_rows(np.stack(picture_group), vision.patch_size, vision.spatial_merge_size, mean, deviation)
         pixels = torch.from_numpy(rows).to(model.dtype)
         inputs = {"input_ids": input_ids, "pixel_values_videos": pixels, "video_grid_thw": thw}
-        yield Call("frame", {**inputs, "position_ids": places + offset})
-        offset += int(places.max()) + 1
+        yield Call("frame", {**inputs, "position_ids": position_ids + offset})
+        offset += int(position_ids.max()) + 1
 
 
 def _tokens(model: Any, name: Path | str, text: str, random_weights: bool) -> list[int]:
-    """Token numbers of a text; with random weights its bytes will do."""
+    """Token numbers of a text. With random weights and no tokenizer, the bytes of the text."""
     if random_weights:
         size = model.config.get_text_config().vocab_size
         return [byte % size for byte in text.encode()]
@@ -226,8 +230,8 @@ def _first_line(error: Exception) -> str:
 def _normalisation(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
     for file in (folder / "video_preprocessor_config.json", folder / "preprocessor_config.json"):
         if file.is_file():
-            told = json.loads(file.read_text())
-            return told.get("image_mean", PIXEL_MEAN), told.get("image_std", PIXEL_DEVIATION)
+            model_config = json.loads(file.read_text())
+            return model_config.get("image_mean", PIXEL_MEAN), model_config.get("image_std", PIXEL_DEVIATION)
     return PIXEL_MEAN, PIXEL_DEVIATION
 
 
@@ -241,24 +245,24 @@ def run(
     answer_tokens: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
-    """Feed the context, then the question at once, then answer greedily; every pass becomes a chunk of the trace."""
+    """Run the context, then the whole question, then greedy answer tokens. Every pass becomes a chunk of the trace."""
     import torch
     from transformers import DynamicCache
 
     checks.integer("answer_tokens", answer_tokens, 0)
     ids = checks.integers("question", question, None, low=0)
     cache = DynamicCache(config=model.config)
-    following = 0  # the next text token's position
+    next_position = 0  # the next text token's position
     done = 0
     with torch.inference_mode(), recording(model) as recorder, TraceWriter(path, geometry_of(model), source) as writer:
 
         def feed(call: Call) -> Any:
-            nonlocal following, done
-            where = call.inputs.get("position_ids")
-            if where is None:
-                where = following + torch.arange(call.inputs["input_ids"].shape[1])[None]
-            following = int(where.max()) + 1
-            inputs = {**call.inputs, "position_ids": where.to(model.device)}
+            nonlocal next_position, done
+            position_ids = call.inputs.get("position_ids")
+            if position_ids is None:
+                position_ids = next_position + torch.arange(call.inputs["input_ids"].shape[1])[None]
+            next_position = int(position_ids.max()) + 1
+            inputs = {**call.inputs, "position_ids": position_ids.to(model.device)}
             inputs = {name: value.to(model.device) for name, value in inputs.items()}
             logits = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             writer.append(recorder.chunk(call.stage))
@@ -319,7 +323,7 @@ def capture(
     if video_path is not None:
         video.probe(video_path)
     model = load_model(name, random_weights=random_weights, seed=seed)
-    asked = _tokens(model, name, question, random_weights) if question else []
+    question_ids = _tokens(model, name, question, random_weights) if question else []
     if video_path is None:
         context = prompt_calls(_tokens(model, name, prompt or "", random_weights), block)
     elif hasattr(model.model, "get_rope_index") and hasattr(model.config, "video_token_id"):
@@ -332,4 +336,4 @@ def capture(
         "weights": f"random, seed {seed}" if random_weights else "checkpoint",
         "context": f"video {video_path}" if video_path is not None else "prompt",
     }
-    return run(model, context, path, source, question=asked, answer_tokens=answer_tokens, progress=progress)
+    return run(model, context, path, source, question=question_ids, answer_tokens=answer_tokens, progress=progress)

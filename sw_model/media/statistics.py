@@ -1,6 +1,6 @@
-"""The statistics of a key stream that V-Rex reports, for any source: video, generator or captured trace.
+"""Statistics of a key stream that V-Rex reports, for any source: video, generator or captured trace.
 
-One pass, one chunk in memory; per layer the cluster table and the representative keys.
+One pass with one chunk in memory. Each layer has a cluster table and mean keys.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from util import checks, text
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """What one layer's stream shows; None where the stream has nothing to measure it on.
+    """Statistics of the stream in one layer; None if the stream has nothing to measure.
 
     tokens, clusters       in the table at the end
-    same_position_cosine   of a token's key and the key at its place in the next frame, mean
-    adjacent_cosine        of all pairs of tokens of adjacent frames, mean
-    adjacent_deviation     its standard deviation
+    same_position_cosine   mean cosine of the keys at one position of adjacent frames
+    adjacent_cosine        mean cosine of all pairs of keys of adjacent frames
+    adjacent_deviation     standard deviation of these cosines
     cosine_hamming         correlation of key cosine and Hamming distance of the hash codes, over the same pairs
-    prefix_share           clusters in the shortest prefix above the ratio, mean over query rows of frames
-    frame_ratio            past tokens retrieved in frames, mean over chunks and KV heads
-    text_ratio             the same in text turns
+    prefix_share           share of clusters in the shortest prefix above the ratio, mean over the query rows of frames
+    frame_ratio            share of past tokens retrieved by frames, mean over chunks and KV heads
+    text_ratio             the same for text turns
     """
 
     tokens: int
@@ -73,8 +73,8 @@ class _Layer:
         """Note how a frame's tokens compare with those of the frame before."""
         unit = keys / np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), np.finfo(np.float64).tiny)
         if self.previous is not None and self.previous[0].shape == unit.shape:
-            before, before_codes = self.previous
-            x, y = before @ unit.T, np.bitwise_count(before_codes[:, None] ^ codes).astype(np.float64)
+            previous_keys, previous_codes = self.previous
+            x, y = previous_keys @ unit.T, np.bitwise_count(previous_codes[:, None] ^ codes).astype(np.float64)
             self.same.append(float(np.diagonal(x).mean()))
             self.pairs.append(np.array([x.size, x.sum(), y.sum(), (x * x).sum(), (y * y).sum(), (x * y).sum()]))
         self.previous = unit, codes
@@ -121,19 +121,19 @@ def measure(
     wics_ratio: float = 0.3,
     cluster_text: bool = True,
     every: int = 1,
-    after_tokens: int = 0,
+    warmup_tokens: int = 0,
     seed: int = 0,
 ) -> list[LayerStatistics]:
-    """Run a stream through hashing, clustering and WiCSum and measure it, one result per layer.
+    """Hash, cluster and select (WiCSum) a stream and measure it; returns one result per layer.
 
     Parameters
     ----------
     chunks : the stream; frames and text turns
-    hash_bits, rule, wics_ratio : hash bits, clustering rule and WiCSum ratio, the paper's by default
-    cluster_text : whether text tokens enter the table as frames' do, or only ask
-    every : retrieval is measured on every `every`-th frame, and on every text turn
-    after_tokens : and only where at least so many tokens are past (a short past has few clusters to choose from)
-    seed : of the hyperplanes
+    hash_bits, rule, wics_ratio : hash bits, clustering rule and WiCSum ratio; defaults of the paper
+    cluster_text : True: text tokens enter the table like those of frames; False: they only query it
+    every : retrieval is measured on one frame out of this many, and on every text turn
+    warmup_tokens : past tokens from which on retrieval is measured (a short past has few clusters)
+    seed : seed of the hyperplanes
 
     Raises
     ------
@@ -141,7 +141,7 @@ def measure(
         The stream is empty, or its chunks differ in layers, heads or head dimension.
     """
     checks.integer("every", every, 1)
-    checks.integer("after_tokens", after_tokens, 0)
+    checks.integer("warmup_tokens", warmup_tokens, 0)
     checks.real("wics_ratio", wics_ratio, 0, 1)
     layers: list[_Layer] = []
     shape: tuple[int, int, int] | None = None
@@ -158,7 +158,7 @@ def measure(
         for index, layer in enumerate(layers):
             enters = cluster_text or chunk.stage == "frame"
             past = layer.add(chunk.stage, chunk.k[index]) if enters else layer.table.counts
-            if look and past.any() and past.sum() >= after_tokens:
+            if look and past.any() and past.sum() >= warmup_tokens:
                 layer.retrieve(chunk.stage, chunk.q[index], past, wics_ratio)
     if not layers:
         raise ValueError("the stream has no chunks")
@@ -180,7 +180,7 @@ PAPER = (
 
 @dataclass(frozen=True)
 class Row:
-    """One statistic over the layers, beside the paper's; None where no layer measured it."""
+    """One statistic over the layers and the value of the paper; None if no layer measured it."""
 
     name: str
     mean: float | None
@@ -191,17 +191,17 @@ class Row:
 
 
 def table(layers: list[LayerStatistics]) -> list[Row]:
-    """The statistics of all layers as rows: mean, least and most over the layers, and what V-Rex reports."""
+    """Statistics of all layers as rows: mean, minimum and maximum over the layers, and the value that V-Rex reports."""
     rows = []
-    for name, attribute, paper, where in PAPER:
+    for name, attribute, paper, reference in PAPER:
         values = [value for layer in layers if (value := getattr(layer, attribute)) is not None]
-        mean, least, most = (float(np.mean(values)), min(values), max(values)) if values else (None, None, None)
-        rows.append(Row(name, mean, least, most, paper, where))
+        mean, minimum, maximum = (float(np.mean(values)), min(values), max(values)) if values else (None, None, None)
+        rows.append(Row(name, mean, minimum, maximum, paper, reference))
     return rows
 
 
 def as_text(rows: list[Row]) -> str:
-    """The rows as a plain table."""
+    """Rows as a plain-text table."""
     head = ("statistic", "mean", "least", "most", "V-Rex", "where")
     body = [
         (row.name, *("-" if x is None else f"{x:.3f}" for x in (row.mean, row.least, row.most)), row.paper, row.where)

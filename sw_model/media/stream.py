@@ -1,7 +1,7 @@
-"""What every source of keys yields: one `Chunk` per frame or text turn, with Q, K and V of all layers.
+"""Common format of all key sources: one `Chunk` per frame or text turn, with Q, K and V of all layers.
 
-Video, generator and trace all speak this form, so that clustering, statistics and the trace writer take any
-of them. A stream is an iterator of chunks beside one `Geometry`; nobody needs more than one in memory.
+Video, generator and trace use this format, so that clustering, statistics and the trace writer accept any of them. A
+stream is an iterator of chunks with one `Geometry`; one chunk is in memory at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from util import checks
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 STAGES = ("frame", "text")
-MOST = 1 << 16  # layers, heads, elements: no decoder has as many, and weights are drawn for all
+MAX_EXTENT = 1 << 16  # layers, heads, elements: no decoder has as many, and weights are drawn for all
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("layers", "q_heads", "kv_heads", "head_dim"):
-            checks.integer(name, getattr(self, name), 1, MOST)
+            checks.integer(name, getattr(self, name), 1, MAX_EXTENT)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
         if self.head_dim % 2:
@@ -48,10 +48,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The new tokens of a frame or text turn: Q (L, T, Hq, d), K and V (L, T, Hkv, d), bfloat16, after RoPE.
+    """New tokens of a frame or text turn: Q (L, T, Hq, d), K and V (L, T, Hkv, d), bfloat16, after RoPE.
 
     stage      "frame" or "text"
-    positions  int64 (T,): RoPE positions of the tokens, which ascend from chunk to chunk
+    positions  int64 (T,): RoPE positions of the tokens, ascending from chunk to chunk
     """
 
     stage: str
@@ -81,10 +81,10 @@ class Chunk:
 
 
 def slow_pair_gains(head_dim: int) -> np.ndarray:
-    """Gain of each RoPE pair, float64 (head_dim / 2,): energy sits in the pairs that turn slowly.
+    """Gain of each RoPE pair, float64 (head_dim / 2,): most energy is in the pairs with low frequency.
 
-    Trained models keep what a token *is* in the slow pairs, where it survives the rotation between two
-    frames; a white projection would lose it. A logistic step from 0.08 to 1, centred at 60 % of the pairs.
+    Trained models store content in the slow pairs, where it changes little by the rotation between two frames; a white
+    projection would lose it. A logistic step from 0.08 to 1, centred at 60 % of the pairs.
     """
     x = 2 * np.arange(head_dim // 2) / head_dim
     return 0.08 + 0.92 / (1 + np.exp(-(x - 0.6) / 0.04))

@@ -1,8 +1,7 @@
-"""One-pass video decoding through FFmpeg, with the codec's own motion vectors.
+"""One-pass video decoding through FFmpeg, with the motion vectors of the codec.
 
-`decode` yields every frame in presentation order and holds one at a time; `sample` thins such a stream to a
-frame rate. Pixels are converted only when `Frame.rgb` asks for them, vectors only when `Frame.motion` does:
-a consumer that needs the vectors of every frame but the pixels of a few pays for no more than that.
+`decode` yields every frame in presentation order, one at a time; `sample` reduces such a stream to a frame rate. Pixels
+are converted only when `Frame.rgb` is called, vectors only when `Frame.motion` is called.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ KINDS = {1: "I", 2: "P", 3: "B"}
 
 
 class VideoError(ValueError):
-    """A video that cannot be used as a whole; the message is one line and names the file."""
+    """Video that cannot be used completely. The message is one line and names the file."""
 
     def __init__(self, path: Path | str, problem: str):
         super().__init__(f"video {str(path)!r}: {problem}")
@@ -39,10 +38,10 @@ class VideoError(ValueError):
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What the file's header says, before anything is decoded.
+    """Header of a video file, read without decoding.
 
-    `frame_rate` is the average in frames per second; `n_frames` and `duration_s` are None where the container
-    does not tell.
+    `frame_rate` is the average in frames per second; `n_frames` and `duration_s` are None if the container does not
+    state them.
     """
 
     path: Path
@@ -58,11 +57,11 @@ class VideoInfo:
 
 @dataclass(frozen=True)
 class Frame:
-    """One decoded frame: position in the video, time stamp and, on request, pixels and motion vectors.
+    """One decoded frame: index, time stamp and, on request, pixels and motion vectors.
 
-    index  position in presentation order, from 0
+    index  number in presentation order, from 0
     pts    presentation time stamp in units of `time_base`
-    kind   "I", "P" or "B" ("?" for a codec with other types)
+    kind   "I", "P" or "B" ("?" for other picture types)
     """
 
     index: int
@@ -85,9 +84,9 @@ class Frame:
         return vectors.to_ndarray().astype(MOTION_DTYPE)
 
     def rgb(self, width: int | None = None, height: int | None = None) -> np.ndarray:
-        """Pixels as `uint8 (height, width, 3)`, area-averaged to the given size (default: the coded size).
+        """Pixels as `uint8 (height, width, 3)`, area-averaged to the given size (default: coded size).
 
-        A view of the picture that FFmpeg made: its rows may be padded.
+        The array is a view of FFmpeg's picture: its rows can be padded.
         """
         for name, value in (("width", width), ("height", height)):
             if value is not None and value < 1:
@@ -99,7 +98,7 @@ class Frame:
 
 
 def open_video(path: Path) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
-    """The container and its first video stream, ready to decode. `VideoError` when there is none."""
+    """Container and its first video stream, ready to decode. Raises `VideoError` if there is none."""
     if path.is_dir():
         raise VideoError(path, "is a directory, not a video file")
     try:
@@ -160,11 +159,10 @@ def probe(path: Path | str) -> VideoInfo:
 
 
 def decode(path: Path | str) -> Iterator[Frame]:
-    """Every frame of a video in presentation order, decoded in one pass; one frame in memory at a time.
+    """Yield every frame of a video in presentation order, decoded in one pass; one frame is in memory at a time.
 
-    Raises `VideoError` at once when the file cannot be opened, and from the iterator when the video is
-    damaged, ends before its declared end, or holds no frame: what could be decoded is never passed off as the
-    whole. (An MPEG transport stream declares no end; only damage shows there.)
+    Raises `VideoError` at once if the file cannot be opened, and from the iterator if the video is damaged, ends before
+    its declared end, or has no frame. (An MPEG transport stream declares no end; only damage is detected there.)
     """
     path = Path(path)
     container, stream = open_video(path)
@@ -195,7 +193,7 @@ def _frames(path: Path, container: av.container.InputContainer, stream: av.video
 
 
 class Length:
-    """How much of a video its packets cover, and whether that is all that the header declares."""
+    """Compares the length of a video by its packets with the length that the header declares."""
 
     def __init__(self, path: Path, container: av.container.InputContainer, stream: av.video.stream.VideoStream):
         self._path, self._container, self._stream = path, container, stream
@@ -204,20 +202,20 @@ class Length:
         self._start_s, self._end_s = math.inf, -math.inf
 
     def add(self, packet: av.Packet) -> None:
-        """Count a packet, of any stream. `VideoError` if it is a damaged one of the video."""
+        """Count a packet of any stream. Raises `VideoError` for a damaged packet of the video."""
         stamp = packet.pts if packet.pts is not None else packet.dts
-        own = packet.stream is self._stream
-        if packet.size and stamp is not None and (own or self._stream.duration is None):
+        is_video_packet = packet.stream is self._stream
+        if packet.size and stamp is not None and (is_video_packet or self._stream.duration is None):
             base = float(packet.time_base)
             self._start_s = min(self._start_s, stamp * base)
             self._end_s = max(self._end_s, (stamp + (packet.duration or 0)) * base)
-        if own:
+        if is_video_packet:
             self._packets += packet.size > 0
             if packet.is_corrupt:
                 raise VideoError(self._path, f"truncated or damaged in packet {self._packets - 1}")
 
     def check(self, frames: int) -> None:
-        """`VideoError` unless the packets seen, which hold `frames` frames, are the whole video."""
+        """Raise `VideoError` unless the counted packets, which hold `frames` frames, are the whole video."""
         stream, declared_s = self._stream, self._declared_s
         slack_s = 2 / float(_rate(stream))
         # a stream's duration counts from its first frame, a Matroska segment's from time zero
@@ -225,14 +223,14 @@ class Length:
         short = declared_s is not None and frames > 0 and length_s < declared_s - slack_s
         # an MP4 edit list may leave out packets on purpose; elsewhere the header's count must be there
         if short or ("mov" not in self._container.format.name and self._packets < stream.frames):
-            wanted = f"{stream.frames} frames" if stream.frames else f"{declared_s:.2f} s"
-            raise VideoError(self._path, f"truncated: ends after {frames} frames, header declares {wanted}")
+            expected_length = f"{stream.frames} frames" if stream.frames else f"{declared_s:.2f} s"
+            raise VideoError(self._path, f"truncated: ends after {frames} frames, header declares {expected_length}")
         if frames == 0:
             raise VideoError(self._path, "holds no frames")
 
 
 class Stamped(Protocol):
-    """What `sample` needs to know of a frame."""
+    """Frame attributes that `sample` needs."""
 
     @property
     def pts(self) -> int: ...
@@ -245,9 +243,9 @@ S = TypeVar("S", bound=Stamped)
 
 
 def sample(frames: Iterable[S], fps: float | Fraction | None) -> Iterator[S]:
-    """Thin a stream to `fps` frames per second: the first frame of each period of 1/fps since the start.
+    """Reduce a stream to `fps` frames per second: the first frame of each period of 1/fps since the start.
 
-    `None` passes every frame. Exact in rational arithmetic; a rate above the video's own passes every frame.
+    `None` passes every frame. Exact in rational arithmetic. A rate above that of the video passes every frame.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise ValueError(f"fps must be a positive number or None, got {fps}")
@@ -257,13 +255,13 @@ def sample(frames: Iterable[S], fps: float | Fraction | None) -> Iterator[S]:
 def _sample(frames: Iterable[S], fps: float | Fraction | None) -> Iterator[S]:
     rate = None if fps is None else Fraction(fps).limit_denominator(1_000_000)
     first: int | None = None
-    due = 0
+    next_time = 0
     for frame in frames:
         if rate is None:
             yield frame
             continue
         first = frame.pts if first is None else first
         slot = math.floor((frame.pts - first) * frame.time_base * rate)
-        if slot >= due:
-            due = slot + 1
+        if slot >= next_time:
+            next_time = slot + 1
             yield frame

@@ -1,1 +1,1 @@
-"""Timing of device memory, host link and storage."""
+"""Timing models of device memory (DRAM), host link (PCIe) and storage (SSD). README.md describes them."""

@@ -1,17 +1,16 @@
-"""Bank-level DRAM timing: an open-page FR-FCFS controller per channel, compiled with numba.
+"""Bank-level DRAM timing: one open-page FR-FCFS controller per channel, compiled with numba.
 
-Modelled: per bank activate, precharge, column and refresh timing; per bank group and rank the short and long column and
-activate distances, the four-activate window and the bus turnarounds; per channel a command bus (two for HBM: row and
-column), bounded read and write queues, write drain between 80 and 20 %, all-bank or per-bank refresh. LPDDR5's activate
-is two commands, the second of which takes the first free slot and holds back other activates meanwhile, and its data
-clock has to be started again after a pause.
+Modelled per bank: activate, precharge, column and refresh timing. Per bank group and rank: short and long column and
+activate distances, the four-activate window and bus turnarounds. Per channel: a command bus (HBM has one for rows and
+one for columns), bounded read and write queues, write drain between 80 and 20 %, all-bank or per-bank refresh. An
+activate of LPDDR5 is two commands; the second takes the first free command slot and delays other activates until then.
+The data clock of LPDDR5 must be started again after a pause.
 
-Scheduling: first the requests whose row was opened for them, oldest ready one first; then a due refresh, which holds
-back everything else; then the read or the write queue, oldest ready command first, where a precharge waits for older
-requests to the open row.
+Scheduling order: requests whose row was opened for them, oldest ready one first; a due refresh, which delays everything
+else; then the read or write queue, oldest ready command first. A precharge waits for older requests to the open row.
 
-`replay` runs a trace of requests in a closed loop (outstanding requests per stream) or an open one (arrival times). A
-run is a pure function of its inputs. Not modelled: data forwarded from the write queue, power-down, the PHY.
+`replay` runs a trace of requests in a closed loop (limited outstanding requests per stream) or an open loop (arrival
+times). The result depends only on the inputs. Not modelled: data forwarded from the write queue, power-down, the PHY.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,10 @@ from sw_model.memory.spec import DIGITS, REFRESH, Memory
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests of equal size: byte addresses, write flags, streams and arrivals in clocks; `outstanding` per stream."""
+    """Requests of equal size.
+
+    Byte addresses, write flags, stream numbers and arrival times in memory clocks; `outstanding` requests per stream.
+    """
 
     address: NDArray[np.int64]
     size: int
@@ -37,8 +39,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay gives. `latency_ns` is per request, from its issue to the completion of its last burst, inside
-    controller and DRAM; `bandwidth_gbps` is from the first issue to the last completion, `share` that of the peak."""
+    """Result of a replay.
+
+    `latency_ns` has one value per request, from its issue to the completion of its last burst, in controller and DRAM.
+    `bandwidth_gbps` (GB/s) is from the first issue to the last completion; `share` is its share of the peak.
+    """
 
     clocks: int
     bandwidth_gbps: float
@@ -49,7 +54,7 @@ class Replay:
 
 
 def splitmix64(seed: int, n: int) -> NDArray[np.uint64]:
-    """n values of the SplitMix64 generator: value i mixes the state seed + (i + 1) gamma."""
+    """First n values of the SplitMix64 generator. Value i mixes the state seed + (i + 1) gamma."""
     with np.errstate(over="ignore"):
         state = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * np.arange(1, n + 1, dtype=np.uint64)
         state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -69,20 +74,22 @@ def pattern(
     write_share: float = 0.0,
     second_writes: bool = False,
 ) -> Trace:
-    """`n` requests of `size` bytes: `seq` one after the other, `rand` at random multiples of the size, `two_seq` two
-    sequential streams half the memory apart, the second writing if `second_writes`.
+    """Trace of `n` requests of `size` bytes.
 
-    `rate`, a share of the peak, makes an open loop of it. `write_share` of the requests write, drawn from `seed`.
+    kind         `seq`: consecutive addresses; `rand`: random multiples of the size; `two_seq`: two sequential streams
+                 half the memory apart, the second one writes if `second_writes`
+    rate         share of the peak bandwidth for an open loop; None: closed loop
+    write_share  share of the requests that write, drawn with `seed`
     """
     if n < 1 or size < 1 or outstanding < 1:
-        raise ValueError(f"n = {n}, size = {size} and outstanding = {outstanding} must be positive")
+        raise ValueError(f"n, size and outstanding must be positive, got {n}, {size} and {outstanding}")
     if rate is not None and rate <= 0:
-        raise ValueError(f"rate = {rate} must be positive")
+        raise ValueError(f"rate must be positive, got {rate}")
     if not 0 <= write_share <= 1:
-        raise ValueError(f"write_share = {write_share} must lie in 0..1")
+        raise ValueError(f"write_share must be between 0 and 1, got {write_share}")
     capacity = memory.capacity_bytes
     if size > capacity // 2:
-        raise ValueError(f"size = {size} exceeds half of the {capacity} bytes of {memory.name}")
+        raise ValueError(f"size must be at most half of the {capacity} bytes of {memory.name}, got {size}")
     i = np.arange(n, dtype=np.int64)
     streams, stream = 1, np.zeros(n, np.int32)
     if kind == "seq":
@@ -93,7 +100,7 @@ def pattern(
         streams, stream = 2, (i % 2).astype(np.int32)
         address = i // 2 * size + i % 2 * (capacity // 2)
     else:
-        raise ValueError(f"pattern {kind!r} is not one of seq, rand, two_seq")
+        raise ValueError(f"pattern must be one of seq, rand, two_seq, got {kind!r}")
     if kind == "two_seq" and second_writes:
         write = stream.astype(np.uint8)
     else:
@@ -109,20 +116,20 @@ def pattern(
 def decode(memory: Memory, mapping: str, burst: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Physical coordinates (channel, pseudo-channel, rank, group, bank, row, column) of burst numbers."""
     out = {digit: np.zeros(len(burst), np.int64) for digit in DIGITS}
-    product, rest = dict.fromkeys(DIGITS, 1), burst
+    product, remainder = dict.fromkeys(DIGITS, 1), burst
     for digit, radix in memory.mapping[mapping]:
-        rest, value = np.divmod(rest, radix)
+        remainder, value = np.divmod(remainder, radix)
         out[digit] += value * product[digit]
         product[digit] *= radix
     return out
 
 
 def parameters(memory: Memory) -> NDArray[np.int64]:
-    """The kernel's parameter vector."""
+    """Parameter vector of the compiled kernel."""
     t = memory.timing
     lpddr = memory.style == "lpddr5"
     bl, bl_max = (t["bl_min"], t["bl_max"]) if lpddr else (t["bl"], t["bl"])
-    named = {
+    columns = {
         k.RCD_RD: "rcd_read", k.RCD_WR: "rcd_write", k.CL: "cl", k.CWL: "cwl", k.RP: "rp", k.RP_ALL: "rp_all",
         k.RAS: "ras", k.RC: "rc", k.WR: "wr", k.RTP: "rtp", k.CCD_S: "ccd_s", k.CCD_L: "ccd_l", k.WTR_S: "wtr_s",
         k.WTR_L: "wtr_l", k.RRD_S: "rrd_s", k.RRD_L: "rrd_l", k.FAW: "faw", k.RFC: "rfc", k.REFI: "refi",
@@ -130,8 +137,8 @@ def parameters(memory: Memory) -> NDArray[np.int64]:
         k.AAD: "aad", k.CS: "cs",
     }  # fmt: skip
     out = np.zeros(k.N_PARAMETERS, np.int64)
-    for place, name in named.items():
-        out[place] = t.get(name, 0)
+    for state_index, name in columns.items():
+        out[state_index] = t.get(name, 0)
     out[k.BL], out[k.BL_MAX] = bl, bl_max
     out[k.READ_Q], out[k.WRITE_Q] = memory.read_queue, memory.write_queue
     out[k.RANKS], out[k.GROUPS], out[k.BANKS] = memory.ranks, memory.bank_groups, memory.banks_per_group
@@ -142,16 +149,16 @@ def parameters(memory: Memory) -> NDArray[np.int64]:
 
 
 def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
-    """Run a trace under one of the memory's mappings. Raises ValueError for what the memory does not have."""
+    """Replay a trace with an address mapping of the memory. Raises ValueError for invalid traces and mappings."""
     n = len(trace.address)
     if mapping not in memory.mapping:
-        raise ValueError(f"mapping {mapping!r} is not one of {', '.join(memory.mapping)} of {memory.name}")
+        raise ValueError(f"mapping must be one of {', '.join(memory.mapping)} for {memory.name}, got {mapping!r}")
     if n == 0 or trace.size < 1:
-        raise ValueError(f"a trace of {n} requests of {trace.size} bytes is empty")
+        raise ValueError(f"trace must not be empty, got {n} requests of {trace.size} bytes")
     if trace.address.min() < 0 or int(trace.address.max()) + trace.size > memory.capacity_bytes:
-        raise ValueError(f"an address lies outside the {memory.capacity_bytes} bytes of {memory.name}")
+        raise ValueError(f"addresses must be inside the {memory.capacity_bytes} bytes of {memory.name}")
     if trace.outstanding.min() < 1:
-        raise ValueError("every stream needs at least one outstanding request")
+        raise ValueError("outstanding must be at least 1 for every stream")
     per = max(1, trace.size // memory.burst_bytes)
     digits = memory.mapping[mapping]
     weights, product = [], dict.fromkeys(DIGITS, 1)
@@ -171,13 +178,13 @@ def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
         parameters(memory), memory.channels, memory.pseudo_channels, per, channel, bank, row, trace.write,
         trace.stream, order, first, trace.arrival, trace.outstanding, latency, stats,
     )  # fmt: skip
-    moved = n * per * memory.burst_bytes
-    gbps = moved / (clocks * memory.clock_ps) * 1000
+    total_bytes = n * per * memory.burst_bytes
+    gbps = total_bytes / (clocks * memory.clock_ps) * 1000
     return Replay(
         clocks=int(clocks),
         bandwidth_gbps=gbps,
         share=gbps / memory.peak_gbps,
         latency_ns=latency.astype(np.float64) * (memory.clock_ps / 1000),
         commands=dict(zip(("ACT", "PRE", "RD", "WR", "REFab", "REFpb"), stats.tolist(), strict=True)),
-        bytes_moved=moved,
+        bytes_moved=total_bytes,
     )

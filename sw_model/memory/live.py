@@ -1,9 +1,9 @@
-"""The memories' timing one burst at a time, for simulated AXI ports: when the answer to a burst begins.
+"""Memory timing burst by burst for simulated AXI ports: cycle in which the answer to a burst starts.
 
-`DramTiming` keeps the open row of every bank and the load of every channel's data bus with the memory's own parameters,
-without refresh; the bank-level controller of `sw_model.memory.dram` schedules every command. `PcieTiming` is the
-link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `DriveTiming` is the drive of
-`sw_model.memory.ssd`: chips, their page registers, channels. All count in cycles of the core's clock.
+`DramTiming` models the open row of every bank and the data bus of every channel with the parameters of the memory,
+without refresh; the bank-level controller of `sw_model.memory.dram` schedules every command. `PcieTiming` models the
+link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `DriveTiming` models the drive of
+`sw_model.memory.ssd`: chips, their page registers, channels. All count cycles of the core's clock.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from sw_model.memory.ssd import Ssd
 
 @dataclass
 class DramTiming:
-    """A DRAM behind an AXI port; `fixed_ns` is what controller, PHY and interconnect add to every burst."""
+    """DRAM behind an AXI port. `fixed_ns` is the delay of controller, PHY and interconnect, added to every burst."""
 
     memory: Memory
     clock_mhz: float = 800.0
@@ -31,16 +31,16 @@ class DramTiming:
     bus_free: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
-        """First cycle of the answer to a burst that arrives in `cycle`: its last piece has been moved."""
+        """First cycle of the answer to a burst that arrives in `cycle`: all its data have been transferred."""
         m, t = self.memory, self.memory.timing
         scale = 1e6 / self.clock_mhz / m.clock_ps  # memory clocks of a cycle
         now = cycle * scale
         address %= m.capacity_bytes
         first, last = address // m.burst_bytes, (address + nbytes - 1) // m.burst_bytes
-        where = decode(m, self.mapping, np.arange(first, last + 1) % (m.capacity_bytes // m.burst_bytes))
+        coordinates = decode(m, self.mapping, np.arange(first, last + 1) % (m.capacity_bytes // m.burst_bytes))
         end = now
         for k in range(last - first + 1):
-            at = {digit: int(values[k]) for digit, values in where.items()}
+            at = {digit: int(values[k]) for digit, values in coordinates.items()}
             channel = (at["ch"], at["pc"])
             bank = (*channel, at["ra"], at["bg"], at["ba"])
             command = max(now, self.ready_at.get(bank, 0.0))
@@ -62,7 +62,7 @@ class DramTiming:
 
 @dataclass
 class DriveTiming:
-    """When a drive has read the bytes of a burst, in ns. A page stays in its chip's register until another is read."""
+    """Read time of a drive in ns. A flash page stays in the register of its chip until another page is read."""
 
     drive: Ssd
     registers: dict[int, int] = field(default_factory=dict)  # page in the register of a chip
@@ -70,7 +70,7 @@ class DriveTiming:
     channel_free: dict[int, float] = field(default_factory=dict)
 
     def read_ns(self, now: float, address: int, nbytes: int) -> float:
-        """When a burst asked for at `now` is in the drive's buffer."""
+        """Time at which the data of a burst requested at `now` are in the buffer of the drive, ns."""
         d, end = self.drive, now
         for page in range(address // d.page_bytes, (address + nbytes - 1) // d.page_bytes + 1):
             chip, channel = page % d.chips, page % d.channels
@@ -79,17 +79,17 @@ class DriveTiming:
                 ready += d.read_us * 1e3
                 self.registers[chip] = page
             size = min(address + nbytes, (page + 1) * d.page_bytes) - max(address, page * d.page_bytes)
-            moved = max(ready, self.channel_free.get(channel, 0.0)) + size / d.channel_gbps
-            self.chip_free[chip] = self.channel_free[channel] = moved
-            end = max(end, moved)
+            transfer_end = max(ready, self.channel_free.get(channel, 0.0)) + size / d.channel_gbps
+            self.chip_free[chip] = self.channel_free[channel] = transfer_end
+            end = max(end, transfer_end)
         return end
 
 
 @dataclass
 class PcieTiming:
-    """Host memory behind a PCIe link; a burst is one or more requests, each holding a tag until its data have come.
+    """Host memory behind a PCIe link. A burst is one or more requests; each occupies a tag until its data arrive.
 
-    With a `drive`, what lies from address `drive_at` on comes from it, over the same link; writes are buffered there.
+    With a `drive`, addresses from `drive_at` on belong to the drive behind the same link; it buffers writes.
     """
 
     link: PcieLink
@@ -101,17 +101,17 @@ class PcieTiming:
     arrivals: deque[float] = field(default_factory=deque)
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
-        """First cycle of the answer to a burst that arrives in `cycle`; writes are posted."""
+        """First cycle of the answer to a burst that arrives in `cycle`. Writes are posted."""
         link, now = self.link, cycle * 1000 / self.clock_mhz
         if write:
             self.up_free = max(self.up_free, now) + link.write_wire_bytes(nbytes) / link.packet_gbps
             return int(np.ceil(self.up_free * self.clock_mhz / 1000))
         if self.drive and address >= self.drive_at:
             now = self.drive.read_ns(now, address - self.drive_at, nbytes)
-        left, end = nbytes, now
-        while left:
-            size = min(left, link.max_read_request)
-            left -= size
+        remaining_bytes, end = nbytes, now
+        while remaining_bytes:
+            size = min(remaining_bytes, link.max_read_request)
+            remaining_bytes -= size
             issue = now
             if len(self.arrivals) == link.tags:
                 issue = max(issue, self.arrivals.popleft())

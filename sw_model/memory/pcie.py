@@ -1,13 +1,13 @@
-"""PCI Express: transaction-layer packets, data-link overhead, tags and credits.
+"""PCI Express link: transaction-layer packets, data-link overhead, tags and credits.
 
-Closed forms give the steady rate of long transfers and the time of one DMA; sizes are bytes, rates GB/s
-(10^9), times ns. Packet costs: framing 4 (start and sequence) + LCRC 4; a memory request header of 16 with
-64-bit addresses, a completion header of 12. Reads split at the maximum read request and at 4 KiB; their
-completions split at the maximum payload, the first one at the read completion boundary.
+Closed forms give the steady rate of long transfers and the time of one DMA. Sizes are in bytes, rates in GB/s (10^9),
+times in ns. Cost of a packet: framing 4 bytes (start and sequence) and LCRC 4 bytes; header of a memory request 16
+bytes (64-bit addresses), of a completion 12 bytes. Reads are divided at the maximum read request and at 4 KiB,
+completions at the maximum payload, the first one at the read completion boundary.
 
-Data-link packets: one 8-byte acknowledgement and one 8-byte credit update per latency limit of the Base
-Specification's tables, a limit counted in bytes of the direction they travel in, and a 4-byte skip set in
-1538. That is the rate the specification recommends at most; measured links lose about half of it.
+Data-link packets: one 8-byte acknowledgement and one 8-byte credit update per latency limit of the tables of the Base
+Specification (a limit counts bytes of the direction in which they travel), and a 4-byte skip set per 1538 bytes. This
+is the highest rate that the specification recommends; measured links lose about half as much.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TLP_OVERHEAD_BYTES = 28
 
 @dataclass(frozen=True)
 class PcieLink:
-    """One link. `rcb64` is a completer that answers in pieces of 64 bytes; `tags` are the requester's."""
+    """Parameters of one link. `rcb64`: the completer answers in pieces of 64 bytes; `tags`: tags of the requester."""
 
     generation: int
     lanes: int
@@ -41,35 +41,36 @@ class PcieLink:
 
     def __post_init__(self) -> None:
         if self.generation not in GT_PER_S:
-            raise ValueError(f"generation = {self.generation} is not one of {sorted(GT_PER_S)}")
+            raise ValueError(f"generation must be one of {sorted(GT_PER_S)}, got {self.generation}")
         if self.max_payload not in ACK_FACTOR:
-            raise ValueError(f"max_payload = {self.max_payload} is not one of {sorted(ACK_FACTOR)}")
+            raise ValueError(f"max_payload must be one of {sorted(ACK_FACTOR)}, got {self.max_payload}")
         if self.lanes not in ACK_FACTOR[128]:
-            raise ValueError(f"lanes = {self.lanes} is not one of {sorted(ACK_FACTOR[128])}")
+            raise ValueError(f"lanes must be one of {sorted(ACK_FACTOR[128])}, got {self.lanes}")
         if self.max_read_request < 64 or self.max_read_request > PAGE_BYTES:
-            raise ValueError(f"max_read_request = {self.max_read_request} must lie in 64..{PAGE_BYTES}")
+            raise ValueError(f"max_read_request must be between 64 and {PAGE_BYTES}, got {self.max_read_request}")
         if self.tags < 1 or self.round_trip_ns <= 0 or self.descriptor_ns < 0:
             raise ValueError("tags and round_trip_ns must be positive and descriptor_ns not negative")
 
     @property
     def raw_gbps(self) -> float:
-        """Payload rate of the physical layer, one direction, after the line code."""
+        """Payload rate of the physical layer in one direction, after the line code, GB/s."""
         code = 0.8 if self.generation < 3 else 128 / 130
         return GT_PER_S[self.generation] * self.lanes * code / 8
 
     @property
     def data_link_share(self) -> float:
+        """Share of the raw rate that data-link packets leave."""
         factor = ACK_FACTOR[self.max_payload][self.lanes]
         limit = int((self.max_payload + TLP_OVERHEAD_BYTES) * factor / self.lanes + INTERNAL_DELAY[self.generation])
         return 2 * DLLP_BYTES / limit + SKIP_SHARE
 
     @property
     def packet_gbps(self) -> float:
-        """What is left for transaction-layer packets."""
+        """Rate that remains for transaction-layer packets, GB/s."""
         return self.raw_gbps * (1 - self.data_link_share)
 
     def completions(self, size: int) -> int:
-        """Completions that answer aligned reads of `size` bytes in all."""
+        """Number of completions for aligned reads of `size` bytes in all."""
         piece = 64 if self.rcb64 else min(self.max_payload, self.max_read_request)
         return ceil(size / piece)
 
@@ -92,22 +93,28 @@ class PcieLink:
         return self.packet_gbps * size / self.write_wire_bytes(size)
 
     def tag_limit_gbps(self, size: int | None = None) -> float:
-        """Outstanding requests over the round trip; `size` when each request is smaller than the maximum."""
+        """Rate limit of the tags in GB/s: outstanding requests per round trip. `size`: bytes of a smaller request."""
         return self.tags * min(size or self.max_read_request, self.max_read_request) / self.round_trip_ns
 
     def fetch_gbps(self, unit: int) -> float:
-        """Steady rate of DMA reads in descriptors of `unit` bytes: wire, tags, or the descriptor engine."""
+        """Steady rate in GB/s of DMA reads with descriptors of `unit` bytes.
+
+        The wire, the tags or the descriptor engine limit it.
+        """
         wire = (self.read_wire_bytes(unit) + 32 + PACKET_BYTES + COMPLETION_HEADER_BYTES) / self.packet_gbps
         return unit / max(wire, unit / self.tag_limit_gbps(unit), self.descriptor_ns)
 
     def dma_ns(self, size: int, unit: int) -> float:
-        """One DMA of `size` bytes in descriptors of `unit`: descriptor fetch, transfer, last completion."""
+        """Time in ns of one DMA of `size` bytes with descriptors of `unit` bytes.
+
+        It consists of descriptor fetch, transfer and last completion.
+        """
         return 2 * self.round_trip_ns + size / self.fetch_gbps(min(unit, size))
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What an event-level transfer gives."""
+    """Result of an event-level transfer."""
 
     gbps: float
     bytes_delivered: int
@@ -115,22 +122,22 @@ class Transfer:
 
 
 def transfer(link: PcieLink, size: int, unit: int, buffer_bytes: int | None = None) -> Transfer:
-    """A DMA read of `size` bytes in descriptors of `unit`, request by request.
+    """Simulate a DMA read of `size` bytes with descriptors of `unit` bytes, request by request.
 
-    A request needs a tag and, with `buffer_bytes`, room in the requester's completion buffer, both held from its issue
-    to its completion's arrival; its completions follow each other on the wire, descriptors issue `descriptor_ns`
-    apart. The closed forms of `PcieLink` are this in the steady state.
+    A request occupies a tag and, with `buffer_bytes`, space in the completion buffer of the requester, from its issue
+    to the arrival of its completion. Completions follow each other on the wire. Descriptors are issued `descriptor_ns`
+    apart. The closed forms of `PcieLink` are the steady state of this simulation.
     """
     if size < 1 or unit < 1:
-        raise ValueError(f"size = {size} and unit = {unit} must be positive")
+        raise ValueError(f"size and unit must be positive, got {size} and {unit}")
     request = min(unit, link.max_read_request)
     if buffer_bytes is not None and buffer_bytes < request:
-        raise ValueError(f"buffer_bytes = {buffer_bytes} is smaller than one request of {request}")
+        raise ValueError(f"buffer_bytes must be at least one request of {request}, got {buffer_bytes}")
     slots = link.tags if buffer_bytes is None else min(link.tags, buffer_bytes // request)
     per_descriptor = ceil(unit / request)
     extra = 32 + PACKET_BYTES + COMPLETION_HEADER_BYTES
     arrivals: list[float] = []
-    wire_free, first_done, most, done = 0.0, 0, 0, 0
+    wire_free, first_done, peak_in_flight, done = 0.0, 0, 0, 0
     for i in range(ceil(size / request)):
         payload = min(request, size - done)
         done += payload
@@ -139,8 +146,8 @@ def transfer(link: PcieLink, size: int, unit: int, buffer_bytes: int | None = No
             issue = max(issue, arrivals[i - slots])
         while first_done < i and arrivals[first_done] <= issue:
             first_done += 1
-        most = max(most, i - first_done + 1)
+        peak_in_flight = max(peak_in_flight, i - first_done + 1)
         wire = link.read_wire_bytes(payload) + (extra if i % per_descriptor == 0 else 0)
         wire_free = max(wire_free, issue + link.round_trip_ns - wire / link.packet_gbps) + wire / link.packet_gbps
         arrivals.append(wire_free)
-    return Transfer(done / arrivals[-1], done, most)
+    return Transfer(done / arrivals[-1], done, peak_in_flight)

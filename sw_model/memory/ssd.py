@@ -1,10 +1,11 @@
-"""An NVMe drive: channels, chips, page reads, and the host link behind which it sits.
+"""NVMe drive: channels, chips, page reads, and the host link.
 
-A request is split into flash pages, laid out channel first, then chip. A chip serves one page at a time: it reads the
-array into its register and keeps it there until its channel has carried the wanted bytes away. A request's data cross
-the link once all its pages are there; requests that are on the link together share it packet by packet. Chips and
-channels serve first come, first served; a closed loop holds a number of requests outstanding. Reads only, translation
-table in memory, no cache, which is what fetching KV pages needs.
+A request is divided into flash pages, which are distributed over channels first, then over chips. A chip serves one
+page at a time: it reads the array into its register and holds the page until its channel has transferred the requested
+bytes. The data of a request cross the link when all its pages are read; requests that are on the link at the same time
+share it equally. Chips and channels serve in order of arrival. A closed loop keeps a number of requests outstanding.
+
+Modelled are reads only, with the translation table in memory and without a cache: fetching KV pages needs no more.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +24,10 @@ PRESETS = preset_file.PRESETS / "ssd"
 
 @dataclass(frozen=True)
 class Ssd:
-    """`link_gbps` is the payload rate of the link; `command_us` the cost of a command outside flash and link."""
+    """Parameters of a drive.
+
+    `link_gbps` is the payload rate of the link in GB/s, `command_us` the time of a command without flash and link.
+    """
 
     name: str
     channels: int
@@ -44,18 +48,21 @@ class Ssd:
 
     @property
     def chips(self) -> int:
+        """Chips on all channels."""
         return self.channels * self.chips_per_channel
 
 
 @dataclass(frozen=True)
 class SsdRun:
+    """Result of a simulated read run."""
+
     bandwidth_gbps: float
     latency_us: NDArray[np.float64]
     bytes_moved: int
 
 
 def load_ssd(name_or_path: str | Path) -> Ssd:
-    """A preset by name, or a TOML file. Raises ValueError naming what is wrong."""
+    """Load a drive by preset name or from a TOML file. Raises ValueError that names the invalid entry."""
     path = preset_file.find(name_or_path, PRESETS, "drive")
     values, sources = preset_file.sourced(preset_file.read(path, "drive"), f"{path}: ")
     return preset_file.build(Ssd, values | {"sources": sources}, str(path))
@@ -74,7 +81,7 @@ def _read(first_page, offset, size, page_bytes, channels, chips, read_ps, channe
     chip_queue = [[(0, 0) for _ in range(0)] for _ in range(chips)]
     chip_head = np.zeros(chips, np.int64)
     channel_queue = [[(0.0, 0, 0) for _ in range(0)] for _ in range(channels)]
-    left = np.zeros(n, np.int64)
+    remaining = np.zeros(n, np.int64)
     issued = np.zeros(n)
     events = [(0.0, 0, 0, 0) for _ in range(0)]
     started, finished, now = 0, 0, 0.0
@@ -84,7 +91,7 @@ def _read(first_page, offset, size, page_bytes, channels, chips, read_ps, channe
             started += 1
             issued[r] = now
             last_page = (offset[r] + size - 1) // page_bytes
-            left[r] = last_page + 1
+            remaining[r] = last_page + 1
             for p in range(last_page + 1):
                 page = first_page[r] + p
                 chip = page % chips
@@ -115,8 +122,8 @@ def _read(first_page, offset, size, page_bytes, channels, chips, read_ps, channe
                 heappush(events, (now + read_ps, 0, q, g))
             else:
                 busy[chip] = False
-            left[r] -= 1
-            if left[r] == 0:
+            remaining[r] -= 1
+            if remaining[r] == 0:
                 if len(crossing) > 0:
                     virtual += (now - since) / (len(crossing) * link_ps)
                 since = now
@@ -131,9 +138,9 @@ def _read(first_page, offset, size, page_bytes, channels, chips, read_ps, channe
 
 
 def read(ssd: Ssd, size: int, n: int, outstanding: int, *, random: bool = False, seed: int = 1) -> SsdRun:
-    """`n` reads of `size` bytes each, one after the other or at random multiples of their size."""
+    """Simulate `n` reads of `size` bytes, sequential or at random multiples of the size."""
     if size < 1 or n < 1 or outstanding < 1:
-        raise ValueError(f"size = {size}, n = {n} and outstanding = {outstanding} must be positive")
+        raise ValueError(f"size, n and outstanding must be positive, got {size}, {n} and {outstanding}")
     index = np.arange(n, dtype=np.int64)
     if random:
         space = max(1, (1 << 37) // size)

@@ -55,7 +55,7 @@ def test_pareto_front_of_latency_and_error():
 def test_quality_on_a_stream(seed):
     config = small(seed)
     rows, length = measure(
-        Generator(config).chunks(12, text_every=6, text_tokens=4), config.geometry, config.tokens_per_frame,
+        Generator(config).chunks(12, text_interval=6, text_tokens=4), config.geometry, config.tokens_per_frame,
         ("full", "resv"), 2,
     )  # fmt: skip
     assert {row.policy for row in rows} == {"full", "resv"}

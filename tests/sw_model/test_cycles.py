@@ -127,14 +127,14 @@ def test_gather_goes_on_where_it_stopped():
     asked = []
     for program in ([first], [first, second], [first, first]):
         core = model()
-        ask = core.readers["load"].ask
+        ask = core.readers["load"].request
         places = []
 
         def note(place, count, ask=ask, places=places):
             places.append(place)
             return ask(place, count)
 
-        core.readers["load"].ask = note
+        core.readers["load"].request = note
         core.run(0, [*program, Command("END")])
         asked.append(places)
     half = list(range(1000, 1000 + 4 * TINY.dpe_inputs, 4))

@@ -38,7 +38,7 @@ class OddTokensWithRatio(OddTokens):
 
 def stream(frames, seed, text_every=4):
     config = GeneratorConfig(geometry=GEOMETRY, tokens_per_frame=3, sigma_frame=1.5, seed=seed)
-    return list(Generator(config).chunks(frames, text_every=text_every, text_tokens=2))
+    return list(Generator(config).chunks(frames, text_interval=text_every, text_tokens=2))
 
 
 def test_table_equals_sums_over_single_tokens(seed):

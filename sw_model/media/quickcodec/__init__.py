@@ -133,14 +133,14 @@ def groups(
 def _groups(plan: Plan, group_frames: int) -> Iterator[np.ndarray]:
     total = len(plan.stamps)
     missing = [min(group_frames, total - i) for i in range(0, total, group_frames)]
-    given = 0
+    n_frames = 0
     with SharedFrames(plan.shape) as shared:
         frames = shared.frames()
         for slot in write_frames(plan, shared.target, restart=False):
             missing[slot // group_frames] -= 1
-            while given < len(missing) and missing[given] == 0:
-                yield frames[given * group_frames : (given + 1) * group_frames].copy()
-                given += 1
+            while n_frames < len(missing) and missing[n_frames] == 0:
+                yield frames[n_frames * group_frames : (n_frames + 1) * group_frames].copy()
+                n_frames += 1
 
 
 def save(
@@ -170,19 +170,19 @@ def save(
         raise ValueError(f"output {str(output)!r} exists already; name a folder that does not")
     plan = Plan.make(Path(path), fps, times_s, size, workers, intervals)
     output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name(f".{output.name}.{os.getpid()}.part")
+    temp_path = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        target = png_folder(plan, aside) if form == "png" else frame_file(plan, aside, header=form == "npy")
+        target = png_folder(plan, temp_path) if form == "png" else frame_file(plan, temp_path, header=form == "npy")
         for done, _ in enumerate(write_frames(plan, target), start=1):
             progress("frames", done, len(plan.stamps))
-        aside.rename(output) if form == "png" else aside.replace(output)
+        temp_path.rename(output) if form == "png" else temp_path.replace(output)
     except OSError as error:
         if error.errno is None:  # a process that died, not the disk
             raise
         raise OSError(error.errno, error.strerror, str(output)) from error
     finally:
-        if aside.is_dir():
-            shutil.rmtree(aside)
+        if temp_path.is_dir():
+            shutil.rmtree(temp_path)
         else:
-            aside.unlink(missing_ok=True)
+            temp_path.unlink(missing_ok=True)
     return Saved(output, form, plan.width, plan.height, plan.frames, len(plan.runs), plan.stamps, plan.time_base)

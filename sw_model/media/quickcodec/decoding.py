@@ -75,8 +75,8 @@ def _take(path: Path, runs: Sequence[Run], size: tuple[int, int], threads: int, 
             for run in runs:
                 images = _images(container, stream, run.seek)
                 for pts, slot in run.wanted:
-                    found, image = next((item for item in images if item[0] >= pts), (None, None))
-                    if image is None or found != pts:
+                    frame_pts, image = next((item for item in images if item[0] >= pts), (None, None))
+                    if image is None or frame_pts != pts:
                         raise _Irregular
                     write(slot, video.Frame(0, pts, time_base, "?", image).rgb(*size))
                     yield slot
@@ -125,11 +125,11 @@ def _parallel(plan: Plan, target: Target) -> Iterator[int]:
     running: dict[connection.Connection, SpawnProcess] = {}
     try:
         for runs in plan.runs:
-            ours, theirs = context.Pipe(duplex=False)
-            job = (plan.path, runs, (plan.width, plan.height), target, theirs)
-            running[ours] = context.Process(target=_work, args=job, daemon=True)
-            running[ours].start()
-            theirs.close()  # so that the pipe ends when the process does
+            parent_end, child_end = context.Pipe(duplex=False)
+            job = (plan.path, runs, (plan.width, plan.height), target, child_end)
+            running[parent_end] = context.Process(target=_work, args=job, daemon=True)
+            running[parent_end].start()
+            child_end.close()  # so that the pipe ends when the process does
         while running:
             for ready in connection.wait(list(running)):
                 assert isinstance(ready, connection.Connection)

@@ -75,10 +75,10 @@ class Plan:
         workers = workers or _cores()
         intervals = intervals or (per_worker * workers if workers > 1 else 1)
         info, stamps, stream = _scan(path)
-        wanted = _choose(stamps, info.time_base, fps, times_s)
+        frames_wanted = _choose(stamps, info.time_base, fps, times_s)
         ranks = {pts: rank for rank, pts in enumerate(stamps)}
-        chosen = tuple(pts for pts, _ in wanted)
-        runs = _deal(stream, wanted, workers, intervals) if stream else ()
+        chosen = tuple(pts for pts, _ in frames_wanted)
+        runs = _deal(stream, frames_wanted, workers, intervals) if stream else ()
         width, height = size or (info.width, info.height)
         return cls(path, info.time_base, width, height, chosen, tuple(ranks[pts] for pts in chosen), len(stamps), runs)
 
@@ -116,56 +116,56 @@ def _choose(
 ) -> list[tuple[int, int]]:
     """Wanted stamps with their slots, ascending."""
     if times_s is None:
-        picked = [s.pts for s in video.sample((_Stamp(pts, time_base) for pts in stamps), fps)]
+        sampled_stamps = [s.pts for s in video.sample((_Stamp(pts, time_base) for pts in stamps), fps)]
     else:
         times = np.asarray(times_s, np.float64)
         if times.ndim != 1 or len(times) == 0 or not np.isfinite(times).all():
             raise ValueError(f"times_s must be a list of finite seconds, at least one, got {times_s}")
         starts = np.array([float(pts * time_base) for pts in stamps])
-        shown = np.searchsorted(starts, times, side="right") - 1
-        picked = [stamps[i] for i in np.unique(np.maximum(shown, 0))]
-    return [(pts, slot) for slot, pts in enumerate(picked)]
+        frame_index = np.searchsorted(starts, times, side="right") - 1
+        sampled_stamps = [stamps[i] for i in np.unique(np.maximum(frame_index, 0))]
+    return [(pts, slot) for slot, pts in enumerate(sampled_stamps)]
 
 
 def _deal(
-    stream: quickvideo.Scan, wanted: list[tuple[int, int]], workers: int, intervals: int
+    stream: quickvideo.Scan, frames_wanted: list[tuple[int, int]], workers: int, intervals: int
 ) -> tuple[tuple[Run, ...], ...]:
     """Cut the wanted frames at keyframe intervals; each goes to the worker that has the fewest frames so far.
 
     The published scheduler deals the intervals in turn, which is the same when all are equally long.
     """
-    slots = dict(wanted)
+    slots = dict(frames_wanted)
     cut = quickvideo.intervals(stream, min(intervals, len(stream.stamps)))
     workers = min(workers, len(cut))
-    dealt: list[list[Run]] = [[] for _ in range(workers)]
+    runs_by_worker: list[list[Run]] = [[] for _ in range(workers)]
     loads = [0] * workers
-    for which in range(len(cut)):
-        mine = [(pts, slots[pts]) for pts in quickvideo.members(stream, cut, which) if pts in slots]
-        if mine:
-            least = loads.index(min(loads))
-            dealt[least] += _runs(stream, mine)
-            loads[least] += len(mine)
-    return tuple(tuple(runs) for runs in dealt if runs)
+    for interval in range(len(cut)):
+        interval_frames = [(pts, slots[pts]) for pts in quickvideo.members(stream, cut, interval) if pts in slots]
+        if interval_frames:
+            least_loaded = loads.index(min(loads))
+            runs_by_worker[least_loaded] += _runs(stream, interval_frames)
+            loads[least_loaded] += len(interval_frames)
+    return tuple(tuple(runs) for runs in runs_by_worker if runs)
 
 
-def _runs(stream: quickvideo.Scan, wanted: list[tuple[int, int]]) -> list[Run]:
+def _runs(stream: quickvideo.Scan, frames_wanted: list[tuple[int, int]]) -> list[Run]:
     """Split an interval's frames where a whole group of pictures between two of them is not wanted."""
     order = {pts: i for i, pts in enumerate(stream.keyframes)}
     runs: list[list[tuple[int, int]]] = []
-    before = None
-    for pts, slot in wanted:
+    previous_key = None
+    for pts, slot in frames_wanted:
         group = order[quickvideo.seek_target(stream, pts)]
-        if before is None or group > before + 1:
+        if previous_key is None or group > previous_key + 1:
             runs.append([])
         runs[-1].append((pts, slot))
-        before = group
+        previous_key = group
     return [Run(_seeks(stream, run[0][0]), tuple(run)) for run in runs]
 
 
 def _seeks(stream: quickvideo.Scan, pts: int) -> tuple[int, ...]:
     """Keyframes to seek to for the frame stamped `pts`: the last one up to it and two before; none for the start."""
-    upto = bisect_right(stream.keyframes, pts)
-    return stream.keyframes[max(0, upto - 3) : upto][::-1] if upto > 1 else ()
+    keyframe_index = bisect_right(stream.keyframes, pts)
+    return stream.keyframes[max(0, keyframe_index - 3) : keyframe_index][::-1] if keyframe_index > 1 else ()
 
 
 def _cores() -> int:

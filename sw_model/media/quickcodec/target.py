@@ -72,11 +72,11 @@ class FileTarget:
         file = os.open(self.path, os.O_WRONLY)
 
         def write(slot: int, frame: np.ndarray) -> None:
-            rest = np.ascontiguousarray(frame).data.cast("B")
-            at = self.offset + slot * len(rest)
-            while rest:
-                written = os.pwrite(file, rest, at)
-                rest, at = rest[written:], at + written
+            remaining_bytes = np.ascontiguousarray(frame).data.cast("B")
+            at = self.offset + slot * len(remaining_bytes)
+            while remaining_bytes:
+                written = os.pwrite(file, remaining_bytes, at)
+                remaining_bytes, at = remaining_bytes[written:], at + written
 
         try:
             yield write
@@ -128,6 +128,6 @@ def png_folder(plan: Plan, folder: Path) -> PngTarget:
         {"file": _png_name(slot), "index": rank, "pts": pts, "time_s": float(pts * plan.time_base)}
         for slot, (rank, pts) in enumerate(zip(plan.ranks, plan.stamps, strict=True))
     ]
-    about = {"video": plan.path.name, "width": plan.width, "height": plan.height, "frames": rows}
-    (folder / "frames.json").write_text(json.dumps(about, indent=1) + "\n")
+    array_header = {"video": plan.path.name, "width": plan.width, "height": plan.height, "frames": rows}
+    (folder / "frames.json").write_text(json.dumps(array_header, indent=1) + "\n")
     return PngTarget(folder)

@@ -17,7 +17,7 @@ def bare_keys(chunk, layer=0):
 
 
 def test_shapes_positions_and_norms(seed):
-    chunks = list(Generator(generator.coin(layers=2, seed=seed)).chunks(4, text_every=2, text_tokens=3))
+    chunks = list(Generator(generator.coin(layers=2, seed=seed)).chunks(4, text_interval=2, text_tokens=3))
     assert [c.stage for c in chunks] == ["frame", "frame", "text"] * 2
     assert np.concatenate([c.positions for c in chunks]).tolist() == list(range(46))
     assert chunks[0].q.shape == (2, 10, 32, 128)
@@ -106,8 +106,8 @@ def test_coin_meets_the_paper(seed):
     """Six streams of 10,000 tokens, means within the tolerance set for each of the paper's figures."""
     runs = []
     for number in range(seed, seed + 6):
-        stream = Generator(generator.coin(seed=number)).chunks(1000, text_every=10, text_tokens=1)
-        options = {"cluster_text": False, "every": 20, "after_tokens": 8000}
+        stream = Generator(generator.coin(seed=number)).chunks(1000, text_interval=10, text_tokens=1)
+        options = {"cluster_text": False, "every": 20, "warmup_tokens": 8000}
         runs += statistics.measure(stream, seed=number, **options)
     mean = {row.name: row.mean for row in statistics.table(runs)}
     assert mean["same-position cosine, adjacent frames"] == pytest.approx(0.957, abs=0.006)
@@ -122,7 +122,7 @@ def test_coin_meets_the_paper(seed):
 def test_coin_layers_cover_the_papers_range(seed):
     """Frame ratios over eight layers beside V-Rex Fig. 20: 4.2 % to 44 %, 32.7 % in the mean."""
     stream = Generator(generator.coin(layers=8, seed=seed)).chunks(600)
-    layers = statistics.measure(stream, seed=seed, every=20, after_tokens=4000)
+    layers = statistics.measure(stream, seed=seed, every=20, warmup_tokens=4000)
     ratios = [layer.frame_ratio for layer in layers]
     assert np.mean(ratios) == pytest.approx(0.327, rel=0.15)
     assert max(ratios) == pytest.approx(0.44, rel=0.3)
@@ -138,7 +138,10 @@ def test_coin_layers_cover_the_papers_range(seed):
         ({"noise": float("nan")}, "noise must be finite"),
         ({"scene_frames": 0.5}, "scene_frames must be finite and at least 1, got 0.5"),
         ({"sigma_gains": (1.0, 2.0)}, "sigma_gains must have 1 entries, got 2"),
-        (dict.fromkeys(("mean", "position", "scene", "scene_position", "drift", "noise"), 0), "must not all be 0"),
+        (
+            dict.fromkeys(("mean", "position", "scene", "scene_position", "drift", "noise"), 0),
+            "must not be 0, got keys without",
+        ),
     ],
 )
 def test_config_rejects(change, message):

@@ -11,7 +11,7 @@ from sw_model.media.stream import BF16, Chunk
 
 @pytest.fixture
 def chunks(seed):
-    return list(Generator(generator.small(seed)).chunks(48, text_every=12, text_tokens=4))
+    return list(Generator(generator.small(seed)).chunks(48, text_interval=12, text_tokens=4))
 
 
 def plain_layer(chunks, ratio, seed):
@@ -59,7 +59,7 @@ def plain_layer(chunks, ratio, seed):
 
 
 def test_every_statistic_against_its_definition(chunks, seed):
-    (got,) = statistics.measure(chunks, ratio=0.3, seed=seed)
+    (got,) = statistics.measure(chunks, wics_ratio=0.3, seed=seed)
     leaders, ratios, prefixes, cosines, distances = plain_layer(chunks, 0.3, seed)
     assert (got.tokens, got.clusters) == (48 * 10 + 16, len(leaders))
     assert got.tokens_per_cluster == 496 / len(leaders)
@@ -77,8 +77,8 @@ def test_every_statistic_against_its_definition(chunks, seed):
 def test_switches(chunks, seed):
     (whole,) = statistics.measure(chunks, seed=seed)
     (asking,) = statistics.measure(chunks, cluster_text=False, seed=seed)
-    (late,) = statistics.measure(chunks, after_tokens=400, every=4, seed=seed)
-    (more,) = statistics.measure(chunks, ratio=0.9, seed=seed)
+    (late,) = statistics.measure(chunks, warmup_tokens=400, every=4, seed=seed)
+    (more,) = statistics.measure(chunks, wics_ratio=0.9, seed=seed)
     assert (whole.tokens, asking.tokens) == (496, 480)
     assert asking.text_ratio is not None
     assert late.clusters == whole.clusters
@@ -109,8 +109,8 @@ def test_rejects(chunks):
         statistics.measure([])
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         statistics.measure(chunks, every=0)
-    with pytest.raises(ValueError, match="ratio must be finite and between 0 and 1"):
-        statistics.measure(chunks, ratio=1.5)
+    with pytest.raises(ValueError, match="wics_ratio must be finite and between 0 and 1"):
+        statistics.measure(chunks, wics_ratio=1.5)
     k = np.zeros((1, 10, 1, 64), BF16)
     other = Chunk("frame", np.arange(10), k, k, k)
     with pytest.raises(ValueError, match=r"\(layers, KV heads, d\) = \(1, 2, 64\), got \(1, 1, 64\)"):

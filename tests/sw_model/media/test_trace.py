@@ -17,7 +17,7 @@ SMALL = generator.small().geometry
 
 @pytest.fixture
 def trace(tmp_path, seed):
-    stream = Generator(generator.small(seed)).chunks(12, text_every=5, text_tokens=3)
+    stream = Generator(generator.small(seed)).chunks(12, text_interval=5, text_tokens=3)
     return write_trace(tmp_path / "run" / "t.safetensors", SMALL, stream, {"generator": "small", "seed": seed})
 
 
@@ -25,7 +25,7 @@ def test_round_trip(trace, seed):
     read = Trace(trace)
     assert (read.geometry, len(read), read.tokens) == (SMALL, 14, 126)
     assert read.source == {"generator": "small", "seed": seed}
-    original = Generator(generator.small(seed)).chunks(12, text_every=5, text_tokens=3)
+    original = Generator(generator.small(seed)).chunks(12, text_interval=5, text_tokens=3)
     for got, want in zip(read.chunks(), original, strict=True):
         assert got.stage == want.stage
         for name in ("positions", "q", "k", "v"):
@@ -43,7 +43,7 @@ def test_the_library_reads_the_whole_file(trace):
 
 
 def test_statistics_are_the_same_from_disk(trace, seed):
-    stream = Generator(generator.small(seed)).chunks(12, text_every=5, text_tokens=3)
+    stream = Generator(generator.small(seed)).chunks(12, text_interval=5, text_tokens=3)
     assert statistics.measure(Trace(trace).chunks()) == statistics.measure(stream)
 
 

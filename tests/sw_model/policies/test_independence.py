@@ -56,7 +56,7 @@ def test_renamed_copy_gives_the_same_quality(budget, renamed, seed):
     name, file = renamed
     config = GeneratorConfig(geometry=GEOMETRY, tokens_per_frame=3, sigma_frame=1.5, seed=seed)
     policies = policies_for(GEOMETRY, 3, [name, file], budget)
-    rows = quality_table(Generator(config).chunks(12, text_every=4, text_tokens=2), policies)
+    rows = quality_table(Generator(config).chunks(12, text_interval=4, text_tokens=2), policies)
     table = {(row.policy, row.stage): row for row in rows}
     assert len(table) == 4
     for stage in ("frame", "text"):
