@@ -36,9 +36,9 @@ class OddTokensWithRatio(OddTokens):
         return selection
 
 
-def stream(frames, seed, text_every=4):
+def stream(frames, seed, text_interval=4):
     config = GeneratorConfig(geometry=GEOMETRY, tokens_per_frame=3, sigma_frame=1.5, seed=seed)
-    return list(Generator(config).chunks(frames, text_interval=text_every, text_tokens=2))
+    return list(Generator(config).chunks(frames, text_interval=text_interval, text_tokens=2))
 
 
 def test_table_equals_sums_over_single_tokens(seed):
@@ -77,7 +77,7 @@ def test_table_equals_sums_over_single_tokens(seed):
 
 def test_every_policy_on_a_generated_stream(seed):
     """Full attention is exact; a policy that reads less has less of the weight; 4 bits give errors and full recall."""
-    rows = quality_table(stream(40, seed, text_every=8), policies_for(GEOMETRY, 3), every=3)
+    rows = quality_table(stream(40, seed, text_interval=8), policies_for(GEOMETRY, 3), every=3)
     table = {(row.policy, row.stage): row for row in rows}
     assert len(table) == 20
     for stage in ("frame", "text"):
@@ -97,7 +97,7 @@ def test_every_policy_on_a_generated_stream(seed):
 
 
 def test_interval_measures_a_subset_of_the_steps(seed):
-    chunks = stream(9, seed, text_every=None)
+    chunks = stream(9, seed, text_interval=None)
     (all_steps,) = quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))})
     (some,) = quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))}, every=4)
     assert (all_steps.steps, some.steps) == (8, 2)  # the first step has no past
@@ -121,7 +121,7 @@ def test_retrieved_share_of_a_stream(seed):
 
 
 def test_invalid_arguments_raise_value_error(seed):
-    chunks = stream(1, seed, text_every=None)
+    chunks = stream(1, seed, text_interval=None)
     with pytest.raises(ValueError, match="policies must name at least one policy"):
         quality_table(chunks, {})
     with pytest.raises(ValueError, match="chunks must hold a step that has a past"):
@@ -133,7 +133,7 @@ def test_invalid_arguments_raise_value_error(seed):
 def test_budget_limits_the_frames(seed):
     """With a budget of two frames ReKV and CodecSight retrieve two frames; Mosaic retrieves complete clusters."""
     policies = policies_for(GEOMETRY, 3, ("rekv", "mosaic", "codecsight"), budget_frames=2)
-    rows = {row.policy: row for row in quality_table(stream(9, seed, text_every=9), policies) if row.stage == "text"}
+    rows = {row.policy: row for row in quality_table(stream(9, seed, text_interval=9), policies) if row.stage == "text"}
     assert rows["rekv"].ratio == rows["codecsight"].ratio == pytest.approx(2 / 9)
     assert 0 < rows["mosaic"].ratio < 1  # the first cluster is taken even if it is larger
     with pytest.raises(ValueError, match="budget_frames must be at least 1, got 0"):

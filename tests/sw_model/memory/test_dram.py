@@ -166,7 +166,7 @@ def test_bad_input():
         pattern(memory, "seq", 64, 1, rate=0)
     with pytest.raises(ValueError, match="n, size and outstanding must be positive, got 0, 64 and 1"):
         pattern(memory, "seq", 64, 0)
-    with pytest.raises(ValueError, match="write_share must be between 0 and 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"write_share must be between 0 and 1, got 1.5"):
         pattern(memory, "seq", 64, 1, write_share=1.5)
     with pytest.raises(ValueError, match="must be at most half of the"):
         pattern(memory, "seq", memory.capacity_bytes, 1)
