@@ -17,7 +17,7 @@ from compiler import vector_programs as programs
 from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
 from hw.config import Config
 from hw.core.isa import Command, Destination, LengthSource
-from hw.core.vector.vector_unit import CODE_BYTES, assemble
+from hw.core.vector.command import INSTRUCTION_BYTES, assemble
 from hw.lxe.lane import STAGES
 from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Instruction, Pre, Source
@@ -202,7 +202,7 @@ class LayerCompiler:
         for name, program in (fixed | varying).items():
             image = assemble(program, c.vpe_rows, varies=name in varying)
             address = self.region.allocate(-(-len(image) * 8 // (16 * n)))
-            self.code[name] = address, len(image) // CODE_BYTES
+            self.code[name] = address, len(image) // INSTRUCTION_BYTES
             self.images[address], self.instructions[address] = image, program
 
     def step(self, tokens: int) -> list[Command]:

@@ -1,4 +1,4 @@
-"""Readers and writers of memory: jobs of consecutive words in, bursts out, words as streams."""
+"""Read and write engines: jobs of consecutive words become AXI bursts, words become streams."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -22,25 +22,34 @@ from hw.axi.ports import (
 
 
 def words_read(word: int) -> data.StructLayout:
-    """What a reader gives."""
+    """A word from a read engine; `last` marks the last word of a job."""
     return data.StructLayout({"data": word, "last": 1})
 
 
 def words_written(word: int) -> data.StructLayout:
-    """What a writer takes."""
+    """A word for a write engine, with a strobe for each byte."""
     return data.StructLayout({"data": word, "strobe": word // 8})
 
 
 class BurstSplitter(wiring.Component):
-    """Cuts jobs into bursts; a job that leaves the region is dropped and reported, one without words vanishes.
+    """Splits jobs into bursts that do not cross a multiple of the burst length.
 
-    Timing: a burst per cycle, the first one cycle after its job, no gap between jobs.
+    A job that leaves the region is dropped with a fault; a job of zero words is dropped.
+
+    Timing: one burst per cycle, the first one cycle after its job; no gap between jobs. A fault is reported two cycles
+    after the job.
+
+    Parameters
+    ----------
+    burst : words of the longest burst
 
     Members
     -------
-    i : stream of jobs ; o : stream of bursts, `last` on the last one of a job that has it
-    limit : words of the region ; halt : nothing is offered any more
-    fault : two cycles after the job
+    i : stream of JOB
+    o : stream of bursts: `request`; `final`, the last burst of a job; `report`, the last burst of a job with `last`
+    limit : words of the region
+    halt : no burst is offered
+    fault : REGION with the first word of the job
     """
 
     def __init__(self, *, burst: int):
@@ -58,65 +67,84 @@ class BurstSplitter(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        rest, active, take = Signal(JOB), Signal(), Signal(range(self.burst + 1))
-        room, final, beyond = Signal(range(self.burst + 1)), Signal(), Signal()
+        job, active, burst = Signal(JOB), Signal(), self.o.payload  # `job`: the words without a burst
+        room, words = Signal(range(self.burst + 1)), Signal(range(self.burst + 1))  # up to the boundary; of the burst
+        final, out_of_region = Signal(), Signal()
         offset_bits = self.burst.bit_length() - 1
         m.d.comb += [
-            room.eq(self.burst - rest.address[:offset_bits] if offset_bits else 1),
-            final.eq(rest.count <= room),
-            take.eq(Mux(final, rest.count, room)),
-            self.o.valid.eq(active & ~beyond & ~self.halt),
-            self.o.payload.request.address.eq(rest.address),
-            self.o.payload.request.length.eq((take - 1)[: len(self.o.payload.request.length)]),
-            self.o.payload.final.eq(final),
-            self.o.payload.report.eq(final & rest.last),
-            self.i.ready.eq(~active | beyond | (self.o.ready & self.o.valid & final)),
-            beyond.eq(rest.address + rest.count > self.limit),  # the end stays where it is as bursts go
+            room.eq(self.burst - job.address[:offset_bits] if offset_bits else 1),
+            final.eq(job.count <= room),
+            words.eq(Mux(final, job.count, room)),
+            self.o.valid.eq(active & ~out_of_region & ~self.halt),
+            burst.request.address.eq(job.address),
+            burst.request.length.eq((words - 1)[: len(burst.request.length)]),
+            burst.final.eq(final),
+            burst.report.eq(final & job.last),
+            self.i.ready.eq(~active | out_of_region | (self.o.ready & self.o.valid & final)),
+            out_of_region.eq(job.address + job.count > self.limit),  # the sum is the same for all bursts of a job
         ]
         m.d.sync += self.fault.eq(0)
         with m.If(self.o.valid & self.o.ready):
             m.d.sync += [
-                rest.address.eq((rest.address + take)[:WORD_BITS]),
-                rest.count.eq((rest.count - take)[:COUNT_BITS]),
+                job.address.eq((job.address + words)[:WORD_BITS]),
+                job.count.eq((job.count - words)[:COUNT_BITS]),
             ]
         with m.If(self.i.ready):
-            m.d.sync += [rest.eq(self.i.payload), active.eq(self.i.valid & (self.i.payload.count != 0))]
-        with m.If(active & beyond):
-            m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq(rest.address)]
+            m.d.sync += [job.eq(self.i.payload), active.eq(self.i.valid & (self.i.payload.count != 0))]
+        with m.If(active & out_of_region):
+            m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq(job.address)]
         return m
 
 
-def _error(response: Value) -> Value:
-    """The cause that a response stands for."""
-    wrong = Mux(Value.cast(response) == Response.DECERR, Cause.DECERR, Cause.NONE)
-    return Mux(Value.cast(response) == Response.SLVERR, Cause.SLVERR, wrong)
+def _cause(response: Value) -> Value:
+    """Cause of a fault for an AXI response; NONE for OKAY."""
+    decode_error = Mux(Value.cast(response) == Response.DECERR, Cause.DECERR, Cause.NONE)
+    return Mux(Value.cast(response) == Response.SLVERR, Cause.SLVERR, decode_error)
 
 
 def _check_sizes(word: int, burst: int, depth: int, bursts: int) -> None:
     check_burst(burst, word)
     if depth < burst:
-        raise ValueError(f"depth = {depth}: must be at least burst = {burst}")
+        raise ValueError(f"depth must be at least burst = {burst}, got {depth}")
     if bursts < 1:
-        raise ValueError(f"bursts = {bursts}: must be at least 1")
+        raise ValueError(f"bursts must be at least 1, got {bursts}")
 
 
 class ReadEngine(wiring.Component):
-    """Reads jobs, in order.
+    """Reads the words of jobs from memory, in order.
 
-    A burst is asked for only when the FIFO has room for all of it, so an answer never waits.
+    A burst is requested only when the word FIFO has space for all its words. So the engine accepts read data at any
+    time, and the bus never waits for it.
 
-    Timing: a word per cycle when the memory's latency is below `depth` cycles; asks one cycle after the job.
+    ```
+    jobs ──> BurstSplitter ──> request (if the FIFO has space) ──> master
+    words <── word FIFO <── read data <──────────────────────────────┘
+    ```
+
+    Timing: one word per cycle if the latency of memory is below `depth` cycles; the first request one cycle after the
+    job.
 
     Parameters
     ----------
-    word : bits of a word ; burst : words of the longest burst ; depth : words on their way or waiting
+    word : bits of a word
+    burst : words of the longest burst
+    depth : words that are requested or buffered
     bursts : bursts in flight
 
     Members
     -------
-    i : stream of jobs ; o : stream of {data, last}, `last` with the last word of every job
-    port : to the master ; limit : words of the region ; halt : ask for nothing more
-    idle : nothing is in flight ; fault : cause and first word of the burst or job, in one cycle
+    i : stream of JOB
+    o : stream of words_read
+    port : to the master
+    limit : words of the region
+    halt : no further burst is requested
+    idle : no burst is in flight
+    fault : SLVERR or DECERR with the first word of the burst, or REGION with that of the job; one cycle
+
+    Raises
+    ------
+    ValueError
+        When a size is out of range.
     """
 
     def __init__(self, *, word: int, burst: int = 16, depth: int = 64, bursts: int = 16):
@@ -137,65 +165,86 @@ class ReadEngine(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.cutter = cutter = BurstSplitter(burst=self.burst)
-        wiring.connect(m, wiring.flipped(self.i), cutter.i)
-        note = data.StructLayout({"address": WORD_BITS, "final": 1})
-        m.submodules.flying = flying = SyncFIFOBuffered(width=note.size, depth=self.bursts)
+        m.submodules.splitter = splitter = BurstSplitter(burst=self.burst)
+        wiring.connect(m, wiring.flipped(self.i), splitter.i)
+        in_flight_burst = data.StructLayout({"address": WORD_BITS, "final": 1})
+        m.submodules.in_flight = in_flight = SyncFIFOBuffered(width=in_flight_burst.size, depth=self.bursts)
         m.submodules.words = words = SyncFIFOBuffered(width=self.beat.size, depth=self.depth)
-        used, taken = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))
-        count, asked, popped = Signal(range(self.burst + 1)), Signal(), Signal()
-        burst, request, answer = cutter.o.payload, self.port.request, self.port.answer
-        written, oldest, kept = Signal(note), data.View(note, flying.r_data), Signal(self.beat)
+        reserved, newly_reserved = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))  # places of the FIFO
+        count, requested, word_sent = Signal(range(self.burst + 1)), Signal(), Signal()
+        burst, request, response = splitter.o.payload, self.port.request, self.port.response
+        newest, oldest = Signal(in_flight_burst), data.View(in_flight_burst, in_flight.r_data)
+        word = Signal(self.beat)
         m.d.comb += [
-            cutter.limit.eq(self.limit),
-            cutter.halt.eq(self.halt),
+            splitter.limit.eq(self.limit),
+            splitter.halt.eq(self.halt),
             count.eq(burst.request.length + 1),
-            request.valid.eq(cutter.o.valid & flying.w_rdy & (used + count <= self.depth)),
+            request.valid.eq(splitter.o.valid & in_flight.w_rdy & (reserved + count <= self.depth)),
             request.payload.eq(burst.request),
-            asked.eq(request.valid & request.ready),
-            cutter.o.ready.eq(asked),
-            taken.eq(Mux(asked, count, 0)),
-            written.address.eq(burst.request.address),
-            written.final.eq(burst.final),
-            flying.w_data.eq(written),
-            flying.w_en.eq(asked),
-            flying.r_en.eq(answer.valid & answer.payload.last),
-            kept.data.eq(answer.payload.data),
-            kept.last.eq(answer.payload.last & oldest.final),
-            words.w_data.eq(kept),
-            words.w_en.eq(answer.valid),
+            requested.eq(request.valid & request.ready),
+            splitter.o.ready.eq(requested),
+            newly_reserved.eq(Mux(requested, count, 0)),
+            newest.address.eq(burst.request.address),
+            newest.final.eq(burst.final),
+            in_flight.w_data.eq(newest),
+            in_flight.w_en.eq(requested),
+            in_flight.r_en.eq(response.valid & response.payload.last),
+            word.data.eq(response.payload.data),
+            word.last.eq(response.payload.last & oldest.final),
+            words.w_data.eq(word),
+            words.w_en.eq(response.valid),
             Value.cast(self.o.payload).eq(words.r_data),
             self.o.valid.eq(words.r_rdy),
-            popped.eq(self.o.valid & self.o.ready),
-            words.r_en.eq(popped),
-            self.idle.eq((flying.level == 0) & ~flying.r_rdy),
-            self.fault.eq(cutter.fault),
+            word_sent.eq(self.o.valid & self.o.ready),
+            words.r_en.eq(word_sent),
+            self.idle.eq((in_flight.level == 0) & ~in_flight.r_rdy),
+            self.fault.eq(splitter.fault),
         ]
-        m.d.sync += used.eq((used + taken - popped)[: len(used)])
-        with m.If(answer.valid & (_error(answer.payload.response) != Cause.NONE)):
+        m.d.sync += reserved.eq((reserved + newly_reserved - word_sent)[: len(reserved)])
+        with m.If(response.valid & (_cause(response.payload.resp) != Cause.NONE)):
             m.d.comb += [
-                self.fault.cause.eq(_error(answer.payload.response)),
+                self.fault.cause.eq(_cause(response.payload.resp)),
                 self.fault.address.eq(oldest.address),
             ]
         return m
 
 
 class WriteEngine(wiring.Component):
-    """Writes jobs, in order.
+    """Writes the words of jobs to memory, in order.
 
-    A burst is asked for only when all its words have come, so the bus never waits for them.
+    A burst is requested only when all its words are in the word FIFO, so the bus never waits for them.
 
-    Timing: a word per cycle. `done` is high for a cycle when everything of a job with `last`, and before it, has been
-    acknowledged.
+    ```
+    jobs ──> BurstSplitter ──> request (if the FIFO has its words) ──> master
+    words ──> word FIFO ──> write data ─────────────────────────────────^
+    done <── oldest burst in flight <── write response <────────────────┘
+    ```
+
+    Timing: one word per cycle. `done` is high for one cycle when memory has acknowledged the last burst of a job with
+    `last`, and with it all earlier ones.
 
     Parameters
     ----------
-    word, burst, bursts : as the reader's ; depth : words that wait
+    word : bits of a word
+    burst : words of the longest burst
+    depth : words that are buffered
+    bursts : bursts in flight
 
     Members
     -------
-    i : stream of jobs ; i_data : stream of {data, strobe}
-    port, limit, halt, idle, fault : as the reader's ; done : a job with `last` is complete
+    i : stream of JOB
+    i_data : stream of words_written
+    port : to the master
+    limit : words of the region
+    halt : no further burst is requested
+    idle : no burst is in flight
+    done : a job with `last` is complete
+    fault : SLVERR or DECERR with the first word of the burst, or REGION with that of the job; one cycle
+
+    Raises
+    ------
+    ValueError
+        When a size is out of range.
     """
 
     def __init__(self, *, word: int, burst: int = 16, depth: int = 32, bursts: int = 16):
@@ -217,51 +266,67 @@ class WriteEngine(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.cutter = cutter = BurstSplitter(burst=self.burst)
-        wiring.connect(m, wiring.flipped(self.i), cutter.i)
-        note = data.StructLayout({"address": WORD_BITS, "report": 1})
-        m.submodules.flying = flying = SyncFIFOBuffered(width=note.size, depth=self.bursts)
+        m.submodules.splitter = splitter = BurstSplitter(burst=self.burst)
+        wiring.connect(m, wiring.flipped(self.i), splitter.i)
+        burst, request = splitter.o.payload, self.port.request
+        in_flight_burst = data.StructLayout({"address": WORD_BITS, "report": 1})
+        m.submodules.in_flight = in_flight = SyncFIFOBuffered(width=in_flight_burst.size, depth=self.bursts)
         m.submodules.words = words = SyncFIFOBuffered(width=self.beat.size, depth=self.depth)
-        m.submodules.lengths = lengths = SyncFIFOBuffered(width=len(cutter.o.payload.request.length), depth=self.bursts)
-        stored, taken = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))  # words not promised yet
-        count, asked, come, sent = Signal(range(self.burst + 1)), Signal(), Signal(), Signal()
-        place = Signal(range(self.burst))
-        burst, request, answer = cutter.o.payload, self.port.request, self.port.answer
-        written, oldest, word = Signal(note), data.View(note, flying.r_data), data.View(self.beat, words.r_data)
+        # bursts that are requested and whose words are not sent
+        m.submodules.lengths = lengths = SyncFIFOBuffered(width=len(burst.request.length), depth=self.bursts)
+        available, used = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))  # words without a burst
+        count, requested, word_received = Signal(range(self.burst + 1)), Signal(), Signal()
+        newest = Signal(in_flight_burst)
         m.d.comb += [
-            cutter.limit.eq(self.limit),
-            cutter.halt.eq(self.halt),
+            splitter.limit.eq(self.limit),
+            splitter.halt.eq(self.halt),
             count.eq(burst.request.length + 1),
-            request.valid.eq(cutter.o.valid & flying.w_rdy & lengths.w_rdy & (stored >= count)),
+            request.valid.eq(splitter.o.valid & in_flight.w_rdy & lengths.w_rdy & (available >= count)),
             request.payload.eq(burst.request),
-            asked.eq(request.valid & request.ready),
-            cutter.o.ready.eq(asked),
-            taken.eq(Mux(asked, count, 0)),
-            written.address.eq(burst.request.address),
-            written.report.eq(burst.report),
-            flying.w_data.eq(written),
-            flying.w_en.eq(asked),
-            flying.r_en.eq(answer.valid),
+            requested.eq(request.valid & request.ready),
+            splitter.o.ready.eq(requested),
+            used.eq(Mux(requested, count, 0)),
+            newest.address.eq(burst.request.address),
+            newest.report.eq(burst.report),
+            in_flight.w_data.eq(newest),
+            in_flight.w_en.eq(requested),
             lengths.w_data.eq(burst.request.length),
-            lengths.w_en.eq(asked),
+            lengths.w_en.eq(requested),
             words.w_data.eq(self.i_data.payload),
             words.w_en.eq(self.i_data.valid),
             self.i_data.ready.eq(words.w_rdy),
-            come.eq(self.i_data.valid & self.i_data.ready),
-            self.port.data.valid.eq(words.r_rdy & lengths.r_rdy),
-            self.port.data.payload.data.eq(word.data),
-            self.port.data.payload.strobe.eq(word.strobe),
-            self.port.data.payload.last.eq(place == lengths.r_data),
-            sent.eq(self.port.data.valid & self.port.data.ready),
-            words.r_en.eq(sent),
-            lengths.r_en.eq(sent & self.port.data.payload.last),
-            self.idle.eq((flying.level == 0) & ~flying.r_rdy & (lengths.level == 0) & ~lengths.r_rdy),
-            self.done.eq(answer.valid & oldest.report & (_error(answer.payload) == Cause.NONE)),
-            self.fault.eq(cutter.fault),
+            word_received.eq(self.i_data.valid & self.i_data.ready),
+            self.idle.eq((in_flight.level == 0) & ~in_flight.r_rdy & (lengths.level == 0) & ~lengths.r_rdy),
+            self.fault.eq(splitter.fault),
         ]
-        m.d.sync += stored.eq((stored + come - taken)[: len(stored)])
-        with m.If(sent):
-            m.d.sync += place.eq(Mux(self.port.data.payload.last, 0, place + 1))
-        with m.If(answer.valid & (_error(answer.payload) != Cause.NONE)):
-            m.d.comb += [self.fault.cause.eq(_error(answer.payload)), self.fault.address.eq(oldest.address)]
+        m.d.sync += available.eq((available + word_received - used)[: len(available)])
+        self._send_words(m, words, lengths)
+        self._receive_responses(m, in_flight, data.View(in_flight_burst, in_flight.r_data))
         return m
+
+    def _send_words(self, m: Module, words: SyncFIFOBuffered, lengths: SyncFIFOBuffered) -> None:
+        """Words of the requested bursts to the master."""
+        word, beat_index, transfer = data.View(self.beat, words.r_data), Signal(range(self.burst)), Signal()
+        beat = self.port.data.payload
+        m.d.comb += [
+            self.port.data.valid.eq(words.r_rdy & lengths.r_rdy),
+            beat.data.eq(word.data),
+            beat.strobe.eq(word.strobe),
+            beat.last.eq(beat_index == lengths.r_data),
+            transfer.eq(self.port.data.valid & self.port.data.ready),
+            words.r_en.eq(transfer),
+            lengths.r_en.eq(transfer & beat.last),
+        ]
+        with m.If(transfer):
+            m.d.sync += beat_index.eq(Mux(beat.last, 0, beat_index + 1))
+
+    def _receive_responses(self, m: Module, in_flight: SyncFIFOBuffered, oldest: data.View) -> None:
+        """Completion or fault of the oldest burst in flight."""
+        response = self.port.response
+        cause = _cause(response.payload)
+        m.d.comb += [
+            in_flight.r_en.eq(response.valid),
+            self.done.eq(response.valid & oldest.report & (cause == Cause.NONE)),
+        ]
+        with m.If(response.valid & (cause != Cause.NONE)):
+            m.d.comb += [self.fault.cause.eq(cause), self.fault.address.eq(oldest.address)]

@@ -1,4 +1,4 @@
-"""Words of one width as items of another."""
+"""Gearbox: words of one width as items of another width."""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -8,20 +8,34 @@ from hw.axi.engines import words_read
 
 
 class Gearbox(wiring.Component):
-    """Cuts words into items, or joins words to items; one width is a multiple of the other, the lower part comes first.
+    """Splits words into items, or joins words to items. One width is a multiple of the other; the low bits come first.
 
-    With `flush`, the rest of the word in hand (or the part of an item joined so far) is dropped; no item leaves then.
+    `flush` drops the rest of the current word, or the words joined so far. No item leaves in that cycle.
 
-    Timing: a word or an item per cycle, whichever are more. Joining: an item follows its last word by one cycle.
+    Timing: one word or one item per cycle, whichever is the smaller unit. When words are joined, an item follows its
+    last word by one cycle.
+
+    Parameters
+    ----------
+    word : bits of a word
+    item : bits of an item
 
     Members
     -------
-    i : stream of {data, last} ; o : stream of items ; flush : see above ; last : the newest word had `last`
+    i : stream of words_read
+    o : stream of items
+    flush : drops what is buffered
+    last : the newest word has `last`
+
+    Raises
+    ------
+    ValueError
+        When neither width is a multiple of the other.
     """
 
     def __init__(self, *, word: int, item: int):
         if max(word, item) % min(word, item):
-            raise ValueError(f"item = {item}: must be a multiple or a part of word = {word}")
+            raise ValueError(f"item must be a multiple or a divisor of word = {word}, got {item}")
         self.word, self.item = word, item
         super().__init__(
             {
@@ -34,37 +48,44 @@ class Gearbox(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        payload, word = Value.cast(self.o.payload), self.i.payload.data
         if self.word >= self.item:
-            parts = self.word // self.item
-            place = Signal(range(parts))
-            final = place == parts - 1
-            m.d.comb += [
-                payload.eq(word.word_select(place, self.item)),
-                self.o.valid.eq(self.i.valid & ~self.flush),
-                self.i.ready.eq(Mux(self.flush, 1, final & self.o.ready)),
-                self.last.eq(self.i.valid & self.i.payload.last),
-            ]
-            with m.If(self.o.valid & self.o.ready):
-                m.d.sync += place.eq(Mux(final, 0, place + 1))
-            with m.If(self.flush):
-                m.d.sync += place.eq(0)
-            return m
-        parts = self.item // self.word
-        held, place = Signal(self.item, reset_less=True), Signal(range(parts))
+            self._split(m)
+        else:
+            self._join(m)
+        return m
+
+    def _split(self, m: Module) -> None:
+        """Items from the current word; the word leaves with its last item."""
+        ratio = self.word // self.item
+        index = Signal(range(ratio))
+        final = index == ratio - 1
         m.d.comb += [
-            payload.eq(held),
+            Value.cast(self.o.payload).eq(self.i.payload.data.word_select(index, self.item)),
+            self.o.valid.eq(self.i.valid & ~self.flush),
+            self.i.ready.eq(Mux(self.flush, 1, final & self.o.ready)),
+            self.last.eq(self.i.valid & self.i.payload.last),
+        ]
+        with m.If(self.o.valid & self.o.ready):
+            m.d.sync += index.eq(Mux(final, 0, index + 1))
+        with m.If(self.flush):
+            m.d.sync += index.eq(0)
+
+    def _join(self, m: Module) -> None:
+        """A register that collects the words of an item."""
+        ratio = self.item // self.word
+        register, index = Signal(self.item, reset_less=True), Signal(range(ratio))
+        m.d.comb += [
+            Value.cast(self.o.payload).eq(register),
             self.i.ready.eq(~self.o.valid | self.o.ready | self.flush),
         ]
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [
-                held.word_select(place, self.word).eq(word),
-                place.eq(Mux(place == parts - 1, 0, place + 1)),
-                self.o.valid.eq(place == parts - 1),
+                register.word_select(index, self.word).eq(self.i.payload.data),
+                index.eq(Mux(index == ratio - 1, 0, index + 1)),
+                self.o.valid.eq(index == ratio - 1),
                 self.last.eq(self.i.payload.last),
             ]
         with m.If(self.flush):
-            m.d.sync += [self.o.valid.eq(0), place.eq(0)]
-        return m
+            m.d.sync += [self.o.valid.eq(0), index.eq(0)]

@@ -1,7 +1,7 @@
-"""AXI4 and AXI4-Lite ports as the core uses them, and the layouts between its own parts.
+"""AXI4 and AXI4-Lite ports, and the streams between engines and master.
 
-Memory is seen as words of the bus's width, numbered from the start of a region. Bursts are INCR, never longer than
-`burst` words (a power of two, at most 4 KiB) and never across a multiple of that, so none crosses 4 KiB.
+Memory is addressed in words of the bus width, counted from the start of a region. Bursts have the type INCR, at most
+`burst` words (a power of two, at most 4 KiB), and do not cross a multiple of that length, so none crosses 4 KiB.
 """
 
 # mypy: disable-error-code="assignment"
@@ -11,14 +11,14 @@ from amaranth import unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-BOUNDARY = 4096  # no burst crosses a multiple of this many bytes
-WORD_BITS = 32  # of the number of a word
-COUNT_BITS = 24  # of a number of words
-INCR = 1
+BOUNDARY = 4096  # bytes; no burst crosses a multiple of it
+WORD_BITS = 32  # width of a word address
+COUNT_BITS = 24  # width of a number of words
+INCR = 1  # AXI burst type: ascending addresses
 
 
 class Response(enum.Enum, shape=unsigned(2)):
-    """What a memory answers."""
+    """AXI response."""
 
     OKAY = 0
     EXOKAY = 1
@@ -27,65 +27,66 @@ class Response(enum.Enum, shape=unsigned(2)):
 
 
 class Cause(enum.Enum, shape=unsigned(4)):
-    """Why the core stopped."""
+    """Cause of a fault."""
 
     NONE = 0
-    SLVERR = 1  # the memory answered SLVERR
-    DECERR = 2  # the memory answered DECERR
-    REGION = 3  # an address beyond the end of its region, or inside a word
-    OPCODE = 4  # no such command
-    TRUNCATED = 5  # the program ended without END
+    SLVERR = 1  # memory responded SLVERR
+    DECERR = 2  # memory responded DECERR
+    REGION = 3  # an address outside its region, or not a multiple of a word
+    OPCODE = 4  # unknown opcode
+    TRUNCATED = 5  # a program without END
     TABLE = 6  # a table of the DRE is full or refused a command
-    SIZE = 7  # a row, list or tile is larger than the memory for it
+    SIZE = 7  # a row, list or tile does not fit its memory
 
 
-FAULT = data.StructLayout({"cause": Cause, "address": WORD_BITS})  # no fault: NONE
-JOB = data.StructLayout({"address": WORD_BITS, "count": COUNT_BITS, "last": 1})  # words to move; `last`: report the end
+FAULT = data.StructLayout({"cause": Cause, "address": WORD_BITS})  # a fault, or Cause.NONE
+# Words to transfer: first word address and number of words. `last`: completion is reported.
+JOB = data.StructLayout({"address": WORD_BITS, "count": COUNT_BITS, "last": 1})
 
 
 def burst_bits(burst: int) -> int:
-    """Width of a burst's length less one."""
+    """Width of the length of a burst minus one."""
     return max(1, (burst - 1).bit_length())
 
 
 def request_layout(burst: int) -> data.StructLayout:
-    """A burst: its first word, words less one."""
+    """A burst: first word address, and number of words minus one."""
     return data.StructLayout({"address": WORD_BITS, "length": burst_bits(burst)})
 
 
 def read_layout(word: int) -> data.StructLayout:
-    """A beat that was read."""
-    return data.StructLayout({"data": word, "response": Response, "last": 1})
+    """A beat of read data with its response."""
+    return data.StructLayout({"data": word, "resp": Response, "last": 1})
 
 
 def write_layout(word: int) -> data.StructLayout:
-    """A beat to write."""
+    """A beat of write data."""
     return data.StructLayout({"data": word, "strobe": word // 8, "last": 1})
 
 
 def read_port(word: int, burst: int) -> wiring.Signature:
-    """Between a reader and the master; the reader takes data at any time."""
+    """Between a read engine and the master; the engine accepts read data at any time."""
     return wiring.Signature(
         {
             "request": Out(stream.Signature(request_layout(burst))),
-            "answer": In(stream.Signature(read_layout(word), always_ready=True)),
+            "response": In(stream.Signature(read_layout(word), always_ready=True)),
         }
     )
 
 
 def write_port(word: int, burst: int) -> wiring.Signature:
-    """Between a writer and the master; the writer takes responses at any time."""
+    """Between a write engine and the master; the engine accepts responses at any time."""
     return wiring.Signature(
         {
             "request": Out(stream.Signature(request_layout(burst))),
             "data": Out(stream.Signature(write_layout(word))),
-            "answer": In(stream.Signature(Response, always_ready=True)),
+            "response": In(stream.Signature(Response, always_ready=True)),
         }
     )
 
 
 def axi4(*, address_bits: int, data_bits: int, id_bits: int) -> wiring.Signature:
-    """AXI4, the manager's side; signals that are constant for every burst of the core are left to the integrator."""
+    """AXI4, manager side, without the signals that are constant for every burst (lock, cache, prot, qos, region)."""
     check_width(data_bits)
     members: dict[str, wiring.Member] = {}
     for channel in ("aw", "ar"):
@@ -105,7 +106,7 @@ def axi4(*, address_bits: int, data_bits: int, id_bits: int) -> wiring.Signature
 
 
 def axi4_lite(*, address_bits: int) -> wiring.Signature:
-    """AXI4-Lite with 32-bit data, the manager's side."""
+    """AXI4-Lite with 32-bit data, manager side, without `prot`."""
     members: dict[str, wiring.Member] = {}
     for channel in ("aw", "ar"):
         members |= {f"{channel}valid": Out(1), f"{channel}ready": In(1), f"{channel}addr": Out(address_bits)}
@@ -115,14 +116,14 @@ def axi4_lite(*, address_bits: int) -> wiring.Signature:
 
 
 def check_width(data_bits: int) -> None:
-    """ValueError unless AXI has a bus of that width."""
+    """Raises ValueError unless AXI defines a data bus of this width."""
     if data_bits not in (8 << n for n in range(8)):
-        raise ValueError(f"data_bits = {data_bits}: must be 8, 16, 32, .. 1024")
+        raise ValueError(f"data_bits must be 8, 16, 32, .. 1024, got {data_bits}")
 
 
 def check_burst(burst: int, word: int) -> None:
-    """ValueError unless bursts of that many words of `word` bits are possible."""
+    """Raises ValueError unless bursts of `burst` words of `word` bits are possible."""
     check_width(word)
-    most = min(256, BOUNDARY * 8 // word)
-    if not 1 <= burst <= most or burst & (burst - 1):
-        raise ValueError(f"burst = {burst}: must be a power of two, at most {most}")
+    max_burst = min(256, BOUNDARY * 8 // word)
+    if not 1 <= burst <= max_burst or burst & (burst - 1):
+        raise ValueError(f"burst must be a power of two, at most {max_burst}, got {burst}")

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from amaranth import Module, Signal
+from amaranth import Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -88,7 +88,7 @@ class RegisterMap:
 
     def markdown(self) -> str:
         """A table of all registers."""
-        lines = ["| offset | register | bits | access | reset | what |", "|---|---|---|---|---|---|"]
+        lines = ["| offset | register | bits | access | reset | description |", "|---|---|---|---|---|---|"]
         for r in self.registers:
             head = f"| 0x{self.offsets[r.name]:03x} | `{r.name}` | {r.width} | {r.access.value} | {r.reset:#x} |"
             bit_fields = [f"{low + width - 1}:{low} `{name}` {text}" for name, low, width, text in r.bits]
@@ -148,19 +148,24 @@ def _string(text: str) -> str:
 
 
 class RegisterFile(wiring.Component):
-    """The registers of a map behind an AXI4-Lite port.
+    """AXI4-Lite subordinate with the registers of a map.
 
-    An access to an address without a register, or a write to a read-only register, is answered with SLVERR and has no
-    effect. Bytes without strobe keep their value. The halves of a register of more than 32 bits are accessed one by
-    one.
+    An access without a register, and a write to a read-only register, get the response SLVERR and change nothing. Bytes
+    whose strobe is 0 keep their value. The halves of a register of more than 32 bits are accessed separately.
 
-    Timing: one access per direction at a time, two cycles without back-pressure; `pulse_*` are high for one cycle.
+    Timing: one access of each direction at a time, two cycles without waits; `pulse_*` are high for one cycle.
+
+    Parameters
+    ----------
+    table : the registers
 
     Members
     -------
-    axi : AXI4-Lite
-    value_NAME : value of an RW or CLEAR register ; pulse_NAME : bits of a PULSE register that are written as 1
-    given_NAME : value that an RO register reads ; set_NAME : bits of a CLEAR register that become 1
+    axi : AXI4-Lite subordinate port
+    value_NAME : value of each RW and CLEAR register
+    pulse_NAME : for each PULSE register, the bits that are written as 1
+    input_NAME : value that each RO register reads
+    set_NAME : for each CLEAR register, the bits that become 1
     """
 
     def __init__(self, table: RegisterMap):
@@ -170,7 +175,7 @@ class RegisterFile(wiring.Component):
             if r.access is Access.RW:
                 ports[f"value_{r.name}"] = Out(r.width)
             elif r.access is Access.RO:
-                ports[f"given_{r.name}"] = In(r.width)
+                ports[f"input_{r.name}"] = In(r.width)
             elif r.access is Access.PULSE:
                 ports[f"pulse_{r.name}"] = Out(r.width)
             else:
@@ -179,77 +184,80 @@ class RegisterFile(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        axi, registers = self.axi, self.table.registers
-        stored = {
+        storage = {
             r.name: Signal(r.width, name=r.name, init=r.reset)
-            for r in registers
+            for r in self.table.registers
             if r.access in (Access.RW, Access.CLEAR)
         }
-        for r in registers:
+        for r in self.table.registers:
             if r.access is Access.PULSE:
                 m.d.sync += getattr(self, f"pulse_{r.name}").eq(0)
             elif r.access is Access.CLEAR:
-                m.d.comb += getattr(self, f"value_{r.name}").eq(stored[r.name])
-                m.d.sync += stored[r.name].eq(stored[r.name] | getattr(self, f"set_{r.name}"))
+                m.d.comb += getattr(self, f"value_{r.name}").eq(storage[r.name])
+                m.d.sync += storage[r.name].eq(storage[r.name] | getattr(self, f"set_{r.name}"))
             elif r.access is Access.RW:
-                m.d.comb += getattr(self, f"value_{r.name}").eq(stored[r.name])
+                m.d.comb += getattr(self, f"value_{r.name}").eq(storage[r.name])
+        self._accept_writes(m, storage)
+        self._accept_reads(m, storage)
+        return m
 
-        # write: address and data arrive in any order
+    def _accept_writes(self, m: Module, storage: dict[str, Signal]) -> None:
+        """Write channels; address and data can arrive in any order."""
+        axi = self.axi
         address, word, strobe = Signal.like(axi.awaddr), Signal(32), Signal(4)
-        have_address, have_word = Signal(), Signal()
-        m.d.comb += [axi.awready.eq(~have_address), axi.wready.eq(~have_word)]
+        address_valid, word_valid = Signal(), Signal()
+        m.d.comb += [axi.awready.eq(~address_valid), axi.wready.eq(~word_valid)]
         with m.If(axi.awvalid & axi.awready):
-            m.d.sync += [address.eq(axi.awaddr), have_address.eq(1)]
+            m.d.sync += [address.eq(axi.awaddr), address_valid.eq(1)]
         with m.If(axi.wvalid & axi.wready):
-            m.d.sync += [word.eq(axi.wdata), strobe.eq(axi.wstrb), have_word.eq(1)]
+            m.d.sync += [word.eq(axi.wdata), strobe.eq(axi.wstrb), word_valid.eq(1)]
         with m.If(axi.bvalid & axi.bready):
             m.d.sync += axi.bvalid.eq(0)
-        with m.If(have_address & have_word & ~axi.bvalid):
-            m.d.sync += [
-                have_address.eq(0),
-                have_word.eq(0),
-                axi.bvalid.eq(1),
-                axi.bresp.eq(Response.SLVERR),
-            ]
+        with m.If(address_valid & word_valid & ~axi.bvalid):
+            m.d.sync += [address_valid.eq(0), word_valid.eq(0), axi.bvalid.eq(1), axi.bresp.eq(Response.SLVERR)]
             with m.Switch(address[2:]):
-                for r in registers:
-                    if r.access is not Access.RO:
-                        for half in range(r.words):
-                            with m.Case((self.table.offsets[r.name] >> 2) + half):
-                                m.d.sync += axi.bresp.eq(Response.OKAY)
-                                self._write(m, r, half, word, strobe, stored)
+                for r in self.table.registers:
+                    for half in range(r.words if r.access is not Access.RO else 0):
+                        with m.Case((self.table.offsets[r.name] >> 2) + half):
+                            m.d.sync += axi.bresp.eq(Response.OKAY)
+                            self._write(m, r, half, word, strobe, storage)
 
-        # read
+    def _write(
+        self, m: Module, r: Register, half: int, word: Signal, strobe: Signal, storage: dict[str, Signal]
+    ) -> None:
+        """Effect of a write to one word of a register, byte by byte."""
+        for byte in range(4):
+            low = 32 * half + 8 * byte
+            high = min(low + 8, r.width)
+            if low >= high:
+                continue
+            bits = word[8 * byte : 8 * byte + high - low]
+            with m.If(strobe[byte]):
+                if r.access is Access.PULSE:
+                    m.d.sync += getattr(self, f"pulse_{r.name}")[low:high].eq(bits)
+                elif r.access is Access.RW:
+                    m.d.sync += storage[r.name][low:high].eq(bits)
+                else:
+                    set_bits = getattr(self, f"set_{r.name}")[low:high]
+                    m.d.sync += storage[r.name][low:high].eq((storage[r.name][low:high] & ~bits) | set_bits)
+
+    def _accept_reads(self, m: Module, storage: dict[str, Signal]) -> None:
+        """Read channels."""
+        axi = self.axi
         with m.If(axi.rvalid & axi.rready):
             m.d.sync += axi.rvalid.eq(0)
         m.d.comb += axi.arready.eq(~axi.rvalid)
         with m.If(axi.arvalid & axi.arready):
             m.d.sync += [axi.rvalid.eq(1), axi.rdata.eq(0), axi.rresp.eq(Response.SLVERR)]
             with m.Switch(axi.araddr[2:]):
-                for r in registers:
+                for r in self.table.registers:
                     for half in range(r.words):
                         with m.Case((self.table.offsets[r.name] >> 2) + half):
                             m.d.sync += axi.rresp.eq(Response.OKAY)
                             if r.access is not Access.PULSE:
-                                value = getattr(self, f"given_{r.name}") if r.access is Access.RO else stored[r.name]
+                                value = self._read_value(r, storage)
                                 m.d.sync += axi.rdata.eq(value[32 * half : 32 * half + 32])
-        return m
 
-    def _write(
-        self, m: Module, r: Register, half: int, word: Signal, strobe: Signal, stored: dict[str, Signal]
-    ) -> None:
-        """Add the effect of a write to one word of a register, byte by byte."""
-        for byte in range(4):
-            low = 32 * half + 8 * byte
-            high = min(low + 8, r.width)
-            if low >= high:
-                continue
-            data = word[8 * byte : 8 * byte + high - low]
-            with m.If(strobe[byte]):
-                if r.access is Access.PULSE:
-                    m.d.sync += getattr(self, f"pulse_{r.name}")[low:high].eq(data)
-                elif r.access is Access.RW:
-                    m.d.sync += stored[r.name][low:high].eq(data)
-                else:
-                    set_bits = getattr(self, f"set_{r.name}")[low:high]
-                    m.d.sync += stored[r.name][low:high].eq((stored[r.name][low:high] & ~data) | set_bits)
+    def _read_value(self, r: Register, storage: dict[str, Signal]) -> Value:
+        """Value that a register reads."""
+        return getattr(self, f"input_{r.name}") if r.access is Access.RO else storage[r.name]

@@ -1,8 +1,8 @@
-"""The COPY unit: copies of programs, tokens to their places in the cache, and the KVMU's descriptors."""
+"""The COPY unit: copies of programs, keys and values of the step to the KV cache, and transfers of the KVMU."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
@@ -13,132 +13,161 @@ from hw.core.isa import BY_NAME
 from hw.core.sequencer import COMMAND, view
 from hw.dre.transfer import Tier
 
+MAX_OPEN_COMMANDS = 2 * MAX_OPEN_COPIES  # commands whose copies are not all acknowledged
 
-def owner(tags: int) -> data.StructLayout:
-    """Whose a copy is: the KVMU's, with its tag, or a command's; its last; where it goes."""
-    return data.StructLayout({"tag": range(tags), "cache": 1, "last": 1, "host": 1})
+
+def owner_layout(tags: int) -> data.StructLayout:
+    """Owner of a copy, returned with its completion.
+
+    Fields: `transfer` (a descriptor of the KVMU, with its `tag`; else a command), `last` (last copy of the command),
+    `host` (the target is behind the host link).
+    """
+    return data.StructLayout({"tag": range(tags), "transfer": 1, "last": 1, "host": 1})
 
 
 class CopyUnit(wiring.Component):
-    """Executes COPY and STORE between the descriptors of the KVMU, which go first.
+    """Executes COPY and STORE, and the transfers of the KVMU, which have priority over commands.
 
-    STORE copies for every token of the step and every KV head its key and its value.
+    COPY is one copy. STORE copies the key and the value of each token of the step and each KV head to its slot. Copies
+    to device memory and to the host link can complete out of order; commands are reported in order.
+
+    Timing: one copy per cycle when the copy engine accepts it.
 
     Parameters
     ----------
-    beats : words of a key ; kv_heads, head_page_words : of the cache: words from one head's part of a page to the next
+    word : bits of a memory word
+    key_words : words of the key of one token and KV head
+    kv_heads : KV heads
+    head_page_words : words of one page of one KV head
+    max_step_tokens : largest number of tokens of a step
+    descriptor : layout of a transfer
+    tags : number of transfer tags
 
     Members
     -------
-    i : stream of COMMAND ; complete : one of them is, in order ; copier : its `i` and `o`
-    dma, dma_done, dma_tag, place_at, place, tokens, placed : as the cache's
+    i : stream of COMMAND
+    complete : a command is complete: memory has acknowledged its last copy
+    copies, copies_done : stream of copies to the copy engine, and of their owners when they are acknowledged
+    descriptors : stream of transfers
+    transfer_done, done_tag : a transfer is complete
+    slot_index, slot_word, tokens : slots of the step's tokens, see `hw.core.retrieval.step_slots`
+    stored : a STORE is complete
     """
 
-    def __init__(self, *, word: int, beats: int, kv_heads: int, head_page_words: int, most: int,
+    def __init__(self, *, word: int, key_words: int, kv_heads: int, head_page_words: int, max_step_tokens: int,
                  descriptor: data.Layout, tags: int):  # fmt: skip
-        self.word, self.beats, self.kv_heads, self.head_page_words = word, beats, kv_heads, head_page_words
-        self.owner = owner(tags)
-        self.copy_engine = CopyEngine(word=word, own_bits=self.owner.size)
+        self.word, self.key_words, self.kv_heads, self.head_page_words = word, key_words, kv_heads, head_page_words
+        self.owner = owner_layout(tags)
+        self.copy_engine = CopyEngine(word=word, owner_bits=self.owner.size)
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
-                "give": Out(stream.Signature(self.copy_engine.copy)),
-                "given": In(stream.Signature(self.owner.size, always_ready=True)),
-                "dma": In(stream.Signature(descriptor)),
-                "dma_done": Out(1),
-                "dma_tag": Out(range(tags)),
-                "place_at": Out(range(most)),
-                "place": In(WORD_BITS),
-                "tokens": In(range(most + 1)),
-                "placed": Out(1),
+                "copies": Out(stream.Signature(self.copy_engine.copy)),
+                "copies_done": In(stream.Signature(self.owner.size, always_ready=True)),
+                "descriptors": In(stream.Signature(descriptor)),
+                "transfer_done": Out(1),
+                "done_tag": Out(range(tags)),
+                "slot_index": Out(range(max_step_tokens)),
+                "slot_word": In(WORD_BITS),
+                "tokens": In(range(max_step_tokens + 1)),
+                "stored": Out(1),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        low, beats = (self.word // 8).bit_length() - 1, self.beats
-        copy, order, asked = view(self.i.payload, "COPY"), view(self.i.payload, "STORE"), self.dma.payload
-        own, give = Signal(self.owner), self.give.payload
-        m.submodules.finals = finals = SyncFIFOBuffered(width=2, depth=2 * MAX_OPEN_COPIES)  # to the host; a STORE
+        shift = (self.word // 8).bit_length() - 1
+        copy, descriptor, owner = self.copies.payload, self.descriptors.payload, Signal(self.owner)
+        command = view(self.i.payload, "COPY")
+        # for every command: the target is behind the host link; it is a STORE
+        m.submodules.open_commands = open_commands = SyncFIFOBuffered(width=2, depth=MAX_OPEN_COMMANDS)
+        is_store = self.i.payload.opcode == BY_NAME["STORE"].code
+        store_valid, copy_valid, final, accepted = Signal(), Signal(), Signal(), Signal()
+        source, target, last_store = self._store_addresses(m, is_store, store_valid)
+        m.d.comb += [
+            copy_valid.eq(self.i.valid & ~is_store & ~self.descriptors.valid),
+            final.eq(copy_valid | (store_valid & last_store)),
+            self.copies.valid.eq(self.descriptors.valid | ((store_valid | copy_valid) & open_commands.w_rdy)),
+            accepted.eq(self.copies.valid & self.copies.ready),
+            self.descriptors.ready.eq(self.copies.ready),
+            self.i.ready.eq(final & accepted),
+            owner.last.eq(final),
+            owner.host.eq(copy.to_host),
+            copy.owner.eq(owner),
+            open_commands.w_en.eq(final & accepted),
+            open_commands.w_data.eq(Cat(~is_store & command.to_host, is_store)),
+        ]
+        with m.If(self.descriptors.valid):
+            m.d.comb += [
+                copy.source.eq(descriptor.source),
+                copy.target.eq(descriptor.target),
+                copy.from_host.eq(descriptor.source_tier != Tier.DEVICE),
+                copy.to_host.eq(descriptor.target_tier != Tier.DEVICE),
+                copy.bytes.eq(descriptor.bytes),
+                owner.transfer.eq(1),
+                owner.tag.eq(descriptor.tag),
+            ]
+        with m.Else():
+            m.d.comb += [
+                copy.source.eq(Cat(Const(0, shift), Mux(is_store, source, command.source))),
+                copy.target.eq(Cat(Const(0, shift), Mux(is_store, target, command.target))),
+                copy.from_host.eq(~is_store & command.from_host),
+                copy.to_host.eq(~is_store & command.to_host),
+                copy.bytes.eq(Cat(Const(0, shift), Mux(is_store, self.key_words, command.words))),
+            ]
+        self._report(m, open_commands)
+        return m
 
-        # STORE: token after token, head after head, key and value
-        token, head, value = Signal.like(self.place_at), Signal(range(self.kv_heads)), Signal()
-        key_at, value_at, started = Signal(WORD_BITS), Signal(WORD_BITS), Signal()
-        places = self.i.payload.opcode == BY_NAME["STORE"].code
-        last_head, last = head == self.kv_heads - 1, Signal()
-        source, target = Signal(WORD_BITS), Signal(WORD_BITS)
+    def _store_addresses(self, m: Module, is_store: Value, store_valid: Signal) -> tuple[Signal, Signal, Signal]:
+        """Copies of STORE: token by token, KV head by KV head, key then value.
+
+        Drives `store_valid`; returns source and target words of the current copy and whether it is the last one.
+        """
+        command = view(self.i.payload, "STORE")
+        token, head, is_value = Signal.like(self.slot_index), Signal(range(self.kv_heads)), Signal()
+        key_address, value_address, started = Signal(WORD_BITS), Signal(WORD_BITS), Signal()
+        source, target, last_head, last = Signal(WORD_BITS), Signal(WORD_BITS), Signal(), Signal()
+        value_offset = Mux(is_value, self.key_words, 0)
         m.d.comb += [
-            self.place_at.eq(token),
-            last.eq(value & last_head & (token + 1 == self.tokens)),
-            source.eq((Mux(value, value_at, key_at) + head * beats)[:WORD_BITS]),
-            target.eq((self.place + head * self.head_page_words + Mux(value, beats, 0))[:WORD_BITS]),
+            self.slot_index.eq(token),
+            last_head.eq(head == self.kv_heads - 1),
+            last.eq(is_value & last_head & (token + 1 == self.tokens)),
+            source.eq((Mux(is_value, value_address, key_address) + head * self.key_words)[:WORD_BITS]),
+            target.eq((self.slot_word + head * self.head_page_words + value_offset)[:WORD_BITS]),
+            store_valid.eq(self.i.valid & is_store & started & ~self.descriptors.valid),
         ]
-        placing, copying, final = Signal(), Signal(), Signal()
-        m.d.comb += [
-            placing.eq(self.i.valid & places & started & ~self.dma.valid),
-            copying.eq(self.i.valid & ~places & ~self.dma.valid),
-            final.eq(copying | (placing & last)),
-        ]
-        with m.If(self.i.valid & places & ~started):
-            m.d.sync += [started.eq(1), key_at.eq(order.keys), value_at.eq(order.values)]
-            m.d.sync += [counter.eq(0) for counter in (token, head, value)]
-        with m.If(placing & self.give.ready & self.give.valid):
-            m.d.sync += value.eq(~value)
-            with m.If(value):
+        with m.If(self.i.valid & is_store & ~started):
+            m.d.sync += [started.eq(1), key_address.eq(command.keys), value_address.eq(command.values)]
+            m.d.sync += [counter.eq(0) for counter in (token, head, is_value)]
+        with m.If(store_valid & self.copies.ready & self.copies.valid):
+            m.d.sync += is_value.eq(~is_value)
+            with m.If(is_value):
                 m.d.sync += head.eq(Mux(last_head, 0, head + 1))
                 with m.If(last_head):
                     m.d.sync += [
                         token.eq(token + 1),
-                        key_at.eq((key_at + order.key_stride)[:WORD_BITS]),
-                        value_at.eq((value_at + order.value_stride)[:WORD_BITS]),
+                        key_address.eq((key_address + command.key_stride)[:WORD_BITS]),
+                        value_address.eq((value_address + command.value_stride)[:WORD_BITS]),
                     ]
             with m.If(last):
                 m.d.sync += started.eq(0)
+        return source, target, last
 
-        gone = Signal()
+    def _report(self, m: Module, open_commands: SyncFIFOBuffered) -> None:
+        """Completions of transfers; completions of commands in order, counted separately for the two targets."""
+        owner, valid = data.View(self.owner, self.copies_done.payload), self.copies_done.valid
+        to_host, is_store = Signal(), Signal()  # the oldest command
+        done = [Signal(range(MAX_OPEN_COMMANDS + 2), name=f"done_{side}") for side in ("device", "host")]
         m.d.comb += [
-            self.give.valid.eq(self.dma.valid | ((placing | copying) & finals.w_rdy)),
-            gone.eq(self.give.valid & self.give.ready),
-            self.dma.ready.eq(self.give.ready),
-            self.i.ready.eq(final & gone),
-            own.last.eq(final),
-            own.host.eq(give.to_host),
-            give.own.eq(own),
-            finals.w_en.eq(final & gone),
-            finals.w_data.eq(Cat(~places & copy.to_host, places)),
-        ]
-        with m.If(self.dma.valid):
-            m.d.comb += [
-                give.source.eq(asked.source),
-                give.target.eq(asked.target),
-                give.from_host.eq(asked.source_tier != Tier.DEVICE),
-                give.to_host.eq(asked.target_tier != Tier.DEVICE),
-                give.bytes.eq(asked.bytes),
-                own.cache.eq(1),
-                own.tag.eq(asked.tag),
-            ]
-        with m.Else():
-            m.d.comb += [
-                give.source.eq(Cat(Const(0, low), Mux(places, source, copy.source))),
-                give.target.eq(Cat(Const(0, low), Mux(places, target, copy.target))),
-                give.from_host.eq(~places & copy.from_host),
-                give.to_host.eq(~places & copy.to_host),
-                give.bytes.eq(Cat(Const(0, low), Mux(places, beats, copy.words))),
-            ]
-
-        # commands complete in order, though their copies to either side may not
-        back, oldest, place = data.View(self.owner, self.given.payload), Signal(), Signal()
-        done = [Signal(range(2 * MAX_OPEN_COPIES + 2), name=f"done{side}") for side in range(2)]
-        m.d.comb += [
-            self.dma_done.eq(self.given.valid & back.cache),
-            self.dma_tag.eq(back.tag),
-            Cat(oldest, place).eq(finals.r_data),
-            self.complete.eq(finals.r_rdy & Mux(oldest, done[1] != 0, done[0] != 0)),
-            finals.r_en.eq(self.complete),
-            self.placed.eq(self.complete & place),
+            self.transfer_done.eq(valid & owner.transfer),
+            self.done_tag.eq(owner.tag),
+            Cat(to_host, is_store).eq(open_commands.r_data),
+            self.complete.eq(open_commands.r_rdy & Mux(to_host, done[1] != 0, done[0] != 0)),
+            open_commands.r_en.eq(self.complete),
+            self.stored.eq(self.complete & is_store),
         ]
         for side, count in enumerate(done):
-            more = self.given.valid & back.last & ~back.cache & (back.host == side)
-            m.d.sync += count.eq((count + more - (self.complete & (oldest == side)))[: len(count)])
-        return m
+            increment = valid & owner.last & ~owner.transfer & (owner.host == side)
+            decrement = self.complete & (to_host == side)
+            m.d.sync += count.eq((count + increment - decrement)[: len(count)])

@@ -1,4 +1,4 @@
-"""The core: a machine that runs programs, behind AXI4 masters, AXI4-Lite registers and an interrupt."""
+"""The core: a processor behind AXI4 masters, AXI4-Lite registers and an interrupt."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -18,39 +18,56 @@ from hw.core.processor import READ_ENGINES, WRITE_ENGINES, Processor
 from hw.core.register_map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.sequencer import ongoing
 
-STATES = ("READY", "HALT", "RESET", "STOPPED")  # of the core: ready for programs, and after a fault
+STATES = ("READY", "HALT", "RESET", "STOPPED")  # of the core; READY runs programs, the others follow a fault
+# What happens in a cycle, for traces and tests.
 TRACE = data.StructLayout(
     {
-        "started": len(ExecUnit),  # for every unit: one of its commands begins
-        "complete": len(ExecUnit),  # one of its commands is complete
-        "matrix": 1,  # the matrix engine takes a beat
-        "vector": 1,  # the vector engine gives a beat
-        **{f"{side}_{way}": 1 for side in ("device", "host") for way in ("read", "write")},  # a word on the port
-        "sequencer": 3,  # its state, see `hw.core.sequencer.STATES`
-        "core": 2,  # number in STATES
+        "started": len(ExecUnit),  # for each unit: a command starts
+        "complete": len(ExecUnit),  # for each unit: a command is complete
+        "matrix": 1,  # the matrix engine accepts a beat
+        "vector": 1,  # the vector engine sends a beat
+        # a word is transferred on a port
+        **{f"{side}_{direction}": 1 for side in ("device", "host") for direction in ("read", "write")},
+        "sequencer": 3,  # state, a position in `hw.core.sequencer.STATES`
+        "core": 2,  # state, a position in STATES
     }
 )
 
 
 class Core(wiring.Component):
-    """Runs programs from the device memory.
+    """Runs programs from device memory.
 
-    Software writes the regions, the program's place and length, and `start`. The interrupt comes when the program is
-    complete, or on a fault. A fault (an AXI error, an address out of its region, no such command, a program without an
-    end, a full table) stops everything: no burst is asked for any more, those in flight come to their end, all units
-    are reset. Cause, source and address stay in their registers until `clear`; then the next program can start. The
-    tables of the units are empty then.
+    Software writes the regions, the address and length of a program, and `start`. The interrupt signals that the
+    program is complete, or a fault.
 
-    Timing: data dependent (`latency` None); counters say where the cycles went.
+    A fault (AXI error, address outside its region, unknown opcode, program without END, full table) stops the core:
+    HALT requests no further bursts and waits for the bursts in flight, RESET resets all units and their tables, STOPPED
+    waits for `clear`. The registers keep cause, source and address of the fault until then.
+
+    ```
+    AXI4-Lite ──> registers ──> start, regions, settings ──> Processor ──> faults, done ──> interrupt
+                                                             │       │
+                                             device AXI4 <── master  master ──> host AXI4
+    ```
+
+    Timing: data dependent (`latency` None); counters give the cycles of each unit.
+
+    Parameters
+    ----------
+    config : sizes of the core
 
     Members
     -------
-    device, host : AXI4 ; registers : AXI4-Lite ; irq : interrupt ; stat_trace : what happens in every cycle
+    device : AXI4 manager port to the device memory
+    host : AXI4 manager port to the host link
+    registers : AXI4-Lite subordinate port
+    irq : interrupt, high while an enabled event is pending
+    stat_trace : TRACE of the current cycle
 
     Raises
     ------
     ValueError
-        For a configuration whose matrix and vector engines do not have one width.
+        When the processor cannot be built for the configuration.
     """
 
     latency = None
@@ -94,16 +111,26 @@ class Core(wiring.Component):
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and what a word of memory is, as written into the generated unit's JSON."""
+        """Latency and bytes of a memory word, as written into the generated unit's JSON."""
         return {"latency": self.latency, "bytes_per_word": self.processor.word // 8}
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        processor, file, again = self.processor, RegisterFile(self.map), Signal()
+        file, reset = RegisterFile(self.map), Signal()
         m.submodules.file = file
-        m.submodules.processor = ResetInserter(again)(processor)
-        m.submodules.device_master, m.submodules.host_master = device, host = self.device_master, self.host_master
+        m.submodules.processor = ResetInserter(reset)(self.processor)
         wiring.connect(m, wiring.flipped(self.registers), file.axi)
+        self._connect_masters(m, file)
+        self._connect_registers(m, file)
+        self._handle_faults(m, file, reset)
+        self._trace(m)
+        self._count(m, file)
+        return m
+
+    def _connect_masters(self, m: Module, file: RegisterFile) -> None:
+        """The AXI4 masters between the processor's engines and the two ports."""
+        processor, device, host = self.processor, self.device_master, self.host_master
+        m.submodules.device_master, m.submodules.host_master = device, host
         wiring.connect(m, device.axi, wiring.flipped(self.device))
         wiring.connect(m, host.axi, wiring.flipped(self.host))
         for number in range(len(READ_ENGINES)):
@@ -112,36 +139,45 @@ class Core(wiring.Component):
             wiring.connect(m, processor.device_write[number], device.write[number])
         wiring.connect(m, processor.host_read, host.read[0])
         wiring.connect(m, processor.host_write, host.write[0])
+        m.d.comb += [device.base.eq(file.value_device_start), host.base.eq(file.value_host_start)]
 
-        cause, source, address = Signal(Cause), Signal.like(processor.source), Signal.like(processor.fault.address)
-        clear, stopped, wrong = file.pulse_control[CLEAR], Signal(), Signal()
+    def _connect_registers(self, m: Module, file: RegisterFile) -> None:
+        """Registers that software writes, status and interrupt."""
+        processor = self.processor
         m.d.comb += [
-            device.base.eq(file.value_device_start),
-            host.base.eq(file.value_host_start),
             processor.device_words.eq(file.value_device_words),
             processor.host_words.eq(file.value_host_words),
             processor.program.eq(file.value_program),
             processor.commands.eq(file.value_commands),
-            wrong.eq(Value.cast(processor.fault.cause) != Cause.NONE),
             file.set_events[DONE].eq(processor.done),
             self.irq.eq((file.value_events & file.value_events_enable).any()),
-            file.given_version.eq(VERSION | self.processor.word << 16),
-            file.given_cause.eq(Value.cast(cause) | source << 4),
-            file.given_fault_address.eq(address),
-            file.given_position.eq(processor.position),
+            file.input_version.eq(VERSION | processor.word << 16),
+            file.input_position.eq(processor.position),
         ]
         for name in processor.retrieval_unit.settings:
             m.d.comb += getattr(processor, name).eq(getattr(file, f"value_{name.removeprefix('cfg_')}"))
+
+    def _handle_faults(self, m: Module, file: RegisterFile, reset: Signal) -> None:
+        """State machine of the core: start of programs; halt, reset and stop after a fault."""
+        processor, has_fault = self.processor, Signal()
+        cause, source = Signal(Cause), Signal.like(processor.source)
+        address = Signal.like(processor.fault.address)
+        m.d.comb += [
+            has_fault.eq(Value.cast(processor.fault.cause) != Cause.NONE),
+            file.input_cause.eq(Value.cast(cause) | source << 4),
+            file.input_fault_address.eq(address),
+        ]
         with m.FSM(init="READY") as fsm:
-            m.d.comb += self.stat_trace.core.eq(ongoing(fsm, STATES))
             m.d.comb += [
-                file.given_status[0].eq(processor.busy & fsm.ongoing("READY")),
-                file.given_status[1].eq(fsm.ongoing("HALT") | fsm.ongoing("RESET")),
-                file.given_status[2].eq(fsm.ongoing("STOPPED")),
+                self.stat_trace.core.eq(ongoing(fsm, STATES)),
+                file.input_status[0].eq(processor.busy & fsm.ongoing("READY")),
+                file.input_status[1].eq(fsm.ongoing("HALT") | fsm.ongoing("RESET")),
+                file.input_status[2].eq(fsm.ongoing("STOPPED")),
             ]
             with m.State("READY"):
-                m.d.comb += [processor.start.eq(file.pulse_control[START] & ~processor.busy), processor.halt.eq(wrong)]
-                with m.If(wrong):
+                m.d.comb += processor.start.eq(file.pulse_control[START] & ~processor.busy)
+                m.d.comb += processor.halt.eq(has_fault)
+                with m.If(has_fault):
                     m.d.sync += [cause.eq(processor.fault.cause), address.eq(processor.fault.address)]
                     m.d.sync += source.eq(processor.source)
                     m.next = "HALT"
@@ -150,14 +186,15 @@ class Core(wiring.Component):
                 with m.If(processor.idle):
                     m.next = "RESET"
             with m.State("RESET"):
-                m.d.comb += [processor.halt.eq(1), again.eq(1), file.set_events[FAILED].eq(1)]
+                m.d.comb += [processor.halt.eq(1), reset.eq(1), file.set_events[FAILED].eq(1)]
                 m.next = "STOPPED"
-            with m.State("STOPPED"):
-                m.d.comb += stopped.eq(1)
-                with m.If(clear):
-                    m.d.sync += [cause.eq(Cause.NONE), source.eq(0), address.eq(0)]
-                    m.next = "READY"
+            with m.State("STOPPED"), m.If(file.pulse_control[CLEAR]):
+                m.d.sync += [cause.eq(Cause.NONE), source.eq(0), address.eq(0)]
+                m.next = "READY"
 
+    def _trace(self, m: Module) -> None:
+        """`stat_trace`."""
+        processor = self.processor
         m.d.comb += [
             self.stat_trace.started.eq(processor.started),
             self.stat_trace.complete.eq(processor.complete),
@@ -165,26 +202,28 @@ class Core(wiring.Component):
             self.stat_trace.vector.eq(processor.stat_vector),
             self.stat_trace.sequencer.eq(processor.stat_state),
         ]
-        for side, master in (("device", device), ("host", host)):
+        for side, master in (("device", self.device_master), ("host", self.host_master)):
             m.d.comb += [
                 self.stat_trace[f"{side}_read"].eq(master.axi.rvalid & master.axi.rready),
                 self.stat_trace[f"{side}_write"].eq(master.axi.wvalid & master.axi.wready),
             ]
-        zero = file.pulse_clear_counters
+
+    def _count(self, m: Module, file: RegisterFile) -> None:
+        """Counters."""
+        processor, clear = self.processor, file.pulse_clear_counters
         events = {
             "matrix_beats": processor.stat_matrix,
             "vector_beats": processor.stat_vector,
+            "cycles": processor.busy,
+            "stalled": processor.busy & ~processor.has_commands.any(),
+            **{f"busy_{unit.name.lower()}": processor.has_commands[unit] for unit in ExecUnit},
+            **{f"done_{unit.name.lower()}": processor.complete[unit] for unit in ExecUnit},
         }
-        events |= {"cycles": processor.busy, "stalled": processor.busy & ~processor.taking.any()}
-        for unit in ExecUnit:
-            events[f"busy_{unit.name.lower()}"] = processor.taking[unit]
-            events[f"done_{unit.name.lower()}"] = processor.complete[unit]
         for name, event in events.items():
             counter = Signal(32, name=f"counter_{name}")
-            m.d.comb += getattr(file, f"given_{name}").eq(counter)
-            tally(m, counter, event, zero)
-        for side, master in (("device", device), ("host", host)):
-            m.d.comb += master.stat_clear.eq(zero)
+            m.d.comb += getattr(file, f"input_{name}").eq(counter)
+            tally(m, counter, event, clear)
+        for side, master in (("device", self.device_master), ("host", self.host_master)):
+            m.d.comb += master.stat_clear.eq(clear)
             for name in ("read", "write", "read_wait", "write_wait"):
-                m.d.comb += getattr(file, f"given_{side}_{name}").eq(getattr(master, f"stat_{name}"))
-        return m
+                m.d.comb += getattr(file, f"input_{side}_{name}").eq(getattr(master, f"stat_{name}"))

@@ -1,4 +1,4 @@
-"""Copies between the device memory and the host link, as the KVMU's descriptors say."""
+"""Copies between device memory and host link: the copy engine, and the unit `dma` with its own AXI4 masters."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -15,32 +15,44 @@ from hw.config import Config
 from hw.dre.transfer import Tier, descriptor_layout
 
 BURST = 16  # words of the longest burst
-MAX_OPEN_COPIES = 16  # copies between their first and their last word
+MAX_OPEN_COPIES = 16  # copies whose last word is not written
+ROUTE = data.StructLayout({"from_host": 1, "to_host": 1})  # sides of source and target of a copy
 
 
 class CopyEngine(wiring.Component):
-    """Performs copies in order: reads on one port, writes on the same or the other.
+    """Performs copies between two sides: device memory and host link.
 
-    Copies overlap: reads run ahead of writes by what the reader's FIFO holds. Nothing checks that a copy reads what an
-    earlier one wrote. A copy that is not made of whole words, or leaves a region, is a fault.
+    Every copy becomes a read job on the side of its source and a write job on the side of its target. Reads run ahead
+    of writes by the depth of the read engine; copies start in order. The copy engine does not check whether a copy
+    reads what an earlier copy writes. A copy whose addresses or length are not whole words is dropped with a fault.
 
-    Timing: a word per cycle; `i.ready` depends on registers.
+    ```
+    copies ──┬─> read jobs ──> read engines ──> words ─┐
+             ├─> routes ──────────────────────────────>├──> write engines ──> done ──┐
+             ├─> write jobs ──────────────────────────────────^                      ├──> owners of done copies
+             └─> owners ─────────────────────────────────────────────────────────────┘
+    ```
+
+    Timing: one word per cycle; one copy per cycle; `i.ready` depends on registers and on the ready of the jobs.
 
     Parameters
     ----------
-    word, address_bits, own_bits : widths ; waiting : copies between their first and their last word
+    word : bits of a memory word
+    address_bits : bits of a byte address
+    owner_bits : bits of the owner of a copy
+    max_open : copies whose last word is not written
 
     Members
     -------
-    i : stream of `copy`, addresses and lengths in bytes; `own` is given back
-    o : stream of {own}, when a copy has been acknowledged; always ready
-    read, write, written : for each side, device then host: jobs and words of a reader and a writer, its `done`
-    fault : a copy that is not made of whole words
-    idle : no copy under way
+    i : stream of `copy`: addresses and length in bytes; `owner` is returned
+    o : stream of owners of copies that memory has acknowledged; always ready
+    read, write : for each side (device, host), jobs and words of a read and of a write engine, and its `done`
+    fault : REGION: a copy does not consist of whole words
+    idle : all copies are reported
     """
 
-    def __init__(self, *, word: int, address_bits: int = 48, own_bits: int = 3, waiting: int = MAX_OPEN_COPIES):
-        self.word, self.address_bits, self.own_bits, self.waiting = word, address_bits, own_bits, waiting
+    def __init__(self, *, word: int, address_bits: int = 48, owner_bits: int = 3, max_open: int = MAX_OPEN_COPIES):
+        self.word, self.address_bits, self.owner_bits, self.max_open = word, address_bits, owner_bits, max_open
         self.copy = data.StructLayout(
             {
                 "source": address_bits,
@@ -48,7 +60,7 @@ class CopyEngine(wiring.Component):
                 "from_host": 1,
                 "to_host": 1,
                 "bytes": COUNT_BITS + (word // 8).bit_length() - 1,
-                "own": own_bits,
+                "owner": owner_bits,
             }
         )
         job = Out(stream.Signature(JOB))
@@ -57,7 +69,7 @@ class CopyEngine(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(self.copy)),
-                "o": Out(stream.Signature(own_bits, always_ready=True)),
+                "o": Out(stream.Signature(owner_bits, always_ready=True)),
                 "read": Out(wiring.Signature(read)).array(2),
                 "write": Out(wiring.Signature(write)).array(2),
                 "fault": Out(FAULT),
@@ -67,92 +79,110 @@ class CopyEngine(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        copy, low = self.i.payload, (self.word // 8).bit_length() - 1
-        route = data.StructLayout({"from_host": 1, "to_host": 1})
-        m.submodules.routes = routes = SyncFIFOBuffered(width=route.size, depth=self.waiting)
-        owners = [SyncFIFOBuffered(width=self.own_bits, depth=self.waiting) for _ in range(2)]
+        m.submodules.routes = routes = SyncFIFOBuffered(width=ROUTE.size, depth=self.max_open)
+        owners = [SyncFIFOBuffered(width=self.owner_bits, depth=self.max_open) for _ in range(2)]
         m.submodules.device_owners, m.submodules.host_owners = owners
-        good, room = Signal(), Signal()
-        parts = [copy.source[:low], copy.target[:low], copy.bytes[:low]] if low else []
+        accepted = stream.Signature(self.copy).create(path=("accepted",))
+        self._check(m, accepted)
+        names = ("read_jobs", "write_jobs", "records")
+        read_jobs, write_jobs, records = sinks = [stream.Signature(1).create(path=(name,)) for name in names]
+        fork(m, "copy", accepted, sinks)
+        self._send_jobs(m, read_jobs, write_jobs)
+        self._record(m, records, routes, owners)
+        self._move_words(m, routes)
+        self._report(m, owners)
+        return m
+
+    @property
+    def _shift(self) -> int:
+        """Bits of a byte address below the word address."""
+        return (self.word // 8).bit_length() - 1
+
+    def _check(self, m: Module, accepted: stream.Interface) -> None:
+        """Drops copies that do not consist of whole words and reports them."""
+        copy, shift, is_aligned = self.i.payload, self._shift, Signal()
+        low_bits = [copy.source[:shift], copy.target[:shift], copy.bytes[:shift]] if shift else []
         m.d.comb += [
-            good.eq(~Cat(*parts).any() if parts else 1),
-            room.eq(routes.w_rdy & owners[0].w_rdy & owners[1].w_rdy),
-        ]
-        # each copy becomes a read job, a write job, and its route
-        given = stream.Signature(self.copy).create(path=("given",))
-        reading, writing, noted = (stream.Signature(1).create(path=(n,)) for n in ("reading", "writing", "noted"))
-        m.d.comb += [
-            given.valid.eq(self.i.valid & good),
-            given.payload.eq(copy),
-            self.i.ready.eq(Mux(good, given.ready, 1)),
+            is_aligned.eq(~Cat(*low_bits).any() if low_bits else 1),
+            accepted.valid.eq(self.i.valid & is_aligned),
+            accepted.payload.eq(copy),
+            self.i.ready.eq(Mux(is_aligned, accepted.ready, 1)),
         ]
         m.d.sync += self.fault.eq(0)
-        with m.If(self.i.valid & ~good):
-            m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq((copy.target >> low)[:WORD_BITS])]
-        fork(m, "copy", given, [reading, writing, noted])
-        for side, flag in ((0, ~copy.from_host), (1, copy.from_host)):
-            job = self.read[side].job
-            m.d.comb += [
-                job.valid.eq(reading.valid & flag),
-                job.payload.address.eq((copy.source >> low)[:WORD_BITS]),
-                job.payload.count.eq((copy.bytes >> low)[:COUNT_BITS]),
-            ]
-        for side, flag in ((0, ~copy.to_host), (1, copy.to_host)):
-            job = self.write[side].job
-            m.d.comb += [
-                job.valid.eq(writing.valid & flag),
-                job.payload.address.eq((copy.target >> low)[:WORD_BITS]),
-                job.payload.count.eq((copy.bytes >> low)[:COUNT_BITS]),
-                job.payload.last.eq(1),
-                owners[side].w_data.eq(copy.own),
-                owners[side].w_en.eq(noted.valid & noted.ready & flag),
-                owners[side].r_en.eq(self.write[side].done),
-            ]
-        way = Signal(route)
+        with m.If(self.i.valid & ~is_aligned):
+            address = (copy.target >> shift)[:WORD_BITS]
+            m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq(address)]
+
+    def _send_jobs(self, m: Module, read_jobs: stream.Interface, write_jobs: stream.Interface) -> None:
+        """A read job on the side of the source, a write job on the side of the target."""
+        copy, shift = self.i.payload, self._shift
+        for jobs, request, address, on_host, last in (
+            ([self.read[side].job for side in range(2)], read_jobs, copy.source, copy.from_host, 0),
+            ([self.write[side].job for side in range(2)], write_jobs, copy.target, copy.to_host, 1),
+        ):
+            for side, job in enumerate(jobs):
+                m.d.comb += [
+                    job.valid.eq(request.valid & (on_host == side)),
+                    job.payload.address.eq((address >> shift)[:WORD_BITS]),
+                    job.payload.count.eq((copy.bytes >> shift)[:COUNT_BITS]),
+                    job.payload.last.eq(last),
+                ]
+            m.d.comb += request.ready.eq(Mux(on_host, jobs[1].ready, jobs[0].ready))
+
+    def _record(
+        self, m: Module, records: stream.Interface, routes: SyncFIFOBuffered, owners: list[SyncFIFOBuffered]
+    ) -> None:
+        """The route of the copy's words, and its owner in the queue of its target's side."""
+        copy, route = self.i.payload, Signal(ROUTE)
         m.d.comb += [
-            reading.ready.eq(Mux(copy.from_host, self.read[1].job.ready, self.read[0].job.ready)),
-            writing.ready.eq(Mux(copy.to_host, self.write[1].job.ready, self.write[0].job.ready)),
-            noted.ready.eq(room),
-            way.from_host.eq(copy.from_host),
-            way.to_host.eq(copy.to_host),
-            routes.w_data.eq(way),
-            routes.w_en.eq(noted.valid & noted.ready),
+            records.ready.eq(routes.w_rdy & owners[0].w_rdy & owners[1].w_rdy),
+            route.from_host.eq(copy.from_host),
+            route.to_host.eq(copy.to_host),
+            routes.w_data.eq(route),
+            routes.w_en.eq(records.valid & records.ready),
         ]
-        # words follow their route
-        now, word, ready = data.View(route, routes.r_data), Signal(self.word + 1), Signal()
-        offered = Signal()
-        sources = [self.read[side].data for side in range(2)]
-        m.d.comb += [
-            offered.eq(routes.r_rdy & Mux(now.from_host, sources[1].valid, sources[0].valid)),
-            word.eq(Mux(now.from_host, sources[1].payload, sources[0].payload)),
-            ready.eq(Mux(now.to_host, self.write[1].data.ready, self.write[0].data.ready)),
-            *(sources[side].ready.eq(routes.r_rdy & ready & (now.from_host == side)) for side in range(2)),
-            routes.r_en.eq(offered & ready & word[-1]),
-        ]
-        for side in range(2):
-            sink = self.write[side].data
+        for side, fifo in enumerate(owners):
             m.d.comb += [
-                sink.valid.eq(offered & (now.to_host == side)),
-                sink.payload.data.eq(word[: self.word]),
-                sink.payload.strobe.eq(-1),
+                fifo.w_data.eq(copy.owner),
+                fifo.w_en.eq(records.valid & records.ready & (copy.to_host == side)),
+                fifo.r_en.eq(self.write[side].done),
             ]
-        # completions of the two sides share an answer; the host's wait for the device's
-        late = SyncFIFOBuffered(width=self.own_bits, depth=2 * self.waiting)
-        m.submodules.late = late
-        device, host = self.write[0].done, self.write[1].done
+
+    def _move_words(self, m: Module, routes: SyncFIFOBuffered) -> None:
+        """Words of the oldest route from its source to its target."""
+        route, word = data.View(ROUTE, routes.r_data), Signal(self.word + 1)
+        valid, ready = Signal(), Signal()
+        sources, targets = ([port[side].data for side in range(2)] for port in (self.read, self.write))
         m.d.comb += [
-            late.w_data.eq(owners[1].r_data),
-            late.w_en.eq(host),
-            late.r_en.eq(~device),
-            self.o.valid.eq(device | late.r_rdy),
-            self.o.payload.eq(Mux(device, owners[0].r_data, late.r_data)),
-            self.idle.eq(~Cat(fifo.r_rdy | (fifo.level != 0) for fifo in (*owners, late)).any()),
+            valid.eq(routes.r_rdy & Mux(route.from_host, sources[1].valid, sources[0].valid)),
+            word.eq(Mux(route.from_host, sources[1].payload, sources[0].payload)),
+            ready.eq(Mux(route.to_host, targets[1].ready, targets[0].ready)),
+            routes.r_en.eq(valid & ready & word[-1]),
         ]
-        return m
+        for side, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            m.d.comb += [
+                source.ready.eq(routes.r_rdy & ready & (route.from_host == side)),
+                target.valid.eq(valid & (route.to_host == side)),
+                target.payload.data.eq(word[: self.word]),
+                target.payload.strobe.eq(-1),
+            ]
+
+    def _report(self, m: Module, owners: list[SyncFIFOBuffered]) -> None:
+        """Owners of acknowledged copies; those of the host side wait while one of the device side is reported."""
+        m.submodules.host_done = host_done = SyncFIFOBuffered(width=self.owner_bits, depth=2 * self.max_open)
+        device = self.write[0].done
+        m.d.comb += [
+            host_done.w_data.eq(owners[1].r_data),
+            host_done.w_en.eq(self.write[1].done),
+            host_done.r_en.eq(~device),
+            self.o.valid.eq(device | host_done.r_rdy),
+            self.o.payload.eq(Mux(device, owners[0].r_data, host_done.r_data)),
+            self.idle.eq(~Cat(fifo.r_rdy | (fifo.level != 0) for fifo in (*owners, host_done)).any()),
+        ]
 
 
 def attach(m: Module, copy_engine: CopyEngine, side: int, reader: ReadEngine, writer: WriteEngine) -> None:
-    """Connect one side of a copier."""
+    """Connects one side of a copy engine to its read and write engines."""
     wiring.connect(m, copy_engine.read[side].job, reader.i)
     wiring.connect(m, reader.o, copy_engine.read[side].data)
     wiring.connect(m, copy_engine.write[side].job, writer.i)
@@ -161,21 +191,30 @@ def attach(m: Module, copy_engine: CopyEngine, side: int, reader: ReadEngine, wr
 
 
 class Dma(wiring.Component):
-    """A copier with its two AXI4 masters: descriptors of the KVMU in, completions out.
+    """Transfer engine: performs the descriptors of the KVMU through two AXI4 masters.
 
-    After a fault nothing more is asked of either port; what is in flight comes to its end. `stat_fault` keeps the first
-    cause and its address until a reset.
+    After a fault the engines request no further bursts; bursts in flight complete. `stat_fault` keeps the first fault
+    until reset.
 
-    Timing: a word per cycle and direction; `latency` depends on the memories.
+    Timing: one word per cycle and direction; `latency` None: it depends on the memories.
+
+    Parameters
+    ----------
+    word : bits of a memory word
+    burst : words of the longest burst
+    depth : words that the read and write engines buffer
+    address_bits : bits of a byte address
+    tags : number of transfer tags
 
     Members
     -------
-    i_dma : stream of descriptors, addresses in bytes, relative to `cfg_device_base` or `cfg_host_base`
-    o_done : stream of {tag, error}, as the KVMU takes it: in order for each target tier
-    device, host : AXI4
-    cfg_device_base, cfg_host_base : byte addresses, multiples of 4 KiB
+    i_dma : stream of descriptors; addresses in bytes, relative to `cfg_device_base` or `cfg_host_base`
+    o_done : stream of {tag, error}; in order for each target tier
+    device, host : AXI4 manager ports
+    cfg_device_base, cfg_host_base : byte addresses of the two regions, multiples of 4 KiB
     cfg_device_words, cfg_host_words : sizes of these regions in words
-    stat_fault : sticky ; stat_idle : no burst in flight
+    stat_fault : first fault since reset
+    stat_idle : no burst is in flight
     """
 
     latency = None
@@ -213,49 +252,62 @@ class Dma(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        tag_bits = (self.tags - 1).bit_length()
-        m.submodules.copy_engine = copy_engine = CopyEngine(
-            word=self.word, address_bits=self.address_bits, own_bits=tag_bits
+        tag_bits, has_fault = (self.tags - 1).bit_length(), Signal()
+        m.submodules.copy_engine = engine = CopyEngine(
+            word=self.word, address_bits=self.address_bits, owner_bits=tag_bits
         )
-        halt = Signal()
-        faults, idle = [copy_engine.fault], []
+        faults, idle = [engine.fault], []
         for side, name in enumerate(("device", "host")):
-            master, sizes = self.masters[side], {"word": self.word, "burst": self.burst, "depth": self.depth}
-            m.submodules[name] = master
-            m.submodules[f"{name}_reader"] = reader = ReadEngine(**sizes)
-            m.submodules[f"{name}_writer"] = writer = WriteEngine(**sizes)
-            attach(m, copy_engine, side, reader, writer)
-            wiring.connect(m, reader.port, master.read[0])
-            wiring.connect(m, writer.port, master.write[0])
-            wiring.connect(m, master.axi, wiring.flipped(getattr(self, name)))
-            m.d.comb += master.base.eq(getattr(self, f"cfg_{name}_base"))
-            for engine in (reader, writer):
-                m.d.comb += [engine.limit.eq(getattr(self, f"cfg_{name}_words")), engine.halt.eq(halt)]
-                faults.append(engine.fault)
-                idle.append(engine.idle)
-        given, done = self.i_dma.payload, Signal(self.o_done.payload.shape())
+            for memory_engine in self._connect_side(m, engine, side, name):
+                m.d.comb += [
+                    memory_engine.limit.eq(getattr(self, f"cfg_{name}_words")),
+                    memory_engine.halt.eq(has_fault),
+                ]
+                faults.append(memory_engine.fault)
+                idle.append(memory_engine.idle)
+        descriptor, copy = self.i_dma.payload, engine.i.payload
         m.d.comb += [
-            copy_engine.i.valid.eq(self.i_dma.valid & ~halt),
-            self.i_dma.ready.eq(copy_engine.i.ready & ~halt),
-            copy_engine.i.payload.source.eq(given.source),
-            copy_engine.i.payload.target.eq(given.target),
-            copy_engine.i.payload.from_host.eq(given.source_tier != Tier.DEVICE),
-            copy_engine.i.payload.to_host.eq(given.target_tier != Tier.DEVICE),
-            copy_engine.i.payload.bytes.eq(given.bytes),
-            copy_engine.i.payload.own.eq(given.tag),
+            engine.i.valid.eq(self.i_dma.valid & ~has_fault),
+            self.i_dma.ready.eq(engine.i.ready & ~has_fault),
+            copy.source.eq(descriptor.source),
+            copy.target.eq(descriptor.target),
+            copy.from_host.eq(descriptor.source_tier != Tier.DEVICE),
+            copy.to_host.eq(descriptor.target_tier != Tier.DEVICE),
+            copy.bytes.eq(descriptor.bytes),
+            copy.owner.eq(descriptor.tag),
             self.stat_idle.eq(Cat(*idle).all()),
-            halt.eq(Value.cast(self.stat_fault.cause).any()),
-            done.tag.eq(copy_engine.o.payload),
+            has_fault.eq(Value.cast(self.stat_fault.cause).any()),
         ]
-        m.submodules.answers = answers = SyncFIFOBuffered(width=len(Value.cast(done)), depth=4 * MAX_OPEN_COPIES)
-        m.d.comb += [
-            answers.w_data.eq(done),
-            answers.w_en.eq(copy_engine.o.valid),
-            Value.cast(self.o_done.payload).eq(answers.r_data),
-            self.o_done.valid.eq(answers.r_rdy),
-            answers.r_en.eq(self.o_done.ready),
-        ]
+        self._send_completions(m, engine)
         for fault in reversed(faults):
-            with m.If(~halt & Value.cast(fault.cause).any()):
+            with m.If(~has_fault & Value.cast(fault.cause).any()):
                 m.d.sync += self.stat_fault.eq(fault)
         return m
+
+    def _connect_side(self, m: Module, copy_engine: CopyEngine, side: int, name: str) -> tuple[ReadEngine, WriteEngine]:
+        """Master, read engine and write engine of one side."""
+        master, sizes = self.masters[side], {"word": self.word, "burst": self.burst, "depth": self.depth}
+        m.submodules[name] = master
+        m.submodules[f"{name}_reader"] = reader = ReadEngine(**sizes)
+        m.submodules[f"{name}_writer"] = writer = WriteEngine(**sizes)
+        attach(m, copy_engine, side, reader, writer)
+        wiring.connect(m, reader.port, master.read[0])
+        wiring.connect(m, writer.port, master.write[0])
+        wiring.connect(m, master.axi, wiring.flipped(getattr(self, name)))
+        m.d.comb += master.base.eq(getattr(self, f"cfg_{name}_base"))
+        return reader, writer
+
+    def _send_completions(self, m: Module, copy_engine: CopyEngine) -> None:
+        """Queue of completions; the copy engine does not wait."""
+        done = Signal(self.o_done.payload.shape())
+        m.submodules.completions = completions = SyncFIFOBuffered(
+            width=len(Value.cast(done)), depth=4 * MAX_OPEN_COPIES
+        )
+        m.d.comb += [
+            done.tag.eq(copy_engine.o.payload),
+            completions.w_data.eq(done),
+            completions.w_en.eq(copy_engine.o.valid),
+            Value.cast(self.o_done.payload).eq(completions.r_data),
+            self.o_done.valid.eq(completions.r_rdy),
+            completions.r_en.eq(self.o_done.ready),
+        ]

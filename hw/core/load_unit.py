@@ -1,56 +1,395 @@
-"""The LOAD unit: rows of device memory, and the tokens that a head attends to, into the operand memory."""
+"""The LOAD unit: rows of device memory, and the tokens that a KV head attends to, into the operand memory."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
 import enum
+from dataclasses import dataclass, field
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import words_read
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
-from hw.core.isa import BY_NAME
-from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, length, lengths_layout
+from hw.core.isa import BY_NAME, STRIDE
+from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_length, lengths_layout
+from hw.core.retrieval.page_lists import LIST_ENTRY
 from hw.core.sequencer import COMMAND, view
 from hw.core.transpose import Transposer
 from hw.lxe.memory import OperandMemory
 
 ROW_BITS = 16
-MAX_OPEN_COMMANDS = 4  # commands whose words are on their way
-LIST_ENTRY = data.StructLayout({"address": WORD_BITS, "count": 8})  # past tokens of one page for one head
+MAX_OPEN_COMMANDS = 4  # commands whose words have not all arrived
+
+# How the words of one command go to the operand memory.
+FILL = data.StructLayout(
+    {
+        "target": ROW_BITS,  # first row of the operand memory
+        "step": ROW_BITS,  # operand rows from one row to the next, unless `tiled`
+        "rows": LENGTH_BITS,
+        "beats": LENGTH_BITS,  # words of a row
+        "activations": 1,  # to the activations, else to the weights
+        "tiled": 1,  # the words of a row lie one tile apart
+        "transposed": 1,  # through the transposer
+    }
+)
 
 
 class LengthLimit(enum.IntEnum):
-    """What the length of a command limits."""
+    """Dimension of a LOAD that the run-time length limits."""
 
-    NOTHING = 0
+    NONE = 0
     ROWS = 1
     WORDS = 2
 
 
-class LoadUnit(wiring.Component):
-    """Executes LOAD and GATHER: one half asks for words, the other puts them where they belong.
+@dataclass(frozen=True)
+class _Registers:
+    """Registers of `LoadRequest`.
 
-    Timing: a word per cycle; a row of a LOAD asks in one cycle, a token of a GATHER too, a page in two more.
+    Attributes
+    ----------
+    fill : description of the current command's words
+    remaining : rows or tokens that are not requested yet
+    address, stride : LOAD: word of the next row, words from one row to the next; GATHER: stride of the step's tokens
+    values, head : GATHER: values instead of keys, KV head
+    page, page_valid, slot : current entry of the page list, whether it has more tokens, and the next of them
+    index : next entry of the page list
+    position : tokens of the head that are requested since the last restart
+    step_word : word of the step's next token
+    """
+
+    fill: Signal = field(default_factory=lambda: Signal(FILL, name="fill_register"))
+    remaining: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="remaining"))
+    address: Signal = field(default_factory=lambda: Signal(WORD_BITS, name="address"))
+    stride: Signal = field(default_factory=lambda: Signal(STRIDE, name="stride"))
+    values: Signal = field(default_factory=lambda: Signal(name="values"))
+    head: Signal = field(default_factory=lambda: Signal(8, name="head"))
+    page: Signal = field(default_factory=lambda: Signal(LIST_ENTRY, name="page"))
+    page_valid: Signal = field(default_factory=lambda: Signal(name="page_valid"))
+    slot: Signal = field(default_factory=lambda: Signal(8, name="slot"))
+    index: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="index"))
+    position: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="position"))
+    step_word: Signal = field(default_factory=lambda: Signal(WORD_BITS, name="step_word"))
+
+
+class LoadRequest(wiring.Component):
+    """Converts LOAD and GATHER to read jobs and to the description of where their words go.
+
+    LOAD reads `rows` rows of `beats` words. GATHER reads the past tokens of a KV head from its page list, then the
+    tokens of the step; with `restart` = 0 it continues where the last GATHER stopped.
+
+    Timing: one row per cycle; one token per two cycles, one more cycle per page.
 
     Parameters
     ----------
-    memory : the operand memory ; beats : words of a key ; kv_heads : lists of tokens ; units : entries of each
+    width : BF16 elements of a word
+    key_words : words of the key of one token and KV head
+    kv_heads : number of page lists
+    list_pages : entries of a page list
 
     Members
     -------
-    i : stream of COMMAND ; complete : one of them is ; lengths : run-time lengths
-    job, words : of a reader ; write : to the operand memory
-    list_head, list_at, list_en : an entry of the lists is read ; list_entry : it, a cycle later
-    fault : a row beyond the operand memory
+    i : stream of COMMAND
+    lengths : run-time lengths
+    fill : stream of FILL
+    job : stream of read jobs
+    list_head, list_index, list_read, list_entry : read port of the page lists
     """
 
-    def __init__(self, memory: OperandMemory, *, beats: int, kv_heads: int, units: int):
-        self.memory, self.beats, self.kv_heads = memory, beats, kv_heads
+    def __init__(self, *, width: int, key_words: int, kv_heads: int, list_pages: int):
+        self.width, self.key_words, self.kv_heads = width, key_words, kv_heads
+        super().__init__(
+            {
+                "i": In(stream.Signature(COMMAND)),
+                "lengths": In(lengths_layout(kv_heads)),
+                "fill": Out(stream.Signature(FILL)),
+                "job": Out(stream.Signature(JOB)),
+                "list_head": Out(range(kv_heads)),
+                "list_index": Out(range(list_pages)),
+                "list_read": Out(1),
+                "list_entry": In(LIST_ENTRY),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        r = _Registers()
+        load, gather = view(self.i.payload, "LOAD"), view(self.i.payload, "GATHER")
+        rows, beats = self._load_size(m, load)
+        tokens = self._gather_size(m, gather, r)
+        m.d.comb += [
+            self.fill.payload.eq(r.fill),
+            self.list_read.eq(1),
+            self.list_index.eq(r.index[: len(self.list_index)]),
+            self.list_head.eq(r.head[: len(self.list_head)]),
+        ]
+        with m.FSM(name="request"):
+            with m.State("IDLE"):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(self.i.valid & (self.i.payload.opcode == BY_NAME["GATHER"].code)):
+                    self._start_gather(m, gather, r, tokens)
+                with m.Elif(self.i.valid):
+                    self._start_load(m, load, r, rows, beats)
+            self._request_rows(m, r)
+            self._request_tokens(m, r)
+        return m
+
+    def _load_size(self, m: Module, load: data.View) -> tuple[Value, Value]:
+        """Rows and words of a row of a LOAD within its run-time length."""
+        total = command_length(m, "load_length", self.lengths, load, self.kv_heads)
+        total_blocks = block_count(m, "load_blocks", total, self.width)
+        first_row = Signal(LENGTH_BITS)
+        m.d.comb += first_row.eq(load.block << (self.width.bit_length() - 1))
+        rows = clipped_count(m, "load_rows", total, first_row, load.rows)
+        beats = clipped_count(m, "load_beats", total_blocks, load.block, load.beats)
+        return (
+            Mux(load.limit == LengthLimit.ROWS, rows, load.rows),
+            Mux(load.limit == LengthLimit.WORDS, beats, load.beats),
+        )
+
+    def _past_tokens(self, head: Value) -> Value:
+        """Past tokens that a KV head attends to."""
+        return self.lengths.tokens.as_value().word_select(head, LENGTH_BITS)
+
+    def _gather_size(self, m: Module, gather: data.View, r: _Registers) -> Signal:
+        """Tokens that a GATHER reads: at most `blocks` blocks of those that remain of the head and of the step."""
+        all_tokens, limit, start = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+        m.d.comb += [
+            all_tokens.eq(self._past_tokens(gather.head) + gather.tokens),
+            start.eq(Mux(gather.restart, 0, r.position)),
+            limit.eq(gather.blocks << (self.width.bit_length() - 1)),
+        ]
+        return clipped_count(m, "gather_tokens", all_tokens, start, limit)
+
+    def _start_gather(self, m: Module, gather: data.View, r: _Registers, tokens: Value) -> None:
+        m.d.sync += [
+            r.fill.eq(0),
+            r.fill.target.eq(gather.target),
+            r.fill.rows.eq(tokens),
+            r.fill.beats.eq(self.key_words),
+            r.fill.tiled.eq(1),
+            r.fill.transposed.eq(gather.values),
+            r.values.eq(gather.values),
+            r.remaining.eq(tokens),
+            r.stride.eq(gather.stride),
+            r.head.eq(gather.head),
+        ]
+        with m.If(gather.restart):
+            m.d.sync += [r.page_valid.eq(0), r.index.eq(0), r.position.eq(0), r.step_word.eq(gather.step_word)]
+        m.next = "GATHER"
+
+    def _start_load(self, m: Module, load: data.View, r: _Registers, rows: Value, beats: Value) -> None:
+        m.d.sync += [
+            r.fill.target.eq(load.target),
+            r.fill.step.eq(load.step),
+            r.fill.rows.eq(rows),
+            r.fill.beats.eq(beats),
+            r.fill.activations.eq(load.activations),
+            r.fill.tiled.eq(load.tiled),
+            r.fill.transposed.eq(0),
+            r.address.eq(load.source),
+            r.stride.eq(load.stride),
+        ]
+        m.next = "LOAD"
+
+    def _request_rows(self, m: Module, r: _Registers) -> None:
+        """States of LOAD."""
+        with m.State("LOAD"):
+            m.d.comb += self.fill.valid.eq(1)
+            m.d.sync += r.remaining.eq(Mux(r.fill.beats == 0, 0, r.fill.rows))
+            with m.If(self.fill.ready):
+                m.next = "ROWS"
+        with m.State("ROWS"):
+            m.d.comb += [
+                self.job.valid.eq(r.remaining != 0),
+                self.job.payload.address.eq(r.address),
+                self.job.payload.count.eq(r.fill.beats),
+            ]
+            with m.If(r.remaining == 0):
+                m.next = "IDLE"
+            with m.Elif(self.job.ready):
+                m.d.sync += [r.remaining.eq(r.remaining - 1), r.address.eq((r.address + r.stride)[:WORD_BITS])]
+
+    def _request_tokens(self, m: Module, r: _Registers) -> None:
+        """States of GATHER."""
+        with m.State("GATHER"):
+            m.d.comb += self.fill.valid.eq(1)
+            with m.If(self.fill.ready):
+                m.next = "NEXT"
+        with m.State("NEXT"):  # the next token is on the current page, on the next page, or a token of the step
+            m.next = "PAGE"
+            with m.If(r.remaining == 0):
+                m.next = "IDLE"
+            with m.Elif(r.position >= self._past_tokens(r.head)):
+                m.next = "STEP_TOKEN"
+            with m.Elif(r.page_valid):
+                m.next = "PAST_TOKEN"
+        with m.State("PAGE"):
+            m.d.sync += [r.page.eq(self.list_entry), r.page_valid.eq(1), r.slot.eq(0), r.index.eq(r.index + 1)]
+            m.next = "PAST_TOKEN"
+        offset = Mux(r.values, self.key_words, 0) + r.slot * (2 * self.key_words)
+        with m.State("PAST_TOKEN"):
+            self._request_token(m, r, (r.page.address + offset)[:WORD_BITS])
+            with m.If(self.job.ready):
+                m.d.sync += [r.slot.eq(r.slot + 1), r.page_valid.eq(r.slot + 1 != r.page.count)]
+        with m.State("STEP_TOKEN"):
+            self._request_token(m, r, r.step_word)
+            with m.If(self.job.ready):
+                m.d.sync += r.step_word.eq((r.step_word + r.stride)[:WORD_BITS])
+
+    def _request_token(self, m: Module, r: _Registers, address: Value) -> None:
+        """Read job for one token."""
+        m.d.comb += [
+            self.job.valid.eq(1),
+            self.job.payload.address.eq(address),
+            self.job.payload.count.eq(self.key_words),
+        ]
+        with m.If(self.job.ready):
+            m.d.sync += [r.remaining.eq(r.remaining - 1), r.position.eq(r.position + 1)]
+            m.next = "NEXT"
+
+
+class OperandFill(wiring.Component):
+    """Writes the words of each command to the operand memory, directly or through the transposer.
+
+    Timing: one word per cycle; through the transposer, a block of tokens follows its last word by two cycles.
+
+    Parameters
+    ----------
+    memory : the operand memory
+    key_words : words of the key of one token and KV head
+
+    Members
+    -------
+    fill : stream of FILL; it is accepted when the last word of the command is written
+    words : words of a read engine
+    write : stream of writes to the operand memory
+    complete : the last word of a command is written
+    fault : SIZE: a row beyond the operand memory
+    """
+
+    def __init__(self, memory: OperandMemory, *, key_words: int):
+        self.memory, self.key_words = memory, key_words
         self.width = memory.inputs
         self.word = 16 * self.width
+        super().__init__(
+            {
+                "fill": In(stream.Signature(FILL)),
+                "words": In(stream.Signature(words_read(self.word))),
+                "write": Out(stream.Signature(memory.write)),
+                "complete": Out(1),
+                "fault": Out(FAULT),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.transposer = transposer = Transposer(width=self.width, blocks=self.key_words)
+        fill, words = self.fill.payload, self.words
+        beat, row, row_end, last = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(), Signal()
+        busy, all_received = Signal(), Signal()  # a command is active; all its words have arrived
+        write, done, word_received = self.write.valid, Signal(), words.valid & words.ready
+        m.d.comb += [
+            row_end.eq(beat + 1 == fill.beats),
+            last.eq(row_end & (row + 1 == fill.rows)),
+            transposer.i.payload.data.eq(words.payload.data),
+            transposer.i.payload.last.eq(last),
+            transposer.i.valid.eq(busy & fill.transposed & ~all_received & words.valid),
+            transposer.o.ready.eq(1),
+            words.ready.eq(busy & ~all_received & (~fill.transposed | transposer.i.ready)),
+            write.eq(busy & Mux(fill.transposed, transposer.o.valid, word_received)),
+            done.eq(write & Mux(fill.transposed, transposer.o.payload.last, last)),
+        ]
+        with m.If(word_received):
+            m.d.sync += beat.eq(Mux(row_end, 0, beat + 1))
+            with m.If(row_end):
+                m.d.sync += row.eq(row + 1)
+        with m.If(word_received & last):
+            m.d.sync += all_received.eq(1)
+        self._write_rows(m, busy, row_end, Mux(fill.transposed, transposer.o.payload.data, words.payload.data))
+
+        is_empty = (fill.rows == 0) | (fill.beats == 0)
+        m.d.comb += [
+            self.complete.eq((busy & done) | (~busy & self.fill.valid & is_empty)),
+            self.fill.ready.eq(self.complete),
+        ]
+        with m.If(~busy):
+            m.d.sync += busy.eq(self.fill.valid & ~is_empty)
+            m.d.sync += [register.eq(0) for register in (row, beat, all_received)]
+        with m.Elif(done):
+            m.d.sync += busy.eq(0)
+        return m
+
+    def _write_rows(self, m: Module, busy: Signal, row_end: Signal, content: Value) -> None:
+        """Row addresses of the operand memory.
+
+        Transposed: consecutive rows. Plain: the words of a row are consecutive, `step` from one row to the next. Tiled:
+        the words of a row lie one tile (`width` rows) apart; after `width` rows the next tiles follow.
+        """
+        fill, tile = self.fill.payload, self.width
+        address, row_start = Signal(ROW_BITS), Signal(ROW_BITS)
+        tile_row, next_row = Signal(range(tile)), Signal(ROW_BITS)
+        capacity = Mux(fill.activations, self.memory.activation_rows, self.memory.weight_rows)
+        m.d.comb += [
+            self.write.payload.row.eq(address[: len(self.write.payload.row)]),
+            self.write.payload.activations.eq(fill.activations),
+            self.write.payload.codes.as_value().eq(content),
+            next_row.eq(Mux(tile_row == tile - 1, address + 1, row_start + 1)),
+        ]
+        with m.If(self.write.valid & (address >= capacity)):
+            m.d.comb += [self.fault.cause.eq(Cause.SIZE), self.fault.address.eq(address)]
+        with m.If(self.write.valid):
+            with m.If(fill.transposed):
+                m.d.sync += address.eq(address + 1)
+            with m.Elif(~fill.tiled):
+                m.d.sync += address.eq(Mux(row_end, row_start + fill.step, address + 1))
+                with m.If(row_end):
+                    m.d.sync += row_start.eq(row_start + fill.step)
+            with m.Elif(~row_end):
+                m.d.sync += address.eq(address + tile)
+            with m.Else():
+                m.d.sync += [tile_row.eq(tile_row + 1), address.eq(next_row), row_start.eq(next_row)]
+        with m.If(~busy):
+            m.d.sync += [address.eq(fill.target), row_start.eq(fill.target), tile_row.eq(0)]
+
+
+class LoadUnit(wiring.Component):
+    """Executes LOAD and GATHER.
+
+    `LoadRequest` sends read jobs, `OperandFill` writes the words that arrive; a queue of fill descriptions between them
+    lets the requests of up to `MAX_OPEN_COMMANDS` commands run ahead.
+
+    ```
+    command ──> LoadRequest ──> jobs ──> read engine ──> words ──> OperandFill ──> operand memory
+                     └────────> fill descriptions ──────────────────────^
+    ```
+
+    Timing: one word per cycle; the requests of a LOAD take one cycle per row, those of a GATHER two cycles per token
+    and one more per page.
+
+    Parameters
+    ----------
+    memory : the operand memory
+    key_words : words of the key of one token and KV head
+    kv_heads : number of page lists
+    list_pages : entries of a page list
+
+    Members
+    -------
+    i : stream of COMMAND
+    complete : a command is complete: its last word is in the operand memory
+    lengths : run-time lengths
+    job, words : read engine
+    write : stream of writes to the operand memory
+    list_head, list_index, list_read, list_entry : read port of the page lists
+    fault : SIZE: a row beyond the operand memory
+    """
+
+    def __init__(self, memory: OperandMemory, *, key_words: int, kv_heads: int, list_pages: int):
+        self.memory, self.key_words, self.kv_heads, self.list_pages = memory, key_words, kv_heads, list_pages
+        self.word = 16 * memory.inputs
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
@@ -60,204 +399,38 @@ class LoadUnit(wiring.Component):
                 "words": In(stream.Signature(words_read(self.word))),
                 "write": Out(stream.Signature(memory.write)),
                 "list_head": Out(range(kv_heads)),
-                "list_at": Out(range(units)),
-                "list_en": Out(1),
+                "list_index": Out(range(list_pages)),
+                "list_read": Out(1),
                 "list_entry": In(LIST_ENTRY),
                 "fault": Out(FAULT),
-            }
-        )
-        self.fill = data.StructLayout(
-            {
-                "to": ROW_BITS,
-                "step": ROW_BITS,
-                "rows": LENGTH_BITS,
-                "beats": LENGTH_BITS,
-                "activations": 1,
-                "tiled": 1,
-                "transposed": 1,
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.fills = fills = SyncFIFOBuffered(width=self.fill.size, depth=MAX_OPEN_COMMANDS)
-        self._ask(m, fills)
-        self._place(m, fills)
-        return m
-
-    def _ask(self, m: Module, fills: SyncFIFOBuffered) -> None:
-        """Jobs for the reader, and what becomes of their words."""
-        load, gather = view(self.i.payload, "LOAD"), view(self.i.payload, "GATHER")
-        gathers = self.i.payload.opcode == BY_NAME["GATHER"].code
-        total = length(m, "load_length", self.lengths, load, self.kv_heads)
-        total_blocks = block_count(m, "load_blocks", total, self.width)
-        start, most = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
-        m.d.comb += [start.eq(load.block << (self.width.bit_length() - 1))]
-        rows = clipped_count(m, "load_rows", total, start, load.rows)
-        beats = clipped_count(m, "load_beats", total_blocks, load.block, load.beats)
-
-        # how far the list of a head has been read
-        page, have, slot = Signal(LIST_ENTRY), Signal(), Signal(8)
-        entry, served, own = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(WORD_BITS)
-        past, all_tokens, done = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
-        m.d.comb += [
-            past.eq(self.lengths.tokens.as_value().word_select(gather.head, LENGTH_BITS)),
-            all_tokens.eq(past + gather.tokens),
-            done.eq(Mux(gather.restart, 0, served)),
-            most.eq(gather.blocks << (self.width.bit_length() - 1)),
-        ]
-        tokens = clipped_count(m, "gather_tokens", all_tokens, done, most)
-
-        fill, address, stride, left, values = (
-            Signal(self.fill),
-            Signal(WORD_BITS),
-            Signal(24),
-            Signal(LENGTH_BITS),
-            Signal(),
+        m.submodules.request = request = LoadRequest(
+            width=self.memory.inputs, key_words=self.key_words, kv_heads=self.kv_heads, list_pages=self.list_pages
         )
-        m.d.comb += [fills.w_data.eq(fill), self.list_en.eq(1), self.list_at.eq(entry[: len(self.list_at)])]
-        head = Signal(8)
-        m.d.comb += self.list_head.eq(head[: len(self.list_head)])
-        with m.FSM(name="ask"):
-            with m.State("IDLE"):
-                m.d.comb += self.i.ready.eq(1)
-                with m.If(self.i.valid & gathers):
-                    m.d.sync += [
-                        fill.eq(0),
-                        fill.to.eq(gather.target),
-                        fill.rows.eq(tokens),
-                        fill.beats.eq(self.beats),
-                        fill.tiled.eq(1),
-                        fill.transposed.eq(gather.values),
-                        values.eq(gather.values),
-                        left.eq(tokens),
-                        stride.eq(gather.stride),
-                        head.eq(gather.head),
-                    ]
-                    with m.If(gather.restart):
-                        m.d.sync += [have.eq(0), entry.eq(0), served.eq(0), own.eq(gather.step_word)]
-                    m.next = "GATHER"
-                with m.Elif(self.i.valid):
-                    m.d.sync += [
-                        fill.to.eq(load.target),
-                        fill.step.eq(load.step),
-                        fill.rows.eq(Mux(load.limit == LengthLimit.ROWS, rows, load.rows)),
-                        fill.beats.eq(Mux(load.limit == LengthLimit.WORDS, beats, load.beats)),
-                        fill.activations.eq(load.activations),
-                        fill.tiled.eq(load.tiled),
-                        fill.transposed.eq(0),
-                        address.eq(load.source),
-                        stride.eq(load.stride),
-                    ]
-                    m.next = "LOAD"
-            with m.State("LOAD"):
-                m.d.comb += fills.w_en.eq(1)
-                m.d.sync += left.eq(Mux(fill.beats == 0, 0, fill.rows))
-                with m.If(fills.w_rdy):
-                    m.next = "ROWS"
-            with m.State("ROWS"):
-                m.d.comb += [
-                    self.job.valid.eq(left != 0),
-                    self.job.payload.address.eq(address),
-                    self.job.payload.count.eq(fill.beats),
-                ]
-                with m.If(left == 0):
-                    m.next = "IDLE"
-                with m.Elif(self.job.ready):
-                    m.d.sync += [left.eq(left - 1), address.eq((address + stride)[:WORD_BITS])]
-            with m.State("GATHER"):
-                m.d.comb += fills.w_en.eq(1)
-                with m.If(fills.w_rdy):
-                    m.next = "NEXT"
-            with m.State("NEXT"):  # the next token: of the page in hand, of the next page, of the step
-                m.next = "PAGE"
-                with m.If(left == 0):
-                    m.next = "IDLE"
-                with m.Elif(served >= self.lengths.tokens.as_value().word_select(head, LENGTH_BITS)):
-                    m.next = "OWN"
-                with m.Elif(have):
-                    m.next = "TOKEN"
-            with m.State("PAGE"):
-                m.d.sync += [page.eq(self.list_entry), have.eq(1), slot.eq(0), entry.eq(entry + 1)]
-                m.next = "TOKEN"
-            for name in ("TOKEN", "OWN"):
-                with m.State(name):
-                    m.d.comb += self.job.valid.eq(1)
-                    m.d.comb += self.job.payload.count.eq(self.beats)
-                    if name == "OWN":
-                        m.d.comb += self.job.payload.address.eq(own)
-                    else:
-                        offset = Mux(values, self.beats, 0) + slot * (2 * self.beats)
-                        m.d.comb += self.job.payload.address.eq((page.address + offset)[:WORD_BITS])
-                    with m.If(self.job.ready):
-                        m.d.sync += [left.eq(left - 1), served.eq(served + 1)]
-                        if name == "OWN":
-                            m.d.sync += own.eq((own + stride)[:WORD_BITS])
-                        else:
-                            m.d.sync += [slot.eq(slot + 1), have.eq(slot + 1 != page.count)]
-                        m.next = "NEXT"
-
-    def _place(self, m: Module, fills: SyncFIFOBuffered) -> None:
-        """Words as they come: straight to their rows, or through the transposer."""
-        m.submodules.transposer = turn = Transposer(width=self.width, blocks=self.beats)
-        now = data.View(self.fill, fills.r_data)
-        place, start, row, beat = Signal(ROW_BITS), Signal(ROW_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
-        inside, whole, final = Signal(range(self.width)), Signal(), Signal()
-        busy, given = Signal(), Signal()  # a command is being filled; all its words have come
-        put, code = Signal(), Signal(self.word)
-        capacity = Mux(now.activations, self.memory.activation_rows, self.memory.weight_rows)
+        m.submodules.fill = fill = OperandFill(self.memory, key_words=self.key_words)
+        m.submodules.descriptions = descriptions = SyncFIFOBuffered(width=FILL.size, depth=MAX_OPEN_COMMANDS)
+        wiring.connect(m, wiring.flipped(self.i), request.i)
+        wiring.connect(m, request.job, wiring.flipped(self.job))
+        wiring.connect(m, wiring.flipped(self.words), fill.words)
+        wiring.connect(m, fill.write, wiring.flipped(self.write))
         m.d.comb += [
-            whole.eq(beat + 1 == now.beats),
-            final.eq(whole & (row + 1 == now.rows)),
-            turn.i.payload.data.eq(self.words.payload.data),
-            turn.i.payload.last.eq(final),
-            turn.i.valid.eq(busy & now.transposed & ~given & self.words.valid),
-            turn.o.ready.eq(1),
-            self.words.ready.eq(busy & ~given & (~now.transposed | turn.i.ready)),
-            put.eq(busy & Mux(now.transposed, turn.o.valid, self.words.valid & self.words.ready)),
-            code.eq(Mux(now.transposed, turn.o.payload.data, self.words.payload.data)),
-            self.write.valid.eq(put),
-            self.write.payload.row.eq(place[: len(self.write.payload.row)]),
-            self.write.payload.activations.eq(now.activations),
-            self.write.payload.codes.as_value().eq(code),
+            descriptions.w_data.eq(request.fill.payload),
+            descriptions.w_en.eq(request.fill.valid),
+            request.fill.ready.eq(descriptions.w_rdy),
+            Value.cast(fill.fill.payload).eq(descriptions.r_data),
+            fill.fill.valid.eq(descriptions.r_rdy),
+            descriptions.r_en.eq(fill.fill.ready),
+            request.lengths.eq(self.lengths),
+            self.list_head.eq(request.list_head),
+            self.list_index.eq(request.list_index),
+            self.list_read.eq(request.list_read),
+            request.list_entry.eq(self.list_entry),
+            self.complete.eq(fill.complete),
+            self.fault.eq(fill.fault),
         ]
-        with m.If(put & (place >= capacity)):
-            m.d.comb += [self.fault.cause.eq(Cause.SIZE), self.fault.address.eq(place)]
-        with m.If(self.words.valid & self.words.ready):
-            m.d.sync += beat.eq(Mux(whole, 0, beat + 1))
-            with m.If(whole):
-                m.d.sync += row.eq(row + 1)
-        # a row of tiles goes on a tile further with each word, and after `width` rows at the tiles behind
-        tile = self.width
-        with m.If(put):
-            with m.If(now.transposed):
-                m.d.sync += place.eq(place + 1)
-            with m.Elif(~now.tiled):
-                m.d.sync += place.eq(Mux(whole, start + now.step, place + 1))
-                with m.If(whole):
-                    m.d.sync += start.eq(start + now.step)
-            with m.Elif(~whole):
-                m.d.sync += place.eq(place + tile)
-            with m.Else():
-                m.d.sync += inside.eq(inside + 1)
-                following = Mux(inside == tile - 1, place + 1, start + 1)
-                m.d.sync += [place.eq(following), start.eq(following)]
-        ended = Signal()
-        m.d.comb += ended.eq(put & Mux(now.transposed, turn.o.payload.last, final))
-        with m.If(self.words.valid & self.words.ready & final):
-            m.d.sync += given.eq(1)
-        empty = (now.rows == 0) | (now.beats == 0)
-        m.d.comb += [
-            self.complete.eq((busy & ended) | (~busy & fills.r_rdy & empty)),
-            fills.r_en.eq(self.complete),
-        ]
-        with m.If(~busy):
-            m.d.sync += [
-                busy.eq(fills.r_rdy & ~empty),
-                place.eq(now.to),
-                start.eq(now.to),
-                *(register.eq(0) for register in (row, beat, inside, given)),
-            ]
-        with m.Elif(ended):
-            m.d.sync += busy.eq(0)
         assert COUNT_BITS >= LENGTH_BITS
+        return m

@@ -60,7 +60,7 @@ class MultiCore(wiring.Component):
         self.stride = 1 << self.core.map.address_bits
         super().__init__(
             {
-                **{side: Out(part.memory.signature) for side, part in self.interconnects.items()},
+                **{side: Out(interconnect.memory.signature) for side, interconnect in self.interconnects.items()},
                 "registers": In(axi4_lite(address_bits=self.router.address_bits)),
                 "irq": Out(self.cores),
                 "stat_trace": Out(TRACE.size * self.cores),

@@ -1,6 +1,8 @@
-"""What runs programs: sequencer and units, on ports to memory. A fault resets all of it."""
+"""The processor of a core: the sequencer and the five units, on read and write ports to memory."""
 
 # mypy: disable-error-code="assignment,arg-type"
+
+from dataclasses import dataclass, field
 
 from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import wiring
@@ -16,11 +18,12 @@ from hw.core.isa import ExecUnit
 from hw.core.load_unit import LoadUnit
 from hw.core.matrix_unit import MatrixUnit
 from hw.core.register_map import SEQUENCER, SOURCE_BITS
-from hw.core.retrieval_unit import RetrievalUnit
+from hw.core.retrieval.retrieval_unit import RetrievalUnit
 from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer
 from hw.core.vector.vector_unit import VectorUnit
 
-READ_ENGINES = {  # of the device port, by ID: whose they are, words on their way
+# Engines of the device port. The position is the AXI ID; the value is the fault source and the depth in words.
+READ_ENGINES = {
     "program": (SEQUENCER, 32),
     "code": (ExecUnit.VECTOR, 16),
     "load": (ExecUnit.LOAD, 64),
@@ -35,44 +38,82 @@ WRITE_ENGINES = {
 }
 
 
+@dataclass(frozen=True)
+class _Memory:
+    """The read and write engines of the device port by name, and those of the host port as `host`.
+
+    faults : fault source and fault of every engine and unit; the first one in the list is reported first
+    """
+
+    read: dict[str, ReadEngine] = field(default_factory=dict)
+    write: dict[str, WriteEngine] = field(default_factory=dict)
+    faults: list[tuple[int, Value]] = field(default_factory=list)
+
+
 class Processor(wiring.Component):
-    """Sequencer and units.
+    """Executes programs. After a fault the core resets all of it.
+
+    ```
+                      ┌─> LOAD ────────> operand memory ─> MATRIX (DPE)
+    program ──> sequencer ─> VECTOR (VPE) ──> codes, scores ──> RETRIEVAL (KVPU)
+                      └─> COPY <── transfers, slots ───────────────┘
+    ```
+    Each unit has its own read and write engines; the masters of the core connect them to AXI.
+
+    Timing: as the units; a fault is reported one cycle after it occurs.
+
+    Parameters
+    ----------
+    config : sizes of the core
 
     Members
     -------
-    device_read, device_write, host_read, host_write : to the masters
-    start, program, commands, busy, done, position : as the sequencer's
-    device_words, host_words : sizes of the regions
-    halt : ask memory for nothing more ; idle : no burst in flight
-    fault, source : in the cycle after something went wrong
-    taking, started, complete : for every unit, commands under way; one begins; one is complete
-    stat_matrix, stat_vector : the engine takes, or gives, a beat ; stat_state : the sequencer's state
-    cfg_* : as the KV prediction unit's
+    device_read, device_write, host_read, host_write : ports to the masters, one per engine
+    start, program, commands, busy, done, position : see `Sequencer`
+    device_words, host_words : words of the two regions
+    halt : no engine requests another burst
+    idle : no burst is in flight
+    fault, source : the first fault of a cycle and its source, an ExecUnit or SEQUENCER
+    has_commands : for each unit, commands are queued or in progress
+    started, complete : for each unit, a command starts; a command is complete
+    stat_matrix : the matrix engine accepts a beat
+    stat_vector : the vector engine sends a beat
+    stat_state : state of the sequencer, a position in its STATES
+    cfg_* : settings of the KV prediction unit
+
+    Raises
+    ------
+    ValueError
+        When the matrix and vector engines have different widths, a KV head is not a whole number of words, or the WTU
+        lanes do not divide the vector lanes.
     """
 
     def __init__(self, config: Config):
         if not config.dpe_trees == config.dpe_inputs == config.vpe_lanes:
             sizes = f"{config.dpe_trees}, {config.dpe_inputs}, {config.vpe_lanes}"
-            raise ValueError(f"dpe_trees, dpe_inputs, vpe_lanes = {sizes}: must be equal")
+            raise ValueError(f"dpe_trees, dpe_inputs, vpe_lanes must be equal, got {sizes}")
         if config.head_dim % config.dpe_inputs:
-            raise ValueError(f"head_dim = {config.head_dim}: must be a multiple of dpe_inputs = {config.dpe_inputs}")
+            raise ValueError(f"head_dim must be a multiple of dpe_inputs = {config.dpe_inputs}, got {config.head_dim}")
         if config.vpe_lanes % config.wtu_lanes:
-            raise ValueError(f"wtu_lanes = {config.wtu_lanes}: must divide vpe_lanes = {config.vpe_lanes}")
+            raise ValueError(f"wtu_lanes must divide vpe_lanes = {config.vpe_lanes}, got {config.wtu_lanes}")
         self.config = config
         self.word = word = 16 * config.dpe_inputs
-        self.beats = config.head_dim // config.dpe_inputs  # words of a key of one head
+        self.key_words = config.head_dim // config.dpe_inputs  # words of the key of one token and KV head
         self.matrix_unit, self.retrieval_unit = MatrixUnit(config), RetrievalUnit(config)
         self.vector_unit = VectorUnit(config, self.retrieval_unit.kvpu.score)
         self.load_unit = LoadUnit(
-            self.matrix_unit.memory, beats=self.beats, kv_heads=config.kv_heads, units=self.retrieval_unit.units
+            self.matrix_unit.memory,
+            key_words=self.key_words,
+            kv_heads=config.kv_heads,
+            list_pages=self.retrieval_unit.list_pages,
         )
         kvmu = self.retrieval_unit.kvpu.kvmu
         self.copy_unit = CopyUnit(
             word=word,
-            beats=self.beats,
+            key_words=self.key_words,
             kv_heads=config.kv_heads,
             head_page_words=kvmu.head_page_bytes * 8 // word,
-            most=self.retrieval_unit.most,
+            max_step_tokens=self.retrieval_unit.max_step_tokens,
             descriptor=kvmu.o_dma.payload.shape(),
             tags=kvmu.tags,
         )
@@ -94,7 +135,7 @@ class Processor(wiring.Component):
                 "idle": Out(1),
                 "fault": Out(FAULT),
                 "source": Out(SOURCE_BITS),
-                "taking": Out(len(ExecUnit)),
+                "has_commands": Out(len(ExecUnit)),
                 "complete": Out(len(ExecUnit)),
                 "started": Out(len(ExecUnit)),
                 "stat_matrix": Out(1),
@@ -106,143 +147,140 @@ class Processor(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.sequencer = sequencer = Sequencer(word=self.word)
-        readers, writers = {}, {}
-        faults: list[tuple[int, Value]] = []  # source, fault
-        idle: list[Value] = []
-
-        def engine(
-            made: ReadEngine | WriteEngine, name: str, port: wiring.PureInterface, limit: Value, source: int
-        ) -> None:
-            m.submodules[name] = made
-            wiring.connect(m, made.port, wiring.flipped(port))
-            m.d.comb += [made.limit.eq(limit), made.halt.eq(self.halt)]
-            faults.append((source, made.fault))
-            idle.append(made.idle)
-
-        sizes = {"word": self.word, "burst": BURST}
-        for number, (name, (source, depth)) in enumerate(READ_ENGINES.items()):
-            readers[name] = ReadEngine(**sizes, depth=depth)
-            engine(readers[name], f"read_{name}", self.device_read[number], self.device_words, source)
-        for number, (name, (source, depth)) in enumerate(WRITE_ENGINES.items()):
-            writers[name] = WriteEngine(**sizes, depth=depth)
-            engine(writers[name], f"write_{name}", self.device_write[number], self.device_words, source)
-        host_reader, host_writer = ReadEngine(**sizes), WriteEngine(**sizes)
-        engine(host_reader, "read_host", self.host_read, self.host_words, ExecUnit.COPY)
-        engine(host_writer, "write_host", self.host_write, self.host_words, ExecUnit.COPY)
-
-        wiring.connect(m, sequencer.job, readers["program"].i)
-        wiring.connect(m, readers["program"].o, sequencer.words)
-        m.d.comb += [
-            sequencer.start.eq(self.start),
-            sequencer.base.eq(self.program),
-            sequencer.commands.eq(self.commands),
-            sequencer.events.eq(Cat(self.complete, self.matrix_unit.read)),
-            self.busy.eq(sequencer.busy),
-            self.done.eq(sequencer.done),
-            self.position.eq(sequencer.count),
-            self.taking.eq(sequencer.taking),
-            self.idle.eq(Cat(*idle).all()),
-            self.stat_state.eq(sequencer.state),
-        ]
-        faults.append((SEQUENCER, sequencer.fault))
-
-        self._units(m, sequencer, readers, writers, faults)
-        copy_engine = self.copy_unit.copy_engine
-        m.submodules.copy_engine = copy_engine
-        attach(m, copy_engine, 0, readers["copy"], writers["copy"])
-        attach(m, copy_engine, 1, host_reader, host_writer)
-        faults.append((ExecUnit.COPY, copy_engine.fault))
-
-        # the first in this list that has one
+        memory = self._build_engines(m)
+        self._build_sequencer(m, memory)
+        self._connect_memory(m, memory)
+        self._connect_units(m)
+        self._connect_copy_engine(m, memory)
+        # of several faults in one cycle, the first in the list is reported
         m.d.sync += self.fault.eq(0)
-        for source, fault in reversed(faults):
+        for source, fault in reversed(memory.faults):
             with m.If(Value.cast(fault.cause) != Cause.NONE):
                 m.d.sync += [self.fault.eq(fault), self.source.eq(source)]
         return m
 
-    def _units(
-        self,
-        m: Module,
-        sequencer: Sequencer,
-        readers: dict[str, ReadEngine],
-        writers: dict[str, WriteEngine],
-        faults: list[tuple[int, Value]],
-    ) -> None:
-        """The units, their commands, their memory, and what they say to each other."""
-        load, matrix, vector, retrieval, copy = (
-            self.load_unit,
-            self.matrix_unit,
-            self.vector_unit,
-            self.retrieval_unit,
-            self.copy_unit,
-        )
-        units = {
-            ExecUnit.LOAD: load,
-            ExecUnit.MATRIX: matrix,
-            ExecUnit.VECTOR: vector,
-            ExecUnit.RETRIEVAL: retrieval,
-            ExecUnit.COPY: copy,
-        }
-        for unit, made in units.items():
-            m.submodules[unit.name.lower()] = made
-            wiring.connect(m, sequencer.o[unit], made.i)
-            seen = Signal(name=f"seen_{unit.name.lower()}")  # the command on offer has begun
-            m.d.comb += [
-                self.complete[unit].eq(made.complete),
-                self.started[unit].eq(made.i.valid & ~seen),
-            ]
-            m.d.sync += seen.eq(made.i.valid & ~made.i.ready)
-        m.d.comb += [made.lengths.eq(retrieval.lengths) for made in (load, matrix, vector)]
-        m.d.comb += [getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings]
-        faults += [(ExecUnit.LOAD, load.fault), (ExecUnit.RETRIEVAL, retrieval.fault)]
+    def _build_engines(self, m: Module) -> _Memory:
+        """The read and write engines of both ports."""
+        memory, idle = _Memory(), []
+        sizes = {"word": self.word, "burst": BURST}
 
-        wiring.connect(m, load.job, readers["load"].i)
-        wiring.connect(m, readers["load"].o, load.words)
-        wiring.connect(m, load.write, matrix.load)
+        def add(
+            engine: ReadEngine | WriteEngine, name: str, port: wiring.PureInterface, limit: Value, source: int
+        ) -> None:
+            m.submodules[name] = engine
+            wiring.connect(m, engine.port, wiring.flipped(port))
+            m.d.comb += [engine.limit.eq(limit), engine.halt.eq(self.halt)]
+            memory.faults.append((source, engine.fault))
+            idle.append(engine.idle)
+
+        for number, (name, (source, depth)) in enumerate(READ_ENGINES.items()):
+            memory.read[name] = ReadEngine(**sizes, depth=depth)
+            add(memory.read[name], f"read_{name}", self.device_read[number], self.device_words, source)
+        for number, (name, (source, depth)) in enumerate(WRITE_ENGINES.items()):
+            memory.write[name] = WriteEngine(**sizes, depth=depth)
+            add(memory.write[name], f"write_{name}", self.device_write[number], self.device_words, source)
+        memory.read["host"], memory.write["host"] = ReadEngine(**sizes), WriteEngine(**sizes)
+        add(memory.read["host"], "read_host", self.host_read, self.host_words, ExecUnit.COPY)
+        add(memory.write["host"], "write_host", self.host_write, self.host_words, ExecUnit.COPY)
+        m.d.comb += self.idle.eq(Cat(*idle).all())
+        return memory
+
+    def _build_sequencer(self, m: Module, memory: _Memory) -> None:
+        """The sequencer, the units with their commands, and the faults of both."""
+        m.submodules.sequencer = sequencer = Sequencer(word=self.word)
+        wiring.connect(m, sequencer.job, memory.read["program"].i)
+        wiring.connect(m, memory.read["program"].o, sequencer.words)
         m.d.comb += [
-            retrieval.list_head.eq(load.list_head),
-            retrieval.list_at.eq(load.list_at),
-            retrieval.list_en.eq(load.list_en),
-            load.list_entry.eq(retrieval.list_entry),
+            sequencer.start.eq(self.start),
+            sequencer.base.eq(self.program),
+            sequencer.commands.eq(self.commands),
+            sequencer.events.eq(Cat(self.complete, self.matrix_unit.operands_read)),
+            self.busy.eq(sequencer.busy),
+            self.done.eq(sequencer.done),
+            self.position.eq(sequencer.count),
+            self.has_commands.eq(sequencer.has_commands),
+            self.stat_state.eq(sequencer.state),
         ]
+        units = {
+            ExecUnit.LOAD: self.load_unit,
+            ExecUnit.MATRIX: self.matrix_unit,
+            ExecUnit.VECTOR: self.vector_unit,
+            ExecUnit.RETRIEVAL: self.retrieval_unit,
+            ExecUnit.COPY: self.copy_unit,
+        }
+        for number, unit in units.items():
+            name = number.name.lower()
+            m.submodules[name] = unit
+            wiring.connect(m, sequencer.o[number], unit.i)
+            begun = Signal(name=f"begun_{name}")  # the offered command started in an earlier cycle
+            m.d.comb += [
+                self.complete[number].eq(unit.complete),
+                self.started[number].eq(unit.i.valid & ~begun),
+            ]
+            m.d.sync += begun.eq(unit.i.valid & ~unit.i.ready)
+        memory.faults.append((SEQUENCER, sequencer.fault))
+        memory.faults.append((ExecUnit.LOAD, self.load_unit.fault))
+        memory.faults.append((ExecUnit.RETRIEVAL, self.retrieval_unit.fault))
 
-        for made, name, job, words in (
-            (matrix, "matrix", matrix.job, matrix.words),
-            (vector, "vector", vector.out_job, vector.out_words),
-            (retrieval, "table", retrieval.job, retrieval.words),
-        ):
-            wiring.connect(m, job, writers[name].i)
-            wiring.connect(m, words, writers[name].i_data)
-            if made is not retrieval:
-                m.d.comb += made.stored.eq(writers[name].done)
+    def _connect_memory(self, m: Module, memory: _Memory) -> None:
+        """Units to their engines."""
+        load, matrix, vector, retrieval = self.load_unit, self.matrix_unit, self.vector_unit, self.retrieval_unit
         for name, job, words in (
+            ("load", load.job, load.words),
             ("code", vector.code_job, vector.code_words),
             ("vector", vector.in_job, vector.in_words),
         ):
-            wiring.connect(m, job, readers[name].i)
-            wiring.connect(m, readers[name].o, words)
+            wiring.connect(m, job, memory.read[name].i)
+            wiring.connect(m, memory.read[name].o, words)
+        for name, job, words in (
+            ("matrix", matrix.job, matrix.words),
+            ("vector", vector.out_job, vector.out_words),
+            ("table", retrieval.job, retrieval.words),
+        ):
+            wiring.connect(m, job, memory.write[name].i)
+            wiring.connect(m, words, memory.write[name].i_data)
+        m.d.comb += [
+            matrix.write_done.eq(memory.write["matrix"].done),
+            vector.write_done.eq(memory.write["vector"].done),
+        ]
+
+    def _connect_units(self, m: Module) -> None:
+        """Streams and signals between the units."""
+        load, matrix, vector = self.load_unit, self.matrix_unit, self.vector_unit
+        retrieval, copy = self.retrieval_unit, self.copy_unit
+        wiring.connect(m, load.write, matrix.load)
         wiring.connect(m, vector.codes, retrieval.codes)
         wiring.connect(m, vector.scores, retrieval.scores)
-        wiring.connect(m, retrieval.members, vector.members)
-        low = (self.word // 8).bit_length() - 1
+        wiring.connect(m, retrieval.updates, vector.updates)
+        wiring.connect(m, retrieval.descriptors, copy.descriptors)
+        shift = (self.word // 8).bit_length() - 1
         m.d.comb += [
-            retrieval.recall.eq(vector.recall),
-            vector.mean_keys_base.eq((self.cfg_mean_keys_base >> low)[:WORD_BITS]),
+            *(unit.lengths.eq(retrieval.lengths) for unit in (load, matrix, vector)),
+            *(getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings),
+            retrieval.list_head.eq(load.list_head),
+            retrieval.list_index.eq(load.list_index),
+            retrieval.list_read.eq(load.list_read),
+            load.list_entry.eq(retrieval.list_entry),
+            retrieval.request_updates.eq(vector.request_updates),
+            vector.mean_keys_base.eq((self.cfg_mean_keys_base >> shift)[:WORD_BITS]),
+            retrieval.transfer_done.eq(copy.transfer_done),
+            retrieval.done_tag.eq(copy.done_tag),
+            retrieval.slot_index.eq(copy.slot_index),
+            retrieval.stored.eq(copy.stored),
+            copy.slot_word.eq(retrieval.slot_word),
+            copy.tokens.eq(retrieval.tokens),
             self.stat_matrix.eq(matrix.stat_busy),
             self.stat_vector.eq(vector.stat_busy),
         ]
 
-        m.submodules.asked = asked = SkidBuffer(copy.copy_engine.copy)
-        wiring.connect(m, copy.give, asked.i)
-        wiring.connect(m, asked.o, copy.copy_engine.i)
-        wiring.connect(m, copy.copy_engine.o, copy.given)
-        wiring.connect(m, retrieval.dma, copy.dma)
-        m.d.comb += [
-            retrieval.dma_done.eq(copy.dma_done),
-            retrieval.dma_tag.eq(copy.dma_tag),
-            retrieval.place_at.eq(copy.place_at),
-            copy.place.eq(retrieval.place),
-            copy.tokens.eq(retrieval.tokens),
-            retrieval.placed.eq(copy.placed),
-        ]
+    def _connect_copy_engine(self, m: Module, memory: _Memory) -> None:
+        """The copy engine behind the COPY unit, with the engines of both ports."""
+        copy_engine = self.copy_unit.copy_engine
+        m.submodules.copy_engine = copy_engine
+        m.submodules.copy_buffer = copy_buffer = SkidBuffer(copy_engine.copy)
+        wiring.connect(m, self.copy_unit.copies, copy_buffer.i)
+        wiring.connect(m, copy_buffer.o, copy_engine.i)
+        wiring.connect(m, copy_engine.o, self.copy_unit.copies_done)
+        attach(m, copy_engine, 0, memory.read["copy"], memory.write["copy"])
+        attach(m, copy_engine, 1, memory.read["host"], memory.write["host"])
+        memory.faults.append((ExecUnit.COPY, copy_engine.fault))

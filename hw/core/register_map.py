@@ -1,4 +1,4 @@
-"""The register map of the core."""
+"""Register map of the core."""
 
 from collections.abc import Mapping
 
@@ -13,15 +13,15 @@ from hw.core.sequencer import PROGRAM_BITS
 VERSION = 1
 START, CLEAR = 0, 1  # bits of `control`
 DONE, FAILED = 0, 1  # bits of `events`
-SEQUENCER = len(ExecUnit)  # the source of a fault that no unit made
+SEQUENCER = len(ExecUnit)  # fault source of the sequencer; the other sources are units
 SOURCE_BITS = 4
 COUNTERS = {
     "cycles": "cycles in which a program ran",
-    "stalled": "of these, cycles in which no unit had a command under way",
-    **{f"busy_{unit.name.lower()}": f"of these, cycles with {unit.name} commands under way" for unit in ExecUnit},
-    **{f"done_{unit.name.lower()}": f"{unit.name} commands completed" for unit in ExecUnit},
-    "matrix_beats": "beats that the matrix engine took",
-    "vector_beats": "beats that the vector engine gave",
+    "stalled": "of these, cycles in which no unit had a command",
+    **{f"busy_{unit.name.lower()}": f"of these, cycles in which {unit.name} had commands" for unit in ExecUnit},
+    **{f"done_{unit.name.lower()}": f"completed {unit.name} commands" for unit in ExecUnit},
+    "matrix_beats": "beats that the matrix engine accepted",
+    "vector_beats": "beats that the vector engine sent",
     **{
         f"{side}_{name}": f"{side} port: {text}"
         for side in ("device", "host")
@@ -38,68 +38,68 @@ ADDRESSES = {
     "host_start": "byte address of the host region, a multiple of 4 KiB",
 }
 SETTINGS = {
-    "hamming_threshold": "Hamming distance below which a token joins a cluster",
-    "hamming_inclusive": "1: or at which",
-    "first_match": "1: it joins the lowest cluster that matches, not the nearest",
-    "window_tokens": "tokens back to which clusters take new ones; 0: no limit",
+    "hamming_threshold": "Hamming distance in bits below which a token joins a cluster",
+    "hamming_inclusive": "1: a token also joins at a distance equal to hamming_threshold",
+    "first_match": "1: a token joins the lowest matching cluster, 0: the nearest one",
+    "window_tokens": "age in tokens up to which a cluster accepts tokens; 0: no limit",
     "max_cluster_tokens": "tokens of a full cluster",
-    "cluster_records_base": "byte address of the clusters' records, a multiple of 16",
+    "cluster_records_base": "byte address of the cluster records, a multiple of 16",
     "token_lists_base": "byte address of the token lists",
-    "list_links_base": "byte address of their links",
-    "mean_keys_base": "byte address of the representative keys, whole words",
-    "selection_mode": "0 ratio, 1 budget, 2 count",
-    "key_order": "keys: 0 plain, 1 signed, 2 reversed",
-    "selection_target": "ratio in 1/65536, or number to reach",
-    "refine_levels": "how often the last bucket is divided again",
-    "page_frames_base": "byte address of the frames of pages on the device",
+    "list_links_base": "byte address of the links of the token lists",
+    "mean_keys_base": "byte address of the mean keys, a multiple of a word",
+    "selection_mode": "0 ratio, 1 token budget, 2 cluster count",
+    "key_order": "order of the scores: 0 unsigned, 1 signed, 2 reversed",
+    "selection_target": "ratio in units of 1/65536, tokens or clusters, see selection_mode",
+    "refine_levels": "number of times that the last bucket is divided again",
+    "page_frames_base": "byte address of the page frames in device memory",
     "host_pages_base": "byte address of the pages in host memory",
     "staging_base": "byte address of the staging area",
-    "staging_head_pages": "(page, head) units of each of its two banks",
+    "staging_head_pages": "head pages of each of the two staging banks",
     "storage_pages_base": "byte address of the pages in storage",
-    "max_resident_tokens": "tokens that stay on the device after a step",
-    "offload_to_storage": "1: pages go to storage, not to host memory",
-    "max_descriptor_bytes": "longest descriptor, whole words; 0: 4096",
-    "retain_fetched": "1: fetched pages stay on the device",
+    "max_resident_tokens": "tokens that remain in device memory after a step",
+    "offload_to_storage": "1: pages are offloaded to storage, 0: to host memory",
+    "max_descriptor_bytes": "longest descriptor in bytes, a multiple of a word; 0: 4096",
+    "retain_fetched": "1: fetched pages stay in device memory",
 }
-EVENTS = (("done", DONE, 1, "a program has ended"), ("fault", FAILED, 1, "the core has stopped on a fault"))
+EVENTS = (("done", DONE, 1, "a program is complete"), ("fault", FAILED, 1, "the core stopped on a fault"))
 
 
 def settings(ports: Mapping[str, ShapeLike]) -> tuple[Register, ...]:
-    """Registers of the KV prediction unit's settings, `cfg_` left out."""
-    known = {name.removeprefix("cfg_"): Shape.cast(shape).width for name, shape in ports.items()}
-    return tuple(Register(name, width, Access.RW, SETTINGS[name]) for name, width in known.items())
+    """Registers for the `cfg_` ports of the KV prediction unit, without this prefix."""
+    widths = {name.removeprefix("cfg_"): Shape.cast(shape).width for name, shape in ports.items()}
+    return tuple(Register(name, width, Access.RW, SETTINGS[name]) for name, width in widths.items())
 
 
 def registers(settings: tuple[Register, ...] = ()) -> RegisterMap:
-    """The map; `settings` are what the units of a core add."""
+    """The register map; `settings` are the registers of the KV prediction unit."""
     causes = ", ".join(f"{cause.value} {cause.name}" for cause in Cause)
     sources = ", ".join(f"{unit.value} {unit.name}" for unit in ExecUnit)
     return RegisterMap(
         "vrex",
         (
-            Register("version", 32, Access.RO, "version of this map; bits of a word above 16", bits=(
-                ("version", 0, 16, "of this map"), ("word", 16, 16, "bits of a word of memory"))),
-            Register("control", 2, Access.PULSE, "acts", bits=(
-                ("start", START, 1, "run the program, unless busy or stopped"),
-                ("clear", CLEAR, 1, "forget a fault, when stopped"))),
+            Register("version", 32, Access.RO, "version of the register map", bits=(
+                ("version", 0, 16, "version of the register map"), ("word", 16, 16, "bits of a memory word"))),
+            Register("control", 2, Access.PULSE, "control", bits=(
+                ("start", START, 1, "start the program; no effect while busy or stopped"),
+                ("clear", CLEAR, 1, "clear the fault; no effect unless stopped"))),
             Register("status", 3, Access.RO, "state", bits=(
                 ("busy", 0, 1, "a program runs"),
-                ("stopping", 1, 1, "a fault has come, transfers in flight come to their end"),
-                ("stopped", 2, 1, "stopped on a fault, waits for `clear`"))),
-            Register("events", 2, Access.CLEAR, "events", bits=EVENTS),
-            Register("events_enable", 2, Access.RW, "which of them raise the interrupt", bits=EVENTS),
-            Register("cause", 4 + SOURCE_BITS, Access.RO, "of the fault", bits=(
-                ("cause", 0, 4, causes), ("source", 4, SOURCE_BITS, f"{sources}, {SEQUENCER} the sequencer"))),
+                ("stopping", 1, 1, "a fault occurred, bursts in flight are completed"),
+                ("stopped", 2, 1, "stopped on a fault until `clear`"))),
+            Register("events", 2, Access.CLEAR, "pending events", bits=EVENTS),
+            Register("events_enable", 2, Access.RW, "events that raise the interrupt", bits=EVENTS),
+            Register("cause", 4 + SOURCE_BITS, Access.RO, "fault", bits=(
+                ("cause", 0, 4, causes), ("source", 4, SOURCE_BITS, f"{sources}, {SEQUENCER} sequencer"))),
             Register("fault_address", WORD_BITS, Access.RO,
-                     "word of the burst or job, or number of the command"),
+                     "first word of the burst or job, or index of the command"),
             Register("program", WORD_BITS, Access.RW, "first word of the program"),
-            Register("commands", PROGRAM_BITS, Access.RW, "commands of the program, END included"),
-            Register("position", PROGRAM_BITS, Access.RO, "commands decoded"),
+            Register("commands", PROGRAM_BITS, Access.RW, "number of commands of the program, with END"),
+            Register("position", PROGRAM_BITS, Access.RO, "decoded commands"),
             *(Register(name, 48, Access.RW, text) for name, text in ADDRESSES.items()),
-            Register("device_words", WORD_BITS + 1, Access.RW, "words of the device region"),
-            Register("host_words", WORD_BITS + 1, Access.RW, "words of the host region"),
+            Register("device_words", WORD_BITS + 1, Access.RW, "size of the device region in words"),
+            Register("host_words", WORD_BITS + 1, Access.RW, "size of the host region in words"),
             *settings,
-            Register("clear_counters", 1, Access.PULSE, "zeroes the counters"),
+            Register("clear_counters", 1, Access.PULSE, "resets the counters"),
             *(Register(name, 32, Access.RO, text) for name, text in COUNTERS.items()),
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command sequencer: fetches a program, gives every unit its commands in order, and holds back what must wait."""
+"""The command sequencer: fetches a program and issues its commands to the units when their waits are satisfied."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -16,15 +16,17 @@ from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
 from hw.core import isa
 from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
 
-QUEUE_DEPTH = 4  # commands of one unit that wait
-IN_FLIGHT_BITS = 4  # commands of one unit that are under way: those that wait, and a few inside
+QUEUE_DEPTH = 4  # commands that one queue holds
+IN_FLIGHT_BITS = 4  # width of the number of commands of one unit that are queued or in progress
+PROGRAM_BITS = 20  # width of the number of commands of a program
+# A command in a queue: its opcode and its fields. The waits become wait counts.
 COMMAND = data.StructLayout({"opcode": OPCODE_BITS, "body": 8 * COMMAND_BYTES - HEADER_BITS})
-PROGRAM_BITS = 20  # of the number of commands of a program
-STATES = ("IDLE", "ASK", "RUN", "DRAIN", "FINISH", "OPCODE", "TRUNCATED")
+WAIT_COUNTS = data.ArrayLayout(IN_FLIGHT_BITS, len(SyncEvent))  # for each event, how many occurrences are awaited
+STATES = ("IDLE", "REQUEST", "RUN", "DRAIN", "FINISH", "OPCODE", "TRUNCATED")
 
 
 def ongoing(fsm: Any, states: Sequence[str]) -> Value:
-    """The number of the state that a machine is in."""
+    """Position in `states` of the current state of a state machine."""
     number: Value = Const(0)
     for n, name in enumerate(states):
         number = Mux(fsm.ongoing(name), n, number)
@@ -32,7 +34,7 @@ def ongoing(fsm: Any, states: Sequence[str]) -> Value:
 
 
 def fields(opcode: str) -> data.StructLayout:
-    """The fields of a command, as they lie in `body`."""
+    """Layout of the fields of a command in `body`."""
     return data.StructLayout({f.name: f.bits for f in isa.BY_NAME[opcode].fields})
 
 
@@ -43,30 +45,38 @@ def view(command: data.View, opcode: str) -> data.View:
 
 
 class CommandQueue(wiring.Component):
-    """Commands of one unit. Each waits, at the head, for the events that it names.
+    """Queue of the commands of one unit. The oldest command leaves when all its waits are satisfied.
 
-    An entry knows of every event how many are still ahead; each one that happens takes one off.
+    Every entry has a counter per event: the number of occurrences that it still waits for. Each occurrence decrements
+    the counters of all entries.
+
+    Timing: an entry is offered two cycles after it entered, at the earliest; `o.valid` depends on registers only.
 
     Members
     -------
-    i : stream of COMMAND ; ahead : of every event, how many the one on `i` waits for
-    events : those that happen ; o : stream of COMMAND
+    i : stream of COMMAND
+    wait_counts : wait counts of the command on `i`
+    events : the events that occur in this cycle
+    o : stream of COMMAND
 
-    newest, oldest, left : registers: the next entry, that of the head, and for every entry what it still waits for
+    Attributes
+    ----------
+    newest, oldest : registers: index of the next entry to write, and of the oldest entry
+    remaining : registers: wait counts of every entry
     """
 
     def __init__(self) -> None:
         self.fifo = SyncFIFOBuffered(width=COMMAND.size, depth=QUEUE_DEPTH)
         self.newest = Signal(range(QUEUE_DEPTH), name="newest")
         self.oldest = Signal(range(QUEUE_DEPTH), name="oldest")
-        self.left = [
-            [Signal(IN_FLIGHT_BITS, name=f"ahead{entry}_{event.name.lower()}") for event in SyncEvent]
+        self.remaining = [
+            [Signal(IN_FLIGHT_BITS, name=f"remaining{entry}_{event.name.lower()}") for event in SyncEvent]
             for entry in range(QUEUE_DEPTH)
         ]
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
-                "ahead": In(data.ArrayLayout(IN_FLIGHT_BITS, len(SyncEvent))),
+                "wait_counts": In(WAIT_COUNTS),
                 "events": In(len(SyncEvent)),
                 "o": Out(stream.Signature(COMMAND)),
             }
@@ -83,13 +93,13 @@ class CommandQueue(wiring.Component):
             Value.cast(self.o.payload).eq(fifo.r_data),
             fifo.r_en.eq(self.o.valid & self.o.ready),
         ]
-        for entry, counts in enumerate(self.left):
+        for entry, counts in enumerate(self.remaining):
             for event, count in zip(SyncEvent, counts, strict=True):
                 with m.If(self.i.valid & self.i.ready & (newest == entry)):
-                    m.d.sync += count.eq(self.ahead[event])
+                    m.d.sync += count.eq(self.wait_counts[event])
                 with m.Elif(self.events[event] & (count != 0)):
                     m.d.sync += count.eq(count - 1)
-        waiting = Array(Cat(*counts).any() for counts in self.left)
+        waiting = Array(Cat(*counts).any() for counts in self.remaining)
         m.d.comb += self.o.valid.eq(fifo.r_rdy & ~waiting[oldest])
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += newest.eq(newest + 1)
@@ -99,28 +109,48 @@ class CommandQueue(wiring.Component):
 
 
 class Sequencer(wiring.Component):
-    """Reads a program of commands and hands them to the units.
+    """Reads a program from memory and issues its commands.
 
-    Commands are decoded in order, one per cycle, and go into the queue of their unit; one whose queue is full holds up
-    those behind it. A command starts when it is the first of its queue and, of every event that it names, no more are
-    still to come from the earlier commands than it allows. It can only wait for earlier ones, so no program hangs.
+    Commands are decoded in order, one per cycle, into the queue of their unit. A full queue stalls the decoding. A
+    command is issued when it is the oldest one of its queue and its waits are satisfied. A command can wait for earlier
+    commands only, so a program cannot deadlock.
 
-    Timing: one command per cycle from memory's speed; three cycles from decoding to the unit.
+    ```
+    words ──> gearbox ──> decode ──> queue LOAD ─────> o[LOAD]
+                            │        ...
+                            └──────> queue COPY ─────> o[COPY]      events ──> wait counts of all queues
+    ```
+
+    Timing: one command per cycle, limited by memory; three cycles from decoding to issue.
+
+    Parameters
+    ----------
+    word : bits of a memory word
 
     Members
     -------
-    start : begin, only while not `busy` ; base : first word of the program ; commands : its length
-    job, words : of a reader
-    o : for every unit, stream of COMMAND ; events : those that happen
-    taking : for every unit, commands of it are under way
-    busy ; done : high for a cycle when a program has ended ; count : commands decoded ; state : number in STATES
-    fault : OPCODE with the number of the command, TRUNCATED with the length; high until a reset
+    start : starts a program; only while not `busy`
+    base, commands : first word and number of commands of the program
+    job, words : read engine
+    o : for each unit, stream of COMMAND
+    events : the events that occur in this cycle
+    has_commands : for each unit, commands are queued or in progress
+    busy : a program runs
+    done : the program is complete; one cycle
+    count : decoded commands
+    state : position in STATES
+    fault : OPCODE with the index of the command, or TRUNCATED with the number of commands; high until reset
+
+    Attributes
+    ----------
+    queues : the queue of each unit
+    in_flight : registers: for each event, commands of its unit that are queued or in progress and have not signalled it
     """
 
     def __init__(self, *, word: int):
         self.word = word
         self.queues = [CommandQueue() for _ in ExecUnit]
-        self.under_way = [Signal(IN_FLIGHT_BITS, name=f"under_way_{event.name.lower()}") for event in SyncEvent]
+        self.in_flight = [Signal(IN_FLIGHT_BITS, name=f"in_flight_{event.name.lower()}") for event in SyncEvent]
         super().__init__(
             {
                 "start": In(1),
@@ -130,7 +160,7 @@ class Sequencer(wiring.Component):
                 "words": In(stream.Signature(words_read(word))),
                 "o": Out(stream.Signature(COMMAND)).array(len(ExecUnit)),
                 "events": In(len(SyncEvent)),
-                "taking": Out(len(ExecUnit)),
+                "has_commands": Out(len(ExecUnit)),
                 "busy": Out(1),
                 "done": Out(1),
                 "count": Out(PROGRAM_BITS),
@@ -141,84 +171,110 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        item = 8 * COMMAND_BYTES
-        m.submodules.gear = gear = Gearbox(word=self.word, item=item)
-        wiring.connect(m, wiring.flipped(self.words), gear.i)
-        under_way = self.under_way
-        pushed = Signal(len(ExecUnit))
-        for unit, queue in zip(ExecUnit, self.queues, strict=True):
-            m.submodules[f"queue_{unit.name.lower()}"] = queue
-            wiring.connect(m, queue.o, wiring.flipped(self.o[unit]))
-            m.d.comb += [queue.events.eq(self.events), self.taking[unit].eq(under_way[unit] != 0)]
-        for event, count in zip(SyncEvent, under_way, strict=True):
+        m.submodules.gearbox = gearbox = Gearbox(word=self.word, item=8 * COMMAND_BYTES)
+        wiring.connect(m, wiring.flipped(self.words), gearbox.i)
+        command = gearbox.o.payload.as_value()
+        is_known, is_end, target = self._decode(m, command[:OPCODE_BITS])
+        pushed = Signal(len(ExecUnit))  # for each unit, the decoded command enters its queue
+        has_room = self._queue(m, command, pushed)
+        for event, count in zip(SyncEvent, self.in_flight, strict=True):
             m.d.sync += count.eq(count + pushed[event.unit] - self.events[event])
-
-        command = gear.o.payload.as_value()
-        opcode, waits = command[:OPCODE_BITS], command[OPCODE_BITS : OPCODE_BITS + WAIT_BITS * len(SyncEvent)]
-        known, target, ends = Signal(), Signal(len(ExecUnit)), Signal()
-        with m.Switch(opcode):
-            for op in OPCODES:
-                with m.Case(op.code):
-                    m.d.comb += known.eq(1)
-                    if op.unit is None:
-                        m.d.comb += ends.eq(1)
-                    else:
-                        m.d.comb += target[op.unit].eq(1)
-        ahead = Signal(data.ArrayLayout(IN_FLIGHT_BITS, len(SyncEvent)))
-        for event in SyncEvent:
-            wait = waits.word_select(event, WAIT_BITS)
-            left = Signal(IN_FLIGHT_BITS, name=f"left_{event.name.lower()}")
-            m.d.comb += [
-                left.eq(under_way[event] - self.events[event]),
-                ahead[event].eq(Mux((wait == 0) | (left < wait), 0, left - wait + 1)),
-            ]
-        room = Signal(len(ExecUnit))  # a unit never has more commands under way than can be counted
-        for unit, queue in zip(ExecUnit, self.queues, strict=True):
-            full = [count.all() for event, count in zip(SyncEvent, under_way, strict=True) if event.unit is unit]
-            m.d.comb += [
-                room[unit].eq(queue.i.ready & ~Cat(*full).any()),
-                queue.i.payload.opcode.eq(opcode),
-                queue.i.payload.body.eq(command[HEADER_BITS:]),
-                queue.ahead.eq(ahead),
-                queue.i.valid.eq(pushed[unit]),
-            ]
-
-        per_word, words = max(1, self.word // item), max(1, item // self.word)
+        m.d.comb += [self.has_commands[unit].eq(self.in_flight[unit] != 0) for unit in ExecUnit]
         with m.FSM(init="IDLE") as fsm:
             m.d.comb += self.busy.eq(~fsm.ongoing("IDLE"))
             m.d.comb += self.state.eq(ongoing(fsm, STATES))
-            with m.State("IDLE"), m.If(self.start):
-                m.d.sync += self.count.eq(0)
-                m.next = "ASK"
-                with m.If(self.commands == 0):
-                    m.next = "TRUNCATED"
-            with m.State("ASK"):
-                m.d.comb += [
-                    self.job.valid.eq(1),
-                    self.job.payload.address.eq(self.base),
-                    self.job.payload.count.eq(((self.commands + per_word - 1) // per_word * words)[:COUNT_BITS]),
-                ]
-                with m.If(self.job.ready):
-                    m.next = "RUN"
-            with m.State("RUN"):
-                taken = gear.o.valid & (ends | (target & room).any())
-                m.d.comb += [gear.o.ready.eq(taken & ~ends), pushed.eq(Mux(gear.o.valid & ~ends, target & room, 0))]
-                with m.If(gear.o.valid & ends):
-                    m.next = "DRAIN"
-                with m.Elif(gear.o.valid & ~known):
-                    m.next = "OPCODE"
-                with m.Elif(taken):
-                    m.d.sync += self.count.eq(self.count + 1)
-                    with m.If(self.count + 1 == self.commands):
-                        m.next = "TRUNCATED"
-            with m.State("DRAIN"):  # what was read behind the end
-                m.d.comb += gear.flush.eq(1)
-                with m.If(gear.last | (self.words.valid & self.words.payload.last)):
-                    m.next = "FINISH"
-            with m.State("FINISH"), m.If(Cat(count == 0 for count in under_way).all()):
-                m.d.comb += [self.done.eq(1), gear.flush.eq(1)]
-                m.next = "IDLE"
-            for cause in (Cause.OPCODE, Cause.TRUNCATED):
-                with m.State(cause.name):
-                    m.d.comb += [self.fault.cause.eq(cause), self.fault.address.eq(self.count)]
+            self._start(m)
+            self._run(m, gearbox, is_known, is_end, target & has_room, pushed)
+            self._end(m, gearbox)
         return m
+        return m
+
+    def _decode(self, m: Module, opcode: Value) -> tuple[Signal, Signal, Signal]:
+        """Returns: the opcode exists; it is END; one-hot unit of the command."""
+        is_known, is_end, target = Signal(), Signal(), Signal(len(ExecUnit))
+        with m.Switch(opcode):
+            for op in OPCODES:
+                with m.Case(op.code):
+                    m.d.comb += is_known.eq(1)
+                    if op.unit is None:
+                        m.d.comb += is_end.eq(1)
+                    else:
+                        m.d.comb += target[op.unit].eq(1)
+        return is_known, is_end, target
+
+    def _queue(self, m: Module, command: Value, pushed: Signal) -> Signal:
+        """The queues with the decoded command. Returns: for each unit, its queue and its counters have room."""
+        has_room, wait_counts = Signal(len(ExecUnit)), Signal(WAIT_COUNTS)
+        waits = command[OPCODE_BITS : OPCODE_BITS + WAIT_BITS * len(SyncEvent)]
+        for event in SyncEvent:
+            wait = waits.word_select(event, WAIT_BITS)
+            awaited = Signal(IN_FLIGHT_BITS, name=f"awaited_{event.name.lower()}")
+            m.d.comb += [
+                awaited.eq(self.in_flight[event] - self.events[event]),
+                wait_counts[event].eq(Mux((wait == 0) | (awaited < wait), 0, awaited - wait + 1)),
+            ]
+        for unit, queue in zip(ExecUnit, self.queues, strict=True):
+            m.submodules[f"queue_{unit.name.lower()}"] = queue
+            wiring.connect(m, queue.o, wiring.flipped(self.o[unit]))
+            counters = zip(SyncEvent, self.in_flight, strict=True)
+            counter_full = [count.all() for event, count in counters if event.unit is unit]
+            m.d.comb += [
+                has_room[unit].eq(queue.i.ready & ~Cat(*counter_full).any()),
+                queue.i.payload.opcode.eq(command[:OPCODE_BITS]),
+                queue.i.payload.body.eq(command[HEADER_BITS:]),
+                queue.wait_counts.eq(wait_counts),
+                queue.i.valid.eq(pushed[unit]),
+                queue.events.eq(self.events),
+            ]
+        return has_room
+
+    def _start(self, m: Module) -> None:
+        """States IDLE and REQUEST: start of a program and its read job."""
+        item = 8 * COMMAND_BYTES
+        per_word, words_per_command = max(1, self.word // item), max(1, item // self.word)
+        words = (self.commands + per_word - 1) // per_word * words_per_command
+        with m.State("IDLE"), m.If(self.start):
+            m.d.sync += self.count.eq(0)
+            m.next = "REQUEST"
+            with m.If(self.commands == 0):
+                m.next = "TRUNCATED"
+        with m.State("REQUEST"):
+            m.d.comb += [
+                self.job.valid.eq(1),
+                self.job.payload.address.eq(self.base),
+                self.job.payload.count.eq(words[:COUNT_BITS]),
+            ]
+            with m.If(self.job.ready):
+                m.next = "RUN"
+
+    def _run(
+        self, m: Module, gearbox: Gearbox, is_known: Signal, is_end: Signal, accepts: Value, pushed: Signal
+    ) -> None:
+        """State RUN: one command per cycle; `accepts`: one-hot unit of the command, if it has room."""
+        with m.State("RUN"):
+            decoded = gearbox.o.valid & (is_end | accepts.any())
+            m.d.comb += [
+                gearbox.o.ready.eq(decoded & ~is_end),
+                pushed.eq(Mux(gearbox.o.valid & ~is_end, accepts, 0)),
+            ]
+            with m.If(gearbox.o.valid & is_end):
+                m.next = "DRAIN"
+            with m.Elif(gearbox.o.valid & ~is_known):
+                m.next = "OPCODE"
+            with m.Elif(decoded):
+                m.d.sync += self.count.eq(self.count + 1)
+                with m.If(self.count + 1 == self.commands):
+                    m.next = "TRUNCATED"
+
+    def _end(self, m: Module, gearbox: Gearbox) -> None:
+        """States DRAIN (words behind END), FINISH (until all commands are complete), and the faults."""
+        with m.State("DRAIN"):
+            m.d.comb += gearbox.flush.eq(1)
+            with m.If(gearbox.last | (self.words.valid & self.words.payload.last)):
+                m.next = "FINISH"
+        with m.State("FINISH"), m.If(Cat(count == 0 for count in self.in_flight).all()):
+            m.d.comb += [self.done.eq(1), gearbox.flush.eq(1)]
+            m.next = "IDLE"
+        for cause in (Cause.OPCODE, Cause.TRUNCATED):
+            with m.State(cause.name):
+                m.d.comb += [self.fault.cause.eq(cause), self.fault.address.eq(self.count)]

@@ -1,6 +1,8 @@
-"""Rows in, columns out: what values need to become weights."""
+"""Transposer: rows of words in, columns out. It converts the values of tokens to weights of the matrix engine."""
 
 # mypy: disable-error-code="assignment,arg-type"
+
+from dataclasses import dataclass
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -10,115 +12,146 @@ from hw.axi.engines import words_read
 from hw.common.memory import Ram
 
 
-def rotate(value: Value, places: Value, item: int, count: int) -> Value:
-    """`count` items moved up by `places`, those beyond the end to the start."""
+def rotate(value: Value, shift: Value, item: int, count: int) -> Value:
+    """`count` items of `item` bits, rotated up by `shift` items."""
     step = 1
-    for bit in places:
+    for bit in shift:
         value = Mux(bit, Cat(value[item * (count - step) :], value[: item * (count - step)]), value)
         step *= 2
     return value
 
 
+@dataclass(frozen=True)
+class _Halves:
+    """State of the two halves of the memories: one is filled while the other is drained.
+
+    rows : for each half, its rows when it is full, 0 when it is free
+    ends : for each half, its block was ended by `last`
+    fill, drain : number of the half that is filled, or drained
+    """
+
+    rows: Signal
+    ends: Signal
+    fill: Signal
+    drain: Signal
+
+
 class Transposer(wiring.Component):
-    """Turns blocks of `width` rows of `blocks` words into as many words of columns.
+    """Transposes blocks of `width` rows of `blocks` words into `width * blocks` words of columns.
 
-    Row r, word j has elements (r, j width + i); afterwards word j width + i has element r of them in place r. `last`
-    ends a block early: what is missing is zero.
+    Word j of row r has the elements (r, j width + i). Output word j width + i has element (r, j width + i) in lane r.
+    `last` ends a block early; the missing rows are zero.
 
-    Elements of a row lie in different memories, shifted by one from row to row, so a row and a column both take one
-    word of each.
+    Each lane has its own memory. Row r is rotated by r lanes, so the elements of a row and those of a column lie in
+    different memories: a row is written, and a column read, in one cycle.
 
-    Timing: a word in and a word out per cycle; the first word out follows the last one in by two cycles. While a block
-    leaves, the next one comes.
+    ```
+    row ──> rotate by row ──> `width` memories ──> rotate back ──> column
+    ```
+
+    Timing: one word in and one word out per cycle. The first word out follows the last word in by two cycles. A block
+    is filled while the one before it is drained.
 
     Parameters
     ----------
-    width : elements of a word, a power of two ; blocks : words of a row ; item : bits of an element
+    width : elements of a word, a power of two
+    blocks : words of a row
+    item : bits of an element
 
     Members
     -------
-    i, o : streams of {data, last}; on `o`, `last` ends a block that `last` on `i` has ended
+    i, o : streams of words_read; `last` on `o` marks the end of a block that `last` on `i` ended
+
+    Raises
+    ------
+    ValueError
+        When the width or the number of blocks is not valid.
     """
 
     def __init__(self, *, width: int, blocks: int, item: int = 16):
         if width < 2 or width & (width - 1):
-            raise ValueError(f"width = {width}: must be a power of two, at least 2")
+            raise ValueError(f"width must be a power of two, at least 2, got {width}")
         if blocks < 1:
-            raise ValueError(f"blocks = {blocks}: must be at least 1")
+            raise ValueError(f"blocks must be at least 1, got {blocks}")
         self.width, self.blocks, self.item = width, blocks, item
+        self.words = width * blocks
         beat = words_read(width * item)
         super().__init__({"i": In(stream.Signature(beat)), "o": Out(stream.Signature(beat))})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        width, blocks, item = self.width, self.blocks, self.item
-        words = width * blocks
-        row_bits = (width - 1).bit_length()
-        banks = [Ram(depth=2 * words, width=item) for _ in range(width)]
-        # halves: rows of each that have come, 0 when it is free
-        filled = Signal(data.ArrayLayout(range(width + 1), 2))
-        ends = Signal(2)
-        into, outof = Signal(), Signal()
-        row, block = Signal(range(width)), Signal(range(blocks))
-
-        take, whole = Signal(), Signal()
-        m.d.comb += [
-            self.i.ready.eq(filled[into] == 0),
-            take.eq(self.i.valid & self.i.ready),
-            whole.eq((block == blocks - 1) & ((row == width - 1) | self.i.payload.last)),
-        ]
-        shifted = Signal(width * item)
-        m.d.comb += shifted.eq(rotate(self.i.payload.data, row, item, width))
-        place = Signal(range(2 * words))
-        m.d.comb += place.eq(Mux(into, words, 0) + row * blocks + block)
-        with m.If(take):
-            m.d.sync += block.eq(Mux(block == blocks - 1, 0, block + 1))
-            with m.If(block == blocks - 1):
-                m.d.sync += row.eq(row + 1)
-            with m.If(whole):
-                m.d.sync += [
-                    row.eq(0),
-                    filled[into].eq(row + 1),
-                    ends.bit_select(into, 1).eq(self.i.payload.last),
-                    into.eq(~into),
-                ]
-
-        # columns
-        column, group, go, final = Signal(range(width)), Signal(range(blocks)), Signal(), Signal()
-        m.d.comb += [
-            go.eq((filled[outof] != 0) & (~self.o.valid | self.o.ready)),
-            final.eq((column == width - 1) & (group == blocks - 1)),
-        ]
-        turned, rows = Signal(range(width)), Signal(range(width + 1))
-        with m.If(~self.o.valid | self.o.ready):
-            m.d.sync += [
-                self.o.valid.eq(filled[outof] != 0),
-                turned.eq(column),
-                rows.eq(filled[outof]),
-                self.o.payload.last.eq(final & ends.bit_select(outof, 1)),
-            ]
-        with m.If(go):
-            m.d.sync += column.eq(column + 1)
-            with m.If(column == width - 1):
-                m.d.sync += group.eq(Mux(group == blocks - 1, 0, group + 1))
-            with m.If(final):
-                m.d.sync += [filled[outof].eq(0), outof.eq(~outof)]
+        banks = [Ram(depth=2 * self.words, width=self.item) for _ in range(self.width)]
         for k, bank in enumerate(banks):
             m.submodules[f"bank{k}"] = bank
-            source = Signal(range(width), name=f"source{k}")  # row whose element of this column lies here
-            m.d.comb += [
-                source.eq((Const(k, row_bits) - column)[:row_bits]),
-                bank.w_addr.eq(place),
-                bank.w_data[0].eq(shifted.word_select(k, item)),
-                bank.w_mask.eq(take),
-                bank.r_addr.eq(Mux(outof, words, 0) + source * blocks + group),
-                bank.r_en.eq(go),
-            ]
-        gathered = Signal(width * item)
-        back = Signal(range(width))
-        m.d.comb += [
-            back.eq((~turned + 1)[:row_bits]),
-            gathered.eq(rotate(Cat(*(bank.r_data[0] for bank in banks)), back, item, width)),
-            self.o.payload.data.eq(Cat(Mux(k < rows, gathered.word_select(k, item), 0) for k in range(width))),
-        ]
+        rows = Signal(data.ArrayLayout(range(self.width + 1), 2), name="rows_filled")
+        halves = _Halves(rows, Signal(2, name="ends"), Signal(name="fill_half"), Signal(name="drain_half"))
+        self._fill(m, banks, halves)
+        self._drain(m, banks, halves)
         return m
+
+    def _fill(self, m: Module, banks: list[Ram], halves: _Halves) -> None:
+        """Rows into the free half."""
+        row, block = Signal(range(self.width)), Signal(range(self.blocks))
+        accept, block_full, address = Signal(), Signal(), Signal(range(2 * self.words))
+        rotated, last_word = Signal(self.width * self.item), block == self.blocks - 1
+        m.d.comb += [
+            self.i.ready.eq(halves.rows[halves.fill] == 0),
+            accept.eq(self.i.valid & self.i.ready),
+            block_full.eq(last_word & ((row == self.width - 1) | self.i.payload.last)),
+            rotated.eq(rotate(self.i.payload.data, row, self.item, self.width)),
+            address.eq(Mux(halves.fill, self.words, 0) + row * self.blocks + block),
+        ]
+        with m.If(accept):
+            m.d.sync += block.eq(Mux(last_word, 0, block + 1))
+            with m.If(last_word):
+                m.d.sync += row.eq(row + 1)
+            with m.If(block_full):
+                m.d.sync += [
+                    row.eq(0),
+                    halves.rows[halves.fill].eq(row + 1),
+                    halves.ends.bit_select(halves.fill, 1).eq(self.i.payload.last),
+                    halves.fill.eq(~halves.fill),
+                ]
+        for k, bank in enumerate(banks):
+            m.d.comb += [
+                bank.w_addr.eq(address),
+                bank.w_data[0].eq(rotated.word_select(k, self.item)),
+                bank.w_mask.eq(accept),
+            ]
+
+    def _drain(self, m: Module, banks: list[Ram], halves: _Halves) -> None:
+        """Columns from the full half."""
+        width, row_bits = self.width, (self.width - 1).bit_length()
+        column, block, read, final = Signal(range(width)), Signal(range(self.blocks)), Signal(), Signal()
+        free, full = ~self.o.valid | self.o.ready, halves.rows[halves.drain] != 0
+        m.d.comb += [
+            read.eq(full & free),
+            final.eq((column == width - 1) & (block == self.blocks - 1)),
+        ]
+        rotation, rows = Signal(range(width)), Signal(range(width + 1))  # of the column on `o`
+        with m.If(free):
+            m.d.sync += [
+                self.o.valid.eq(full),
+                rotation.eq(column),
+                rows.eq(halves.rows[halves.drain]),
+                self.o.payload.last.eq(final & halves.ends.bit_select(halves.drain, 1)),
+            ]
+        with m.If(read):
+            m.d.sync += column.eq(column + 1)
+            with m.If(column == width - 1):
+                m.d.sync += block.eq(Mux(block == self.blocks - 1, 0, block + 1))
+            with m.If(final):
+                m.d.sync += [halves.rows[halves.drain].eq(0), halves.drain.eq(~halves.drain)]
+        for k, bank in enumerate(banks):
+            row = Signal(range(width), name=f"row{k}")  # row whose element of this column lies in this memory
+            m.d.comb += [
+                row.eq((Const(k, row_bits) - column)[:row_bits]),
+                bank.r_addr.eq(Mux(halves.drain, self.words, 0) + row * self.blocks + block),
+                bank.r_en.eq(read),
+            ]
+        elements, back = Signal(width * self.item), Signal(range(width))
+        m.d.comb += [
+            back.eq((~rotation + 1)[:row_bits]),
+            elements.eq(rotate(Cat(*(bank.r_data[0] for bank in banks)), back, self.item, width)),
+            self.o.payload.data.eq(Cat(Mux(k < rows, elements.word_select(k, self.item), 0) for k in range(width))),
+        ]

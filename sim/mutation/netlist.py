@@ -26,7 +26,7 @@ SELECT, SELECT_BITS, CLOCK = "mutant", 16, "clk"
 MAX_MUTANTS = (1 << SELECT_BITS) - 1
 _FLAT = ("proc", "techmap t:$fa", "memory_collect", "opt_clean", "flatten", "opt", "wreduce", "opt")
 _COUNTERS = "hw/common/counters.py"
-_COUNTER = re.compile(rf"(?:^|[._])(?:(?:stat|counter)_\w+|given_(?:{'|'.join(COUNTERS)}))\[(\d+)\]$")
+_COUNTER = re.compile(rf"(?:^|[._])(?:(?:stat|counter)_\w+|input_(?:{'|'.join(COUNTERS)}))\[(\d+)\]$")
 _ROOT = str(ROOT)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hw.core.isa import Command, Destination, ExecUnit
-from hw.core.vector.vector_unit import CODE_BYTES
+from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.lxe.lane import STAGES
 from hw.lxe.microcode import Function, Instruction, Post, Source
 from sw_model.cycles.processes import Process, Queue, Wait
@@ -53,7 +53,7 @@ class VectorUnitModel(UnitModel):
 
     def _instruct(self) -> Process:
         core, reader = self.core, self.core.readers["code"]
-        word, item = core.word_bytes, CODE_BYTES
+        word, item = core.word_bytes, INSTRUCTION_BYTES
         while True:
             command = yield from self.orders["instruct"].get()
             yield 1

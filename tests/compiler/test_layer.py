@@ -18,7 +18,7 @@ from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.register_map import COUNTERS, SEQUENCER
 from hw.core.sequencer import PROGRAM_BITS
 from hw.core.sequencer import STATES as SEQUENCES
-from hw.core.vector.vector_unit import assemble
+from hw.core.vector.command import assemble
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import DECERR, SLVERR, FixedTiming
 from sim.bench.core_run import BASES

@@ -1,1 +1,1 @@
-"""The VECTOR unit: the vector engine with its instruction fetch, its input and its output."""
+"""The VECTOR unit: the vector engine with its instruction fetch, its operand fetch and its result writer."""

@@ -92,7 +92,7 @@ class ReaderSpec(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.unit = unit = self.unit
-        answer = unit.port.answer
+        answer = unit.port.response
         burst = bursts(m, unit, self.region, self.address, self.count, 0)
         m.d.comb += [
             unit.i.valid.eq(self.offer),
@@ -179,7 +179,7 @@ class WriterSpec(wiring.Component):
         m.d.comb += [
             ends.eq(sent & (beat == length)),
             acknowledged.eq(self.answer & (flying > number)),
-            unit.port.answer.valid.eq(acknowledged),
+            unit.port.response.valid.eq(acknowledged),
             Assert(~sent | ((number != 0) & (given.payload.last == (beat == length)))),
             Assert(unit.done == (acknowledged & noted)),
         ]
@@ -229,7 +229,7 @@ class CopierSpec(wiring.Component):
             {
                 **{name: In(1) for name in ("offer", "from_host", "to_host", "pick")},
                 **{name: In(2) for name in ("source", "target", "bytes", *sides)},
-                "own": In(unit.own_bits),
+                "owner": In(unit.owner_bits),
                 **{f"cover_{name}": Out(1) for name in happens},
             }
         )
@@ -237,7 +237,7 @@ class CopierSpec(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.unit = unit = self.unit
-        copy, most = unit.i.payload, 2 * unit.waiting + 2
+        copy, most = unit.i.payload, 2 * unit.max_open + 2
         begins, waits, gone, ends = Signal(), Signal(), Signal(), Signal()
         left, right, had, jobs = Signal(2), Signal(2), Signal(2), Signal(2)
         m.d.sync += [waits.eq(unit.i.valid & ~unit.i.ready), had.eq(Mux(gone, 0, had | jobs))]
@@ -291,7 +291,7 @@ class CopierSpec(wiring.Component):
         pending, unreported = Signal(range(most)), Signal(range(most))
         followed, passed, done = Signal(), Signal(), Signal()
         ahead, before, behind = Signal(range(most)), Signal(range(most)), Signal(range(most))
-        source, target, own = Signal(), Signal(), Signal(unit.own_bits)
+        source, target, owner = Signal(), Signal(), Signal(unit.owner_bits)
         device, late = unit.o.valid & self.done[0], unit.o.valid & ~self.done[0]
         m.d.sync += [
             inside.eq(inside + begins - ends),
@@ -310,12 +310,12 @@ class CopierSpec(wiring.Component):
             Assert(~finishes | passed),
             Assert(~self.done[0] | unit.o.valid),
             Assert(~late | (pending != 0)),
-            Assert(~(finishes & ~target) | (unit.o.payload == own)),
-            Assert(~(late & done & (behind == 0)) | (unit.o.payload == own)),
+            Assert(~(finishes & ~target) | (unit.o.payload == owner)),
+            Assert(~(late & done & (behind == 0)) | (unit.o.payload == owner)),
             Assert(~unit.idle | (unreported == 0)),
             self.cover_crossed.eq(following & ends & source & ~target),
             self.cover_overtaken.eq(followed & done & target & device & (pending > 1)),
-            self.cover_full.eq((inside > unit.waiting) & ~ends & followed),
+            self.cover_full.eq((inside > unit.max_open) & ~ends & followed),
             self.cover_idle_again.eq(followed & late & done & (behind == 0) & (unreported == 1)),
         ]
         with m.If(followed & ends & ~passed):
@@ -330,14 +330,14 @@ class CopierSpec(wiring.Component):
                 m.d.sync += [followed.eq(0), done.eq(0)]
         with m.If(begins & self.pick & ~followed):
             m.d.sync += [followed.eq(1), passed.eq(0), source.eq(copy.from_host), target.eq(copy.to_host)]
-            m.d.sync += [own.eq(copy.own), done.eq(0), ahead.eq(inside - ends)]
+            m.d.sync += [owner.eq(copy.owner), done.eq(0), ahead.eq(inside - ends)]
             m.d.sync += before.eq(Mux(copy.to_host, writing[1] - self.done[1], writing[0] - self.done[0]))
         return m
 
 
 def small_copier() -> CopierSpec:
     """Two copies between their first and their last word."""
-    return CopierSpec(CopyEngine(word=8, address_bits=10, own_bits=1, waiting=2))
+    return CopierSpec(CopyEngine(word=8, address_bits=10, owner_bits=1, max_open=2))
 
 
 def small_reader() -> ReaderSpec:

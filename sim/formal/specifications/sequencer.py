@@ -108,7 +108,7 @@ class SequencerSpec(wiring.Component):
             ]
             m.d.comb += Assume(~self.events[event] | (given[event] != 0))
             m.d.comb += Assert(under_way[event] == given[event] + queued[event.unit])
-            m.d.comb += Assert(under_way[event] == sequencer.under_way[event])
+            m.d.comb += Assert(under_way[event] == sequencer.in_flight[event])
         return queued, given, under_way
 
     def _track_command(
@@ -161,7 +161,7 @@ class SequencerSpec(wiring.Component):
         place = (queue.oldest + older[mine])[:QUEUE_BITS]
         m.d.comb += Assert(~followed | (older[mine] < queued[mine]))
         for event in SyncEvent:
-            left = Array(counts[event] for counts in queue.left)[place]
+            left = Array(counts[event] for counts in queue.remaining)[place]
             still = Mux(allowed_of(before[event], wait[event]), 0, before[event] - wait[event] + 1)
             m.d.comb += Assert(~followed | (left == still))
 

@@ -104,5 +104,5 @@ def test_nobody_starves(rng, seed):
 
 
 def test_rejects_bad_parameters():
-    with pytest.raises(ValueError, match="managers = 0"):
+    with pytest.raises(ValueError, match="managers must be at least 1, got 0"):
         Interconnect(managers=0, address_bits=48, data_bits=64, id_bits=1)

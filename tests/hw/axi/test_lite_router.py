@@ -49,5 +49,5 @@ def test_access_reaches_selected_subordinate(stall, rng, seed):
 
 
 def test_rejects_zero_subordinates():
-    with pytest.raises(ValueError, match="count = 0"):
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         LiteRouter(count=0, address_bits=4)

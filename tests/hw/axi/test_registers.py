@@ -36,7 +36,7 @@ class Bench(wiring.Component):
         m = Module()
         m.submodules.file = file = RegisterFile(MAP)
         wiring.connect(m, wiring.flipped(self.axi), file.axi)
-        m.d.comb += [file.given_status.eq(file.value_wide[36:48]), file.set_causes.eq(file.pulse_start * 0x101)]
+        m.d.comb += [file.input_status.eq(file.value_wide[36:48]), file.set_causes.eq(file.pulse_start * 0x101)]
         m.d.sync += self.stat_pulses.eq(self.stat_pulses + file.pulse_start)
         return m
 
@@ -115,7 +115,7 @@ class Core(wiring.Component):
         wiring.connect(m, wiring.flipped(self.axi), file.axi)
         for r in self.map.registers:
             if r.access is Access.RO:
-                m.d.comb += getattr(file, f"given_{r.name}").eq(file.value_host_words)
+                m.d.comb += getattr(file, f"input_{r.name}").eq(file.value_host_words)
         return m
 
 

@@ -10,7 +10,7 @@ from golden.decoder_layer import StepResult
 from hw.axi.ports import BOUNDARY
 from hw.core.isa import Command, Destination, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
-from hw.core.vector.vector_unit import assemble
+from hw.core.vector.command import assemble
 from hw.lxe.microcode import Instruction, Pre, Source, Times
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES

@@ -203,7 +203,7 @@ def test_the_trace_shows_states(rng, seed):
     for name, states in (("sequencer", sequencer.STATES), ("core", core.STATES)):
         now = [states[number] for number in column(trace, name)]
         passed[name] = [state for state, before in zip(now, ["", *now], strict=False) if state != before]
-    run, stop = ["IDLE", "ASK", "RUN"], ["READY", "HALT", "RESET", "STOPPED"]
+    run, stop = ["IDLE", "REQUEST", "RUN"], ["READY", "HALT", "RESET", "STOPPED"]
     assert passed == {
         "sequencer": [*run, "DRAIN", "FINISH", *run, "OPCODE", *run, "TRUNCATED", "IDLE", "TRUNCATED", "IDLE"],
         "core": [*stop, *stop, *stop, "READY"],

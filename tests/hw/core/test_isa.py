@@ -40,13 +40,21 @@ def test_text():
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("JUMP", "line 1: unknown command 'JUMP'"),
-        ("COPY sauce=1", "line 1: COPY has no field 'sauce'"),
-        ("COPY source=4294967296", "line 1: COPY source = 4294967296: must be 0 to 4294967295"),
-        ("COPY source=x", "line 1: source = 'x': must be a number"),
-        ("COPY words", "line 1: 'words': must be field=value"),
-        ("END after NOBODY", "line 1: wait 'NOBODY'"),
-        ("END after COPY-15", "line 1: wait 'COPY-15'"),
+        (
+            "JUMP",
+            "line 1: command must be one of END, COPY, STORE, LOAD, GATHER, MULTIPLY, VECTOR, MEANS, BEGIN, "
+            "CLUSTER, FETCH, OFFLOAD, got 'JUMP'",
+        ),
+        ("COPY sauce=1", "line 1: fields of COPY must be of source, target, words, from_host, to_host, got 'sauce'"),
+        ("COPY source=4294967296", "line 1: COPY source must be 0 to 4294967295, got 4294967296"),
+        ("COPY source=x", "line 1: source must be a number, got 'x'"),
+        ("COPY words", "line 1: argument must be field=value or after, got 'words'"),
+        (
+            "END after NOBODY",
+            "line 1: wait must be one of LOAD, MATRIX, VECTOR, RETRIEVAL, COPY, OPERANDS, optionally with -1 to -14, "
+            "got 'NOBODY'",
+        ),
+        ("END after COPY-15", "optionally with -1 to -14, got 'COPY-15'"),
     ],
 )
 def test_refuses(line, message):
@@ -55,7 +63,7 @@ def test_refuses(line, message):
 
 
 def test_unknown_opcode():
-    with pytest.raises(AssemblyError, match="opcode 0xee"):
+    with pytest.raises(AssemblyError, match=r"opcode must be one of .*, got 0xee"):
         isa.decode(b"\xee" + bytes(63))
 
 

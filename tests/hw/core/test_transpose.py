@@ -54,7 +54,7 @@ def test_a_word_per_cycle(rng):
 
 
 def test_rejects_bad_parameters():
-    with pytest.raises(ValueError, match="width = 3"):
+    with pytest.raises(ValueError, match="width must be a power of two, at least 2, got 3"):
         Transposer(width=3, blocks=1)
-    with pytest.raises(ValueError, match="blocks = 0"):
+    with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
         Transposer(width=4, blocks=0)

@@ -7,7 +7,7 @@ from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import BY_NAME, HEADER_BITS, MAX_WAIT, Command, ExecUnit, SyncEvent, all_but
 from hw.core.sequencer import QUEUE_DEPTH
-from hw.core.vector.vector_unit import assemble
+from hw.core.vector.command import assemble
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES, CoreRun

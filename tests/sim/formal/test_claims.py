@@ -130,7 +130,7 @@ class _Hasty(WriteEngine):
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
-        m.d.comb += self.done.eq(self.port.answer.valid)
+        m.d.comb += self.done.eq(self.port.response.valid)
         return m
 
 

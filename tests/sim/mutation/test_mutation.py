@@ -97,11 +97,11 @@ def test_events_until_counter_fault_shows():
     assert events("cnot1", 3, 25, wire="counter_cycles[3]") == 1 << 25
     assert events("const0", 9, port="stat_rows") == 1 << 9
     assert events("const0", 9, source="hw/common/counters.py:14") == 1 << 9
-    assert events("const0", 27, wire="given_busy_load[27]") == 1 << 27  # a register that shows one
-    assert events("cnot1", 2, 27, wire="file.given_host_read_wait[2]") == 1 << 27
+    assert events("const0", 27, wire="input_busy_load[27]") == 1 << 27  # a register that shows one
+    assert events("cnot1", 2, 27, wire="file.input_host_read_wait[2]") == 1 << 27
     for mode in ("const1", "inv", "cnot0"):  # a bit that is 0 shows it
-        assert events(mode, 20, 21, wire="stat_rows[20]") == events(mode, 20, 21, wire="given_done_copy[20]") == 1
-    for other in ("stat_bytes", "total", "given_fault_address", "given_position", "value_device_start"):
+        assert events(mode, 20, 21, wire="stat_rows[20]") == events(mode, 20, 21, wire="input_done_copy[20]") == 1
+    for other in ("stat_bytes", "total", "input_fault_address", "input_position", "value_device_start"):
         assert events("const0", 20, wire=f"{other}[20]") == 1
 
 

@@ -1,0 +1,1 @@
+"""The RETRIEVAL unit: the KV prediction unit and the state of the current step."""

@@ -1,0 +1,239 @@
+"""The RETRIEVAL unit: the KV prediction unit, the state of the current step, and the way to memory."""
+
+# mypy: disable-error-code="assignment,arg-type"
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.axi.engines import words_written
+from hw.axi.ports import FAULT, JOB, WORD_BITS, Cause
+from hw.config import Config
+from hw.core.isa import BY_NAME
+from hw.core.lengths import lengths_layout
+from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanUpdates
+from hw.core.retrieval.page_lists import LIST_ENTRY, PageLists
+from hw.core.retrieval.step_slots import StepSlots
+from hw.core.retrieval.table_writer import TableWriter
+from hw.core.sequencer import COMMAND, view
+from hw.dre import kvpu
+from hw.dre.kvmu.command import Op
+from hw.dre.kvpu import KVPU
+
+MAX_LIST_PAGES = 1024  # limit of the pages that one KV head attends to in a step
+HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code of a key from the vector engine
+
+
+class RetrievalUnit(wiring.Component):
+    """Executes BEGIN, CLUSTER, FETCH and OFFLOAD and keeps the state of the current step.
+
+    Hash codes and scores from the vector engine drive the KV prediction unit (KVPU) without commands. Three parts
+    record its results for the other units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of the step's
+    tokens, `PageLists` the past tokens of each KV head. The commands wait for phases of the step: CLUSTER until all
+    tokens have a cluster and a slot, FETCH until the selected pages are in device memory, OFFLOAD until the pages that
+    leave device memory are written.
+
+    ```
+    codes, scores ──> KVPU ──> assignments ──> MeanUpdates ──> VECTOR unit
+                       │ └──> replies ──> StepSlots (COPY unit), PageLists (LOAD unit)
+                       ├──> descriptors ──> COPY unit
+                       └──> table writes ──> TableWriter ──> memory
+    ```
+
+    Timing: data dependent. BEGIN takes as long as the KVPU needs to clear its tables; the other commands complete one
+    cycle after their phase.
+
+    Parameters
+    ----------
+    config : sizes of the core
+
+    Members
+    -------
+    i : stream of COMMAND
+    complete : the command is complete
+    codes, scores : streams of HASH_CODE and of pieces of scores from the vector engine
+    lengths : run-time lengths: clusters, and past tokens of each KV head
+    list_head, list_index, list_read, list_entry : read port of the page lists
+    slot_index, slot_word, tokens, stored : slots of the step's tokens, see `StepSlots`
+    request_updates, updates : mean updates, see `MeanUpdates`
+    descriptors : stream of transfers; held back until the step's keys and values are stored
+    transfer_done, done_tag : a transfer is complete
+    job, words : write engine for the HC table
+    fault : TABLE (a table is full or refuses a command) or SIZE (a page list is full)
+    cfg_* : settings of the KVPU
+    """
+
+    def __init__(self, config: Config):
+        self.config, self.kvpu = config, KVPU.from_config(config)
+        self.word = 16 * config.dpe_inputs
+        self.list_pages, self.max_step_tokens = min(MAX_LIST_PAGES, config.max_pages), config.max_step_tokens
+        self.settings = {
+            name: member.shape for name, member in self.kvpu.signature.members.items() if name.startswith("cfg_")
+        }
+        kvmu = self.kvpu.kvmu
+        super().__init__(
+            {
+                "i": In(stream.Signature(COMMAND)),
+                "complete": Out(1),
+                "codes": In(stream.Signature(HASH_CODE)),
+                "scores": In(stream.Signature(self.kvpu.score)),
+                "lengths": Out(lengths_layout(config.kv_heads)),
+                "list_head": In(range(config.kv_heads)),
+                "list_index": In(range(self.list_pages)),
+                "list_read": In(1),
+                "list_entry": Out(LIST_ENTRY),
+                "slot_index": In(range(self.max_step_tokens)),
+                "slot_word": Out(WORD_BITS),
+                "tokens": Out(range(self.max_step_tokens + 1)),
+                "stored": In(1),
+                "request_updates": In(1),
+                "updates": Out(stream.Signature(MEAN_UPDATE)),
+                "descriptors": Out(stream.Signature(kvmu.o_dma.payload.shape())),
+                "transfer_done": In(1),
+                "done_tag": In(range(kvmu.tags)),
+                "job": Out(stream.Signature(JOB)),
+                "words": Out(stream.Signature(words_written(self.word))),
+                "fault": Out(FAULT),
+                **{name: In(shape) for name, shape in self.settings.items()},
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        unit, reply = self.kvpu, self.kvpu.o.payload.shape()
+        sizes = {"reply": reply, "word_bytes": self.word // 8}
+        means = MeanUpdates(assignment=unit.o_assignment.payload.shape(), max_tokens=self.max_step_tokens)
+        slots = StepSlots(**sizes, max_tokens=self.max_step_tokens)
+        lists = PageLists(**sizes, kv_heads=self.config.kv_heads, max_pages=self.list_pages)
+        writer = TableWriter(write=unit.o_write.payload.shape(), word=self.word)
+        m.submodules.kvpu, m.submodules.mean_updates, m.submodules.step_slots = unit, means, slots
+        m.submodules.page_lists, m.submodules.table_writer = lists, writer
+
+        m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.settings]
+        wiring.connect(m, wiring.flipped(self.scores), unit.i_scores)
+        m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1), unit.o.ready.eq(1)]
+        wiring.connect(m, unit.o_assignment, means.assignments)
+        wiring.connect(m, means.o, wiring.flipped(self.updates))
+        wiring.connect(m, unit.o_write, writer.i)
+        wiring.connect(m, writer.job, wiring.flipped(self.job))
+        wiring.connect(m, writer.words, wiring.flipped(self.words))
+        for recorder in (slots, lists):
+            m.d.comb += [recorder.reply.valid.eq(unit.o.valid), recorder.reply.payload.eq(unit.o.payload)]
+        m.d.comb += [
+            means.request.eq(self.request_updates),
+            slots.slot_index.eq(self.slot_index),
+            slots.stored.eq(self.stored),
+            self.slot_word.eq(slots.slot_word),
+            self.tokens.eq(slots.tokens),
+            lists.past_count.eq(slots.past_count),
+            lists.clear.eq(slots.step_starts),
+            lists.head.eq(self.list_head),
+            lists.index.eq(self.list_index),
+            lists.read.eq(self.list_read),
+            self.list_entry.eq(lists.entry),
+            self.lengths.clusters.eq(unit.clusters),
+            self.lengths.tokens.eq(lists.tokens),
+        ]
+        self._connect_transfers(m, slots)
+        self._execute(m, means, slots, self._open_tags(m))
+        self._report_faults(m, lists)
+        return m
+
+    def _connect_transfers(self, m: Module, slots: StepSlots) -> None:
+        """Descriptors wait until the keys and values of the step are stored; completions go back."""
+        descriptors = self.kvpu.o_dma
+        m.d.comb += [
+            self.descriptors.valid.eq(descriptors.valid & ~slots.pending),
+            self.descriptors.payload.eq(descriptors.payload),
+            descriptors.ready.eq(self.descriptors.ready & ~slots.pending),
+            self.kvpu.i_done.valid.eq(self.transfer_done),
+            self.kvpu.i_done.payload.tag.eq(self.done_tag),
+        ]
+
+    def _open_tags(self, m: Module) -> Signal:
+        """Bit t: tag t is open, that is, between its reply and its completion, whichever comes first."""
+        reply, completion = self.kvpu.o, self.kvpu.o_complete
+        tags = 1 << len(reply.payload.tag)
+        open_tags, replied, completed = Signal(tags), Signal(tags), Signal(tags)
+        tagged = reply.valid & reply.payload.last & reply.payload.tagged
+        m.d.comb += [
+            replied.eq(Mux(tagged, 1 << reply.payload.tag, 0)),
+            completed.eq(Mux(completion.valid, 1 << completion.payload.tag, 0)),
+        ]
+        m.d.sync += open_tags.eq(open_tags ^ replied ^ completed)
+        return open_tags
+
+    def _execute(self, m: Module, means: MeanUpdates, slots: StepSlots, open_tags: Signal) -> None:
+        """State machine of the commands."""
+        reply, opcode = self.kvpu.o.payload, self.i.payload.opcode
+        last_reply = self.kvpu.o.valid & reply.last
+        begin_done, fetch_replied = Signal(), Signal()
+        fetch_transfers, fetch_tag = Signal(), Signal.like(reply.tag)  # the fetch moves pages, with this tag
+        with m.If(slots.step_starts):
+            m.d.sync += fetch_replied.eq(0)
+        with m.If(last_reply & (reply.op == Op.FETCH)):
+            m.d.sync += [fetch_replied.eq(1), fetch_transfers.eq(reply.tagged), fetch_tag.eq(reply.tag)]
+        with m.If(last_reply & (reply.op == Op.BEGIN)):
+            m.d.sync += begin_done.eq(1)
+        m.d.comb += self.i.ready.eq(self.complete)
+        self._send_code(m)
+        unit = self.kvpu
+        with m.FSM(name="commands"):
+            with m.State("IDLE"):
+                m.d.comb += [unit.i.valid.eq(self.codes.valid), self.codes.ready.eq(unit.i.ready)]
+                with m.If(self.i.valid), m.Switch(opcode):
+                    with m.Case(BY_NAME["BEGIN"].code):
+                        m.next = "BEGIN"
+                    with m.Case(BY_NAME["CLUSTER"].code):
+                        all_have_slots = (slots.tokens == means.tokens) & ~slots.step_over
+                        m.d.comb += self.complete.eq(means.clustered & all_have_slots)
+                        m.d.comb += means.clear_clustered.eq(self.complete)
+                    with m.Case(BY_NAME["FETCH"].code):
+                        transferring = fetch_transfers & open_tags.bit_select(fetch_tag, 1)
+                        m.d.comb += self.complete.eq(fetch_replied & ~transferring)
+                        with m.If(self.complete):
+                            m.d.sync += fetch_replied.eq(0)
+                    with m.Case(BY_NAME["OFFLOAD"].code):
+                        m.d.comb += self.complete.eq(slots.step_over & (open_tags == 0))
+            with m.State("BEGIN"):
+                layer = view(self.i.payload, "BEGIN").layer
+                m.d.comb += [
+                    unit.i.valid.eq(1),
+                    unit.i.payload.op.eq(kvpu.Op.BEGIN),
+                    unit.i.payload.layer.eq(layer[: len(unit.i.payload.layer)]),
+                ]
+                with m.If(unit.i.ready):
+                    m.next = "BEGIN_REPLY"
+            with m.State("BEGIN_REPLY"):
+                m.d.comb += self.complete.eq(begin_done)
+                with m.If(begin_done):
+                    m.d.sync += begin_done.eq(0)
+                    m.next = "IDLE"
+
+    def _send_code(self, m: Module) -> None:
+        """The hash code from the vector engine as a command of the KVPU; the state machine overrides it for BEGIN."""
+        code, command = self.codes.payload, self.kvpu.i.payload
+        m.d.comb += [
+            command.op.eq(kvpu.Op.CODE),
+            command.hash.eq(code.hash[: self.config.hash_bits]),
+            command.query.eq(code.query),
+            command.last.eq(code.last),
+        ]
+
+    def _report_faults(self, m: Module, lists: PageLists) -> None:
+        """A refused command or a full table; a full page list."""
+        unit, reply = self.kvpu, self.kvpu.o.payload
+        table_fault = Signal()
+        m.d.comb += table_fault.eq(
+            (unit.o.valid & (Value.cast(reply.fault) != 0))
+            | unit.stat_hc_table_faults.any()
+            | unit.stat_hcu_fault
+            | unit.stat_wtu_fault
+        )
+        with m.If(table_fault):
+            m.d.comb += [
+                self.fault.cause.eq(Cause.TABLE),
+                self.fault.address.eq(Cat(Value.cast(reply.fault), Value.cast(reply.op))),
+            ]
+        with m.Elif(lists.overflow):
+            m.d.comb += [self.fault.cause.eq(Cause.SIZE), self.fault.address.eq(reply.head)]

@@ -1,0 +1,75 @@
+"""Writer of the HC table: its records and token lists as words with byte strobes."""
+
+# mypy: disable-error-code="assignment,arg-type"
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.axi.engines import words_written
+from hw.axi.ports import JOB, WORD_BITS
+
+RECORD_BYTES, INDEX_BYTES = 16, 4  # writes are a cluster record or a token index
+
+
+class TableWriter(wiring.Component):
+    """Converts each write of the HC table to one job and its words.
+
+    A write that is narrower than a word becomes one word with a strobe for its bytes; a wider one becomes several
+    words.
+
+    Timing: one word per cycle; the job and the words are accepted independently.
+
+    Parameters
+    ----------
+    write : layout of a write: address in bytes, data, number of bytes
+    word : bits of a memory word
+
+    Members
+    -------
+    i : stream of writes
+    job, words : write engine
+    """
+
+    def __init__(self, *, write: data.StructLayout, word: int):
+        self.word = word
+        self.words_per_record = max(1, write["data"].width // word)
+        super().__init__(
+            {
+                "i": In(stream.Signature(write)),
+                "job": Out(stream.Signature(JOB)),
+                "words": Out(stream.Signature(words_written(word))),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        write, word_bytes = self.i.payload, self.word // 8
+        shift = word_bytes.bit_length() - 1
+        index, offset = Signal(range(max(2, self.words_per_record))), write.address[:shift]
+        content, strobe = Signal(self.word), Signal(word_bytes)
+        several_words, last_word, word_sent = Signal(), Signal(), self.words.valid & self.words.ready
+        # accepted before this cycle; accepted now or before
+        job_accepted, words_accepted, job_done, words_done = Signal(), Signal(), Signal(), Signal()
+        long_bytes = min(word_bytes, RECORD_BYTES)
+        mask = Mux(write.bytes >= long_bytes, (1 << long_bytes) - 1, (1 << INDEX_BYTES) - 1)
+        m.d.comb += [
+            several_words.eq(write.bytes > word_bytes),
+            last_word.eq(~several_words | (index == self.words_per_record - 1)),
+            content.eq(write.data.word_select(index, min(self.word, 8 * RECORD_BYTES)) << (offset << 3)),
+            strobe.eq(mask << offset),
+            self.job.valid.eq(self.i.valid & ~job_accepted),
+            self.job.payload.address.eq((write.address >> shift)[:WORD_BITS]),
+            self.job.payload.count.eq(Mux(several_words, self.words_per_record, 1)),
+            self.words.valid.eq(self.i.valid & ~words_accepted),
+            self.words.payload.data.eq(content),
+            self.words.payload.strobe.eq(strobe),
+            job_done.eq(job_accepted | self.job.ready),
+            words_done.eq(words_accepted | (self.words.ready & last_word)),
+            self.i.ready.eq(job_done & words_done),
+        ]
+        with m.If(self.i.valid):
+            m.d.sync += [job_accepted.eq(job_done & ~self.i.ready), words_accepted.eq(words_done & ~self.i.ready)]
+            with m.If(word_sent):
+                m.d.sync += index.eq(Mux(last_word, 0, index + 1))
+        return m

@@ -1,0 +1,231 @@
+"""Result writer of the VECTOR unit: beats of the engine to memory, hash codes to the HCU, scores to the WTU."""
+
+# mypy: disable-error-code="assignment,arg-type"
+
+from dataclasses import dataclass
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from hw.axi.engines import words_written
+from hw.axi.ports import JOB, WORD_BITS
+from hw.core.isa import Destination
+from hw.core.lengths import LENGTH_BITS
+from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanOp
+from hw.core.retrieval.retrieval_unit import HASH_CODE
+from hw.core.vector.command import VECTOR_COMMAND, hold_command, row_length
+
+MAX_UNACKNOWLEDGED = 4  # commands whose results are sent and not yet acknowledged by memory
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """Progress within the current command: signals that the methods of `ResultWriter` share.
+
+    Attributes
+    ----------
+    command, busy : the current command
+    row, beat : repetition and beat of the current result
+    row_beats : beats with results of a row as long as the command's length
+    destination : a `Destination`
+    last_row : the current row is the last one
+    complete : all rows are sent
+    row_done : the current row ends in this cycle
+    """
+
+    command: data.View
+    busy: Signal
+    row: Signal
+    beat: Signal
+    row_beats: Value
+    destination: Value
+    last_row: Signal
+    complete: Signal
+    row_done: Signal
+
+
+class ResultWriter(wiring.Component):
+    """Sends the results of each command to its destination and reports the commands that are complete, in order.
+
+    Memory: BF16 or FP32 words; beyond the length of a row come zeros up to its padded length. Hash codes: lane 0 of
+    each row. Scores: a beat in pieces of as many scores as the WTU has lanes. MEANS writes one mean per MeanOp.STORE.
+    A command that writes to memory is complete when memory has acknowledged its last word, any other one when its last
+    result is accepted. A command without output is complete when it starts: the next command of the unit executes
+    after it in any case.
+
+    Timing: one word per cycle, or one hash code, or one piece of scores.
+
+    Parameters
+    ----------
+    beat, score : layouts of a beat of the engine and of a piece of scores
+    width : lanes of the engine = BF16 elements of a memory word
+    key_words : words of the key of one token, all KV heads
+    score_lanes : scores of a piece
+
+    Members
+    -------
+    command : stream of VECTOR_COMMAND
+    update : stream of MEAN_UPDATE
+    mean_keys_base : word address of the mean keys
+    i : stream of beats
+    job, words : write engine
+    write_done : the write engine has completed the last job of a command
+    codes, scores : streams of HASH_CODE and of pieces of scores
+    complete : a command is complete
+    """
+
+    def __init__(self, *, beat: data.Layout, score: data.StructLayout, width: int, key_words: int, score_lanes: int):
+        self.width, self.key_words, self.score_lanes = width, key_words, score_lanes
+        self.word = 16 * width
+        super().__init__(
+            {
+                "command": In(stream.Signature(VECTOR_COMMAND)),
+                "update": In(stream.Signature(MEAN_UPDATE)),
+                "mean_keys_base": In(WORD_BITS),
+                "i": In(stream.Signature(beat)),
+                "job": Out(stream.Signature(JOB)),
+                "words": Out(stream.Signature(words_written(self.word))),
+                "write_done": In(1),
+                "codes": Out(stream.Signature(HASH_CODE)),
+                "scores": Out(stream.Signature(score)),
+                "complete": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        command, busy, start = hold_command(m, self.command)
+        row, beat, row_done = Signal(16), Signal(LENGTH_BITS), Signal()
+        row_beats, _ = row_length(m, command, start, row_done, self.width)
+        destination = Mux(command.is_means, Destination.MEMORY, command.destination)
+        last_row, complete = Signal(), Signal()
+        m.d.comb += [
+            last_row.eq(Mux(command.is_means, self.update.payload.last, row + 1 == command.repeat)),
+            complete.eq(~command.is_means & (row == command.repeat)),
+        ]
+        with m.If(start):
+            m.d.sync += [row.eq(0), beat.eq(0)]
+        p = _Progress(command, busy, row, beat, row_beats, destination, last_row, complete, row_done)
+        to_memory, memory_row_done = self._write_memory(m, p, start)
+        to_hcu = self._send_codes(m, p)
+        to_wtu = self._send_scores(m, p)
+        to_dre = Mux(destination == Destination.CODES, to_hcu, to_wtu)
+        is_dre = (destination == Destination.CODES) | (destination == Destination.SCORES)
+        m.d.comb += self.i.ready.eq(Mux(is_dre, to_dre, to_memory))
+        self._report(m, p, memory_row_done)
+        return m
+
+    def _write_memory(self, m: Module, p: _Progress, start: Signal) -> tuple[Value, Signal]:
+        """Rows to memory. Returns: the beat is accepted; the row ends in this cycle."""
+        command, beat = p.command, p.beat
+        address, requested, second = Signal(WORD_BITS), Signal(), Signal()  # second word of an FP32 beat
+        varies, in_row, wide = Signal(), Signal(), Signal()
+        valid_beats, all_beats = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+        has_row, writes, word_sent, beat_sent, row_sent = Signal(), Signal(), Signal(), Signal(), Signal()
+        mean = self.mean_keys_base + self.update.payload.cluster * self.key_words
+        is_store = self.update.payload.op == MeanOp.STORE
+        m.d.comb += [
+            varies.eq((command.out_beats == 0) & ~command.is_means),
+            valid_beats.eq(Mux(command.is_means, self.key_words, Mux(varies, p.row_beats, command.out_beats))),
+            all_beats.eq(Mux(varies, command.padded_beats, valid_beats)),
+            in_row.eq(beat < valid_beats),
+            wide.eq(command.out_wide & ~command.is_means),
+            has_row.eq(~command.is_means | (self.update.valid & is_store)),
+            writes.eq(p.busy & (p.destination == Destination.MEMORY) & ~p.complete & has_row),
+            self.job.valid.eq(writes & ~requested),
+            self.job.payload.address.eq(Mux(command.is_means, mean, address)[:WORD_BITS]),
+            self.job.payload.count.eq(Mux(wide, all_beats << 1, all_beats)),
+            self.job.payload.last.eq(p.last_row),
+            self.words.valid.eq(writes & requested & (self.i.valid | ~in_row)),
+            self.words.payload.data.eq(self._word(p, varies, in_row, wide, second)),
+            self.words.payload.strobe.eq(-1),
+            word_sent.eq(self.words.valid & self.words.ready),
+            beat_sent.eq(word_sent & (second | ~wide)),
+            row_sent.eq(beat_sent & (beat + 1 == all_beats)),
+            self.update.ready.eq(p.busy & command.is_means & (~is_store | row_sent)),
+        ]
+        with m.If(start):
+            m.d.sync += [address.eq(self.command.payload.out), requested.eq(0)]
+        with m.If(self.job.valid & self.job.ready):
+            m.d.sync += requested.eq(1)
+        with m.If(word_sent & wide):
+            m.d.sync += second.eq(~second)
+        with m.If(beat_sent):
+            m.d.sync += beat.eq(beat + 1)
+        with m.If(row_sent):
+            m.d.comb += p.row_done.eq(1)
+            m.d.sync += [beat.eq(0), p.row.eq(p.row + 1), requested.eq(0)]
+            m.d.sync += address.eq((address + command.out_stride)[:WORD_BITS])
+        return beat_sent & in_row, row_sent
+
+    def _word(self, p: _Progress, varies: Signal, in_row: Signal, wide: Signal, second: Signal) -> Value:
+        """The current word: FP32 codes of half the lanes, or the BF16 numbers of all; elements beyond the row are 0."""
+        first_element = p.beat << (self.width.bit_length() - 1)
+        keep = [~varies | (first_element + k < p.command.elements) for k in range(self.width)]
+        lanes = [Mux(bit & in_row, self.i.payload[k], 0) for k, bit in enumerate(keep)]
+        fp32, bf16 = Cat(*lanes), Cat(lane[16:] for lane in lanes)
+        return Mux(wide, Mux(second, fp32[self.word :], fp32[: self.word]), bf16)
+
+    def _send_codes(self, m: Module, p: _Progress) -> Signal:
+        """Hash codes to the HCU, one beat per row. Returns: the beat is accepted."""
+        accepted = Signal()
+        m.d.comb += [
+            self.codes.valid.eq(p.busy & (p.destination == Destination.CODES) & ~p.complete & self.i.valid),
+            self.codes.payload.hash.eq(self.i.payload[0]),
+            self.codes.payload.query.eq(p.command.flag),
+            self.codes.payload.last.eq(p.last_row),
+            accepted.eq(self.codes.valid & self.codes.ready),
+        ]
+        with m.If(accepted):
+            m.d.sync += p.row.eq(p.row + 1)
+        return accepted
+
+    def _send_scores(self, m: Module, p: _Progress) -> Value:
+        """Scores to the WTU, a beat in pieces. Returns: the beat is accepted."""
+        lanes, pieces = self.score_lanes, self.width // self.score_lanes
+        piece, first_score = Signal(range(max(2, pieces))), Signal(LENGTH_BITS + 1)
+        row_end, accepted = Signal(), Signal()
+        words, scores = Cat(self.i.payload[k][16:] for k in range(self.width)), self.scores.payload
+        m.d.comb += [
+            first_score.eq((p.beat << (self.width.bit_length() - 1)) + piece * lanes),
+            row_end.eq(first_score + lanes >= p.command.elements),
+            self.scores.valid.eq(p.busy & (p.destination == Destination.SCORES) & ~p.complete & self.i.valid),
+            Value.cast(scores.words).eq(words.word_select(piece, 16 * lanes)),
+            scores.used.eq(Mux(row_end, p.command.elements - first_score, lanes)),
+            scores.last.eq(row_end),
+            scores.join.eq(~p.last_row),
+            scores.head.eq(p.command.head[: len(scores.head)]),
+            scores.final.eq(p.last_row & p.command.flag),
+            accepted.eq(self.scores.valid & self.scores.ready),
+        ]
+        beat_accepted = accepted & ((piece == pieces - 1) | row_end)
+        with m.If(accepted):
+            m.d.sync += piece.eq(piece + 1)
+        with m.If(beat_accepted):
+            m.d.sync += [piece.eq(0), p.beat.eq(p.beat + 1)]
+            with m.If(row_end):
+                m.d.comb += p.row_done.eq(1)
+                m.d.sync += [p.beat.eq(0), p.row.eq(p.row + 1)]
+        return beat_accepted
+
+    def _report(self, m: Module, p: _Progress, memory_row_done: Signal) -> None:
+        """Completion of commands, in order; one that writes to memory waits for the acknowledgement."""
+        # for every command that is sent: whether it waits for an acknowledgement
+        m.submodules.pending = pending = SyncFIFOBuffered(width=1, depth=MAX_UNACKNOWLEDGED)
+        means_sent, acknowledged = Signal(), Signal(range(MAX_UNACKNOWLEDGED + 2))
+        command = p.command
+        with m.If(command.is_means & memory_row_done & self.update.payload.last):
+            m.d.sync += means_sent.eq(1)
+        no_output = p.destination == Destination.NONE
+        m.d.comb += [
+            pending.w_en.eq(p.busy & Mux(command.is_means, means_sent, no_output | p.complete)),
+            pending.w_data.eq((p.destination == Destination.MEMORY) & (command.is_means | (command.repeat != 0))),
+            self.complete.eq(pending.r_rdy & (~pending.r_data | (acknowledged != 0))),
+            pending.r_en.eq(self.complete),
+        ]
+        counted = self.complete & pending.r_data
+        m.d.sync += acknowledged.eq((acknowledged + self.write_done - counted)[: len(acknowledged)])
+        with m.If(pending.w_en & pending.w_rdy):
+            m.d.sync += [p.busy.eq(0), means_sent.eq(0)]
