@@ -1,4 +1,4 @@
-"""The HC table's Verilog against its golden twin, and against its own cycle formulas."""
+"""Verilog of the HC table compared with its golden model and with its cycle formulas."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ GOOD = {
 }
 BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
 FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFFF for base in BASES)
-NEEDS = {  # fields beside `opened`; others may hold anything
+NEEDS = {  # fields that an operation reads besides `opened`; the others are random
     Op.UPDATE: {"token", "cluster", "hash", "count"},
     Op.BEGIN: {"first"},
     Op.LOAD: {"hash", "token", "count", "first", "newest"},
@@ -38,7 +38,7 @@ NEEDS = {  # fields beside `opened`; others may hold anything
 
 
 class Bench:
-    """One unit and its golden twin: commands in, what each gives out."""
+    """One unit and its golden model: commands and the expected outputs."""
 
     def __init__(self, bases=BASES, unit=None):
         self.unit = unit or HcTable.from_config(Config.preset("tiny"))
@@ -90,7 +90,7 @@ class Bench:
         return fault
 
     def tokens(self, stream, start=0):
-        """Updates as the HCU gives them."""
+        """Updates in the form of the assignments of the HCU."""
         table = ClusterTable(ClusterRule(hamming_threshold=4))
         assigned = table.assign(stream)
         for n in range(len(stream)):
@@ -133,14 +133,14 @@ class Bench:
         ]
         assert record.status["stat_tokens"] == len(updates)
         assert record.status["stat_opened"] == sum(c.get("opened", 0) for c in updates)
-        # of the cycles of a command one is idle; what is blocked comes on top
+        # one cycle of a command is idle; blocked cycles are added
         blocked = record.status["stat_blocked_write"] + record.status["stat_blocked_reply"]
         assert record.status["stat_busy"] == sum(self.cycles) - len(self.cycles) + blocked
         return record
 
 
 def mixed(bench, rng, count=500):
-    """Updates with other commands in between, some of them wrong."""
+    """Updates mixed with other commands, some of them invalid."""
     updates = bench.tokens(codes(rng, count, bench.unit.hash_bits, centers=14, flip=0.05))
     for update in updates:
         bench.do(Op.UPDATE, **update)
@@ -158,7 +158,7 @@ def mixed(bench, rng, count=500):
                 bench.do(7)
 
 
-def test_faults_agree_with_the_golden_unit():
+def test_fault_codes_equal_golden():
     assert {f.name: f.value for f in GoldenFault} == {f.name: f.value for f in Fault if f is not Fault.OP}
 
 
@@ -174,7 +174,7 @@ def test_matches_golden(stall, bases, rng, seed):
 
 
 @pytest.mark.parametrize("full, stall", [(False, 0.0), (True, InTurns(0.5, 16))], ids=["part", "full"])
-def test_an_empty_table_and_a_restored_one(full, stall, seed):
+def test_empty_and_restored_table(full, stall, seed):
     unit = HcTable(**GOOD) if full else HcTable.from_config(Config.preset("tiny"))
     bench = Bench(unit=unit, bases=[base % 2**20 for base in BASES] if full else BASES)
     for op in (Op.BEGIN, Op.COUNTS, Op.READ, Op.LIST) * 10:
@@ -209,8 +209,8 @@ def test_an_empty_table_and_a_restored_one(full, stall, seed):
     bench.check(stall=stall, seed=seed)
 
 
-def test_numbers_of_every_size(rng, seed):
-    """Entries loaded with large numbers: bits of tokens and counts that a stream reaches after hours."""
+def test_large_numbers_match_golden(rng, seed):
+    """Loaded entries with large numbers, whose high bits a stream reaches after hours."""
     bench = Bench()
     bench.do(Op.BEGIN, first=40)
     for _ in range(bench.unit.max_clusters):
@@ -229,8 +229,8 @@ def test_numbers_of_every_size(rng, seed):
     bench.check(stall=0.3, seed=seed)
 
 
-def test_lists_of_many_pages(seed):
-    """Up to more than half of the tokens that a count can say, on pages that follow each other in a circle."""
+def test_list_of_many_pages(seed):
+    """More than half of the largest token count, on list pages that form a circle."""
     bench = Bench()
     bench.do(Op.BEGIN, first=3)
     for first, newest in ((0, 1), (1, 2), (2, 0)):
@@ -243,8 +243,8 @@ def test_lists_of_many_pages(seed):
 
 
 @pytest.mark.parametrize("region", TABLE_AREAS)
-def test_regions_that_do_not_fit(region, seed):
-    """The last byte of a region is the last one that an address reaches, or lies beyond it."""
+def test_region_beyond_address_space_raises_fault(region, seed):
+    """The last byte of a region has the largest address, or is one byte beyond it."""
     unit = Bench().unit
     sizes = (
         unit.max_clusters * 16,
@@ -265,7 +265,7 @@ def test_regions_that_do_not_fit(region, seed):
         bench.check(stall=InTurns(0.5, 8) if beyond else 0.0, seed=seed)
 
 
-def test_clearing_the_counters(rng):
+def test_stat_clear_clears_counters(rng):
     bench = Bench()
     mixed(bench, rng, 20)
     bench.config["stat_clear"] = 1
@@ -274,7 +274,7 @@ def test_clearing_the_counters(rng):
     assert status and not any(status.values())
 
 
-def test_reset_in_mid_flight(rng, seed):
+def test_reset_restores_initial_state(rng, seed):
     bench = Bench()
     mixed(bench, rng, 60)
     bench.check(stall=0.3, seed=seed, reset_after=150)
@@ -282,7 +282,7 @@ def test_reset_in_mid_flight(rng, seed):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset(preset, rng, seed):
-    """A stream of the paper's shape through every size that is built."""
+    """A stream of tokens through the unit of every preset."""
     bench = Bench(unit=HcTable.from_config(Config.preset(preset)), bases=(0, 0x100000, 0x200000, 0x300000))
     for update in bench.tokens(codes(rng, 200, bench.unit.hash_bits, centers=6, flip=0.02)):
         bench.do(Op.UPDATE, **update)
@@ -293,7 +293,7 @@ def test_every_preset(preset, rng, seed):
     assert bench.unit.memory_bits["counts"] == bench.unit.max_clusters * 16
 
 
-def test_bad_sizes_are_named():
+def test_invalid_sizes_raise_value_error():
     for name, value in (
         ("max_clusters", 30),
         ("max_clusters", 4),

@@ -1,4 +1,4 @@
-"""The HCU's Verilog against the golden cluster table, bit for bit, and against its own cycle formula."""
+"""Verilog of the HCU compared with the golden cluster table, bit for bit, and with its cycle formula."""
 
 from dataclasses import fields, replace
 
@@ -15,7 +15,7 @@ from sim.ports import cluster_rule, hcu_ports
 
 
 def codes(rng, n, bits, centers=None, flip=0.08):
-    """Hash codes scattered around centres that change slowly, as keys of a video do."""
+    """Hash codes around centres that change slowly, like the keys of a video."""
     centers = centers or max(2, n // 25)
     base = rng.integers(0, 2**bits, centers)
     drift = np.clip(np.arange(n) * centers // n + rng.integers(-3, 4, n), 0, centers - 1)
@@ -42,7 +42,7 @@ def rule(unit, **settings):
 
 
 def assert_equal(record, table, stream, start=0, base=0):
-    """Every output beat equals the golden assignment, whose first cluster is number `base`; returns that assignment."""
+    """Compare every output beat with the golden assignment, whose first cluster is `base`; return the assignment."""
     want, got = table.assign(stream), record.outputs["o"]
     assert got["token"].tolist() == list(range(start, start + len(stream)))
     assert got["hash"].tolist() == stream.tolist()
@@ -53,7 +53,7 @@ def assert_equal(record, table, stream, start=0, base=0):
 
 
 def expected_cycles(unit, want, table):
-    """The docstring's formula, token by token, from the golden run."""
+    """Cycles of every token by the formula of the docstring, from the golden results."""
     end = len(table) - np.cumsum(want.opened[::-1])[::-1]
     return [unit.token_cycles(int(e - c), int(e)) for e, c in zip(end, want.compared, strict=True)]
 
@@ -78,7 +78,7 @@ CASES = {
     ),
     "largest window": ("small", {"window_tokens": 1024}),
 }
-SHAPES = {  # accumulators and lanes: the result never depends on them
+SHAPES = {  # accumulators and lanes, which do not change the result
     "one slice": {"hcu_lanes": 16},
     "uneven slices": {"hcu_lanes": 7},
     "bit serial": {"hcu_lanes": 1},
@@ -103,13 +103,13 @@ def test_matches_golden(name, stall, rng, seed):
     assert record.status["stat_overflow"] == table.overflowed
     assert table.overflowed or "full" not in name
     assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
-    # every cycle is one of three, from the reset of 2 cycles to the last that is counted, 7 after the last beat
+    # every cycle after the reset of 2 cycles is busy, blocked or starved; counting ends 7 cycles after the last beat
     cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
     assert cycles == record.cycles["o"][-1] + 7 - 2
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_any_shape_gives_the_same_result(name, rng, seed):
+def test_lanes_and_accumulators_do_not_change_result(name, rng, seed):
     unit = HCU.from_config(Config.preset("tiny").replace(**SHAPES[name]))
     stream = codes(rng, 300, unit.hash_bits)
     settings = {"window_tokens": 30, "hamming_threshold": 4, "max_cluster_tokens": 12}
@@ -120,7 +120,7 @@ def test_any_shape_gives_the_same_result(name, rng, seed):
 
 
 def test_full_throughput(rng):
-    """With nobody stalling, results are exactly as far apart as the formula says."""
+    """Without stalls, the distance between results equals the formula."""
     unit = HCU.from_config(Config.preset("small"))
     stream = codes(rng, 600, unit.hash_bits)
     table = ClusterTable(rule(unit, window_tokens=300))
@@ -134,8 +134,8 @@ PAUSES = {"none": 0.0, "source": {"i": 0.3}, "sink": {"o": 0.3}, "both": 0.3}
 
 
 @pytest.mark.parametrize("pauses", PAUSES)
-def test_switching_tables(pauses, rng, seed):
-    """BEGIN and LOAD bring back a table that was left: the rest of its stream gives the same result."""
+def test_begin_and_load_restore_table(pauses, rng, seed):
+    """BEGIN and LOAD restore a table: the rest of its stream gives the same result."""
     unit = HCU.from_config(Config.preset("tiny"))
     settings = {"window_tokens": 40, "hamming_threshold": 4}
     stream = codes(rng, 260, unit.hash_bits)
@@ -155,7 +155,7 @@ def test_switching_tables(pauses, rng, seed):
     assert record.status["stat_fault"] == 0
 
 
-HIGH = {  # first token, number of the first cluster, how many are loaded, window
+HIGH = {  # first token, number of the first cluster, clusters loaded, window
     "odd bits": (0xA5A5_A5F0, 0xA5F0, 4, 60),
     "even bits": (0x5A5A_5A10, 0x5A10, 4, 60),
     "to the end": (2**32 - 200, 2**16 - 20, 4, 60),
@@ -164,8 +164,8 @@ HIGH = {  # first token, number of the first cluster, how many are loaded, windo
 
 
 @pytest.mark.parametrize("name", HIGH)
-def test_numbers_of_every_size(name, rng, seed):
-    """Tables that begin at large numbers: bits of tokens, clusters and counts that a stream reaches after hours."""
+def test_large_numbers_match_golden(name, rng, seed):
+    """Tables that start at large numbers, whose high bits a stream reaches after hours."""
     unit = HCU.from_config(Config.preset("tiny"))
     start, base, size, window = HIGH[name]
     settings = {"window_tokens": window, "hamming_threshold": 3, "max_cluster_tokens": 0xFFFF}
@@ -190,8 +190,8 @@ def test_numbers_of_every_size(name, rng, seed):
     assert record.status["stat_overflow"] == table.overflowed
 
 
-def test_counters_can_be_held_at_zero(rng):
-    """All of them, while everything else goes on."""
+def test_stat_clear_holds_counters_at_zero(rng):
+    """`stat_clear` holds all counters at zero while the unit works."""
     unit = HCU.from_config(Config.preset("tiny"))
     stream = codes(rng, 100, unit.hash_bits)
     beats = tokens(stream)
@@ -202,7 +202,7 @@ def test_counters_can_be_held_at_zero(rng):
 
 
 def test_counters_through_a_long_wait(rng):
-    """They go on long after the last token, and only the one of what still happens."""
+    """Long after the last token only the counter of idle cycles still counts."""
     unit, idle = HCU.from_config(Config.preset("tiny")), 33_001
     stream = codes(rng, 40, unit.hash_bits)
     table = ClusterTable(rule(unit))
@@ -213,8 +213,8 @@ def test_counters_through_a_long_wait(rng):
     assert record.status["stat_starved"] == record.cycles["o"][-1] + idle - 1 - 2 - busy
 
 
-def test_the_newest_cluster_fills_up(rng, seed):
-    """All other clusters of a full table are saturated: tokens go to the newest until it is, and even then."""
+def test_last_cluster_of_full_table_saturates(rng, seed):
+    """All other clusters of a full table are saturated: tokens go to the last cluster, even when it is saturated."""
     unit, most = HCU.from_config(Config.preset("tiny")), 0xFFFF
     settings = {"hamming_threshold": 0, "max_cluster_tokens": most}
     table = ClusterTable(rule(unit, **settings))
@@ -235,7 +235,7 @@ def test_the_newest_cluster_fills_up(rng, seed):
 
 
 @pytest.mark.parametrize("pauses", PAUSES)
-def test_loading_too_much_is_a_fault(pauses, seed):
+def test_load_into_full_table_sets_fault(pauses, seed):
     unit = HCU.from_config(Config.preset("tiny"))
     n = unit.max_candidates + 2
     beats = {"op": np.full(n + 1, Op.LOAD.value), "count": np.ones(n + 1, int), "hash": np.arange(n + 1)}
@@ -245,8 +245,8 @@ def test_loading_too_much_is_a_fault(pauses, seed):
     assert record.outputs["o"]["overflow"].tolist() == [1]
 
 
-def test_cluster_numbers_run_out(rng):
-    """Beyond the last cluster number a token joins the nearest candidate and says so."""
+def test_last_cluster_number_raises_overflow(rng):
+    """After the last cluster number a token joins the nearest candidate and sets `overflow`."""
     unit = HCU.from_config(Config.preset("tiny").replace(cluster_bits=5))
     settings = {"window_tokens": 12, "hamming_threshold": 2}
     stream = codes(rng, 300, unit.hash_bits, centers=60, flip=0.2)
@@ -257,8 +257,8 @@ def test_cluster_numbers_run_out(rng):
 
 
 @pytest.mark.parametrize(("cycles", "stall"), [(1, 0.3), (2, 0.3), (37, 0.3), (500, 0.3), (90, {"o": 0.97})])
-def test_reset_in_mid_flight(cycles, stall, rng, seed):
-    """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
+def test_reset_restores_initial_state(cycles, stall, rng, seed):
+    """After a reset at any time the results are the same and the counters start at zero."""
     unit = HCU.from_config(Config.preset("tiny"))
     stream = codes(rng, 150, unit.hash_bits)
     settings = {"window_tokens": 40, "hamming_threshold": 4}
@@ -286,7 +286,7 @@ def test_icarus_agrees(rng, seed):
 
 @pytest.mark.parametrize("index", range(3))
 def test_paper_preset_over_ten_thousand_tokens(index, rng, seed):
-    """Three streams of 3,500 tokens through the full size unit under back-pressure on both sides."""
+    """Three streams of 3,500 tokens through the unit of the paper preset, with pauses on both streams."""
     unit = HCU.from_config(Config.preset("paper"))
     stream = codes(rng, 3500, 32)
     table = ClusterTable(rule(unit, window_tokens=4096))

@@ -1,4 +1,4 @@
-"""The KVPU's Verilog against its golden twin on every stream: random steps, and a real video's tokens and queries."""
+"""Verilog of the KVPU compared with its golden model on every stream: random steps, and tokens of a real video."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ KVMU_BASES = {
 
 
 class Bench:
-    """One unit and its golden twin, step by step."""
+    """One unit and its golden model, step by step."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Bench:
         self.beats, self.scores, self.assigned, self.rows, self.replies, self.steps = [], [], [], [], [], 0
 
     def _listing(self, update):
-        """`update` of the golden table, with what it refuses kept."""
+        """`update` of the golden table that also records the refusals."""
 
         def listed(**given):
             fault = update(**given)
@@ -95,7 +95,7 @@ class Bench:
         self.replies += self.golden.begin(layer)
 
     def step(self, hashes, groups=None):
-        """`groups` makes the scores when the step's tokens have been clustered, from the number of clusters."""
+        """Add a step; `groups` makes its scores from the number of clusters after the tokens are clustered."""
         start = self.golden.clusters.tokens
         assigned, placed = self.golden.cluster(hashes)
         self.compared += int(assigned.compared.sum())
@@ -177,7 +177,7 @@ class Bench:
         return record
 
     def _check_counters(self, status, cycles):
-        """`cycles` : from reset to where the counters are read."""
+        """Compare the counters; `cycles` are those from the reset to the read of the counters."""
         golden, replies, moved = self.golden, self.replies, self.golden.kvmu.descriptors
         units = [reply for reply in replies if reply.op == Op.FETCH and not reply.last]
         appended = sum(reply.op == Op.APPEND and not reply.fault for reply in replies)
@@ -219,14 +219,14 @@ class Bench:
 
 
 def growth(record, unit):
-    """How much the counters of `unit` grow in each cycle: name -> int64 (cycles,)."""
+    """Increment of each counter of `unit` in each cycle: name -> int64 (cycles,)."""
     names = (name for name in record.ports if name.startswith("stat_") and len(getattr(unit, name)) == 32)
     values = {name: record.ports[name].astype(np.int64) @ (1 << np.arange(32)) for name in names}
     return {name: np.diff(value, prepend=0) for name, value in values.items()}
 
 
 def random_scores(rng, heads, order):
-    """Scores of one or several rows for each of some KV heads, in random order, each row of a kind of its own."""
+    """Scores of one or more rows for each of some KV heads, in random order, each row of a random kind."""
 
     def row(clusters):
         low, high = ((0x3C00, 0x3F81), (0, 0x7F80))[rng.integers(2)]
@@ -253,7 +253,7 @@ def random_steps(bench, rng, config, steps, begin_at=()):
 
 
 def anywhere(rng):
-    """Bases of all regions, in an address space that they leave nearly empty."""
+    """Base addresses of all regions, far apart in the address space."""
     tables, pages = (rng.integers(0, (1 << 48) - (1 << 24), 4).tolist() for _ in range(2))
     return {
         "table_bases": {name: base & ~15 for name, base in zip(TABLE_BASES, tables, strict=True)},
@@ -297,7 +297,7 @@ def test_random_steps(name, rng, seed):
 
 
 def test_counters_grow_event_by_event(rng, seed):
-    """In every cycle each counter stays or grows by an event; those of waiting streams as their handshake shows."""
+    """In every cycle each counter stays or grows by one event; counters of waits agree with the handshake."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=5, max_resident_tokens=24)
     bench.begin()
@@ -316,7 +316,7 @@ def test_counters_grow_event_by_event(rng, seed):
 
 @pytest.mark.parametrize("retain", [False, True])
 def test_small_steps(retain, rng, seed):
-    """A token or two of few clusters, layer after layer."""
+    """Steps of one or two tokens of few clusters, layer after layer."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=5, max_resident_tokens=12, retain=retain)
     scores, few = random_scores(rng, config.kv_heads, KeyOrder.PLAIN), rng.integers(0, 1 << config.hash_bits, 3)
@@ -328,7 +328,7 @@ def test_small_steps(retain, rng, seed):
 
 
 def test_more_clusters_than_there_is_room_for(rng, seed):
-    """Nearly every token opens a cluster; what the table refuses is counted, with its causes; so is a row too long."""
+    """Nearly every token opens a cluster; refused updates and rows that are too long are counted with their causes."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=1, window_tokens=12, max_resident_tokens=60)
     scores = random_scores(rng, config.kv_heads, KeyOrder.PLAIN)
@@ -363,8 +363,8 @@ def everything(head):
     return lambda clusters, _: [HeadScores(head, np.full((1, clusters), 0x3F80))]
 
 
-def test_a_full_device_memory(seed):
-    """As many tokens as its frames hold, all of one cluster, stay resident."""
+def test_full_device_memory(seed):
+    """All page frames are full with tokens of one cluster, and all tokens stay in device memory."""
     config = Config.preset("tiny")
     room = config.page_frames * config.page_tokens
     bench = Bench(config, hamming_threshold=17, max_resident_tokens=room)
@@ -393,7 +393,7 @@ def test_many_lists(rng, seed):
 
 
 def test_thousands_of_transfers_and_of_waits(rng, seed):
-    """A unit of every page in each step, one by one, while replies wait long; with every descriptor and extent."""
+    """Every step fetches a head page of every page while replies wait long; all descriptors are compared."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=5, max_resident_tokens=4, staging_head_pages=128)
     while len(bench.golden.kvmu.extents) <= 1 << 12:
@@ -405,7 +405,7 @@ def test_thousands_of_transfers_and_of_waits(rng, seed):
 
 
 def test_cycles_are_those_recorded():
-    """Until the last beat and of each phase, without pauses and with: a change that moves them says so here."""
+    """Recorded cycles to the last beat and of each phase, with and without pauses, detect changes of the timing."""
     config, found = Config.preset("tiny"), []
     for n, stall in enumerate((0.0, 0.3)):
         rng = np.random.default_rng(n)
@@ -426,7 +426,7 @@ def test_reset_in_mid_flight(rng, seed):
 
 
 def video(bench, config, frames, rng):
-    """Tokens of a real video: every frame is a step, every 25th and the last ask with two of their tokens' queries."""
+    """Tokens of a real video: every frame is a step; every 25th and the last frame select with two queries."""
     geometry = Geometry(layers=1, q_heads=2 * config.kv_heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
     front_end = FrontEnd(FrontEndConfig(geometry=geometry, grid=5))
     dimension = config.kv_heads * config.head_dim
@@ -464,7 +464,7 @@ def video(bench, config, frames, rng):
 
 @pytest.mark.heavy
 def test_a_real_video_of_five_thousand_tokens(rng, seed):
-    """All streams pause at random. More accumulators and lanes only shorten the search."""
+    """All streams pause at random. More accumulators and lanes shorten the search and do not change the result."""
     config = Config.preset("paper").replace(kv_heads=2, head_dim=64, hcu_lanes=32, hcu_accumulators=16)
     bench = Bench(config, window_tokens=4096, max_resident_tokens=1024, staging_head_pages=4096)
     tokens, selections = video(bench, config, 200, rng)
@@ -482,7 +482,7 @@ def test_every_preset_elaborates(preset):
 
 
 def test_tables_emptied_while_an_entry_waits(rng, seed):
-    """Steps of one token, and BEGIN right behind the last one, while memory takes no entries for long."""
+    """Steps of one token, followed directly by BEGIN, while `o_write` stalls for a long time."""
     config = Config.preset("tiny")
     bench = Bench(config, hamming_threshold=4, max_resident_tokens=16)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""The README of the DRE names what there is."""
+"""The README of the DRE names all ports and the cycle formulas."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ README = (Path(__file__).parents[3] / "hw/dre/README.md").read_text()
 
 
 def section(name):
-    """Text of the section of one unit."""
+    """Text of the README section of one unit."""
     return re.search(rf"^## {name}:.*?(?=^## |\Z)", README, re.M | re.S).group()
 
 

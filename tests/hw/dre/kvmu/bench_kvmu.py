@@ -1,4 +1,4 @@
-"""What a selection costs on the host link, pages of clusters compared with arrival order.
+"""Cost of a selection on the host link: pages of clusters compared with arrival order.
 
 Run `python -m tests.hw.dre.kvmu.bench_kvmu`.
 

@@ -1,4 +1,4 @@
-"""An oracle for the KVMU that knows nothing of its tables: dictionaries, and an image of every byte of memory.
+"""Independent oracle of the KVMU: dictionaries and an image of every byte of memory instead of tables.
 
 It hears commands, replies and descriptors, performs the descriptors on the image as a DMA engine would, and checks that
 no slot has two tokens, that tokens are where the replies say, that a fetch brings every selected byte exactly once,
@@ -45,7 +45,7 @@ class Oracle:
     # bytes
 
     def value(self, token, head):
-        """What the bytes of one head of a token hold."""
+        """Content of the bytes of one head of a token."""
         n = self.unit.slot_bytes
         return (token * self.unit.kv_heads + head) * n + np.arange(n)
 
@@ -54,7 +54,7 @@ class Oracle:
         return bool((got == self.value(token, head)).all())
 
     def transfer(self, group):
-        """Perform the descriptors of one tag, after checking each."""
+        """Check and execute the descriptors of one tag."""
         assert len({d["tag"] for d in group}) == len({d["kind"] for d in group}) == 1
         assert [d["last"] for d in group] == [0] * (len(group) - 1) + [1]
         limit = self.cfg["cfg_max_descriptor_bytes"] or 4096
@@ -89,7 +89,7 @@ class Oracle:
         getattr(self, f"hear_{name.lower()}")(command, replies, last, group)
 
     def refused(self, last, causes):
-        """Whether a command was refused; its cause must be the one expected."""
+        """True if a command was refused; its cause must be the expected one."""
         expected = [cause.value for holds, cause in causes if holds]
         assert last["fault"] == (expected[0] if expected else 0), (last, expected)
         return bool(expected)
@@ -102,7 +102,7 @@ class Oracle:
         assert last["fault"] == 0
 
     def room(self, cluster):
-        """The open page of a cluster cannot be seen from here; pages and frames can be counted."""
+        """The open page of a cluster is not visible here; pages and page frames are counted."""
         pages, frames = len(self.page_cluster), len(self.resident)
         return pages < self.unit.max_pages, frames < self.unit.page_frames
 
@@ -253,7 +253,7 @@ class Oracle:
         assert self.holds(reply["tier"], reply["address"], token, head)
 
     def hear_find(self, command, replies, last, group):
-        """Only what every answer must satisfy: the order of a cluster's pages is not known here."""
+        """Check what every reply must satisfy; the order of the pages of a cluster is not visible here."""
         if self.refused_find(command, last):
             return
         token = next(t for t, p in self.place.items() if p == (last["page"], last["slot"]))
@@ -311,7 +311,7 @@ class Oracle:
 
 
 def replay(unit, settings, commands, replies, descriptors):
-    """Everything a run gave, through an oracle; returns it."""
+    """Replay the results of a simulation through an oracle and return the oracle."""
     oracle, heard, moved = Oracle(unit, settings), iter(replies), iter(descriptors)
     for command in commands:
         answer = []

@@ -1,4 +1,4 @@
-"""The KVMU's Verilog against the golden unit, an oracle of dictionaries, and its own cycle formulas."""
+"""Verilog of the KVMU compared with the golden model, an oracle of dictionaries, and its cycle formulas."""
 
 import dataclasses
 import itertools
@@ -49,7 +49,7 @@ MIX = {
 
 
 def somewhere(rng):
-    """Bases anywhere, but for the regions of all layers to fit and not to touch."""
+    """Random base addresses of regions that fit and do not overlap for any layer."""
     ends = (0x6000, 0x14000, 0x2A000, 0x3F000)
     return tuple(int(rng.integers(start, end)) for start, end in zip((0, 0x8000, 0x18000, 0x2E000), ends, strict=True))
 
@@ -65,7 +65,7 @@ def rows(columns):
 
 
 class Bench:
-    """One unit, its golden twin and the settings they share."""
+    """One unit, its golden model and their common settings."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Bench:
         return answer
 
     def random(self, rng, count, mix=MIX, wild=0.15):
-        """Add random commands, `wild` of them with arguments that need not make sense."""
+        """Add random commands, a share `wild` of them with random arguments."""
         names, weight = list(mix), np.array(list(mix.values()))
         for name in rng.choice(names, count, p=weight / weight.sum()).tolist():
             table, unit = self.golden.table, self.unit
@@ -139,7 +139,7 @@ class Bench:
         return simulate(self.unit, "kvmu", inputs, outputs, config=config, echo={"i_done": "o_dma"}, **options)
 
     def check(self, **options):
-        """Run, compare with the golden unit, replay through the oracle."""
+        """Simulate, compare with the golden model, replay through the oracle."""
         record = self.run(**options)
         for name, want in (("o", self.replies), ("o_dma", self.golden.descriptors)):
             if want:
@@ -182,7 +182,7 @@ class Bench:
         assert (np.searchsorted(done, ended) >= reported).all()
 
 
-def test_codes_agree_with_the_golden_unit():
+def test_codes_equal_golden():
     assert {op.name: op.value for op in HwOp} == {op.name: op.value for op in Op}
     shared = {cause.name: cause.value for cause in HwFault if cause.name not in ("STRAY", "TRANSFER")}
     assert shared == {cause.name: cause.value for cause in Fault}
@@ -219,7 +219,7 @@ def test_random_commands(variant, rng, seed):
 @pytest.mark.heavy
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_a_hundred_thousand_commands(stall, rng, seed):
-    """Append, select, fetch, evict, move, free: nothing is lost, aliased, fetched twice or out of its region."""
+    """Random commands: no token is lost, aliased, fetched twice or outside its region."""
     bench = Bench(
         max_pages=64,
         page_frames=32,
@@ -254,7 +254,7 @@ def test_counters(stall, rng, seed):
 
 
 def test_counters_can_be_held_at_zero(rng, seed):
-    """All but the number of resident tokens, while everything else goes on."""
+    """`stat_clear` holds all counters but the number of resident tokens at zero while the unit works."""
     bench = Bench()
     bench.random(rng, 100)
     record = bench.run(config={"stat_clear": 1}, seed=seed)
@@ -264,7 +264,7 @@ def test_counters_can_be_held_at_zero(rng, seed):
 
 
 def full_tables(bench):
-    """Every frame, then every page; each refusal twice in a row; then everything goes on."""
+    """Use every page frame, then every page; cause each refusal twice; then continue."""
     for token in range(8):
         bench.do(Op.APPEND, cluster=token % 6)
         bench.do(Op.SEAL, page=token)
@@ -382,7 +382,7 @@ def many_pages_leave_as_one(bench):
 
 
 def refusals(bench):
-    """Clusters and pages that are not there, a page with too many holders; selections of what is resident."""
+    """Clusters and pages that do not exist, a page with too many references, selections of resident pages."""
     for op in (Op.APPEND, Op.SELECT, Op.FIND, Op.MOVE, Op.EVICT):
         assert bench.do(op, cluster=6)[-1].fault == Fault.CLUSTER
     for op in (Op.LOOKUP, Op.MOVE, Op.SEAL, Op.FREE, Op.MIGRATE, Op.HOLD, Op.MARK):
@@ -423,7 +423,7 @@ SLOW = {  # who is slow, longest burst
 
 @pytest.mark.parametrize("who", SLOW)
 def test_boundaries(who, seed):
-    """One script after the other, each on empty tables, in one simulation."""
+    """Several scripts, each on empty tables, in one simulation."""
     stall, max_descriptor_bytes = SLOW[who]
     bench = Bench(max_resident_tokens=0, max_descriptor_bytes=max_descriptor_bytes)
     for script in DIRECTED:
@@ -441,7 +441,7 @@ def test_refusals_under_pauses(seed):
 
 
 def test_extents_longer_than_the_boundary(seed):
-    """Both heads of a full page, which nothing but the boundary cuts."""
+    """Extents of both heads of a full page, which only the boundary splits."""
     bench = Bench(**{**VARIANTS["roomy"][1], "max_resident_tokens": 0, "max_descriptor_bytes": 0})
     for _ in range(16):
         bench.do(Op.APPEND, cluster=0)
@@ -459,8 +459,8 @@ def test_many_descriptors_in_flight(seed):
     assert (np.searchsorted(sent, done) - np.arange(len(done))).max() > 512
 
 
-def test_completions_that_are_wrong():
-    """Some that no descriptor waits for, others with an error: both are reported, of the tag, and the unit goes on."""
+def test_stray_and_failed_completions_are_reported():
+    """Completions without a descriptor or with an error are reported, and the unit continues."""
     bench = Bench(max_resident_tokens=0)
     wrong = [1, 0, 1, 1, 1, 1, 0, 0]  # tags in turn, twice
     for _ in wrong:
@@ -491,7 +491,7 @@ def test_regions_that_do_not_fit(seed):
 
 
 def test_cycle_formulas(rng):
-    """Every command takes exactly the cycles its formula says."""
+    """Every command takes exactly the cycles of its formula."""
     bench = Bench(max_resident_tokens=20, page_frames=16, staging_head_pages=32, max_descriptor_bytes=40)
     want = []
     for _ in range(800):
@@ -507,7 +507,7 @@ def test_cycle_formulas(rng):
 
 
 class _Before:
-    """The golden unit before a command, to say afterwards what the formula gives."""
+    """State of the golden model before a command, for the cycle formula after it."""
 
     def __init__(self, bench):
         golden = bench.golden
@@ -516,7 +516,7 @@ class _Before:
         self.used = len(golden.table.pages)
 
     def cycles(self):
-        """None for a command that was refused."""
+        """Cycles of the command, None if it was refused."""
         bench = self.bench
         golden, timing, command = bench.golden, bench.unit.cycles, bench.commands[-1]
         replies = bench.replies[self.replies :]
@@ -563,7 +563,7 @@ class _Before:
         return cuts, extents
 
     def _units(self, extents):
-        """The extent of each unit: units start at unit boundaries of the source, and full ones continue."""
+        """Number of the extent of each head page: full head pages that are contiguous continue an extent."""
         size = self.bench.unit.head_page_bytes
         return [n for n, extent in enumerate(extents) for _ in range(-(-extent.nbytes // size))]
 
@@ -574,7 +574,7 @@ def test_every_preset_elaborates(preset):
     assert to_rtlil(unit, "kvmu") and unit.memory_bits["pages"] > 0
 
 
-def test_bad_sizes_are_named():
+def test_invalid_sizes_raise_value_error():
     for name, value in (
         ("max_pages", 12),
         ("page_frames", 1),

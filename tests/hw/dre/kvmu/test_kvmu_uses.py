@@ -1,4 +1,4 @@
-"""What else the KVMU serves for: a paged block table with shared prefixes, the compaction of a pruned cache, splits."""
+"""Other uses of the KVMU: a block table with shared prefixes, compaction of a pruned cache, splits of clusters."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ BASES = (0, 0x8000, 0x18000, 0x28010)
 
 
 class Stream:
-    """One stream's block table by commands: pages it shares, then the chain of its own cluster."""
+    """Block table of one stream: shared pages, then the page chain of its own cluster."""
 
     def __init__(self, bench, cluster, config):
         self.bench, self.cluster, self.config = bench, cluster, config
@@ -66,7 +66,7 @@ class Stream:
 
 
 def block_table(bench, rng):
-    """Streams that share whole blocks of a prefix and evict between sink and recent ones, beside `BlockTable`."""
+    """Streams that share blocks of a prefix and evict between sink and recent blocks, compared with `BlockTable`."""
     config = HybridConfig(block=4, sink_blocks=2, recent_blocks=3, max_tokens=24)
     pool = BlockPool(SIZES["max_pages"])
     tables, streams, clusters = [BlockTable(pool, config)], [Stream(bench, 0, config)], 1
@@ -96,7 +96,7 @@ def block_table(bench, rng):
 
 
 def kept_sets(bench, rng):
-    """Groups of new tokens, pruned to their small-norm keys, close up behind what was kept before."""
+    """Groups of new tokens, pruned to their keys of small norm, are appended to the earlier kept tokens."""
     group, chain, stay, first = 1, 0, [], 0
     for _ in range(4):
         count = int(rng.integers(12, 30))
@@ -126,7 +126,7 @@ def kept_sets(bench, rng):
 
 
 def splits(bench, rng):
-    """A semantic index grows and splits; after every entry the chains hold exactly its clusters' tokens."""
+    """A semantic index grows and splits; after every entry the chains hold exactly the tokens of its clusters."""
     index = SemanticIndex(MosaicConfig(tau_min=0.3, tau_max=0.5))
     numbers, place, owner, seen = {}, {}, {}, 0
     centres = unit_rows("centres", rng.standard_normal((6, 16)))

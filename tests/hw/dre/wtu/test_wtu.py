@@ -1,4 +1,4 @@
-"""The WTU's Verilog against the golden selection, bit for bit, and against its own cycle formula."""
+"""Verilog of the WTU compared with the golden selection, bit for bit, and with its cycle formula."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def build(preset, design, **changes):
 
 
 def plain(settings, row):
-    """The selection by sorting, in Python's integers: what the levels converge to."""
+    """Selection by sorting with Python integers, the result of a complete division."""
     keys = KEYS[settings.order](row.words).tolist()
     if settings.mode is SelectionMode.RATIO:
         adds = [v * int(t) for v, t in zip(fixed_point(row.words[None])[0].tolist(), row.counts, strict=True)]
@@ -38,7 +38,7 @@ def plain(settings, row):
 
 
 def assert_cycles_add_up(record):
-    """Every cycle is one of three, from the reset of 2 cycles to the last that is counted, 7 after the last beat."""
+    """Every cycle after the reset of 2 cycles is busy, blocked or starved, up to 7 cycles after the last beat."""
     cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
     assert cycles == max(taken[-1] for taken in record.cycles.values()) + 7 - 2
 
@@ -47,7 +47,7 @@ def assert_cycles_add_up(record):
 @pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", MODES)
 def test_matches_golden(name, design, preset, rng, seed):
-    """Rows of every kind with random pauses on every stream; what sorting gives, where the levels reach one key."""
+    """Rows of every kind with random pauses on every stream, also compared with sorting where a bucket is one key."""
     unit, settings = build(preset, design), MODES[name]
     rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.max_row_clusters)
     record, want = run(unit, rows, settings, stall=InTurns(0.4, 256), seed=seed)
@@ -82,7 +82,7 @@ def test_extreme_settings(name, design, rng, seed):
 
 
 def boundary_rows(sizes):
-    """No cluster, one, whole beats, the longest row; saturated counts, no counts, one score that is not zero."""
+    """Rows without a cluster, of one cluster, of full beats, of maximum length; saturated or zero counts; one score."""
     full, half = sizes.max_row_clusters, sizes.max_row_clusters // 2
     ramp = np.arange(full) * (0x7F7F // full)
     lone = np.zeros(full, np.int64)
@@ -91,7 +91,7 @@ def boundary_rows(sizes):
     yield Row(none[:0], none[:0])
     yield Row(ramp[5:6], saturated[:1])
     yield Row(none[:1], saturated[:1])
-    yield Row(np.full(full, 0x7F7F), saturated)  # the largest sum there is
+    yield Row(np.full(full, 0x7F7F), saturated)  # the largest possible sum
     for words in (ramp, ramp[::-1], lone, none):
         for counts in (saturated, none, np.ones(full, np.int64)):
             yield Row(words, counts)
@@ -110,8 +110,8 @@ def test_boundaries(name, design, seed):
 
 
 def edge_rows(rng, clusters, target):
-    """Rows whose largest clusters sum up to the limit exactly, so that the next one is taken, too; and to one more."""
-    values = [2, 4, 7, 10, 13, 16, 19, 22, 24]  # right shifts of the clusters that fill the sum up, the last adds ones
+    """Rows whose largest clusters add up to the limit, so that one more is selected, and to the limit plus one."""
+    values = [2, 4, 7, 10, 13, 16, 19, 22, 24]  # right shifts of the clusters that complete the sum; the last adds ones
     while True:
         mains = rng.integers(3, clusters - len(values) + 1)
         words = np.sort(rng.choice(np.arange(0x4000, 0x4100), mains, replace=False))[::-1]
@@ -133,7 +133,7 @@ def edge_rows(rng, clusters, target):
 @pytest.mark.parametrize("target", [19661, 65_000])
 @pytest.mark.parametrize("design", WtuDesign)
 def test_rows_at_their_limit(design, target, rng, seed):
-    """One more or less anywhere in the sums selects other clusters."""
+    """A difference of one in any sum changes the selection."""
     unit = build("tiny", design)
     settings = Settings(target=target, refine=unit.sizes.levels - 1)
     found = edge_rows(rng, unit.sizes.max_row_clusters, settings.target)
@@ -154,15 +154,15 @@ def test_rows_of_one_cluster_or_two(name, design, rng, seed):
 
 @pytest.mark.parametrize("design", WtuDesign)
 def test_full_throughput(design, rng):
-    """With nobody stalling, results are as far apart as the formula says: loading and reporting are hidden."""
+    """Without stalls, the distance between results equals the formula: loading and reporting overlap."""
     unit = build("tiny", design)
-    counts = rng.integers(1, 40, 20)  # three rows fit into the ring
+    counts = rng.integers(1, 40, 20)  # three rows fit into the key memory
     rows = [Row(bf16(np.exp(rng.normal(0, 1.5, 20))), counts, join=n % 8 < 7) for n in range(64)]
     record, want = run(unit, rows, Settings())
     assert np.diff(record.cycles["o_row"]).tolist() == cycles(unit, rows, want)[1:]
     assert record.status["stat_blocked"] == 0
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
-    # the first row has nothing to hide behind; it may find the selector clearing its memories
+    # the first row overlaps with no other row, and the selector may still clear its memories
     beats = len(packets(unit.sizes, rows[:1])["op"]) // 2
     begin = max(record.cycles["i"][beats] + beats + 1, record.cycles["i"][0] + unit.reset_cycles)
     assert record.cycles["o_row"][0] - begin == cycles(unit, rows, want)[0]
@@ -171,7 +171,7 @@ def test_full_throughput(design, rng):
 
 @pytest.mark.parametrize("design", WtuDesign)
 def test_rows_that_come_one_by_one(design, rng, seed):
-    """A row arrives in any cycle of the row before it, above all in the one in which that leaves."""
+    """A row arrives in any cycle of the previous row, including the cycle in which that row leaves."""
     unit = build("tiny", design)
     counts = rng.integers(1, 40, unit.sizes.lanes)
     lengths = rng.integers(1, unit.sizes.lanes + 1, 150)
@@ -184,7 +184,7 @@ def test_rows_that_come_one_by_one(design, rng, seed):
 @pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("after", [5, 301])
 def test_reset_in_mid_flight(after, design, rng, seed):
-    """Whatever a reset interrupts, the unit starts afresh: same results, counters from zero."""
+    """After a reset at any time the results are the same and the counters start at zero."""
     unit = build("tiny", design)
     rows = fuzz(rng, unit.sizes, Settings(), 12, unit.sizes.max_row_clusters)
     resets = [*rng.integers(1, 400, 20).tolist(), after]
@@ -206,7 +206,7 @@ def test_counters_can_be_held_at_zero(design, rng):
 
 @pytest.mark.parametrize("design", WtuDesign)
 def test_words_beyond_the_longest_row_are_dropped(design, rng, seed):
-    """Keys or counts too many: reported, and the row is what fits."""
+    """Too many keys or counts set the fault bit; the row keeps the words that fit."""
     unit = build("tiny", design)
     most, lanes = unit.sizes.max_row_clusters, unit.sizes.lanes
     words, counts = rng.integers(0x3E00, 0x3F80, most + 2 * lanes + 1), rng.integers(0, 9, most + lanes)
@@ -220,7 +220,7 @@ def test_words_beyond_the_longest_row_are_dropped(design, rng, seed):
         assert record.status["stat_fault"] == 1
         assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
         assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*found, len(found)]
-    # a reset forgets it, until the words come again
+    # a reset clears the fault until the words are sent again
     options = {"config": Settings().ports(), "reset_after": 150, "record_ports": True}
     fault = simulate(unit, "wtu", {"i": columns}, keep, **options).ports["stat_fault"].ravel()
     assert np.count_nonzero(np.diff(fault.astype(int)) < 0) == 1 and fault[-1]

@@ -1,4 +1,4 @@
-"""Rows for the WTU, what the golden model selects of them, and the unit's run on them."""
+"""Score rows for the WTU, their golden selection, and the simulation of the unit on them."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ MODES = {
 
 @dataclass
 class Row:
-    """Words and token counts of one row; with `join` it is reported with the next one."""
+    """Words and token counts of one row; with `join` it is reported together with the next row."""
 
     words: np.ndarray
     counts: np.ndarray
@@ -58,15 +58,15 @@ class Row:
 
 
 def expected(sizes, settings, rows):
-    """What the golden model says of each row: a list of `Rows` with one row each."""
+    """The golden selection of each row: a list of `Rows` with one row each."""
     config = settings.golden(sizes)
     return [select(KEYS[settings.order](r.words)[None], r.counts, settings.target, config) for r in rows]
 
 
 def packets(sizes, rows):
-    """Columns of the input stream; counts are sent where they differ from what is there.
+    """Columns of the input stream; counts are sent before a row when they differ from the previous counts.
 
-    Words of lanes that are not in use are the largest there are.
+    Unused lanes carry the largest word.
     """
     parts, there = [], None
     for row in rows:
@@ -88,7 +88,7 @@ def packets(sizes, rows):
 
 
 def run(unit, rows, settings, **options):
-    """Run the unit on the rows and hold every output beat against the golden model; returns (record, golden)."""
+    """Simulate the unit on the rows and compare every output beat with the golden model; returns (record, golden)."""
     sizes, want = unit.sizes, expected(unit.sizes, settings, rows)
     masks, lists, union = [], [], None
     for row, chosen in zip(rows, want, strict=True):
@@ -122,15 +122,18 @@ def run(unit, rows, settings, **options):
 
 
 def reads(unit, rows, want):
-    """Beats that are read of each row: fast once a level; by sweeps once for the sum and once a bucket, and three more
-    in each level, or one in a row that is selected whole, until the decision is known."""
+    """Beats that the selector reads of each row.
+
+    The histogram design reads the row once per level. The sweep design reads it once for the sum and once per bucket,
+    and three more beats per level (one for a fully selected row) until the decision is known.
+    """
     for row, w in zip(rows, want, strict=True):
         beats, passes, levels = max(1, -(-len(row.words) // unit.sizes.lanes)), int(w.passes[0]), int(w.levels[0])
         yield max(1, levels) * beats if unit.design is WtuDesign.HISTOGRAM else (1 + passes) * beats + (3 * levels or 1)
 
 
 def cycles(unit, rows, want):
-    """Cycles of each row by the unit's own formula."""
+    """Cycles of each row by the formula of the unit."""
     return [unit.cycles(len(row.words), int(w.passes[0]), int(w.levels[0])) for row, w in zip(rows, want, strict=True)]
 
 
