@@ -99,7 +99,7 @@ def unit_areas() -> Iterator[str]:
     from hw.config import PRESETS
     from synth.area import area
     from synth.library.reader import choose
-    from synth.timing.timing import timing
+    from synth.timing.static_timing import timing
 
     library = choose([])
     yield (

@@ -1,4 +1,4 @@
-"""Area of a unit: cells, um2, NAND2 equivalents, block by block; memories apart."""
+"""Area of a unit: cells, um2 and NAND2 equivalents of every block; memories are separate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREDICTIVE = Technology()
 
 @dataclass(frozen=True)
 class BlockArea:
-    """Area of one instance of a block, without the blocks inside it; `count` instances are in the unit."""
+    """Area of one instance of a block without its inner blocks; the unit has `count` instances."""
 
     name: str
     count: int
@@ -39,7 +39,7 @@ class BlockArea:
 
     @property
     def macro_um2(self) -> float:
-        """Estimate for the predictive 14 nm-class technology, whatever library the logic is mapped to."""
+        """Estimate for the predictive 14 nm-class technology, independent of the library of the logic."""
         return sum(macro.area_um2(PREDICTIVE) for macro in self.macros)
 
 
@@ -49,10 +49,10 @@ class Area:
 
     Attributes
     ----------
-    unit, config : what was mapped ; point : what the mapping aimed at
-    library : name, tier and files of the library ; nand2_um2 : its unit of area
-    blocks : the parts, the unit's own top last ; cell_types : library cells by name over the whole unit
-    tools, git : what it was made with
+    unit, config : name and sizes of the unit ; point : objective of the mapping: area, balanced or fast
+    library : name, tier and files of the library ; nand2_um2 : area of its smallest 2-input NAND
+    blocks : the blocks, the unit's top last ; cell_types : number of cells of the unit by library cell
+    tools, git : tool versions and git revision
     mapped : the netlist of every block
     """
 
@@ -95,7 +95,7 @@ class Area:
 
     @property
     def macro_um2(self) -> float:
-        """Estimated area of the memories, see `BlockArea.macro_um2`."""
+        """Estimated area of the memories, as `BlockArea.macro_um2`."""
         return sum(block.macro_um2 * block.count for block in self.blocks)
 
     def json(self) -> dict[str, Any]:
@@ -168,13 +168,12 @@ def area(
 ) -> Area:
     """Map `unit` in `config` to `library` (the embedded one by default) and measure its area.
 
-    Blocks that an earlier run mapped with the same content, library, script and tool are taken from the cache.
+    A block that was mapped before with the same content, library, script and tool comes from the cache.
 
     Raises
     ------
     ValueError
-        Unknown unit, point or tool, clock out of range, or a library without what mapping needs (a
-        `synth.library.reader.LibraryError`).
+        Unknown unit, point or tool, clock out of range, or an incomplete library (`synth.library.parser.LibraryError`).
     synth.mapping.MappingError
         yosys failed, or a cell has no counterpart in the library.
     """
@@ -201,7 +200,7 @@ def area_of_rtlil(
     tool: str = "yowasp",
     macro_bits: int = MIN_BITS,
 ) -> Area:
-    """As `area`, for any design as RTLIL text whose top module is `unit`."""
+    """As `area`, for a design as RTLIL text with the top module `unit`."""
     library, clock_ps = library or libraries.embedded(), period_ps(clock_mhz)
     blocks = partition(design, unit)
     by_name = {block.name: block for block in blocks}

@@ -1,6 +1,6 @@
-"""Cuts a design into blocks that are mapped one by one: what repeats is mapped once, what did not change not again.
+"""Partition of a design into blocks that are mapped one by one and cached.
 
-Blocks are RTLIL modules. Modules with equal content, names of instances apart, are one block.
+Blocks are RTLIL modules. Modules that differ only in the names of instances are one block, which is mapped once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cache
 from util.files import digest
 
 CLOCK = "clk"  # the clock port of every unit and block
-FLAT_BYTES = 1_500_000  # RTLIL text up to this size is mapped in one piece: about 30,000 cells, half a minute
-MIN_BYTES = 20_000  # smaller modules are never blocks of their own
+FLAT_BYTES = 1_500_000  # RTLIL text up to this size is one block: about 30,000 cells, half a minute
+MIN_BYTES = 20_000  # smaller modules are never blocks
 
 _MODULE = re.compile(r"^(?:attribute [^\n]*\n)*module (\\\S+)\n.*?^end\n", re.M | re.S)
 _INSTANCE = re.compile(r"^  cell (\\\S+) (\S+)$", re.M)
@@ -22,14 +22,14 @@ _INSTANCE = re.compile(r"^  cell (\\\S+) (\S+)$", re.M)
 
 @dataclass(frozen=True)
 class Block:
-    """One piece of a design.
+    """One block of a design.
 
     Attributes
     ----------
     name : module name
-    rtlil : the module and all that is flattened into it
-    children : instances of other blocks inside: name -> count
-    count : instances of this block in the whole design
+    rtlil : the module and the modules that are flattened into it
+    children : number of instances of inner blocks by name
+    count : instances of this block in the design
     """
 
     name: str
@@ -45,7 +45,7 @@ def partition(rtlil: str, top: str, *, flat_bytes: int = FLAT_BYTES, min_bytes: 
 
     @cache
     def content(name: str) -> str:
-        """Hash of a module and all below it, free of the names of modules and of the order of ports."""
+        """Hash of a module and of its submodules, independent of module names and of the order of ports."""
         statements = [
             _INSTANCE.sub(lambda m: f"  cell {content(m[1]) if m[1] in texts else m[1]} {m[2]}", statement)
             for statement in _statements(texts[name])
@@ -63,15 +63,15 @@ def partition(rtlil: str, top: str, *, flat_bytes: int = FLAT_BYTES, min_bytes: 
     @cache
     def total(name: str) -> Counter[str]:
         """Instances of every module below one of `name`, by representative."""
-        found: Counter[str] = Counter()
+        module_counts: Counter[str] = Counter()
         for child, _ in _INSTANCE.findall(texts[name]):
             if child in texts:
-                found[representative[child]] += 1
-                found.update(total(representative[child]))
-        return found
+                module_counts[representative[child]] += 1
+                module_counts.update(total(representative[child]))
+        return module_counts
 
     repeats = total(root)
-    chosen: list[str] = []
+    block_names: list[str] = []
 
     def split(name: str) -> None:
         if size(name) <= flat_bytes:
@@ -79,21 +79,21 @@ def partition(rtlil: str, top: str, *, flat_bytes: int = FLAT_BYTES, min_bytes: 
         for child in dict.fromkeys(representative[c] for c, _ in _INSTANCE.findall(texts[name]) if c in texts):
             split(child)
             large = size(child) >= min_bytes and (repeats[child] > 1 or size(child) > flat_bytes // 10)
-            if large and child not in chosen:
-                chosen.append(child)
+            if large and child not in block_names:
+                block_names.append(child)
 
     split(root)
-    chosen.append(root)
+    block_names.append(root)
     blocks = []
-    for name in chosen:
-        inside, children = _collect(name, texts, representative, {*chosen} - {name})
-        blocks.append(Block(name[1:], inside, dict(children), repeats[name] if name != root else 1))
+    for name in block_names:
+        text, children = _collect(name, texts, representative, {*block_names} - {name})
+        blocks.append(Block(name[1:], text, dict(children), repeats[name] if name != root else 1))
     return blocks
 
 
 def _statements(module: str) -> list[str]:
-    """The statements of a module: a cell with its connections sorted, a process as it is, else a line."""
-    found: list[str] = []
+    """The statements of a module: cells with sorted connections, processes, and other lines."""
+    statements: list[str] = []
     lines = iter(module.split("\n"))
     for line in lines:
         if line.startswith(("module ", "attribute ", "end")) or not line:
@@ -102,40 +102,40 @@ def _statements(module: str) -> list[str]:
             inner = []
             while (text := next(lines)) != "  end":
                 inner.append(text)
-            found.append("\n".join([line, *sorted(inner)]))
+            statements.append("\n".join([line, *sorted(inner)]))
         elif line.startswith("  process "):
             inner = [line]
             while inner[-1] != "  end":
                 inner.append(next(lines))
-            found.append("\n".join(inner))
+            statements.append("\n".join(inner))
         else:
-            found.append(re.sub(r" (input|output|inout) \d+ ", r" \1 ", line))
-    return found
+            statements.append(re.sub(r" (input|output|inout) \d+ ", r" \1 ", line))
+    return statements
 
 
 def _collect(
     name: str, texts: dict[str, str], representative: dict[str, str], blocks: set[str]
 ) -> tuple[str, Counter[str]]:
-    """Text of `name` with every module flattened into it, and the blocks that it instantiates, with counts."""
-    parts: dict[str, str] = {}
-    inside: Counter[str] = Counter()
+    """Text of `name` and of the modules flattened into it, and the number of instances of its inner blocks."""
+    module_texts: dict[str, str] = {}
+    children: Counter[str] = Counter()
 
     def visit(module: str, times: int) -> None:
         for child, _ in _INSTANCE.findall(texts[module]):
             if child in texts:
-                chosen = representative[child]
-                if chosen in blocks:
-                    inside[chosen[1:]] += times
+                block = representative[child]
+                if block in blocks:
+                    children[block[1:]] += times
                 else:
-                    visit(chosen, times)
-        parts[module] = _INSTANCE.sub(lambda m: f"  cell {representative.get(m[1], m[1])} {m[2]}", texts[module])
+                    visit(block, times)
+        module_texts[module] = _INSTANCE.sub(lambda m: f"  cell {representative.get(m[1], m[1])} {m[2]}", texts[module])
 
     visit(name, 1)
-    return "\n".join(parts.values()), inside
+    return "\n".join(module_texts.values()), children
 
 
 def stub(block: Block) -> str:
-    """The block's module with ports only, as RTLIL that marks it a black box."""
+    """The block's module as RTLIL black box: ports only."""
     text = next(m.group(0) for m in _MODULE.finditer(block.rtlil) if m.group(1) == f"\\{block.name}")
     ports = re.findall(r"^  wire .*(?:input|output|inout) \d+.*$", text, re.M)
     return "\n".join(["attribute \\blackbox 1", f"module \\{block.name}", *ports, "end", ""])

@@ -1,4 +1,4 @@
-"""RTLIL of a unit in a configuration, kept until a source file that the unit comes from changes."""
+"""RTLIL of a unit in a configuration, cached until one of the unit's source files changes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from util.files import ROOT, build_root, digest, write
 
 @cache
 def sources(module: str) -> frozenset[Path]:
-    """The project's files that `module` comes from: its own, and those of all that it imports."""
-    found: dict[str, Path] = {}
-    waiting = [module]
-    for name in waiting:
+    """Source files of `module` and of all modules of the project that it imports."""
+    source_files: dict[str, Path] = {}
+    module_names = [module]
+    for name in module_names:
         path = next((p for p in _candidates(name) if p.exists()), None)
-        if name in found or path is None:
+        if name in source_files or path is None:
             continue
-        found[name] = path
+        source_files[name] = path
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
+                module_names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return frozenset(found.values())
+                module_names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return frozenset(source_files.values())
 
 
 def _candidates(module: str) -> tuple[Path, Path]:
@@ -37,7 +37,7 @@ def _candidates(module: str) -> tuple[Path, Path]:
 
 
 def rtlil(unit: str, config: Config) -> str:
-    """RTLIL of `unit`; raises `ValueError` for an unknown unit or a configuration that it cannot be built for."""
+    """RTLIL of `unit`; raises `ValueError` for an unknown unit or a configuration that is invalid for it."""
     entry = registry.unit(unit)
     files = sorted(sources(entry.module) | sources(emit.__name__))
     options = json.dumps(getattr(entry.build, "keywords", {}), default=str)

@@ -1,14 +1,16 @@
 """Equivalence of a mapped netlist and the RTL that it came from, block by block.
 
-Mapping keeps registers, memories and instances of blocks. So both sides are cut there: registers by the names of what
-they drive, memories and blocks at their pins. What is left has no state, and abc compares it output by output for all
-inputs: ports, what every register takes next, what goes into memories and blocks. That proves the blocks equal in
-every cycle from equal states on; reset is one of the inputs. A register that the mapping dropped as a constant or as
-another's double is found in random states, taken as that, and has to be that in the next cycle too. One that is neither
-may hold anything: it was dropped because it makes no difference, and must make none.
+Mapping keeps registers, memories and instances of blocks. The comparison cuts both sides there: at registers, matched
+by the names of their output nets, and at the pins of memories and blocks. The remaining logic has no state. abc
+compares its outputs for all inputs; outputs are ports, next states of registers, and inputs of memories and blocks.
+This proves that the blocks are equal in every cycle that follows equal states; reset is one of the inputs.
 
-The RTL side shares nothing with the mapping but yosys's reading of processes and its plain expansion of operators and
-memories into gates; the other is the netlist with the functions that the Liberty file gives its cells.
+Mapping may remove a register that is constant or equal to another register. Simulation from random states finds such
+registers; the proof assumes the equality and shows that it holds in the next cycle. Any other removed register is a
+free input: the proof shows that its value has no effect.
+
+The RTL side shares with the mapping only yosys's reading of processes and its expansion of operators and memories into
+gates. The other side is the netlist with the Liberty functions of its cells.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ TO_GATES = (
 )
 _GATES = {"$_NOT_": ("A", 0b01), "$_AND_": ("AB", 0b1000)}
 _CONSTANTS = {"constant 0": 0, "constant 1": 1}
-# abc works inside a pass that wants something to map
+# yosys's pass `abc` needs a circuit to map; the script replaces it
 _NOTHING = "module nothing(input a, input b, output y); assign y = a & b; endmodule\n"
 
 
 class EquivalenceError(ArithmeticError):
-    """A netlist differs from its RTL, or could not be compared as a whole."""
+    """A netlist differs from its RTL or cannot be compared with it."""
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What was proved of one block: how many outputs were compared, and the registers on either side."""
+class BlockEquivalence:
+    """Proof of one block: number of compared outputs, registers of the RTL and of the netlist."""
 
     block: str
     count: int
@@ -60,10 +62,10 @@ class Proof:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """All blocks of a unit are equivalent to the RTL."""
+    """Proofs of all blocks of a unit."""
 
     unit: str
-    blocks: tuple[Proof, ...]
+    blocks: tuple[BlockEquivalence, ...]
 
     def json(self) -> dict[str, Any]:
         return {"unit": self.unit, "equivalent": True, "blocks": [asdict(block) for block in self.blocks]}
@@ -77,91 +79,92 @@ class Equivalence:
 
 
 def prove(area: Area, library: Library, *, tool: str = "yowasp", progress: Progress = no_progress) -> Equivalence:
-    """Compare every block of a mapped unit with its RTL; blocks that an earlier run proved are not compared again.
+    """Compare every block of a mapped unit with its RTL; proofs of an earlier run are reused.
 
     Raises
     ------
     EquivalenceError
-        With the block and the first output that differs, or what could not be compared.
+        A block differs, or cannot be compared. The message names the block and the first different output.
     """
     proofs = []
     for number, block in enumerate(area.blocks):
         progress(f"equivalence of {area.unit}", number, len(area.blocks))
         mapped = area.mapped[block.name]
-        known = mapped.folder / f"equivalent-{digest(*EXPAND, *TO_GATES)}.json"
-        if not known.exists():
-            write_json(known, asdict(_prove(mapped, library, tool)))
-        proofs.append(Proof(**json.loads(known.read_text()) | {"count": block.count}))
+        cache_path = mapped.folder / f"equivalent-{digest(*EXPAND, *TO_GATES)}.json"
+        if not cache_path.exists():
+            write_json(cache_path, asdict(_prove(mapped, library, tool)))
+        proofs.append(BlockEquivalence(**json.loads(cache_path.read_text()) | {"count": block.count}))
     progress(f"equivalence of {area.unit}", len(area.blocks), len(area.blocks))
     return Equivalence(area.unit, tuple(proofs))
 
 
 @dataclass
 class _Side:
-    """Logic between cuts: what drives each cut's net, and what is asked of it; labels are the same on both sides.
+    """Logic between cuts; labels of inputs and outputs are the same on both sides.
 
     Attributes
     ----------
-    inputs : label -> nets of this value ; outputs : label -> nets that must have the value that the other side gives it
-    gates : (net driven, its truth table, nets read, the lowest bit of the table's index first)
+    inputs : label -> nets with this value ; outputs : label -> nets that must be equal to those of the other side
+    gates : (driven net, truth table, input nets), the first input is the lowest bit of the table's index
     """
 
     inputs: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     outputs: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     gates: list[tuple[Any, int, list[Any]]] = field(default_factory=list)
 
-    def ports(self, where: str, pins: dict[str, list[Any]], directions: dict[str, str], driven: str) -> None:
-        """Cut at the pins of a port, memory or block; those of direction `driven` have their value from outside."""
+    def ports(self, prefix: str, pins: dict[str, list[Any]], directions: dict[str, str], driven: str) -> None:
+        """Cut at the pins of a port, memory or block; pins of direction `driven` are inputs of the logic."""
         for pin, bits in pins.items():
             if pin in (CLOCK, "RD_CLK", "WR_CLK"):
                 continue
             for k, bit in enumerate(bits):
                 cuts = self.inputs if directions[pin] == driven else self.outputs
-                cuts[f"{where}{pin}[{k}]"].append(bit)
+                cuts[f"{prefix}{pin}[{k}]"].append(bit)
 
     def undefined(self) -> set[Any]:
-        """Nets whose value hangs on one that nothing drives."""
+        """Nets that depend on an undriven net."""
         driven = {net for net, _, _ in self.gates} | {net for nets in self.inputs.values() for net in nets} | {0, 1}
         readers: dict[Any, list[Any]] = defaultdict(list)
         for net, _, reads in self.gates:
             for read in reads:
                 readers[read].append(net)
-        found = {*readers, *(net for nets in self.outputs.values() for net in nets)} - driven
-        reached = list(found)
-        for net in reached:
-            new = [reader for reader in readers[net] if reader not in found]
-            found.update(new)
-            reached += new
-        return found
+        used_nets = {*readers, *(net for nets in self.outputs.values() for net in nets)}
+        undefined = used_nets - driven
+        reached_nets = list(undefined)
+        for net in reached_nets:
+            new = [reader for reader in readers[net] if reader not in undefined]
+            undefined.update(new)
+            reached_nets += new
+        return undefined
 
     def ordered(self) -> list[tuple[Any, int, list[Any]]]:
-        """The gates, each after those that it reads."""
+        """The gates in topological order."""
         gates = {gate[0]: gate for gate in self.gates}
-        placed: dict[Any, tuple[Any, int, list[Any]]] = {}
+        ordered: dict[Any, tuple[Any, int, list[Any]]] = {}
         for root in gates:
             waiting = [root]
             while waiting:
                 net = waiting[-1]
-                missing = [] if net in placed else [r for r in gates[net][2] if r in gates and r not in placed]
+                missing = [] if net in ordered else [r for r in gates[net][2] if r in gates and r not in ordered]
                 waiting += missing
                 if not missing:
-                    placed.setdefault(net, gates[waiting.pop()])
-        return list(placed.values())
+                    ordered.setdefault(net, gates[waiting.pop()])
+        return list(ordered.values())
 
-    def settled(self, inputs: dict[str, int], undriven: int) -> dict[Any, int]:
-        """Value of every net under the given ones, nets that nothing drives at `undriven`."""
+    def settle(self, inputs: dict[str, int], undriven: int) -> dict[Any, int]:
+        """Value of every net for the values of `inputs`; undriven nets have the value `undriven`."""
         values: dict[Any, int] = defaultdict(lambda: undriven, {0: 0, 1: 1})
         values |= {net: inputs[label] for label, nets in self.inputs.items() for net in nets}
-        for net, what, reads in self.ordered():
-            values[net] = what >> sum(values[read] << k for k, read in enumerate(reads)) & 1
+        for net, truth_values, reads in self.ordered():
+            values[net] = truth_values >> sum(values[read] << k for k, read in enumerate(reads)) & 1
         return values
 
 
 def _miter(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[str, Any]]) -> Iterator[str]:
-    """BLIF of a circuit whose output k is 1 where the RTL's net differs from the netlist's output of that label.
+    """BLIF of a circuit whose output k is 1 if the RTL's net differs from the netlist's output of that label.
 
-    What the RTL leaves open is 0 in one copy of it and 1 in another: an output that it makes differ is open itself,
-    and the netlist may do as it likes there.
+    The circuit has two copies of the RTL: undriven nets are 0 in one and 1 in the other. If the copies differ, the
+    output is undefined and the netlist may have any value.
     """
     yield ".model miter"
     yield ".inputs " + " ".join(f"i{k}" for k in range(len(inputs)))
@@ -180,9 +183,9 @@ def _miter(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[st
         if net in open_nets:
             yield from _names(f"s{net}", values, [f"{'s' if read in open_nets else 'r'}{read}" for read in reads])
     for k, (label, low) in enumerate(outputs):
-        (own,) = netlist.outputs[label]
+        (output_net,) = netlist.outputs[label]
         high = f"{'s' if low in open_nets else 'r'}{low}"
-        yield from _names(f"o{k}", 0b01000010, [f"n{own}", f"r{low}", high])  # 1 0 0 and 0 1 1
+        yield from _names(f"o{k}", 0b01000010, [f"n{output_net}", f"r{low}", high])  # 1 0 0 and 0 1 1
     yield ".end\n"
 
 
@@ -193,26 +196,26 @@ def _names(target: str, values: int, reads: list[str]) -> Iterator[str]:
             yield "".join(f"{row >> k & 1}" for k in range(len(reads))) + " 1"
 
 
-def _prove(mapped: Mapped, library: Library, tool: str) -> Proof:
+def _prove(mapped: Mapped, library: Library, tool: str) -> BlockEquivalence:
     netlist, names = _netlist(mapped, library)
     rtl, registers = _rtl(mapped, tool)
     _match(rtl, registers, netlist, names)
     netlist.outputs |= {label: [value] for label, value in _CONSTANTS.items() if label in rtl.outputs}
-    if odd := sorted(set(rtl.outputs) ^ set(netlist.outputs)):
-        raise EquivalenceError(f"{mapped.name}: {odd[0]} is on one side only")
+    if unmatched := sorted(set(rtl.outputs) ^ set(netlist.outputs)):
+        raise EquivalenceError(f"{mapped.name}: {unmatched[0]} is on one side only")
     inputs = sorted({*rtl.inputs, *netlist.inputs})
     outputs = [(label, net) for label in sorted(rtl.outputs) for net in rtl.outputs[label]]
-    told = _solve(rtl, netlist, inputs, outputs, tool)
-    if told[0] == "snl_SAT":
-        wrong = _wrong(rtl, netlist, outputs, dict(zip(inputs, map(int, told[-1]), strict=True)))
-        raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {wrong}")
-    if told[0] != "snl_UNSAT":
-        raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(told)}")
-    return Proof(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
+    verdict = _solve(rtl, netlist, inputs, outputs, tool)
+    if verdict[0] == "snl_SAT":
+        mismatch = _first_mismatch(rtl, netlist, outputs, dict(zip(inputs, map(int, verdict[-1]), strict=True)))
+        raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {mismatch}")
+    if verdict[0] != "snl_UNSAT":
+        raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(verdict)}")
+    return BlockEquivalence(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
 
 
 def _solve(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[str, Any]], tool: str) -> list[str]:
-    """abc's verdict, and with it the inputs for which an output differs."""
+    """abc's verdict, followed by the inputs for which an output differs."""
     with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
         miter, nothing, script, status = (
             Path(folder) / name for name in ("miter.blif", "nothing.v", "script", "status")
@@ -226,15 +229,15 @@ def _solve(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[st
         return status.read_text().split()
 
 
-def _wrong(rtl: _Side, netlist: _Side, outputs: list[tuple[str, Any]], example: dict[str, int]) -> str:
-    """The first output that differs under the given inputs; one that was taken for a constant only if all are."""
-    low, high, own = rtl.settled(example, 0), rtl.settled(example, 1), netlist.settled(example, 0)
-    found = [label for label, net in outputs if low[net] == high[net] != own[netlist.outputs[label][0]]]
-    return next((label for label in found if label not in _CONSTANTS), found[0])
+def _first_mismatch(rtl: _Side, netlist: _Side, outputs: list[tuple[str, Any]], example: dict[str, int]) -> str:
+    """The first output that differs for the inputs of `example`; assumed constants come last."""
+    low, high, mapped = rtl.settle(example, 0), rtl.settle(example, 1), netlist.settle(example, 0)
+    labels = [label for label, net in outputs if low[net] == high[net] != mapped[netlist.outputs[label][0]]]
+    return next((label for label in labels if label not in _CONSTANTS), labels[0])
 
 
 def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
-    """The netlist's side, and the label of its registers by each of their names."""
+    """The netlist's side, and the labels of its registers by name."""
     netlist, side = Netlist(mapped, library), _Side()
     registers: dict[int, str] = {}
     pins = {**netlist.inputs, **netlist.outputs}
@@ -247,37 +250,37 @@ def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
             for k, net in enumerate(group.pins[pin]):
                 side.gates.append((net, values, [group.pins[p][k] if p in group.pins else 0 for p in cell.inputs]))
     for group in netlist.registers:
-        register = netlist.register(group)
-        (first, turned), *others = register.outputs.items()
-        # the register's value is that of the net it is found by; its state may be the inverse
-        following = register.following ^ (-turned & (1 << (1 << len(register.data) + 2)) - 1)
+        flip_flop = netlist.flip_flop(group)
+        (first, inverted), *other_outputs = flip_flop.outputs.items()
+        # the value of the register is that of the first output's net; its state may be the inverse
+        next_state = flip_flop.next_state ^ (-inverted & (1 << (1 << len(flip_flop.data) + 2)) - 1)
         for k, net in enumerate(group.pins[first]):
             label = registers[net] = f"register {netlist.net_name(net)}"
             side.inputs[label].append(net)
             side.outputs[label].append(f"next{net}")
-            states = [f"inverse{net}", net] if turned else [net, f"inverse{net}"]
+            states = [f"inverse{net}", net] if inverted else [net, f"inverse{net}"]
             side.gates.append((f"inverse{net}", 0b01, [net]))
-            read = [group.pins[pin][k] if pin in group.pins else 0 for pin in register.data]
-            side.gates.append((f"next{net}", following, [*read, *states]))
-            for pin, inverted in others:
-                side.gates.append((group.pins[pin][k], 0b01 if inverted != turned else 0b10, [net]))
-    for instance, kind, opaque, ways in netlist.opaque:
-        side.ports(_opaque(mapped, instance, kind), opaque, ways, "output")
+            read = [group.pins[pin][k] if pin in group.pins else 0 for pin in flip_flop.data]
+            side.gates.append((f"next{net}", next_state, [*read, *states]))
+            for pin, pin_inverted in other_outputs:
+                side.gates.append((group.pins[pin][k], 0b01 if pin_inverted != inverted else 0b10, [net]))
+    for instance, kind, pins, directions in netlist.opaque:
+        side.ports(_opaque(mapped, instance, kind), pins, directions, "output")
     return side, {name: registers[net] for name, net in netlist.labels.items() if net in registers}
 
 
 @dataclass(frozen=True)
 class _Register:
-    """A register of the RTL: what its output is called, its nets, its value after reset or 0."""
+    """A register of the RTL: names of its output, its nets, its initial value."""
 
     names: list[str]
     value: Any
-    following: Any
-    start: int
+    next_state: Any
+    initial: int
 
 
 def _rtl(mapped: Mapped, tool: str) -> tuple[_Side, list[_Register]]:
-    """The RTL's side, without its registers, and these."""
+    """The RTL's side without its registers, and the registers."""
     with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
         expanded = Path(folder) / "rtl.json"
         stubs = [f"read_verilog -lib {mapped.folder / 'macros.v'}"] if mapped.macros else []
@@ -295,13 +298,13 @@ def _rtl(mapped: Mapped, tool: str) -> tuple[_Side, list[_Register]]:
         )
         module = json.loads(expanded.read_text())["modules"][mapped.name]
     side, registers = _Side(), []
-    called: dict[Any, list[str]] = defaultdict(list)
-    start: dict[Any, int] = {}
+    bit_names: dict[Any, list[str]] = defaultdict(list)
+    initial: dict[Any, int] = {}
     for name, wire in module["netnames"].items():
         values = wire["attributes"].get("init", "")[::-1]
         for k, bit in enumerate(wire["bits"]):
-            called[bit].append(f"{name}[{k}]" if len(wire["bits"]) > 1 else name)
-            start |= {bit: 1} if values[k : k + 1] == "1" else {}
+            bit_names[bit].append(f"{name}[{k}]" if len(wire["bits"]) > 1 else name)
+            initial |= {bit: 1} if values[k : k + 1] == "1" else {}
 
     def nets(bits: list[Any]) -> list[Any]:
         return [int(bit) if bit in ("0", "1") else f"_{bit}" for bit in bits]
@@ -316,29 +319,32 @@ def _rtl(mapped: Mapped, tool: str) -> tuple[_Side, list[_Register]]:
             side.gates.append((pins["Y"][0], table_, [pins[pin][0] for pin in reads]))
         elif cell["type"] == "$_DFF_P_" and cell["connections"]["C"] == clock:
             (bit,) = cell["connections"]["Q"]
-            registers.append(_Register(called[bit], pins["Q"][0], pins["D"][0], start.get(bit, 0)))
+            registers.append(_Register(bit_names[bit], pins["Q"][0], pins["D"][0], initial.get(bit, 0)))
         elif cell["type"] in {*mapped.children, *(macro.module for macro in mapped.macros)}:
             side.ports(_opaque(mapped, name, cell["type"]), pins, cell["port_directions"], "output")
         elif cell["type"] != "$scopeinfo":
-            raise EquivalenceError(f"{mapped.name}: the RTL has a {cell['type']}, which is no gate or register")
+            raise EquivalenceError(f"{mapped.name}: cells of the RTL must be gates and registers, got {cell['type']}")
     return side, registers
 
 
 def _match(rtl: _Side, registers: list[_Register], netlist: _Side, names: dict[str, str]) -> None:
-    """Cut the RTL's registers: each takes the label of the netlist's register of its name, or of one that it always
-    equals, or of a constant; one that nothing reads is left out. Where the netlist has several for it, they are one
-    value, and each must take what it takes next. Where it has none, the register may hold anything."""
-    labels = [list(dict.fromkeys(names[own] for own in register.names if own in names)) for register in registers]
+    """Cut the RTL's registers and label them like the registers of the netlist.
+
+    The label of a register is that of the netlist's register of the same name, or of a register or constant that it
+    always equals. If the netlist has several registers for one of the RTL, they are one input, and each must have its
+    next state. If the netlist has none, the register is a free input.
+    """
+    labels = [list(dict.fromkeys(names[name] for name in register.names if name in names)) for register in registers]
     _find_doubles(rtl, registers, labels)
-    for register, found in zip(registers, labels, strict=True):
-        if not found:
+    for register, matched in zip(registers, labels, strict=True):
+        if not matched:
             rtl.inputs[f"free {register.value}"].append(register.value)
             continue
-        label, *doubles = found
+        label, *doubles = matched
         for double in doubles:
             netlist.inputs[label] += netlist.inputs.pop(double)
-        for own in found:
-            rtl.outputs[own].append(register.following)
+        for output in matched:
+            rtl.outputs[output].append(register.next_state)
         if label in _CONSTANTS:
             rtl.gates.append((register.value, 0b10, [_CONSTANTS[label]]))
         else:
@@ -348,31 +354,36 @@ def _match(rtl: _Side, registers: list[_Register], netlist: _Side, names: dict[s
 def _find_doubles(
     rtl: _Side, registers: list[_Register], labels: list[list[str]], rounds: int = 16, streams: int = 1024
 ) -> None:
-    """Label the registers that have no label: as the first constant, or register that has one, that they go on to equal
-    in random states in which they equal it. What is found holds in the states in which others are looked for."""
+    """Label the registers that have no label.
+
+    The label is that of the first constant or labelled register with an equal next state in all random states in which
+    the two are equal. The equalities of one pass hold in the random states of the next.
+    """
     order, random, ones = rtl.ordered(), Random(0), (1 << streams) - 1
-    same: dict[int, int] = {}  # register -> what it equals: -2 and -1 are the constants 0 and 1
-    named = [k for k, found in enumerate(labels) if found]
-    while rest := [k for k, found in enumerate(labels) if not found]:
-        left = {k: [-2, -1, *named] for k in rest}
+    same: dict[int, int] = {}  # register -> the register it equals; -2 and -1 are the constants 0 and 1
+    matched = [k for k, names in enumerate(labels) if names]
+    while unmatched := [k for k, names in enumerate(labels) if not names]:
+        candidates = {k: [-2, -1, *matched] for k in unmatched}
         for _ in range(rounds):
-            now = [random.getrandbits(streams) for _ in registers] + [0, ones]
+            state = [random.getrandbits(streams) for _ in registers] + [0, ones]
             for k, other in same.items():
-                now[k] = now[other]
+                state[k] = state[other]
             values: dict[Any, int] = defaultdict(int, {0: 0, 1: ones})
-            values |= {register.value: now[k] for k, register in enumerate(registers)}
+            values |= {register.value: state[k] for k, register in enumerate(registers)}
             for label, nets in rtl.inputs.items():
-                drawn = random.getrandbits(streams)
-                if label == "port rst[0]":  # seldom, since it makes all alike
+                random_bits = random.getrandbits(streams)
+                if label == "port rst[0]":  # rarely 1, because reset makes all states equal
                     for _ in range(6):
-                        drawn &= random.getrandbits(streams)
-                values |= dict.fromkeys(nets, drawn)
+                        random_bits &= random.getrandbits(streams)
+                values |= dict.fromkeys(nets, random_bits)
             for net, _, reads in order:
                 values[net] = values[reads[0]] & values[reads[1]] if len(reads) == 2 else ~values[reads[0]] & ones
-            then = [values[register.following] for register in registers] + [0, ones]
-            for k, others in left.items():
-                left[k] = [n for n in others if not ~(now[k] ^ now[n]) & (then[k] ^ then[n]) & ones]
-        new = {k: others[0] for k, others in left.items() if others}
+            next_state = [values[register.next_state] for register in registers] + [0, ones]
+            for k, others in candidates.items():
+                candidates[k] = [
+                    n for n in others if not ~(state[k] ^ state[n]) & (next_state[k] ^ next_state[n]) & ones
+                ]
+        new = {k: others[0] for k, others in candidates.items() if others}
         if not new:
             break
         same |= new
@@ -381,5 +392,5 @@ def _find_doubles(
 
 
 def _opaque(mapped: Mapped, instance: str, kind: str) -> str:
-    """What the pins of a block inside are called by; or of a memory, each of which has its own module."""
+    """Prefix of the labels of an inner block's pins (its instance) or of a memory's pins (its module)."""
     return f"{instance if kind in mapped.children else kind}."

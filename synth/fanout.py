@@ -1,9 +1,9 @@
-"""Buffer trees on nets with many loads, after mapping: abc sees neither the pins of registers, adders, memories and
-blocks nor what drives the ports of a block.
+"""Buffer trees on nets with many loads, inserted after mapping.
 
-A load is a capacitance, its wire included, compared with an inverter's. A net may have `LIMIT` inverters where a cell
-of the library drives it, and `PORT_INVERTERS` where a memory, a block inside or, in a block, a port does: timing lets
-these drive no more. The gates of a net stay at the root when they alone are within the limit: abc has sized for them.
+abc does not know the pins of registers, adders, memories and blocks, nor the drivers of a block's ports. The load of a
+net is the capacitance of its pins and wires, in loads of an inverter. The limit is `LIMIT` where a library cell drives
+the net, and `PORT_INVERTERS` where a memory, an inner block or, in a block, a port drives it. If the gates of a net
+alone are within the limit they stay at the root, because abc has sized the driver for them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from functools import cached_property
 from typing import Any
 
 from synth.blocks import CLOCK
-from synth.library.reader import Library, LibraryCell
+from synth.library.reader import Library
+from synth.library.records import LibraryCell
 
 LIMIT = 32
-PORT_INVERTERS = 4  # what an output port drives, and at most what a block's input pin is
-FANOUT = 16  # of its own kind that the strongest buffer drives; smaller ones are chosen to be as fast
+PORT_INVERTERS = 4  # load of an output port, and the largest load of a block's input pin
+FANOUT = 16  # equal buffers that the strongest buffer drives; other buffers must be as fast
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a net drives: a pin of a cell, its capacitance with its wire in the library's unit, whether abc saw it."""
+    """One load of a net: a pin of a cell, its capacitance with its wire in library units, and whether abc knows it."""
 
     cell: str
     pin: str
     size: float
-    seen: bool
+    seen_by_abc: bool
 
 
 def size(loads: Sequence[Load]) -> float:
@@ -38,7 +39,7 @@ def size(loads: Sequence[Load]) -> float:
 
 
 class Buffers:
-    """The buffers of a library, at least one, and what they can drive."""
+    """The buffers of a library, at least one, and the loads that they can drive."""
 
     def __init__(self, library: Library):
         self.library = library
@@ -56,7 +57,7 @@ class Buffers:
 
     @cached_property
     def goal(self) -> tuple[float, float]:
-        """The most that one buffer drives, and its delay then: the buffer that drives `FANOUT` of its kind fastest."""
+        """Largest load of one buffer and its delay: those of the buffer that drives `FANOUT` equal buffers fastest."""
         return min(
             ((load := FANOUT * self.pin(cell), self._delay(cell, load)) for cell in self.library.buffers),
             key=lambda pair: pair[1],
@@ -64,29 +65,29 @@ class Buffers:
 
     def choose(self, load: float) -> LibraryCell:
         """The smallest buffer that drives `load` in the time of the goal."""
-        found = self.library.buffers
-        return next((cell for cell in found if self._delay(cell, load) <= self.goal[1]), found[-1])
+        buffers = self.library.buffers
+        return next((cell for cell in buffers if self._delay(cell, load) <= self.goal[1]), buffers[-1])
 
     def groups(self, loads: Sequence[Load]) -> Iterator[list[Load]]:
         """Neighbouring loads in groups of about equal size, each for one buffer."""
         share = size(loads) / -(-size(loads) // self.goal[0])
         groups: dict[int, list[Load]] = defaultdict(list)
-        before = 0.0
+        total = 0.0
         for load in loads:
-            groups[int((before + load.size / 2) / share)].append(load)
-            before += load.size
+            groups[int((total + load.size / 2) / share)].append(load)
+            total += load.size
         yield from groups.values()
 
 
 def buffer(module: dict[str, Any], library: Library, *, blocks: Container[str], inner: bool) -> int:
-    """Put buffer trees into a netlist that is given as yosys's JSON describes a module; returns the number of buffers.
+    """Insert buffer trees into a module of yosys's JSON; return the number of buffers.
 
     Parameters
     ----------
-    blocks : types of cells that are blocks of their own; other types that the library lacks are memories
-    inner : the module is such a block
+    blocks : types of cells that are blocks; other types that are not in the library are memories
+    inner : the module is an inner block
 
-    A library without buffers leaves the netlist as it is.
+    Without buffers in the library the netlist does not change.
     """
     if not library.buffers:
         return 0
@@ -96,40 +97,44 @@ def buffer(module: dict[str, Any], library: Library, *, blocks: Container[str], 
         driven.update(net for port in module["ports"].values() if port["direction"] == "input" for net in port["bits"])
     tree = _Tree(module, buffers)
     for net, all_loads in sorted(loads.items()):
-        most = (LIMIT if net in driven else PORT_INVERTERS) * buffers.inverter
-        hidden = [load for load in all_loads if not load.seen]
-        if size(all_loads) > most:
-            gates_fit = net in driven and size(all_loads) - size(hidden) <= most
+        max_load = (LIMIT if net in driven else PORT_INVERTERS) * buffers.inverter
+        hidden = [load for load in all_loads if not load.seen_by_abc]
+        if size(all_loads) > max_load:
+            gates_fit = net in driven and size(all_loads) - size(hidden) <= max_load
             tree.grow(net, hidden if gates_fit else all_loads)
-    return tree.made
+    return tree.n_buffers
 
 
 def _loads(module: dict[str, Any], buffers: Buffers, blocks: Container[str]) -> tuple[dict[int, list[Load]], set[int]]:
-    """The loads of every net but the clock, and the nets that cells of the library drive."""
+    """The loads of every net except the clock, and the nets that library cells drive."""
     loads: dict[int, list[Load]] = defaultdict(list)
     driven: set[int] = set()
     for name, cell in module["cells"].items():
         kind = cell["type"]
-        own = buffers.library.cell(kind) if kind in buffers.library else None
+        library_cell = buffers.library.cell(kind) if kind in buffers.library else None
         for pin, bits in cell["connections"].items():
             nets = dict.fromkeys(bit for bit in bits if isinstance(bit, int))  # the others are constants
             if cell["port_directions"][pin] == "output":
-                driven.update(nets if own else ())
+                driven.update(nets if library_cell else ())
                 continue
-            each = buffers.pin(own, pin) if own else buffers.inverter * (PORT_INVERTERS if kind in blocks else 1)
-            seen = own is not None and own.state is None and len(own.outputs) == 1  # what abc itself maps to
+            if library_cell:
+                capacitance = buffers.pin(library_cell, pin)
+            else:
+                capacitance = buffers.inverter * (PORT_INVERTERS if kind in blocks else 1)
+            # abc maps to one-output gates only
+            seen_by_abc = library_cell is not None and library_cell.state is None and len(library_cell.outputs) == 1
             for net in nets:
-                loads[net].append(Load(name, pin, each, seen))
+                loads[net].append(Load(name, pin, capacitance, seen_by_abc))
     for net in module["ports"].get(CLOCK, {"bits": []})["bits"]:
         loads.pop(net, None)
     return loads, driven
 
 
 class _Tree:
-    """Grows buffer trees in a netlist."""
+    """Insertion of buffer trees into a netlist."""
 
     def __init__(self, module: dict[str, Any], buffers: Buffers):
-        self.module, self.buffers, self.made = module, buffers, 0
+        self.module, self.buffers, self.n_buffers = module, buffers, 0
         wires = [wire["bits"] for wire in module["netnames"].values()]
         pins = [bits for cell in module["cells"].values() for bits in cell["connections"].values()]
         self._first = 1 + max((bit for bits in (*wires, *pins) for bit in bits if isinstance(bit, int)), default=1)
@@ -138,15 +143,15 @@ class _Tree:
             self._prefix += "_"
 
     def grow(self, net: int, loads: Sequence[Load]) -> None:
-        """Drive `loads` of `net` by buffers, level by level, until `PORT_INVERTERS` are left at the root."""
+        """Drive `loads` of `net` by levels of buffers until the root has at most `PORT_INVERTERS`."""
         while len(loads) > 1 and size(loads) > PORT_INVERTERS * self.buffers.inverter:
             loads = [self._insert(net, group) for group in self.buffers.groups(loads)]
 
     def _insert(self, net: int, group: Sequence[Load]) -> Load:
-        """A new buffer from `net` to a group of its loads."""
+        """Insert a buffer between `net` and a group of its loads; return the buffer's load on `net`."""
         cell = self.buffers.choose(size(group))
         (source,), (target,) = cell.inputs, cell.outputs
-        name, new = f"{self._prefix}{self.made}", self._first + self.made
+        name, new = f"{self._prefix}{self.n_buffers}", self._first + self.n_buffers
         for load in group:
             pins = self.module["cells"][load.cell]["connections"]
             pins[load.pin] = [new if bit == net else bit for bit in pins[load.pin]]
@@ -159,5 +164,5 @@ class _Tree:
             "connections": {source: [net], target: [new]},
         }
         self.module["netnames"][f"{name}_net"] = {"hide_name": 0, "bits": [new], "attributes": {}}
-        self.made += 1
+        self.n_buffers += 1
         return Load(name, source, self.buffers.pin(cell), True)

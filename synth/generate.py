@@ -1,4 +1,4 @@
-"""A unit as an IP block for other flows: Verilog, JSON, constraints, file list and FuseSoC core file."""
+"""A unit as an IP block for other flows: Verilog, JSON, constraints, file list, FuseSoC core file, documents."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from synth.mapping import period_ps
 from util.files import git_revision, version, write_all
 
 CLOCK_MHZ = 800.0  # V-Rex, section VI-A
-IO_DELAY_SHARE = 0.2  # of a period, spent outside the unit at each port
+IO_DELAY_SHARE = 0.2  # share of the period that is outside the unit at each port
 
 
 @dataclass(frozen=True)
-class Generated:
-    """What `generate` wrote.
+class GeneratedFiles:
+    """The result of `generate`.
 
     Attributes
     ----------
     unit : name of the unit and of its Verilog top module
-    folder : where the files are
-    files : their names
-    description : the content of the unit's JSON
+    folder, files : folder and names of the files
+    description : content of the unit's JSON
     """
 
     unit: str
@@ -47,7 +46,7 @@ class Generated:
 
 def generate(
     unit: str, config: Config, folder: Path | str, *, clock_mhz: float = CLOCK_MHZ, tool: str = "yowasp"
-) -> Generated:
+) -> GeneratedFiles:
     """Write `unit` in `config` into `folder`: Verilog, JSON, constraints, file list, FuseSoC core file, documents.
 
     The documents of a unit with registers are the register map as Markdown, C header, SystemRDL and, where
@@ -62,7 +61,7 @@ def generate(
     Raises
     ------
     ValueError
-        Unknown unit or tool, clock out of range, or a configuration that the unit cannot be built for.
+        Unknown unit or tool, clock out of range, or a configuration that is invalid for the unit.
     OSError
         The folder cannot be written.
     """
@@ -93,7 +92,7 @@ def generate(
         **_documents(component, description["version"]),
     }
     write_all(Path(folder), files)
-    return Generated(unit, Path(folder), tuple(files), description)
+    return GeneratedFiles(unit, Path(folder), tuple(files), description)
 
 
 def _documents(component: wiring.Component, version: str) -> dict[str, str]:
@@ -112,7 +111,7 @@ def timing(component: wiring.Component) -> dict[str, Any]:
 
 
 def fields(shape: Any) -> list[dict[str, Any]]:
-    """Name, offset and width of the fields of a layout; none of any other shape."""
+    """Name, offset and width of the fields of a layout; an empty list for any other shape."""
     if not isinstance(shape, data.Layout):
         return []
     return [{"name": str(key), "offset": f.offset, "width": Shape.cast(f.shape).width} for key, f in shape]
@@ -122,10 +121,10 @@ def ports(component: wiring.Component, verilog: str, name: str) -> list[dict[str
     """Ports of the Verilog module `name` in its order: name, direction, width, and the fields of a struct."""
     shapes: dict[str, Any] = {}
     for path, member, _ in component.signature.flatten(component):
-        shapes["__".join(str(part) for part in path)] = member.shape
+        shapes["__".join(str(item) for item in path)] = member.shape
     header = re.search(rf"^module {name}\((.*?)\);", verilog, re.M | re.S)
-    assert header is not None, f"no module {name} in its own Verilog"
-    found = []
+    assert header is not None, f"module {name} is missing in its Verilog"
+    result = []
     for port in (text.strip() for text in header.group(1).split(",")):
         declared = re.search(rf"^  (input|output) (?:\[(\d+):0\] )?{port};", verilog, re.M)
         assert declared is not None, f"port {port} is not declared"
@@ -136,35 +135,37 @@ def ports(component: wiring.Component, verilog: str, name: str) -> list[dict[str
         }
         if layout := fields(shapes.get(port)):
             entry["fields"] = layout
-        found.append(entry)
-    return found
+        result.append(entry)
+    return result
 
 
 def memories(rtlil: str) -> list[dict[str, Any]]:
-    """Memories of an RTLIL text: where each stands, its depth, width and bits."""
-    found, module = [], ""
+    """Memories of an RTLIL text: hierarchical name, depth, width and bits of each."""
+    result, module = [], ""
     for line in rtlil.splitlines():
         if line.startswith("module "):
             module = line.split()[1].lstrip("\\")
         elif line.startswith("  memory "):
             words = line.split()
             width, depth = int(words[words.index("width") + 1]), int(words[words.index("size") + 1])
-            place = f"{module}.{words[-1].lstrip(chr(92))}"
-            found.append({"name": place, "depth": depth, "width": width, "bits": depth * width})
-    return found
+            name = f"{module}.{words[-1].lstrip(chr(92))}"
+            result.append({"name": name, "depth": depth, "width": width, "bits": depth * width})
+    return result
 
 
-def _sdc(unit: str, clock_mhz: float, found: list[dict[str, Any]]) -> str:
+def _sdc(unit: str, clock_mhz: float, port_list: list[dict[str, Any]]) -> str:
+    """Timing constraints of a unit."""
     period = period_ps(clock_mhz) / 1000  # ns
     io = [f"# constraints of {unit}: {clock_mhz:g} MHz, {IO_DELAY_SHARE:.0%} of a period outside at each port"]
     io += [f"create_clock -name clk -period {period:.4f} [get_ports clk]"]
     for direction in ("input", "output"):
-        names = " ".join(p["name"] for p in found if p["direction"] == direction and p["name"] != "clk")
+        names = " ".join(p["name"] for p in port_list if p["direction"] == direction and p["name"] != "clk")
         io.append(f"set_{direction}_delay -clock clk {period * IO_DELAY_SHARE:.4f} [get_ports {{{names}}}]")
     return "\n".join(io) + "\n"
 
 
 def _core(unit: str, summary: str, version: str) -> str:
+    """FuseSoC core file of a unit."""
     lint = ", ".join(["-Wall", *(f"-Wno-{name}" for name in emit.LINT_WAIVERS)])
     return f"""CAPI=2:
 name: vrex:ip:{unit}:{version}

@@ -1,4 +1,4 @@
-"""Memories as macros: cut out of the logic before mapping, area and energy estimated, modelled for simulation."""
+"""Memories as macros: removed from the logic before mapping, with estimated area and energy and a simulation model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from synth.library.technology import Technology
 
-MIN_BITS = 512  # smaller memories become flip-flops: no compiler makes an SRAM that small pay
-# Share of a macro's area that is bit cells grows with its size: about 0.3 at 1 kbit and 0.6 from 1 Mbit on. V-Rex's
+MIN_BITS = 512  # smaller memories become flip-flops, which are smaller than an SRAM of this size
+# The share of bit cells in a macro's area grows with its size: about 0.3 at 1 kbit and 0.6 from 1 Mbit on. V-Rex's
 # Table III gives 0.34 mm2 for 384 KB, 0.108 um2 a bit: a share of 0.59 with single-port cells of 0.064 um2.
 _SHARE = ((1 << 10, 0.3), (1 << 20, 0.6))
 # Reading 64 bits: bytes of the memory -> pJ at 45 nm (Horowitz, ISSCC 2014) and at 7 nm (Jouppi et al., Ten Lessons
@@ -27,8 +27,8 @@ class Macro:
 
     Attributes
     ----------
-    cell : its name in the flattened design ; module : name of the macro's module
-    depth, width : words and bits of a word ; reads, writes : ports
+    cell : name of the memory in the flattened design ; module : name of the macro's module
+    depth, width : words, bits per word ; reads, writes : number of read and write ports
     """
 
     cell: str
@@ -44,7 +44,7 @@ class Macro:
         return self.depth * self.width
 
     def area_um2(self, technology: Technology) -> float:
-        """Estimate: bit cells over the share of the macro that they are."""
+        """Estimate: area of the bit cells over their share of the macro."""
         (low_bits, low), (high_bits, high) = _SHARE
         position = (self.bits.bit_length() - low_bits.bit_length()) / (high_bits.bit_length() - low_bits.bit_length())
         share = low + (high - low) * min(1.0, max(0.0, position))
@@ -53,8 +53,11 @@ class Macro:
 
     @property
     def access_j(self) -> float:
-        """Estimate for 14 nm: energy of one read or write of a word, sizes in between and below on a log scale. A word
-        of more than 64 bits lies in columns of 64 bits side by side, each as deep as the memory."""
+        """Estimate for 14 nm: energy of one read or write of a word.
+
+        Published values are interpolated and extrapolated on a log scale. A word of more than 64 bits is in several
+        columns of 64 bits, each with the depth of the memory.
+        """
         sizes = [math.log(size) for size, _, _ in _ACCESS_PJ]
         energies = [math.log(new) + _NODE_SHARE * math.log(old / new) for _, old, new in _ACCESS_PJ]
         size = math.log(self.depth * min(self.width, 64) / 8)
@@ -106,16 +109,16 @@ class Macro:
                 f"  always @(posedge RD_CLK[{port}]) if (RD_EN[{port}]) q{port} <= words[{address}];",
             ]
         for port in range(self.writes):
-            part = f"{port * width + width - 1}:{port * width}"
+            lanes = f"{port * width + width - 1}:{port * width}"
             address = f"WR_ADDR[{port * bits + bits - 1}:{port * bits}]"
             lines.append(
-                f"  always @(posedge WR_CLK[{port}]) if (|WR_EN[{part}]) "
-                f"words[{address}] <= (WR_DATA[{part}] & WR_EN[{part}]) | (words[{address}] & ~WR_EN[{part}]);"
+                f"  always @(posedge WR_CLK[{port}]) if (|WR_EN[{lanes}]) "
+                f"words[{address}] <= (WR_DATA[{lanes}] & WR_EN[{lanes}]) | (words[{address}] & ~WR_EN[{lanes}]);"
             )
         return "\n".join([*lines, "endmodule", ""])
 
 
-# what describes a memory cell of yosys and not its macro
+# parameters of yosys's memory cell that its macro does not have
 PARAMETERS = [
     *("MEMID", "SIZE", "OFFSET", "ABITS", "WIDTH", "INIT"),
     *("RD_PORTS", "RD_CLK_ENABLE", "RD_CLK_POLARITY", "RD_TRANSPARENCY_MASK", "RD_COLLISION_X_MASK"),
@@ -126,9 +129,12 @@ _CELL = re.compile(r"^  cell \$mem_v2 (\S+)\n((?:    .*\n)*)", re.M)
 
 
 def find(rtlil: str, top: str, min_bits: int = MIN_BITS) -> list[Macro]:
-    """The memories of a flattened RTLIL text that can be macros: at least `min_bits`, synchronous ports without
-    reset, and nothing promised for a read that meets a write of the same word. The others become flip-flops."""
-    found: list[Macro] = []
+    """The memories of a flattened RTLIL text that can be macros; the others become flip-flops.
+
+    A macro has at least `min_bits`, synchronous ports without reset, and no defined result of a read while the same
+    word is written.
+    """
+    macros: list[Macro] = []
     for match in _CELL.finditer(rtlil):
         values = dict(re.findall(r"    parameter \\(\w+) (\S+)", match.group(2)))
         number = {key: int(values[key]) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS", "ABITS", "OFFSET")}
@@ -141,10 +147,10 @@ def find(rtlil: str, top: str, min_bits: int = MIN_BITS) -> list[Macro]:
         resets = {bit for key in ("RD_ARST", "RD_SRST") for bit in connects[key].split("'")[-1]}
         large = number["SIZE"] * number["WIDTH"] >= min_bits and number["RD_PORTS"] and number["WR_PORTS"]
         if large and synchronous and plain and resets <= {"0", "x"}:
-            found.append(
+            macros.append(
                 Macro(
                     match.group(1),
-                    f"{top}_macro{len(found)}",
+                    f"{top}_macro{len(macros)}",
                     number["SIZE"],
                     number["WIDTH"],
                     number["RD_PORTS"],
@@ -152,4 +158,4 @@ def find(rtlil: str, top: str, min_bits: int = MIN_BITS) -> list[Macro]:
                     number["ABITS"],
                 )
             )
-    return found
+    return macros

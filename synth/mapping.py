@@ -21,32 +21,32 @@ from synth.macros import Macro
 from util.files import build_root, digest
 
 _SIZE = "buffer -c; topo; upsize {ps}; dnsize {ps}"
-POINTS = {  # abc scripts: what a mapping aims at
+POINTS = {  # objective of a mapping -> abc script
     "area": "strash; dch -f; map -a; topo",
     "balanced": f"strash; dch -f; map -B 0.9; topo; {_SIZE}",
     "fast": f"strash; &get -n; &syn3; &syn3; &b -s -d; &synch2; &put; dch; map; topo; {_SIZE}",
 }
-AIM = 0.7  # of the period: abc sees no registers, no buffer trees and no memories, which take the rest
+AIM = 0.7  # share of the period for which abc sizes; the rest is for registers, memories and buffer trees
 SYNTH = "synth -flatten -noabc -noshare"
 WRITE = "write_verilog -noattr -noexpr"
 
 
 class MappingError(yosys.ToolError):
-    """A block could not be mapped as a whole; nothing of it is reported."""
+    """A block could not be mapped; no result of it is reported."""
 
 
 @dataclass(frozen=True)
 class Mapped:
     """A mapped block: `netlist.json`, `netlist.v` and `elaborated.il` (RTL before mapping) in `folder`.
 
-    `kept`: an earlier run left it.
+    `from_cache`: an earlier run mapped it.
     """
 
     name: str
     folder: Path
     macros: tuple[Macro, ...]
     children: dict[str, int]
-    kept: bool = False
+    from_cache: bool = False
 
     @cached_property
     def module(self) -> dict[str, Any]:
@@ -55,15 +55,15 @@ class Mapped:
 
     @cached_property
     def cells(self) -> Counter[str]:
-        """Library cells by name; macros and blocks inside are not among them."""
-        apart = {macro.module for macro in self.macros} | set(self.children)
-        return Counter(cell["type"] for cell in self.module["cells"].values() if cell["type"] not in apart)
+        """Number of cells by library cell, without macros and inner blocks."""
+        separate_modules = {macro.module for macro in self.macros} | set(self.children)
+        return Counter(cell["type"] for cell in self.module["cells"].values() if cell["type"] not in separate_modules)
 
 
 def period_ps(clock_mhz: float) -> float:
-    """Period of a clock in ps; `ValueError` for one that no circuit has."""
+    """Period of a clock in ps; raises `ValueError` if `clock_mhz` is not in (0, 10000]."""
     if not 0 < clock_mhz <= 10_000:
-        raise ValueError(f"clock_mhz = {clock_mhz}: must be above 0 and at most 10000")
+        raise ValueError(f"clock_mhz must be in (0, 10000], got {clock_mhz}")
     return 1e6 / clock_mhz
 
 
@@ -78,25 +78,25 @@ def map_block(
     stubs: Sequence[Block] = (),
     inner: bool = False,
 ) -> Mapped:
-    """Map a block to `library`, or take the netlist that an equal run left.
+    """Map a block to `library`, or return the cached netlist of an equal run.
 
     Parameters
     ----------
     point : `area`, `balanced` or `fast`
-    clock_ps : period for which `balanced` and `fast` size, aiming at `AIM` of it
-    macro_bits : memories of at least so many bits stay macros
-    stubs : the blocks inside, which stay instances
-    inner : the block is inside another, which drives its inputs
+    clock_ps : clock period; `balanced` and `fast` size for `AIM` of it
+    macro_bits : memories of at least this many bits stay macros
+    stubs : the inner blocks, which stay instances
+    inner : the block is inside another block, which drives its inputs
 
     Raises
     ------
     ValueError
-        Unknown point, or a library that cannot be mapped to.
+        Unknown point, or an incomplete library.
     MappingError
         yosys failed or was killed, or a cell of the design has no counterpart in the library.
     """
     if point not in POINTS:
-        raise ValueError(f"unknown point {point!r}: choose one of {', '.join(POINTS)}")
+        raise ValueError(f"point must be one of {', '.join(POINTS)}, got {point!r}")
     library.require(timing=True)
     script = POINTS[point].format(ps=f"-D {AIM * clock_ps:.0f}")
     adders = _adder_map(library)
@@ -104,21 +104,21 @@ def map_block(
     options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name, trees, str(inner)]
     key = digest(block.rtlil, *(stub(b) for b in stubs), library.digest, *options)
     folder = build_root() / "mapped" / f"{_file_name(block.name)}-{point}-{key}"
-    kept = (folder / "netlist.json").exists()
-    if not kept:
+    from_cache = (folder / "netlist.json").exists()
+    if not from_cache:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+        temp_folder = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
-            _run(block, library, script, adders, tool, macro_bits, stubs, aside)
-            _buffer(block, library, tool, inner, aside)
+            _run(block, library, script, adders, tool, macro_bits, stubs, temp_folder)
+            _buffer(block, library, tool, inner, temp_folder)
             if not folder.exists():
-                aside.rename(folder)
+                temp_folder.rename(folder)
         except yosys.YosysError as error:
             raise MappingError(f"{block.name}: mapping to {library.name} failed: {error}") from error
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    found = tuple(Macro(**entry) for entry in json.loads((folder / "macros.json").read_text()))
-    mapped = Mapped(block.name, folder, found, block.children, kept)
+            shutil.rmtree(temp_folder, ignore_errors=True)
+    macro_list = tuple(Macro(**entry) for entry in json.loads((folder / "macros.json").read_text()))
+    mapped = Mapped(block.name, folder, macro_list, block.children, from_cache)
     if unknown := [name for name in mapped.cells if name not in library]:
         shutil.rmtree(folder)
         raise MappingError(f"{block.name}: library {library.name} has no cell for {', '.join(sorted(unknown))}")
@@ -150,10 +150,10 @@ def _run(
         ],
         tool=tool,
     )
-    found = macros.find(elaborated.read_text(), _file_name(block.name))
-    found = [macro for macro in found if macro.bits >= macro_bits]
-    (folder / "macros.json").write_text(json.dumps([_fields(macro) for macro in found]))
-    (folder / "macros.v").write_text("".join(macro.stub() for macro in found))
+    candidates = macros.find(elaborated.read_text(), _file_name(block.name))
+    macro_list = [macro for macro in candidates if macro.bits >= macro_bits]
+    (folder / "macros.json").write_text(json.dumps([_fields(macro) for macro in macro_list]))
+    (folder / "macros.v").write_text("".join(macro.stub() for macro in macro_list))
     (folder / "adders.v").write_text(adders)
     (folder / "abc.script").write_text(script + "\n")
     inverter = library.inverter
@@ -166,7 +166,7 @@ def _run(
             f"read_rtlil {elaborated}",
             f"read_verilog -lib {folder}/macros.v",
             f"read_liberty -lib -ignore_miss_func -ignore_miss_dir -ignore_miss_data_latch {liberty}",
-            *as_macros(found, top),
+            *as_macros(macro_list, top),
             f"techmap -map {folder}/adders.v t:$fa",
             f"{SYNTH} -run fine: -top {top}",
             "attrmap -remove init",
@@ -186,7 +186,7 @@ def _run(
 
 
 def _buffer(block: Block, library: Library, tool: str, inner: bool, folder: Path) -> None:
-    """Put buffer trees into what `_run` wrote."""
+    """Insert buffer trees into the netlist of `_run`."""
     path = folder / "netlist.json"
     netlist = json.loads(path.read_text())
     if fanout.buffer(netlist["modules"][block.name], library, blocks=block.children, inner=inner):
@@ -194,10 +194,10 @@ def _buffer(block: Block, library: Library, tool: str, inner: bool, folder: Path
         yosys.run([f"read_json {path}", f"{WRITE} {folder}/netlist.v"], tool=tool)
 
 
-def as_macros(found: Sequence[Macro], top: str) -> list[str]:
+def as_macros(macro_list: Sequence[Macro], top: str) -> list[str]:
     """yosys commands that turn the memory cells of module `top` into instances of their macros."""
     commands = []
-    for macro in found:
+    for macro in macro_list:
         cell = f"{top}/c:{_escaped(macro.cell)}"
         unset = " ".join(f"-unset {name}" for name in macros.PARAMETERS)
         commands += [f"chtype -set {macro.module} {cell}", f"setparam {unset} {cell}"]
@@ -209,12 +209,12 @@ def _fields(macro: Macro) -> dict[str, Any]:
 
 
 def _escaped(name: str) -> str:
-    """A cell's name as a yosys selection pattern: wildcards and brackets stand for themselves."""
+    """A cell's name as a yosys selection pattern, with wildcards and brackets escaped."""
     return re.sub(r"([\[\]*?])", r"\\\1", name.lstrip("\\"))
 
 
 def _adder_map(library: Library) -> str:
-    """Techmap file that turns yosys's `$fa` into the library's full and half adders, bit by bit; empty without them."""
+    """Techmap file from yosys's `$fa` to the library's full and half adders, bit by bit; empty without such cells."""
     inputs = ("a", "b", "c")
     plain = {"Y": "a ^ b ^ c", "X": "(a * b) + (a * c) + (b * c)"}
     full = library.find(plain, 3)
@@ -228,8 +228,8 @@ def _adder_map(library: Library) -> str:
     mark = "~" if inverted else ""
     wires = ", ".join([f".{pin}({name.upper()}[i])" for pin, name in zip(cell.inputs, inputs, strict=True)])
     wires += f", .{outputs['Y']}(y), .{outputs['X']}(x)"
-    one = f"wire y, x; {cell.name} adder({wires}); assign Y[i] = {mark}y; assign X[i] = {mark}x;"
-    branches = [f"begin {one} end"]
+    adder_text = f"wire y, x; {cell.name} adder({wires}); assign Y[i] = {mark}y; assign X[i] = {mark}x;"
+    branches = [f"begin {adder_text} end"]
     if half is not None:
         small, pins = half
         for free in inputs:  # a constant zero on one input leaves a half adder
@@ -239,8 +239,8 @@ def _adder_map(library: Library) -> str:
             zero = f"_TECHMAP_CONSTMSK_{free.upper()}_[i] && !_TECHMAP_CONSTVAL_{free.upper()}_[i]"
             branches.insert(0, f"if ({zero}) begin {small.name} adder({ends}); end else")
     body = "\n      ".join(branches)
-    known = [f"_TECHMAP_CONST{kind}_{name.upper()}_" for name in inputs for kind in ("MSK", "VAL")]
-    constants = "\n".join(f"  parameter [WIDTH-1:0] {name} = 0;" for name in known)
+    constant_names = [f"_TECHMAP_CONST{kind}_{name.upper()}_" for name in inputs for kind in ("MSK", "VAL")]
+    constants = "\n".join(f"  parameter [WIDTH-1:0] {name} = 0;" for name in constant_names)
     return f"""(* techmap_celltype = "$fa" *)
 module library_full_adder(A, B, C, X, Y);
   parameter WIDTH = 1;

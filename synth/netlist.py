@@ -1,4 +1,4 @@
-"""A mapped block as arrays: nets, cells by type, loads, levels."""
+"""A mapped block as arrays: nets, cells by type, loads, logic levels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from synth.mapping import Mapped
 
 
 @dataclass(frozen=True)
-class Group:
-    """Cells of one type at one level: names, and the net of every pin as an array over the cells."""
+class CellGroup:
+    """Cells of one type at one logic level: names, and the net of every pin as an array over the cells."""
 
     type: str
     level: int
@@ -29,39 +29,39 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Register:
-    """What the flip-flops of a group do at a rising edge of the clock.
+class FlipFlop:
+    """Behaviour of the flip-flops of a group at a rising edge of the clock.
 
     Attributes
     ----------
-    data : the pins but the clock
-    following : truth table of the next state over `data`, the state and its inverse
-    outputs : pin -> whether it shows the inverse of the state
+    data : the pins other than the clock
+    next_state : truth table of the next state over `data`, the state and its inverse
+    outputs : pin -> whether it is the inverse of the state
     """
 
     data: tuple[str, ...]
-    following: int
+    next_state: int
     outputs: dict[str, bool]
 
 
 class Netlist:
     """A mapped block.
 
-    Nets are numbered 0 .. n-1; nets 0 and 1 are the constants. Registers, macros and blocks inside cut the paths:
-    what they drive is at level 0.
+    Nets are numbered 0 .. n-1; nets 0 and 1 are the constants. Paths end at registers, macros and inner blocks: the
+    nets that these drive are at level 0.
 
     Attributes
     ----------
     inputs, outputs : port -> nets, lowest bit first
     labels : every name of a net -> the net
     registers, logic : groups of cells; logic in order of levels
-    opaque : (instance, type, pin -> nets) of macros and blocks inside
+    opaque : (instance, type, pin -> nets, pin -> direction) of macros and inner blocks
     """
 
     def __init__(self, mapped: Mapped, library: Library):
         self.name, self.library, self.blocks = mapped.name, library, frozenset(mapped.children)
         module = mapped.module
-        apart = {macro.module for macro in mapped.macros} | set(mapped.children)
+        separate_modules = {macro.module for macro in mapped.macros} | set(mapped.children)
         numbers: dict[Any, int] = {"0": 0, "x": 0, "1": 1}
 
         def nets(bits: Iterable[Any]) -> list[int]:
@@ -75,14 +75,14 @@ class Netlist:
         self.opaque: list[tuple[str, str, dict[str, list[int]], dict[str, str]]] = []
         for name, cell in module["cells"].items():
             pins = {pin: nets(bits) for pin, bits in cell["connections"].items()}
-            if cell["type"] in apart:
+            if cell["type"] in separate_modules:
                 self.opaque.append((name, cell["type"], pins, cell["port_directions"]))
             else:
-                named = {pin: bits[0] for pin, bits in pins.items() if bits}
-                for pin in library.cell(cell["type"]).outputs:  # an output that drives nothing has a net too
-                    if pin not in named:
-                        named[pin] = nets([(name, pin)])[0]
-                cells.append((name, cell["type"], named))
+                pin_nets = {pin: bits[0] for pin, bits in pins.items() if bits}
+                for pin in library.cell(cell["type"]).outputs:  # an unconnected output also has a net
+                    if pin not in pin_nets:
+                        pin_nets[pin] = nets([(name, pin)])[0]
+                cells.append((name, cell["type"], pin_nets))
         self.labels: dict[str, int] = {}
         self._names: dict[int, str] = {0: "0", 1: "1"}
         for name, wire in sorted(module["netnames"].items(), key=lambda item: (item[1]["hide_name"], len(item[0]))):
@@ -95,6 +95,7 @@ class Netlist:
         self._group(cells)
 
     def net_name(self, net: int) -> str:
+        """The shortest name of a net."""
         return self._names.get(int(net), f"net {net}")
 
     def _group(self, cells: list[tuple[str, str, dict[str, int]]]) -> None:
@@ -127,57 +128,67 @@ class Netlist:
                 if not waiting[follower]:
                     ready.append(follower)
         if done < sum(kinds[kind].state is None for _, kind, _ in cells):
-            raise ValueError(f"netlist {self.name}: its logic has a combinational loop")
+            raise ValueError(f"netlist {self.name}: logic must be acyclic, got a combinational loop")
         groups: dict[tuple[int, str], list[int]] = defaultdict(list)
         for number, (_, kind, _) in enumerate(cells):
             groups[level[number], kind].append(number)
-        made = []
+        cell_groups = []
         for (at, kind), members in sorted(groups.items()):
             names = tuple(cells[number][0] for number in members)
             used = [pin for pin in kinds[kind].pins if any(pin in cells[n][2] for n in members)]
             arrays = {pin: np.array([cells[n][2].get(pin, 0) for n in members]) for pin in used}
-            made.append(Group(kind, at, names, arrays))
-        self.registers = [group for group in made if self.library.cell(group.type).state is not None]
-        self.logic = [group for group in made if self.library.cell(group.type).state is None]
+            cell_groups.append(CellGroup(kind, at, names, arrays))
+        self.registers = [group for group in cell_groups if self.library.cell(group.type).state is not None]
+        self.logic = [group for group in cell_groups if self.library.cell(group.type).state is None]
 
-    def register(self, group: Group) -> Register:
-        """How the registers of a group work; `ValueError` for what has no place in a design with one clock: latches,
-        falling or gated clocks, asynchronous resets in use."""
+    def flip_flop(self, group: CellGroup) -> FlipFlop:
+        """Behaviour of the registers of a group.
+
+        Raises
+        ------
+        ValueError
+            The cell is a latch, has a falling or gated clock, or an asynchronous reset in use.
+        """
         cell = self.library.cell(group.type)
-        where, state = f"netlist {self.name}: cell {cell.name}", cell.state
+        context, state = f"netlist {self.name}: cell {cell.name}", cell.state
         assert state is not None
         if state.kind != "ff":
-            raise ValueError(f"{where} is a latch: only flip-flops have a next state")
+            raise ValueError(f"{context} must be a flip-flop, got a latch")
         edge = truth_table(state.get("clocked_on"), cell.inputs)
         clock = next((pin for pin in cell.inputs if edge == truth_table(pin, cell.inputs)), None)
         if clock is None:
-            raise ValueError(f"{where} is not clocked by a rising edge of one pin")
+            raise ValueError(f"{context}: clocked_on must be a pin, got {state.get('clocked_on')!r}")
         if not np.isin(group.pins[clock], self.inputs.get(CLOCK, [])).all():
-            raise ValueError(f"{where} has a clock that is not the port {CLOCK!r}")
+            raise ValueError(f"{context}: clock must be the port {CLOCK!r}, got another net")
         for kind in ("clear", "preset"):
             if function := state.get(kind):
                 used = tuple(pin for pin in cell.inputs if re.search(rf"\b{pin}\b", function))
                 nets = np.stack([group.pins.get(pin, np.zeros(len(group.names), int)) for pin in used], axis=1)
                 active = truth_table(function, used) >> (nets << np.arange(len(used))).sum(1).astype(object) & 1
                 if (nets > 1).any() or active.any():
-                    raise ValueError(f"{where} has an asynchronous {kind} in use")
+                    raise ValueError(f"{context}: {kind} must be inactive, got an asynchronous {kind} in use")
         data, names = tuple(pin for pin in cell.inputs if pin != clock), tuple(state.args[:2])
         outputs = {}
         for pin in (pin for pin in cell.outputs if pin in group.pins):
             inverted = {0b0010: False, 0b0100: True}.get(truth_table(cell.pins[pin].function, names) & 0b0110)
             if inverted is None:
-                raise ValueError(f"{where}: output {pin} is not its state or the state's inverse")
+                raise ValueError(
+                    f"{context}: output {pin} must be its state or the inverse, got {cell.pins[pin].function!r}"
+                )
             outputs[pin] = inverted
-        return Register(data, truth_table(state.get("next_state"), (*data, *names)), outputs)
+        return FlipFlop(data, truth_table(state.get("next_state"), (*data, *names)), outputs)
 
     @cached_property
     def loads(self) -> np.ndarray:
-        """Capacitance on every net in the library's unit: input pins, wire per fan-out, `PORT_INVERTERS` at a port and
-        a pin of a block inside, one at a memory's."""
-        return self.capacitance(outputs=True, inside={kind for _, kind, _, _ in self.opaque})
+        """Capacitance on every net in the library's unit: input pins and wire per fan-out.
 
-    def capacitance(self, *, outputs: bool, inside: Container[str]) -> np.ndarray:
-        """As `loads`, with the stand-ins at `outputs` and at the macros and blocks of types `inside` only."""
+        The load of an output port or a pin of an inner block is that of `PORT_INVERTERS` inverters, the load of a pin
+        of a memory that of one inverter.
+        """
+        return self.capacitance(outputs=True, inner={kind for _, kind, _, _ in self.opaque})
+
+    def capacitance(self, *, outputs: bool, inner: Container[str]) -> np.ndarray:
+        """As `loads`, with the loads of `outputs` and of macros and blocks of the types in `inner` only."""
         load, fanout = np.zeros(self.size), np.zeros(self.size)
         for group in (*self.registers, *self.logic):
             cell = self.library.cell(group.type)
@@ -191,14 +202,13 @@ class Netlist:
             np.add.at(load, bits, PORT_INVERTERS * gate)
             np.add.at(fanout, bits, PORT_INVERTERS)
         for _, kind, pins, directions in self.opaque:
-            each = PORT_INVERTERS if kind in self.blocks else 1
-            for pin, bits in pins.items() if kind in inside else ():
+            inverters = PORT_INVERTERS if kind in self.blocks else 1
+            for pin, bits in pins.items() if kind in inner else ():
                 if directions[pin] == "input":
-                    once = np.unique(
-                        bits
-                    )  # a net at many bits of a pin, such as a write enable, is one pin of the macro
-                    load[once] += each * gate
-                    fanout[once] += each
+                    # a net at many bits of a pin, such as a write enable, is one pin of the macro
+                    once = np.unique(bits)
+                    load[once] += inverters * gate
+                    fanout[once] += inverters
         load += fanout * self.library.wire_farads / self.library.farads
         load[:2] = 0
         return load

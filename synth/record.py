@@ -1,4 +1,4 @@
-"""The recorded synthesis results that the system model reads, made from synthesis reports.
+"""Record of the synthesis results that the system model uses, from synthesis reports.
 
 Run `python -m synth.record REPORT...` with the `synth.json` files of `vrex synth --preset paper --point area` (and
 `--power random` of `dot_tree`). The result is `sw_model/data/synthesis.json`. The system model reads this file and
@@ -45,16 +45,17 @@ def memories() -> dict[str, dict[str, float]]:
 
 
 def record(units: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of `synthesis.json` from the units of synthesis reports. Raises ValueError when one is missing."""
-    known = {unit["unit"]: unit for unit in units}
-    if missing := {*UNITS, "dot_tree"} - set(known):
-        raise ValueError(f"no report of {', '.join(sorted(missing))}")
-    tree = known["dot_tree"]
+    """The content of `synthesis.json` from the units of synthesis reports; raises ValueError if a unit is missing."""
+    by_name = {unit["unit"]: unit for unit in units}
+    if missing := {*UNITS, "dot_tree"} - set(by_name):
+        units_text = ", ".join(sorted((*UNITS, "dot_tree")))
+        raise ValueError(f"reports must have the units {units_text}, got no {', '.join(sorted(missing))}")
+    tree = by_name["dot_tree"]
     total_mw = {run["stimulus"]: run["total_mw"] for run in tree["power"] if run["cycles"]}
     return {
-        "nand2": {unit: round(known[unit]["nand2"]) for unit in UNITS},
+        "nand2": {unit: round(by_name[unit]["nand2"]) for unit in UNITS},
         "nand2_um2": round(table3.NAND2_UM2_14NM, 6),
-        "memory_bits": {unit: known[unit]["memory_bits"] for unit in UNITS},
+        "memory_bits": {unit: by_name[unit]["memory_bits"] for unit in UNITS},
         "memories": memories(),
         "dot_tree": {
             "inputs": tree["config"]["dpe_inputs"],
@@ -63,7 +64,7 @@ def record(units: list[Mapping[str, Any]]) -> dict[str, Any]:
             "random_mw": round(total_mw["random"], 3),
         },
         "made by": {name: {key: unit[key] for key in ("point", "library", "tools", "git")}
-                    for name, unit in sorted(known.items())},
+                    for name, unit in sorted(by_name.items())},
     }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ REFUSED = {
     "verify gpu": "unit must be one of dot_tree, ",
     "formal gpu": "unit must be one of dot_tree, ",
     "board --unit gpu": "unit must be one of dot_tree, ",
-    "board icestick": "unknown board 'icestick'",
+    "board icestick": "board must be one of ulx3s, ulx3s-45f, ulx3s-12f, got 'icestick'",
     "board --beats 0": "beats must be at least 1, got 0",
     **{
         f"{command} hcu {arguments}": said
@@ -88,14 +88,14 @@ REFUSED = {
         }.items()
     },
     "generate hcu --preset tiny --out empty/out": "empty",
-    "synth hcu --preset tiny --point best": "unknown point 'best': choose one of area, balanced, fast",
+    "synth hcu --preset tiny --point best": "point must be one of area, balanced, fast, got 'best'",
     "synth hcu --preset tiny --liberty none.lib": "library none.lib: No such file",
-    "synth hcu --preset tiny --liberty empty": "library empty: the file is empty",
+    "synth hcu --preset tiny --liberty empty": "library empty: file must not be empty",
     "synth hcu --preset tiny --liberty bare.lib": "library predictive14: cell NAND2_X1 has no delay tables",
     "synth hcu --preset tiny --against none.json": "report none.json: No such file",
     "synth hcu --preset tiny --against t.safetensors": "report t.safetensors is not JSON",
     "synth hcu --preset tiny --against run.json": "run.json: not a report of vrex synth",
-    "synth dma --preset tiny --power idle": "unit Dma: no stimulus is known for it",
+    "synth dma --preset tiny --power idle": "unit must be one of",
     "synth hcu --preset tiny --power none.mp4": "video 'none.mp4': no such file",
     # key streams
     "stats none.safetensors": "trace 'none.safetensors': no such file",

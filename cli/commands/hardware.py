@@ -57,9 +57,9 @@ def synth(args: argparse.Namespace, console: Console) -> None:
     from synth.area import area
     from synth.equivalence import prove
     from synth.library.reader import choose
-    from synth.power.power import compare, multiplied, part, powers_table
+    from synth.power.power import compare, powers_table, reduced_config, scaled
     from synth.table3 import UNITS, table3
-    from synth.timing.timing import timing
+    from synth.timing.static_timing import timing
 
     started = time.perf_counter()
     chosen, config = units(args.unit or (list(UNITS) if args.table3 else [])), configuration(args)
@@ -72,7 +72,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
     tables: list[str] = []
     for index, unit in enumerate(chosen):
         console.progress("synthesis", index, len(chosen))
-        power_config = part(unit.name, config)  # power of a large array is measured on a part of it
+        power_config = reduced_config(unit.name, config)  # power of a large array is measured on a part of it
         component = unit.build(power_config)
         unit_stimuli = list(stimuli(args, component))  # before the mapping: a unit without a stimulus fails early
         areas = area(unit.name, config, library, **options)
@@ -87,7 +87,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         if args.power:
             power_areas = areas if power_config == config else area(unit.name, power_config, library, **options)
             measured = compare(power_areas, library, component, unit_stimuli, clock_mhz=args.clock_mhz)
-            powers = [multiplied(power, power_areas, areas) for power in measured]
+            powers = [scaled(power, power_areas, areas) for power in measured]
             result["power"] = [power.json() for power in powers]
             tables.append(powers_table(powers))
         results.append(result)
@@ -97,7 +97,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         "seconds": time.perf_counter() - started,
         "peak_mb": peak_memory_mb(),
         "blocks": len(blocks),
-        "blocks_kept": sum(block.kept for block in blocks),
+        "blocks_kept": sum(block.from_cache for block in blocks),
     }
     full = report.report(results, run)
     if args.table3 and (comparison := table3(results)):

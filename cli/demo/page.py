@@ -13,7 +13,7 @@ from sw_model.media.statistics import Row
 from sw_model.papers.figures import FrameRow
 from sw_model.quality import Quality
 from synth.area import Area
-from synth.generate import Generated
+from synth.generate import GeneratedFiles
 from util.report import Column, Fact, Marked, Section, Table, charts
 
 # V-Rex, Table III
@@ -26,7 +26,7 @@ class Results:
 
     video: VideoRun
     rtl: RtlRun
-    generated: Generated
+    generated: GeneratedFiles
     area: Area
     generator: list[Row]
     retrieval: dict[str, list[Quality]]  # by stream

@@ -1,6 +1,6 @@
-"""How far the embedded library lies from real ones: the same units mapped to each, in units free of technology.
+"""Deviation of the embedded library from real libraries: the same units mapped to each, in NAND2 and FO4.
 
-Run by hand: `python -m synth.library.accuracy [--liberty FILE ...] [--unit NAME ...] [--preset NAME]`.
+Command: `python -m synth.library.accuracy [--liberty FILE ...] [--unit NAME ...] [--preset NAME]`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from synth.area import area
 from synth.library.liberty import library_text
 from synth.library.reader import OSU018, Library, choose, embedded
 from synth.library.technology import Technology
-from synth.timing.timing import timing
+from synth.timing.static_timing import timing
 from util.text import table
 
 AREA_BOUND, DELAY_BOUND = 0.10, 0.15
-PERIOD_FO4 = 108  # 800 MHz in the embedded library
+PERIOD_FO4 = 108  # 800 MHz in the embedded library; FO4 is the fan-out-of-4 delay
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,33 @@ class Measure:
 
 
 def measure(unit: str, config: Config, library: Library, point: str) -> Measure:
-    """Map one unit to one library, for the same period in fan-out-of-4 delays: mapping sizes for the clock."""
-    found = area(unit, config, library, point=point, clock_mhz=1e6 / (PERIOD_FO4 * library.fo4_ps))
-    result = timing(found, library)
-    return Measure(unit, library.name, found.nand2, result.critical.delay_ps / result.fo4_ps)
+    """Map one unit to one library; the clock period is the same number of FO4 delays in every library."""
+    area_result = area(unit, config, library, point=point, clock_mhz=1e6 / (PERIOD_FO4 * library.fo4_ps))
+    result = timing(area_result, library)
+    return Measure(unit, library.name, area_result.nand2, result.critical.delay_ps / result.fo4_ps)
 
 
-def compare(units: Sequence[str], config: Config, others: Sequence[Library], point: str = "balanced") -> str:
-    """A table of every unit in the embedded library beside the others, with the deviations and the bounds.
+def compare(units: Sequence[str], config: Config, libraries: Sequence[Library], point: str = "balanced") -> str:
+    """Table of every unit in the embedded library and in the other libraries, with the deviations and their bounds.
 
-    Beside a library without a wire load the embedded one has none either: then both time cells alone.
+    If a library has no wire load, the embedded library is used without its wire load too.
     """
     rows = []
-    outside = 0
+    n_outside = 0
     bare = Library([("predictive14", library_text(Technology(wire_pitches=0.0)))], "embedded")
     for unit in units:
-        for library in others:
-            own = measure(unit, config, embedded() if library.wire_farads else bare, point)
+        for library in libraries:
+            embedded_result = measure(unit, config, embedded() if library.wire_farads else bare, point)
             real = measure(unit, config, library, point)
-            off = own.nand2 / real.nand2 - 1, own.fo4 / real.fo4 - 1
-            outside += (abs(off[0]) > AREA_BOUND) + (abs(off[1]) > DELAY_BOUND)
-            figures = [f"{own.nand2:.0f}", f"{real.nand2:.0f}", f"{off[0]:+.1%}"]
-            figures += [f"{own.fo4:.1f}", f"{real.fo4:.1f}", f"{off[1]:+.1%}"]
+            off = embedded_result.nand2 / real.nand2 - 1, embedded_result.fo4 / real.fo4 - 1
+            n_outside += (abs(off[0]) > AREA_BOUND) + (abs(off[1]) > DELAY_BOUND)
+            figures = [f"{embedded_result.nand2:.0f}", f"{real.nand2:.0f}", f"{off[0]:+.1%}"]
+            figures += [f"{embedded_result.fo4:.1f}", f"{real.fo4:.1f}", f"{off[1]:+.1%}"]
             rows.append([unit, library.name, *figures])
-    head = ["unit", "beside", "NAND2", "its NAND2", "off", "FO4", "its FO4", "off"]
-    told = f"{outside} of {2 * len(rows)} figures lie outside {AREA_BOUND:.0%} of area and {DELAY_BOUND:.0%} of delay"
-    return f"{table(head, rows)}\n{told}; {point} point"
+    head = ["unit", "library", "NAND2", "its NAND2", "deviation", "FO4", "its FO4", "deviation"]
+    bounds = f"{AREA_BOUND:.0%} in area or {DELAY_BOUND:.0%} in delay"
+    summary = f"{n_outside} of {2 * len(rows)} figures deviate by more than {bounds}"
+    return f"{table(head, rows)}\n{summary}; {point} point"
 
 
 def main() -> None:
@@ -68,9 +69,9 @@ def main() -> None:
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--point", default="balanced")
     args = parser.parse_args()
-    others = [choose(["osu018"])] if OSU018.exists() else []
-    others += [choose(args.liberty)] if args.liberty else []
-    print(compare(args.unit or ["hcu", "dot_tree"], Config.preset(args.preset), others, args.point))
+    libraries = [choose(["osu018"])] if OSU018.exists() else []
+    libraries += [choose(args.liberty)] if args.liberty else []
+    print(compare(args.unit or ["hcu", "dot_tree"], Config.preset(args.preset), libraries, args.point))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def truth_table(function: str, pins: tuple[str, ...]) -> int:
     """Bit k of the result is the value of `function` when pin i has bit i of k.
 
     Operators as in Liberty: `!a`, `a'`, `a * b`, `a & b`, `a b`, `a ^ b`, `a + b`, `a | b`, parentheses, 0 and 1.
-    Raises `ValueError` for a text that is not such a function of `pins`.
+    Raises `ValueError` if the text is not a function of `pins`.
     """
     tokens, position = [], 0
     text = function.strip()
@@ -28,11 +28,11 @@ def truth_table(function: str, pins: tuple[str, ...]) -> int:
     full = (1 << size) - 1
     columns = {pin: sum(1 << k for k in range(size) if k >> i & 1) for i, pin in enumerate(pins)}
     try:
-        value, rest = _sum(tokens, columns, full, function)
+        value, remaining_tokens = _sum(tokens, columns, full, function)
     except RecursionError:
         raise ValueError(f"function {function!r} is nested too deeply") from None
-    if rest:
-        raise ValueError(f"function {function!r}: cannot read {' '.join(rest)!r}")
+    if remaining_tokens:
+        raise ValueError(f"function {function!r}: cannot read {' '.join(remaining_tokens)!r}")
     return value
 
 

@@ -1,11 +1,12 @@
 """The cells of the predictive library, built from transistors: width, stages of every path, function.
 
-Width: one gate pitch per finger (an n and a p device share it) and one for the break between cells, one more in cells
-with two separate diffusions. The rule gives the widths that the NanGate 45 nm library prints: INV 2, NAND2 3, AND2 4,
+The width is one gate pitch per finger (of an n and a p device), one for the break between cells, and one more in cells
+with two separate diffusions. The rule gives the widths of the NanGate 45 nm library: INV 2, NAND2 3, AND2 4,
 XOR2 6, MUX2 7, HA 10, FA 16, DFF 17, DFFR 20 pitches.
 
-A path is a chain of inverting stages. Stage resistance follows the stack height, stage load the gates it drives.
-Neighbouring fingers share their drain, so two parallel devices load the output like one, and three or four like two.
+A path is a chain of inverting stages. The resistance of a stage depends on its stack height, its load on the gates that
+it drives. Neighbouring fingers share their drain, so two parallel devices load the output like one, three or four like
+two.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Cell:
     functions : Liberty function of every output pin
     paths : (input, output) -> chains of stages from one to the other; the slowest decides
     senses : timing sense of the paths
-    hidden : gate fingers switched inside per output transition, beside those on the path
+    hidden : gate fingers that an output transition switches inside, in addition to those on the path
     sequential : Liberty `ff` or `latch` attributes, empty for logic
     """
 
@@ -55,14 +56,14 @@ class Cell:
 def _simple(name: str, pins: str, function: str, stage: tuple[int, int, float], drive: int) -> Cell:
     """A single inverting stage over `pins`, each with `drive` fingers."""
     up, down, drains = stage
-    one = Stage(up, down, drive, drains * drive)
+    inverting_stage = Stage(up, down, drive, drains * drive)
     names = pins.split()
     return Cell(
         f"{name}_X{drive}",
         len(names) * drive + 1,
         dict.fromkeys(names, drive),
         {"Y": function},
-        {(pin, "Y"): ((one,),) for pin in names},
+        {(pin, "Y"): ((inverting_stage,),) for pin in names},
         {(pin, "Y"): "negative_unate" for pin in names},
         stacked=len(names) * drive if max(up, down) > 1 else 0,
     )
@@ -72,7 +73,7 @@ def _buffered(name: str, pins: str, function: str, first: tuple[int, int, float]
     """A stage over `pins` and an output inverter of `drive` fingers."""
     up, down, drains = first
     names = pins.split()
-    fingers = max(1, drive // 4)  # the first stage of a strong buffer grows along
+    fingers = max(1, drive // 4)  # the first stage of a strong buffer is larger
     chain = (Stage(up, down, fingers, drains * fingers, drive), Stage(1, 1, drive, drive))
     return Cell(
         f"{name}_X{drive}",
@@ -136,7 +137,7 @@ def _mux() -> list[Cell]:
 
 
 def _adders() -> list[Cell]:
-    """Half adder (XOR2 beside AND2) and the 28-transistor mirror full adder."""
+    """Half adder (XOR2 and AND2) and the 28-transistor mirror full adder."""
     last, inner = Stage(2, 2, 1, 1), Stage(2, 1, 1, 1, 1)
     half = Cell(
         "HA_X1",

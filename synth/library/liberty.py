@@ -1,4 +1,4 @@
-"""Writes the predictive library as Liberty: delays, transitions, constraints, energies, leakage, wire load."""
+"""The predictive library as Liberty text: delays, transitions, constraints, energies, leakage, wire load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synth.library.technology import Technology
 
 SLEWS_PS = (2.0, 6.0, 15.0, 40.0, 100.0, 250.0)  # 20 to 80 % of the swing
 LOADS = (0.5, 2.0, 5.0, 12.0, 30.0, 80.0)  # in gate fingers
-_SWING = 0.6  # part of the transition between the slew thresholds
+_SWING = 0.6  # share of the transition between the slew thresholds
 _EDGES = {"rise": True, "fall": False}
 
 
@@ -108,9 +108,9 @@ def _input(t: Technology, cell: Cell, pin: str, fingers: int, kind: str | None) 
         for clock_slew in SLEWS_PS:
             clock_ps = path_ps(t, (CLOCK_INVERTER,), True, clock_slew, 0.0)[0]
             data = [max(path_ps(t, SETUP_PATH, edge, slew, 0.0)[0] for edge in (True, False)) for slew in SLEWS_PS]
-            early = [path_ps(t, SETUP_PATH[:1], True, slew, 0.0)[0] for slew in SLEWS_PS]
+            input_ps = [path_ps(t, SETUP_PATH[:1], True, slew, 0.0)[0] for slew in SLEWS_PS]
             setup.append([max(0.0, value - clock_ps) for value in data])
-            hold.append([clock_ps - value for value in early])
+            hold.append([clock_ps - value for value in input_ps])
         for name, rows in (("setup_rising", setup), ("hold_rising", hold)):
             yield f'      timing () {{ related_pin : "CK"; timing_type : {name};'
             yield "".join(_table(f"{edge}_constraint", "constraint", rows) for edge in _EDGES) + "      }"
@@ -137,7 +137,7 @@ def _output(t: Technology, cell: Cell, pin: str, function: str, kind: str | None
             yield _table(f"cell_{edge}", "delay", [[delay for delay, _ in row] for row in grid]).rstrip()
             yield _table(f"{edge}_transition", "delay", [[slew for _, slew in row] for row in grid]).rstrip()
         yield "      }"
-        # energy inside: drains and gates on the path; the load outside is the reader's
+        # energy inside the cell: drains and gates on the path, without the output load
         longest = max(chains, key=len)
         fingers = sum(t.parasitic * stage.drains + stage.load for stage in longest) + cell.hidden
         energy = _energy_fj(t, fingers)
@@ -149,7 +149,7 @@ def _output(t: Technology, cell: Cell, pin: str, function: str, kind: str | None
 def _energy_fj(t: Technology, fingers: float) -> float:
     """Energy of one transition of the capacitance of `fingers` gate fingers: half of C V^2.
 
-    Short-circuit current is left out: at 0.8 V both devices conduct only within V - 2 V_th = 0.1 V of the swing.
+    Short-circuit current is neglected: at 0.8 V both devices conduct only within V - 2 V_th = 0.1 V of the swing.
     """
     return 0.5 * fingers * t.gate_ff * t.voltage_v**2
 

@@ -1,7 +1,7 @@
 """Constants of a 14 nm-class FinFET technology, each with its source.
 
-Nothing here comes from a foundry kit: it is what public pages and textbooks say of such a technology. The library
-that follows is predictive. `synth.library.accuracy` measures how far its ratios lie from real libraries.
+The sources are public pages and textbooks; no value comes from a foundry's kit. The resulting library is predictive.
+`synth.library.accuracy` measures the deviation of its ratios from real libraries.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Technology:
         full = self.voltage_v - self.threshold_v
 
         def top_current(current: float) -> float:
-            """What the top device can carry when the stack below it drops what `current` makes it drop."""
+            """Largest current of the top device when `current` flows through the devices below it."""
             dropped = 0.0
             for _ in range(height - 1):
                 drive = max(0.0, (full - dropped) / full)

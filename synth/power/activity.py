@@ -1,7 +1,8 @@
-"""Switching activity of a mapped unit: toggles of every net under a stimulus that the RTL answered in a simulator.
+"""Switching activity of a mapped unit: toggles of every net under a stimulus.
 
-The RTL runs with its own streams and every port is recorded; the netlist then runs over the recorded inputs, and its
-outputs must equal the recorded ones in every cycle. Zero delay: a net toggles at most once between two clock edges.
+A simulator runs the RTL under the stimulus and records every port. The netlist then runs over the recorded inputs, and
+its outputs must equal the recorded outputs in every cycle. Delays are zero: a net toggles at most once between two
+clock edges.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from amaranth.lib import wiring
 
 from sim.bench.run import simulate
 from synth.power.circuit import CLOCK, Circuit
-from synth.power.stimulus import Stimulus
+from synth.power.streams import Stimulus
 
-RESET_CYCLES = 4  # not counted, not compared: the reset and the first values after it
+RESET_CYCLES = 4  # reset and the first values after it, neither counted nor compared
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Activity:
 
     Attributes
     ----------
-    stimulus : what the unit was given ; cycles : how many were counted
+    stimulus : name of the stimulus ; cycles : number of counted cycles
     toggles : block -> float64 (nets,)
     accesses : block -> one row (reads, writes) per memory of the block, float64
     """
@@ -41,9 +42,9 @@ def measure(circuit: Circuit, component: wiring.Component, stimulus: Stimulus) -
     Raises
     ------
     ArithmeticError
-        The netlist answers otherwise than the RTL.
+        An output of the netlist differs from the RTL's.
     sim.bench.build.SimulatorError
-        The RTL does not run.
+        The simulation of the RTL failed.
     """
     record = simulate(
         component,
@@ -57,26 +58,29 @@ def measure(circuit: Circuit, component: wiring.Component, stimulus: Stimulus) -
     )
     run = circuit.run({name: record.ports[name] for name in circuit.inputs}, skip=RESET_CYCLES)
     for name, values in run.outputs.items():
-        wrong = np.flatnonzero((values != record.ports[name]).any(axis=1)[RESET_CYCLES:])
-        if len(wrong):
-            cycle = int(wrong[0]) + RESET_CYCLES
+        mismatched_cycles = np.flatnonzero((values != record.ports[name]).any(axis=1)[RESET_CYCLES:])
+        if len(mismatched_cycles):
+            cycle = int(mismatched_cycles[0]) + RESET_CYCLES
             raise ArithmeticError(f"{circuit.name}: the netlist's {name} differs from the RTL's in cycle {cycle}")
     return _per_block(circuit, stimulus.name, run.cycles, run.toggles / run.cycles, run.accesses / run.cycles)
 
 
 def guessed(circuit: Circuit, rate: float) -> Activity:
-    """What a tool without stimulus assumes: every net but the clock toggles `rate` times a cycle; memories rest."""
+    """Activity that tools assume without a stimulus: every net except the clock toggles `rate` times per cycle.
+
+    Memories have no accesses.
+    """
     toggles = np.full(circuit.size, rate)
-    for place in circuit.places:
-        clock = circuit.netlists[place.block].inputs.get(CLOCK, [])
-        toggles[np.array(clock, int) + place.base] = 2.0
+    for instance in circuit.instances:
+        clock = circuit.netlists[instance.block].inputs.get(CLOCK, [])
+        toggles[np.array(clock, int) + instance.base] = 2.0
     return _per_block(circuit, f"guess {rate:g}", 0, toggles, np.zeros((len(circuit.macros), 2)))
 
 
 def _per_block(circuit: Circuit, name: str, cycles: int, toggles: np.ndarray, accesses: np.ndarray) -> Activity:
     nets = {block: np.zeros(netlist.size) for block, netlist in circuit.netlists.items()}
     memories = {block: np.zeros((len(circuit.memories(block)), 2)) for block in circuit.netlists}
-    for place in circuit.places:
-        nets[place.block] += toggles[place.base : place.base + len(nets[place.block])]
-        memories[place.block] += accesses[place.macro : place.macro + len(memories[place.block])]
+    for instance in circuit.instances:
+        nets[instance.block] += toggles[instance.base : instance.base + len(nets[instance.block])]
+        memories[instance.block] += accesses[instance.macro : instance.macro + len(memories[instance.block])]
     return Activity(name, cycles, nets, memories)

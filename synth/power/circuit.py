@@ -1,7 +1,7 @@
-"""A mapped unit as one flat circuit that runs cycle by cycle: zero-delay values of every net of every block.
+"""Cycle-by-cycle simulation of a mapped unit as one flat circuit: zero-delay values of every net of every block.
 
-One clock, rising edges; between edges the logic settles without glitches. Memories read the old word when the same
-word is written, as `synth.macros` models them.
+The circuit has one clock and reacts to its rising edges. Between edges the logic settles without glitches. A memory
+that reads and writes the same word at once reads the old word, as in the model of `synth.macros`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from synth.area import Area
 from synth.library.boolean import truth_table
 from synth.library.reader import Library
 from synth.macros import Macro
-from synth.netlist import CLOCK, Group, Netlist
+from synth.netlist import CLOCK, CellGroup, Netlist
 from util.compiled import compiled
 
 
 @dataclass(frozen=True)
-class Place:
-    """One instance of a block: its nets are `base`, `base` + 1 ... of the circuit, its macros those from `macro` on."""
+class BlockInstance:
+    """One instance of a block: number of its first net (`base`) and of its first macro in the circuit."""
 
     block: str
     base: int
@@ -29,13 +29,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a run counted.
+class CircuitRun:
+    """Toggles, memory accesses and outputs of a run.
 
     Attributes
     ----------
-    cycles : cycles counted
-    toggles : int64, of every net of the circuit
+    cycles : number of counted cycles
+    toggles : of every net of the circuit, int64
     accesses : int64 (macros, 2): reads and writes, in the order of `Circuit.macros`
     outputs : port -> uint8 (cycles of the whole run, width), settled values before each clock edge
     """
@@ -47,19 +47,18 @@ class Run:
 
 
 class Circuit:
-    """All blocks of a mapped unit, placed and wired.
+    """All block instances of a mapped unit, connected.
 
     Attributes
     ----------
-    netlists : block -> its netlist ; places : every instance, the unit itself first
-    macros : memories, instance by instance
+    netlists : block -> its netlist ; instances : every block instance, the unit itself first
+    macros : memories in the order of the instances
     inputs, outputs : the unit's ports -> nets of the circuit, lowest bit first
 
     Raises
     ------
     ValueError
-        For what has no place in a design with one clock: latches, falling or gated clocks, asynchronous resets in
-        use, combinational loops.
+        The design has a latch, a falling or gated clock, an asynchronous reset in use or a combinational loop.
     """
 
     def __init__(self, area: Area, library: Library):
@@ -75,20 +74,20 @@ class Circuit:
         self._registers = 0
         self.macros: list[Macro] = []
         self._macro_pins: list[dict[str, np.ndarray]] = []
-        self.places: list[Place] = []
+        self.instances: list[BlockInstance] = []
         self.size = 0
-        self._place(area.blocks[-1].name)
+        self._add_instance(area.blocks[-1].name)
         top = self.netlists[area.blocks[-1].name]
         self.inputs = {name: np.array(bits) for name, bits in top.inputs.items() if name != CLOCK}
         self.outputs = {name: np.array(bits) for name, bits in top.outputs.items()}
-        self._finish()
+        self._finalize()
 
-    def _place(self, name: str) -> int:
-        """Place an instance of block `name` and all inside it; returns its first net."""
+    def _add_instance(self, name: str) -> int:
+        """Add an instance of block `name` and of its inner blocks; return its first net."""
         netlist = self.netlists[name]
         base = self.size
         self.size += netlist.size
-        self.places.append(Place(name, base, len(self.macros)))
+        self.instances.append(BlockInstance(name, base, len(self.macros)))
         for group in netlist.logic:
             cell = self.library.cell(group.type)
             inputs = self._columns(group, cell.inputs, base)
@@ -96,19 +95,19 @@ class Circuit:
                 table = self._table(truth_table(cell.pins[pin].function, cell.inputs), len(cell.inputs))
                 self._gates.append((inputs, group.pins[pin] + base, table))
         for group in netlist.registers:
-            self._place_registers(netlist, group, base)
+            self._add_registers(netlist, group, base)
         self.macros += self.memories(name)
         for _, kind, pins, _ in netlist.opaque:
             if kind not in self.netlists:
                 self._macro_pins.append({pin: np.array(bits) + base for pin, bits in pins.items()})
         buffer = self._table(0b10, 1)
         for _, kind, pins, directions in (entry for entry in netlist.opaque if entry[1] in self.netlists):
-            child, start = self.netlists[kind], self._place(kind)
+            child, start = self.netlists[kind], self._add_instance(kind)
             for pin, bits in pins.items():
                 inward = directions[pin] == "input"
-                own = np.array((child.inputs if inward else child.outputs)[pin]) + start
-                outer = np.array(bits) + base
-                source, target = (outer, own) if inward else (own, outer)
+                inner_nets = np.array((child.inputs if inward else child.outputs)[pin]) + start
+                outer_nets = np.array(bits) + base
+                source, target = (outer_nets, inner_nets) if inward else (inner_nets, outer_nets)
                 if pin != CLOCK:
                     self._gates.append((source[:, None], target, buffer))
         return base
@@ -118,7 +117,7 @@ class Circuit:
         macros = {macro.module: macro for macro in self._area.mapped[block].macros}
         return [macros[kind] for _, kind, _, _ in self.netlists[block].opaque if kind in macros]
 
-    def _columns(self, group: Group, pins: Sequence[str], base: int) -> np.ndarray:
+    def _columns(self, group: CellGroup, pins: Sequence[str], base: int) -> np.ndarray:
         size = len(group.names)
         columns = [group.pins[pin] if pin in group.pins else np.zeros(size, int) for pin in pins]
         return np.stack(columns, axis=1) + base if columns else np.zeros((size, 0), int)
@@ -131,33 +130,40 @@ class Circuit:
             self._table_size += size
         return self._table_at[bits, inputs]
 
-    def _place_registers(self, netlist: Netlist, group: Group, base: int) -> None:
-        register = netlist.register(group)
-        table = self._table(register.following, len(register.data) + 2)
-        self._next.append((self._columns(group, register.data, base), table))
-        for pin, inverted in register.outputs.items():
+    def _add_registers(self, netlist: Netlist, group: CellGroup, base: int) -> None:
+        flip_flop = netlist.flip_flop(group)
+        table = self._table(flip_flop.next_state, len(flip_flop.data) + 2)
+        self._next.append((self._columns(group, flip_flop.data, base), table))
+        for pin, inverted in flip_flop.outputs.items():
             self._states.append((group.pins[pin] + base, self._registers, inverted))
         self._registers += len(group.names)
 
-    def _finish(self) -> None:
-        """One array of everything, gates in an order in which each comes after what drives it."""
+    def _finalize(self) -> None:
+        """Build the arrays of the simulation, gates in topological order."""
         first, count, flat, out, table = _packed(self._gates)
         order = _order(first, count, flat, out, self.size)
         if len(order) < len(out):
-            raise ValueError(f"unit {self.name}: its logic has a combinational loop")
+            raise ValueError(f"unit {self.name}: logic must be acyclic, got a combinational loop")
         self._gate_arrays = (first[order], count[order], flat, out[order], table[order])
         rows = [(inputs, np.zeros(len(inputs), int), at) for inputs, at in self._next]
         first, count, flat, _, table = _packed(rows)
         self._next_arrays = (first, count, flat, table)
         outs = [np.zeros(0, int), *(nets for nets, _, _ in self._states)]
-        which = [np.zeros(0, int), *(np.arange(len(nets)) + start for nets, start, _ in self._states)]
-        turned = [np.zeros(0, int), *(np.full(len(nets), flip) for nets, _, flip in self._states)]
-        self._state_arrays = (np.concatenate(outs), np.concatenate(which), np.concatenate(turned).astype(np.uint8))
+        registers = [np.zeros(0, int), *(np.arange(len(nets)) + start for nets, start, _ in self._states)]
+        inverted = [np.zeros(0, int), *(np.full(len(nets), flip) for nets, _, flip in self._states)]
+        self._state_arrays = (
+            np.concatenate(outs),
+            np.concatenate(registers),
+            np.concatenate(inverted).astype(np.uint8),
+        )
         self._port_arrays = self._macro_ports()
 
     def _macro_ports(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ports of the memories, one a row: macro, write, enable, address, bits of it, data, width, store, depth. The
-        nets of enables, addresses and data stand one after the other in the second array."""
+        """Ports of the memories and their nets.
+
+        One row per port: macro, write, enable, address, address bits, data, width, store, depth. Enable, address and
+        data are positions in the second array, which holds the nets. Store is the position of the memory's first bit.
+        """
         rows, nets = [], [np.zeros(0, int)]
         at = store = 0
         for number, (macro, pins) in enumerate(zip(self.macros, self._macro_pins, strict=True)):
@@ -176,33 +182,37 @@ class Circuit:
         self._store = store
         return np.array(rows, int).reshape(-1, 9), np.concatenate(nets).astype(int)
 
-    def run(self, stimulus: Mapping[str, np.ndarray], *, skip: int = 0) -> Run:
-        """Run the circuit over `stimulus`: for every input port but the clock uint8 (cycles, width), the values that
-        each clock edge meets. Registers and memories begin at 0; toggles are counted after the first `skip` cycles.
+    def run(self, stimulus: Mapping[str, np.ndarray], *, skip: int = 0) -> CircuitRun:
+        """Run the circuit over `stimulus` and count toggles after the first `skip` cycles.
+
+        `stimulus` holds for every input port except the clock the values before each clock edge, uint8 (cycles, width).
+        Registers and memories start at 0.
 
         Raises
         ------
         ValueError
-            Ports that are not the unit's, or wrong shapes.
+            The ports or their shapes differ from those of the unit.
         """
         if set(stimulus) != set(self.inputs):
-            raise ValueError(f"stimulus of {sorted(stimulus)}: must be of {sorted(self.inputs)}")
+            raise ValueError(f"ports of stimulus must be {sorted(self.inputs)}, got {sorted(stimulus)}")
         cycles = {len(values) for values in stimulus.values()}
         if len(cycles) != 1 or not 0 <= skip < min(cycles):
-            raise ValueError(f"stimulus of {sorted(cycles)} cycles: must be of one length above {skip}")
+            raise ValueError(f"cycles of stimulus must be one number above {skip}, got {sorted(cycles)}")
         for name, values in stimulus.items():
             if np.shape(values)[1:] != (len(self.inputs[name]),):
-                raise ValueError(f"stimulus {name} has width {np.shape(values)[1:]}: must be {len(self.inputs[name])}")
+                raise ValueError(
+                    f"width of stimulus {name} must be {len(self.inputs[name])}, got {np.shape(values)[1:]}"
+                )
         names = sorted(self.inputs)
         nets = np.concatenate([self.inputs[name] for name in names]).astype(int)
         driven = np.concatenate([np.asarray(stimulus[name], np.uint8) for name in names], axis=1)
         free = nets > 1
-        watched = np.concatenate([np.zeros(0, int), *self.outputs.values()]).astype(int)
+        observed = np.concatenate([np.zeros(0, int), *self.outputs.values()]).astype(int)
         toggles = np.zeros(self.size, np.int64)
         accesses = np.zeros((len(self.macros), 2), np.int64)
         values = np.zeros(self.size, np.uint8)
-        values[[place.base + 1 for place in self.places]] = 1
-        seen = _run(
+        values[[instance.base + 1 for instance in self.instances]] = 1
+        recorded = _run(
             values,
             np.ascontiguousarray(driven[:, free]),
             nets[free],
@@ -212,21 +222,22 @@ class Circuit:
             np.concatenate([np.zeros(0, np.uint8), *self._tables]),
             *self._port_arrays,
             np.zeros(self._store, np.uint8),
-            watched,
+            observed,
             skip,
             toggles,
             accesses,
         )
         counted = len(driven) - 1 - skip
-        for place in self.places:  # the clock rises and falls in every cycle
-            toggles[np.array(self.netlists[place.block].inputs.get(CLOCK, []), int) + place.base] = 2 * counted
+        for instance in self.instances:  # the clock rises and falls in every cycle
+            clock = np.array(self.netlists[instance.block].inputs.get(CLOCK, []), int)
+            toggles[clock + instance.base] = 2 * counted
         ends = np.cumsum([len(bits) for bits in self.outputs.values()])[:-1]
-        outputs = dict(zip(self.outputs, np.split(seen, ends, axis=1), strict=True))
-        return Run(counted, toggles, accesses, outputs)
+        outputs = dict(zip(self.outputs, np.split(recorded, ends, axis=1), strict=True))
+        return CircuitRun(counted, toggles, accesses, outputs)
 
 
 def _packed(rows: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> tuple[np.ndarray, ...]:
-    """First input, number of inputs, all inputs, output and table of the gates of some rows."""
+    """Arrays of all gates: first input, number of inputs, inputs, output, table."""
     none = np.zeros(0, int)
     count = np.concatenate([none, *(np.full(len(inputs), inputs.shape[1]) for inputs, _, _ in rows)])
     flat = np.concatenate([none, *(inputs.ravel() for inputs, _, _ in rows)])
@@ -237,7 +248,7 @@ def _packed(rows: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> tuple[np.ndar
 
 @compiled
 def _order(first, count, flat, out, size):
-    """Gates sorted so that each follows those that drive its inputs; shorter than `out` when there is a loop."""
+    """Gates in topological order; the result is shorter than `out` if there is a loop."""
     driver = np.full(size, -1)
     for gate in range(len(out)):
         driver[out[gate]] = gate
@@ -249,13 +260,13 @@ def _order(first, count, flat, out, size):
                 waiting[gate] += 1
                 followers[driver[flat[k]] + 1] += 1
     start = np.cumsum(followers)
-    listed = np.zeros(start[-1], np.int64)
+    readers = np.zeros(start[-1], np.int64)
     fill = start[:-1].copy()
     for gate in range(len(out)):
         for k in range(first[gate], first[gate] + count[gate]):
             source = driver[flat[k]]
             if source >= 0:
-                listed[fill[source]] = gate
+                readers[fill[source]] = gate
                 fill[source] += 1
     order = np.zeros(len(out), np.int64)
     done = 0
@@ -266,9 +277,9 @@ def _order(first, count, flat, out, size):
     at = 0
     while at < done:
         for k in range(start[order[at]], start[order[at] + 1]):
-            waiting[listed[k]] -= 1
-            if waiting[listed[k]] == 0:
-                order[done] = listed[k]
+            waiting[readers[k]] -= 1
+            if waiting[readers[k]] == 0:
+                order[done] = readers[k]
                 done += 1
         at += 1
     return order[:done]
@@ -281,13 +292,13 @@ def _run(
     next_first, next_count, next_flat, next_table,
     q_net, q_register, q_inverted,
     tables, ports, port_nets, store,
-    watched, skip, toggles, accesses,
+    observed, skip, toggles, accesses,
 ):  # fmt: skip
-    """Settle, record, count, clock: once per row of `driven`. Returns the watched nets, cycle by cycle."""
-    seen = np.zeros((len(driven), len(watched)), np.uint8)
+    """Settle, record, count and clock once per row of `driven`; return the observed nets of every cycle."""
+    recorded = np.zeros((len(driven), len(observed)), np.uint8)
     state = np.zeros(len(next_first), np.uint8)
-    following = np.zeros(len(next_first), np.uint8)
-    before = values.copy()
+    next_state = np.zeros(len(next_first), np.uint8)
+    old_values = values.copy()
     read = np.zeros(len(port_nets), np.uint8)
     for cycle in range(len(driven)):
         for k in range(len(q_net)):
@@ -299,26 +310,26 @@ def _run(
             for k in range(count[gate]):
                 index |= values[flat[first[gate] + k]] << k
             values[out[gate]] = tables[table[gate] + index]
-        for k in range(len(watched)):
-            seen[cycle, k] = values[watched[k]]
+        for k in range(len(observed)):
+            recorded[cycle, k] = values[observed[k]]
         counting = cycle > skip
         for net in range(len(values)):
-            if counting and values[net] != before[net]:
+            if counting and values[net] != old_values[net]:
                 toggles[net] += 1
-            before[net] = values[net]
+            old_values[net] = values[net]
         for k in range(len(state)):
             index = 0
             for i in range(next_count[k]):
                 index |= values[next_flat[next_first[k] + i]] << i
             index |= state[k] << next_count[k]
             index |= (1 - state[k]) << (next_count[k] + 1)
-            following[k] = tables[next_table[k] + index]
+            next_state[k] = tables[next_table[k] + index]
         for k in range(len(state)):
-            state[k] = following[k]
-        for turn in range(2):  # all reads before all writes
+            state[k] = next_state[k]
+        for phase in range(2):  # all reads before all writes
             for p in range(len(ports)):
                 macro, write, enable, address, bits, data, width, base, depth = ports[p]
-                if write != turn:
+                if write != phase:
                     continue
                 word = 0
                 for k in range(bits):
@@ -331,16 +342,16 @@ def _run(
                 if counting:
                     accesses[macro, write] += 1
                 for k in range(width):
-                    inside = word < depth
+                    in_range = word < depth
                     if write:
-                        if inside and values[port_nets[enable + k]]:
+                        if in_range and values[port_nets[enable + k]]:
                             store[base + word * width + k] = values[port_nets[data + k]]
                     else:
-                        read[data + k] = store[base + word * width + k] if inside else 0
+                        read[data + k] = store[base + word * width + k] if in_range else 0
         for p in range(len(ports)):
             if ports[p, 1] == 0:
                 data = ports[p, 5]
                 for k in range(ports[p, 6]):
                     if port_nets[data + k] > 1:
                         values[port_nets[data + k]] = read[data + k]
-    return seen
+    return recorded

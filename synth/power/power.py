@@ -1,8 +1,9 @@
 """Power of a mapped unit: the library's internal energies and leakage, and half of C V^2 for every toggle of a net.
 
-Energy inside a cell is looked up at the slew of a fan-out-of-4 chain and the load of the net; rise and fall count
-alike, and of an output with several related pins each weighs as much as it toggles. A net's energy belongs to the
-block that its pins are in. Clocks are ideal: no tree, no gating. Memories are estimates for 14 nm and kept apart.
+The energy inside a cell is read from the library's table at the slew of a fan-out-of-4 chain and the load of the net.
+Rise and fall have equal weight. For an output with several related pins, the weight of a pin is its toggle rate. The
+energy of a net belongs to the block of its pins. Clocks are ideal, without clock tree and clock gating. The power of
+memories is an estimate for 14 nm and is not part of the total.
 """
 
 from __future__ import annotations
@@ -16,27 +17,28 @@ from amaranth.lib import wiring
 
 from hw.config import Config
 from synth.area import PREDICTIVE, Area
-from synth.library.reader import Energy, Library
-from synth.netlist import Group, Netlist
+from synth.library.reader import Library
+from synth.library.records import Energy
+from synth.netlist import CellGroup, Netlist
 from synth.power.activity import Activity, guessed, measure
 from synth.power.circuit import CLOCK, Circuit
-from synth.power.stimulus import Stimulus
+from synth.power.streams import Stimulus
 from util.text import table
 
-GUESSES = (0.1, 0.2)  # toggles per net and cycle that tools assume when they are given none
-# arrays of equal parts: power is measured on so many parts, that of each block then multiplied to its area in the whole
-PARTS = {"dpe": ("dpe_trees", 8), "vpe": ("vpe_lanes", 8)}
+GUESSES = (0.1, 0.2)  # toggles per net and cycle that tools assume without a stimulus
+# arrays of equal elements -> Config field and number of elements on which power is measured; `scaled` extrapolates
+REDUCED_SIZES = {"dpe": ("dpe_trees", 8), "vpe": ("vpe_lanes", 8)}
 KINDS = ("clock", "registers", "logic", "leakage")
 
 
 @dataclass(frozen=True)
 class BlockPower:
-    """Watts of all instances of a block.
+    """Power of all instances of a block, in W.
 
     Attributes
     ----------
-    clock : clock nets and what they cause inside registers ; registers : their data pins, outputs and nets
-    logic : gates, their nets and the input ports' ; leakage : of all cells
+    clock : clock nets and the clock pins of registers ; registers : their data pins, outputs and nets
+    logic : gates, their nets and the nets of input ports ; leakage : of all cells
     memories : estimate, not part of the total
     """
 
@@ -61,9 +63,9 @@ class Power:
     stimulus: str
     cycles: int
     clock_mhz: float
-    mean_toggles: float  # per net and cycle, the clock apart
+    mean_toggles: float  # per net and cycle, without the clock
     blocks: tuple[BlockPower, ...]
-    measured_on: str = ""  # what part of the unit, when not all of it
+    measured_on: str = ""  # reduced sizes on which it was measured; empty: the full unit
 
     def of(self, kind: str) -> float:
         """Power of one of `KINDS`, of `memories`, or the `total`."""
@@ -87,7 +89,7 @@ class Power:
 
 
 def power(area: Area, circuit: Circuit, activity: Activity, *, clock_mhz: float) -> Power:
-    """Power of a mapped unit whose nets toggle as `activity` says.
+    """Power of a mapped unit under an activity.
 
     Raises
     ------
@@ -116,44 +118,44 @@ def power(area: Area, circuit: Circuit, activity: Activity, *, clock_mhz: float)
 
 
 def _block(netlist: Netlist, rates: np.ndarray, *, top: bool, inner: set[str]) -> dict[str, float]:
-    """Joules per cycle by kind, leakage apart; `rates` are the toggles of every net per cycle."""
+    """Joules per cycle by kind, without leakage; `rates` are the toggles of every net per cycle."""
     library = netlist.library
     macros = {kind for _, kind, _, _ in netlist.opaque} - inner
-    net = 0.5 * netlist.capacitance(outputs=top, inside=macros) * library.farads * library.voltage**2 * rates
+    net = 0.5 * netlist.capacitance(outputs=top, inner=macros) * library.farads * library.voltage**2 * rates
     clock = np.zeros(netlist.size, bool)
     clock[netlist.inputs.get(CLOCK, [])] = True
     register = np.zeros(netlist.size, bool)
-    found = {"clock": 0.0, "registers": 0.0, "logic": 0.0}
+    joules = {"clock": 0.0, "registers": 0.0, "logic": 0.0}
     for group in netlist.registers:
         cell = library.cell(group.type)
         for pin in (pin for pin in cell.pins if pin in group.pins):
             nets = group.pins[pin]
             kind = "clock" if clock[nets].all() else "registers"
-            found[kind] += _internal(netlist, group, pin, rates)
+            joules[kind] += _internal(netlist, group, pin, rates)
             if pin in cell.outputs:
                 register[nets] = True
     for group in netlist.logic:
         for pin in (pin for pin in library.cell(group.type).pins if pin in group.pins):
-            found["logic"] += _internal(netlist, group, pin, rates)
-    found["clock"] += net[clock].sum()
-    found["registers"] += net[register].sum()
-    found["logic"] += net[~clock & ~register].sum()
-    return found
+            joules["logic"] += _internal(netlist, group, pin, rates)
+    joules["clock"] += net[clock].sum()
+    joules["registers"] += net[register].sum()
+    joules["logic"] += net[~clock & ~register].sum()
+    return joules
 
 
-def _internal(netlist: Netlist, group: Group, pin: str, rates: np.ndarray) -> float:
-    """Joules per cycle inside the cells of a group that transitions of `pin` cause."""
+def _internal(netlist: Netlist, group: CellGroup, pin: str, rates: np.ndarray) -> float:
+    """Joules per cycle inside the cells of a group due to transitions of `pin`."""
     library = netlist.library
-    own = library.cell(group.type).pins[pin]
+    library_pin = library.cell(group.type).pins[pin]
     related: dict[str, list[Energy]] = {}
-    for energy in own.energies:
+    for energy in library_pin.energies:
         related.setdefault(energy.related, []).append(energy)
     if not related:
         return 0.0
     nets = group.pins[pin]
     load = netlist.loads[nets]
     energies, weights = [], []
-    for source, entries in related.items():  # several entries: states of the other pins, taken as equally likely
+    for source, entries in related.items():  # several entries: states of the other pins, assumed equally likely
         sums = sum((e.rise(library.fo4_slew, load) + e.fall(library.fo4_slew, load) for e in entries), np.zeros(1))
         energies.append(np.broadcast_to(sums / (2 * len(entries)), load.shape))
         weights.append(rates[group.pins[source]] if source in group.pins else np.zeros(len(nets)))
@@ -168,7 +170,7 @@ def compare(
 ) -> list[Power]:
     """Power of a mapped unit under each stimulus, then with guessed activities.
 
-    `component` is what the unit was mapped from. Raises what `synth.power.activity.measure` and `power` raise.
+    `component` is the RTL of the unit. Raises the errors of `synth.power.activity.measure` and of `power`.
     """
     library.require(timing=True, power=True)
     circuit = Circuit(area, library)
@@ -177,41 +179,44 @@ def compare(
     return [power(area, circuit, activity, clock_mhz=clock_mhz) for activity in activities]
 
 
-def part(unit: str, config: Config) -> Config:
-    """The configuration on which the power of `unit` is measured: the same, or with fewer of its equal parts."""
-    name, count = PARTS.get(unit, ("", 0))
+def reduced_config(unit: str, config: Config) -> Config:
+    """The configuration on which the power of `unit` is measured: `config`, or one with fewer of its equal elements."""
+    name, count = REDUCED_SIZES.get(unit, ("", 0))
     return config.replace(**{name: count}) if name and getattr(config, name) > count else config
 
 
-def multiplied(measured: Power, part: Area, whole: Area) -> Power:
-    """The power of `whole` from that of its `part`: each block that both have grows with its count; the others, which
-    are cut as their sizes ask for, grow together, logic as its area and memories as their bits."""
-    if part.config == whole.config:
+def scaled(measured: Power, reduced: Area, full: Area) -> Power:
+    """The power of a unit from the power `measured` in the reduced configuration.
+
+    The power of a block in both configurations scales with its count. The power of all other blocks scales with their
+    total area, that of their memories with their total bits.
+    """
+    if reduced.config == full.config:
         return measured
-    same = {(b.name, b.area_um2, b.memory_bits) for b in part.blocks}
-    same &= {(b.name, b.area_um2, b.memory_bits) for b in whole.blocks}
+    same = {(b.name, b.area_um2, b.memory_bits) for b in reduced.blocks}
+    same &= {(b.name, b.area_um2, b.memory_bits) for b in full.blocks}
     common = {name for name, _, _ in same}
 
     def sizes(area: Area) -> tuple[float, float]:
         blocks = [b for b in area.blocks if b.name not in common]
         return sum(b.area_um2 * b.count for b in blocks), sum(b.memory_bits * b.count for b in blocks)
 
-    (area, bits), (all_area, all_bits) = sizes(part), sizes(whole)
-    counts = {b.name: b.count for b in whole.blocks}
+    (area, bits), (full_area, full_bits) = sizes(reduced), sizes(full)
+    counts = {b.name: b.count for b in full.blocks}
     blocks = []
     for block in measured.blocks:
-        logic, memories = all_area / area if area else 1.0, all_bits / bits if bits else 1.0
+        logic, memories = full_area / area if area else 1.0, full_bits / bits if bits else 1.0
         if block.name in common:
             logic = memories = counts[block.name] / block.count
-        grown = {kind: getattr(block, kind) * logic for kind in KINDS}
+        watts = {kind: getattr(block, kind) * logic for kind in KINDS}
         count = counts[block.name] if block.name in common else block.count
-        blocks.append(replace(block, count=count, memories=block.memories * memories, **grown))
-    changed = [f"{name} = {value}" for name, value in part.config.items() if value != whole.config[name]]
+        blocks.append(replace(block, count=count, memories=block.memories * memories, **watts))
+    changed = [f"{name} = {value}" for name, value in reduced.config.items() if value != full.config[name]]
     return replace(measured, blocks=tuple(blocks), measured_on=", ".join(changed))
 
 
 def powers_table(powers: Sequence[Power]) -> str:
-    """Stimuli of one unit beside each other, then the blocks of the first."""
+    """Table of one unit under every stimulus, then of its blocks under the first stimulus."""
     head = ["stimulus", "cycles", "toggles*", *KINDS, "total mW", "memories**"]
     rows = [
         [
@@ -222,27 +227,29 @@ def powers_table(powers: Sequence[Power]) -> str:
         ]
         for p in powers
     ]
-    inside = [
+    blocks = [
         [b.name, f"{b.count}", *(f"{getattr(b, kind) * 1e3:.4g}" for kind in (*KINDS, "total", "memories"))]
         for b in powers[0].blocks
     ]
     notes = [
         f"mW at {powers[0].clock_mhz:g} MHz, zero delay: without glitches, clock tree and clock gating",
-        "* per net and cycle, clock apart; a guess toggles every net alike and lets memories rest",
+        "* per net and cycle, without the clock; a guess assumes the same rate on every net and no access of memories",
         "** estimate for 14 nm, not part of the total",
     ]
     if powers[0].measured_on:
-        notes.append(f"measured on {powers[0].measured_on}, each block multiplied to its area in the whole unit")
-    lines = [table(head, rows), *_how_wrong(powers), *notes]
-    if len(inside) > 1:
-        lines += ["", powers[0].stimulus, table(["block", "count", *KINDS, "total mW", "memories**"], inside)]
+        notes.append(
+            f"measured on {powers[0].measured_on}, the power of each block scaled to its area in the full unit"
+        )
+    lines = [table(head, rows), *_compare_estimates(powers), *notes]
+    if len(blocks) > 1:
+        lines += ["", powers[0].stimulus, table(["block", "count", *KINDS, "total mW", "memories**"], blocks)]
     return "\n".join(lines)
 
 
-def _how_wrong(powers: Sequence[Power]) -> Iterator[str]:
-    """One line for each guess: what it makes of the power that depends on data, over what was measured."""
-    measured = [p for p in powers if p.cycles and p.of("registers") + p.of("logic")]  # a unit may rest altogether
-    for guess in (p for p in powers if not p.cycles and measured):
-        switched = guess.of("registers") + guess.of("logic")
+def _compare_estimates(powers: Sequence[Power]) -> Iterator[str]:
+    """One line for each guess: its power of registers and logic over the measured power."""
+    measured = [p for p in powers if p.cycles and p.of("registers") + p.of("logic")]  # an idle unit may have none
+    for estimate in (p for p in powers if not p.cycles and measured):
+        switched = estimate.of("registers") + estimate.of("logic")
         ratios = [f"{switched / (p.of('registers') + p.of('logic')):.3g} x {p.stimulus}" for p in measured]
-        yield f"{guess.stimulus}: registers and logic are {', '.join(ratios)}"
+        yield f"{estimate.stimulus}: registers and logic are {', '.join(ratios)}"

@@ -1,4 +1,4 @@
-"""Keeps what the tests build of synthesis in one cache for the whole run, and shared libraries."""
+"""Shared libraries of the synthesis tests."""
 
 import pytest
 

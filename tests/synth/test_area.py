@@ -14,7 +14,7 @@ from synth.blocks import partition
 
 
 class Small(wiring.Component):
-    """Eight flip-flops with an adder, beside a memory."""
+    """Eight flip-flops with an adder, and a memory."""
 
     a: In(8)
     y: Out(8)
@@ -41,7 +41,7 @@ def small(predictive):
 
 
 def test_counts_by_hand(small, predictive):
-    """8 bits of the sum; the memory's bypass keeps the word, a match bit: 8 + 16 + 1 flip-flops."""
+    """8 bits of the sum, and the word and match bit of the memory's bypass: 8 + 16 + 1 flip-flops."""
     assert small.flip_flops == 8 + 16 + 1
     assert small.memory_bits == 64 * 16
     assert small.area_um2 == pytest.approx(sum(predictive.cell(n).area * k for n, k in small.cell_types.items()))
@@ -90,13 +90,13 @@ class Pair(wiring.Component):
         return m
 
 
-def test_second_run_maps_only_what_changed(predictive, monkeypatch, tmp_path):
+def test_second_run_maps_changed_blocks_only(predictive, monkeypatch, tmp_path):
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     monkeypatch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
 
     def kept(width):
         found = area_of_rtlil(emit.to_rtlil(Pair(width), "pair"), "pair", predictive)
-        return {name.split(".")[-1]: mapped.kept for name, mapped in found.mapped.items()}
+        return {name.split(".")[-1]: mapped.from_cache for name, mapped in found.mapped.items()}
 
     first = kept(20)
     assert {"small", "other", "pair"} <= set(first) and not any(first.values())

@@ -1,4 +1,4 @@
-"""Netlists against their RTL: whole units are proved, damaged netlists are found."""
+"""Netlists against their RTL: proofs of units, errors for damaged netlists."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ QUICK = ("hcu", "operand_memory")
 
 
 class Small(wiring.Component):
-    """Sums with enables beside a memory that stays a macro, some of its bits constant, and one of flip-flops."""
+    """Sums with enables, a macro with some constant bits, and a memory of flip-flops."""
 
     a: In(6)
     y: Out(6)
@@ -56,7 +56,7 @@ def test_every_unit_is_proved(unit, predictive):
 
 
 def gate(module, rng):
-    """One gate becomes another."""
+    """Replace one gate by another."""
     other = {"NAND2_X1": "NOR2_X1", "NOR2_X1": "NAND2_X1", "XOR2_X1": "XNOR2_X1", "XNOR2_X1": "XOR2_X1"}
     cells = [cell for _, cell in sorted(module["cells"].items()) if cell["type"] in other]
     chosen = cells[rng.integers(len(cells))]
@@ -64,14 +64,14 @@ def gate(module, rng):
 
 
 def wires(module, rng):
-    """Two registers take each other's data."""
+    """Exchange the data of two registers."""
     cells = [c for _, c in sorted(module["cells"].items()) if c["type"] == "DFF_X1"]
     one, two = (cells[k]["connections"] for k in rng.choice(len(cells), 2, replace=False))
     one["D"], two["D"] = two["D"], one["D"]
 
 
 @pytest.mark.parametrize("damage", [gate, wires])
-def test_a_damaged_netlist_is_found(damage, small, predictive, tmp_path, rng):
+def test_damaged_netlist_raises(damage, small, predictive, tmp_path, rng):
     mapped = small.mapped["small"]
     shutil.copytree(mapped.folder, tmp_path / "damaged", ignore=shutil.ignore_patterns("equivalent-*"))
     path = tmp_path / "damaged" / "netlist.json"
@@ -85,7 +85,7 @@ def test_a_damaged_netlist_is_found(damage, small, predictive, tmp_path, rng):
 
 
 @pytest.mark.parametrize("what", ["port", "solver", "gate"])
-def test_what_cannot_be_compared_is_named(what, small, predictive, tmp_path, monkeypatch):
+def test_incomparable_block_is_named(what, small, predictive, tmp_path, monkeypatch):
     mapped = small.mapped["small"]
     shutil.copytree(mapped.folder, tmp_path / "other", ignore=shutil.ignore_patterns("equivalent-*"))
     other = replace(small, mapped={"small": replace(mapped, folder=tmp_path / "other")})
@@ -100,12 +100,12 @@ def test_what_cannot_be_compared_is_named(what, small, predictive, tmp_path, mon
         says = "small: the netlist could not be compared with the RTL: snl_UNK 7"
     else:
         monkeypatch.setattr(equivalence, "_GATES", {})
-        says = r"small: the RTL has a \$_\w+_, which is no gate or register"
+        says = r"small: cells of the RTL must be gates and registers, got \$_\w+_"
     with pytest.raises(EquivalenceError, match=says):
         prove(other, predictive)
 
 
-def test_proofs_are_kept(small, predictive, monkeypatch):
+def test_proofs_are_reused(small, predictive, monkeypatch):
     first = prove(small, predictive)
     assert first.blocks[0].netlist_registers == small.flip_flops
     monkeypatch.setattr("hw.yosys.run", lambda *args, **kwargs: pytest.fail("compared again"))

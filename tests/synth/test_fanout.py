@@ -1,4 +1,4 @@
-"""Buffer trees: what a net drives is bounded, nothing else changes, and wide enables get fast."""
+"""Buffer trees: loads are bounded, the function does not change, and wide enables become fast."""
 
 import re
 
@@ -16,7 +16,7 @@ from synth.fanout import LIMIT, PORT_INVERTERS, Buffers, Load, size
 from synth.gates import sources
 from synth.library.reader import Library
 from synth.netlist import CLOCK, Netlist
-from synth.timing.timing import timing
+from synth.timing.static_timing import timing
 
 WIDTH = 300
 
@@ -55,7 +55,7 @@ def plain(predictive, tmp_path, monkeypatch):
 
 
 def most(area, library):
-    """The largest load of any net but the clock, in inverters with their wires."""
+    """The largest load of any net except the clock, in inverters with their wires."""
     netlist = Netlist(area.mapped["wide"], library)
     loads = np.delete(netlist.loads, netlist.inputs[CLOCK])
     return loads.max() / Buffers(library).inverter
@@ -79,7 +79,7 @@ def test_only_buffers_are_added(wide, plain, predictive):
 def test_the_path_through_the_enable_is_short(wide, plain, predictive):
     paths = [timing(area, predictive) for area in (wide, plain)]
     assert paths[0].critical.delay_ps < paths[1].critical.delay_ps / 4
-    assert any(step.instance.startswith("fan") for step in paths[0].critical.steps)
+    assert any(cell.instance.startswith("fan") for cell in paths[0].critical.cells)
 
 
 def test_a_library_without_buffers_stays_as_it_is(wide, predictive):
@@ -118,8 +118,8 @@ def driven_by(module, net):
     }
 
 
-def test_the_limit_is_lower_where_the_driver_is_not_seen(predictive):
-    """A port of an inner block may drive what timing takes for an input pin; a gate, or a unit's own port, more."""
+def test_limit_is_lower_without_library_driver(predictive):
+    """A port of an inner block drives at most the load of an input pin; gates and ports of a unit drive more."""
     for inner, port, trees in ((True, True, True), (False, True, False), (True, False, False)):
         module = block(4, port=port)
         assert bool(fanout.buffer(module, predictive, blocks={"row"}, inner=inner)) == trees

@@ -1,4 +1,4 @@
-"""Mappings that fail leave one clear error and nothing behind."""
+"""A failed mapping raises one error and leaves no files."""
 
 import re
 import shutil
@@ -52,7 +52,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("survives", [0, 1], ids=["elaborating", "mapping"])
 def test_a_killed_tool_leaves_nothing(survives, cache, predictive, monkeypatch):
-    """Whichever of the two yosys runs is killed: an error that says so, an empty cache, and a good run afterwards."""
+    """If one of the two yosys runs is killed: an error with the signal, an empty cache, and a correct next run."""
     real, runs = yosys.run, []
 
     def run(commands, **options):
@@ -72,7 +72,7 @@ def test_a_killed_tool_leaves_nothing(survives, cache, predictive, monkeypatch):
     assert area_of_rtlil(XOR, "dut", predictive).cells == 1
 
 
-def test_what_the_library_cannot_hold_is_named(cache, predictive):
+def test_unmappable_cell_is_named(cache, predictive):
     text, count = re.subn(r"  cell \(LATCH.*?\n  }\n", "", predictive.text, flags=re.S)
     assert count == 1
     with pytest.raises(MappingError, match=r"dut: .* \(type \$_DLATCH_P_\) cannot be legalized: D latches are not"):
@@ -81,7 +81,7 @@ def test_what_the_library_cannot_hold_is_named(cache, predictive):
 
 
 def test_an_unknown_point(predictive):
-    with pytest.raises(ValueError, match="unknown point 'slow': choose one of "):
+    with pytest.raises(ValueError, match="point must be one of area, balanced, fast, got 'slow'"):
         area_of_rtlil(XOR, "dut", predictive, point="slow")
 
 
@@ -100,13 +100,13 @@ end
 """
 
 
-def test_a_cell_that_the_library_has_not_is_named(cache, predictive):
+def test_cell_missing_in_the_library_is_named(cache, predictive):
     with pytest.raises(MappingError, match=r"dut: library predictive14 has no cell for \$_TBUF_"):
         area_of_rtlil(TRISTATE, "dut", predictive)
     assert list(cache.iterdir()) == []
 
 
-def test_another_process_may_be_faster(cache, predictive, monkeypatch):
+def test_result_of_a_faster_process_is_used(cache, predictive, monkeypatch):
     folder = area_of_rtlil(XOR, "dut", predictive).mapped["dut"].folder
     theirs = shutil.move(folder, cache.parent / "theirs")
     real = mapping._buffer
@@ -116,7 +116,7 @@ def test_another_process_may_be_faster(cache, predictive, monkeypatch):
         real(*arguments)
 
     monkeypatch.setattr(mapping, "_buffer", buffer)
-    assert area_of_rtlil(XOR, "dut", predictive).mapped["dut"].kept is False
+    assert area_of_rtlil(XOR, "dut", predictive).mapped["dut"].from_cache is False
     assert [path.name for path in cache.iterdir()] == [folder.name]
 
 
@@ -133,7 +133,7 @@ def adders(text, full, half):
 
 
 def test_adders_as_libraries_have_them(predictive):
-    """Full adders may be inverted or missing, half adders missing."""
+    """Full adders can be inverted or missing, half adders missing."""
     plain, none = ("A ^ B ^ CI", "(A * B) + (A * CI) + (B * CI)"), ("A", "B")
     inverted = tuple(f"!({text})" for text in plain)
     found = mapping._adder_map(adders(predictive.text, inverted, none))

@@ -1,4 +1,4 @@
-"""Netlists by hand: what has no place in a design with one clock is named."""
+"""Netlists by hand: errors for cells and clocks that are not allowed."""
 
 from types import SimpleNamespace
 
@@ -38,16 +38,16 @@ def changed(library, name, old, new):
 
 def test_a_loop(predictive):
     ring = [("INV_X1", {"A": 5, "Y": 6}), ("INV_X1", {"A": 6, "Y": 5})]
-    with pytest.raises(ValueError, match="netlist dut: its logic has a combinational loop"):
+    with pytest.raises(ValueError, match="netlist dut: logic must be acyclic, got a combinational loop"):
         netlist(predictive, ring)
 
 
 def test_pins_without_a_net(predictive):
-    """An output that drives nothing has one, an input that nothing drives is 0."""
+    """An unconnected output has a net; an undriven input is 0."""
     found = netlist(predictive, [("NAND2_X1", {"A": 3}), ("DFF_X1", {"CK": 2, "Q": 5})])
     (gate,), (flop,) = found.logic, found.registers
     assert set(gate.pins) == {"A", "Y"} and found.net_name(gate.pins["Y"][0]).startswith("net ")
-    assert found.register(flop).data == ("D",) and found.size == 7
+    assert found.flip_flop(flop).data == ("D",) and found.size == 7
     assert found.loads[gate.pins["A"][0]] > found.loads[gate.pins["Y"][0]] == 0
 
 
@@ -57,22 +57,32 @@ FLOP = ("DFF_X1", {"CK": 2, "D": 3, "Q": 5})
 @pytest.mark.parametrize(
     ("cell", "old", "new", "reason"),
     [
-        (("LATCH_X1", {"G": 3, "D": 4, "Q": 5}), "", "", "cell LATCH_X1 is a latch"),
-        (FLOP, 'clocked_on : "CK"', 'clocked_on : "!CK"', "cell DFF_X1 is not clocked by a rising edge of one pin"),
-        (FLOP, 'function : "IQ"', 'function : "1"', "output Q is not its state or the state's inverse"),
-        (("DFF_X1", {"CK": 3, "D": 3, "Q": 5}), "", "", "has a clock that is not the port 'clk'"),
-        (("DFFR_X1", {"CK": 2, "D": 3, "RN": 4, "Q": 5}), "", "", "has an asynchronous clear in use"),
-        (("DFFR_X1", {"CK": 2, "D": 3, "RN": "0", "Q": 5}), "", "", "has an asynchronous clear in use"),
-        (("DFFS_X1", {"CK": 2, "D": 3, "SN": 4, "Q": 5}), "", "", "has an asynchronous preset in use"),
+        (("LATCH_X1", {"G": 3, "D": 4, "Q": 5}), "", "", "cell LATCH_X1 must be a flip-flop, got a latch"),
+        (FLOP, 'clocked_on : "CK"', 'clocked_on : "!CK"', "cell DFF_X1: clocked_on must be a pin, got '!CK'"),
+        (FLOP, 'function : "IQ"', 'function : "1"', "output Q must be its state or the inverse, got '1'"),
+        (("DFF_X1", {"CK": 3, "D": 3, "Q": 5}), "", "", "clock must be the port 'clk', got another net"),
+        (("DFFR_X1", {"CK": 2, "D": 3, "RN": 4, "Q": 5}), "", "", "must be inactive, got an asynchronous clear in use"),
+        (
+            ("DFFR_X1", {"CK": 2, "D": 3, "RN": "0", "Q": 5}),
+            "",
+            "",
+            "must be inactive, got an asynchronous clear in use",
+        ),
+        (
+            ("DFFS_X1", {"CK": 2, "D": 3, "SN": 4, "Q": 5}),
+            "",
+            "",
+            "must be inactive, got an asynchronous preset in use",
+        ),
     ],
 )
 def test_registers_that_do_not_follow_the_clock(cell, old, new, reason, predictive):
     library = changed(predictive, cell[0], old, new) if old else predictive
     found = netlist(library, [cell])
     with pytest.raises(ValueError, match=f"netlist dut: cell {cell[0]}.*{reason}|{reason}"):
-        found.register(found.registers[0])
+        found.flip_flop(found.registers[0])
 
 
 def test_a_reset_that_is_never_used_does_no_harm(predictive):
     found = netlist(predictive, [("DFFR_X1", {"CK": 2, "D": 3, "RN": "1", "Q": 5})])
-    assert found.register(found.registers[0]).outputs == {"Q": False}
+    assert found.flip_flop(found.registers[0]).outputs == {"Q": False}

@@ -39,8 +39,8 @@ def test_rows_and_shares_by_hand():
     assert comparison.values()[-1][3] == pytest.approx(total_mm2) and f"{total_mm2:.4f}" in comparison.table()
 
 
-def test_the_papers_table_adds_up():
-    """Its total is 1.89 mm2 and 2609.43 mW, of which DRE has 2.0 and 2.2 per cent."""
+def test_published_table_adds_up():
+    """The total is 1.89 mm2 and 2609.43 mW; DRE has 2.0 and 2.2 per cent."""
     area, power = (sum(pair[k] for pair in PUBLISHED.values() if pair) for k in (0, 1))
     assert area == pytest.approx(1.89) and power == pytest.approx(2609.43)
     dre = [PUBLISHED[name] for name in ("HCU", "WTU", "KVMU")]
@@ -48,7 +48,7 @@ def test_the_papers_table_adds_up():
     assert sum(pair[1] for pair in dre) / power == pytest.approx(0.022, abs=0.001)
 
 
-def test_what_was_not_measured_is_not_in_a_sum():
+def test_unmeasured_power_gives_no_sum():
     units = [unit("dpe", 1e6, 0.0, 5.0), unit("hcu", 1e3, 0.0)]
     comparison = table3(units)
     assert comparison.shares()["power"] is None and comparison.shares()["area"] == pytest.approx(100 / 1001)

@@ -24,7 +24,7 @@ from hw.common.tree import reduce_tree
 from synth.area import Area, area_of_rtlil
 from synth.library import reader as libraries
 from synth.library.reader import Library
-from synth.timing.timing import Timing, timing
+from synth.timing.static_timing import Timing, timing
 from util.text import table
 
 WIDTHS = (16, 18, 20, 22, 24, 27, 30)

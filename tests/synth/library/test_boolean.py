@@ -32,6 +32,6 @@ def test_matches_python(text, reference):
 
 
 @pytest.mark.parametrize("text", ["", "A +", "(A", "A)", "A % B", "D", "!", "(" * 5000], ids=lambda text: text[:9])
-def test_rejects_what_is_not_a_function(text):
+def test_rejects_invalid_functions(text):
     with pytest.raises(ValueError, match="function"):
         truth_table(text, PINS)

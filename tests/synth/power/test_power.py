@@ -1,4 +1,4 @@
-"""Power by hand, by a plain second computation, and its sums."""
+"""Power against values by hand, against a second computation, and its sums."""
 
 import functools
 import json
@@ -16,11 +16,12 @@ from hw.common.memory import Ram
 from hw.config import Config
 from synth.area import PREDICTIVE, area_of_rtlil
 from synth.blocks import partition
-from synth.library.reader import OSU018, LibraryError, load
+from synth.library.parser import LibraryError
+from synth.library.reader import OSU018, load
 from synth.macros import Macro
 from synth.power.activity import guessed
 from synth.power.circuit import Circuit
-from synth.power.power import KINDS, multiplied, part, power, powers_table
+from synth.power.power import KINDS, power, powers_table, reduced_config, scaled
 
 MHZ = 500.0
 
@@ -46,7 +47,7 @@ class Register(wiring.Component):
 
 
 class Multiplier(wiring.Component):
-    """A product, accumulated and kept in a memory."""
+    """A product, accumulated and stored in a memory."""
 
     a: In(6)
     b: In(6)
@@ -172,7 +173,7 @@ def test_a_second_computation_agrees(name, predictive, rng):
 
 @pytest.fixture(scope="module")
 def pairs(predictive):
-    """A pair of multipliers in one piece, and cut into blocks."""
+    """A pair of multipliers as one block, and in several blocks."""
     whole = mapped(Pair(), predictive)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=2000))
@@ -199,7 +200,7 @@ def test_cutting_into_blocks_loses_no_register_and_no_memory(pairs):
         assert cut.of(kind) == pytest.approx(whole.of(kind))
 
 
-def test_memories_are_estimated_apart(predictive):
+def test_memories_are_not_part_of_the_total(predictive):
     found, circuit = mapped(Multiplier(), predictive)
     activity = guessed(circuit, 0.25)
     resting = power(found, circuit, activity, clock_mhz=MHZ)
@@ -217,7 +218,7 @@ def test_more_toggles_more_power(predictive):
     assert np.diff(totals)[0] == pytest.approx(np.diff(totals)[1]) and totals[0] < totals[1]
 
 
-def test_table_shows_stimuli_beside_each_other(predictive):
+def test_table_has_one_row_per_stimulus(predictive):
     found, circuit = mapped(Multiplier(), predictive)
     text = powers_table([watts(found, circuit, rate) for rate in (0.1, 0.2)])
     assert "guess 0.1" in text and "guess 0.2" in text and "estimate for 14 nm" in text
@@ -240,12 +241,12 @@ def test_a_part_stands_for_the_whole(predictive):
     blocks = tuple(replace(block, count=3 * block.count) for block in found.blocks)
     large = replace(found, config={"lanes": 6, "rows": 4}, blocks=blocks)
     measured = power(found, circuit, activity, clock_mhz=MHZ)
-    result = multiplied(measured, small, large)
+    result = scaled(measured, small, large)
     for kind in (*KINDS, "memories", "total"):
         assert result.of(kind) == pytest.approx(3 * measured.of(kind))
     assert result.measured_on == "lanes = 2" and [block.count for block in result.blocks] == [3]
     assert "measured on lanes = 2" in powers_table([result])
-    assert multiplied(measured, small, small) is measured
+    assert scaled(measured, small, small) is measured
 
 
 def test_a_memory_that_only_the_whole_has_in_a_block_of_its_own_grows_too(predictive):
@@ -258,7 +259,7 @@ def test_a_memory_that_only_the_whole_has_in_a_block_of_its_own_grows_too(predic
     half = replace(block, macros=(), area_um2=2 * block.area_um2)
     own = replace(block, name="dut.memory", macros=(replace(macro, width=3 * macro.width),))
     measured = power(found, circuit, activity, clock_mhz=MHZ)
-    result = multiplied(measured, small, replace(found, config={"lanes": 6}, blocks=(own, half)))
+    result = scaled(measured, small, replace(found, config={"lanes": 6}, blocks=(own, half)))
     for kind in (*KINDS, "memories", "total"):
         assert result.of(kind) == pytest.approx(3 * measured.of(kind))
 
@@ -271,8 +272,10 @@ def test_a_wide_word_is_columns_side_by_side():
 
 def test_arrays_are_measured_on_a_part():
     paper = Config.preset("paper")
-    assert part("dpe", paper).dpe_trees == 8 and part("vpe", paper).vpe_lanes == 8
-    assert part("hcu", paper) == paper and part("dpe", Config.preset("tiny")) == Config.preset("tiny")
+    assert reduced_config("dpe", paper).dpe_trees == 8 and reduced_config("vpe", paper).vpe_lanes == 8
+    assert reduced_config("hcu", paper) == paper and reduced_config("dpe", Config.preset("tiny")) == Config.preset(
+        "tiny"
+    )
 
 
 def test_library_without_power_tables(predictive, tmp_path):

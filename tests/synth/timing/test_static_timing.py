@@ -12,9 +12,11 @@ from hw import emit
 from hw.common.memory import Ram
 from synth.area import area_of_rtlil
 from synth.blocks import partition
-from synth.library.reader import Library, LibraryError
+from synth.library.parser import LibraryError
+from synth.library.reader import Library
 from synth.netlist import Netlist
-from synth.timing.timing import MACRO_OUT_FO4, Analysis, timing
+from synth.timing.analysis import MACRO_OUT_FO4, Analysis
+from synth.timing.static_timing import timing
 
 
 class Ripple(wiring.Component):
@@ -60,11 +62,11 @@ def ripple(predictive):
 def test_arrivals_add_up(ripple):
     _, result = ripple
     for path in result.paths:
-        ends = [step.arrival_ps for step in path.steps]
-        starts = [ends[0] - path.steps[0].delay_ps, *ends[:-1]]
-        assert [s + step.delay_ps for s, step in zip(starts, path.steps, strict=True)] == pytest.approx(ends)
+        ends = [step.arrival_ps for step in path.cells]
+        starts = [ends[0] - path.cells[0].delay_ps, *ends[:-1]]
+        assert [s + step.delay_ps for s, step in zip(starts, path.cells, strict=True)] == pytest.approx(ends)
         assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
-        assert all(step.delay_ps > 0 for step in path.steps)
+        assert all(step.delay_ps > 0 for step in path.cells)
     assert result.critical.delay_ps == max(path.delay_ps for path in result.paths)
     assert result.fmax_mhz == pytest.approx(1e6 / result.critical.delay_ps)
 
@@ -75,21 +77,21 @@ def test_path_is_a_chain_of_the_netlist(ripple, predictive):
     path = result.critical
     assert path.kind == "register to register"
     previous = None
-    for step in path.steps:
+    for step in path.cells:
         cell = module["cells"][step.instance]
         source, target = step.through.split(" ")[0], step.through.split(" ")[2]
         assert cell["type"] == step.cell
         if previous is not None:
             assert cell["connections"][source] == previous
         previous = cell["connections"][target]
-    assert predictive.cell(path.steps[0].cell).state is not None
+    assert predictive.cell(path.cells[0].cell).state is not None
 
 
 def test_one_gate_by_hand(predictive):
-    """The table of a flip-flop at the load of its net, looked up apart from the analysis."""
+    """The delay from the flip-flop's table at the load of its net."""
     found, result = measure(Ripple(2), predictive)
     netlist = Netlist(found.mapped["dut"], predictive)
-    step = result.critical.steps[0]
+    step = result.critical.cells[0]
     names = {netlist.net_name(n): n for n in range(netlist.size)}
     edge = step.through.split()[-1]
     arc = predictive.cell(step.cell).pins["Q"].arcs[0]
@@ -116,7 +118,7 @@ def test_memory_paths_start_at_the_estimate(predictive):
 
 
 class Stage(wiring.Component):
-    """A register behind an adder in front of an adder: both ports lead through logic, one input through more."""
+    """An adder, a register, an adder: both ports have logic, one input has more."""
 
     a: In(12)
     b: In(12)
@@ -154,27 +156,27 @@ def stages(predictive):
         return measure(Stages(), predictive)
 
 
-def test_paths_go_on_inside_blocks(stages):
-    """From the register inside one stage to the one inside the next, with every cell on the way."""
+def test_paths_continue_in_blocks(stages):
+    """From the register in one stage to the register in the next, with every cell between."""
     found, result = stages
     assert [block.count for block in found.blocks] == [3, 1]
     path = next(path for path in result.paths if path.kind == "register to register")
     assert path.start.startswith("stage") and path.end.startswith("stage") and path.start[:6] != path.end[:6]
-    places = [step.instance.split(".")[0] for step in path.steps]
+    places = [step.instance.split(".")[0] for step in path.cells]
     first, last = path.start[:6], path.end[:6]
     outside = [place for place in places if place not in (first, last)]
     assert outside and places == [first] * places.count(first) + outside + [last] * places.count(last)
-    ends = [step.arrival_ps for step in path.steps]
-    assert all(a < b for a, b in pairwise(ends)) and path.steps[0].cell.startswith("DFF")
+    ends = [step.arrival_ps for step in path.cells]
+    assert all(a < b for a, b in pairwise(ends)) and path.cells[0].cell.startswith("DFF")
     assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
 
 
 def test_needs_of_a_blocks_inputs(stages, predictive):
-    """The largest is what the slowest input needs; no single input needs more than found, `a` more than `b`."""
+    """The largest required time is that of the slowest input; no input requires more; `a` requires more than `b`."""
     found, _ = stages
     netlist = Netlist(found.mapped[found.blocks[0].name], predictive)
     analysis = Analysis(netlist, {}, registers=False)
-    needs = analysis.needs()
+    needs = analysis.required_times()
     worst = max(end.delay for end in analysis.ends() if end.kind != "output")
     data = [need for name in "ab" for need in needs[name]]
     assert max(data) == pytest.approx(worst - analysis.port_delay)
@@ -187,7 +189,7 @@ def test_needs_of_a_blocks_inputs(stages, predictive):
 
 
 class Half(wiring.Component):
-    """No register: halves of paths, one in the lower bits, one in the upper."""
+    """Logic without registers: one half of the path in the lower bits, one in the upper bits."""
 
     a: In(12)
     y: Out(12)
@@ -199,7 +201,7 @@ class Half(wiring.Component):
 
 
 class Halves(wiring.Component):
-    """A register, two halves after each other, a register; ports, not bits, may make a circle."""
+    """A register, two halves in series, a register; ports, not bits, can form a loop."""
 
     a: In(12)
     y: Out(12)
@@ -228,17 +230,17 @@ def test_paths_go_through_blocks_without_registers(predictive, monkeypatch):
     _, flat = measure(Halves(), predictive)
     _, result = split(monkeypatch, Halves(), predictive)
     path = result.critical
-    places = list(dict.fromkeys(step.instance.split(".")[0] for step in path.steps if "." in step.instance))
+    places = list(dict.fromkeys(step.instance.split(".")[0] for step in path.cells if "." in step.instance))
     assert path.kind == "register to register" and places == ["one", "two"]
     assert path.start.startswith("register ") and path.end.startswith("register ")
-    ends = [step.arrival_ps for step in path.steps]
+    ends = [step.arrival_ps for step in path.cells]
     assert all(a < b for a, b in pairwise(ends))
     assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
     assert flat.critical.delay_ps < path.delay_ps < 1.7 * flat.critical.delay_ps
 
 
 class Through(wiring.Component):
-    """Two halves after each other, nothing else."""
+    """Two halves in series."""
 
     a: In(12)
     y: Out(12)
@@ -251,7 +253,7 @@ class Through(wiring.Component):
 
 
 class Around(wiring.Component):
-    """A register, two halves in a block of their own, a register."""
+    """A register, a block with two halves, a register."""
 
     a: In(12)
     y: Out(12)
@@ -285,7 +287,7 @@ class Inside(wiring.Component):
         return m
 
 
-def test_the_worst_path_may_lie_in_a_block(ripple, predictive, monkeypatch):
+def test_worst_path_can_be_in_a_block(ripple, predictive, monkeypatch):
     _, result = split(monkeypatch, Inside(), predictive)
     assert result.critical.kind == "register to register"
     assert result.critical.delay_ps == pytest.approx(ripple[1].critical.delay_ps, rel=0.2)
@@ -312,18 +314,18 @@ class Nothing(wiring.Component):
 
 
 def test_a_unit_without_paths(predictive):
-    with pytest.raises(ValueError, match="unit dut: it has no path to time"):
+    with pytest.raises(ValueError, match="unit dut must have a register, memory or port path, got none"):
         measure(Nothing(), predictive)
 
 
-def test_a_circle_of_ports_is_cut(predictive, monkeypatch):
+def test_loop_of_ports_is_cut(predictive, monkeypatch):
     """Through both halves and once more through the first is the most that bits allow."""
     _, straight = split(monkeypatch, Halves(), predictive)
     _, result = split(monkeypatch, Halves(circle=True), predictive)
     assert straight.critical.delay_ps < result.critical.delay_ps < 2 * straight.critical.delay_ps
 
 
-def test_a_cell_without_delays_gives_no_timing(ripple, predictive):
+def test_cell_without_delays_raises(ripple, predictive):
     """Its paths would be missing, and the others' worst shown as the unit's."""
     found, _ = ripple
     used = next(name for name in found.cell_types if name.startswith("XNOR"))
