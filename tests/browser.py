@@ -1,4 +1,4 @@
-"""A page in a real headless browser, driven over Chromium's DevTools protocol on a pipe."""
+"""Loads a page in headless Chromium through the DevTools protocol on a pipe, and checks it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for pipe, place in zip(sys.argv[1:3], (100, 101)): os.dup2(int(pipe), place)
 for place in (3, 4): os.dup2(place + 97, place)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-SEEN = """JSON.stringify({
+OBSERVE = """JSON.stringify({
   wide: document.documentElement.scrollWidth, shown: document.documentElement.clientWidth,
   pictures: document.images.length, words: document.body.innerText.split(/\\s+/).length,
   broken: [...document.images].filter(x => !x.complete || !x.naturalWidth).map(x => x.src.slice(0, 80)),
@@ -42,8 +42,8 @@ SEEN = """JSON.stringify({
 
 
 @dataclass
-class Seen:
-    """What a browser made of a page: widths in pixels, pictures and which are broken, errors, what it asked for."""
+class PageObservation:
+    """Observations of a loaded page: widths in pixels, pictures, broken pictures, errors, requested addresses."""
 
     wide: int
     shown: int
@@ -52,11 +52,11 @@ class Seen:
     words: int
     small: float
     errors: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def check(self, width: int) -> None:
-        """Nothing wrong: no error, nothing missing, nothing fetched, no sideways scrolling, no tiny print."""
-        assert not self.errors and not self.broken and not self.asked, self
+        """Check that the page has no errors, broken pictures, network requests, horizontal scrolling or small text."""
+        assert not self.errors and not self.broken and not self.requests, self
         assert self.shown == width >= self.wide and self.small >= 10 and self.words > 100, self
 
 
@@ -68,17 +68,17 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
-        """The answer to one call; events that come before it are kept."""
+        """The result of one call; events before it are stored."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
         self.out.write(json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
         self.out.flush()
         while True:
-            got = self.read()
-            if got.get("id") == self.number:
-                assert "error" not in got, got
-                return got["result"]
-            self.events.append(got)
+            answer = self.read()
+            if answer.get("id") == self.number:
+                assert "error" not in answer, answer
+                return answer["result"]
+            self.events.append(answer)
 
     def read(self) -> dict[str, Any]:
         text = b""
@@ -87,7 +87,7 @@ class Browser:
             text += byte
         return json.loads(text)
 
-    def see(self, page: Path, width: int, height: int = 900, picture: Path | None = None) -> Seen:
+    def observe(self, page: Path, width: int, height: int = 900, picture: Path | None = None) -> PageObservation:
         """Open a file in a window of `width` CSS pixels; wait until it is loaded; `picture` gets a screenshot."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -99,32 +99,32 @@ class Browser:
         self.call("Page.navigate", session, url=page.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.read())
-        told = self.call("Runtime.evaluate", session, expression=SEEN)["result"]["value"]
-        seen = Seen(**json.loads(told))
+        result = self.call("Runtime.evaluate", session, expression=OBSERVE)["result"]["value"]
+        page_observation = PageObservation(**json.loads(result))
         for event in self.events:
-            method, given = event.get("method"), event.get("params", {})
-            entry = given.get("entry", given)
-            if method == "Runtime.exceptionThrown" or "error" in (entry.get("level"), given.get("type")):
-                seen.errors.append(json.dumps(given)[:300])
-            if method == "Network.requestWillBeSent" and given["request"]["url"].startswith("http"):
-                seen.asked.append(given["request"]["url"])
+            method, parameters = event.get("method"), event.get("params", {})
+            entry = parameters.get("entry", parameters)
+            if method == "Runtime.exceptionThrown" or "error" in (entry.get("level"), parameters.get("type")):
+                page_observation.errors.append(json.dumps(parameters)[:300])
+            if method == "Network.requestWillBeSent" and parameters["request"]["url"].startswith("http"):
+                page_observation.requests.append(parameters["request"]["url"])
         if picture:
             shot = self.call("Page.captureScreenshot", session, captureBeyondViewport=True)
             picture.write_bytes(base64.b64decode(shot["data"]))
         self.call("Target.closeTarget", targetId=target)
-        return seen
+        return page_observation
 
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser with a profile of its own; skips the test where none is installed."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    """A browser with an empty profile; skips the test when none is installed."""
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
         pytest.skip("needs Chromium")
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [found, *SWITCHES, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        command = [executable, *SWITCHES, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
         process = subprocess.Popen(
             [sys.executable, "-c", ON_3_AND_4, str(to_read), str(from_write), *command],
             pass_fds=(to_read, from_write),
@@ -134,11 +134,11 @@ def browser() -> Iterator[Browser]:
         os.close(to_read)
         os.close(from_write)
         with os.fdopen(to_write, "wb") as out, os.fdopen(from_read, "rb") as back:
-            made = Browser(process, out, back)
+            chromium = Browser(process, out, back)
             try:
-                yield made
+                yield chromium
             finally:
                 with contextlib.suppress(Exception):
-                    made.call("Browser.close")
+                    chromium.call("Browser.close")
                 process.terminate()
                 process.wait(20)

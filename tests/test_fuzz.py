@@ -1,4 +1,4 @@
-"""Every reader of a file on files damaged at random: something to use, or one line that names the file; no more."""
+"""Readers of randomly damaged files: they return a result or raise one line that names the file."""
 
 import gzip
 import itertools
@@ -46,7 +46,7 @@ LONG = [mark * 5000 for mark in (b"1", b"x", b"[", b"(", b"!", b'{"a":')]
 
 
 def damaged(rng: np.random.Generator, content: bytes, text: bool) -> bytes:
-    """`content` with one to four damages: of its bytes; or, if it is text, mostly of its values or words."""
+    """`content` with one to four random errors: in bytes, or for text mostly in values or words."""
     values = text and rng.random() < 0.5
     for _ in range(rng.integers(1, 5)):
         words = text and (values or rng.random() < 0.9)
@@ -81,7 +81,7 @@ def damaged(rng: np.random.Generator, content: bytes, text: bool) -> bytes:
 
 @contextmanager
 def bounds():
-    """No longer than `SECONDS`, no more than `MEMORY`."""
+    """Limits time to `SECONDS` and memory to `MEMORY`."""
 
     def stop(number, frame):
         raise AssertionError(f"more than {SECONDS} s")
@@ -99,7 +99,7 @@ def bounds():
 
 
 def few_cells(folder: Path) -> bytes:
-    """The head of the built-in library and some of its cells."""
+    """The header of the built-in library and some of its cells."""
     head, *cells = re.split(r"(?=^  cell \()", library_text().rstrip().removesuffix("}"), flags=re.M)
     names = ("INV_X1", "NAND2_X1", "FA_X1", "DFF_X1", "LATCH_X1", "BUF_X1")
     return (head + "".join(cell for cell in cells if cell.split("(")[1].split(")")[0] in names) + "}\n").encode()
@@ -124,7 +124,7 @@ def read_trace(path):
 
 
 def trace_head(folder: Path) -> bytes:
-    """What stands between the length of the head and the tensors."""
+    """The JSON header of a safetensors file."""
     content = two_chunks(folder)
     return content[8 : 8 + int.from_bytes(content[:8], "little")]
 
@@ -219,7 +219,7 @@ def read_table(path):
 
 @dataclass(frozen=True)
 class Case:
-    """A reader and a whole file of its; `error`: what it may raise; `many`: how many files are many."""
+    """A reader and a valid file; `error`: exceptions that it may raise; `many`: number of files in the long test."""
 
     read: Callable[[Path], None]
     whole: Callable[[Path], bytes]
@@ -268,7 +268,7 @@ UNNAMED = (isa.AssemblyError, library.LibraryError)  # a program has no file; a 
 
 @pytest.fixture
 def refusal(tmp_path, monkeypatch):
-    """Reads a damaged file of a case; gives the complaint, None if the file could be used."""
+    """Reads a damaged file of a case and returns the error message, or None when the file was readable."""
     monkeypatch.setenv("VREX_BUILD", str(tmp_path / "build"))
     numbers = itertools.count()
 
@@ -294,7 +294,7 @@ def refusal(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["few", "many"])
-def test_damaged_at_random(name, many, seed, tmp_path, refusal):
+def test_random_damage_is_handled(name, many, seed, tmp_path, refusal):
     case = CASES[name]
     whole = case.whole(tmp_path)
     assert refusal(case, whole) is None
@@ -310,7 +310,7 @@ def test_damaged_at_random(name, many, seed, tmp_path, refusal):
 
 
 DEEP = "[" * 5000
-# what damages found: a reader, words of its file, others in their place, the complaint; None: the file is of use
+# errors that random damage has found: reader, text of its file, replacement, error message; None: the file is of use
 FOUND = [
     ("Liberty", "nom_temperature : 25", "nom_temperature : warm", "nom_temperature or its wire load cannot be read"),
     ("Liberty", "area : 0.", "area : nan; x : 0.", "cell INV_X1 cannot be read: nan is not a finite number"),
@@ -364,21 +364,21 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("name", "old", "new", "said"), FOUND, ids=lambda x: str(x)[:24])
-def test_found(name, old, new, said, tmp_path, refusal):
+def test_known_damage_is_reported(name, old, new, said, tmp_path, refusal):
     whole = CASES[name].whole(tmp_path).decode("latin1")
     assert old in whole
     found = refusal(CASES[name], whole.replace(old, new, 1).encode("latin1"))
     assert found is None if said is None else re.search(said, found or ""), found
 
 
-def test_a_program_comes_in_whole_commands():
+def test_incomplete_command_is_rejected():
     for code in (b"", isa.encode(program())[:63], isa.encode(program())[:65]):
         with pytest.raises(isa.AssemblyError, match=f"command of {len(code)} bytes: must be 64"):
             isa.decode(code)
 
 
-def test_a_file_without_an_end(refusal, monkeypatch):
-    """As a device may be: nothing is read beyond a limit."""
+def test_endless_file_is_rejected(refusal, monkeypatch):
+    """A device file can be endless; the reader stops at a limit."""
     monkeypatch.setattr(files, "MAX_BYTES", 1000)
     for name in ("sweep", "run", "power", "synthesis"):
         assert "larger than 0 MiB" in refusal(CASES[name], b"{" + bytes(1000))

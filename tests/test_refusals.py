@@ -1,4 +1,4 @@
-"""The command line's help, and every line that it refuses: one table of arguments and what is said of them."""
+"""Help of all commands, and a table of invalid command lines with their error messages."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ TINY = "--preset tiny --layers 1 --frames 6 --grid 2"
 
 # what stands in the folder: film.mp4, t.safetensors; each half; text.mp4, empty, folder, sound.wav, policy.py, bare.lib
 REFUSED = {
-    # arguments that mean nothing: argparse names the command
+    # errors of argparse, which names the command
     "": "the following arguments are required: COMMAND",
     "nonsense": "argument COMMAND: invalid choice: 'nonsense'",
     "demo --layers many": "argument --layers: invalid int value: 'many'",
@@ -49,7 +49,7 @@ REFUSED = {
     "decode film.mp4 --fps 1 --time 2": "fps and times_s exclude each other",
     "decode film.mp4 --time nan": "times_s must be a list of finite seconds, at least one, got [nan]",
     "decode film.mp4 --size 0x4": "size must be (width, height), both at least 1, got (0, 4)",
-    # the main job
+    # the demo
     f"demo --video film.mp4 {TINY} --layers 0": "layers",
     f"demo --video film.mp4 {TINY} --layers -1": "layers",
     f"demo --video film.mp4 {TINY} --grid 0": "grid",
@@ -73,9 +73,9 @@ REFUSED = {
     "board icestick": "board must be one of ulx3s, ulx3s-45f, ulx3s-12f, got 'icestick'",
     "board --beats 0": "beats must be at least 1, got 0",
     **{
-        f"{command} hcu {arguments}": said
+        f"{command} hcu {arguments}": message
         for command in ("generate", "synth")
-        for arguments, said in {
+        for arguments, message in {
             "--preset huge": "preset must be one of tiny, small, paper, got 'huge'",
             "--set lanes=4": "parameter must be one of kv_heads, ",
             "--set hash_bits": "--set must be NAME=VALUE, got 'hash_bits'",
@@ -159,7 +159,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Good files and bad ones, which no refused command changes."""
+    """Valid and invalid input files; refused commands must not change them."""
     folder = tmp_path_factory.mktemp("refused")
     clip.encode(clip.synthesise(24, width=96, height=64, scene_frames=10), folder / "film.mp4", gop=8)
     config = small(3)
@@ -188,13 +188,13 @@ def folder(tmp_path_factory):
 
 
 def snapshot(folder: Path) -> dict[str, int]:
-    """Every file below with its time of change."""
+    """All files of a folder with their modification times."""
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if not path.is_dir()}
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_refused(line, folder, tmp_path, monkeypatch, capsys):
-    """One line on stderr, progress and argparse's usage left out; exit status 2; nothing printed or written."""
+def test_invalid_command_line_is_refused(line, folder, tmp_path, monkeypatch, capsys):
+    """One error line on stderr, exit status 2, no output and no files."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     before, handler = snapshot(folder), signal.getsignal(signal.SIGTERM)
@@ -205,27 +205,27 @@ def test_refused(line, folder, tmp_path, monkeypatch, capsys):
     finally:
         signal.signal(signal.SIGTERM, handler)  # which `main` took over
     out, err = capsys.readouterr()
-    said = [text for text in err.splitlines() if re.match(r"vrex( \w+)?: ", text)]
-    assert (status, out, len(said)) == (2, "", 1), err
-    assert REFUSED[line] in said[0] and "Traceback" not in err, err
+    lines = [text for text in err.splitlines() if re.match(r"vrex( \w+)?: ", text)]
+    assert (status, out, len(lines)) == (2, "", 1), err
+    assert REFUSED[line] in lines[0] and "Traceback" not in err, err
     assert snapshot(folder) == before
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_help(command, capsys):
-    """Every command, argument and option says what it is for; nothing else is printed."""
+def test_help_describes_all_options(command, capsys):
+    """Every command, argument and option has a help text."""
     with pytest.raises(SystemExit) as stop:
         vrex.main([*filter(None, [command, "--help"])])
     out, err = capsys.readouterr()
     assert stop.value.code == 0 and err == ""
     assert out.startswith("usage: vrex")
-    told = "".join(out.split())  # lines break at hyphens, too
+    help_text = "".join(out.split())  # lines break at hyphens, too
     parser = COMMANDS[command] if command else vrex.parser()
-    assert not command or "".join(parser.description.split()) in told
+    assert not command or "".join(parser.description.split()) in help_text
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             assert action.help, f"{command}: {action.dest} has no help"
             words = "".join((action.help % vars(action)).split())
-            assert words in told and all(option in told for option in action.option_strings)
+            assert words in help_text and all(option in help_text for option in action.option_strings)
     for name in () if command else COMMANDS:
-        assert name in told
+        assert name in help_text

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what succeeds, and what stops in the middle."""
+"""The command line in complete runs: successful commands, killed tools and interrupts."""
 
 import contextlib
 import io
@@ -23,8 +23,8 @@ TINY = ("--preset", "tiny", "--layers", "1", "--frames", "6", "--grid", "2")
 
 
 @pytest.fixture(autouse=True)
-def keep_handler():
-    """`main` takes SIGTERM over; the test process gets it back."""
+def restore_handler():
+    """`main` installs a handler of SIGTERM."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -46,8 +46,8 @@ def run(capsys, *arguments):
     return status, done.out, done.err
 
 
-def refused(capsys, *arguments):
-    """The one line of a refusal, progress left out."""
+def error_line(capsys, *arguments):
+    """The error line of a command, without progress."""
     status, out, err = run(capsys, *arguments)
     assert status == 2, (out, err)
     assert out == ""
@@ -58,7 +58,7 @@ def refused(capsys, *arguments):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, video):
-    """The folder of a whole main job, and what it printed."""
+    """Report folder and stdout of a complete demo."""
     folder, before = tmp_path_factory.mktemp("demo") / "report", signal.getsignal(signal.SIGTERM)
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         status = vrex.main(["demo", "--video", str(video), *TINY, "--out", str(folder)])
@@ -82,9 +82,9 @@ def test_demo_from_video_to_report(report):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_report_in_a_browser(report, width):
     with browser() as chromium:
-        seen = chromium.see(report[0] / "index.html", width)
-    seen.check(width)
-    assert seen.pictures == (report[0] / "index.html").read_text().count("<img ") > 3
+        observation = chromium.observe(report[0] / "index.html", width)
+    observation.check(width)
+    assert observation.pictures == (report[0] / "index.html").read_text().count("<img ") > 3
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -98,8 +98,8 @@ def test_formal(capsys, monkeypatch, tmp_path, broken):
         assert status == 1 and "vrex: hcu_part: a property fails in cycle" in err and not out
     else:
         (proof,) = json.loads(out)
-        told = run(capsys, "formal", "hcu")[1]
-        assert told.startswith("hcu_part: induction, ") and "\n    reached: " in told
+        result = run(capsys, "formal", "hcu")[1]
+        assert result.startswith("hcu_part: induction, ") and "\n    reached: " in result
         assert status == 0 and (proof["name"], proof["kind"]) == ("hcu_part", "induction") and proof["covers"]
 
 
@@ -107,8 +107,8 @@ def test_generate_and_synth_as_json(capsys, tmp_path):
     status, out, _ = run(capsys, "generate", "hcu", "--preset", "tiny", "--out", tmp_path, "--json")
     assert status == 0 and json.loads(out)[0]["unit"] == "hcu"
     status, out, _ = run(capsys, "synth", "hcu", "--preset", "tiny", "--json")
-    (told,) = json.loads(out)
-    assert status == 0 and told["unit"] == "hcu" and told["timing"]["fmax_mhz"] > 0
+    (result,) = json.loads(out)
+    assert status == 0 and result["unit"] == "hcu" and result["timing"]["fmax_mhz"] > 0
 
 
 def test_synth_with_power(capsys):
@@ -125,20 +125,20 @@ def test_synth_reports_and_compares(capsys, tmp_path):
     assert status == 0 and "+0.00%" in out and (tmp_path / "second" / "index.html").exists()
 
 
-def test_a_tool_that_is_killed_leaves_no_report(capsys, tmp_path, monkeypatch):
-    """The first unit is there already, the second is not: neither is shown."""
+def test_killed_tool_leaves_no_report(capsys, tmp_path, monkeypatch):
+    """The first unit is in the cache; the report needs the second one too."""
     monkeypatch.setenv("VREX_BUILD", str(tmp_path / "build"))
     tiny = ("--preset", "tiny", "--point", "area")
     assert run(capsys, "synth", "operand_memory", *tiny)[0] == 0
     monkeypatch.setattr("hw.yosys._YOWASP", "import os; os.kill(os.getpid(), 9)")
-    line = refused(capsys, "synth", "operand_memory", "hcu", *tiny, "--out", tmp_path / "report")
+    line = error_line(capsys, "synth", "operand_memory", "hcu", *tiny, "--out", tmp_path / "report")
     assert "hcu: mapping to predictive14 failed: yosys: killed by signal 9" in line
     assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(tmp_path, video, number):
-    """In the middle of the simulator's build: the compiler is stopped too, and no report is left."""
+def test_interrupt_stops_children(tmp_path, video, number):
+    """During the build of the simulator: the compiler stops and no report is written."""
     environment = os.environ | {"VREX_BUILD": str(tmp_path / "build")}
     command = [sys.executable, "vrex.py", "demo", "--video", str(video), *TINY, "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -164,7 +164,7 @@ def command_line(process: Path) -> bytes:
         return b""
 
 
-def test_reader_that_goes_away():
+def test_closed_pipe_gives_no_error():
     done = subprocess.run(
         ["sh", "-c", '"$1" vrex.py generate --help | head -c 1; exit 0', "sh", sys.executable],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The commands of the system model: what they print and leave."""
+"""Commands with their output and files; slow functions are replaced."""
 
 import json
 import signal
@@ -21,34 +21,36 @@ from sw_model.request import Request
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """Runs one command in a folder of its own; gives (status, stdout, stderr)."""
+    """Runs one command in an empty folder; returns status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)  # `main` takes it over
+    before = signal.getsignal(signal.SIGTERM)  # `main` installs a handler
 
-    def go(*arguments):
+    def run_command(*arguments):
         status = vrex.main([str(argument) for argument in arguments])
         return status, *capsys.readouterr()
 
-    yield go
+    yield run_command
     signal.signal(signal.SIGTERM, before)
 
 
 def test_model_and_explain(run, tmp_path):
     options = ("--policy", "mosaic", "--tokens", 5000, "--set", "link.nominal_gbps=8")
     status, out, _ = run("model", *options, "--out", "run.json", "--trace", "trace.json")
-    asked = Request(policy="mosaic", tokens=5000, changes={"link.nominal_gbps": 8})
-    assert status == 0 and out.rstrip("\n") == request.as_text(asked, asked.run())
+    expected = Request(policy="mosaic", tokens=5000, changes={"link.nominal_gbps": 8})
+    assert status == 0 and out.rstrip("\n") == request.as_text(expected, expected.run())
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     status, out, _ = run("model", *options, "--json")
-    assert json.loads(out) == json.loads((tmp_path / "run.json").read_text()) == request.report(asked, asked.run())
+    assert (
+        json.loads(out) == json.loads((tmp_path / "run.json").read_text()) == request.report(expected, expected.run())
+    )
     status, out, _ = run("explain", "run.json", "--json")
-    told = json.loads(out)
-    assert status == 0 and told["request"] == asked.json() and told["bounds"][0]["stage"] == "weights"
-    assert run("explain", "run.json")[1].splitlines()[0] == told["words"]
+    result = json.loads(out)
+    assert status == 0 and result["request"] == expected.json() and result["bounds"][0]["stage"] == "weights"
+    assert run("explain", "run.json")[1].splitlines()[0] == result["words"]
 
 
-def test_model_of_a_measured_stream(run):
-    """The share that the policy retrieves on the stream is the one the run is made with."""
+def test_model_uses_measured_retrieval_ratio(run):
+    """The run has the retrieval ratio that the policy has on the stream."""
     options = ("--policy", "quickprefill", "--tokens", 5000, "--source", "generator", "--frames", 40)
     status, out, err = run("model", *options, "--json")
     ratio = json.loads(out)["request"]["retrieval_ratio"]
@@ -70,9 +72,9 @@ def test_compare(run, tmp_path):
     options = ("--policies", "resv", "hybrid", "--contexts", 1000, 40000)
     source = ("--source", "generator", "--frames", 4, "--every", 2)
     status, out, err = run("compare", *options, *source, "--report", "c.html", "--json")
-    told = json.loads(out)
-    assert status == 0 and told["winners"]["40000"]["latency"] == ["hybrid"] and "policies: 4 of 4" in err
-    assert {row["policy"] for row in told["quality"]} == {"resv", "hybrid"}
+    result = json.loads(out)
+    assert status == 0 and result["winners"]["40000"]["latency"] == ["hybrid"] and "policies: 4 of 4" in err
+    assert {row["policy"] for row in result["quality"]} == {"resv", "hybrid"}
     assert "Comparison of policies" in (tmp_path / "c.html").read_text()
     assert "smallest, within 1 %" in run("compare", *options)[1]
 
@@ -83,8 +85,8 @@ def test_sweep(run, tmp_path):
     assert status == 0 and out == "build/sweeps/two.csv: 2 rows\n" and "two: 2 of 2" in err
     status, out, _ = run("sweep", "s.toml", "--json")
     assert [row["tokens"] for row in json.loads(out)] == [1000, 5000]
-    told = json.loads(run("explain", "build/sweeps/two.json", "--row", 1, "--json")[1])
-    assert told["request"]["tokens"] == 5000
+    result = json.loads(run("explain", "build/sweeps/two.json", "--row", 1, "--json")[1])
+    assert result["request"]["tokens"] == 5000
 
 
 def test_progress_on_a_terminal(capsys):
@@ -98,12 +100,12 @@ def test_progress_on_a_terminal(capsys):
     assert "frames" in err and "2/2" in err and "report" in err
 
 
-def test_generate_tells_its_files(run, tmp_path):
+def test_generate_prints_its_files(run, tmp_path):
     status, out, _ = run("generate", "hcu", "--preset", "tiny", "--out", "made")
     assert status == 0 and sorted(out.split()) == sorted(str(path) for path in Path("made").glob("*/*"))
 
 
-def test_synth_with_its_proof_beside_table_3(run):
+def test_synth_with_proof_and_table3(run):
     arguments = ("synth", "operand_memory", "--preset", "tiny", "--equiv", "--table3")
     status, out, _ = run(*arguments)
     assert status == 0 and "LXE memories" in out and "V-Rex" in out
@@ -142,8 +144,8 @@ def test_mutate(run, tmp_path, monkeypatch):
     status, out, _ = run("mutate", "hcu", "--out", "m.json")
     assert status == 0 and "hcu survives 1: inv at $1.Y[0] (w), hw/x.py:3: left no trace" in out
     assert "hcu unreached 2: const0 at $2.Q[25] (stat_tokens[25]), hw/x.py:4: visible after 33,554,432 events" in out
-    told = json.loads(run("mutate", "hcu", "--mutants", 5, "--json")[1])
-    assert told["units"] == json.loads((tmp_path / "m.json").read_text())["units"] and told["preset"] == "tiny"
+    result = json.loads(run("mutate", "hcu", "--mutants", 5, "--json")[1])
+    assert result["units"] == json.loads((tmp_path / "m.json").read_text())["units"] and result["preset"] == "tiny"
 
     def refuse(*arguments, **options):
         raise CampaignError("hcu: no test simulates it")
@@ -155,7 +157,7 @@ def test_mutate(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_capture(run, tmp_path, monkeypatch, form):
-    """The recording itself needs a model; here it writes a generated stream."""
+    """A generated stream replaces the recording, which needs a model."""
     small = generator.small()
 
     def record(model, path, **options):

@@ -1,4 +1,4 @@
-"""Every block of code in the pages runs as it is written, and prints what the page says; every command quoted exists.
+"""Code blocks in pages run and print the stated output; quoted commands exist.
 
 `docs/CONTRIBUTING.md` says how a page marks blocks that are not run, are slow, or are files.
 """
@@ -27,7 +27,7 @@ SECONDS = 1200
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language and text, its comment (`run` or `file`, and what it says), what it must print."""
+    """One fenced block: language, text, key and value of its comment (`run` or `file`), expected output."""
 
     language: str
     text: str
@@ -45,11 +45,11 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    found = BLOCK.findall(page.read_text())
-    shown = [*((language, text) for _, _, language, text in found[1:]), ("", "")]
+    matches = BLOCK.findall(page.read_text())
+    successors = [*((language, text) for _, _, language, text in matches[1:]), ("", "")]
     return [
         Block(language, text, key, value, after if kind == "text" else None)
-        for (key, value, language, text), (kind, after) in zip(found, shown, strict=False)
+        for (key, value, language, text), (kind, after) in zip(matches, successors, strict=False)
     ]
 
 
@@ -62,13 +62,13 @@ RUNNABLE = [page for page in PAGES if any(block.runs for block in blocks(page))]
 
 @pytest.fixture
 def clone(tmp_path):
-    """A copy of the repository to type in, with the caches of this one; its environment."""
+    """A copy of the repository that uses the caches of this one, and its environment."""
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.glob("*"):
         if file.is_file():
             shutil.copy(file, tmp_path)
-    command = tmp_path / "bin" / "vrex"  # an installed one would be that of another copy
+    command = tmp_path / "bin" / "vrex"  # an installed command belongs to another copy
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/vrex.py" "$@"\n')
     command.chmod(0o755)
@@ -77,7 +77,7 @@ def clone(tmp_path):
     return tmp_path, os.environ | {"PATH": path, "PYTHONPATH": str(tmp_path), "VREX_BUILD": build}
 
 
-def play(page: Path, clone, *, heavy: bool) -> None:
+def run_blocks(page: Path, clone, *, heavy: bool) -> None:
     folder, environment = clone
     for block in blocks(page):
         if block.key == "file":
@@ -97,25 +97,25 @@ def play(page: Path, clone, *, heavy: bool) -> None:
                 assert printed(block.prints, done.stdout), f"{name(page)}:\n{block.text}\n{done.stdout}"
 
 
-def printed(told: str, output: str) -> bool:
-    """Whether the lines of `told` stand in `output`, one after the other, `...` for anything."""
-    lines = (".*".join(map(re.escape, line.split("..."))) for line in told.rstrip("\n").split("\n"))
+def printed(expected: str, output: str) -> bool:
+    """Whether `output` contains the lines of `expected` in sequence; `...` matches any text."""
+    lines = (".*".join(map(re.escape, line.split("..."))) for line in expected.rstrip("\n").split("\n"))
     return re.search("^" + "\n".join(".*(?:\n.*)*?" if line == ".*" else line for line in lines) + "$", output, re.M)
 
 
 @pytest.mark.parametrize("page", [p for p in RUNNABLE if any(b.runs and not b.heavy for b in blocks(p))], ids=name)
 def test_blocks_run(page, clone):
-    play(page, clone, heavy=False)
+    run_blocks(page, clone, heavy=False)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("page", [p for p in RUNNABLE if any(b.heavy for b in blocks(p))], ids=name)
 def test_all_blocks_run(page, clone):
-    play(page, clone, heavy=True)
+    run_blocks(page, clone, heavy=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_comments_are_understood(page):
+def test_comments_are_valid(page):
     for block in blocks(page):
         assert block.key in ("", "file", "run")
         assert block.key != "run" or block.heavy or re.match(r"no, \w+ .+", block.value), block
@@ -131,7 +131,7 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
-def test_commands_that_are_quoted_exist(page, capsys):
+def test_quoted_commands_exist(page, capsys):
     parser = vrex.parser()
     known = parser._subparsers._group_actions[0].choices
     for command in commands(page):
@@ -140,13 +140,13 @@ def test_commands_that_are_quoted_exist(page, capsys):
             assert words[0] in known, command
             continue
         try:
-            asked = parser.parse_args(words)
+            options = parser.parse_args(words)
         except SystemExit:
             pytest.fail(f"{command}: {capsys.readouterr().err}")
-        if {"preset", "set"} <= vars(asked).keys() and "||" not in command:  # what comes after that says it is refused
-            configuration(asked)
+        if {"preset", "set"} <= vars(options).keys() and "||" not in command:  # after `||` comes the expected error
+            configuration(options)
 
 
-def test_the_comparison_of_what_is_printed_can_fail():
+def test_output_comparison_can_fail():
     assert printed("a\n...\nd", "a\nb\nc\nd\n") and printed("x ... z", "w\nx y z\n")
     assert not printed("a\nd", "a\nb\nd\n") and not printed("x", "xy\n")

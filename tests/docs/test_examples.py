@@ -1,4 +1,4 @@
-"""The examples a newcomer starts from run as they are, and what they print is what their code says."""
+"""The examples in docs/examples run, and their output is plausible."""
 
 import os
 import re
@@ -20,14 +20,14 @@ def run(name: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_there_are_no_others():
+def test_all_examples_are_tested():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {"retrieve", "simulate", "machine"}
 
 
 def test_retrieve():
-    """A cut opens new clusters, and the scene before it is read less than it was."""
-    found = [re.findall(r"[\d.]+", line) for line in run("retrieve")]
-    clusters, read = [int(row[2]) for row in found], [int(row[3].rstrip(".")) for row in found]
+    """A cut opens new clusters and reduces the share that is read."""
+    rows = [re.findall(r"[\d.]+", line) for line in run("retrieve")]
+    clusters, read = [int(row[2]) for row in rows], [int(row[3].rstrip(".")) for row in rows]
     assert clusters == sorted(clusters) and clusters[3] - clusters[2] >= 10
     assert min(read[:3]) > 2 * max(read[3:]) > 0
 
@@ -38,14 +38,12 @@ def test_simulate():
 
 
 def test_machine():
-    """More link is never slower, and in the end something else bounds the frame."""
-    found = [
-        re.match(r" *(\d+) GB/s: ([\d.]+) frames/s, \d+% of the time waiting for (\w+)", x) for x in run("machine")
-    ]
-    rates, bounds = [float(row[2]) for row in found], [row[3] for row in found]
+    """A faster link is never slower, and finally another resource limits the frame."""
+    rows = [re.match(r" *(\d+) GB/s: ([\d.]+) frames/s, \d+% of the time waiting for (\w+)", x) for x in run("machine")]
+    rates, bounds = [float(row[2]) for row in rows], [row[3] for row in rows]
     assert rates == sorted(rates) and bounds[0] == "fetch" != bounds[-1]
 
 
 @pytest.mark.parametrize("name", ["retrieve", "simulate", "machine"])
-def test_short(name):
+def test_example_is_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 35

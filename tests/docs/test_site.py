@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, has a page for everything the code has, and asks nobody else."""
+"""The documentation site builds without warnings, describes all units and commands, and loads no remote files."""
 
 import logging
 import re
@@ -21,31 +21,31 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    said = []
+    warnings_logged = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())
+    handler.emit = lambda record: warnings_logged.append(record.getMessage())
     logging.getLogger("mkdocs").addHandler(handler)
     try:
         build(load_config(str(ROOT / "docs" / "mkdocs.yml"), site_dir=str(folder)))
     finally:
         logging.getLogger("mkdocs").removeHandler(handler)
-    assert not said  # dead links, pages outside the table of contents
+    assert not warnings_logged  # dead links, pages outside the table of contents
     return folder
 
 
 def text(page: Path) -> str:
-    """What a reader sees of a page, tags removed."""
+    """The text of a page without tags."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.read_text())).split())
 
 
-def test_every_unit_has_its_ports_cycles_counters_and_sizes(site):
+def test_unit_pages_have_ports_cycles_counters_and_sizes(site):
     for unit in UNITS.values():
-        component, told = unit.build(PRESETS["paper"]), text(site / "docs/units" / f"{unit.name}.html")
-        assert unit.summary in told
+        component, content = unit.build(PRESETS["paper"]), text(site / "docs/units" / f"{unit.name}.html")
+        assert unit.summary in content
         for name in component.signature.members:
-            assert f" {name} " in told or name == "stat_clear", (unit.name, name)
+            assert f" {name} " in content or name == "stat_clear", (unit.name, name)
         for value in getattr(component, "timing", {}).values():
-            assert isinstance(value, dict) or value is None or str(value) in told, (unit.name, value)
+            assert isinstance(value, dict) or value is None or str(value) in content, (unit.name, value)
     hcu = text(site / "docs/units/hcu.html")
     assert f"hash_bits {' '.join(str(preset.hash_bits) for preset in PRESETS.values())} " in hcu
     assert "stat_opened 32 clusters opened" in hcu
@@ -53,8 +53,8 @@ def test_every_unit_has_its_ports_cycles_counters_and_sizes(site):
 
 
 def test_instructions_registers_commands(site):
-    told = text(site / "docs/instructions.html")
-    assert all(f" {op.name} " in told for op in isa.OPCODES)
+    content = text(site / "docs/instructions.html")
+    assert all(f" {op.name} " in content for op in isa.OPCODES)
     registers, core = text(site / "docs/registers.html"), UNITS["core"].build(PRESETS["paper"])
     assert all(f"0x{offset:03x} {name} " in registers for name, offset in core.map.offsets.items())
     commands = text(site / "docs/commands.html")
@@ -70,7 +70,7 @@ def test_folders_and_tutorials(site):
         assert f'href="docs/tutorials/{name}.html"' in front
 
 
-def test_nothing_is_fetched_from_elsewhere(site):
+def test_pages_load_nothing_from_other_hosts(site):
     for page in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text())
         assert not fetched, page
@@ -80,4 +80,4 @@ def test_pages_in_a_browser(site):
     with browser() as chromium:
         for page in ("index", "docs/tutorials/generate", "docs/units/kvmu", "docs/registers"):
             for width in (1280, 390):
-                chromium.see(site / f"{page}.html", width).check(width)
+                chromium.observe(site / f"{page}.html", width).check(width)

@@ -84,7 +84,7 @@ def test_page_in_a_browser(tmp_path, width):
     results = report([unit(), unit("wtu")])
     page = write(tmp_path, results, results)
     with browser() as chromium:
-        chromium.see(page, width).check(width)
+        chromium.observe(page, width).check(width)
 
 
 def test_comparison_of_two_runs(tmp_path):

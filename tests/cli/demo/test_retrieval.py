@@ -1,4 +1,4 @@
-"""The report's table of retrieval quality: every policy on every stream."""
+"""Table of retrieval quality in the report: every policy on every stream."""
 
 import json
 
@@ -18,7 +18,7 @@ def tables(tmp_path_factory):
     return retrieval.compare(Clip(path, "film", "", ""), grid=2, fps=None, frames=18, seed=1)
 
 
-def test_every_policy_in_both_stages_of_each_stream(tables):
+def test_tables_have_every_policy_and_stage(tables):
     assert list(tables) == ["generated", "video: film", "captured trace"]
     for rows in tables.values():
         assert {(row.policy, row.stage) for row in rows} == {(p, s) for p in POLICIES for s in ("frame", "text")}
@@ -26,13 +26,13 @@ def test_every_policy_in_both_stages_of_each_stream(tables):
         assert all(row.recall < 1 for row in rows if row.policy == "quickprefill" and row.stage == "text")
 
 
-def test_section_has_a_table_for_each_stream(tables):
+def test_section_has_one_table_per_stream(tables):
     section = retrieval.section(tables)
     assert [table.caption for table in section.tables] == list(tables)
     assert all(len(table.rows) == 2 * len(POLICIES) for table in section.tables)
 
 
-def test_the_trace_is_of_the_model_beside_it():
+def test_trace_matches_config_of_its_model():
     trace = Trace(retrieval.TRACE)
     told = json.loads(retrieval.TRACE.with_name("config.json").read_text())["text_config"]
     assert trace.source["weights"] == "random, seed 0" and trace.source["type"] == "qwen2_5_vl"

@@ -1,4 +1,4 @@
-"""The main job's steps on their own: the pictures that it keeps, and an RTL that is wrong."""
+"""Steps of the demo: pictures of a long video, and an RTL with wrong output."""
 
 import pytest
 
@@ -19,21 +19,21 @@ def video(tmp_path_factory):
     return steps.cluster_video(Clip(path, "film", "", ""), **options, progress=lambda *told: None), unit, rule
 
 
-def test_few_pictures_of_a_long_video(video):
+def test_number_of_pictures_is_limited(video):
     made, _, _ = video
     assert [picture.index for picture in made.pictures] == list(range(0, 16, 2)) and made.frames == 20
 
 
-def test_an_rtl_that_differs_is_named(video, monkeypatch):
+def test_wrong_rtl_output_raises(video, monkeypatch):
     made, unit, rule = video
     real = steps.simulate
 
-    def wrong(*arguments, **options):
+    def mismatch(*arguments, **options):
         record = real(*arguments, **options)
         record.outputs["o"]["count"][3] += 1
         return record
 
     assert steps.through_rtl(made, unit, rule).tokens == 40
-    monkeypatch.setattr(steps, "simulate", wrong)
+    monkeypatch.setattr(steps, "simulate", mismatch)
     with pytest.raises(ArithmeticError, match=r"the RTL differs from the golden model: .*'count': 1"):
         steps.through_rtl(made, unit, rule)

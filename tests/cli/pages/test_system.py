@@ -1,4 +1,4 @@
-"""Sections about the system model: the numbers in them are the runs', and a page can be made of them."""
+"""Sections about the system model: their numbers are those of the runs."""
 
 from dataclasses import replace
 
@@ -16,31 +16,31 @@ from util.report.page import Column
 
 
 @pytest.fixture(scope="module")
-def told():
+def explanation():
     return explain(Request(tokens=20000))
 
 
-def test_run_section(told):
-    section = system.run_section(told)
-    assert section.facts[0].value == told.result.total_s * 1e3
+def test_run_section(explanation):
+    section = system.run_section(explanation)
+    assert section.facts[0].value == explanation.result.total_s * 1e3
     waits = section.tables[0].rows
-    assert sum(row[2] for row in waits) == pytest.approx(told.result.total_s * 1e3)
+    assert sum(row[2] for row in waits) == pytest.approx(explanation.result.total_s * 1e3)
     assert sum(row[3] for row in waits) == pytest.approx(100)
     assert len(section.images) == 3 and all(image.content.startswith(b"<?xml") for image in section.images)
 
 
-def test_timeline_shows_three_layers(told, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(charts, "timeline", lambda lanes, caption: drawn.update(lanes))
-    system.timeline(told.result)
-    assert list(drawn) == [lane for lane in system.LANES if lane in told.result.utilisation]
-    end = max(start + length for tasks in drawn.values() for start, length, _ in tasks)
-    assert end == pytest.approx(told.result.total_s * 1e3 * 3 / 32, rel=0.35)
-    assert all(start >= 0 for tasks in drawn.values() for start, _, _ in tasks)
+def test_timeline_shows_three_layers(explanation, monkeypatch):
+    tasks = {}
+    monkeypatch.setattr(charts, "timeline", lambda lanes, caption: tasks.update(lanes))
+    system.timeline(explanation.result)
+    assert list(tasks) == [lane for lane in system.LANES if lane in explanation.result.utilisation]
+    end = max(start + length for tasks in tasks.values() for start, length, _ in tasks)
+    assert end == pytest.approx(explanation.result.total_s * 1e3 * 3 / 32, rel=0.35)
+    assert all(start >= 0 for tasks in tasks.values() for start, _, _ in tasks)
 
 
-def test_roofline_point_lies_under_the_roof(told):
-    result, machine = told.result, told.request.machine()
+def test_roofline_point_is_below_the_roof(explanation):
+    result, machine = explanation.result, explanation.request.machine()
     intensity, rate = result.flops / result.bytes_moved["DRAM"], result.flops / result.total_s / 1e12
     assert rate <= min(machine.peak_tflops, intensity * machine.device_memory.peak_gbps / 1e3)
 
@@ -57,15 +57,15 @@ def test_comparison_section():
     assert len(system.comparison_section(still).images) + 1 == len(system.comparison_section(sides).images)
 
 
-def test_page(told, tmp_path):
+def test_page(explanation, tmp_path):
     results = [ClaimResult(CLAIMS[0], {"paper": 9.0, "realistic": 8.0})]
     sections = [
-        system.run_section(told),
+        system.run_section(explanation),
         system.reproduction_section(reproduce("vrex.fig13.fps")),
         system.claims_section(results),
     ]
     assert all(isinstance(c, Column | str) for table in sections[2].tables for c in table.columns)
-    path = write(tmp_path / "p.html", "System", sections, run_metadata(told.request.json()))
+    path = write(tmp_path / "p.html", "System", sections, run_metadata(explanation.request.json()))
     page = path.read_text()
     assert "vrex.fig13.fps" in page and "8.3" in page and "fetch" in page
 
