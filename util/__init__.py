@@ -1,1 +1,1 @@
-"""Helpers without knowledge of the accelerator: argument checks, files, tables, report pages."""
+"""Helpers without knowledge of the project's domain: argument checks, files, text tables, progress, HTML reports."""

@@ -1,4 +1,4 @@
-"""Results on disk: written aside and renamed, so that no reader ever meets half a file."""
+"""Result files: written under a temporary name and renamed, so that readers never see an incomplete file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 512 << 20  # of a text that is read whole
-ROOT = Path(__file__).resolve().parent.parent  # of the source tree, or of the installed packages
+MAX_BYTES = 512 << 20  # largest file that `read_text` reads
+ROOT = Path(__file__).resolve().parent.parent  # folder of the source tree, or of the installed packages
 
 
 def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write every file (name -> text or bytes) into `folder`, made when missing: all aside first, then all renamed.
+    """Write all files (name -> text or bytes) into `folder`, or none of them. Creates the folder if it is missing.
 
-    Raises `OSError` (unwritable folder, full disk) without leaving a half-written file.
+    All files are written under temporary names first, then renamed. Raises OSError (unwritable folder, full disk)
+    without leaving an incomplete file.
     """
     temp_paths = {name: folder / f".{name}.{os.getpid()}" for name in files}
     name = next(iter(files), "")
@@ -31,11 +32,11 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
             temp_paths[name].write_bytes(content.encode() if isinstance(content, str) else content)
         for name, path in temp_paths.items():
             path.replace(folder / name)
-    except OSError as error:  # a full disk's names no file
+    except OSError as error:  # the error of a full disk has no file name
         raise OSError(error.errno, error.strerror, str(folder / name)) from error
     finally:
         for path in temp_paths.values():
-            with contextlib.suppress(OSError):  # a folder that is a file
+            with contextlib.suppress(OSError):  # `folder` can be a file
                 path.unlink(missing_ok=True)
 
 
@@ -50,37 +51,42 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; `OSError` when it cannot be read or is above `MAX_BYTES`, `UnicodeDecodeError`."""
+    """Text of a file. OSError if it is unreadable or larger than `MAX_BYTES`, UnicodeDecodeError if not UTF-8."""
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)  # a device may have no end
+        content = file.read(MAX_BYTES + 1)  # devices can be endless
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MAX_BYTES >> 20} MiB", str(path))
     return content.decode("utf-8")
 
 
 def read_json(path: Path, kind: str) -> Any:
-    """The value of a JSON file; `ValueError` names `what` and the file when it cannot be read or is not JSON."""
+    """Value of a JSON file. ValueError with `kind` and path if the file is unreadable or not JSON."""
     try:
         return json.loads(read_text(path))
     except OSError as error:
         raise ValueError(f"{kind} {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number too long, too deep
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not UTF-8, not JSON, a number with too many digits, too deep nesting
         raise ValueError(f"{kind} {path} is not JSON: {error}") from None
 
 
 def build_root() -> Path:
-    """Where cached results live: `$VREX_BUILD/synth`, else `build/synth` of the current folder."""
+    """Folder of cached results: `$VREX_BUILD/synth`, else `build/synth` in the current folder."""
     return Path(os.environ.get("VREX_BUILD", "build")).absolute() / "synth"
 
 
 def digest(*texts: str) -> str:
-    """Short content hash of some texts, as cache keys use it."""
+    """Hash of texts for cache keys: 16 hexadecimal digits of SHA-256."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def git_revision(folder: Path = ROOT) -> str | None:
-    """Commit of a source tree (this one), `-dirty` when it was changed since; None outside a repository."""
-    if folder == ROOT and not (ROOT / "pyproject.toml").exists():  # installed, perhaps inside another repository
+    """Commit of a source tree (default: this one), with `-dirty` if files have changed; None outside a repository."""
+    if (
+        folder == ROOT and not (ROOT / "pyproject.toml").exists()
+    ):  # an installed package can be inside another repository
         return None
     try:
         done = subprocess.run(
@@ -96,7 +102,7 @@ def git_revision(folder: Path = ROOT) -> str | None:
 
 
 def version() -> str:
-    """Version of this project: of the installed package, or of the source tree that is being run."""
+    """Version of this project, from the installed package or the source tree."""
     try:
         return importlib.metadata.version("vrex-rtl")
     except importlib.metadata.PackageNotFoundError:

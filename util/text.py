@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest entry: the first to the left, the others to the right."""
+    """Table as text. Columns are as wide as their widest entry; the first is left-aligned, the others right-aligned."""
     all_rows = [list(head), *(list(row) for row in rows)]
     widths = [max(len(row[k]) for row in all_rows) for k in range(len(head))]
 

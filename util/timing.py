@@ -1,4 +1,4 @@
-"""The contract between a simulated memory port and a model of the memory behind it."""
+"""Interface between a simulated memory port and a timing model of the memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class MemoryTiming(Protocol):
-    """When a memory answers a burst.
+    """Timing model of a memory.
 
-    Simulated AXI ports (`sim.bench.axi`) and the cycle model (`sw_model.cycles`) accept any object of this kind;
-    `sw_model.memory.live` has those of DRAM, PCIe and SSD.
+    Simulated AXI ports (`sim.bench.axi`) and the cycle model (`sw_model.cycles`) accept any object of this type.
+    `sw_model.memory.live` has models of DRAM, PCIe and SSD.
     """
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:

@@ -79,7 +79,7 @@ class MosaicCache:
 
     @property
     def frames(self) -> int:
-        """Frames in the cache."""
+        """Number of frames in the cache."""
         return len(self.partition_of)
 
     def start(self, embeddings: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:

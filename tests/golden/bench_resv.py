@@ -1,7 +1,7 @@
-"""ReSV's golden model against the algorithm written down plainly, and a whole frame of a 32-layer model.
+"""Speed of the golden ReSV model compared with a plain Python version, and of one frame of a 32-layer model.
 
 Run by hand: python -m tests.golden.bench_resv [--layers 32] [--repeat 3]. Both sides run in this one process on the
-same data, alternately, and must give the same clusters and cutoffs; the ratio of the best times counts.
+same data, alternately, and must give the same clusters and cutoffs; the result is the ratio of the best times.
 """
 
 import argparse

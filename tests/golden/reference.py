@@ -1,4 +1,4 @@
-"""Independent references for the arithmetic tests: plain integers and rationals, nothing of `golden`."""
+"""Independent references for the arithmetic tests, with Python integers and rationals and without `golden`."""
 
 from fractions import Fraction
 

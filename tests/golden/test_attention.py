@@ -1,4 +1,4 @@
-"""Light attention against sums over Python floats, and its tolerance against the exponential of the hardware."""
+"""Attention compared with sums of Python floats, and its tolerance compared with the exponential of the hardware."""
 
 import math
 
@@ -35,20 +35,20 @@ def tensors(rng, past=9, steps=3, heads=4, kv_heads=2, d=6):
     return q, k, v
 
 
-def test_selected_tokens_and_the_step_itself(rng):
+def test_attention_covers_selected_and_step_tokens(rng):
     q, k, v = tensors(rng)
     tokens = [np.array([0, 4, 5]), np.array([], int)]
     assert light_attention(q, k, v, tokens) == pytest.approx(plain(q, k, v, tokens), abs=1e-13)
 
 
-def test_each_row_its_own(rng):
+def test_allowed_mask_per_row(rng):
     q, k, v = tensors(rng)
     tokens = [np.array([0, 4, 5]), np.array([1, 8])]
     allowed = [rng.random((6, len(t))) < 0.5 for t in tokens]
     assert light_attention(q, k, v, tokens, allowed) == pytest.approx(plain(q, k, v, tokens, allowed), abs=1e-13)
 
 
-def test_pseudo_tokens_are_seen_by_all(rng):
+def test_pseudo_tokens_attended_by_all_queries(rng):
     q, k, v = tensors(rng)
     pk, pv = rng.standard_normal((2, 3, 2, 6))
     tokens = [np.array([2]), np.array([3])]
@@ -56,7 +56,7 @@ def test_pseudo_tokens_are_seen_by_all(rng):
     assert got == pytest.approx(plain(q, k, v, tokens, pk=pk, pv=pv), abs=1e-13)
 
 
-def test_everything_selected_is_full_attention(rng):
+def test_selecting_all_equals_full_attention(rng):
     q, k, v = tensors(rng, past=20)
     mass = attention_mass(q, k)
     assert mass.sum(axis=2) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Every array that a golden model takes, damaged in every way: a ValueError that names the argument."""
+"""Every array parameter of a golden model with damaged values: a ValueError names the argument."""
 
 import numpy as np
 import pytest
@@ -111,12 +111,12 @@ def test_damaged_arrays(call, name, damage):
         call(**{**arguments, name: DAMAGES[damage](arguments[name])})
 
 
-def test_a_wrong_type_is_both_kinds_of_error():
+def test_type_error_is_also_value_error():
     assert issubclass(checks.ArgumentTypeError, TypeError) and issubclass(checks.ArgumentTypeError, ValueError)
 
 
 @pytest.mark.parametrize("call", [resv, attention.light_attention, baselines.retroinfer], ids=lambda c: c.__name__)
-def test_heads_that_do_not_share_evenly(call):
+def test_indivisible_heads_raise(call):
     with pytest.raises(ValueError, match=r"queries must have a multiple of 2 heads, got 3"):
         call(**{**CASES[call], "queries": QUERIES[:, :3]})
 

@@ -1,4 +1,4 @@
-"""Each rule on small random tensors, against loops over Python lists."""
+"""Each selection rule on small random tensors, compared with loops over Python lists."""
 
 import math
 
@@ -60,7 +60,7 @@ def test_rekv(chunk, rng):
     assert baselines.rekv(q, blocks[:0], 4).tolist() == []
 
 
-def test_quest_bounds_are_bounds_and_pages_are_the_best(rng):
+def test_quest_bounds_and_best_pages(rng):
     q, k = rng.standard_normal((4, 6)), rng.standard_normal((37, 2, 6))
     got = baselines.quest(q, k, budget=20, page=5)
     for a in range(4):
@@ -84,7 +84,7 @@ def test_retroinfer_sums_the_softmax_of_the_group(rng):
         assert got[h].tolist() == best(mass, 3)
 
 
-def test_cacheblend_takes_the_values_that_changed_most(rng):
+def test_cacheblend_selects_largest_value_changes(rng):
     old = rng.standard_normal((50, 2, 4))
     new = old.copy()
     new[[3, 17, 40]] += 5
@@ -94,7 +94,7 @@ def test_cacheblend_takes_the_values_that_changed_most(rng):
 
 @SETTINGS
 @given(st.lists(st.integers(0, 60), max_size=8), st.floats(0, 1))
-def test_vlcache_takes_the_head_of_every_frame(sizes, ratio):
+def test_vlcache_selects_first_tokens_of_frames(sizes, ratio):
     got, start, expected = baselines.vlcache(np.array(sizes, np.int64), ratio), 0, []
     for n in sizes:
         expected += range(start, start + math.floor(ratio * n))
@@ -102,7 +102,7 @@ def test_vlcache_takes_the_head_of_every_frame(sizes, ratio):
     assert got.tolist() == expected
 
 
-def test_infinigen_without_a_past_selects_nothing(rng):
+def test_infinigen_without_past_selects_nothing(rng):
     queries, columns = rng.standard_normal((2, 4, 8)), np.zeros((4, 3), np.int64)
     selected = baselines.infinigen(queries, np.zeros((0, 2, 8)), columns)
     assert [tokens.tolist() for tokens in selected] == [[]] * 4

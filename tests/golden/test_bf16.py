@@ -1,4 +1,4 @@
-"""BF16 and FP32 operations against integer arithmetic, exact rationals and the formats of ml_dtypes."""
+"""BF16 and FP32 operations compared with integer arithmetic, exact rationals and ml_dtypes."""
 
 from fractions import Fraction
 
@@ -132,7 +132,7 @@ def test_encode_is_nearest(value):
         assert error < step / 2 or (error == step / 2 and ours & 1 == 0)
 
 
-def test_wrong_types_are_refused():
+def test_wrong_dtypes_raise():
     with pytest.raises(TypeError, match="must hold BF16 bit patterns"):
         bf16.add(np.zeros(2), np.zeros(2, np.uint16))
 

@@ -1,4 +1,4 @@
-"""The cluster table against a plain Python reading of the paper's rules."""
+"""Cluster table compared with a plain Python version of the paper's rules."""
 
 import itertools
 
@@ -159,11 +159,11 @@ def test_rehash_replaces_codes():
         {"max_candidates": 0},
     ],
 )
-def test_rejects_bad_rules(change):
+def test_invalid_rules_raise(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         ClusterRule(**change)
 
 
-def test_rejects_codes_that_are_no_integers():
+def test_non_integer_codes_raise():
     with pytest.raises(TypeError, match="codes"):
         ClusterTable().assign(np.array([0.5]))

@@ -1,4 +1,4 @@
-"""CodecSight: masks by brute force over rationals and on real motion vectors, plans, refresh against prefill."""
+"""CodecSight: masks compared with rational arithmetic and real motion vectors; plans; refresh compared with prefill."""
 
 import os
 from dataclasses import replace
@@ -111,7 +111,7 @@ def grid_of_blocks(motion=(0, 0), scale=4):
         ((1, 0), 2, True, True),  # MPEG-4 counts half pixels
     ],
 )
-def test_one_quarter_pixel_is_static(motion, scale, gt, ge):
+def test_quarter_pixel_motion_is_static(motion, scale, gt, ge):
     for compare, wanted in (("gt", gt), ("ge", ge)):
         mask = MotionMask(CodecSightConfig(mv_compare=compare), (64, 64), (64, 64), 16)
         got = mask.dynamic(grid_of_blocks(motion, scale))
@@ -125,7 +125,7 @@ def test_threshold_switch():
         assert mask.dynamic(vectors)[0, 0] == wanted
 
 
-def test_patches_without_vectors_are_dynamic_unless_told_otherwise():
+def test_uncovered_patches_follow_configuration():
     vectors = grid_of_blocks()[1:]
     for told in (True, False):
         mask = MotionMask(CodecSightConfig(uncovered_dynamic=told), (64, 64), (64, 64), 16)
@@ -134,7 +134,7 @@ def test_patches_without_vectors_are_dynamic_unless_told_otherwise():
         assert (mask.dynamic(vectors[:0]) == told).all()
 
 
-def test_the_longer_direction_of_a_b_frame_counts():
+def test_longer_vector_of_b_frame_counts():
     both = np.concatenate([grid_of_blocks((8, 0)), grid_of_blocks((0, 2))])
     for resample in ("max", "mean", "nearest"):
         got = MotionMask(CodecSightConfig(resample=resample), (64, 64), (64, 64), 16).motion(both)
@@ -162,7 +162,7 @@ def test_mask_accumulates_until_the_next_i_frame():
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])
-def test_any_dynamic_patch_keeps_its_group(side, rng):
+def test_group_with_dynamic_patch_is_selected(side, rng):
     mask = rng.random((6, 12)) < 0.2
     groups = complete_groups(mask, side)
     for row, column in np.ndindex(groups.shape):
@@ -180,7 +180,7 @@ def test_any_dynamic_patch_keeps_its_group(side, rng):
 # -- real motion vectors
 
 
-def test_a_moving_square_is_all_that_moves(tmp_path, rng):
+def test_only_moving_square_is_dynamic(tmp_path, rng):
     background = rng.integers(60, 120, (128, 128, 3)).astype(np.uint8)
     square = rng.integers(140, 255, (32, 32, 3)).astype(np.uint8)
     frames = []
@@ -337,7 +337,7 @@ WINDOWS = CodecSightConfig(window=6, stride=2, gop=2)
 
 
 @pytest.mark.parametrize("sections", [None, (1, 2, 1)], ids=["rope", "m-rope"])
-def test_refreshing_everything_is_a_full_prefill(rng, sections):
+def test_full_refresh_equals_full_prefill(rng, sections):
     got, wanted, cache, full, slots, layouts = two_windows(rng, 3, replace(WINDOWS, anchor="all"), sections)
     assert slots.tolist() == list(range(2, layouts[1].slots))
     np.testing.assert_allclose(got, wanted, atol=1e-10)
@@ -363,7 +363,7 @@ def test_one_layer_needs_no_refresh(seed, anchor, forced, window, stride, sectio
     np.testing.assert_allclose(cache.v[0], full.v[0], atol=1e-10)
 
 
-def test_deeper_models_reuse_at_a_price_that_refreshing_lowers(rng):
+def test_refresh_reduces_reuse_error_of_deep_models(rng):
     errors = {}
     for anchor in ("none", "i_frames", "all"):
         config = replace(WINDOWS, anchor=anchor, force_first_anchor=False)
@@ -376,7 +376,7 @@ def test_deeper_models_reuse_at_a_price_that_refreshing_lowers(rng):
     assert errors["all"] < 1e-9 < 1e-3 < errors["i_frames"]
 
 
-def test_reused_keys_move_by_the_tokens_that_left(rng):
+def test_reused_keys_rotate_by_removed_tokens(rng):
     config = DecoderConfig(layers=1)
     before = TokenLayout(3, {0: 4, 1: 2, 2: 5, 3: 1}, 2)
     after = TokenLayout(3, {2: 5, 3: 1, 4: 2, 5: 2}, 0)
@@ -447,6 +447,6 @@ def test_bad_input(call, words):
         call()
 
 
-def test_vectors_of_another_kind_are_refused():
+def test_invalid_vector_dtype_raises():
     with pytest.raises(TypeError, match="lacks motion_scale"):
         mask().motion(np.zeros(1, BLOCK.descr[:-1]))

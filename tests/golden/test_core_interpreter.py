@@ -1,4 +1,4 @@
-"""The golden machine against the products and kernels that its commands perform."""
+"""Core interpreter compared with the products and kernels that its commands perform."""
 
 from dataclasses import dataclass, field
 
@@ -78,7 +78,7 @@ def test_products(machine, rng, tiled, wide, split):
         np.testing.assert_array_equal(get(machine, 2000 + 2 * m * row, expected), expected)
 
 
-def test_sums_of_rows_as_long_as_there_are_clusters(machine, rng):
+def test_vector_rows_of_cluster_length(machine, rng):
     """Two inputs and an output with strides, the output with zeros behind it."""
     machine.clusters, rows, size = 7, 3, 10
     x = codes(rng, rows, size)
@@ -98,7 +98,7 @@ def test_sums_of_rows_as_long_as_there_are_clusters(machine, rng):
 
 
 @pytest.mark.parametrize("values", [0, 1])
-def test_tokens_become_weights(machine, rng, values):
+def test_gather_writes_tokens_as_weights(machine, rng, values):
     """Scores of keys, and weighted values, of tokens on two pages and of the step, block by block."""
     past, own, query = codes(rng, 5, 2, 8), codes(rng, 2, 8), codes(rng, 1, 8)
     for place, tokens in ((100, past[:3]), (300, past[3:])):
@@ -146,19 +146,19 @@ ONE = {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1}
         (Command("MULTIPLY", {**ONE, "first": 0}), "sum 0 must be started"),
     ],
 )
-def test_what_cannot_be(machine, command, message):
+def test_invalid_commands_raise(machine, command, message):
     with pytest.raises(ValueError, match=message):
         machine.execute(command)
 
 
 @pytest.mark.parametrize("name", ["STORE", "MEANS", "CLUSTER", "END"])
-def test_commands_of_others_leave_it_as_it_is(machine, name):
+def test_commands_of_other_units_have_no_effect(machine, name):
     before = [bytes(memory) for memory in machine.memories]
     machine.execute(Command(name, {"keys": 3, "values": 4}))
     assert before == [bytes(memory) for memory in machine.memories] and not machine.reads and not machine.writes
 
 
-def test_rows_as_many_as_a_length_leaves(machine, rng):
+def test_load_limits_rows_to_run_time_length(machine, rng):
     """Of 30 rows those from the block on that the length has, and no product without inputs."""
     data = codes(rng, 30, N)
     put(machine, 0, data)

@@ -1,4 +1,4 @@
-"""The golden layer's refusals; what it computes is tested with the core's RTL, bit for bit."""
+"""Errors of the golden decoder layer. tests/hw/core compares its results with the RTL of the core, bit for bit."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from golden.decoder_layer import DecoderLayer, LayerShape, pair_order
 SHAPE = LayerShape(hidden=8, ffn=16, q_heads=4, kv_heads=2, head_dim=8, hash_bits=16, inputs=4)
 
 
-def test_sizes_that_do_not_fit_are_named():
+def test_mismatched_sizes_raise():
     with pytest.raises(ValueError, match="q_heads must be a multiple of kv_heads = 3, got 4"):
         replace(SHAPE, kv_heads=3)
     with pytest.raises(ValueError, match="head_dim must be a multiple of 8, got 12"):

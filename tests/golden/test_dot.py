@@ -1,4 +1,4 @@
-"""The fused dot product against its definition in Python integers, and against exact rationals with the bound."""
+"""Fused dot product compared with its definition in Python integers, and with exact rationals and the error bound."""
 
 from fractions import Fraction
 
@@ -40,7 +40,7 @@ def test_adversarial_cases(rng, n, width):
     st.integers(16, 30),
     st.lists(st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF)), min_size=1, max_size=8),
 )
-def test_any_vectors(width, pairs):
+def test_random_vectors_match_exact_sum(width, pairs):
     a, b = np.array(pairs, np.uint16).T
     assert int(dot(a, b, width)) == reference.fused_dot(a, b, width)
 

@@ -1,4 +1,4 @@
-"""Reciprocal, reciprocal square root and SiLU over all 65,536 inputs, against integers and float64."""
+"""Reciprocal, reciprocal square root and SiLU for all 65,536 inputs, compared with integers and float64."""
 
 from fractions import Fraction
 
@@ -77,6 +77,6 @@ def test_zeros_infinities_nan():
 
 
 @pytest.mark.parametrize("function", [reciprocal, rsqrt, silu])
-def test_only_codes(function):
+def test_non_bit_patterns_raise(function):
     with pytest.raises(TypeError, match="BF16 bit patterns"):
         function(np.zeros(3))

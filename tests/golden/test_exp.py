@@ -1,4 +1,4 @@
-"""exp of scores against a scalar transcription in Python and against float64."""
+"""Exponential of scores compared with a scalar Python version and with float64."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_table_has_every_step_once():
         assert abs((1 + fraction[f] / 128) / 2 ** borrow[f] / 2 ** (-f / 256) - 1) <= 2**-8
 
 
-def test_outside_the_row(rng):
+def test_scores_above_maximum(rng):
     one, far = bf16.encode(np.array([1.0, 1e30]), FP32)
     nan, infinity = np.uint32(FP32.nan), np.uint32(FP32.infinity)
     factor = scale(64)

@@ -1,4 +1,4 @@
-"""An array that grows keeps what it was given, and cannot be written through its view."""
+"""Growable array: rows stay unchanged, and the view is read-only."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from golden.growable_array import GrowableArray
 
 
-def test_rows_grow_and_cannot_be_written(rng):
+def test_rows_grow_and_view_is_read_only(rng):
     rows, parts = GrowableArray((2, 3), np.float32), []
     for length in (1, 63, 1, 200, 5):
         parts.append(rng.standard_normal((length, 2, 3)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Hash codes against exact rational dot products."""
+"""Hash codes compared with exact rational dot products."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""The HC table's golden unit against what the clustering says, read back from the memory it wrote."""
+"""HC table compared with the clustering, read back from the memory that it wrote."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_memory_holds_every_cluster_and_every_token(rng):
     assert table.mean_key_address(3) == 0x8000 + 3 * 32
 
 
-def test_a_table_can_be_left_and_taken_up_again(rng):
+def test_table_reloads_from_memory(rng):
     table, clusters, _ = filled(rng)
     other = HcTable(CONFIG)
     assert other.begin(table.used) == Fault.NONE
@@ -77,7 +77,7 @@ def test_a_table_can_be_left_and_taken_up_again(rng):
     assert (other.entries, other.links, other.used) == (table.entries, table.links, table.used)
 
 
-def test_refusals_change_nothing():
+def test_rejected_commands_change_nothing():
     table = HcTable(HcTableConfig(max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1))
     step = {"token": 0, "hash": 5, "count": 1}
     assert table.update(cluster=1, opened=True, **step) == Fault.CLUSTER  # out of turn

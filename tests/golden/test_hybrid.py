@@ -1,4 +1,4 @@
-"""Hybrid cache: masks and tables by plain lists, the fused branch against its parts, prompts and their hits."""
+"""Hybrid cache: masks and tables compared with lists, the fused branch with its components, prompts and prefix hits."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def test_mask_token_by_token(total, new, sink, window):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(sink=st.integers(0, 5), recent=st.integers(1, 9), steps=st.lists(st.integers(1, 12), max_size=12))
-def test_streaming_llm_keeps_the_same_whether_fed_slowly_or_at_once(sink, recent, steps):
+def test_streaming_llm_is_independent_of_step_size(sink, recent, steps):
     cache: list[int] = []
     seen = 0
     for size in steps:
@@ -72,7 +72,7 @@ CONFIGS = st.builds(
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=200)
 @given(config=CONFIGS, steps=st.lists(st.integers(0, 14), max_size=15))
-def test_table_matches_a_list_of_blocks(config, steps):
+def test_table_matches_list_of_blocks(config, steps):
     pool = BlockPool(64)
     table = BlockTable(pool, config)
     plain: list[list[int]] = []
@@ -97,7 +97,7 @@ def test_table_matches_a_list_of_blocks(config, steps):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(config=CONFIGS, frame=st.integers(1, 12))
-def test_memory_stops_growing_once_the_window_is_full(config, frame):
+def test_memory_is_constant_after_window_is_full(config, frame):
     table = BlockTable(BlockPool(400), config)
     limit = max(config.max_tokens, (config.sink_blocks + config.recent_blocks) * config.block) + frame
     held = []
@@ -119,7 +119,7 @@ def test_eviction_guards():
     assert patient.append(8) == [] and patient.append(1) == [2, 3, 4, 5, 6, 7]
 
 
-def test_shared_blocks_stay_until_their_last_holder_lets_go():
+def test_block_freed_when_reference_count_is_zero():
     pool = BlockPool(12)
     first = BlockTable(pool, HybridConfig(block=2, sink_blocks=1, recent_blocks=1, max_tokens=99))
     first.append(7)
@@ -137,7 +137,7 @@ def test_shared_blocks_stay_until_their_last_holder_lets_go():
     assert pool.free == 12
 
 
-def test_an_empty_pool_says_so():
+def test_empty_pool_raises():
     table = BlockTable(BlockPool(2), HybridConfig(block=1))
     with pytest.raises(RuntimeError, match="all 2 blocks are in use"):
         table.append(3)
@@ -215,14 +215,14 @@ def test_steps_of_any_size_equal_one_pass(seed, sizes, mode):
     np.testing.assert_allclose(got, whole.step(x), atol=1e-10)
 
 
-def test_a_wide_window_without_branch_is_plain_prefill(rng):
+def test_wide_window_without_branch_equals_prefill(rng):
     model, decoder, _ = hybrid(rng, replace(DEFAULT, ssm_mode="disabled"))
     x = rng.standard_normal((30, 32))
     wanted = decoder.prefill(x, np.arange(30), KVCache.empty(decoder.config))
     np.testing.assert_allclose(model.step(x), wanted, atol=1e-11)
 
 
-def test_dropping_what_the_mask_hides_changes_nothing(rng):
+def test_evicting_masked_tokens_changes_nothing(rng):
     """Blocks leave only when the window has passed them, so the evicting stream equals the masked one."""
     config = HybridConfig(block=2, sink_blocks=1, recent_blocks=6, max_tokens=1, window=4)
     state = rng.bit_generator.state
@@ -237,7 +237,7 @@ def test_dropping_what_the_mask_hides_changes_nothing(rng):
     assert len(evicting.positions) < 15
 
 
-def test_eviction_attends_to_exactly_the_held_tokens(rng):
+def test_eviction_attends_to_tokens_in_table(rng):
     """Block eviction reaches into the window: attention then runs over what is held, at old positions."""
     config = HybridConfig(block=2, sink_blocks=1, recent_blocks=2, max_tokens=1, ssm_mode="disabled")
     model, decoder, _ = hybrid(rng, config, layers=1, table=BlockTable(BlockPool(20), config))
@@ -274,7 +274,7 @@ def prompts(client, frames, tokens=8):
     return [client.push(range(f * tokens, (f + 1) * tokens)) for f in range(frames)]
 
 
-def test_the_papers_client_hits_only_its_sink_once_the_window_is_full():
+def test_published_client_hits_only_sink_after_window_is_full():
     requests = prompts(Client(DEFAULT, sink_frames=2, window=20), 60)
     for f, request in enumerate(requests):
         if f < 22:  # every prompt extends the one before
@@ -286,7 +286,7 @@ def test_the_papers_client_hits_only_its_sink_once_the_window_is_full():
     assert late.recomputed / len(late.prompt) == pytest.approx(0.9, abs=0.02), "about 90 % of every prompt"
 
 
-def test_a_low_watermark_restores_the_accumulating_phase():
+def test_low_watermark_restores_accumulating_phase():
     requests = prompts(Client(replace(DEFAULT, low_watermark=10), sink_frames=2, window=20), 200)
     late = requests[100:]
     assert 0 < sum(r.shifted for r in late) / len(late) < 0.1

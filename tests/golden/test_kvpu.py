@@ -1,4 +1,4 @@
-"""The KVPU's golden twin against its parts used one by one, and a page table without a chip's limits."""
+"""KV prediction unit compared with its units used separately, and with a page table without limits."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ TARGET = 19661
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_a_step_is_its_parts_in_order(retain, rng):
+def test_step_equals_separate_units(retain, rng):
     chain = Kvpu(RULE, TABLE, PAGES, RESV, TARGET, retain)
     clusters, pages = ClusterTable(RULE), PageTable(PagingConfig(4, 30, retain_fetched=retain), 2, 8)
     owner = np.empty(0, np.int64)

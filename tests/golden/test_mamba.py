@@ -99,7 +99,7 @@ def test_scan_against_its_closed_form(rng):
             assert h[e, n] == pytest.approx(math.fsum(terms), abs=1e-12)
 
 
-def test_initial_steps_lie_in_the_trained_range(rng):
+def test_initial_steps_in_trained_range(rng):
     p = MambaParams.random(rng, inputs=64, outputs=64)
     steps = softplus(p.dt_bias)
     assert steps.min() >= 0.001 - 1e-12 and steps.max() <= 0.1 + 1e-12

@@ -19,7 +19,7 @@ def nearest_even_bf16(value: Fraction) -> float:
     return float(floats[min(floats, key=lambda o: (abs(floats[o] - value), o & 1))])
 
 
-def test_matches_a_scalar_chain(rng):
+def test_mean_matches_scalar_chain(rng):
     steps, dimension = 12, 7
     keep = MeanKeys(dimension)
     means, counts = {}, {}
@@ -43,7 +43,7 @@ def test_matches_a_scalar_chain(rng):
     assert keep.means.astype(float).tolist() == [means[c] for c in sorted(means)]
 
 
-def test_fp32_sum_stays_closer(rng):
+def test_fp32_sum_is_more_accurate(rng):
     keys = rng.standard_normal((400, 16)).astype(bfloat16)
     exact = keys.astype(np.float64).mean(axis=0)
     error = {}
@@ -66,7 +66,7 @@ def test_rejects():
         MeanKeys(4, "fp16")
 
 
-def test_clusters_do_not_get_fewer(rng):
+def test_fewer_clusters_raise(rng):
     keep = MeanKeys(4)
     keep.update(rng.standard_normal((3, 4)).astype(bfloat16), [0, 1, 2], [1, 1, 1])
     with pytest.raises(ValueError, match="counts must have at least 3 clusters, got 2"):

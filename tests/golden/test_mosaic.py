@@ -208,7 +208,7 @@ class Plain:
         lambda_=st.sampled_from([4.0, 16.0]),
     ),
 )
-def test_algorithm_1_matches_the_plain_version(seed, n, config):
+def test_algorithm_1_matches_reference(seed, n, config):
     rng = np.random.default_rng(seed)
     x = drifting(rng, n)
     index, plain = SemanticIndex(config), Plain(config)
@@ -246,7 +246,7 @@ def two_and_a_stranger(**switches):
     return index
 
 
-def test_a_split_of_an_offloaded_cluster_waits_for_its_retrieval():
+def test_split_of_offloaded_cluster_is_deferred():
     index = two_and_a_stranger()
     assert index.deferred == 1 and index.splits == 0 and index.loads == 0
     assert index.clusters[0].lazy and index.clusters[0].members == [0, 1]
@@ -259,7 +259,7 @@ def test_a_split_of_an_offloaded_cluster_waits_for_its_retrieval():
     assert sorted(c.members for c in index.clusters.values()) == [[0, 1], [2, 3]]
 
 
-def test_a_partition_is_divided_after_all_splits_that_were_put_off():
+def test_partition_is_divided_after_deferred_splits():
     index = two_and_a_stranger(buffer_assignable=True)
     index.offload(1)
     index.add(0, np.array([-1.0, 0.0]), np.array([3]))
@@ -269,17 +269,17 @@ def test_a_partition_is_divided_after_all_splits_that_were_put_off():
     assert not any(cluster.lazy for cluster in index.clusters.values())
 
 
-def test_nothing_is_selected_of_nothing():
+def test_empty_index_selects_nothing():
     assert SemanticIndex(MosaicConfig()).select(np.array([1.0, 0.0]), 10) == ([], [])
 
 
-def test_offloaded_clusters_still_absorb():
+def test_offloaded_clusters_absorb_entries():
     index = two_and_a_stranger()
     index.add(0, np.array([1.0, 0.0]), np.array([3]))
     assert index.clusters[0].members == [0, 1, 3] and not index.resident(0)
 
 
-def test_a_resident_cluster_splits_at_once():
+def test_resident_cluster_splits_at_once():
     index = SemanticIndex(MosaicConfig())
     for i, x in enumerate([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]):
         index.add(0, np.array(x), np.array([i]))
@@ -361,7 +361,7 @@ def test_selection_matches_brute_force(seed, n, budget, top, sim):
     assert {k: c.members for k, c in index.clusters.items()} == before
 
 
-def test_equal_clusters_come_in_order_of_partition_and_id():
+def test_ties_order_by_partition_and_id():
     index = SemanticIndex(MosaicConfig(top_visual=2))
     same = np.array([1.0, 0.0])
     for token, partition in enumerate([2, 0, 1]):
@@ -405,7 +405,7 @@ def fed(rng, frames=24, first=8, capacity=None, **switches):
 )
 @pytest.mark.parametrize("capacity", [None, 16])
 @pytest.mark.parametrize("first", [0, 8])
-def test_every_token_lives_in_one_cluster_of_its_frames_partition(rng, switches, capacity, first):
+def test_every_token_in_one_cluster_of_its_partition(rng, switches, capacity, first):
     model, embeddings, _, _ = fed(rng, first=first, capacity=capacity, **switches)
     assert len(model.partition_of) == 24
     for index in model.layers:
@@ -424,7 +424,7 @@ def test_every_token_lives_in_one_cluster_of_its_frames_partition(rng, switches,
     assert len(got.tokens) and (np.diff(got.tokens) > 0).all()
 
 
-def test_a_scene_change_opens_a_partition():
+def test_scene_change_opens_partition():
     model = MosaicCache(1, 1, 2, 1)
     key = np.ones((1, 1, 1, 2))
     where = [model.append(np.array(e), key, key) for e in ([1.0, 0], [0.99, 0.1], [0, 1.0], [1.0, 0.05])]
@@ -541,7 +541,7 @@ def test_bad_input(call, words):
         call()
 
 
-def test_a_refused_frame_changes_nothing():
+def test_rejected_frame_changes_nothing():
     model = model_of_one_frame()
     with pytest.raises(ValueError, match="keys must be finite"):
         model.append(np.ones(3), np.full((1, 1, 1, 2), np.inf), np.ones((1, 1, 1, 2)))

@@ -55,7 +55,7 @@ def test_matches_one_value_at_a_time(row):
     assert got.outliers == outliers and got.bits == 4 * len(row) + 8 * outliers + 64
 
 
-def test_groups_take_their_share_and_errors_stay_small(rng):
+def test_group_shares_and_errors(rng):
     samples = rng.standard_normal((200, 1024)) * 3
     samples[:, :8] *= 6  # a few channels of large magnitude, as keys have
     t = oaken.profile(samples)

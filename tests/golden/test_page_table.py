@@ -60,7 +60,7 @@ def test_pages_and_residency_follow_the_rule(step_list, page_tokens, capacity):
 
 @SETTINGS
 @given(steps, st.integers(1, 4), st.integers(1, 12), st.data())
-def test_every_selected_byte_is_fetched_once_and_nothing_aliases(step_list, page_tokens, capacity, data):
+def test_selected_bytes_fetched_once_without_alias(step_list, page_tokens, capacity, data):
     """Through a memory image: offloads copy pages out, a fetch reads extents, every slot must be its token's."""
     heads, dim = 2, 1
     unit = PageTable(PagingConfig(page_tokens=page_tokens, max_resident_tokens=capacity), heads, dim)
@@ -108,7 +108,7 @@ def test_addresses():
         PageAddressMap(1, 2, 1).address(0, 0, 0, layer=1)
 
 
-def test_neighbouring_full_units_are_one_read():
+def test_adjacent_full_head_pages_are_one_read():
     unit = PageTable(PagingConfig(page_tokens=2, max_resident_tokens=1), kv_heads=2, head_dim=8)
     unit.append([0, 0, 1, 1, 2, 3, 3])  # pages 0, 1 full, 2 half full; the last stays resident
     every = np.arange(7)
@@ -118,7 +118,7 @@ def test_neighbouring_full_units_are_one_read():
     assert unit.fetch([every[:0], every[:0]]).extents.shape == (0, 2)
 
 
-def test_clusters_make_long_reads_of_scattered_tokens(rng):
+def test_clustered_layout_gives_longer_reads(rng):
     """Tokens of twelve recurring clusters arrive interleaved; three clusters are fetched in both layouts."""
     clusters = rng.integers(0, 12, 1600)
     selected = np.flatnonzero(np.isin(clusters, [2, 5, 9]))
@@ -134,7 +134,7 @@ def test_clusters_make_long_reads_of_scattered_tokens(rng):
     assert len(clustered) < len(arrival) / 3
 
 
-def test_retained_pages_are_the_newest_and_are_not_written_twice():
+def test_retained_pages_are_newest_and_written_once():
     unit = PageTable(PagingConfig(page_tokens=2, max_resident_tokens=4, retain_fetched=True), 1, 2)
     assert unit.append([0, 0]) == [] and unit.append([1, 1]) == [] and unit.append([2, 2]) == [0]
     first = unit.fetch([np.array([0, 1])])
@@ -153,7 +153,7 @@ def test_retained_pages_are_the_newest_and_are_not_written_twice():
     st.integers(1, 4),
     st.lists(st.lists(st.tuples(st.integers(0, 23), st.integers(10, 13)), max_size=8), min_size=1, max_size=6),
 )
-def test_moves_keep_every_token_in_one_slot(clusters, page_tokens, moves):
+def test_moved_tokens_have_one_slot(clusters, page_tokens, moves):
     """Copies are replayed on an image of slots; afterwards every slot in the table holds its token."""
     unit = PageTable(PagingConfig(page_tokens=page_tokens, max_resident_tokens=10_000), 1, 1)
     unit.append(clusters)
@@ -177,7 +177,7 @@ def _page(unit, token):
     return next(n for n, page in enumerate(unit.pages) if page and token in page.tokens)
 
 
-def test_a_split_frees_the_emptied_pages_for_the_next():
+def test_split_frees_empty_pages():
     unit = PageTable(PagingConfig(page_tokens=2, max_resident_tokens=100), 1, 1)
     unit.append([7, 7, 7, 7])  # pages 0 and 1
     assert unit.move([0, 1, 2, 3], [8, 9, 8, 9]).tolist() == [[0, 0, 2, 0], [0, 1, 3, 0], [1, 0, 2, 1], [1, 1, 3, 1]]

@@ -86,7 +86,7 @@ def test_intervals_by_hand():
     assert [members(stream, intervals(stream, 2), i) for i in range(len(intervals(stream, 2)))] == [[0, 1, 2]]
 
 
-def test_floor_misplaces_a_third_of_a_millisecond_stream():
+def test_floor_misplaces_third_of_millisecond_stream():
     """301 frames at 30 per second with stamps in whole milliseconds: floor misplaces 100, rounding none."""
     stamps = [round(Fraction(i * 1000, 30)) for i in range(301)]
     for offset in (0, 12_345):
@@ -108,7 +108,7 @@ def test_frame_index_rounds_the_exact_quotient_half_to_even(first, span, at, cou
     assert frame_index(pts, first, first + span, count, "floor") == floor(exact)
 
 
-def test_schedule_deals_intervals_in_turn():
+def test_schedule_is_round_robin():
     assert schedule(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]
     assert schedule(2, 3) == [[0], [1], []]
 
@@ -119,7 +119,7 @@ def test_schedule_deals_intervals_in_turn():
     cores=st.integers(1, 4),
     group=st.integers(1, 6),
 )
-def test_ready_times_match_a_clock_that_ticks(costs, cores, group):
+def test_ready_times_match_clock_simulation(costs, cores, group):
     """All cores advance tick by tick; a frame is done when its cost has been worked off."""
     todo = [[(i, f) for i in range(len(costs)) if i % cores == c for f in range(len(costs[i]))] for c in range(cores)]
     left = {(i, f): costs[i][f] for i in range(len(costs)) for f in range(len(costs[i]))}
@@ -171,7 +171,7 @@ def test_scores_match_scalars(rng, score, head_mode):
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=200)
 @given(scores=st.lists(st.integers(-3, 3), min_size=1, max_size=40), rho=st.floats(0, 1))
-def test_the_best_are_kept_in_order_and_the_lower_index_wins(scores, rho):
+def test_top_tokens_in_order_with_lowest_index_on_ties(scores, rho):
     count = floor(len(scores) * rho)
     ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
     wanted = sorted(ranked[:count]) if 0 < count < len(scores) else list(range(len(scores)))
@@ -187,7 +187,7 @@ def test_take_per_head(rng):
     np.testing.assert_array_equal(take_tokens(x, np.array([1, 2])), x[1:3])
 
 
-def test_hardware_norms_select_as_real_ones_but_for_rounding(rng):
+def test_hardware_norms_match_real_norms_up_to_rounding(rng):
     keys = bf16.encode(rng.standard_normal((64, 200)) * rng.uniform(0.5, 2, (64, 1)))
     codes = norm_codes(keys)
     exact = np.sum(bf16.decode(keys) ** 2, axis=1)
@@ -219,7 +219,7 @@ def test_cache_shrinks_by_rho(rng, score, head_mode, rho):
 
 
 @pytest.mark.parametrize("score", ["key_norms_small", "attention"])
-def test_keeping_everything_is_a_full_prefill(rng, score):
+def test_rho_one_equals_full_prefill(rng, score):
     decoder, groups, text, hidden, cache = prefill(rng, [6, 4, 5], QuickVideoConfig(score=score, rho=1))
     full = KVCache.empty(decoder.config)
     x = np.concatenate([*groups, text])
@@ -252,7 +252,7 @@ TIMES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, 
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=200)
 @given(times=TIMES, delta=st.integers(0, 9))
-def test_pipeline_never_beats_the_bound(times, delta):
+def test_pipeline_is_not_below_bound(times, delta):
     decode, prefill_times = (np.array(x, float) for x in zip(*times, strict=True))
     finish = pipeline(delta + np.cumsum(decode), prefill_times)
     assert finish[-1] >= overlap_bound(decode, prefill_times, delta)

@@ -9,7 +9,7 @@ FOLDER = Path(golden.__file__).parent
 TEXT = (FOLDER / "README.md").read_text()
 
 
-def test_modules_that_are_named_exist():
+def test_named_modules_exist():
     modules = {path.stem for path in FOLDER.glob("*.py")} | {path.parent.name for path in FOLDER.glob("*/__init__.py")}
     named = {name for row in re.findall(r"^\| (`[^|]*) \|", TEXT, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert len(named) > 25 and named <= modules

@@ -71,7 +71,7 @@ def test_decoder_matches_plain_loops(rng, sections):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), cuts=st.lists(st.integers(0, 12), max_size=4))
-def test_any_batching_of_frames_gives_the_same(seed, cuts):
+def test_result_is_independent_of_batching(seed, cuts):
     rng = np.random.default_rng(seed)
     decoder = Decoder(DecoderConfig(), rng)
     x = rng.standard_normal((12, 32))

@@ -330,7 +330,7 @@ def test_tokens_are_conserved_and_fetched_once(rng):
     assert moved > 0
 
 
-def test_everything_selected_equals_full_attention(rng):
+def test_selecting_all_equals_full_attention(rng):
     """A ratio of one selects every cluster: the same output as with every past token always attended."""
     steps = list(stream(rng))
     outputs = []

@@ -30,7 +30,7 @@ def test_matches_complex_multiplication(rng, d):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(a=POSITIONS, b=POSITIONS, seed=st.integers(0, 2**32 - 1))
-def test_turning_is_additive_and_keeps_norms_and_differences(a, b, seed):
+def test_rotation_is_additive_and_preserves_norms(a, b, seed):
     rng = np.random.default_rng(seed)
     q, k = rng.standard_normal((2, 16))
     twice = rope.rotate(rope.rotate(k, a), b)
@@ -42,7 +42,7 @@ def test_turning_is_additive_and_keeps_norms_and_differences(a, b, seed):
     np.testing.assert_allclose(score, rope.rotate(q, a - b) @ k, atol=1e-8)
 
 
-def test_sections_turn_each_pair_by_its_own_axis(rng):
+def test_sections_rotate_pairs_by_their_axis(rng):
     x = rng.standard_normal((5, 3, 16))
     where = rng.integers(-50, 50, (5, 1, 3))
     for layout, axes in (
@@ -73,7 +73,7 @@ def test_equal_axes_are_ordinary_rope(rng):
         np.testing.assert_array_equal(got, rope.rotate(x, where))
 
 
-def test_float32_stays_float32_within_its_rounding(rng):
+def test_float32_input_gives_float32(rng):
     x = rng.standard_normal((9, 64)).astype(np.float32)
     got = rope.rotate(x, 40_000)
     assert got.dtype == np.float32

@@ -37,7 +37,7 @@ def test_codes_are_the_exponential_to_0_65_percent(rng):
         assert (np.diff(c[np.argsort(row)].astype(int)) >= 0).all()
 
 
-def test_rows_follow_the_heads_of_their_group(rng):
+def test_query_rows_order_heads_of_group(rng):
     q = rng.standard_normal((3, 6, 4))
     rows = scores.query_rows(q, 2)
     assert rows.shape == (2, 9, 4)

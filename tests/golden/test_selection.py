@@ -35,7 +35,7 @@ def test_top_k_is_the_sorted_prefix(values, k):
 
 @SETTINGS
 @given(st.lists(st.floats(0, 2.0**127, width=32), min_size=1, max_size=80), st.integers(1, 90))
-def test_smallest_norms_are_kept(values, k):
+def test_smallest_norms_are_selected(values, k):
     values = np.abs(values)  # no -0
     rounded = codes(values).view(ml_dtypes.bfloat16).astype(np.float64)
     expected = sorted(sorted(range(len(values)), key=lambda j: (rounded[j], j))[:k])
@@ -47,7 +47,7 @@ def test_smallest_norms_are_kept(values, k):
     st.lists(st.tuples(st.floats(-1, 1, width=32), st.integers(1, 400)), min_size=1, max_size=60),
     st.integers(1, 9000),
 )
-def test_budget_takes_best_cosines_until_reached(clusters, budget):
+def test_budget_selects_best_cosines(clusters, budget):
     cosines, sizes = zip(*clusters, strict=True)
     keys = [(-v, np.signbit(v)) for v in codes(cosines).view(ml_dtypes.bfloat16).astype(np.float64)]
     got = selection.by_budget(codes(cosines)[None], np.array(sizes), budget).selected[0]
@@ -71,7 +71,7 @@ def test_by_ratio_is_the_default_mode(rng):
 
 
 @pytest.mark.parametrize("code", [0x7F80, 0xFF80, 0x7FC0])
-def test_infinities_and_nan_are_refused(code):
+def test_infinities_and_nan_raise(code):
     with pytest.raises(ValueError, match="must be finite BF16"):
         selection.top_k(np.array([[code]]), 1)
     with pytest.raises(ValueError, match="norms must be between 0 and 32639"):

@@ -82,7 +82,7 @@ def test_key_norms(rng, n):
 
 
 @pytest.mark.parametrize(("old", "members"), [(0, 1), (1, 1), (31, 4), (65530, 5)])
-def test_running_mean_is_that_of_the_clusters(rng, old, members):
+def test_running_mean_matches_mean_keys(rng, old, members):
     """Bit for bit the representative keys that the cluster table keeps."""
     n = 50
     mean = numbers(rng, n) if old else np.zeros(n, np.uint32)
@@ -115,14 +115,14 @@ def test_maximum(rng):
     np.testing.assert_array_equal(maximum(*grid), (grid[0] & grid[1]) & 0x80000000)
 
 
-def test_a_reduction_leaves_out_the_tail():
+def test_reduction_excludes_tail():
     stream = beats(bf16.encode(np.arange(1.0, 17.0), FP32), LANES)
     for post, tail, expected in ((Post.SUM, 3, 66), (Post.MAX, 3, 11), (Post.SUM, 0, 136), (Post.LAST, 0, 9)):
         program = [Instruction(post=post, tail=tail, beats=2, to_stream=True)]
         assert value(execute(program, stream))[0, 0] == expected
 
 
-def test_wrong_streams_and_programs():
+def test_invalid_streams_and_programs_raise():
     with pytest.raises(ValueError, match="power of two"):
         VectorEngine(6, 8)
     with pytest.raises(ValueError, match="must have the 2 beats"):

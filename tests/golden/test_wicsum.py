@@ -68,7 +68,7 @@ codes_and_counts = st.integers(1, 40).flatmap(
     st.sampled_from(["code", "linear"]),
     st.sampled_from(["score_x_tc", "score"]),
 )
-def test_ratio_sweep_matches_the_text(row, ratio, buckets, refine, domain, weight):
+def test_ratio_sweep_matches_reference(row, ratio, buckets, refine, domain, weight):
     codes, counts = row
     largest = max(codes) >> 7
     values = [plain_value(c, largest) for c in codes]
@@ -140,7 +140,7 @@ def test_budget_reaches_its_number_with_whole_code_values(row, budget):
 
 @SETTINGS
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 70))
-def test_count_takes_exactly_k_by_index_order(codes, k):
+def test_count_selects_k_in_index_order(codes, k):
     counts = np.ones(len(codes), int)
     got = select(np.array([codes]), counts, k, WtuConfig(refine_levels=3, weight="one", stop_rule="count"))
     expected = sorted(sorted(range(len(codes)), key=lambda j: (-codes[j], j))[:k])
@@ -196,7 +196,7 @@ def test_boundaries():
     assert whole.selected.all() and whole.cutoff[0] == 100 << 7
 
 
-def test_one_sink_defeats_linear_buckets():
+def test_linear_buckets_fail_with_one_sink():
     """One token 8 nats above a flat rest: linear buckets keep everything, code buckets the sink alone."""
     codes = np.full((1, 1000), 0x39B0)  # about exp(-8)
     codes[0, :500] = 0x3990
@@ -236,7 +236,7 @@ def test_bad_rows_are_named(codes, counts, target, message):
         select(np.array(codes), np.array(counts), target)
 
 
-def test_the_longest_row_is_a_choice():
+def test_row_limit_is_configurable():
     rows, counts, four = np.ones((1, 5), int), np.ones(5, int), WtuConfig(max_row_clusters=4)
     with pytest.raises(ValueError, match="max_row_clusters = 4 columns, got 5"):
         select(rows, counts, 1, four)

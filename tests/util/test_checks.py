@@ -1,4 +1,4 @@
-"""The argument checks: what they accept, and that every complaint names argument, value and what is valid."""
+"""Argument checks: accepted values, and errors with name, value and valid range."""
 
 import numpy as np
 import pytest
@@ -42,6 +42,6 @@ def test_valid_values_pass():
         ),
     ],
 )
-def test_complaints(call, error, words):
+def test_invalid_values_raise(call, error, words):
     with pytest.raises(error, match=words):
         call()

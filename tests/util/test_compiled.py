@@ -7,7 +7,7 @@ import numba
 import util.compiled
 
 
-def test_without_a_folder_for_the_cache(monkeypatch):
+def test_compiled_without_cache_folder(monkeypatch):
     def njit(*, cache=False, **options):
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
