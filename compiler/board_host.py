@@ -1,9 +1,9 @@
-"""Host program of a board: sends the test vectors of a build over the serial port and checks the results.
+"""Host program of a board: runs the test vectors on the board through a serial port and compares the results.
 
     python -m compiler.board_host /dev/ttyUSB0 build/board/vectors.json
 
-It needs only Python and a POSIX terminal. `hw.boards.codes` defines the messages. `Session` performs no input or output
-itself (bytes in, bytes out), so a simulation of the board uses the same code.
+The program needs only Python, this source tree and a system with POSIX terminals. `Session` implements the protocol of
+`hw.boards.message_codes` without input or output: bytes in, bytes out. A simulation of the board uses the same class.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hw.boards.codes import CAUSE, CONTROL, LOST, PASSED, RESET, SETTINGS, STATE, TAKEN, TEST, TESTED
+from hw.boards.message_codes import ACCEPTED, CAUSE, CONTROL, LOST, PASSED, RESET, SETTINGS, STATE, TEST, TESTED
 from util.progress import Progress, no_progress
 
-MAX_CHARACTERS = 1 << 28  # of a file of vectors
-QUIET_S = 5.0  # without a byte for this time, the board counts as stopped
+MAX_CHARACTERS = 1 << 28  # size limit of the file with the vectors
+QUIET_S = 5.0  # time without a byte from the board after which the session fails
 
 
 class BoardError(RuntimeError):
-    """The board does not respond, or a response differs from the golden model."""
+    """The answer of the board is missing, or differs from that of the golden model."""
 
 
 class Session:
-    """Runs the self-test of the board, then the same vectors through the serial port.
+    """A test of the board: first its self-test, then the same vectors through the serial port.
 
     Parameters
     ----------
-    description : content of the file of vectors: `table`, `settings`, `inputs`, `outputs`, `echo`; words are integers
+    description : content of `vectors.json`: `protocol`, `settings`, `inputs`, `outputs`, `echo`; words are integers
 
     Attributes
     ----------
-    done : all vectors were sent, and all results were correct
-    received : beats of every output stream so far
+    done : all beats were sent and received, and were correct
+    received : received beats of each output stream
     """
 
     def __init__(self, description: Mapping[str, Any]):
-        table = description["table"]
-        self._inputs = {one["name"]: one for one in table["inputs"]}
-        self._outputs = {one["code"]: one for one in table["outputs"]}
-        self._names = {one["code"]: one["name"] for one in table["inputs"]}
-        self._widths = table["settings"]
+        protocol = description["protocol"]
+        self._inputs = {channel["name"]: channel for channel in protocol["inputs"]}
+        self._outputs = {channel["code"]: channel for channel in protocol["outputs"]}
+        self._names = {channel["code"]: channel["name"] for channel in protocol["inputs"]}
+        self._widths = protocol["settings"]
         self._settings = description["settings"]
-        self._echo = {one["asked"]: one for one in description["echo"]}
+        self._echo = {echo["request"]: echo for echo in description["echo"]}
         self._waiting = {name: list(description["inputs"].get(name, ())) for name in self._inputs}
-        self._expected = {one["name"]: description["outputs"].get(one["name"], []) for one in table["outputs"]}
+        names = [channel["name"] for channel in protocol["outputs"]]
+        self._expected = {name: description["outputs"].get(name, []) for name in names}
         self._busy: set[str] = set()
         self._buffer = b""
         self._phase = "reset"
@@ -56,21 +57,22 @@ class Session:
 
     @property
     def done(self) -> bool:
+        """Whether the session is complete."""
         beats = all(len(words) == len(self._expected[name]) for name, words in self.received.items())
         return self._phase == "streams" and beats and not self._busy and not any(self._waiting.values())
 
     @property
     def progress(self) -> tuple[str, int, int]:
-        """Phase, number of results so far, and total number of results."""
-        total = sum(map(len, self._expected.values()))
-        return self._phase, sum(map(len, self.received.values())), total
+        """Phase, received beats, and expected beats."""
+        expected_beats = sum(map(len, self._expected.values()))
+        return self._phase, sum(map(len, self.received.values())), expected_beats
 
     def begin(self) -> bytes:
-        """First bytes to send."""
+        """The first bytes for the board."""
         return bytes([CONTROL, RESET])
 
     def feed(self, data: bytes) -> bytes:
-        """Process `data` from the board and return the bytes to send; raises `BoardError` on a wrong result."""
+        """Bytes to send after `data` was received from the board. Raises `BoardError` on a wrong answer."""
         self._buffer += data
         request = b""
         while self._buffer and (length := self._length(self._buffer[0])) <= len(self._buffer):
@@ -79,42 +81,47 @@ class Session:
         return request
 
     def _length(self, code: int) -> int:
-        """Length in bytes of a message from the board."""
+        """Length of a message from the board, in bytes."""
         if code == STATE:
             return 2
         if code in self._outputs:
             return 1 + self._bytes(self._outputs[code])
-        if code - TAKEN == SETTINGS or code - TAKEN in self._names:
+        if code - ACCEPTED == SETTINGS or code - ACCEPTED in self._names:
             return 1
-        raise BoardError(f"unexpected message code 0x{code:02x}: line noise, or the bitstream of another unit")
+        raise BoardError(
+            f"unexpected message code 0x{code:02x} from the board: noise, or the bitstream of another unit"
+        )
 
     @staticmethod
     def _bytes(channel: Mapping[str, Any]) -> int:
+        """Bytes of a beat."""
         return -(-int(channel["width"]) // 8)
 
     def _message(self, code: int, word: int) -> bytes:
+        """Process a message from the board; returns the bytes to send."""
         if code == STATE:
             return self._state(word)
         if self._phase in ("reset", "self-test"):  # sent before the reset
             return b""
         if code in self._outputs:
             return self._result(self._outputs[code], word)
-        if code - TAKEN == SETTINGS:
+        if code - ACCEPTED == SETTINGS:
             self._phase = "streams"
             return b"".join(self._next(name) for name in self._inputs)
-        self._busy.discard(self._names[code - TAKEN])
-        return self._next(self._names[code - TAKEN])
+        self._busy.discard(self._names[code - ACCEPTED])
+        return self._next(self._names[code - ACCEPTED])
 
     def _state(self, word: int) -> bytes:
+        """Process the message `STATE`; returns the bytes to send."""
         if word & LOST:
-            raise BoardError("the board lost a byte: check the baud rate")
-        cause = word >> CAUSE
-        if self._phase == "reset" and cause == RESET:
+            raise BoardError("a byte to the board was lost: check the baud rate")
+        status = word >> CAUSE
+        if self._phase == "reset" and status == RESET:
             self._phase = "self-test"
             return bytes([CONTROL, TEST])
-        if self._phase == "self-test" and cause == TEST:
+        if self._phase == "self-test" and status == TEST:
             if not word & TESTED or not word & PASSED:
-                raise BoardError("the self-test of the board failed: its outputs differ from the golden model")
+                raise BoardError("the self-test on the board failed: its outputs differ from those of the golden model")
             self._phase = "settings"
             packed = at = 0
             for name, width in self._widths.items():
@@ -122,11 +129,11 @@ class Session:
                 at += width
             return bytes([SETTINGS]) + packed.to_bytes(-(-at // 8), "little")
         if self._phase in ("settings", "streams"):
-            raise BoardError(f"the board was reset in phase {self._phase}")
+            raise BoardError(f"the board was reset in the phase {self._phase}")
         return b""
 
     def _next(self, name: str) -> bytes:
-        """Next beat of an input stream, if the board has accepted the previous one."""
+        """Message with the next beat of an input stream, if the unit has accepted the previous beat."""
         if name in self._busy or not self._waiting[name]:
             return b""
         self._busy.add(name)
@@ -135,18 +142,19 @@ class Session:
         return bytes([channel["code"]]) + word.to_bytes(self._bytes(channel), "little")
 
     def _result(self, channel: Mapping[str, Any], word: int) -> bytes:
+        """Compare a beat of an output stream; returns the bytes to send."""
         name = channel["name"]
         number, expected = len(self.received[name]), self._expected[name]
         self.received[name].append(word)
         if number >= len(expected):
             raise BoardError(f"{name} must have {len(expected)} beats, got beat {number}")
         if word != expected[number]:
-            raise BoardError(f"{name}: beat {number} must be 0x{expected[number]:x} (golden model), got 0x{word:x}")
+            raise BoardError(f"beat {number} of {name} must be 0x{expected[number]:x}, got 0x{word:x}")
         if name not in self._echo:
             return b""
         echo, answer = self._echo[name], 0
-        for source, target, width in echo["fields"]:
-            answer |= (word >> source & ((1 << width) - 1)) << target
+        for request_bit, answer_bit, width in echo["fields"]:
+            answer |= (word >> request_bit & ((1 << width) - 1)) << answer_bit
         self._waiting[echo["answer"]].append(answer)
         return self._next(echo["answer"])
 
@@ -157,22 +165,22 @@ def talk(
     read: Callable[[], bytes],
     progress: Progress = no_progress,
 ) -> None:
-    """Run a session over a serial line; `read` waits a short time and returns the received bytes, possibly none."""
+    """Run a session over a serial line. `read` waits for a short time and returns the received bytes, if any."""
     write(session.begin())
     last_byte_time = time.monotonic()
     while not session.done:
         data = read()
-        now = time.monotonic()
-        last_byte_time = now if data else last_byte_time
-        if now - last_byte_time > QUIET_S:
-            raise BoardError(f"no byte from the board for {QUIET_S:g} s in phase {session.progress[0]}")
+        current = time.monotonic()
+        last_byte_time = current if data else last_byte_time
+        if current - last_byte_time > QUIET_S:
+            raise BoardError(f"no answer from the board for {QUIET_S:g} s in the phase {session.progress[0]}")
         if answer := session.feed(data):
             write(answer)
         progress(*session.progress)
 
 
 def open_line(port: str, baud: int) -> tuple[Callable[[bytes], Any], Callable[[], bytes]]:
-    """Write and read functions of a raw serial port, 8 bits, no parity; `OSError` or `ValueError` if it fails."""
+    """Functions that write and read a serial port (8 bits, no parity, raw). Raises `OSError` or `ValueError`."""
     import os
     import select
     import termios
@@ -184,7 +192,7 @@ def open_line(port: str, baud: int) -> tuple[Callable[[bytes], Any], Callable[[]
         flags = termios.CS8 | termios.CREAD | termios.CLOCAL
         termios.tcsetattr(line, termios.TCSANOW, [0, 0, flags, 0, rate, rate, termios.tcgetattr(line)[6]])
     except termios.error as error:
-        raise OSError(f"port must be a serial port, got {port} ({error.args[-1]})") from error
+        raise OSError(f"{port}: not a serial port ({error.args[-1]})") from error
     termios.tcflush(line, termios.TCIOFLUSH)
 
     def read() -> bytes:
@@ -198,36 +206,34 @@ def open_line(port: str, baud: int) -> tuple[Callable[[bytes], Any], Callable[[]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a file of vectors; `ValueError` for invalid content, `OSError` if it cannot be read."""
+    """Read `vectors.json`. Raises `ValueError` for invalid content and `OSError` when the file cannot be read."""
     try:
         with path.open() as file:
             description = json.loads(file.read(MAX_CHARACTERS))
         check(description)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: invalid file of vectors ({type(error).__name__}: {error})") from error
-    return description
+        raise ValueError(f"{path}: not the vectors of a board ({type(error).__name__}: {error})") from error
+    return dict(description)
 
 
 def check(description: dict[str, Any]) -> None:
-    """Raise an error unless `description` has every field that a session needs and every word fits its channel."""
-    table = description["table"]
-    inputs, outputs = ({one["name"]: one for one in table[side]} for side in ("inputs", "outputs"))
-    widths = {name: one["width"] for name, one in (inputs | outputs).items()} | table["settings"]
-    words = {
-        **description["inputs"],
-        **description["outputs"],
-        **{name: [value] for name, value in description["settings"].items()},
-    }
-    numbers = [description["baud"], *widths.values(), *(one["code"] for one in (inputs | outputs).values())]
-    numbers += [number for one in description["echo"] for field in one["fields"] for number in field]
+    """Check that `description` has all keys of a session and that each word fits its stream. Raises an error if not."""
+    protocol = description["protocol"]
+    inputs, outputs = ({channel["name"]: channel for channel in protocol[side]} for side in ("inputs", "outputs"))
+    channels = inputs | outputs
+    widths = {name: channel["width"] for name, channel in channels.items()} | protocol["settings"]
+    settings = {name: [value] for name, value in description["settings"].items()}
+    words = {**description["inputs"], **description["outputs"], **settings}
+    numbers = [description["baud"], *widths.values(), *(channel["code"] for channel in channels.values())]
+    numbers += [number for echo in description["echo"] for field in echo["fields"] for number in field]
     if not all(type(number) is int and 0 <= number < 1 << 24 for number in numbers):
-        raise ValueError("baud, codes, widths and fields must be whole numbers")
-    if not all(one["code"] < 256 for one in (inputs | outputs).values()):
+        raise ValueError("baud, codes, widths and fields must be integers from 0 to 2**24 - 1")
+    if not all(channel["code"] < 256 for channel in channels.values()):
         raise ValueError("codes must be bytes")
-    for one in description["echo"]:
-        width = outputs[one["asked"]]["width"], inputs[one["answer"]]["width"]
-        if any(source + bits > width[0] or target + bits > width[1] for source, target, bits in one["fields"]):
-            raise ValueError(f"fields of the echo {one['answer']} must lie in beats of {width} bits")
+    for echo in description["echo"]:
+        width = outputs[echo["request"]]["width"], inputs[echo["answer"]]["width"]
+        if any(source + bits > width[0] or target + bits > width[1] for source, target, bits in echo["fields"]):
+            raise ValueError(f"fields of the echo {echo['answer']} must be inside beats of {width} bits")
     for name, values in words.items():
         if not isinstance(values, list) or not all(
             type(word) is int and 0 <= word < 1 << widths[name] for word in values
@@ -236,7 +242,7 @@ def check(description: dict[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`PORT VECTORS`; returns the exit status."""
+    """Run the program with the arguments `PORT VECTORS.json`; returns the exit status."""
     if len(argv) != 2:
         print("usage: python -m compiler.board_host PORT VECTORS.json", file=sys.stderr)
         return 2
@@ -248,7 +254,7 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     counts = ", ".join(f"{len(words)} of {name}" for name, words in session.received.items())
-    print(f"self-test passed; results through the serial port equal the golden model: {counts}")
+    print(f"self-test passed; beats equal to the golden model through the serial port: {counts}")
     return 0
 
 

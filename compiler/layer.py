@@ -18,9 +18,9 @@ from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilde
 from hw.config import Config
 from hw.core.isa import Command, Destination, LengthSource
 from hw.core.vector.command import INSTRUCTION_BYTES, assemble
-from hw.lxe.lane import STAGES
-from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Instruction, Pre, Source
+from hw.lxe.operand_memory import OperandMemory
+from hw.lxe.vpe_lane import STAGES
 
 
 def residual(n: int, lanes: int) -> list[Instruction]:

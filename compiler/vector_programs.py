@@ -11,8 +11,8 @@ instructions.
 import math
 import struct
 
-from hw.lxe.lane import STAGES
 from hw.lxe.microcode import Function, Instruction, Post, Pre, Source, Times
+from hw.lxe.vpe_lane import STAGES
 
 Program = list[Instruction]
 MEMORY, SCALAR, IMMEDIATE = Source.MEMORY, Source.SCALAR, Source.IMMEDIATE

@@ -26,7 +26,7 @@ from mkdocs.structure.files import File, Files
 
 from hw.config import PRESETS, Config
 from hw.core import isa
-from hw.registry import UNITS, Unit
+from hw.registry import UNITS, RegisteredUnit
 from synth.generate import fields, timing
 from vrex import parser
 
@@ -135,7 +135,7 @@ class RecordingConfig(Config):
         return object.__getattribute__(self, name)
 
 
-def page(unit: Unit) -> str:
+def page(unit: RegisteredUnit) -> str:
     """One unit's page: docstring, timing, ports, codes, counters, parameters."""
     config = RecordingConfig(**PRESETS[PRESET].asdict())
     config.__dict__["_read"] = set()  # the constructor has read every value

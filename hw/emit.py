@@ -33,14 +33,14 @@ CLEAN_UP = ("proc", "techmap t:$fa", "memory_collect", "opt_expr", "opt_merge", 
 def to_rtlil(component: wiring.Component, name: str, *, locations: bool = False) -> str:
     """RTLIL text of `component` as top module `name`; without `locations` of the source, equal designs give equal text.
 
-    The modules of `component.parts` (module name -> component, for its `Instance`s) come with it.
+    The text contains the modules in `component.modules` (module name -> component), of which the component has
+    instances (see `hw.common.instances`).
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ValueError(f"module name must be lower-case letters, digits and underscores, got {name!r}")
     text = rtlil.convert(component, name=name, emit_src=locations)
-    # a unit with many equal parts names each part once; Amaranth itself would write out every copy
-    for part, design in getattr(component, "parts", {}).items():
-        text += to_rtlil(design, part, locations=locations).replace("attribute \\top 1\n", "")
+    for module_name, module in getattr(component, "modules", {}).items():
+        text += to_rtlil(module, module_name, locations=locations).replace("attribute \\top 1\n", "")
     return plain_cells(text)
 
 

@@ -1,4 +1,7 @@
-"""The one table of separately buildable units: generate, verify, synth, formal and the docs all read it."""
+"""Registry of the units that can be built separately.
+
+The commands generate, verify, formal, synth and mutate and the documentation read this table.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
-from hw.lxe.memory import OperandMemory
+from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One separately buildable unit.
+class RegisteredUnit:
+    """A unit that can be built separately.
 
     Attributes
     ----------
-    name : its name on the command line and of its Verilog top module
-    build : makes the component from a configuration
-    summary : one line for listings
-    module : Python module that defines it
+    name : name on the command line and name of the Verilog top module
+    build : function that creates the component for a configuration
+    summary : one line of description
+    module : Python module of the component
     """
 
     name: str
@@ -42,7 +45,7 @@ class Unit:
 
     @property
     def tests(self) -> str:
-        """The file with its tests, from the project's root."""
+        """Path of its test file, relative to the root of the project."""
         *folders, name = self.module.split(".")
         return "/".join(("tests", *folders, f"test_{name}.py"))
 
@@ -50,90 +53,90 @@ class Unit:
 UNITS = {
     unit.name: unit
     for unit in (
-        Unit(
+        RegisteredUnit(
             "dot_tree",
             DotTree.from_config,
             "Fused BF16 dot product: one MAC tree of the matrix engine",
             "hw.arith.dot",
         ),
-        Unit(
+        RegisteredUnit(
             "core",
             Core.from_config,
-            "Core: programs of commands from memory, AXI4 masters, AXI4-Lite registers, interrupt",
+            "Core: executes programs of commands; AXI4 masters, AXI4-Lite registers, interrupt",
             "hw.core.core",
         ),
-        Unit(
+        RegisteredUnit(
             "multicore",
             MultiCore.from_config,
-            "Multi-core: several cores on one device memory port, one host port and one AXI4-Lite port",
+            "Multi-core: several cores that share a device memory port, a host port and an AXI4-Lite port",
             "hw.core.multicore",
         ),
-        Unit(
+        RegisteredUnit(
             "dma",
             Dma.from_config,
-            "Transfer engine: the KVMU's descriptors as AXI4 bursts between device memory and host link",
+            "DMA engine: executes the DMA descriptors of the KVMU as AXI4 bursts between device memory and host link",
             "hw.core.dma",
         ),
-        Unit(
+        RegisteredUnit(
             "hcu",
             HCU.from_config,
-            "Hash clustering unit: nearest-leader search by Hamming distance",
+            "Hash clustering unit: assigns each token to the cluster with the nearest hash code",
             "hw.dre.hcu",
         ),
-        Unit(
+        RegisteredUnit(
             "hc_table",
             HcTable.from_config,
-            "HC table: entries of the hash clusters, and their token lists in memory",
+            "Hash cluster table: token count, mean key address and token list of each cluster",
             "hw.dre.hc_table",
         ),
-        Unit(
+        RegisteredUnit(
             "kvmu",
             KVMU.from_config,
-            "KV cache management unit: paging, residency, and selections as DMA descriptors",
+            "KV cache management unit: page table, offload of old pages, DMA descriptors for selected pages",
             "hw.dre.kvmu.kvmu",
         ),
-        Unit(
+        RegisteredUnit(
             "kvpu",
             KVPU.from_config,
-            "KV prediction unit: HCU, HC table, WTU and KVMU as one stream machine",
+            "KV prediction unit: HCU, HC table, WTU and KVMU, connected by streams",
             "hw.dre.kvpu",
         ),
-        Unit(
+        RegisteredUnit(
             "wtu",
             WTU.from_config,
-            "Weighted cumulative-sum threshold unit: a histogram of each row narrows down its cutoff",
+            "Weighted cumulative-sum threshold unit: finds the cutoff of a score row with histograms",
             "hw.dre.wtu.wtu",
         ),
-        Unit(
+        RegisteredUnit(
             "wtu_sweep",
             partial(WTU.from_config, design=WtuDesign.SWEEP),
-            "Weighted cumulative-sum threshold unit: bucket sorters that read the row once per bucket",
+            "Weighted cumulative-sum threshold unit: finds the cutoff with one pass over the row per bucket",
             "hw.dre.wtu.wtu",
         ),
-        Unit(
+        RegisteredUnit(
             "dpe",
             DPE.from_config,
-            "Matrix engine: MAC trees side by side, double-buffered weights, FP32 sums over tiles",
+            "Matrix engine: array of MAC trees, double-buffered weight tiles, FP32 accumulators",
             "hw.lxe.dpe",
         ),
-        Unit(
+        RegisteredUnit(
             "operand_memory",
             OperandMemory.from_config,
-            "On-chip memory of the matrix engine: weights and activations as beats",
-            "hw.lxe.memory",
+            "On-chip memory of the matrix engine: weights and activations",
+            "hw.lxe.operand_memory",
         ),
-        Unit(
+        RegisteredUnit(
             "vpe",
             VPE.from_config,
-            "Vector engine: micro-programs for softmax, norms, RoPE, hash bits, means",
+            "Vector engine: executes micro-programs such as softmax, RMSNorm, RoPE, hash codes, means",
             "hw.lxe.vpe",
         ),
     )
 }
 
 
-def unit(name: str) -> Unit:
-    """The unit called `name`; raises `ValueError` that lists the valid names."""
+def unit(name: str) -> RegisteredUnit:
+    """The unit `name`. Raises `ValueError` for an unknown name."""
     if name not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {name!r}")
     return UNITS[name]

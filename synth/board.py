@@ -24,8 +24,8 @@ from amaranth import Elaboratable, Module
 from amaranth.lib import io, wiring
 
 from hw import emit, yosys
-from hw.boards.hosted import Hosted
-from hw.boards.protocol import Vectors, echoed, table
+from hw.boards.protocol import Vectors, echo_fields, protocol
+from hw.boards.serial_host import SerialHost
 from hw.config import Config
 from sim.bench.payload import pack
 from synth.power.streams import Stimulus
@@ -108,7 +108,7 @@ class BoardBuild:
 
 
 class OnBoard(Elaboratable):
-    """`Hosted` on a platform: serial port, and lights for busy, passed, failed, lost."""
+    """`SerialHost` on a platform: serial port, and lights for busy, passed, failed, lost."""
 
     def __init__(self, unit: wiring.Component, test_vectors: Vectors):
         self.unit, self.test_vectors = unit, test_vectors
@@ -116,7 +116,7 @@ class OnBoard(Elaboratable):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         divisor = round(platform.default_clk_frequency / BAUD)
-        m.submodules.hosted = hosted = Hosted(self.unit, self.test_vectors, divisor=divisor)
+        m.submodules.hosted = hosted = SerialHost(self.unit, self.test_vectors, divisor=divisor)
         port = platform.request("uart", 0, dir="-")
         m.submodules.rx, m.submodules.tx = rx, tx = io.Buffer("i", port.rx), io.Buffer("o", port.tx)
         m.d.comb += [hosted.rx.eq(rx.i), tx.o.eq(hosted.tx)]
@@ -281,13 +281,13 @@ def vectors(unit: wiring.Component, stimulus: Stimulus) -> Vectors:
 def description(unit: wiring.Component, test_vectors: Vectors, baud: int) -> dict[str, Any]:
     """The protocol and the vectors for the host as JSON values, see `compiler.board_host`."""
     return {
-        "table": table(unit).json(),
+        "protocol": protocol(unit).json(),
         "settings": dict(test_vectors.settings),
         "inputs": dict(test_vectors.inputs),
         "outputs": dict(test_vectors.outputs),
         "echo": [
-            {"answer": answer, "asked": asked, "fields": echoed(unit, answer, asked)}
-            for answer, asked in test_vectors.echo.items()
+            {"answer": answer, "request": request, "fields": echo_fields(unit, answer, request)}
+            for answer, request in test_vectors.echo.items()
         ],
         "baud": baud,
     }

@@ -1,1 +1,1 @@
-"""BF16 and FP32 arithmetic: adders, formats, fused dot product, elementary functions."""
+"""BF16 and FP32 arithmetic: adders, number formats, fused dot product, elementary functions."""

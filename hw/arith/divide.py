@@ -21,17 +21,19 @@ from hw.arith.formats import (
 
 
 class Divide(wiring.Component):
-    """y = a / b, rounded once to BF16: a restoring divider of one subtractor.
+    """y = a / b, rounded once to BF16: a restoring divider with one subtractor.
 
-    Timing: `y` is the quotient `latency` cycles after `start`, as long as `a` and `b` hold; a new start may follow in
-    that cycle.
+    Timing: `y` is the quotient `latency` cycles after `start`. `a` and `b` must be constant until then. The next
+    division can start in the cycle of the result.
 
-    Numerics: ten quotient bits and whether a remainder is left decide the rounding to nearest even. Subnormals are
-    zero; 0 / 0 and infinity / infinity are NaN.
+    Numerics: rounded to nearest even, from ten quotient bits and a sticky bit of the remainder. Subnormals are zero;
+    0 / 0 and infinity / infinity are NaN.
 
     Members
     -------
-    start : first cycle of a division ; a, b : FP32 codes ; y : BF16 code
+    start : first cycle of a division
+    a, b : FP32 codes
+    y : BF16 code
     """
 
     latency = 10
@@ -43,25 +45,25 @@ class Divide(wiring.Component):
         m = Module()
         a, b = view(FP32, self.a), view(FP32, self.b)
 
-        # a remainder is below twice the divisor
+        # the remainder is below twice the divisor
         remainder, quotient = Signal(25, reset_less=True), Signal(self.latency, reset_less=True)
         current, difference = Signal(25), Signal(26)
-        fits = ~difference[-1]
+        no_borrow = ~difference[-1]
         m.d.comb += [
             current.eq(Mux(self.start, significand(a), remainder)),
             difference.eq(current - significand(b)),
         ]
         m.d.sync += [
-            remainder.eq(Mux(fits, difference[:24], current[:24]) << 1),
-            quotient.eq(Cat(fits, quotient[:-1])),
+            remainder.eq(Mux(no_borrow, difference[:24], current[:24]) << 1),
+            quotient.eq(Cat(no_borrow, quotient[:-1])),
         ]
 
-        large = quotient[-1]  # a quotient of significands in [1, 2), else in (1/2, 1)
+        large = quotient[-1]  # the quotient of the significands is in [1, 2); else in (1/2, 1)
         exponent, magnitude = Signal(10), Signal(self.latency + 1)
-        left = remainder.any()
+        sticky = remainder.any()
         m.d.comb += [
             exponent.eq(a.exponent - b.exponent + BIAS - ~large),
-            magnitude.eq(Mux(large, Cat(left, quotient), Cat(left, quotient) << 1)),
+            magnitude.eq(Mux(large, Cat(sticky, quotient), Cat(sticky, quotient) << 1)),
         ]
         sign = a.sign ^ b.sign
         code = round_and_pack(m, BF16, sign, exponent, magnitude)

@@ -8,173 +8,186 @@ from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import carry_save, count_ones, ripple_add
 from hw.arith.formats import BF16, FP32, canonical_nan, infinity, normalise, round_and_pack, zero
-from hw.common.pipeline import CreditGate, Cuts, delay
+from hw.common.pipeline import CreditGate, RegisterStages, delay
 from hw.common.tree import reduce_tree
 from hw.config import Config
 
-CUTS = ("operands", "products", "sums", "total", "result")  # where a register can stand, in order
-DEPTHS = {
+POSITIONS = ("operands", "products", "sums", "total", "result")  # where a register is possible, in order
+DEPTHS = {  # register positions by number of pipeline registers
     1: ("result",),
     2: ("products", "result"),
     3: ("products", "sums", "result"),
     4: ("operands", "products", "sums", "result"),
-    5: CUTS,
+    5: POSITIONS,
 }
 DEPTH = 3
-RADIX = 8  # lanes that one search of the largest exponent compares at once
+GROUP_LANES = 8  # lanes of a group in the search of the largest exponent
 
 
 def check_sizes(inputs: int, align_bits: int) -> None:
-    """Raise `ValueError` unless a tree of these sizes can be built."""
+    """Check the sizes of a tree. Raises `ValueError` for an invalid size."""
     if inputs < 1 or inputs & (inputs - 1):
-        raise ValueError(f"inputs = {inputs}: must be a power of two")
+        raise ValueError(f"inputs must be a power of two, got {inputs}")
     if not 16 <= align_bits <= 30:
-        raise ValueError(f"align_bits = {align_bits}: must be 16 to 30")
+        raise ValueError(f"align_bits must be 16 to 30, got {align_bits}")
 
 
 def planes_layout(inputs: int) -> data.ArrayLayout:
-    """BF16 codes bit-sliced: element k holds bit k of every operand."""
+    """Layout of BF16 codes as planes: element k has bit k of all operands."""
     return data.ArrayLayout(inputs, BF16.size)
 
 
 def node(m: Module, name: str, value: Value) -> Signal:
-    """`value` as a signal: an expression that is used twice would be written out twice."""
-    held = Signal(len(value), name=name)
-    m.d.comb += held.eq(value)
-    return held
+    """A signal with the value of an expression. An expression that is used twice would be written to the text twice."""
+    signal = Signal(len(value), name=name)
+    m.d.comb += signal.eq(value)
+    return signal
 
 
 def to_planes(m: Module, name: str, codes: Value) -> Signal:
-    """A vector of BF16 codes bit-sliced; wires only."""
-    word = node(m, name, Value.cast(codes))  # a signal: Amaranth works out an expression anew for each bit taken of it
+    """The planes of a vector of BF16 codes: plane k has bit k of all codes. Wires only."""
+    word = node(m, name, Value.cast(codes))  # a signal, because Amaranth repeats an expression for each slice
     return node(m, f"{name}_planes", Cat(*(word[k :: BF16.size] for k in range(BF16.size))))
 
 
 def any_plane(planes: Sequence[Value]) -> Value:
+    """One bit per lane: whether one of the planes has a one in the lane."""
     return reduce_tree(lambda x, y: x | y, planes)
 
 
 def all_planes(planes: Sequence[Value]) -> Value:
+    """One bit per lane: whether all planes have a one in the lane."""
     return reduce_tree(lambda x, y: x & y, planes)
 
 
-def largest(m: Module, planes: Sequence[Value], alive: Value) -> Value:
-    """The largest of the numbers that `planes` hold in the lanes that are `alive`; 0 when none is.
+def largest(m: Module, planes: Sequence[Value], candidates: Value) -> Value:
+    """The largest number among the lanes of `planes` whose bit of `candidates` is set; 0 when no bit is set.
 
-    Bit by bit from the top, lanes drop out where another of their group has a one and they have not. Groups of `RADIX`
-    lanes first, so that a group's lower bits are searched while the groups are compared by their upper ones.
+    The search goes from the highest plane to the lowest. A lane stops to be a candidate when it has a zero and another
+    candidate of its group has a one. A group has `GROUP_LANES` lanes at first. The results of the groups are compared
+    in the same way, from their highest bit on, while their lower bits are still searched.
     """
     while True:
-        lanes = len(alive)
-        groups = max(1, lanes // RADIX)
-        found = []
+        lanes = len(candidates)
+        groups = max(1, lanes // GROUP_LANES)
+        results = []
         for plane in reversed(planes):
-            ones = alive & plane
+            ones = candidates & plane
             while len(ones) > groups:
                 ones = ones[: len(ones) // 2] | ones[len(ones) // 2 :]
-            found.append(node(m, "found", ones))
-            alive = node(m, "alive", alive & (plane | ~found[-1].replicate(lanes // groups)))
-        planes, alive = found[::-1], Const(-1, groups)
+            results.append(node(m, "group_bit", ones))
+            candidates = node(m, "candidates", candidates & (plane | ~results[-1].replicate(lanes // groups)))
+        planes, candidates = results[::-1], Const(-1, groups)
         if groups == 1:
             return Cat(*planes)
 
 
 def multiply(m: Module, a: Sequence[Value], b: Sequence[Value]) -> list[Value]:
-    """Planes of (128 + a) * (128 + b) for planes of 7-bit fractions, exact; the hidden ones are wires."""
-    one = Const(-1, len(a[0]))
+    """Planes of the exact products (128 + a) * (128 + b) of 7-bit fractions a and b. The hidden ones need no gates."""
+    ones = Const(-1, len(a[0]))
     columns: list[list[Value]] = [[] for _ in range(16)]
-    for i, x in enumerate([*a, one]):
-        for k, y in enumerate([*b, one]):
+    for i, x in enumerate([*a, ones]):
+        for k, y in enumerate([*b, ones]):
             columns[i + k].append(y if i == 7 else x if k == 7 else x & y)
-    return ripple_add(m, *carry_save(m, [Cat(*column) for column in columns], len(one)))[:16]
+    return ripple_add(m, *carry_save(m, [Cat(*column) for column in columns], len(ones)))[:16]
 
 
-def below(m: Module, planes: Sequence[Value], top: Value) -> list[Value]:
-    """Planes of ~(top - x), which is x + ~top, for the numbers x that `planes` hold.
+def inverted_distances(m: Module, planes: Sequence[Value], top: Value) -> list[Value]:
+    """Planes of ~(top - x), which equals x + ~top, for the numbers x in `planes`.
 
-    Gates, not full adders: one bit of `top` drives every lane, and mapping buffers only what it can see into.
+    The adders are gates and not `$fa` cells: each bit of `top` drives all lanes, and the mapper inserts buffers only in
+    logic that is not inside such cells.
     """
-    found: list[Value] = []
+    results: list[Value] = []
     carry: Value = Const(0, len(planes[0]))
     for plane, bit in zip(planes, top, strict=True):
         differ = node(m, "differ", plane ^ ~bit.replicate(len(plane)))
-        found.append(node(m, "not_distance", differ ^ carry))
+        results.append(node(m, "not_distance", differ ^ carry))
         carry = node(m, "carry", differ & carry | ~differ & plane)
-    return found
+    return results
 
 
 def align(m: Module, product: Sequence[Value], not_distance: Sequence[Value], near: Value, width: int) -> list[Value]:
-    """Planes of the 16-bit products at the top of `width` bits, shifted right by 0 to 31, cut off; 0 if not `near`.
+    """Planes of the 16-bit products at the top of `width` bits, shifted right by 0 to 31 and truncated.
 
-    Short distances come first: the value is still narrow there. `not_distance` is the inverted distance.
+    The shift count of a lane is the complement of `not_distance`. The result of a lane is 0 if its bit of `near` is 0.
+    Shifts by 1, 2 and 4 come first, because the value is still narrow.
     """
-    low = Const(0, len(near))
-    value = [low] * 7 + list(product)  # and the 7 bits that shifts by 1, 2 and 4 reach
-    for k, stay in enumerate(not_distance):
-        move = ~stay
+    zeros = Const(0, len(near))
+    value = [zeros] * 7 + list(product)  # 7 more bits, for the shifts by 1, 2 and 4
+    for k, keep in enumerate(not_distance):
+        shift = ~keep
         if k == 3:
-            value = [low] * (width - 23) + value[max(0, 23 - width) :]
+            value = [zeros] * (width - 23) + value[max(0, 23 - width) :]
         if k == 4:
-            stay, move = node(m, "stay", stay & near), node(m, "move", move & near)
-        moved = [*value[1 << k :], *[low] * (1 << k)][: len(value)]
-        value = [node(m, f"by{1 << k}", stay & x | move & y) for x, y in zip(value, moved, strict=True)]
+            keep, shift = node(m, "keep", keep & near), node(m, "shift", shift & near)
+        shifted = [*value[1 << k :], *[zeros] * (1 << k)][: len(value)]
+        value = [node(m, f"by{1 << k}", keep & x | shift & y) for x, y in zip(value, shifted, strict=True)]
     return value
 
 
 class DotCore(wiring.Component):
-    """The arithmetic of one MAC tree as a pipeline that never stalls: y = sum of a[i] * b[i].
+    """Fused dot product of one MAC tree, y = sum of a[i] * b[i], as a pipeline that never stalls.
 
     operands | multiply, distances to the largest exponent | align, carry-save tree | add | normalise, round | result
 
-    Every product is exact. It is shifted right by its distance to the largest exponent and cut off after `align_bits`
-    bits, as sign and magnitude; a negative one is then complemented, and the number of negatives is one more addend of
-    the carry-save tree. Nothing before the final adder propagates a carry across rows.
+    Products are exact. Each product is shifted right by the distance of its exponent to the largest exponent, and
+    truncated to `align_bits` bits of its magnitude. Negative products are then complemented; their number is one more
+    addend of the carry-save tree, which completes the two's complement. Only the final adder propagates carries.
 
-    All lanes are computed as planes, words with one bit of every lane: the text of the design does not grow with
+    All lanes are computed as planes, words with one bit per lane. The text of the design therefore does not grow with
     `inputs`, and a simulator computes 64 lanes with one instruction.
 
-    Timing: `latency` cycles, one result per cycle, no stall; registers stand at the bars named by `cuts`.
+    Timing: `latency` cycles, one result per cycle, no stalls. A register is possible at each bar above; `registers`
+    selects the positions.
 
     Numerics: `|y - exact| <= (N - 1) 2**(2 - W) max|a_i b_i| + 2**-24 |y| + 2**-126` with N = `inputs` and W =
-    `align_bits`; the sum does not depend on any order. Subnormals are zero, a zero sum is +0; NaN, infinity times zero
-    and infinities of both signs give the canonical NaN.
+    `align_bits`. The sum does not depend on the order of the products. Subnormals are zero and a zero sum is +0. A NaN,
+    infinity times zero, and infinities of both signs give the canonical NaN.
 
     Parameters
     ----------
-    inputs : products N, a power of two from 1
+    inputs : products N, a power of two
     align_bits : alignment width W, 16 to 30
-    cuts : register positions, of `CUTS`
+    registers : names from `POSITIONS` of the positions that have a register
 
     Members
     -------
-    a, b : BF16 codes as planes ; y : FP32 code, `latency` cycles later
+    a, b : BF16 codes as planes
+    y : FP32 code, `latency` cycles later
+
+    Raises
+    ------
+    ValueError
+        For an invalid size or an unknown register position.
     """
 
-    def __init__(self, *, inputs: int, align_bits: int = 24, cuts: Iterable[str] = DEPTHS[DEPTH]):
+    def __init__(self, *, inputs: int, align_bits: int = 24, registers: Iterable[str] = DEPTHS[DEPTH]):
         check_sizes(inputs, align_bits)
-        self.inputs, self.align_bits, self.cuts = inputs, align_bits, Cuts(CUTS, cuts)
+        self.inputs, self.align_bits = inputs, align_bits
+        self.registers = RegisterStages(POSITIONS, registers)
         super().__init__({"a": In(planes_layout(inputs)), "b": In(planes_layout(inputs)), "y": Out(FP32.size)})
 
     @property
     def latency(self) -> int:
-        """Cycles from operands to result."""
-        return self.cuts.latency
+        """Cycles from operands to result: the number of registers."""
+        return self.registers.latency
 
     @property
     def sum_bits(self) -> int:
-        """Bits of the integer sum with its sign."""
+        """Bits of the integer sum, with its sign."""
         return self.align_bits + (self.inputs - 1).bit_length() + 1
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         width = self.align_bits
 
-        def cut(position: str, name: str, value: Value) -> Signal:
-            return self.cuts.at(m, position, name, value)
+        def register(position: str, name: str, value: Value) -> Signal:
+            return self.registers.at(m, position, name, value)
 
-        # operands, and what is special about them
-        a = [cut("operands", f"a{k}", self.a[k]) for k in range(BF16.size)]
-        b = [cut("operands", f"b{k}", self.b[k]) for k in range(BF16.size)]
+        # operands; zeros, infinities and NaN
+        a = [register("operands", f"a{k}", self.a[k]) for k in range(BF16.size)]
+        b = [register("operands", f"b{k}", self.b[k]) for k in range(BF16.size)]
         fraction_a, exponent_a, fraction_b, exponent_b = a[:7], a[7:15], b[:7], b[7:15]
         zero_a, zero_b = (node(m, "zero", ~any_plane(exponent)) for exponent in (exponent_a, exponent_b))
         special_a, special_b = (node(m, "special", all_planes(exponent)) for exponent in (exponent_a, exponent_b))
@@ -182,39 +195,39 @@ class DotCore(wiring.Component):
         invalid = (special_a & (any_plane(fraction_a) | zero_b)) | (special_b & (any_plane(fraction_b) | zero_a))
         infinite = node(m, "infinite", special_a | special_b)
         plus, minus = node(m, "plus", (infinite & ~sign).any()), node(m, "minus", (infinite & sign).any())
-        flags = cut("products", "flags", Cat(invalid.any() | (plus & minus), plus, minus))
+        flags = register("products", "flags", Cat(invalid.any() | (plus & minus), plus, minus))
 
-        # keys, the exponents of the products; their distances to the largest of those that are not zero
-        key = ripple_add(m, exponent_a, exponent_b)
-        top = largest(m, key, ~zeros)
-        not_distance = below(m, key, top)
-        near = cut("products", "near", ~zeros & all_planes(not_distance[5:]))
-        not_distance = [cut("products", f"not_distance{k}", plane) for k, plane in enumerate(not_distance[:5])]
+        # exponents of the products, and their distances to the largest exponent of a product that is not zero
+        exponents = ripple_add(m, exponent_a, exponent_b)
+        top = largest(m, exponents, ~zeros)
+        not_distance = inverted_distances(m, exponents, top)
+        near = register("products", "near", ~zeros & all_planes(not_distance[5:]))
+        not_distance = [register("products", f"not_distance{k}", plane) for k, plane in enumerate(not_distance[:5])]
 
-        # products of significands; aligned
-        negatives = cut("products", "negatives", count_ones(m, sign))
-        sign, top = cut("products", "sign_held", sign), cut("products", "top_held", top)
-        product = [cut("products", f"product{k}", p) for k, p in enumerate(multiply(m, fraction_a, fraction_b))]
+        # products of significands, aligned
+        negatives = register("products", "negatives", count_ones(m, sign))
+        sign, top = register("products", "sign_products", sign), register("products", "top_products", top)
+        product = [register("products", f"product{k}", p) for k, p in enumerate(multiply(m, fraction_a, fraction_b))]
         rows = align(m, product, not_distance, near, width)
 
-        # magnitudes, complemented when negative, plus one per negative, minus its 2**width
+        # sum: complement of negative magnitudes, plus 1 for each (`negatives`), minus 2**width for each (`sign_bits`)
         columns = [row ^ sign for row in rows] + [Cat()] * (self.sum_bits - width)
-        lift = (-negatives)[: self.sum_bits - width]
-        for start, count in ((0, negatives), (width, lift)):
+        sign_bits = (-negatives)[: self.sum_bits - width]
+        for start, count in ((0, negatives), (width, sign_bits)):
             for k, bit in enumerate(count):
                 columns[start + k] = Cat(columns[start + k], bit)
         first, second = (Cat(*addend) for addend in carry_save(m, columns))
-        first, second = cut("sums", "first", first), cut("sums", "second", second)
-        top, flags = cut("sums", "top_sums", top), cut("sums", "flags_sums", flags)
+        first, second = register("sums", "first", first), register("sums", "second", second)
+        top, flags = register("sums", "top_sums", top), register("sums", "flags_sums", flags)
 
         # one carry-propagate addition; magnitude and sign
         total = node(m, "sum", (first + second)[: self.sum_bits])
         negative = total[-1]
         size = node(m, "size", ((total ^ negative.replicate(self.sum_bits)) + negative)[: self.sum_bits - 1])
-        negative, size = cut("total", "negative", negative), cut("total", "magnitude", size)
-        top, flags = cut("total", "top_total", top), cut("total", "flags_total", flags)
+        negative, size = register("total", "negative", negative), register("total", "magnitude", size)
+        top, flags = register("total", "top_total", top), register("total", "flags_total", flags)
 
-        # normalise, round, specials
+        # normalise, round; NaN, infinities and zero
         normal, shift = normalise(m, "norm", size)
         exponent = Signal(11)
         m.d.comb += exponent.eq(top + (len(size) - 126 - self.align_bits) - shift)
@@ -228,26 +241,37 @@ class DotCore(wiring.Component):
             m.d.comb += result.eq(zero(FP32, Const(0, 1)))
         with m.Else():
             m.d.comb += result.eq(code)
-        m.d.comb += self.y.eq(cut("result", "y_held", result))
+        m.d.comb += self.y.eq(register("result", "y_result", result))
         return m
 
 
 class DotTree(wiring.Component):
-    """Fused dot product of two BF16 vectors behind streams: one MAC tree as a unit of its own.
+    """Fused dot product of two BF16 vectors with stream interfaces: one MAC tree as a unit.
 
-    Timing: `latency` cycles from `i` to `o`, one result per cycle when nobody stalls. `i.ready` is a register; no
-    combinational path from input to output.
+    Timing: `latency` cycles from `i` to `o`, one result per cycle when `o` does not stall. `i.ready` depends on
+    registers only. There is no combinational path from input to output.
 
-    Numerics, parameters: see `DotCore`. `depth` is the number of pipeline registers, 1 to 5.
+    Numerics: as `DotCore`.
+
+    Parameters
+    ----------
+    inputs, align_bits : as `DotCore`
+    depth : pipeline registers, 1 to 5
 
     Members
     -------
-    i : stream of `{a, b}`, `inputs` BF16 codes each ; o : stream of FP32 codes
+    i : stream of `{a, b}`, `inputs` BF16 codes each
+    o : stream of FP32 codes
+
+    Raises
+    ------
+    ValueError
+        When a parameter is outside its range.
     """
 
     def __init__(self, *, inputs: int, align_bits: int = 24, depth: int = DEPTH):
         if depth not in DEPTHS:
-            raise ValueError(f"depth = {depth}: must be {min(DEPTHS)} to {max(DEPTHS)}")
+            raise ValueError(f"depth must be {min(DEPTHS)} to {max(DEPTHS)}, got {depth}")
         check_sizes(inputs, align_bits)
         self.inputs, self.align_bits, self.depth = inputs, align_bits, depth
         vector = data.ArrayLayout(BF16.size, inputs)
@@ -266,12 +290,12 @@ class DotTree(wiring.Component):
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and throughput, as written into the generated unit's JSON."""
+        """Latency and throughput. The JSON file of the generated unit contains them."""
         return {"latency": self.latency, "results_per_cycle": 1}
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.core = core = DotCore(inputs=self.inputs, align_bits=self.align_bits, cuts=DEPTHS[self.depth])
+        m.submodules.core = core = DotCore(inputs=self.inputs, align_bits=self.align_bits, registers=DEPTHS[self.depth])
         m.submodules.gate = gate = CreditGate(FP32.size, stages=core.latency)
         m.d.comb += [
             Value.cast(core.a).eq(to_planes(m, "a", self.i.payload.a)),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import carry_save
@@ -26,7 +26,7 @@ UNARY = {"x": In(BF16.size), "y": Out(BF16.size)}
 
 
 def lookup(address: Value, words: Sequence[int], width: int) -> Value:
-    """`words[address]`, as logic: there are 2**len(address) words."""
+    """`words[address]` as logic, for 2**len(address) words."""
     if len(words) == 1:
         return Const(words[0], width)
     half = len(words) // 2
@@ -35,7 +35,7 @@ def lookup(address: Value, words: Sequence[int], width: int) -> Value:
 
 
 def multiply(m: Module, name: str, a: Value, b: Value) -> Value:
-    """Unsigned a * b, through a carry-save tree; zeros of a constant b cost nothing."""
+    """Unsigned a * b with a carry-save tree. Zero bits of a constant b need no logic."""
     width = len(a) + len(b)
     set_bits = [k for k in range(len(b)) if not isinstance(b, Const) or b.value >> k & 1]
     columns = [Cat(a[i - k] & b[k] for k in set_bits if 0 <= i - k < len(a)) for i in range(width)]
@@ -46,20 +46,23 @@ def multiply(m: Module, name: str, a: Value, b: Value) -> Value:
 
 
 def unit_fraction(value: float) -> int:
-    """A number in [0.5, 1] rounded to 8 bits: its fraction field, and above it 1 when it is below 1."""
+    """Table entry of a number in [0.5, 1], rounded to 8 significant bits: its 7-bit fraction; bit 7 is 1 below 1.0."""
     scaled = round(256 * value)
     return 0 if scaled == 256 else 128 | (scaled - 128)
 
 
 class Exp(wiring.Component):
-    """y = 2 ** (-floor(x) / 256) in BF16 for x in FP32: the exponential of attention scores after their scaling.
+    """y = 2 ** (-floor(x) / 256) in BF16 for x in FP32: the exponential of scaled attention scores.
 
-    Combinational. Monotone; exactly 1 for x < 1, negative ones included; 0 when the result would be below 2**-126; NaN
-    for NaN. The significand is the nearest to the power of two, from a table of 256 entries.
+    Timing: combinational.
+
+    Numerics: monotone. y is 1 for x < 1, also for negative x; 0 when the result is below 2**-126; NaN for NaN. A table
+    of 256 entries gives the significand that is nearest to the power of two.
 
     Members
     -------
-    x : FP32 code ; y : BF16 code
+    x : FP32 code
+    y : BF16 code
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,7 @@ class Exp(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         x = view(FP32, self.x)
-        # floor(x), of which 15 bits matter
+        # lowest 15 bits of floor(x); larger values give 0
         steps = Signal(15)
         m.d.comb += steps.eq(Cat(x.fraction[9:], Const(1, 1)) >> (141 - x.exponent)[:4])
         word = Signal(8)
@@ -89,9 +92,12 @@ class Exp(wiring.Component):
 
 
 class Reciprocal(wiring.Component):
-    """y = 1 / x in BF16, correctly rounded. Combinational; a table of 128 entries.
+    """y = 1 / x in BF16, correctly rounded, from a table of 128 entries.
 
-    Zeros and subnormals give infinity of their sign, infinities zero, results below 2**-126 zero; NaN for NaN.
+    Timing: combinational.
+
+    Numerics: zeros and subnormals give the infinity of their sign. Infinities and results below 2**-126 give zero. NaN
+    gives NaN.
 
     Members
     -------
@@ -120,9 +126,12 @@ class Reciprocal(wiring.Component):
 
 
 class Rsqrt(wiring.Component):
-    """y = 1 / sqrt(x) in BF16, correctly rounded. Combinational; a table of 256 entries.
+    """y = 1 / sqrt(x) in BF16, correctly rounded, from a table of 256 entries.
 
-    Zeros and subnormals give infinity of their sign, +infinity +0; NaN for NaN and anything negative.
+    Timing: combinational.
+
+    Numerics: zeros and subnormals give the infinity of their sign, +infinity gives +0. NaN and other negative numbers
+    give NaN.
 
     Members
     -------
@@ -135,12 +144,12 @@ class Rsqrt(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         x = view(BF16, self.x)
-        odd = ~x.exponent[0]  # of the exponent without its bias
+        exponent_odd = ~x.exponent[0]  # of the exponent without its bias
         words = [unit_fraction(1 / math.sqrt((1 + odd) * (1 + f / 128))) for odd in (0, 1) for f in range(128)]
         word, exponent = Signal(8), Signal(8)
         m.d.comb += [
-            word.eq(lookup(Cat(x.fraction, odd), words, 8)),
-            exponent.eq(190 + odd - x.exponent[1:] - word[7]),
+            word.eq(lookup(Cat(x.fraction, exponent_odd), words, 8)),
+            exponent.eq(190 + exponent_odd - x.exponent[1:] - word[7]),
             self.y.eq(Cat(word[:7], exponent, Const(0, 1))),
         ]
         with m.If(is_zero(x)):
@@ -153,19 +162,21 @@ class Rsqrt(wiring.Component):
 
 
 class Silu(wiring.Component):
-    """y = x / (1 + exp(-x)) in BF16, less than one unit in the last place off.
+    """y = x / (1 + exp(-x)) in BF16, with an error below one unit in the last place.
 
-    SiLU(x) = x * 2**-v, where v = w(t) for positive and w(t) + t log2(e) for negative x, t = |x| and w(t) = log2(1 +
-    exp(-t)). So one multiplication of significands follows v | 2**-fraction of v, multiply, round.
+    SiLU(x) = x * 2**-v with v = w(t) for positive x, v = w(t) + t log2(e) for negative x, t = |x| and w(t) = log2(1 +
+    exp(-t)). The first stage computes v. The second stage computes 2**-fraction(v), multiplies and rounds.
 
-    Timing: one register, where the bar stands; one result per cycle.
+    Timing: one cycle; one result per cycle.
 
-    Numerics: x / 2 below 2**-8, x from 8 on, -0 from -128 down. Between them w is 64 straight lines on [0, 8) and 0
-    above, v has 9 fraction bits, the power 10. Results below 2**-126 are zeros of the sign of x; NaN for NaN.
+    Numerics: y is x / 2 for |x| below 2**-8, x for x from 8 on, and -0 for x up to -128. Between these limits, w is
+    approximated by 64 straight lines on [0, 8) and by 0 above. v has 9 fraction bits and the power has 10. Results
+    below 2**-126 are zeros of the sign of x. NaN gives NaN.
 
     Members
     -------
-    x : BF16 code ; y : BF16 code, one cycle later
+    x : BF16 code
+    y : BF16 code, one cycle later
     """
 
     latency = 1
@@ -176,9 +187,17 @@ class Silu(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         x = view(BF16, self.x)
+        v = self._exponent(m, x)
+        x_d, v_d = Signal(BF16), Signal(18)
+        m.d.sync += [x_d.eq(x), v_d.eq(v)]
+        self._result(m, x_d, v_d)
+        return m
+
+    def _exponent(self, m: Module, x: data.View) -> Signal:
+        """First stage: v with 9 fraction bits."""
         value = significand(x)
 
-        # w: a line of 32 steps of 2**-8
+        # w: a line has 32 steps of 2**-8
         position = Signal(11)
         m.d.comb += position.eq(Cat(Const(0, 3), value) >> (129 - x.exponent)[:4])
         starts, falls = _lines()
@@ -200,37 +219,37 @@ class Silu(wiring.Component):
         ]
         v = Signal(18)
         m.d.comb += v.eq(Mux(x.exponent < 130, line, 0) + (linear & x.sign.replicate(17)))
+        return v
 
-        held, late_v = Signal(BF16), Signal(18)
-        m.d.sync += [held.eq(x), late_v.eq(v)]
-
+    def _result(self, m: Module, x: data.View, v: Signal) -> None:
+        """Second stage: y = x * 2**-v, and the special cases."""
         power = Signal(11)
-        m.d.comb += power.eq(lookup(late_v[:9], [round(2 ** (10 - f / 512)) for f in range(512)], 11))
-        scaled = multiply(m, "product", power, significand(held))[:18]
+        m.d.comb += power.eq(lookup(v[:9], [round(2 ** (10 - f / 512)) for f in range(512)], 11))
+        scaled = multiply(m, "product", power, significand(x))[:18]
         normal, exponent = Signal(18), Signal(10)
         m.d.comb += [
             normal.eq(Mux(scaled[-1], scaled, Cat(Const(0, 1), scaled[:-1]))),
-            exponent.eq(held.exponent - late_v[9:] - ~scaled[-1]),
+            exponent.eq(x.exponent - v[9:] - ~scaled[-1]),
         ]
-        code = round_and_pack(m, BF16, held.sign, exponent, normal)
-        with m.If(is_nan(held)):
+        code = round_and_pack(m, BF16, x.sign, exponent, normal)
+        with m.If(is_nan(x)):
             m.d.comb += self.y.eq(canonical_nan(BF16))
-        with m.Elif(held.exponent < 119):
-            halved = Cat(held.fraction, (held.exponent - 1)[:8], held.sign)
-            m.d.comb += self.y.eq(Mux(held.exponent > 1, halved, zero(BF16, held.sign)))
-        with m.Elif(~held.sign & (held.exponent >= 130)):
-            m.d.comb += self.y.eq(held)
-        with m.Elif(held.exponent >= 134):
-            m.d.comb += self.y.eq(zero(BF16, held.sign))
+        with m.Elif(x.exponent < 119):
+            halved = Cat(x.fraction, (x.exponent - 1)[:8], x.sign)
+            m.d.comb += self.y.eq(Mux(x.exponent > 1, halved, zero(BF16, x.sign)))
+        with m.Elif(~x.sign & (x.exponent >= 130)):
+            m.d.comb += self.y.eq(x)
+        with m.Elif(x.exponent >= 134):
+            m.d.comb += self.y.eq(zero(BF16, x.sign))
         with m.Else():
             m.d.comb += self.y.eq(code)
-        return m
 
 
 def _lines() -> tuple[list[int], list[int]]:
-    """Of the 64 lines for w on [0, 8): start, and fall to the end, in units of 2**-9."""
+    """The 64 straight lines that approximate w on [0, 8): value at the start and decrease to the end, in 2**-9."""
 
     def w(t: float) -> float:
+        """log2(1 + exp(-t))."""
         return math.log2(1 + math.exp(-t))
 
     starts, falls = [], []

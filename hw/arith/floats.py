@@ -1,4 +1,4 @@
-"""Addition and multiplication of BF16 or FP32 numbers, each rounded once."""
+"""Addition and multiplication of BF16 or FP32 numbers, rounded once."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ from hw.arith.formats import (
     view,
     zero,
 )
-from hw.common.pipeline import Cuts
+from hw.common.pipeline import RegisterStages
 
 
 def binary_ports(layout: data.StructLayout) -> dict[str, wiring.Member]:
@@ -29,36 +29,42 @@ def binary_ports(layout: data.StructLayout) -> dict[str, wiring.Member]:
 
 
 class FloatAdd(wiring.Component):
-    """y = a + b, rounded to nearest even. For a - b flip the sign of b.
+    """y = a + b, rounded to nearest even. A subtraction is an addition with the opposite sign of b.
 
-    unpack, order by magnitude, align | add | normalise, round | result
+    order by magnitude, align | add | normalise, round | result
 
-    Timing: `latency` cycles, one result per cycle, no stall, registers at the bars named by `cuts`; combinational
-    without any.
+    Timing: `latency` cycles, one result per cycle, no stalls. A register is possible at each bar above; `registers`
+    selects the positions. Without registers the unit is combinational.
 
-    Numerics: subnormals are zero of their sign, going in and coming out (after rounding); infinities, NaN and signed
-    zeros as IEEE 754, every NaN the canonical one.
+    Numerics: subnormal operands and results (after rounding) are zeros of their sign. Infinities, NaN and signed zeros
+    are as in IEEE 754; each NaN is the canonical one.
 
     Parameters
     ----------
     layout : format of operands and result, `BF16` or `FP32`
-    cuts : register positions, of `CUTS`
+    registers : names from `POSITIONS` of the positions that have a register
 
     Members
     -------
-    a, b : codes ; y : code of the sum
+    a, b : codes of the operands
+    y : code of the sum
+
+    Raises
+    ------
+    ValueError
+        For an unknown register position.
     """
 
-    CUTS = ("aligned", "sum", "result")
+    POSITIONS = ("aligned", "sum", "result")
 
-    def __init__(self, layout: data.StructLayout, *, cuts: Iterable[str] = ()):
-        self.layout, self.cuts = layout, Cuts(self.CUTS, cuts)
+    def __init__(self, layout: data.StructLayout, *, registers: Iterable[str] = ()):
+        self.layout, self.registers = layout, RegisterStages(self.POSITIONS, registers)
         super().__init__(binary_ports(layout))
 
     @property
     def latency(self) -> int:
-        """Cycles from operands to result."""
-        return self.cuts.latency
+        """Cycles from operands to result: the number of registers."""
+        return self.registers.latency
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -73,13 +79,13 @@ class FloatAdd(wiring.Component):
             small.eq(Mux(swap, self.a, self.b)),
         ]
 
-        # the smaller one moves right by the distance; what leaves the two extra bits is one sticky bit
+        # the smaller operand is shifted right by the distance of the exponents; two extra bits, lower bits are sticky
         value: Value = Cat(Const(0, 2), significand(small) & (~is_zero(small)).replicate(precision))
-        forth, back, distance, lost = Signal(9), Signal(9), Signal(8), Signal()
+        difference, opposite, distance, sticky = Signal(9), Signal(9), Signal(8), Signal()
         m.d.comb += [
-            forth.eq(a.exponent - b.exponent),  # both ways, beside the comparison of whole magnitudes
-            back.eq(b.exponent - a.exponent),
-            distance.eq(Mux(forth[-1], back, forth)),
+            difference.eq(a.exponent - b.exponent),  # both, in parallel with the comparison of magnitudes
+            opposite.eq(b.exponent - a.exponent),
+            distance.eq(Mux(difference[-1], opposite, difference)),
         ]
         steps = (len(value) - 1).bit_length()
         far, dropped = distance[steps:].any(), []
@@ -88,40 +94,40 @@ class FloatAdd(wiring.Component):
             shifted = Signal(len(value), name=f"shifted{1 << k}")
             m.d.comb += shifted.eq(Mux(distance[k], value[1 << k :], value))
             value = shifted
-        m.d.comb += lost.eq(Cat(*dropped, far & ~is_zero(small)).any())
+        m.d.comb += sticky.eq(Cat(*dropped, far & ~is_zero(small)).any())
         addend = Signal(precision + 3)
-        m.d.comb += addend.eq(Cat(lost, value & (~far).replicate(len(value))))
+        m.d.comb += addend.eq(Cat(sticky, value & (~far).replicate(len(value))))
 
         invalid = is_nan(a) | is_nan(b) | (is_infinite(a) & is_infinite(b) & (a.sign ^ b.sign))
         flags = Cat(invalid, is_infinite(large), is_zero(large), a.sign & b.sign, large.sign)
-        flags = self.cuts.at(m, "aligned", "flags", flags)
-        subtract = self.cuts.at(m, "aligned", "subtract", a.sign ^ b.sign)
-        exponent = self.cuts.at(m, "aligned", "exponent", large.exponent)
-        top = self.cuts.at(m, "aligned", "top", significand(large))
-        addend = self.cuts.at(m, "aligned", "addend", addend)
+        flags = self.registers.at(m, "aligned", "flags", flags)
+        subtract = self.registers.at(m, "aligned", "subtract", a.sign ^ b.sign)
+        exponent = self.registers.at(m, "aligned", "exponent", large.exponent)
+        top = self.registers.at(m, "aligned", "top", significand(large))
+        addend = self.registers.at(m, "aligned", "addend", addend)
 
-        # subtraction gives no negative number: |large| >= |small|
+        # a difference is never negative: |large| >= |small|
         total = Signal(precision + 4)
         m.d.comb += total.eq(Cat(Const(0, 3), top) + (addend ^ subtract.replicate(len(addend))) + subtract)
         total = Cat(total[: precision + 3], total[precision + 3] & ~subtract)
-        total, flags = self.cuts.at(m, "sum", "total", total), self.cuts.at(m, "sum", "flags_sum", flags)
-        exponent = self.cuts.at(m, "sum", "exponent_sum", exponent)
+        total, flags = self.registers.at(m, "sum", "total", total), self.registers.at(m, "sum", "flags_sum", flags)
+        exponent = self.registers.at(m, "sum", "exponent_sum", exponent)
 
         normal, shift = normalise(m, "normal", total)
         field = Signal(10)
         m.d.comb += field.eq(exponent + 1 - shift)
-        nan, infinite, nothing, minus, sign = flags
+        nan, infinite, both_zero, negative_zero, sign = flags
         code = round_and_pack(m, self.layout, sign, field, normal)
         result = Signal(self.layout.size)
         with m.If(nan):
             m.d.comb += result.eq(canonical_nan(self.layout))
         with m.Elif(infinite):
             m.d.comb += result.eq(infinity(self.layout, sign))
-        with m.Elif(nothing | ~normal[-1]):  # two zeros, or equal magnitudes that cancel
-            m.d.comb += result.eq(zero(self.layout, minus))
+        with m.Elif(both_zero | ~normal[-1]):  # two zeros, or a difference of equal magnitudes
+            m.d.comb += result.eq(zero(self.layout, negative_zero))
         with m.Else():
             m.d.comb += result.eq(code)
-        m.d.comb += self.y.eq(self.cuts.at(m, "result", "held", result))
+        m.d.comb += self.y.eq(self.registers.at(m, "result", "y_result", result))
         return m
 
 
@@ -130,23 +136,24 @@ class FloatMultiply(wiring.Component):
 
     multiply, add exponents | round | result
 
-    Timing, numerics, parameters: as `FloatAdd`.
+    Timing, Numerics, Parameters, Raises: as `FloatAdd`.
 
     Members
     -------
-    a, b : codes ; y : code of the product
+    a, b : codes of the operands
+    y : code of the product
     """
 
-    CUTS = ("product", "result")
+    POSITIONS = ("product", "result")
 
-    def __init__(self, layout: data.StructLayout, *, cuts: Iterable[str] = ()):
-        self.layout, self.cuts = layout, Cuts(self.CUTS, cuts)
+    def __init__(self, layout: data.StructLayout, *, registers: Iterable[str] = ()):
+        self.layout, self.registers = layout, RegisterStages(self.POSITIONS, registers)
         super().__init__(binary_ports(layout))
 
     @property
     def latency(self) -> int:
-        """Cycles from operands to result."""
-        return self.cuts.latency
+        """Cycles from operands to result: the number of registers."""
+        return self.registers.latency
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -155,11 +162,11 @@ class FloatMultiply(wiring.Component):
         exponent = Signal(10)
         m.d.comb += [product.eq(significand(a) * significand(b)), exponent.eq(a.exponent + b.exponent - BIAS)]
 
-        nothing, infinite = is_zero(a) | is_zero(b), is_infinite(a) | is_infinite(b)
-        flags = Cat(is_nan(a) | is_nan(b) | (nothing & infinite), infinite, nothing, a.sign ^ b.sign)
-        flags = self.cuts.at(m, "product", "flags", flags)
-        product = self.cuts.at(m, "product", "product_held", product)
-        exponent = self.cuts.at(m, "product", "exponent_held", exponent)
+        zero_product, infinite = is_zero(a) | is_zero(b), is_infinite(a) | is_infinite(b)
+        flags = Cat(is_nan(a) | is_nan(b) | (zero_product & infinite), infinite, zero_product, a.sign ^ b.sign)
+        flags = self.registers.at(m, "product", "flags", flags)
+        product = self.registers.at(m, "product", "product_register", product)
+        exponent = self.registers.at(m, "product", "exponent_register", exponent)
 
         # the product of two numbers in [1, 2) is in [1, 4)
         field, normal = Signal(10), Signal(len(product))
@@ -167,16 +174,16 @@ class FloatMultiply(wiring.Component):
             field.eq(exponent + product[-1]),
             normal.eq(Mux(product[-1], product, Cat(Const(0, 1), product[:-1]))),
         ]
-        nan, infinite, nothing, sign = flags
+        nan, infinite, zero_product, sign = flags
         code = round_and_pack(m, self.layout, sign, field, normal)
         result = Signal(self.layout.size)
         with m.If(nan):
             m.d.comb += result.eq(canonical_nan(self.layout))
         with m.Elif(infinite):
             m.d.comb += result.eq(infinity(self.layout, sign))
-        with m.Elif(nothing):
+        with m.Elif(zero_product):
             m.d.comb += result.eq(zero(self.layout, sign))
         with m.Else():
             m.d.comb += result.eq(code)
-        m.d.comb += self.y.eq(self.cuts.at(m, "result", "held", result))
+        m.d.comb += self.y.eq(self.registers.at(m, "result", "y_result", result))
         return m

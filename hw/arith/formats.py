@@ -1,7 +1,7 @@
-"""BF16 and FP32 as payload layouts, and the steps that every floating-point unit shares.
+"""BF16 and FP32 as layouts, and functions that all floating-point units use.
 
-The rules are those of the whole project: round to nearest even, subnormals are zero going in and coming out, one
-canonical NaN, infinities and signed zeros as IEEE 754.
+All units follow the same rules: results are rounded to nearest even; subnormal operands and results are zero; there is
+one canonical NaN; infinities and signed zeros are as in IEEE 754.
 """
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
@@ -12,7 +12,7 @@ EXPONENT_BITS = 8
 
 
 def float_layout(fraction_bits: int) -> data.StructLayout:
-    """Layout of a format with 8 exponent bits, lowest field first."""
+    """Layout of a format with 8 exponent bits and `fraction_bits` fraction bits, lowest field first."""
     return data.StructLayout({"fraction": fraction_bits, "exponent": EXPONENT_BITS, "sign": 1})
 
 
@@ -21,93 +21,101 @@ FP32 = float_layout(23)
 
 
 def fraction_bits(layout: data.StructLayout) -> int:
+    """Fraction bits of a format."""
     return layout.size - 1 - EXPONENT_BITS
 
 
 def view(layout: data.StructLayout, value: Value) -> data.View:
-    """`value` seen as a number of format `layout`."""
+    """The fields of the code `value` of format `layout`."""
     return data.View(layout, Value.cast(value))
 
 
 def is_zero(x: data.View) -> Value:
-    """Zero or subnormal, which counts as zero."""
+    """Whether x is zero or subnormal. Subnormals are zero."""
     return x.exponent == 0
 
 
 def is_infinite(x: data.View) -> Value:
+    """Whether x is an infinity."""
     return (x.exponent == 255) & (x.fraction == 0)
 
 
 def is_nan(x: data.View) -> Value:
+    """Whether x is a NaN."""
     return (x.exponent == 255) & (x.fraction != 0)
 
 
 def significand(x: data.View) -> Value:
-    """Fraction with its hidden one; meaningless for zeros."""
+    """Fraction with its hidden one. The value for zeros is arbitrary."""
     return Cat(x.fraction, Const(1, 1))
 
 
 def canonical_nan(layout: data.StructLayout) -> Const:
+    """Code of the canonical NaN: 0x7FC0 (BF16) or 0x7FC00000 (FP32)."""
     return Const(255 << fraction_bits(layout) | 1 << (fraction_bits(layout) - 1), layout.size)
 
 
 def infinity(layout: data.StructLayout, sign: Value) -> Value:
+    """Code of the infinity of a sign."""
     return Cat(Const(255 << fraction_bits(layout), layout.size - 1), sign)
 
 
 def zero(layout: data.StructLayout, sign: Value) -> Value:
+    """Code of the zero of a sign."""
     return Cat(Const(0, layout.size - 1), sign)
 
 
 def normalise(m: Module, name: str, value: Value) -> tuple[Value, Value]:
-    """`value` shifted left until its top bit is one, and by how much. A zero stays zero, with any shift count.
+    """`value` shifted left until its top bit is one, and the shift count. A zero remains zero, with an arbitrary count.
 
-    The count does not wait for the shifts: halves of ever larger parts are counted side by side.
+    A tree counts the leading zeros of both halves at the same time, so that the count does not depend on the shifts.
     """
     width = len(value)
     levels = (width - 1).bit_length()
     padded = Cat(Const(0, (1 << levels) - width), value)
 
     def zeros(low: int, level: int) -> tuple[Value, list[Value]]:
-        """Of the 2**level bits from `low` on: whether any is one, and the zeros above it, lowest bit first."""
+        """Whether one of the 2**level bits from `low` on is set, and the number of zeros above it, lowest bit first."""
         if level == 0:
             return padded[low], []
         size = 1 << level - 1
-        (some, few), (lower, many) = zeros(low + size, level - 1), zeros(low, level - 1)
-        found = Signal(2 + len(few), name=f"{name}_zeros{low}_{level}")
-        m.d.comb += found.eq(Cat(some | lower, *(Mux(some, x, y) for x, y in zip(few, many, strict=True)), ~some))
-        return found[0], list(found[1:])
+        (high_set, high_count), (low_set, low_count) = zeros(low + size, level - 1), zeros(low, level - 1)
+        result = Signal(2 + len(high_count), name=f"{name}_zeros{low}_{level}")
+        count = [Mux(high_set, x, y) for x, y in zip(high_count, low_count, strict=True)]
+        m.d.comb += result.eq(Cat(high_set | low_set, *count, ~high_set))
+        return result[0], list(result[1:])
 
     _, counts = zeros(0, levels)
     for k, empty in reversed(list(enumerate(counts))):
         step = 1 << k
-        moved = Signal(width, name=f"{name}_by{step}")
-        m.d.comb += moved.eq(Mux(empty, Cat(Const(0, step), value[: width - step]), value))
-        value = moved
+        shifted = Signal(width, name=f"{name}_by{step}")
+        m.d.comb += shifted.eq(Mux(empty, Cat(Const(0, step), value[: width - step]), value))
+        value = shifted
     return value, Cat(*counts)
 
 
 def round_and_pack(m: Module, layout: data.StructLayout, sign: Value, exponent: Value, magnitude: Value) -> Value:
-    """Code of a normalised finite number, rounded to nearest even, flushed to zero or infinity.
+    """Code of a normalised finite number, rounded to nearest even. Underflow gives zero, overflow infinity.
 
     Parameters
     ----------
-    exponent : signed biased exponent field of the top bit, before rounding
-    magnitude : top bit is one, except for a zero; the lowest bit may be sticky
+    sign : sign bit
+    exponent : biased exponent of the top bit before rounding, a signed number
+    magnitude : significand, whose top bit is one except for a zero; the lowest bit may be a sticky bit
     """
     precision = fraction_bits(layout) + 1
     if len(magnitude) < precision + 2:
         magnitude = Cat(Const(0, precision + 2 - len(magnitude)), magnitude)
     drop = len(magnitude) - precision
-    kept, half, rest = magnitude[drop:], magnitude[drop - 1], magnitude[: drop - 1].any()
+    upper, half, sticky = magnitude[drop:], magnitude[drop - 1], magnitude[: drop - 1].any()
     rounded, up, carry = Signal(precision), Signal(), Signal()
     signed, code = exponent.as_signed(), Signal(layout.size)
     m.d.comb += [
-        up.eq(half & (rest | kept[0])),
-        carry.eq(up & kept.all()),  # out of the rounding, which leaves a fraction of zero
-        rounded.eq(kept + up),
+        up.eq(half & (sticky | upper[0])),
+        carry.eq(up & upper.all()),  # rounding gives the next power of two, whose fraction is zero
+        rounded.eq(upper + up),
     ]
-    # what the exponent means with a carry and without is worked out beside the rounding
+    # both exponents, with and without the carry, are computed in parallel with the rounding
     field = Mux(carry, (signed + 1)[:EXPONENT_BITS], signed[:EXPONENT_BITS])
     with m.If(Mux(carry, signed < 0, signed <= 0) | ~magnitude[-1]):
         m.d.comb += code.eq(zero(layout, sign))
@@ -119,8 +127,8 @@ def round_and_pack(m: Module, layout: data.StructLayout, sign: Value, exponent: 
 
 
 def to_bf16(m: Module, name: str, code: Value) -> Value:
-    """BF16 code of an FP32 code, rounded to nearest even; subnormals give zero, NaN the canonical one."""
-    number, rounded, result = view(FP32, code), Signal(15, name=f"{name}_kept"), Signal(16, name=name)
+    """BF16 code of an FP32 code, rounded to nearest even. Subnormals give zero, a NaN gives the canonical NaN."""
+    number, rounded, result = view(FP32, code), Signal(15, name=f"{name}_rounded"), Signal(16, name=name)
     up = code[15] & (code[16] | code[:15].any())
     m.d.comb += rounded.eq(code[16:31] + up)
     with m.If(is_nan(number)):

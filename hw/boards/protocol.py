@@ -1,4 +1,4 @@
-"""What a unit behind a serial port has to say and to hear: one table, from which the hardware and the host are made."""
+"""Serial protocol of a unit: its streams and settings with their message codes, and test vectors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
-from hw.boards.codes import FIRST, RESULT
+from hw.boards.message_codes import FIRST, RESULT
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A stream of the unit: its name, its code, bits of a beat."""
+    """A stream of the unit: name, message code, and bits of a beat."""
 
     name: str
     code: int
@@ -22,12 +22,13 @@ class Channel:
 
     @property
     def bytes(self) -> int:
+        """Bytes of a beat in a message."""
         return -(-self.width // 8)
 
 
 @dataclass(frozen=True)
-class Table:
-    """What a unit has: streams to it and from it, and its settings with their widths, in order."""
+class Protocol:
+    """Input streams, output streams, and widths of the settings in the order of the message."""
 
     inputs: tuple[Channel, ...]
     outputs: tuple[Channel, ...]
@@ -35,15 +36,16 @@ class Table:
 
     @property
     def settings_bytes(self) -> int:
+        """Bytes of all settings in a message."""
         return -(-sum(self.settings.values()) // 8)
 
     def json(self) -> dict[str, Any]:
-        """For the host's side."""
+        """The protocol as JSON values, for the host."""
         return asdict(self)
 
 
-def table(unit: wiring.Component) -> Table:
-    """The table of a unit: streams and `cfg_*` ports in the order of its signature."""
+def protocol(unit: wiring.Component) -> Protocol:
+    """The protocol of a unit, with streams and `cfg_*` ports in the order of its signature."""
     inputs: list[Channel] = []
     outputs: list[Channel] = []
     settings: dict[str, int] = {}
@@ -56,18 +58,19 @@ def table(unit: wiring.Component) -> Table:
                 outputs.append(Channel(name, RESULT + len(outputs), width))
         elif name.startswith("cfg_"):
             settings[name] = Shape.cast(member.shape).width
-    return Table(tuple(inputs), tuple(outputs), settings)
+    return Protocol(tuple(inputs), tuple(outputs), settings)
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """A run of a unit: settings, beats into every input stream, beats that every output stream must answer.
+    """Test vectors of a unit: settings, input beats, and expected output beats.
 
     Attributes
     ----------
-    settings : `cfg_*` port -> value; 0 where not given
-    inputs, outputs : stream -> payload words
-    echo : input stream -> output stream that it answers beat for beat with the fields of the same names
+    settings : values of `cfg_*` ports; a missing port is 0
+    inputs, outputs : payload words of each stream
+    echo : input streams that answer an output stream beat by beat, by name of the input stream; the answer has the
+        fields of the output beat with the same names
     """
 
     settings: Mapping[str, int]
@@ -76,7 +79,7 @@ class Vectors:
     echo: Mapping[str, str]
 
 
-def echoed(unit: wiring.Component, answer: str, asked: str) -> list[tuple[int, int, int]]:
-    """The fields that two streams share: (lowest bit in what is asked, in the answer, width)."""
-    source, target = (dict(iter(getattr(unit, name).payload.shape())) for name in (asked, answer))
+def echo_fields(unit: wiring.Component, answer: str, request: str) -> list[tuple[int, int, int]]:
+    """Fields that the streams `request` and `answer` have in common: (lowest bit in request, in answer, width)."""
+    source, target = (dict(iter(getattr(unit, name).payload.shape())) for name in (request, answer))
     return [(source[name].offset, field.offset, field.width) for name, field in target.items() if name in source]

@@ -1,4 +1,4 @@
-"""Serial port, 8 data bits, no parity, one stop bit: bytes in, bytes out."""
+"""Receiver and transmitter of a serial line with 8 data bits, no parity and one stop bit."""
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib import cdc, stream, wiring
@@ -6,23 +6,25 @@ from amaranth.lib.wiring import In, Out
 
 
 def check_divisor(divisor: int) -> None:
-    """Raise `ValueError` unless a bit can last that many cycles."""
+    """Check the cycles per bit. Raises `ValueError` when a bit is too short."""
     if divisor < 4:
-        raise ValueError(f"divisor = {divisor}: must be at least 4 cycles per bit")
+        raise ValueError(f"divisor must be at least 4 cycles per bit, got {divisor}")
 
 
 class Receiver(wiring.Component):
-    """Bytes from a line that rests at 1.
+    """Receives bytes from a serial line, whose idle level is 1.
 
-    Timing: a byte is valid after the middle of its stop bit, and lost when the one before it was not taken by then.
+    Timing: a byte is valid after the middle of its stop bit. It is lost if the previous byte is not accepted by then.
 
     Parameters
     ----------
-    divisor : cycles of one bit
+    divisor : cycles of one bit, at least 4
 
     Members
     -------
-    rx : the line, asynchronous ; o : stream of bytes ; lost : a byte was lost, or had no stop bit; stays
+    rx : serial line, asynchronous
+    o : stream of bytes
+    lost : 1 from the time on when a byte was lost or had no stop bit
     """
 
     def __init__(self, *, divisor: int):
@@ -34,16 +36,16 @@ class Receiver(wiring.Component):
         m = Module()
         line = Signal(init=1)
         m.submodules.synchroniser = cdc.FFSynchronizer(self.rx, line, init=1)
-        wait, left, bits = Signal(range(self.divisor * 3 // 2)), Signal(range(10)), Signal(8)
+        wait, bits_remaining, bits = Signal(range(self.divisor * 3 // 2)), Signal(range(10)), Signal(8)
         with m.If(self.o.valid & self.o.ready):
             m.d.sync += self.o.valid.eq(0)
-        with m.If((left == 0) & ~line):  # the start bit; the middle of the first data bit is one and a half bits away
-            m.d.sync += [left.eq(9), wait.eq(self.divisor * 3 // 2 - 1)]
-        with m.Elif((left != 0) & (wait != 0)):
+        with m.If((bits_remaining == 0) & ~line):  # start bit; the middle of the first data bit follows after 1.5 bits
+            m.d.sync += [bits_remaining.eq(9), wait.eq(self.divisor * 3 // 2 - 1)]
+        with m.Elif((bits_remaining != 0) & (wait != 0)):
             m.d.sync += wait.eq(wait - 1)
-        with m.Elif(left != 0):
-            m.d.sync += [left.eq(left - 1), wait.eq(self.divisor - 1), bits.eq(Cat(bits[1:], line))]
-            with m.If(left == 1):
+        with m.Elif(bits_remaining != 0):
+            m.d.sync += [bits_remaining.eq(bits_remaining - 1), wait.eq(self.divisor - 1), bits.eq(Cat(bits[1:], line))]
+            with m.If(bits_remaining == 1):
                 with m.If(line & (~self.o.valid | self.o.ready)):
                     m.d.sync += [self.o.valid.eq(1), self.o.payload.eq(bits)]
                 with m.Else():
@@ -52,17 +54,18 @@ class Receiver(wiring.Component):
 
 
 class Transmitter(wiring.Component):
-    """Bytes onto a line that rests at 1.
+    """Sends bytes to a serial line, whose idle level is 1.
 
-    Timing: one byte in ten bits.
+    Timing: one byte takes ten bits.
 
     Parameters
     ----------
-    divisor : cycles of one bit
+    divisor : cycles of one bit, at least 4
 
     Members
     -------
-    i : stream of bytes ; tx : the line
+    i : stream of bytes
+    tx : serial line
     """
 
     def __init__(self, *, divisor: int):
@@ -72,12 +75,22 @@ class Transmitter(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        wait, left, bits = Signal(range(self.divisor)), Signal(range(11)), Signal(9, init=-1)
-        m.d.comb += self.i.ready.eq((left == 0) & (wait == 0))
+        wait, bits_remaining, bits = Signal(range(self.divisor)), Signal(range(11)), Signal(9, init=-1)
+        m.d.comb += self.i.ready.eq((bits_remaining == 0) & (wait == 0))
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [self.tx.eq(0), bits.eq(Cat(self.i.payload, 1)), left.eq(9), wait.eq(self.divisor - 1)]
+            m.d.sync += [
+                self.tx.eq(0),
+                bits.eq(Cat(self.i.payload, 1)),
+                bits_remaining.eq(9),
+                wait.eq(self.divisor - 1),
+            ]
         with m.Elif(wait != 0):
             m.d.sync += wait.eq(wait - 1)
-        with m.Elif(left != 0):
-            m.d.sync += [self.tx.eq(bits[0]), bits.eq(Cat(bits[1:], 1)), left.eq(left - 1), wait.eq(self.divisor - 1)]
+        with m.Elif(bits_remaining != 0):
+            m.d.sync += [
+                self.tx.eq(bits[0]),
+                bits.eq(Cat(bits[1:], 1)),
+                bits_remaining.eq(bits_remaining - 1),
+                wait.eq(self.divisor - 1),
+            ]
         return m

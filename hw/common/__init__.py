@@ -1,1 +1,1 @@
-"""Blocks that every unit uses: stream helpers, reductions, memories."""
+"""Building blocks that all units use: memories, pipelines, stream helpers, reductions, counters, module instances."""

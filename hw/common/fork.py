@@ -1,4 +1,4 @@
-"""One stream to several readers."""
+"""Copies of one stream for several receivers."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from amaranth.lib import stream
 
 
 def fork(m: Module, name: str, source: stream.Interface, sinks: Sequence[stream.Interface]) -> None:
-    """Offer every beat of `source` to each of `sinks` once; it leaves when the last of them has taken it.
+    """Offer each beat of `source` once to each of `sinks`. The beat is complete when all sinks have accepted it.
 
-    A sink's valid does not depend on the ready of another one. Payloads are left to the caller.
+    The valid of a sink does not depend on the ready of another sink. The caller connects the payloads.
     """
-    sent, taken = Signal(len(sinks), name=f"{name}_sent"), Signal(len(sinks), name=f"{name}_taken")
-    m.d.comb += [taken.eq(sent | Cat(sink.ready for sink in sinks)), source.ready.eq(taken.all())]
+    sent, accepted = Signal(len(sinks), name=f"{name}_sent"), Signal(len(sinks), name=f"{name}_taken")
+    m.d.comb += [accepted.eq(sent | Cat(sink.ready for sink in sinks)), source.ready.eq(accepted.all())]
     m.d.comb += [sink.valid.eq(source.valid & ~sent[k]) for k, sink in enumerate(sinks)]
-    m.d.sync += sent.eq(Mux(source.valid & ~source.ready, taken, 0))
+    m.d.sync += sent.eq(Mux(source.valid & ~source.ready, accepted, 0))

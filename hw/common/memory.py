@@ -1,4 +1,4 @@
-"""The one wrapper of on-chip memory: register file in the RTL, replaced by an SRAM macro in a chip."""
+"""On-chip memory: registers or block memory in the RTL, an SRAM macro in a chip."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
@@ -6,12 +6,12 @@ from amaranth.lib.wiring import In, Out
 
 
 class Ram(wiring.Component):
-    """Memory with one write and one read port; each row holds `words` words that are written one by one.
+    """Memory with one write port and one read port. A row has `words` words with a write enable each.
 
-    A read that meets a write of the same row in the same cycle returns the new words: the bypass stands outside
-    the array, so a macro whose read-during-write is undefined can take the array's place.
+    A read and a write of the same row in the same cycle return the new words. The bypass is outside the array, so a
+    macro with undefined read-during-write behaviour can replace the array.
 
-    Timing: `r_data` belongs to the `r_addr` of the last cycle in which `r_en` was high; it holds until the next.
+    Timing: `r_data` has the row `r_addr` one cycle after `r_en`, and keeps it until the cycle after the next `r_en`.
 
     Parameters
     ----------
@@ -21,8 +21,13 @@ class Ram(wiring.Component):
 
     Members
     -------
-    w_addr, w_mask, w_data : row, one bit per word, words to write
-    r_addr, r_en, r_data : row to read, enable, words read (one cycle later)
+    w_addr, w_mask, w_data : row to write, write enable of each word, words
+    r_addr, r_en, r_data : row to read, read enable, words of the row one cycle later
+
+    Raises
+    ------
+    ValueError
+        When a parameter is below 1.
     """
 
     latency = 1
@@ -30,7 +35,7 @@ class Ram(wiring.Component):
     def __init__(self, *, depth: int, width: int, words: int = 1):
         for name, value in (("depth", depth), ("width", width), ("words", words)):
             if value < 1:
-                raise ValueError(f"{name} = {value}: must be at least 1")
+                raise ValueError(f"{name} must be at least 1, got {value}")
         self.depth, self.width, self.words = depth, width, words
         row = data.ArrayLayout(width, words)
         super().__init__(
@@ -46,7 +51,7 @@ class Ram(wiring.Component):
 
     @property
     def bits(self) -> int:
-        """Storage in bits."""
+        """Size of the memory in bits."""
         return self.depth * self.width * self.words
 
     def elaborate(self, platform: object) -> Module:
@@ -62,13 +67,12 @@ class Ram(wiring.Component):
             read.addr.eq(self.r_addr),
             read.en.eq(self.r_en),
         ]
-        fresh_mask = Signal(self.words)
-        fresh = Signal(row)
+        new_mask, new_row = Signal(self.words), Signal(row)  # write to the row that is read
         with m.If(self.r_en):
             m.d.sync += [
-                fresh_mask.eq(Mux(self.w_addr == self.r_addr, self.w_mask, 0)),
-                fresh.eq(self.w_data),
+                new_mask.eq(Mux(self.w_addr == self.r_addr, self.w_mask, 0)),
+                new_row.eq(self.w_data),
             ]
         for word in range(self.words):
-            m.d.comb += self.r_data[word].eq(Mux(fresh_mask[word], fresh[word], read.data[word]))
+            m.d.comb += self.r_data[word].eq(Mux(new_mask[word], new_row[word], read.data[word]))
         return m

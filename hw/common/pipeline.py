@@ -1,4 +1,4 @@
-"""Pipelines: registers at named positions, between two streams, and a pipeline that never stalls behind a stream."""
+"""Pipelines: optional pipeline registers, a skid buffer, and back-pressure for pipelines of fixed latency."""
 
 from collections.abc import Iterable
 
@@ -9,42 +9,51 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 
-class Cuts:
-    """Where the registers of a pipeline stand: those of its positions that were chosen.
+class RegisterStages:
+    """The positions of a pipeline that have a register.
 
     Parameters
     ----------
-    positions : every place where a register can stand, in order
-    chosen : where one stands; `ValueError` for an unknown place
+    positions : all positions where the pipeline can have a register, in order
+    selected : the positions that have one
+
+    Raises
+    ------
+    ValueError
+        For a selected position that is not in `positions`.
     """
 
-    def __init__(self, positions: Iterable[str], chosen: Iterable[str]):
-        positions, chosen = tuple(positions), tuple(chosen)
-        if unknown := [cut for cut in chosen if cut not in positions]:
-            raise ValueError(f"cuts has {unknown[0]!r}: must be of {', '.join(positions)}")
-        self.chosen = tuple(position for position in positions if position in chosen)
+    def __init__(self, positions: Iterable[str], selected: Iterable[str]):
+        positions, selected = tuple(positions), tuple(selected)
+        if unknown := [position for position in selected if position not in positions]:
+            raise ValueError(f"register position must be one of {', '.join(positions)}, got {unknown[0]!r}")
+        self.selected = tuple(position for position in positions if position in selected)
 
     @property
     def latency(self) -> int:
-        """Cycles from end to end."""
-        return len(self.chosen)
+        """Cycles from input to output: one for each register."""
+        return len(self.selected)
 
     def at(self, m: Module, position: str, name: str, value: ValueLike) -> Signal:
-        """`value` behind the register at `position`, if there is one."""
+        """`value` after the register at `position`; `value` itself when the position has no register."""
         value = Value.cast(value)
-        held = Signal(len(value), name=name, reset_less=True)
-        m.d["sync" if position in self.chosen else "comb"] += held.eq(value)
-        return held
+        register = Signal(len(value), name=name, reset_less=True)
+        m.d["sync" if position in self.selected else "comb"] += register.eq(value)
+        return register
 
 
 class SkidBuffer(wiring.Component):
-    """Registers between two streams, of valid, payload and ready alike: no path leads through it, either way.
+    """Two entries between two streams, with registers for valid, ready and payload: no combinational path either way.
 
-    Timing: full throughput; a beat is offered in the cycle after it was taken. Two beats fit.
+    Timing: one beat per cycle; a beat is at `o` one cycle after it was accepted at `i`.
+
+    Parameters
+    ----------
+    shape : payload of the streams
 
     Members
     -------
-    i, o : the same stream
+    i, o : the stream before and after the registers
     """
 
     def __init__(self, shape: ShapeLike):
@@ -52,40 +61,50 @@ class SkidBuffer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        came, given = Value.cast(self.i.payload), Value.cast(self.o.payload)
-        spare, full = Signal(len(came), reset_less=True), Signal()
+        input_bits, output_bits = Value.cast(self.i.payload), Value.cast(self.o.payload)
+        spare, full = Signal(len(input_bits), reset_less=True), Signal()  # the second entry
         m.d.comb += self.i.ready.eq(~full)
         with m.If(~self.o.valid | self.o.ready):
-            m.d.sync += [self.o.valid.eq(full | self.i.valid), given.eq(Mux(full, spare, came)), full.eq(0)]
+            m.d.sync += [
+                self.o.valid.eq(full | self.i.valid),
+                output_bits.eq(Mux(full, spare, input_bits)),
+                full.eq(0),
+            ]
         with m.Elif(self.i.valid & ~full):
-            m.d.sync += [full.eq(1), spare.eq(came)]
+            m.d.sync += [full.eq(1), spare.eq(input_bits)]
         return m
 
 
 class CreditGate(wiring.Component):
-    """Back-pressure for a pipeline of fixed latency whose registers have no enable.
+    """Back-pressure by credits for a pipeline of fixed latency whose registers have no enable.
 
-    A beat enters only while a place is left for its result in the output FIFO, so the pipeline never has to stop: wide
-    registers need no enable, and no path leads from `o.ready` to the ready of the input.
+    An output FIFO buffers the results. A beat enters the pipeline only while the FIFO has a free entry for its result,
+    so the pipeline never has to stop. Wide pipeline registers therefore need no enable, and there is no combinational
+    path from `o.ready` to the ready of the input.
 
-    Timing: full throughput; adds two cycles after the pipeline. `ready` is a register.
+    Timing: one beat per cycle; adds two cycles to the latency of the pipeline. `ready` depends on registers only.
 
     Parameters
     ----------
     shape : payload of a result
-    stages : cycles from an accepted beat to its result at `result`
+    stages : cycles from an accepted beat to its result at `result`, at least 0
 
     Members
     -------
     ready : a beat may enter in this cycle
-    take : a beat that will have a result enters in this cycle; only while `ready`
+    take : a beat that produces a result enters in this cycle; only while `ready`
     done, result : a result leaves the pipeline in this cycle, `stages` cycles after its `take`
     o : stream of results
+
+    Raises
+    ------
+    ValueError
+        When `stages` is negative.
     """
 
     def __init__(self, shape: ShapeLike, *, stages: int):
         if stages < 0:
-            raise ValueError(f"stages = {stages}: must be at least 0")
+            raise ValueError(f"stages must be at least 0, got {stages}")
         self.shape, self.stages = shape, stages
         super().__init__(
             {
@@ -99,14 +118,14 @@ class CreditGate(wiring.Component):
 
     @property
     def depth(self) -> int:
-        """Places of the output FIFO: one for every cycle from taking a credit to getting it back."""
+        """Entries of the output FIFO: one for each cycle between the use of a credit and its return."""
         return self.stages + 3
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         payload, result = Value.cast(self.o.payload), Value.cast(self.result)
         m.submodules.fifo = fifo = SyncFIFOBuffered(width=len(result), depth=self.depth)
-        used = Signal(range(self.depth + 1))
+        used = Signal(range(self.depth + 1))  # credits: entries that are filled or reserved
         back = Signal()
         m.d.comb += [
             back.eq(self.o.valid & self.o.ready),
@@ -122,9 +141,9 @@ class CreditGate(wiring.Component):
 
 
 def delay(m: Module, name: str, valid: Signal, cycles: int) -> Signal:
-    """`valid` as it was `cycles` cycles ago; 0 after reset."""
+    """`valid` as it was `cycles` cycles before; 0 after reset."""
     for cycle in range(1, cycles + 1):
-        later = Signal(name=f"{name}{cycle}")
-        m.d.sync += later.eq(valid)
-        valid = later
+        valid_d = Signal(name=f"{name}{cycle}")
+        m.d.sync += valid_d.eq(valid)
+        valid = valid_d
     return valid

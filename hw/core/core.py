@@ -95,9 +95,9 @@ class Core(wiring.Component):
         return cls(config)
 
     @property
-    def parts(self) -> dict[str, wiring.Component]:
+    def modules(self) -> dict[str, wiring.Component]:
         """Modules that the engines instantiate."""
-        return {**self.processor.matrix_unit.engine.parts, **self.processor.vector_unit.engine.parts}
+        return {**self.processor.matrix_unit.engine.modules, **self.processor.vector_unit.engine.modules}
 
     @property
     def documents(self) -> dict[str, str]:

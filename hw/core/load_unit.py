@@ -17,7 +17,7 @@ from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_len
 from hw.core.retrieval.page_lists import LIST_ENTRY
 from hw.core.sequencer import COMMAND, view
 from hw.core.transpose import Transposer
-from hw.lxe.memory import OperandMemory
+from hw.lxe.operand_memory import OperandMemory
 
 ROW_BITS = 16
 MAX_OPEN_COMMANDS = 4  # commands whose words have not all arrived

@@ -17,7 +17,7 @@ from hw.config import Config
 from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_length, lengths_layout
 from hw.core.sequencer import COMMAND, fields, view
 from hw.lxe.dpe import DPE
-from hw.lxe.memory import OperandMemory
+from hw.lxe.operand_memory import OperandMemory
 
 MAX_UNACKNOWLEDGED = 4  # commands whose results are sent and not yet acknowledged by memory
 
@@ -171,7 +171,7 @@ class MatrixUnit(wiring.Component):
             end.eq(source.valid & source.ready & incoming.is_empty),
             memory.i_activations.valid.eq(busy),
             read.row.eq((row + k_block)[: len(read.row)]),
-            read.slot.eq((base + vector)[: len(read.slot)]),
+            read.accumulator.eq((base + vector)[: len(read.accumulator)]),
             read.first.eq(command.first & (k_block == 0)),
             read.last.eq(command.last & (k_block + 1 == command.k_blocks)),
             read.release.eq(vector + 1 == command.vectors),

@@ -73,7 +73,7 @@ class MultiCore(wiring.Component):
         return cls(config)
 
     @property
-    def parts(self) -> dict[str, wiring.Component]:
+    def modules(self) -> dict[str, wiring.Component]:
         """Modules that this one instantiates."""
         return {"core": self.core}
 

@@ -1,1 +1,1 @@
-"""LXE: the matrix and vector engines for language-model kernels."""
+"""LXE: the matrix engine (DPE) and the vector engine (VPE) of a core, and their memory."""

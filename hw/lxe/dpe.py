@@ -1,6 +1,7 @@
-"""DPE: the matrix engine, MAC trees side by side (V-Rex, section V-A, Fig. 9)."""
+"""DPE: the matrix engine, an array of MAC trees (V-Rex, section V-A, Fig. 9)."""
 
 import enum
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,21 +13,21 @@ from hw.arith.dot import DEPTH, DEPTHS, DotCore, check_sizes, planes_layout, to_
 from hw.arith.floats import FloatAdd
 from hw.arith.formats import BF16, FP32
 from hw.common.counters import count
+from hw.common.instances import instantiate
 from hw.common.memory import Ram
-from hw.common.parts import place
 from hw.common.pipeline import CreditGate, delay
 from hw.config import Config
 
 
 class Stat(enum.StrEnum):
-    """Counters, 32 bits each, cleared by `stat_clear`."""
+    """Counters of the matrix engine, 32 bits each. `stat_clear` sets them to zero."""
 
-    BUSY = "busy"  # beats taken: cycles in which every tree worked
-    STARVED = "starved"  # cycles with a tile but no beat to use it
+    BUSY = "busy"  # beats of `i`: cycles in which all trees work
+    STARVED = "starved"  # cycles with a tile and without a beat of `i`
     UNLOADED = "unloaded"  # cycles in which a beat waited for its tile
-    BLOCKED = "blocked"  # cycles in which a beat waited for places behind `o`
-    TILES = "tiles"  # tiles used up
-    RESULTS = "results"  # result beats
+    BLOCKED = "blocked"  # cycles in which a beat waited for a free entry of the output queue
+    TILES = "tiles"  # tiles that were released
+    RESULTS = "results"  # beats of `o`
 
 
 def row_ports(inputs: int) -> dict[str, wiring.Member]:
@@ -36,78 +37,91 @@ def row_ports(inputs: int) -> dict[str, wiring.Member]:
         "weights": In(planes_layout(inputs).size),
         "load": In(1),
         "swap": In(1),
-        "fresh": In(1),
+        "first": In(1),
         "total": In(FP32.size),
         "y": Out(FP32.size),
     }
 
 
 class MacRow(wiring.Component):
-    """One MAC tree with its row of the tile, double-buffered, and its FP32 adder.
+    """One MAC tree with two buffers for its row of the weight tile, and its FP32 adder.
 
-    Timing: `y` is the sum of the `x` that was given `core.latency` cycles ago and today's `total`.
+    Timing: `y` is the sum of the dot product of the `x` of `core.latency` cycles before and the present `total`.
 
     Members
     -------
-    x : BF16 codes as planes ; weights : BF16 codes ; load : keep them as the next row
-    swap : the next row becomes the row ; fresh : take no `total` ; total : FP32 code to add ; y : FP32 code
+    x : BF16 codes as planes (see `hw.arith.dot.to_planes`)
+    weights, load : BF16 codes for the second buffer, and its write enable
+    swap : copy the second buffer into the first one, which the tree uses
+    first, total : FP32 code that is added; nothing is added when `first` is 1
+    y : FP32 code of the sum
     """
 
-    def __init__(self, *, inputs: int, align_bits: int, cuts: tuple[str, ...]):
+    def __init__(self, *, inputs: int, align_bits: int, registers: tuple[str, ...]):
         self.inputs = inputs
-        self.core: dict[str, Any] = {"inputs": inputs, "align_bits": align_bits, "cuts": cuts}
+        self.core: dict[str, Any] = {"inputs": inputs, "align_bits": align_bits, "registers": registers}
         super().__init__(row_ports(inputs))
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.core = core = DotCore(**self.core)
         m.submodules.add = add = FloatAdd(FP32)
-        following, row = Signal(len(self.weights), reset_less=True), Signal(len(self.weights), reset_less=True)
+        next_row, row = Signal(len(self.weights), reset_less=True), Signal(len(self.weights), reset_less=True)
         with m.If(self.load):
-            m.d.sync += following.eq(to_planes(m, "weights_held", self.weights))
+            m.d.sync += next_row.eq(to_planes(m, "next_weights", self.weights))
         with m.If(self.swap):
-            m.d.sync += row.eq(following)
+            m.d.sync += row.eq(next_row)
         m.d.comb += [
             Value.cast(core.a).eq(self.x),
             Value.cast(core.b).eq(row),
             add.a.eq(self.total),
             add.b.eq(core.y),
-            self.y.eq(Mux(self.fresh, core.y, add.y)),
+            self.y.eq(Mux(self.first, core.y, add.y)),
         ]
         return m
 
 
 class DPE(wiring.Component):
-    """Multiplies tiles of weights with rows of activations: `trees` fused dot products of `inputs` every cycle.
+    """Matrix engine: multiplies weight tiles with activation rows, `trees` fused dot products per cycle.
 
-    A tile, `trees` rows of `inputs` weights, comes in `loads = trees / load_rows` beats of `i_weights`. Every beat of
-    `i` holds `inputs` activations; all trees use it with the tile in force. Its results are added to slot `slot` of the
-    accumulators, or start it (`first`), or leave as a beat of `o` (`last`; the slot is then free). `release` says that
-    the beat is the last to use its tile: the next one takes its place without a gap when it has been loaded by then.
+    A tile has `trees` rows of `inputs` weights. It is loaded in `loads = trees / load_rows` beats of `i_weights`. A
+    beat of `i` has `inputs` activations, which all trees multiply with the current tile. Each tree adds the result to
+    the accumulator that the beat selects. `first` starts a new sum. `last` sends the sum to `o` instead of the
+    accumulator. `release` marks the last beat of the current tile. The next tile follows without a gap when it is
+    loaded by then.
 
-    So Y = W X with W (M, K) and X (K, T) is, for each `trees` rows of W: for each `inputs` columns of W: T beats, slot
-    t for column t of X, `first` in the first tile, `last` in the last, `release` at t = T - 1.
+    Y = W X with W (M, K) and X (K, T) is computed as follows: for each `trees` rows of W, for each `inputs` columns of
+    W, T beats. Beat t uses accumulator t for column t of X. `first` is set in the first tile, `last` in the last tile,
+    `release` at t = T - 1.
 
     Timing
     ------
-    One beat per cycle, `latency` cycles from a beat to its result. A tile that T beats use takes max(T, loads + 1)
-    cycles when nobody stalls (`cycles`). `i.ready`, `i_weights.ready` are functions of registers; there is no
-    combinational path between streams. No place left behind `o` holds up every beat of `i`.
+    One beat per cycle; `latency` cycles from a beat to its result. A tile of T beats takes max(T, loads + 1) cycles
+    when no stream stalls (`cycles` is the formula). `i.ready` and `i_weights.ready` depend on registers only. There is
+    no combinational path between streams. A full output queue stops all beats of `i`.
 
-    Numerics: as `DotCore`; then FP32 additions in the order of the beats, rounded to nearest even. `first` adds
-    nothing, so K = `inputs` gives the dot product itself.
+    Numerics: dot products as in `DotCore`, then FP32 additions in the order of the beats, rounded to nearest even. A
+    sum of one tile (K = `inputs`) is the dot product itself.
 
     Parameters
     ----------
-    trees, inputs : MAC trees N_h and products of one tree N_w (a power of two)
-    load_rows : rows of a tile in one beat of `i_weights`; divides `trees`
-    slots : accumulators of each tree
+    trees : MAC trees N_h
+    inputs : products of one tree N_w, a power of two
+    load_rows : rows of a tile in one beat of `i_weights`, a divisor of `trees`
+    accumulators : FP32 accumulators of each tree
     align_bits, depth : alignment width and pipeline registers of a tree
 
     Members
     -------
-    i : stream of `activations` ; i_weights : stream of `load_rows` rows of BF16 codes ; o : stream of `results`
-    stat_* : see `Stat`
+    i : stream of `activations`
+    i_weights : stream of `load_rows` rows of BF16 codes
+    o : stream of `results`
+    stat_* : counters, see `Stat`
+
+    Raises
+    ------
+    ValueError
+        When a parameter is outside its range.
     """
 
     def __init__(
@@ -116,25 +130,26 @@ class DPE(wiring.Component):
         trees: int,
         inputs: int,
         load_rows: int = 1,
-        slots: int = 16,
+        accumulators: int = 16,
         align_bits: int = 24,
         depth: int = DEPTH,
     ):
         check_sizes(inputs, align_bits)
-        for name, value in (("trees", trees), ("slots", slots)):
+        for name, value in (("trees", trees), ("accumulators", accumulators)):
             if value < 1:
-                raise ValueError(f"{name} = {value}: must be at least 1")
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if load_rows < 1 or trees % load_rows:
-            raise ValueError(f"load_rows = {load_rows}: must divide trees = {trees}")
+            raise ValueError(f"load_rows must be a divisor of trees = {trees}, got {load_rows}")
         if depth not in DEPTHS:
-            raise ValueError(f"depth = {depth}: must be {min(DEPTHS)} to {max(DEPTHS)}")
-        self.trees, self.inputs, self.load_rows, self.slots = trees, inputs, load_rows, slots
+            raise ValueError(f"depth must be {min(DEPTHS)} to {max(DEPTHS)}, got {depth}")
+        self.trees, self.inputs, self.load_rows, self.accumulators = trees, inputs, load_rows, accumulators
         self.align_bits, self.depth = align_bits, depth
         vector = data.ArrayLayout(BF16.size, inputs)
+        self.control = data.StructLayout({"accumulator": range(accumulators), "first": 1, "last": 1})
         self.activations = data.StructLayout(
-            {"x": vector, "slot": range(slots), "first": 1, "last": 1, "release": 1},
+            {"x": vector, "accumulator": range(accumulators), "first": 1, "last": 1, "release": 1},
         )
-        self.results = data.StructLayout({"y": data.ArrayLayout(FP32.size, trees), "slot": range(slots)})
+        self.results = data.StructLayout({"y": data.ArrayLayout(FP32.size, trees), "accumulator": range(accumulators)})
         super().__init__(
             {
                 "i": In(stream.Signature(self.activations)),
@@ -152,18 +167,18 @@ class DPE(wiring.Component):
             trees=config.dpe_trees,
             inputs=config.dpe_inputs,
             load_rows=config.dpe_load_rows,
-            slots=config.dpe_accumulators,
+            accumulators=config.dpe_accumulators,
             align_bits=config.align_bits,
         )
 
     @cached_property
-    def parts(self) -> dict[str, wiring.Component]:
-        """Modules that this one instantiates."""
-        return {"dpe_row": MacRow(inputs=self.inputs, align_bits=self.align_bits, cuts=DEPTHS[self.depth])}
+    def modules(self) -> dict[str, wiring.Component]:
+        """Modules of which this one has instances, by name."""
+        return {"dpe_row": MacRow(inputs=self.inputs, align_bits=self.align_bits, registers=DEPTHS[self.depth])}
 
     @property
     def loads(self) -> int:
-        """Beats of `i_weights` that make a tile."""
+        """Beats of `i_weights` per tile."""
         return self.trees // self.load_rows
 
     @property
@@ -172,12 +187,12 @@ class DPE(wiring.Component):
         return len(DEPTHS[self.depth]) + 3
 
     def cycles(self, tiles: int, beats: int) -> int:
-        """Cycles from the first beat of `i_weights` to the last of `o` for `tiles` tiles of `beats` beats each."""
+        """Cycles from the first beat of `i_weights` to the last beat of `o`: `tiles` tiles of `beats` beats each."""
         return self.loads + 1 + (tiles - 1) * max(beats, self.loads + 1) + beats - 1 + self.latency
 
     @property
     def timing(self) -> dict[str, object]:
-        """Latency and cycle formula, as written into the generated unit's JSON."""
+        """Latency and cycle formula. The JSON file of the generated unit contains them."""
         return {
             "latency": self.latency,
             "beats_per_cycle": 1,
@@ -187,32 +202,75 @@ class DPE(wiring.Component):
         }
 
     @property
-    def accumulators(self) -> Ram:
-        """The memory of sums: a row for each slot, a word for each tree."""
-        return Ram(depth=self.slots, width=FP32.size, words=self.trees)
+    def accumulator_memory(self) -> Ram:
+        """The memory of the accumulators: one row per accumulator, one word per tree."""
+        return Ram(depth=self.accumulators, width=FP32.size, words=self.trees)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         core_latency = len(DEPTHS[self.depth])
-        m.submodules.totals = totals = self.accumulators
+        m.submodules.totals = totals = self.accumulator_memory
         m.submodules.gate = gate = CreditGate(self.results, stages=core_latency + 1)
-        beat, weights = self.i.payload, self.i_weights.payload
+        beat = self.i.payload
+        accept, tile = Signal(), Signal()
+        m.d.comb += [self.i.ready.eq(tile & gate.ready), accept.eq(self.i.valid & self.i.ready)]
+        loads, swap = self._tiles(m, accept, tile)
 
-        # tiles: one in force, one that loads; `full` when the one that loads is complete
-        tile, full, swap = Signal(), Signal(), Signal()
-        group = Signal(range(self.loads))
-        take, load, change = Signal(), Signal(), Signal()
+        # control signals move with the beat through the trees; the accumulators are read in the last cycle
+        x = Signal(planes_layout(self.inputs).size, reset_less=True)
+        with m.If(accept):
+            m.d.sync += x.eq(to_planes(m, "x", beat.x))
+        accept_d = delay(m, "accept", accept, core_latency)
+        control = Signal(self.control)
+        m.d.comb += [control[name].eq(beat[name]) for name, _ in self.control]
+        for stage in range(core_latency):
+            control_d = Signal.like(control, name=f"control{stage}", reset_less=True)
+            m.d.sync += control_d.eq(control)
+            control = control_d
+        m.d.comb += [totals.r_addr.eq(control.accumulator), totals.r_en.eq(accept_d & ~control.first)]
+        ending, valid = Signal(self.control, reset_less=True), Signal()
+        m.d.sync += [ending.eq(control), valid.eq(accept_d)]
+
+        self._trees(m, x, loads, swap, ending.first, totals, gate)
         m.d.comb += [
-            self.i.ready.eq(tile & gate.ready),
-            self.i_weights.ready.eq(~full),
-            take.eq(self.i.valid & self.i.ready),
-            load.eq(self.i_weights.valid & ~full),
-            change.eq(full & (~tile | (take & beat.release))),
+            totals.w_addr.eq(ending.accumulator),
+            totals.w_mask.eq((valid & ~ending.last).replicate(self.trees)),
+            gate.take.eq(accept & beat.last),
+            gate.done.eq(valid & ending.last),
+            gate.result.accumulator.eq(ending.accumulator),
         ]
-        m.d.sync += swap.eq(change)  # the beat that is taken now still uses the tile in the next cycle
+        wiring.connect(m, wiring.flipped(self.o), gate.o)
+
+        events = {
+            Stat.BUSY: accept,
+            Stat.STARVED: self.i.ready & ~self.i.valid,
+            Stat.UNLOADED: self.i.valid & ~tile,
+            Stat.BLOCKED: self.i.valid & tile & ~gate.ready,
+            Stat.TILES: accept & beat.release,
+            Stat.RESULTS: self.o.valid & self.o.ready,
+        }
+        count(m, self, events)
+        return m
+
+    def _tiles(self, m: Module, accept: Value, tile: Signal) -> tuple[list[Value], Signal]:
+        """Control of the two weight buffers. `tile` becomes 1 while there is a current tile.
+
+        Returns the write enables of the second buffers, one per beat of a tile, and the signal that copies them into
+        the first ones.
+        """
+        release = accept & self.i.payload.release
+        full, swap = Signal(), Signal()  # the next tile is complete; it becomes the current one
+        group = Signal(range(self.loads))
+        load, change = Signal(), Signal()
+        m.d.comb += [
+            self.i_weights.ready.eq(~full),
+            load.eq(self.i_weights.valid & ~full),
+            change.eq(full & (~tile | release)),
+        ]
+        m.d.sync += swap.eq(change)  # one cycle later: the beat of this cycle uses the old tile in the next cycle
         with m.If(change):
             m.d.sync += tile.eq(1)
-        with m.Elif(take & beat.release):
+        with m.Elif(release):
             m.d.sync += tile.eq(0)
         with m.If(load & (group == self.loads - 1)):
             m.d.sync += [full.eq(1), group.eq(0)]
@@ -220,54 +278,25 @@ class DPE(wiring.Component):
             m.d.sync += group.eq(group + 1)
         with m.Elif(change):
             m.d.sync += full.eq(0)
+        return [load & (group == number) for number in range(self.loads)], swap
 
-        # what goes with a beat through the trees
-        held = Signal(planes_layout(self.inputs).size, reset_less=True)
-        with m.If(take):
-            m.d.sync += held.eq(to_planes(m, "x", beat.x))
-        taken = delay(m, "taken", take, core_latency)
-        along = Signal(data.StructLayout({"slot": range(self.slots), "first": 1, "last": 1}))
-        m.d.comb += [along.slot.eq(beat.slot), along.first.eq(beat.first), along.last.eq(beat.last)]
-        for stage in range(core_latency):
-            later = Signal.like(along, name=f"along{stage}", reset_less=True)
-            m.d.sync += later.eq(along)
-            along = later
-        m.d.comb += [totals.r_addr.eq(along.slot), totals.r_en.eq(taken & ~along.first)]
-        ending, valid = Signal.like(along, name="ending", reset_less=True), Signal()
-        m.d.sync += [ending.eq(along), valid.eq(taken)]
-
+    def _trees(
+        self, m: Module, x: Value, loads: Sequence[Value], swap: Value, first: Value, totals: Ram, gate: CreditGate
+    ) -> None:
+        """The MAC trees: their sums are inputs of the accumulators and of the output queue."""
         for k in range(self.trees):
-            row = place(
+            row = instantiate(
                 m,
                 "dpe_row",
                 f"row{k}",
                 row_ports(self.inputs),
                 clk=ClockSignal(),
                 rst=ResetSignal(),
-                x=held,
-                weights=Value.cast(weights[k % self.load_rows]),
-                load=load & (group == k // self.load_rows),
+                x=x,
+                weights=Value.cast(self.i_weights.payload[k % self.load_rows]),
+                load=loads[k // self.load_rows],
                 swap=swap,
-                fresh=ending.first,
+                first=first,
                 total=totals.r_data[k],
             )
             m.d.comb += [totals.w_data[k].eq(row["y"]), gate.result.y[k].eq(row["y"])]
-        m.d.comb += [
-            totals.w_addr.eq(ending.slot),
-            totals.w_mask.eq((valid & ~ending.last).replicate(self.trees)),
-            gate.take.eq(take & beat.last),
-            gate.done.eq(valid & ending.last),
-            gate.result.slot.eq(ending.slot),
-        ]
-        wiring.connect(m, wiring.flipped(self.o), gate.o)
-
-        events = {
-            Stat.BUSY: take,
-            Stat.STARVED: self.i.ready & ~self.i.valid,
-            Stat.UNLOADED: self.i.valid & ~tile,
-            Stat.BLOCKED: self.i.valid & tile & ~gate.ready,
-            Stat.TILES: take & beat.release,
-            Stat.RESULTS: self.o.valid & self.o.ready,
-        }
-        count(m, self, events)
-        return m

@@ -146,7 +146,7 @@ def build(
         simulator=simulator,
         waves=waves,
         coverage=coverage,
-        repeats=tuple(getattr(component, "parts", {})),
+        repeats=tuple(getattr(component, "modules", {})),
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from hw.core.isa import Command, Destination, ExecUnit
 from hw.core.vector.command import INSTRUCTION_BYTES
-from hw.lxe.lane import STAGES
 from hw.lxe.microcode import Function, Instruction, Post, Source
+from hw.lxe.vpe_lane import STAGES
 from sw_model.cycles.processes import Process, Queue, Wait
 from sw_model.cycles.unit import UnitModel
 

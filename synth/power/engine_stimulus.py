@@ -10,8 +10,8 @@ from golden.hashing import hyperplanes
 from golden.vpe import widen
 from hw.arith.dot import DotTree
 from hw.lxe.dpe import DPE
-from hw.lxe.memory import OperandMemory
 from hw.lxe.microcode import Instruction
+from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
 from synth.power.streams import STEP, Stimulus, drain
 
@@ -45,13 +45,13 @@ def dot_tree(unit: DotTree, name: str, keys: np.ndarray | None, count: int, rng:
 
 def dpe(unit: DPE, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """Tiles of keys times columns of other keys, as a frame's scores; each result sums two tiles."""
-    columns = min(STEP, unit.slots)
+    columns = min(STEP, unit.accumulators)
     tiles = -(-count // columns)
     weights = _vectors(keys, tiles * unit.trees, unit.inputs, rng)
     x = _vectors(None if keys is None else keys[::-1], tiles * columns, unit.inputs, rng)
-    tile, slot = np.divmod(np.arange(tiles * columns), columns)
+    tile, accumulator = np.divmod(np.arange(tiles * columns), columns)
     last = (tile % 2 == 1) | (tile == tiles - 1)
-    flags = {"slot": slot, "first": tile % 2 == 0, "last": last, "release": slot == columns - 1}
+    flags = {"accumulator": accumulator, "first": tile % 2 == 0, "last": last, "release": accumulator == columns - 1}
     inputs = {"i": {"x": x, **flags}, "i_weights": weights.reshape(-1, unit.load_rows, unit.inputs)}
     return Stimulus(name, inputs, {"o": int(last.sum())}, drain_cycles=drain(count))
 
@@ -63,14 +63,19 @@ def operand_memory(
 
     Tiles are square, as in every preset.
     """
-    columns = min(STEP, unit.slots)
+    columns = min(STEP, unit.accumulators)
     tiles = -(-count // columns)
     rows, reads = np.arange(count), np.arange(tiles * columns)
     bank = rows % 2
     address = np.where(bank, rows % unit.activation_rows, rows % unit.weight_rows)
     write = {"row": address, "activations": bank, "codes": _vectors(keys, count, unit.inputs, rng)}
-    tile, slot = np.divmod(reads, columns)
-    flags = {"slot": slot, "first": tile % 2 == 0, "last": tile % 2 == 1, "release": slot == columns - 1}
+    tile, accumulator = np.divmod(reads, columns)
+    flags = {
+        "accumulator": accumulator,
+        "first": tile % 2 == 0,
+        "last": tile % 2 == 1,
+        "release": accumulator == columns - 1,
+    }
     weights = np.arange(tiles * unit.inputs // unit.load_rows) % (unit.weight_rows // unit.load_rows)
     inputs = {
         "i_write": write,

@@ -33,7 +33,7 @@ from hw.dre.kvpu import KVPU
 from hw.dre.wtu.command import Op as RowOp
 from hw.dre.wtu.wtu import WTU
 from hw.lxe.dpe import DPE
-from hw.lxe.memory import OperandMemory
+from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
 from sim.ports import hc_table_config, hc_table_ports, hcu_ports, kvmu_config, kvmu_ports, kvpu_ports, wtu_ports
 from synth.power import engine_stimulus

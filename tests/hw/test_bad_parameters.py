@@ -16,7 +16,7 @@ from hw import yosys
 from hw.arith.adders import full_adders, ripple_add
 from hw.axi.gearbox import Gearbox
 from hw.boards.uart import check_divisor
-from hw.common.parts import place
+from hw.common.instances import instantiate
 from hw.common.pipeline import CreditGate
 from hw.config import Config
 from hw.core.core import Core
@@ -41,10 +41,14 @@ def layer(**changes):
 
 
 BAD = {
-    "widths 2, 2, 3: must be equal": lambda: full_adders(Module(), Const(0, 2), Const(0, 2), Const(0, 3)),
-    "widths 1, 0: must be equal": lambda: ripple_add(Module(), [Const(0)], []),
-    r"inputs of lane are \['clk'\]": lambda: place(Module(), "lane", "lane0", LANE, clk=Const(0)),
-    "stages = -1: must be at least 0": lambda: CreditGate(4, stages=-1),
+    "widths of a, b, c must be equal, got 2, 2, 3": lambda: full_adders(
+        Module(), Const(0, 2), Const(0, 2), Const(0, 3)
+    ),
+    "widths of a, b must be equal, got 1, 0": lambda: ripple_add(Module(), [Const(0)], []),
+    r"inputs of lane must be \['a'\], got \['clk'\]": lambda: instantiate(
+        Module(), "lane", "lane0", LANE, clk=Const(0)
+    ),
+    "stages must be at least 0, got -1": lambda: CreditGate(4, stages=-1),
     "activations must be at most 8 words, got 9": lambda: Operands(ProgramBuilder(), 4, 8).activations([], 9),
     "control must be 0 to 3, got 4": lambda: Driver(Core.from_config(TINY).map, 8).write("control", 4),
     "item must be a multiple or a divisor of word = 64, got 96": lambda: Gearbox(word=64, item=96),
@@ -62,8 +66,10 @@ BAD = {
     r"head_dim must be a multiple of 8 \(two beats of 4 lanes\), got 6": lambda: programs.rope(6, 4),
     "head_dim must be at least 1, got 0": lambda: programs.exponentials(4, 4, 0),
     "old_count and members must be at least 0 and 1, got -1 and 1": lambda: programs.running_mean(8, 4, -1, 1),
-    "steps ADD, ONE, NONE: ROTATE needs A, B, NONE": lambda: Instruction(post=Post.ROTATE, pre=Pre.ADD),
-    "beats = 1: ROTATE needs pairs": lambda: Instruction(post=Post.ROTATE, times=Times.B),
+    "pre, times, function of ROTATE must be A, B, NONE, got ADD, ONE, NONE": lambda: Instruction(
+        post=Post.ROTATE, pre=Pre.ADD
+    ),
+    "beats of ROTATE must be even, got 1": lambda: Instruction(post=Post.ROTATE, times=Times.B),
     "bytes of a command must be 64, got 63": lambda: decode(bytes(63)),
     "tokens must be 1 to 2, got 3": lambda: layer().attention(3),
     "dpe_trees, dpe_inputs, vpe_lanes must be equal, got 8, ": lambda: Processor(replace(TINY, dpe_trees=8)),
@@ -75,9 +81,9 @@ BAD = {
     "owners must be at least 2, got 1": lambda: AgeList(size=4, owners=1),
     "size must be a power of two, at least 2, got 6": lambda: FreeList(size=6),
     "max_row_clusters must be below .* = 64, got 64": lambda: WtuSizes(4, 64, 16, 8, 6),
-    "b = STREAM: must be MEMORY, SCALAR or IMMEDIATE": lambda: Instruction(b=Source.STREAM),
-    "beats = 0, rows = 1: must be at least 1": lambda: Instruction(beats=0),
-    "divisor = 3: must be at least 4 cycles per bit": lambda: check_divisor(3),
+    "b must be MEMORY, SCALAR or IMMEDIATE, got STREAM": lambda: Instruction(b=Source.STREAM),
+    "beats must be at least 1, got 0": lambda: Instruction(beats=0),
+    "divisor must be at least 4 cycles per bit, got 3": lambda: check_divisor(3),
 }
 
 
@@ -88,8 +94,8 @@ def test_refused(says):
 
 
 def test_an_input_of_another_width():
-    with pytest.raises(ValueError, match="input a of lane has 3 bits: must be 2"):
-        place(Module(), "lane", "lane0", LANE, a=Const(0, 3))
+    with pytest.raises(ValueError, match="input a of lane must have 2 bits, got 3"):
+        instantiate(Module(), "lane", "lane0", LANE, a=Const(0, 3))
 
 
 def test_yosys_that_is_not_there_or_takes_too_long(monkeypatch):

@@ -1,4 +1,4 @@
-"""Emission of RTLIL and Verilog, and the yosys runner underneath."""
+"""Conversion to RTLIL and Verilog, and the yosys runner."""
 
 import pytest
 from amaranth import Module
@@ -34,7 +34,7 @@ def test_equal_designs_give_equal_text():
 
 @pytest.mark.parametrize("name", ["Adder", "2add", "add-er", ""])
 def test_bad_module_names(name):
-    with pytest.raises(ValueError, match="module name"):
+    with pytest.raises(ValueError, match="module name must be lower-case letters"):
         emit.to_rtlil(Adder(), name)
 
 

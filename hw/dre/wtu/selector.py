@@ -7,7 +7,7 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, add_rows
+from hw.arith.adders import Addend, add_all
 from hw.dre.wtu.command import KEY_BITS, TARGET_BITS, SelectionMode, WtuSizes
 from hw.dre.wtu.decision import Decision
 from hw.dre.wtu.weights import Weights
@@ -155,7 +155,7 @@ class Selector(wiring.Component, ABC):
     def _add_weights(self, m: Module, path: SumPath) -> None:
         """Weigh the loaded beat and add the addends of all lanes in one cycle."""
         row, decision, weights, sizes = self.i.payload, path.decision, path.weights, self.sizes
-        total = add_rows(m, [Row(addend) for addend in path.addends], sizes.sum_bits)
+        total = add_all(m, [Addend(addend) for addend in path.addends], sizes.sum_bits)
         m.d.sync += decision.amount.eq(total)
         m.d.comb += [
             weights.keys.eq(self.keys),

@@ -4,7 +4,7 @@ from amaranth import Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.arith.adders import Row, add_rows
+from hw.arith.adders import Addend, add_all
 from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, SelectionMode, WtuSizes
 
 MANTISSA_BITS = 8  # of a BF16 number, with the hidden bit
@@ -78,6 +78,6 @@ class Weights(wiring.Component):
         rows = [Signal(len(tokens), name=f"row{w}_{k}") for k in range(MANTISSA_BITS)]
         m.d.comb += [row.eq(Mux(factor[k] & nonzero, tokens, 0)) for k, row in enumerate(rows)]
         m.d.sync += [
-            product.eq(add_rows(m, [Row(row, k) for k, row in enumerate(rows)], len(product))),
+            product.eq(add_all(m, [Addend(row, k) for k, row in enumerate(rows)], len(product))),
             shift.eq(Mux(scored & ~truncated, -cut, 0)),
         ]

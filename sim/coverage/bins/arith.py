@@ -37,7 +37,7 @@ def _dot(run: Run) -> Iterator[Met]:
         "positive": (y >> 31 == 0) & (y > 0) & finite,
     }
     cycles = run.cycles["o"]
-    yield from (("sum", name, int(cycle)) for name, found in rows.items() for cycle in cycles[found])
+    yield from (("sum", name, int(cycle)) for name, hit in rows.items() for cycle in cycles[hit])
 
 
 COVERS = {

@@ -16,27 +16,27 @@ def _dpe(run: Run) -> Iterator[Met]:
     results = np.asarray(run.outputs["o"]["y"])
     start = 0
     for end in (np.flatnonzero(columns["release"]) + 1).tolist():
-        slots, first, last = (columns[name][start:end] for name in ("slot", "first", "last"))
-        for mode, here in (
+        accumulators, first, last = (columns[name][start:end] for name in ("accumulator", "first", "last"))
+        for mode, mode_beats in (
             ("whole sum", first & last),
             ("begins a sum", first & ~last & 1),
             ("goes on", ~first & ~last & 1),
             ("ends a sum", ~first & last & 1),
         ):
-            if here.any():
+            if mode_beats.any():
                 at = int(run.cycles["i"][end - 1])
                 yield mode, "one vector" if end - start == 1 else "several vectors", at
-                if len(np.unique(slots)) == run.component.slots:
-                    yield mode, "every slot", at
-                if (slots[1:] == slots[:-1])[here[1:] > 0].any():
-                    yield mode, "the slot of the beat before", at
+                if len(np.unique(accumulators)) == run.component.accumulators:
+                    yield mode, "every accumulator", at
+                if (accumulators[1:] == accumulators[:-1])[mode_beats[1:] > 0].any():
+                    yield mode, "the accumulator of the beat before", at
         start = end
     kinds = {"infinity": results & 0x7FFFFFFF == 0x7F800000, "NaN": results == 0x7FC00000, "zero": results == 0}
-    for name, found in kinds.items():
-        yield from (("results", name, int(at)) for at in run.cycles["o"][found.any(1)])
+    for name, hits in kinds.items():
+        yield from (("results", name, int(at)) for at in run.cycles["o"][hits.any(1)])
 
 
-_TILE = ("one vector", "several vectors", "every slot", "the slot of the beat before")
+_TILE = ("one vector", "several vectors", "every accumulator", "the accumulator of the beat before")
 
 
 def _memory(run: Run) -> Iterator[Met]:
@@ -50,17 +50,17 @@ def _memory(run: Run) -> Iterator[Met]:
         ("weights", 0, np.asarray(run.inputs["i_weights"]), unit.weight_rows // unit.load_rows - 1),
         ("activations", 1, np.asarray(run.inputs["i_activations"]["row"]), unit.activation_rows - 1),
     ):
-        taken = run.cycles[f"i_{mode}"]
+        cycles = run.cycles[f"i_{mode}"]
         size = 1 if kind else unit.load_rows
-        for cycle, row in zip(taken.tolist(), rows.tolist(), strict=True):
-            places = [row * size + k for k in range(size)]
-            if any((cycle, kind, place) in written for place in places):
+        for cycle, row in zip(cycles.tolist(), rows.tolist(), strict=True):
+            rows_read = [row * size + k for k in range(size)]
+            if any((cycle, kind, address) in written for address in rows_read):
                 yield mode, "written in the same cycle", cycle
-            if any((cycle - 1, kind, place) in written for place in places):
+            if any((cycle - 1, kind, address) in written for address in rows_read):
                 yield mode, "written in the cycle before", cycle
             if row in (0, last):
                 yield mode, "first row" if row == 0 else "last row", cycle
-        yield from ((mode, "one after the other", int(at)) for at in taken[1:][np.diff(taken) == 1])
+        yield from ((mode, "one after the other", int(at)) for at in cycles[1:][np.diff(cycles) == 1])
 
 
 _READ = ("first row", "last row", "written in the same cycle", "written in the cycle before", "one after the other")
@@ -84,21 +84,23 @@ def _vpe(run: Run) -> Iterator[Met]:
             yield f"Post.{steps[3].name}", "part of a beat", at
         for operand in "ab":
             yield f"operand {operand}", Source(op[operand]).name.lower(), at
-        for where in ("memory", "stream"):
-            if op[f"to_{where}"]:
-                yield "result", f"to {where}{', rounded' if op['round'] else ''}", at
+        for destination in ("memory", "stream"):
+            if op[f"to_{destination}"]:
+                yield "result", f"to {destination}{', rounded' if op['round'] else ''}", at
 
 
-_WAYS = ("one beat", "several beats", "several rows")
+_LENGTHS = ("one beat", "several beats", "several rows")
 _INSTRUCTIONS: dict[str, tuple[str, ...]] = {
-    **{f"Pre.{one.name}": _WAYS for one in Pre},
-    **{f"Times.{one.name}": _WAYS for one in Times},
-    **{f"Function.{one.name}": _WAYS for one in Function},
-    **{f"Post.{one.name}": _WAYS + ("part of a beat",) * (one in REDUCTIONS) for one in Post},
-    "Post.ROTATE": _WAYS[1:],
+    **{f"Pre.{step.name}": _LENGTHS for step in Pre},
+    **{f"Times.{step.name}": _LENGTHS for step in Times},
+    **{f"Function.{step.name}": _LENGTHS for step in Function},
+    **{f"Post.{step.name}": _LENGTHS + ("part of a beat",) * (step in REDUCTIONS) for step in Post},
+    "Post.ROTATE": _LENGTHS[1:],
     "operand a": tuple(source.name.lower() for source in Source),
     "operand b": tuple(source.name.lower() for source in Source if source is not Source.STREAM),
-    "result": tuple(f"to {where}{how}" for where in ("memory", "stream") for how in ("", ", rounded")),
+    "result": tuple(
+        f"to {destination}{suffix}" for destination in ("memory", "stream") for suffix in ("", ", rounded")
+    ),
     RESET[0]: RESET[1:],
 }
 COVERS = {

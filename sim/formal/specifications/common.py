@@ -78,7 +78,7 @@ class StreamContract(wiring.Component):
     """
 
     def __init__(self, unit: wiring.Component):
-        self.unit, self.parts = unit, getattr(unit, "parts", {})
+        self.unit, self.modules = unit, getattr(unit, "modules", {})
         self.channels, self.inputs = channels(unit)
         ports: dict[str, wiring.Member] = {name: In(value.shape()) for name, value in self.inputs.items()}
         for channel in self.channels:

@@ -64,7 +64,7 @@ def structure(name: str) -> Iterator[None]:
 
 def measure(library: Library, lanes: int, width: int, depth: int, name: str) -> tuple[Area, Timing]:
     with structure(name):
-        text = emit.to_rtlil(DotCore(inputs=lanes, align_bits=width, cuts=DEPTHS[depth]), "dot")
+        text = emit.to_rtlil(DotCore(inputs=lanes, align_bits=width, registers=DEPTHS[depth]), "dot")
     found = area_of_rtlil(text, "dot", library, point="balanced")
     return found, timing(found, library)
 

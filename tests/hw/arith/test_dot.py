@@ -93,10 +93,10 @@ def test_every_preset_elaborates(preset):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"inputs": 3}, "inputs = 3: must be a power of two"),
-        ({"inputs": 0}, "inputs = 0"),
-        ({"inputs": 4, "align_bits": 31}, "align_bits = 31: must be 16 to 30"),
-        ({"inputs": 4, "depth": 6}, "depth = 6: must be 1 to 5"),
+        ({"inputs": 3}, "inputs must be a power of two, got 3"),
+        ({"inputs": 0}, "inputs must be a power of two, got 0"),
+        ({"inputs": 4, "align_bits": 31}, "align_bits must be 16 to 30, got 31"),
+        ({"inputs": 4, "depth": 6}, "depth must be 1 to 5, got 6"),
     ],
 )
 def test_bad_parameters(arguments, message):

@@ -10,7 +10,7 @@ from golden import exp
 from golden.bf16 import FP32
 from golden.elementary import reciprocal, rsqrt, silu
 from hw.arith.elementary import Exp, Reciprocal, Rsqrt, Silu
-from hw.common.parts import place
+from hw.common.instances import instantiate
 from hw.common.pipeline import CreditGate, delay
 from sim.bench.run import simulate
 
@@ -22,26 +22,26 @@ BF16_FUNCTIONS = {"reciprocal": (Reciprocal, reciprocal), "rsqrt": (Rsqrt, rsqrt
 class Functions(wiring.Component):
     """`LANES` of every function behind streams; all take as long as the slowest."""
 
-    parts = {name: unit() for name, (unit, _) in BF16_FUNCTIONS.items()} | {"exp": Exp()}
+    modules = {name: unit() for name, (unit, _) in BF16_FUNCTIONS.items()} | {"exp": Exp()}
 
     def __init__(self):
         rows = {16: data.ArrayLayout(16, LANES), 32: data.ArrayLayout(32, LANES)}
         super().__init__(
             {
                 "i": In(stream.Signature(data.StructLayout({"bf16": rows[16], "fp32": rows[32]}))),
-                "o": Out(stream.Signature(data.StructLayout(dict.fromkeys(self.parts, rows[16])))),
+                "o": Out(stream.Signature(data.StructLayout(dict.fromkeys(self.modules, rows[16])))),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.gate = gate = CreditGate(self.o.payload.shape(), stages=Silu.latency)
-        for name, unit in self.parts.items():
+        for name, unit in self.modules.items():
             source = self.i.payload.fp32 if name == "exp" else self.i.payload.bf16
             registered = name == "silu"
             clock = {"clk": ClockSignal(), "rst": ResetSignal()} if registered else {}
             for k in range(LANES):
-                y = place(m, name, f"{name}{k}", dict(unit.signature.members), x=source[k], **clock)["y"]
+                y = instantiate(m, name, f"{name}{k}", dict(unit.signature.members), x=source[k], **clock)["y"]
                 m.d["comb" if registered else "sync"] += gate.result[name][k].eq(y)
         m.d.comb += [
             self.i.ready.eq(gate.ready),

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from golden import bf16
 from hw.arith.floats import FloatAdd, FloatMultiply
 from hw.arith.formats import BF16, FP32
-from hw.common.parts import place
+from hw.common.instances import instantiate
 from hw.common.pipeline import CreditGate, delay
 from sim.bench.run import simulate
 
@@ -21,9 +21,9 @@ LANES = 16
 class Units(wiring.Component):
     """`LANES` of every operation on every format behind streams; all take as long as the slowest."""
 
-    def __init__(self, cuts):
+    def __init__(self, registers):
         self.units = {
-            f"{operation}_{fmt}": unit(layout, cuts=cuts.get(operation, ()))
+            f"{operation}_{fmt}": unit(layout, registers=registers.get(operation, ()))
             for operation, (unit, _) in OPERATIONS.items()
             for fmt, (layout, _) in FORMATS.items()
         }
@@ -35,7 +35,7 @@ class Units(wiring.Component):
         super().__init__(ports | {"o": Out(stream.Signature(data.StructLayout(results)))})
 
     @property
-    def parts(self):
+    def modules(self):
         return self.units
 
     def elaborate(self, platform):
@@ -46,7 +46,7 @@ class Units(wiring.Component):
             clock = {"clk": ClockSignal(), "rst": ResetSignal()} if unit.latency else {}
             for k in range(LANES):
                 a, b = (self.i.payload[f"{fmt}_{side}"][k] for side in "ab")
-                y = place(m, name, f"{name}{k}", ports, a=a, b=b, **clock)["y"]
+                y = instantiate(m, name, f"{name}{k}", ports, a=a, b=b, **clock)["y"]
                 for cycle in range(unit.latency, self.latency):
                     later = Signal(len(y), name=f"{name}{k}_{cycle}", reset_less=True)
                     m.d.sync += later.eq(y)
@@ -61,9 +61,9 @@ class Units(wiring.Component):
         return m
 
 
-def check(pairs, cuts=None, **options):
+def check(pairs, registers=None, **options):
     """The operands of each format through every operation, `LANES` pairs a beat; all results equal the golden ones."""
-    unit = Units(cuts or {})
+    unit = Units(registers or {})
     beats = -(-max(len(a) for a, _ in pairs.values()) // LANES)
     rows = {
         fmt: [np.resize(side, (beats, LANES)).astype(golden.dtype) for side in pairs[fmt]]
@@ -120,12 +120,12 @@ def test_boundaries():
 
 @pytest.mark.heavy
 def test_registers_change_nothing_but_the_latency(rng, seed):
-    cuts = {"add": FloatAdd.CUTS, "multiply": ("result",)}
+    registers = {"add": FloatAdd.POSITIONS, "multiply": ("result",)}
     pairs = {fmt: random_pairs(rng, fmt, 1000) for fmt in FORMATS}
-    check(pairs, cuts)
-    check(pairs, cuts, stall=0.4, seed=seed)
-    for operation, chosen in cuts.items():
-        assert OPERATIONS[operation][0](BF16, cuts=chosen).latency == len(chosen)
+    check(pairs, registers)
+    check(pairs, registers, stall=0.4, seed=seed)
+    for operation, positions in registers.items():
+        assert OPERATIONS[operation][0](BF16, registers=positions).latency == len(positions)
 
 
 @pytest.mark.heavy
@@ -152,5 +152,5 @@ def test_every_significand_pair_around_underflow_and_overflow():
 
 
 def test_bad_parameters():
-    with pytest.raises(ValueError, match="cuts has 'products': must be of product, result"):
-        FloatMultiply(FP32, cuts=("products",))
+    with pytest.raises(ValueError, match="register position must be one of product, result, got 'products'"):
+        FloatMultiply(FP32, registers=("products",))

@@ -1,4 +1,4 @@
-"""Runs inside the simulator: the host's session talks to the board's top through its serial port."""
+"""Runs inside the simulator: a session of the host program exchanges messages with the board's top level."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from sim.bench.streams import PERIOD_NS, start_clock
 
 
 class Line:
-    """The far end of a serial line: sends bytes, gathers what comes, one bit in `bit` ns."""
+    """Host end of a serial line: sends bytes and collects received bytes. A bit takes `bit` ns."""
 
     def __init__(self, dut, bit):
-        self.dut, self.bit, self.heard = dut, bit, bytearray()
+        self.dut, self.bit, self.received = dut, bit, bytearray()
         cocotb.start_soon(self._listen())
 
     async def send(self, data, stop=1):
@@ -34,15 +34,15 @@ class Line:
                 byte |= int(self.dut.tx.value) << k
             await Timer(self.bit, "ns")
             assert self.dut.tx.value == 1, "a byte without a stop bit"
-            self.heard.append(byte)
+            self.received.append(byte)
 
     async def run(self, session):
-        """The session to its end."""
+        """Run a session to its end."""
         await self.send(session.begin())
         while not session.done:
             await Timer(2 * self.bit, "ns")
-            data = bytes(self.heard)
-            self.heard.clear()
+            data = bytes(self.received)
+            self.received.clear()
             if answer := session.feed(data):
                 await self.send(answer)
 
@@ -57,9 +57,9 @@ async def host(dut):
     dut.rst.value = 0
     line = Line(dut, job["divisor"] * PERIOD_NS)
     limit = job["limit_cycles"] * PERIOD_NS
-    await RisingEdge(dut.busy)  # the test at power-up
-    if job["interrupt"] == "went away":
-        await line.send(bytes([0xEE, 0x02, 0x00]))  # no message, and half of one
+    await RisingEdge(dut.busy)  # the self-test after power-up
+    if job["interrupt"] == "incomplete message":
+        await line.send(bytes([0xEE, 0x02, 0x00]))  # an unknown code and an incomplete message
         await ClockCycles(dut.clk, 2 * job["patience"])
     elif job["interrupt"] != "at once":
         await with_timeout(FallingEdge(dut.busy), limit, "ns")

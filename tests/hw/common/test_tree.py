@@ -14,5 +14,5 @@ def test_order_and_depth(n):
 
 
 def test_empty():
-    with pytest.raises(ValueError, match="items is empty"):
+    with pytest.raises(ValueError, match="items must have at least one value, got none"):
         reduce_tree(lambda a, b: a, [])

@@ -97,7 +97,7 @@ def main():
     engines = Engines(Config.preset(options.preset))
     video = options.file or find_clip().path
     q, here, k, where, v = operands(video, options.frames)
-    q, here = q[-engines.dpe.slots :], here[-engines.dpe.slots :]
+    q, here = q[-engines.dpe.accumulators :], here[-engines.dpe.accumulators :]
     d = q.shape[1]
     rows = []
 

@@ -15,7 +15,7 @@ def stream(unit, x, w):
     tiles = w.reshape(blocks, unit.trees, steps, unit.inputs).swapaxes(1, 2)
     columns = np.tile(x.reshape(steps, unit.inputs, tokens).swapaxes(1, 2), (blocks, 1, 1, 1))
     step, token = np.meshgrid(np.arange(steps), np.arange(tokens), indexing="ij")
-    flags = {"slot": token, "first": step == 0, "last": step == steps - 1, "release": token == tokens - 1}
+    flags = {"accumulator": token, "first": step == 0, "last": step == steps - 1, "release": token == tokens - 1}
     return {
         "i": {
             "x": columns.reshape(-1, unit.inputs),
@@ -31,7 +31,7 @@ def run(unit, x, w, **options):
     results = int(beats["i"]["last"].sum())
     record = simulate(unit, "dpe", beats, {"o": results}, **options)
     y = record.outputs["o"]["y"].reshape(-1, x.shape[1], unit.trees)
-    assert np.array_equal(record.outputs["o"]["slot"], beats["i"]["slot"][beats["i"]["last"] == 1])
+    assert np.array_equal(record.outputs["o"]["accumulator"], beats["i"]["accumulator"][beats["i"]["last"] == 1])
     return y.swapaxes(0, 1).reshape(x.shape[1], -1)[:, : len(w)], record
 
 

@@ -12,8 +12,8 @@ from sim.bench.run import InTurns, simulate
 from tests.golden.dot_cases import adversarial, codes
 from tests.hw.lxe.dpe_cases import operands, run, stream
 
-GOOD = {"trees": 4, "inputs": 4, "load_rows": 2, "slots": 8}
-SHAPES = {  # trees, inputs, rows of a load, slots, alignment width, pipeline depth
+GOOD = {"trees": 4, "inputs": 4, "load_rows": 2, "accumulators": 8}
+SHAPES = {  # trees, inputs, rows of a load, accumulators, alignment width, pipeline depth
     "one of each": (1, 1, 1, 1, 16, 1),
     "whole tile in a beat": (3, 8, 3, 5, 30, 5),
     "row by row": (5, 2, 1, 4, 20, 2),
@@ -30,10 +30,10 @@ def check(unit, rng, rows, depth, tokens, **options):
 @pytest.mark.parametrize("stall", [InTurns(0.5, 16), {"o": 0.9}, {"i_weights": 0.9}], ids=str)
 def test_equals_golden(rng, seed, stall):
     unit = DPE.from_config(Config.preset("tiny"))
-    record = check(unit, rng, 11, 30, unit.slots, stall=stall, seed=seed)
+    record = check(unit, rng, 11, 30, unit.accumulators, stall=stall, seed=seed)
     assert record.status["stat_busy"] == len(record.cycles["i"])
     assert record.status["stat_tiles"] == 3 * 8
-    assert record.status["stat_results"] == 3 * unit.slots
+    assert record.status["stat_results"] == 3 * unit.accumulators
 
 
 def hard_products(rng, unit, count):
@@ -42,9 +42,9 @@ def hard_products(rng, unit, count):
     Three tiles each: any of a kind, the same with the other sign but for one bit, and small ones, the first or any.
     """
     shape = unit.trees, unit.inputs
-    for a, b in adversarial(rng, unit.inputs, max(unit.trees, unit.slots) * count).values():
+    for a, b in adversarial(rng, unit.inputs, max(unit.trees, unit.accumulators) * count).values():
         for n in range(count):
-            w, x = a[n * unit.trees :][: unit.trees], b[n * unit.slots :][: unit.slots]
+            w, x = a[n * unit.trees :][: unit.trees], b[n * unit.accumulators :][: unit.accumulators]
             back = w ^ 0x8000
             back[:, n % unit.inputs] ^= np.uint16(1 << n % 7)
             last = (codes(rng, shape, 85, 127), w, codes(rng, shape, 1, 254))[n % 3]
@@ -87,16 +87,16 @@ def test_hard_numbers(rng):
 
 
 def tiles_of_every_kind(unit, rng):
-    """Streams and their results: sums inside a tile and over three, of one vector to all slots, or in a single slot;
-    then infinities, NaN and zeros."""
+    """Streams and their results: sums of one tile and of three tiles; one vector, several and all accumulators; all
+    beats in one accumulator; then infinities, NaN and zeros."""
     for depth in (unit.inputs, 3 * unit.inputs):
-        for tokens in (1, 3, unit.slots):
+        for tokens in (1, 3, unit.accumulators):
             x, w = operands(rng, unit.trees, depth, tokens)
             yield stream(unit, x, w), matmul(x.T, w, unit.inputs, unit.align_bits)
     for length in (1, 4):  # beats of a sum
         x, w = operands(rng, unit.trees, unit.inputs, 12)
         beats = stream(unit, x, w)
-        beats["i"]["slot"][:] = 3
+        beats["i"]["accumulator"][:] = 3
         beats["i"]["first"], beats["i"]["last"] = ((np.arange(12) % length == at).astype(int) for at in (0, length - 1))
         yield beats, matmul(x.T.reshape(12 // length, -1), np.tile(w, (1, length)), unit.inputs, unit.align_bits)
     x, w = np.zeros((unit.inputs, 4), np.uint16), np.full((unit.trees, unit.inputs), 0x3F80, np.uint16)
@@ -132,10 +132,12 @@ def test_every_cycle_is_accounted_for(rng, seed):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", SHAPES)
 def test_any_shape(rng, seed, name):
-    trees, inputs, load_rows, slots, width, depth = SHAPES[name]
-    unit = DPE(trees=trees, inputs=inputs, load_rows=load_rows, slots=slots, align_bits=width, depth=depth)
-    check(unit, rng, 3 * trees - 1, 4 * inputs - 1, slots, stall=0.3, seed=seed)
-    check(unit, rng, trees, 2 * inputs, slots)
+    trees, inputs, load_rows, accumulators, width, depth = SHAPES[name]
+    unit = DPE(
+        trees=trees, inputs=inputs, load_rows=load_rows, accumulators=accumulators, align_bits=width, depth=depth
+    )
+    check(unit, rng, 3 * trees - 1, 4 * inputs - 1, accumulators, stall=0.3, seed=seed)
+    check(unit, rng, trees, 2 * inputs, accumulators)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 8])
@@ -158,7 +160,7 @@ def test_one_slot_every_cycle(rng):
     """Sums follow each other in one slot without a gap: each beat needs the sum of the beat before."""
     unit = DPE.from_config(Config.preset("tiny"))
     beats = stream(unit, *operands(rng, unit.trees, unit.inputs, 40))
-    beats["i"]["slot"][:] = 3
+    beats["i"]["accumulator"][:] = 3
     beats["i"]["first"] = (np.arange(40) % 8 == 0).astype(int)
     beats["i"]["last"] = (np.arange(40) % 8 == 7).astype(int)
     record = simulate(unit, "dpe", beats, {"o": 5})
@@ -212,10 +214,10 @@ def test_every_preset_elaborates(preset):
 
 @pytest.mark.parametrize(
     "change",
-    [{"trees": 0}, {"inputs": 3}, {"load_rows": 3}, {"slots": 0}, {"align_bits": 31}, {"depth": 6}],
+    [{"trees": 0}, {"inputs": 3}, {"load_rows": 3}, {"accumulators": 0}, {"align_bits": 31}, {"depth": 6}],
     ids=str,
 )
 def test_rejects_bad_parameters(change):
     name, value = next(iter(change.items()))
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
+    with pytest.raises(ValueError, match=f"^{name} must be .*, got {value}$"):
         DPE(**{**GOOD, **change})

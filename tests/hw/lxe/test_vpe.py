@@ -9,9 +9,9 @@ from compiler import vector_programs as programs
 from golden.vpe import VectorEngine
 from hw.config import Config
 from hw.emit import to_rtlil
-from hw.lxe.lane import STAGES
 from hw.lxe.microcode import REDUCTIONS, Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe import VPE
+from hw.lxe.vpe_lane import STAGES
 from sim.bench.run import InTurns
 from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run, tied_factors
 
@@ -319,9 +319,9 @@ def test_every_preset_elaborates(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lanes": 1, "rows": 8}, "lanes = 1: must be a power of two, at least 2"),
-        ({"lanes": 6, "rows": 8}, "lanes = 6"),
-        ({"lanes": 4, "rows": 4}, "rows = 4: must be a power of two, at least 8"),
+        ({"lanes": 1, "rows": 8}, "lanes must be a power of two, at least 2, got 1"),
+        ({"lanes": 6, "rows": 8}, "lanes must be a power of two, at least 2, got 6"),
+        ({"lanes": 4, "rows": 4}, "rows must be a power of two, at least 8, got 4"),
     ],
 )
 def test_bad_parameters(arguments, message):

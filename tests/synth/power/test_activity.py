@@ -98,6 +98,6 @@ def test_every_unit_works_on_its_stimuli(unit, predictive, rng):
 
 def test_rejects_units_without_stimulus(hcu):
     with pytest.raises(ValueError, match=r"unit must be one of .* to have a stimulus, got DotCore"):
-        stimulus(DotCore(inputs=4, align_bits=16, cuts=()), "idle")
+        stimulus(DotCore(inputs=4, align_bits=16, registers=()), "idle")
     with pytest.raises(ValueError, match="stimulus must be idle, random or have keys, got 'video' without keys"):
         stimulus(hcu, "video")

@@ -6,12 +6,12 @@ import pytest
 from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
 from hw.lxe.dpe import DPE
-from hw.lxe.memory import OperandMemory, memories
+from hw.lxe.operand_memory import OperandMemory, memories
 from sim.bench.run import InTurns, simulate
 
 SIZES = ["tiny", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("small", "paper"))]
 STREAMS = ("i_weights", "i_activations")
-GOOD = {"inputs": 4, "load_rows": 2, "weight_rows": 12, "activation_rows": 5, "slots": 4}
+GOOD = {"inputs": 4, "load_rows": 2, "weight_rows": 12, "activation_rows": 5, "accumulators": 4}
 
 
 def spread(rows):
@@ -36,7 +36,7 @@ def check(unit, rng, count, **options):
     }
     places = rng.choice(spread(groups), count)
     flags = {name: rng.integers(0, 2, count) for name in ("first", "last", "release")}
-    along = {"slot": rng.integers(0, unit.slots, count), **flags}
+    along = {"accumulator": rng.integers(0, unit.accumulators, count), **flags}
     read = {"row": rng.permutation(rows), **along}
     inputs = {"i_write": write, "i_weights": places, "i_activations": read}
     outputs = {"o_weights": count, "o_activations": count}
@@ -106,7 +106,7 @@ def test_account_of_the_memories(preset):
     row = 16 * unit.inputs
     assert account["weights"].bits == unit.weight_rows * row
     assert account["activations"].bits == unit.activation_rows * row
-    assert account["accumulators"].bits == DPE.from_config(config).accumulators.bits
+    assert account["accumulators"].bits == DPE.from_config(config).accumulator_memory.bits
 
 
 def test_a_bank_for_each_row_of_a_load():
@@ -121,14 +121,16 @@ def test_paper_has_384_kib():
 
 
 def test_no_room_for_operands():
-    with pytest.raises(ValueError, match="lxe_memory_bytes = 640: leaves no room"):
+    with pytest.raises(ValueError, match=r"^lxe_memory_bytes must be above 640 .*, got 640$"):
         memories(Config.preset("tiny").replace(lxe_memory_bytes=640))
 
 
 @pytest.mark.parametrize(
-    "change", [{"inputs": 0}, {"load_rows": 0}, {"weight_rows": 3}, {"activation_rows": 0}, {"slots": 0}], ids=str
+    "change",
+    [{"inputs": 0}, {"load_rows": 0}, {"weight_rows": 3}, {"activation_rows": 0}, {"accumulators": 0}],
+    ids=str,
 )
 def test_rejects_bad_parameters(change):
     name, value = next(iter(change.items()))
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
+    with pytest.raises(ValueError, match=f"^{name} must be .*, got {value}$"):
         OperandMemory(**{**GOOD, **change})

@@ -1,0 +1,93 @@
+"""`SerialHost`: the host program exchanges messages with the Verilog of the board's top level."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hw.boards.serial_host import SerialHost
+from hw.config import Config
+from hw.dre.kvmu.kvmu import KVMU
+from hw.dre.kvpu import KVPU
+from sim.bench.build import build
+from sim.bench.run import run_folder, run_module
+from synth.board import description, vectors
+from synth.power.stimulus import RANDOM, stimulus
+
+DIVISOR, PATIENCE = 4, 4000
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return KVMU.from_config(Config.preset("tiny"))
+
+
+def vectors_of(unit, beats):
+    """Test vectors with offload transfers, which need more tokens than fit on the device."""
+    return vectors(unit, stimulus(unit, RANDOM, beats=beats))
+
+
+@pytest.fixture(scope="module")
+def vectors_on_board(unit):
+    return vectors_of(unit, 80)
+
+
+def talk(unit, on_board, on_host, **job):
+    """Beats by output stream and the error message, with the vectors `on_board` and `on_host` at the two ends."""
+    program = build(SerialHost(unit, on_board, divisor=DIVISOR, patience=PATIENCE), "hosted")
+    folder = run_folder("hosted")
+    host_description = description(unit, on_host, baud=0)
+    settings = {"divisor": DIVISOR, "patience": PATIENCE, "limit_cycles": 3_000_000, "interrupt": "", "broken": 0}
+    (folder / "job.json").write_text(json.dumps({"description": host_description, **settings, **job}))
+    run_module(program, "tests.hw.boards.uart_bench", folder, environment={"BENCH_JOB": str(folder / "job.json")})
+    result = json.loads((folder / "result.json").read_text())
+    return result["beats"], result["problem"]
+
+
+def with_wrong_beat(vectors, stream, beat):
+    """The vectors, with one bit of one expected beat inverted."""
+    words = list(vectors.outputs[stream])
+    words[beat] ^= 1
+    return replace(vectors, outputs={**vectors.outputs, stream: words})
+
+
+def test_self_test_and_streams_through_the_serial_port(unit, vectors_on_board):
+    beats, problem = talk(unit, vectors_on_board, vectors_on_board)
+    assert problem == ""
+    assert beats == {name: len(words) for name, words in vectors_on_board.outputs.items()}
+    assert min(beats.values()) > 0
+
+
+@pytest.mark.parametrize("interrupt", ["at once", "incomplete message"])
+def test_new_host_interrupts_the_self_test(interrupt, unit, vectors_on_board):
+    """A host stops the self-test after power-up. An incomplete message of an earlier host is discarded."""
+    assert talk(unit, vectors_on_board, vectors_on_board, interrupt=interrupt)[1] == ""
+
+
+def test_missing_stop_bit_is_reported(unit, vectors_on_board):
+    problem = "BoardError: a byte to the board was lost: check the baud rate"
+    assert talk(unit, vectors_on_board, vectors_on_board, interrupt="no stop bit")[1] == problem
+
+
+@pytest.mark.parametrize("stream", ["o", "o_dma"])
+def test_host_detects_a_wrong_beat(unit, vectors_on_board, stream):
+    on_host = with_wrong_beat(vectors_on_board, stream, 3)
+    _, problem = talk(unit, vectors_on_board, on_host)
+    expected, got = on_host.outputs[stream][3], vectors_on_board.outputs[stream][3]
+    assert problem == f"BoardError: beat 3 of {stream} must be 0x{expected:x}, got 0x{got:x}"
+
+
+@pytest.mark.heavy
+def test_self_test_detects_a_wrong_beat(unit, vectors_on_board):
+    """Needs another build, because the expected beats are in the memories of the design."""
+    _, problem = talk(unit, with_wrong_beat(vectors_on_board, "o_dma", 3), vectors_on_board, broken=1)
+    assert problem.startswith("BoardError: the self-test on the board failed")
+
+
+@pytest.mark.heavy
+def test_kv_prediction_unit():
+    unit = KVPU.from_config(Config.preset("tiny"))
+    expected = vectors_of(unit, 30)
+    beats, problem = talk(unit, expected, expected)
+    assert problem == "" and beats == {name: len(words) for name, words in expected.outputs.items()}
+    assert min(beats.values()) > 0
