@@ -51,13 +51,13 @@ def coverage(args: argparse.Namespace, console: Console) -> int:
     from util.files import write_json
 
     reasons, folder = Reasons.read(result.REASONS), args.out / "parts"
-    parts = [] if args.report else measure.chosen(args.tests)
+    groups = [] if args.report else measure.select_groups(args.tests)
     failed = []
-    for index, part in enumerate(parts):
-        console.progress("tests", index, len(parts))
-        if not measure.run(part, folder, seed=args.seed, heavy=args.heavy):
-            failed.append(part.path)
-    console.progress("tests", len(parts), len(parts))
+    for index, group in enumerate(groups):
+        console.progress("tests", index, len(groups))
+        if not measure.run(group, folder, seed=args.seed, heavy=args.heavy):
+            failed.append(group.path)
+    console.progress("tests", len(groups), len(groups))
     console.close()
     results = result.gather(folder, reasons)
     write_json(args.out / "coverage.json", results)

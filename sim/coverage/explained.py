@@ -1,4 +1,4 @@
-"""Why something is not reached: a list of patterns with one reason each, checked against what was measured."""
+"""Reasons for coverage points that no test covers: a list of patterns with one reason each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KINDS = ("verilog", "toggle", "bin", "python")
 
 @dataclass(frozen=True)
 class Reason:
-    """What is not reached, and why.
+    """Pattern of coverage points that no test covers, and the reason.
 
-    kind : of `KINDS` ; where : file, or unit of a bin, with wildcards ; reason : one sentence
-    what : regular expression; of `verilog` found in `source line -> arm`, of `toggle` in `signal[bit] edge`, of `bin`
-        in `mode: boundary | back-pressure`, of `python` in the line or in one that it is indented under
+    kind : one of `KINDS` ; where : file, or unit of a bin, with wildcards ; reason : one sentence
+    what : regular expression that is searched in `source line -> arm` (`verilog`), `signal[bit] edge` (`toggle`),
+        `mode: boundary | back-pressure` (`bin`), or the line and the lines that enclose it (`python`)
     """
 
     kind: str
@@ -28,57 +28,61 @@ class Reason:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind = {self.kind!r}: must be one of {', '.join(KINDS)}")
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if not self.reason.endswith("."):
-            raise ValueError(f"reason = {self.reason!r}: must be a sentence")
+            raise ValueError(f"reason must end with a period, got {self.reason!r}")
         re.compile(self.what)
 
 
 class Reasons:
-    """The list; it remembers which entries it needed."""
+    """The list of reasons; counts how many points each entry explains."""
 
-    def __init__(self, listed: list[Reason]):
-        self.listed, self.used = listed, dict.fromkeys(listed, 0)
+    def __init__(self, entries: list[Reason]):
+        self.entries, self.uses = entries, dict.fromkeys(entries, 0)
 
     @classmethod
     def read(cls, path: Path) -> Reasons:
-        """From a TOML file with tables `[[KIND]]`. Raises ValueError that names the file."""
+        """Read a TOML file with tables `[[KIND]]`. Raises ValueError that names the file."""
         try:
-            found = tomllib.loads(path.read_text())
-            return cls([Reason(kind=kind, **entry) for kind, entries in found.items() for entry in entries])
+            tables = tomllib.loads(path.read_text())
+            return cls([Reason(kind=kind, **entry) for kind, entries in tables.items() for entry in entries])
         except (TypeError, ValueError, re.error) as error:
             raise ValueError(f"{path}: {error}") from error
 
     def find(self, kind: str, where: str, *texts: str) -> str | None:
-        """The first reason for a point that is described by one of `texts`."""
-        for one in self.listed:
-            if one.kind == kind and fnmatch(where, one.where) and any(re.search(one.what, text) for text in texts):
-                self.used[one] += 1
-                return one.reason
+        """The reason of the first entry that matches one of `texts`; None without a match."""
+        for entry in self.entries:
+            if (
+                entry.kind == kind
+                and fnmatch(where, entry.where)
+                and any(re.search(entry.what, text) for text in texts)
+            ):
+                self.uses[entry] += 1
+                return entry.reason
         return None
 
     def stale(self) -> list[Reason]:
-        """Entries that explained nothing."""
-        return [one for one, uses in self.used.items() if not uses]
+        """Entries that matched no point."""
+        return [entry for entry, uses in self.uses.items() if not uses]
 
 
 @cache
 def lines(path: Path) -> list[str]:
-    """Lines of a source file; none for a file that is not there."""
+    """Lines of a source file; none when the file does not exist."""
     return path.read_text().splitlines() if path.is_file() else []
 
 
 def context(path: Path, number: int) -> list[str]:
-    """Line `number` (from 1) and those that it is indented under, from the inside out, without indentation."""
+    """Line `number` (from 1) and the lines that enclose it, innermost first, without indentation."""
     text = lines(path)
     if not 1 <= number <= len(text):
         return []
-    found, indent = [text[number - 1].strip()], _indent(text[number - 1])
+    result, indent = [text[number - 1].strip()], _indent(text[number - 1])
     for line in reversed(text[: number - 1]):
         if _indent(line) < indent and line.strip() and line.strip()[0] not in ")]}#":
             indent = _indent(line)
-            found.append(line.strip())
-    return found
+            result.append(line.strip())
+    return result
 
 
 def _indent(line: str) -> int:

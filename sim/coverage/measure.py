@@ -1,4 +1,4 @@
-"""Runs tests with everything measured; what each part gave stays in a folder, so that a campaign may take its time."""
+"""Measures the coverage of groups of tests; each group writes its result to a folder, so a campaign can resume."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sim.coverage import verilog as coverage
 from sim.coverage.bins import table as bins
 from util.files import ROOT, git_revision, write
 
-# tests of compiled functions that take seconds without the compiler
+# tests of Numba functions that take only seconds as plain Python
 INTERPRETED = ("tests/sw_model/memory/test_ssd.py", "tests/synth/power/test_circuit.py")
 PACKAGES = ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "util")
 
 
 @dataclass(frozen=True)
-class Part:
-    """Tests that run together: a test file of `tests/hw`, whose simulations are measured too, or a whole folder.
+class TestGroup:
+    """Tests that run together: a test file of `tests/hw`, or a folder. Simulations of `tests/hw` are measured too.
 
-    interpreted : with the compiled functions as plain Python, so that their lines count
+    interpreted : run Numba functions as plain Python, so that their lines are measured
     """
 
     path: str
@@ -45,85 +45,93 @@ class Part:
 
     @property
     def arguments(self) -> list[str]:
-        """Of pytest; the tests that lie in no folder are a part of their own."""
+        """Paths for pytest; the test files directly in `tests` are one group."""
         if self.path != "tests":
             return [self.path]
         return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_*.py"))]
 
 
-def parts() -> list[Part]:
-    """All tests of the project, once each, and once more those that are `INTERPRETED`."""
+def all_groups() -> list[TestGroup]:
+    """All tests of the project, each in one group, and groups that repeat the `INTERPRETED` tests."""
     tests = ROOT / "tests"
     files = sorted((tests / "hw").rglob("test_*.py"))
     folders = sorted({path.relative_to(tests).parts[0] for path in tests.glob("*/**/test_*.py")} - {"hw"})
-    found = [Part(str(path.relative_to(ROOT))) for path in files] + [Part(f"tests/{name}") for name in folders]
-    return [*found, Part("tests"), *(Part(path, interpreted=True) for path in INTERPRETED)]
+    groups = [TestGroup(str(path.relative_to(ROOT))) for path in files]
+    groups += [TestGroup(f"tests/{name}") for name in folders]
+    return [*groups, TestGroup("tests"), *(TestGroup(path, interpreted=True) for path in INTERPRETED)]
 
 
-def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts that `names` stand for: units, test files or folders of tests; all without names.
+def select_groups(names: Sequence[str]) -> list[TestGroup]:
+    """The groups of `names` (units, test files or folders of tests); all groups without names.
 
-    Raises ValueError for a name that is none.
+    Raises ValueError for an unknown name.
     """
-    everything = parts()
+    everything = all_groups()
     if not names:
         return everything
-    found = []
+    selected = []
     for name in names:
         if name in UNITS:
             path = UNITS[name].tests
         else:
             path = name.rstrip("/") if name.startswith("tests") else f"tests/{name}".rstrip("/")
-        matching = [part for part in everything if part.path == path or part.path.startswith(f"{path}/")]
+        matching = [group for group in everything if group.path == path or group.path.startswith(f"{path}/")]
         if not matching:
-            raise ValueError(f"{name!r}: must be a unit ({', '.join(UNITS)}), or a file or folder of tests")
-        found += matching
-    return list(dict.fromkeys(found))
+            raise ValueError(f"tests must be units ({', '.join(UNITS)}), or files or folders of tests, got {name!r}")
+        selected += matching
+    return list(dict.fromkeys(selected))
 
 
-def run(part: Part, folder: Path, *, seed: int = 1, heavy: bool = False) -> bool:
-    """Run the tests of a part and keep in `folder` what they reached, in place of what it had; whether they passed.
+def run(group: TestGroup, folder: Path, *, seed: int = 1, heavy: bool = False) -> bool:
+    """Run the tests of a group and write their coverage to `folder`; returns whether they passed.
 
-    A part whose tests fail leaves nothing.
+    Replaces an earlier result of the group. A group whose tests fail has no result.
     """
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    kept, data = folder / f"{part.name}.json", folder / f"{part.name}.python"
-    for path in (kept, data):
+    result_path, data = folder / f"{group.name}.json", folder / f"{group.name}.python"
+    for path in (result_path, data):
         path.unlink(missing_ok=True)
-    started = time.time()
-    with tempfile.TemporaryDirectory(prefix="coverage-", dir=folder) as aside:
-        runs = Path(aside) / "runs"
-        environment = {**os.environ, "COVERAGE_FILE": str(Path(aside) / "data"), "VREX_RUNS": str(runs)}
-        environment |= {"NUMBA_DISABLE_JIT": "1"} if part.interpreted else {}
+    start = time.time()
+    with tempfile.TemporaryDirectory(prefix="coverage-", dir=folder) as temporary:
+        runs = Path(temporary) / "runs"
+        environment = {**os.environ, "COVERAGE_FILE": str(Path(temporary) / "data"), "VREX_RUNS": str(runs)}
+        environment |= {"NUMBA_DISABLE_JIT": "1"} if group.interpreted else {}
         python = [sys.executable, "-m", "coverage"]
-        options = ["-q", "--rootdir", str(ROOT), f"--seed={seed}", *["--heavy"] * heavy, *["--coverage"] * part.verilog]
-        done = subprocess.run(
-            [*python, "run", "-m", "pytest", *options, *part.arguments], cwd=ROOT, env=environment, check=False
+        options = [
+            "-q",
+            "--rootdir",
+            str(ROOT),
+            f"--seed={seed}",
+            *["--heavy"] * heavy,
+            *["--coverage"] * group.verilog,
+        ]
+        completed = subprocess.run(
+            [*python, "run", "-m", "pytest", *options, *group.arguments], cwd=ROOT, env=environment, check=False
         )
-        if done.returncode not in (0, 5):  # 5: all of its tests are heavy
+        if completed.returncode not in (0, 5):  # 5: no test collected, all tests are heavy
             return False
         subprocess.run([*python, "combine", "-q"], cwd=ROOT, env=environment, check=True)
-        shutil.move(Path(aside) / "data", data)
-        told = {
-            "tests": part.path,
+        shutil.move(Path(temporary) / "data", data)
+        result = {
+            "tests": group.path,
             "revision": git_revision() or "unknown",
-            "seconds": round(time.time() - started),
+            "seconds": round(time.time() - start),
             "heavy": heavy,
             "verilog": pack(coverage.merge(runs.glob("*/coverage.dat"))),
             "bins": bins.merge(runs.glob("*/bins.json")),
         }
-    write(kept, json.dumps(told))
+    write(result_path, json.dumps(result))
     return True
 
 
 def pack(units: dict[str, coverage.Points]) -> dict[str, Any]:
-    """Points for JSON: unit -> kind -> place -> what -> hits."""
+    """Points for JSON: unit -> kind -> location -> detail -> hits."""
     packed: dict[str, Any] = {}
     for unit, kinds in units.items():
         for kind, points in kinds.items():
-            for (place, what), hits in points.items():
-                packed.setdefault(unit, {}).setdefault(kind, {}).setdefault(place, {})[what] = hits
+            for (location, detail), hits in points.items():
+                packed.setdefault(unit, {}).setdefault(kind, {}).setdefault(location, {})[detail] = hits
     return packed
 
 
@@ -132,7 +140,9 @@ def unpack(packed: dict[str, Any]) -> dict[str, coverage.Points]:
     return {
         unit: {
             kind: {
-                (place, what): hits for place, points in kinds.get(kind, {}).items() for what, hits in points.items()
+                (location, detail): hits
+                for location, points in kinds.get(kind, {}).items()
+                for detail, hits in points.items()
             }
             for kind in coverage.KINDS
         }

@@ -1,4 +1,4 @@
-"""All parts of a campaign as one result: figures, holes, and the reasons for them."""
+"""Combines the results of all test groups: figures, uncovered points, and their reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from hw.registry import UNITS
 from sim.coverage import verilog as coverage
 from sim.coverage.explained import Reasons, context
-from sim.coverage.measure import PACKAGES, ROOT, parts, unpack
+from sim.coverage.measure import PACKAGES, ROOT, all_groups, unpack
 from util import text
 from util.files import git_revision
 
@@ -22,34 +22,34 @@ REASONS = ROOT / "tests" / "coverage.toml"
 
 
 def gather(folder: Path, reasons: Reasons) -> dict[str, Any]:
-    """The result of all parts that `folder` holds.
+    """The combined result of all groups with a result in `folder`.
 
-    `missing` names the parts that it does not hold; only without any can an entry of `reasons` be called `stale`.
-    Raises ValueError for a folder without parts.
+    `missing` lists the groups without a result; `stale` entries of `reasons` are reported only when none is missing.
+    Raises ValueError when the folder contains no result.
     """
-    there = [part for part in parts() if (folder / f"{part.name}.json").exists()]
-    if not there:
-        raise ValueError(f"{folder}: holds no measured tests")
-    told = [json.loads((folder / f"{part.name}.json").read_text()) for part in there]
-    missing = [part.name for part in parts() if part not in there]
+    measured = [group for group in all_groups() if (folder / f"{group.name}.json").exists()]
+    if not measured:
+        raise ValueError(f"{folder}: must contain coverage results, got none")
+    results = [json.loads((folder / f"{group.name}.json").read_text()) for group in measured]
+    missing = [group.name for group in all_groups() if group not in measured]
     units: defaultdict[str, list[coverage.Points]] = defaultdict(list)
-    for one in told:
-        for unit, points in unpack(one["verilog"]).items():
+    for entry in results:
+        for unit, points in unpack(entry["verilog"]).items():
             units[unit].append(points)
-    found = {
+    result = {
         "revision": git_revision() or "unknown",
-        "parts": [{key: one[key] for key in ("tests", "revision", "seconds", "heavy")} for one in told],
+        "groups": [{key: entry[key] for key in ("tests", "revision", "seconds", "heavy")} for entry in results],
         "missing": missing,
         "verilog": verilog({unit: coverage.total(points) for unit, points in units.items()}, reasons),
-        "bins": functional([one["bins"] for one in told], reasons),
-        "python": python([folder / f"{part.name}.python" for part in there], reasons),
+        "bins": functional([entry["bins"] for entry in results], reasons),
+        "python": python([folder / f"{group.name}.python" for group in measured], reasons),
     }
-    found["stale"] = [] if missing else [vars(one) for one in reasons.stale()]
-    return found
+    result["stale"] = [] if missing else [vars(entry) for entry in reasons.stale()]
+    return result
 
 
 def count(points: Sequence[dict[str, Any]], reached: int) -> dict[str, int]:
-    """Points reached, all, and of those not reached the ones with a reason and the open ones."""
+    """Numbers of reached points, all points, and unreached points with (`explained`) and without (`open`) a reason."""
     explained = sum(point["reason"] is not None for point in points)
     return {
         "reached": reached,
@@ -60,14 +60,14 @@ def count(points: Sequence[dict[str, Any]], reached: int) -> dict[str, int]:
 
 
 def verilog(units: dict[str, coverage.Points], reasons: Reasons) -> dict[str, Any]:
-    """Per unit what its own simulations reach; per source file what any reaches, and what none does."""
-    ours = {
-        unit: {kind: {p: n for p, n in points[kind].items() if _ours(p[0])} for kind in points}
+    """Coverage of each unit by its own simulations, and of each source file by all simulations."""
+    project = {
+        unit: {kind: {p: n for p, n in points[kind].items() if _in_hw(p[0])} for kind in points}
         for unit, points in units.items()
     }
-    everything = coverage.total(ours.values())
+    everything = coverage.total(project.values())
     per_unit = {}
-    for unit, points in sorted(ours.items()):
+    for unit, points in sorted(project.items()):
         if unit in UNITS:
             per_unit[unit] = {
                 kind: {
@@ -80,18 +80,18 @@ def verilog(units: dict[str, coverage.Points], reasons: Reasons) -> dict[str, An
     holes: dict[str, list[dict[str, Any]]] = {kind: [] for kind in coverage.KINDS}
     reached: defaultdict[tuple[str, str], int] = defaultdict(int)
     for kind in coverage.KINDS:
-        for (place, what), hits in sorted(everything[kind].items()):
-            file, _, position = place.rpartition(":")
+        for (location, detail), hits in sorted(everything[kind].items()):
+            file, _, position = location.rpartition(":")
             if hits:
                 reached[file, kind] += 1
                 continue
             if kind == "toggle":
-                source, reason = "", reasons.find("toggle", file, what)
+                source, reason = "", reasons.find("toggle", file, detail)
             else:
                 source = next(iter(context(ROOT / file, int(position.split(".")[0]))), "")
-                reason = reasons.find("verilog", file, f"{source} -> {what}")
-            holes[kind].append({"file": file, "place": place, "what": what, "source": source, "reason": reason})
-    files = sorted({file for file, _ in reached} | {hole["file"] for found in holes.values() for hole in found})
+                reason = reasons.find("verilog", file, f"{source} -> {detail}")
+            holes[kind].append({"file": file, "place": location, "what": detail, "source": source, "reason": reason})
+    files = sorted({file for file, _ in reached} | {hole["file"] for group in holes.values() for hole in group})
     per_file = {
         file: {
             kind: count([h for h in holes[kind] if h["file"] == file], reached[file, kind]) for kind in coverage.KINDS
@@ -102,41 +102,43 @@ def verilog(units: dict[str, coverage.Points], reasons: Reasons) -> dict[str, An
     return {"units": per_unit, "files": per_file, "total": total, "holes": holes}
 
 
-def _ours(place: str) -> bool:
-    return place.startswith("hw/")
+def _in_hw(location: str) -> bool:
+    return location.startswith("hw/")
 
 
-def functional(found: Sequence[dict[str, dict[str, int]]], reasons: Reasons) -> dict[str, Any]:
-    """Runs that met each bin, by unit."""
-    told = {}
+def functional(results: Sequence[dict[str, dict[str, int]]], reasons: Reasons) -> dict[str, Any]:
+    """Number of runs that hit each bin, by unit."""
+    counts = {}
     units: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for one in found:
-        for unit, met in one.items():
+    for result in results:
+        for unit, met in result.items():
             for name, runs in met.items():
                 units[unit][name] += runs
     for unit, met in sorted(units.items()):
         holes = [{"what": name, "reason": reasons.find("bin", unit, name)} for name, runs in met.items() if not runs]
-        told[unit] = {"met": dict(met), "holes": holes, **count(holes, len(met) - len(holes))}
-    return told
+        counts[unit] = {"met": dict(met), "holes": holes, **count(holes, len(met) - len(holes))}
+    return counts
 
 
 def python(files: Sequence[Path], reasons: Reasons) -> dict[str, Any]:
-    """Statements and branches of the packages; lines that no test ran and jumps that none took."""
-    import coverage as measuring
+    """Coverage of statements and branches of the packages, with the lines and jumps that no test runs."""
+    import coverage as coverage_package
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(ROOT):
-        told = Path(folder) / "told.json"
-        data = measuring.Coverage(data_file=Path(folder) / "data", config_file=str(ROOT / "pyproject.toml"))
+        report = Path(folder) / "report.json"
+        data = coverage_package.Coverage(data_file=Path(folder) / "data", config_file=str(ROOT / "pyproject.toml"))
         data.combine([str(path) for path in files], keep=True)
-        data.json_report(outfile=str(told))
-        measured = json.loads(told.read_text())["files"]
+        data.json_report(outfile=str(report))
+        measured = json.loads(report.read_text())["files"]
     per_file = {}
-    for file, one in sorted(measured.items()):
-        summary, holes = one["summary"], []
-        lines = {number: reasons.find("python", file, *context(ROOT / file, number)) for number in one["missing_lines"]}
+    for file, entry in sorted(measured.items()):
+        summary, holes = entry["summary"], []
+        lines = {
+            number: reasons.find("python", file, *context(ROOT / file, number)) for number in entry["missing_lines"]
+        }
         for number, reason in lines.items():
             holes.append({"line": number, "to": None, "source": context(ROOT / file, number)[0], "reason": reason})
-        for number, target in one["missing_branches"]:
+        for number, target in entry["missing_branches"]:
             if number in lines:
                 continue  # counted with its line
             reason = lines.get(target) or reasons.find("python", file, *context(ROOT / file, number))
@@ -151,27 +153,29 @@ def python(files: Sequence[Path], reasons: Reasons) -> dict[str, Any]:
         }
     packages = {}
     for package in PACKAGES:
-        own = [one for file, one in per_file.items() if file.startswith(f"{package}/")]
-        holes = [hole for one in own for hole in one["holes"]]
+        entries = [entry for file, entry in per_file.items() if file.startswith(f"{package}/")]
+        holes = [hole for entry in entries for hole in entry["holes"]]
         names = ("statements", "statements_run", "branches", "branches_taken")
         packages[package] = {
-            **{name: sum(one[name] for one in own) for name in names},
+            **{name: sum(entry[name] for entry in entries) for name in names},
             "explained": sum(hole["reason"] is not None for hole in holes),
             "open": sum(hole["reason"] is None for hole in holes),
         }
     return {"packages": packages, "files": per_file}
 
 
-def table(found: dict[str, Any]) -> str:
-    """The figures as text."""
+def table(result: dict[str, Any]) -> str:
+    """The figures as a text table."""
     rows = []
-    for kind, one in found["verilog"]["total"].items():
-        rows.append([f"Verilog {coverage.NAMES[kind]}", one["reached"], one["total"], one["explained"], one["open"]])
-    for unit, one in found["bins"].items():
-        rows.append([f"bins of {unit}", one["reached"], one["total"], one["explained"], one["open"]])
-    for package, one in found["python"]["packages"].items():
-        reached, total = (
-            one[a] + one[b] for a, b in (("statements_run", "branches_taken"), ("statements", "branches"))
+    for kind, entry in result["verilog"]["total"].items():
+        rows.append(
+            [f"Verilog {coverage.NAMES[kind]}", entry["reached"], entry["total"], entry["explained"], entry["open"]]
         )
-        rows.append([f"Python in {package}", reached, total, one["explained"], one["open"]])
+    for unit, entry in result["bins"].items():
+        rows.append([f"bins of {unit}", entry["reached"], entry["total"], entry["explained"], entry["open"]])
+    for package, entry in result["python"]["packages"].items():
+        reached, total = (
+            entry[a] + entry[b] for a, b in (("statements_run", "branches_taken"), ("statements", "branches"))
+        )
+        rows.append([f"Python in {package}", reached, total, entry["explained"], entry["open"]])
     return text.table(["", "reached", "of", "explained", "open"], [[str(cell) for cell in row] for row in rows])

@@ -1,6 +1,6 @@
-"""Every reason of `tests/coverage.toml` still matches something: a source line, a signal, a bin.
+"""Every reason of `tests/coverage.toml` matches a source line, a signal or a bin.
 
-A reason whose line or signal was renamed has no effect. A coverage campaign reports that too, but takes an hour.
+A renamed line or signal makes its reason ineffective. A coverage campaign reports that too, but takes an hour.
 """
 
 import re
@@ -16,7 +16,7 @@ from sim.coverage.bins.table import covers
 from sim.coverage.explained import Reasons
 from util.files import ROOT
 
-REASONS = Reasons.read(ROOT / "tests" / "coverage.toml").listed
+REASONS = Reasons.read(ROOT / "tests" / "coverage.toml").entries
 ARMS = ("else", "if", "elsif", "block", "expr", "case", "cond_then", "cond_else", "taken", "not taken")
 WIRE = re.compile(
     r'^ *attribute \\src "([^":]+):\d+"\n(?: *attribute [^\n]*\n)* *wire (?:width (\d+) )?[^\n]*\\(\S+)$', re.M

@@ -1,4 +1,4 @@
-"""Coverage of a small design by the places of its source, and the bins of a run."""
+"""Coverage of a small design by source location, and the bins of a run."""
 
 import dataclasses
 import inspect
@@ -21,7 +21,7 @@ from sim.coverage.verilog import merge, total
 
 
 class Steps(wiring.Component):
-    """Counts down from what it is given, by one or by two."""
+    """Counts down from its input to zero."""
 
     i: In(stream.Signature(data.StructLayout({"start": 4, "even": 1})))
     o: Out(stream.Signature(4))
@@ -29,20 +29,20 @@ class Steps(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        left = Signal(4)
-        m.d.comb += [self.i.ready.eq((left == 0) & ~self.o.valid), self.o.payload.eq(left)]
+        value = Signal(4)
+        m.d.comb += [self.i.ready.eq((value == 0) & ~self.o.valid), self.o.payload.eq(value)]
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [left.eq(self.i.payload.start), self.o.valid.eq(1)]
+            m.d.sync += [value.eq(self.i.payload.start), self.o.valid.eq(1)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += self.o.valid.eq(0)
-            with m.Switch(left[:2]):
+            with m.Switch(value[:2]):
                 with m.Case(3):
-                    m.d.sync += left.eq(Mux(self.cfg_never, left, 0))
+                    m.d.sync += value.eq(Mux(self.cfg_never, value, 0))
                 with m.Default():
-                    m.d.sync += left.eq(Mux(self.i.payload.even, 0, Mux(left == 9, 1, 0)))
+                    m.d.sync += value.eq(Mux(self.i.payload.even, 0, Mux(value == 9, 1, 0)))
         with m.Elif(self.cfg_never):
-            m.d.sync += left.eq(left - 1)
-        return ResetInserter(self.cfg_never)(m)  # an arm of Amaranth's own, which has no place
+            m.d.sync += value.eq(value - 1)
+        return ResetInserter(self.cfg_never)(m)  # Amaranth generates this arm without a source location
 
 
 SOURCE, FIRST = inspect.getsourcelines(Steps)
@@ -56,14 +56,17 @@ def column_of(text):
     return next(line.index(text) + 1 for line in SOURCE if text in line)
 
 
-def test_arms_and_sides_by_their_place():
-    """What the run did is reached, what it did not is there and not reached; two Muxes of one line are two."""
+def test_arms_and_mux_sides_have_source_locations():
+    """Executed arms have hits, other arms have zero hits; two Muxes of one line are separate points."""
     beats = {"start": np.array([5, 4]), "even": np.array([0, 0])}
     record = simulate(Steps(), "steps", {"i": beats}, {"o": 2}, coverage=True)
     units = merge([record.folder / "coverage.dat"])
     points, file = total(units.values()), source_map.relative(__file__)
-    lines = {(place.split(".")[-2].split(":")[-1], what): hits > 0 for (place, what), hits in points["line"].items()}
-    for text, what, reached in (
+    lines = {
+        (location.split(".")[-2].split(":")[-1], detail): hits > 0
+        for (location, detail), hits in points["line"].items()
+    }
+    for text, detail, reached in (
         ("m.If(", "taken", True),
         ("m.If(", "else", True),
         ("m.Elif(self.o", "taken", True),
@@ -71,23 +74,25 @@ def test_arms_and_sides_by_their_place():
         ("m.Case(3)", "taken", False),
         ("m.Case(3)", "else", True),
     ):
-        assert lines[str(line_of(text)), what] is reached, (text, what)
-    for text, what, reached in (
+        assert lines[str(line_of(text)), detail] is reached, (text, detail)
+    for text, detail, reached in (
         ("Mux(self.cfg_never", "then", False),
         ("Mux(self.i.payload", "then", False),
         ("Mux(self.i.payload", "else", True),
-        ("Mux(left == 9", "then", False),
-        ("Mux(left == 9", "else", True),
+        ("Mux(value == 9", "then", False),
+        ("Mux(value == 9", "else", True),
     ):
-        hits = points["branch"][f"{file}:{line_of(text)}.{column_of(text)}", what]
-        assert (hits > 0) is reached, (text, what)
-    rises = {what: hits > 0 for (place, what), hits in points["toggle"].items() if place.startswith(f"{file}:")}
-    assert rises["left[0] 0->1"] and rises["left[2] 1->0"] and not rises["left[3] 0->1"]
+        hits = points["branch"][f"{file}:{line_of(text)}.{column_of(text)}", detail]
+        assert (hits > 0) is reached, (text, detail)
+    rises = {
+        detail: hits > 0 for (location, detail), hits in points["toggle"].items() if location.startswith(f"{file}:")
+    }
+    assert rises["value[0] 0->1"] and rises["value[2] 1->0"] and not rises["value[3] 0->1"]
     assert list(units) == ["steps"]
 
 
-def test_builds_that_were_compiled_elsewhere(tmp_path):
-    """A compiler cache gives back objects of equal sources, with the names of their folders inside."""
+def test_merge_accepts_builds_from_another_root(tmp_path):
+    """A compiler cache returns objects of equal sources that contain the folder names of the first build."""
     beats = {"start": np.array([5, 4]), "even": np.array([0, 0])}
     record = simulate(Steps(), "steps", {"i": beats}, {"o": 2}, coverage=True)
     text = (record.folder / "coverage.dat").read_text("latin1")
@@ -97,12 +102,12 @@ def test_builds_that_were_compiled_elsewhere(tmp_path):
     assert merge([moved]) == merge([record.folder / "coverage.dat"])
 
 
-def test_names_of_points():
+def test_verilator_ranges_and_names_are_decoded():
     assert list(coverage._lines("3,5-7")) == [3, 5, 6, 7]
     assert coverage._plain("U__02464__02eC") == "U$64.C" and coverage._plain("o___05Fready") == "o__ready"
 
 
-def test_bins_are_declared_and_crossed():
+def test_bins_cross_boundaries_with_back_pressure():
     cover = Cover({"mode": ("one", "two")}, lambda run: run.more)
     unit = Steps()
     run = Run(unit, {}, {}, {}, {}, stall={"i": 0.5, "o": 0.0}, more=[("mode", "two", 70)])
@@ -120,8 +125,8 @@ def test_bins_are_declared_and_crossed():
         cover.met(dataclasses.replace(run, more=[("mode", "three", 0)]))
 
 
-def test_bins_of_several_runs(tmp_path):
-    """Two runs of the DPE, in one of which nothing is met but a reset."""
+def test_merge_adds_bins_of_several_runs(tmp_path):
+    """Two runs of the DPE: both hit one bin, the second also hits a reset."""
     name = next(iter(bins.covers()["dpe"].all()))
     for folder, met in (("one", [name]), ("two", [name, "reset: in mid-flight | both"])):
         (tmp_path / folder).mkdir()
