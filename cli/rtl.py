@@ -16,7 +16,7 @@ from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import CASES, LayerRun
 from sim.bench.layer_run import frames as frame_inputs
-from sim.bench.timeline import ACTIVITY, Span, busy, chrome_trace, column, picture, spans, together
+from sim.bench.timeline import ACTIVITY, Span, busy, chrome_trace, column, concurrency, picture, spans
 from sw_model.cycles.core import CoreModel, StepData
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
@@ -84,7 +84,7 @@ class RtlRun:
 
     def overlap(self) -> list[float]:
         """Share of the cycles in which 0, 1, 2, ... units execute a command."""
-        counts = together(self.spans)
+        counts = concurrency(self.spans)
         return (counts / counts.sum()).tolist()
 
     def json(self) -> dict[str, Any]:

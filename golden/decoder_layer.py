@@ -160,7 +160,7 @@ class DecoderLayer:
         """
         start = len(self.keys)
         vectors = k.reshape(len(k), -1)
-        codes = kernels.signs(self.product(vectors, self._planes()))
+        codes = kernels.signs(self.product(vectors, self.hyperplanes()))
         assigned, replies = self.table.cluster(codes)
         for n, reply in enumerate(r for r in replies if r.op == Op.APPEND):
             self.token_of_slot[reply.page, reply.slot] = start + n
@@ -210,7 +210,7 @@ class DecoderLayer:
         trace = StepResult(nothing, codes, assigned, cutoffs, lists, counts, replies + fetch_replies, out)
         return out.reshape(tokens, s.q_heads, -1), trace
 
-    def _planes(self) -> np.ndarray:
+    def hyperplanes(self) -> np.ndarray:
         """Hyperplanes (bits, Hkv * d) with the elements of each head in memory order."""
         planes = self.weights["planes"].reshape(self.shape.hash_bits, self.shape.kv_heads, -1)
         return np.ascontiguousarray(planes[:, :, self.order].reshape(self.shape.hash_bits, -1))

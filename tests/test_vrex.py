@@ -90,8 +90,8 @@ def test_report_in_a_browser(report, width):
 @pytest.mark.parametrize("broken", [False, True])
 def test_formal(capsys, monkeypatch, tmp_path, broken):
     monkeypatch.chdir(tmp_path)
-    places = 1 if broken else 2
-    claim = formal_claims.Claim("part", lambda: QueueSpec(Fifo(width=1, depth=2), places=places, patience=2))
+    depth = 1 if broken else 2
+    claim = formal_claims.Claim("part", lambda: QueueSpec(Fifo(width=1, depth=2), depth=depth, patience=2))
     monkeypatch.setattr("sim.formal.engine.claims", lambda name: (claim,))
     status, out, err = run(capsys, "formal", "hcu", "--json")
     if broken:

@@ -60,7 +60,7 @@ class Sparse:
     def __len__(self) -> int:
         return self.size
 
-    def _parts(self, where: slice) -> Iterator[tuple[int, int, int]]:
+    def _pages(self, where: slice) -> Iterator[tuple[int, int, int]]:
         """Number, first byte and end of each page of the slice `where`."""
         start, stop, _ = where.indices(self.size)
         while start < stop:
@@ -71,11 +71,11 @@ class Sparse:
 
     def __getitem__(self, where: slice) -> bytes:
         empty = bytes(BOUNDARY)
-        return b"".join(bytes(self.pages.get(page, empty)[first:end]) for page, first, end in self._parts(where))
+        return b"".join(bytes(self.pages.get(page, empty)[first:end]) for page, first, end in self._pages(where))
 
     def __setitem__(self, where: slice, data: bytes) -> None:
         done = 0
-        for page, first, end in self._parts(where):
+        for page, first, end in self._pages(where):
             self.pages.setdefault(page, bytearray(BOUNDARY))[first:end] = data[done : done + end - first]
             done += end - first
 
@@ -85,11 +85,11 @@ class AxiProtocolError(AssertionError):
 
 
 class AxiChecker:
-    """Checks one AXI4 port: `see` in every cycle for each channel, `finish` at the end of a run.
+    """Checks one AXI4 port: `observe` in every cycle for each channel, `finish` at the end of a run.
 
     Rules: valid and payload stay until ready; bursts are INCR of full width, aligned, inside 4 KiB and not longer than
-    `longest` words; words follow the order and lengths of their bursts and the last one says so; no answer comes
-    without a request, answers of an ID keep the order of their requests, and the last beat says so; at most
+    `longest` words; words follow the order and lengths of their bursts, and the last word has `last`; every response
+    has a request; responses of one ID keep the order of their requests, and the last beat has `last`; at most
     `outstanding` bursts of each direction are in flight.
     """
 
@@ -104,16 +104,16 @@ class AxiChecker:
         """Clear the state, as after a reset."""
         self.requests.append(None)
         self.held: dict[str, tuple[int, ...]] = {}
-        self.writing: deque[tuple[int, int]] = deque()  # id, words left, in order of AW
-        self.written: dict[int, int] = defaultdict(int)  # bursts whose words have come, by ID
-        self.reading: dict[int, deque[int]] = defaultdict(deque)  # beats left of each burst, by ID
+        self.writing: deque[tuple[int, int]] = deque()  # ID and remaining words, in the order of AW
+        self.written: dict[int, int] = defaultdict(int)  # complete bursts without a response, by ID
+        self.reading: dict[int, deque[int]] = defaultdict(deque)  # remaining beats of each burst, by ID
         self.most = {"read": 0, "write": 0}
 
     def _demand(self, rule: bool, text: str) -> None:
         if not rule:
             raise AxiProtocolError(f"{self.name}, cycle {cycle()}: {text}")
 
-    def see(self, channel: str, payload: tuple[int, ...] | None, ready: bool) -> None:
+    def observe(self, channel: str, payload: tuple[int, ...] | None, ready: bool) -> None:
         """Check one cycle of `channel`: its payload if valid, and whether ready is 1."""
         before = self.held.pop(channel, None)
         self._demand(before is None or payload == before, f"{channel} changed before it was accepted")
@@ -145,38 +145,38 @@ class AxiChecker:
         self.reading[identity].append(length + 1)
         self._count("read", sum(map(len, self.reading.values())))
 
-    def _count(self, kind: str, flying: int) -> None:
-        self.most[kind] = max(self.most[kind], flying)
-        self._demand(flying <= self.outstanding, f"{flying} {kind} bursts in flight")
+    def _count(self, kind: str, in_flight: int) -> None:
+        self.most[kind] = max(self.most[kind], in_flight)
+        self._demand(in_flight <= self.outstanding, f"{in_flight} {kind} bursts in flight")
 
     def _w(self, data: int, strobe: int, last: int) -> None:
         self._demand(bool(self.writing), "a word without a burst")
-        identity, left = self.writing[0]
-        self._demand(bool(last) == (left == 1), f"wlast = {last} with {left} words left")
+        identity, remaining = self.writing[0]
+        self._demand(bool(last) == (remaining == 1), f"wlast = {last} with {remaining} words left")
         self.beats["write"] += 1
-        if left == 1:
+        if remaining == 1:
             self.writing.popleft()
             self.written[identity] += 1
         else:
-            self.writing[0] = identity, left - 1
+            self.writing[0] = identity, remaining - 1
 
     def _b(self, identity: int, response: int) -> None:
         self._demand(self.written[identity] > 0, f"an answer to no burst of ID {identity}")
         self.written[identity] -= 1
 
     def _r(self, identity: int, data: int, response: int, last: int) -> None:
-        flying = self.reading[identity]
-        self._demand(bool(flying), f"a beat of no burst of ID {identity}")
-        flying[0] -= 1
-        self._demand(bool(last) == (flying[0] == 0), f"rlast = {last} with {flying[0]} beats left")
+        in_flight = self.reading[identity]
+        self._demand(bool(in_flight), f"a beat of no burst of ID {identity}")
+        in_flight[0] -= 1
+        self._demand(bool(last) == (in_flight[0] == 0), f"rlast = {last} with {in_flight[0]} beats left")
         self.beats["read"] += 1
         if last:
-            flying.popleft()
+            in_flight.popleft()
 
     def finish(self) -> None:
         """Check that nothing is in flight."""
-        left = len(self.writing) + sum(self.written.values()) + sum(map(len, self.reading.values()))
-        self._demand(not left, f"{left} bursts without an end")
+        remaining = len(self.writing) + sum(self.written.values()) + sum(map(len, self.reading.values()))
+        self._demand(not remaining, f"{remaining} bursts without an end")
         self._demand(not self.held, f"channels {sorted(self.held)} wait")
 
 
@@ -188,10 +188,9 @@ class AxiMemory:
 
     Parameters
     ----------
-    image : the memory's bytes, from address `start` on; changed in place
-    timing : when bursts are answered ; stall : probability of a pause on each channel in each cycle
-    failures : answers that fail
-    longest, outstanding : what the checker allows
+    image : contents of the memory from address `start`; writes change it
+    timing : response times of bursts ; stall : probability of a pause on each channel in each cycle
+    failures : error responses ; longest, outstanding : limits of the checker
     """
 
     def __init__(
@@ -226,13 +225,14 @@ class AxiMemory:
         self.reset()
 
     def reset(self) -> None:
-        """As after power-on; the image stays."""
+        """Clear the state as after power-on; the image is unchanged."""
         self.checker.reset()
-        # of a burst at work: address, words left, its first address; before it when it is ready (reads, per ID), its ID
+        # open bursts; reads by ID: ready cycle, address, remaining words, first address
+        # writes: ID, address, remaining words, first address
         self.reads: dict[int, deque[list[int]]] = defaultdict(deque)
         self.writes: deque[tuple[int, int, int, int]] = deque()
-        self.answers: dict[int, deque[tuple[int, int]]] = defaultdict(deque)  # per ID: ready, response
-        self.bad: dict[int, int] = {}  # response of the burst whose words are coming
+        self.answers: dict[int, deque[tuple[int, int]]] = defaultdict(deque)  # per ID: ready cycle, response
+        self.bad: dict[int, int] = {}  # error response of an open write burst, by ID
         self.pauses = dict.fromkeys(CHANNELS, 0)
         self.offer: dict[str, tuple[int, ...] | None] = {"r": None, "b": None}
         self.accept = dict.fromkeys(("aw", "w", "ar"), False)
@@ -252,9 +252,9 @@ class AxiMemory:
         return self.pauses[channel] == 0
 
     def fail(self, write: bool, after: int, response: int, identity: int | None = None) -> None:
-        """From now on only this answer fails: after so many more read beats, or write bursts, of all IDs or of one.
+        """Let one future response fail: after `after` more read beats or write bursts, of one ID or of all.
 
-        None fails if `after` is negative.
+        Replaces all earlier failures. No response fails when `after` is negative.
         """
         self.failures, self.next = {}, (write, identity, after, response) if after >= 0 else None
 
@@ -268,17 +268,17 @@ class AxiMemory:
                 payload = None
                 if handles[f"{channel}valid"].value == 1:
                     payload = tuple(int(handles[f"{channel}{field}"].value) for field in CHANNELS[channel])
-                taken = payload is not None and self.accept[channel]
-                self.checker.see(channel, payload, taken)
-                if taken and payload is not None:
-                    getattr(self, f"_take_{channel}")(now, *payload)
+                accepted = payload is not None and self.accept[channel]
+                self.checker.observe(channel, payload, accepted)
+                if accepted and payload is not None:
+                    getattr(self, f"_accept_{channel}")(now, *payload)
                 self.accept[channel] = self._ready_now(channel)
                 self._show(f"{channel}ready", int(self.accept[channel]))
             for channel in ("r", "b"):
                 offer = self.offer[channel]
-                taken = offer is not None and handles[f"{channel}ready"].value == 1
-                self.checker.see(channel, offer, taken)
-                if taken or offer is None:
+                accepted = offer is not None and handles[f"{channel}ready"].value == 1
+                self.checker.observe(channel, offer, accepted)
+                if accepted or offer is None:
                     offer = getattr(self, f"_next_{channel}")(now) if self._ready_now(channel) else None
                     self.offer[channel] = offer
                     self._show(f"{channel}valid", int(offer is not None))
@@ -286,69 +286,69 @@ class AxiMemory:
                         for field, value in zip(CHANNELS[channel], offer, strict=True):
                             self._show(f"{channel}{field}", value)
 
-    def _where(self, address: int) -> int | None:
-        place = address - self.start
-        return place if 0 <= place <= len(self.image) - self.word_bytes else None
+    def _offset(self, address: int) -> int | None:
+        offset = address - self.start
+        return offset if 0 <= offset <= len(self.image) - self.word_bytes else None
 
     def _fails(self, write: bool, identity: int, address: int, response: int) -> int:
         number = self.served[write]
         self.served[write] += 1
         response = self.failures.get((write, number), response)
         if self.next and self.next[0] == write and self.next[1] in (None, identity):
-            which, after, wrong = self.next[1:]
-            response, self.next = (response, (write, which, after - 1, wrong)) if after else (wrong, None)
+            only, after, failure = self.next[1:]
+            response, self.next = (response, (write, only, after - 1, failure)) if after else (failure, None)
         if response != OKAY:
             self.failed.append(address)
         return response
 
-    def _take_ar(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
+    def _accept_ar(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
         ready = self.timing.ready(now, address, (length + 1) * self.word_bytes, False)
         self.reads[identity].append([ready, address, length + 1, address])
 
-    def _take_aw(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
+    def _accept_aw(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
         self.writes.append((identity, address, length + 1, address))
 
-    def _take_w(self, now: int, data: int, strobe: int, last: int) -> None:
-        identity, address, left, first = self.writes.popleft()
-        place = self._where(address)
-        if place is None:
+    def _accept_w(self, now: int, data: int, strobe: int, last: int) -> None:
+        identity, address, remaining, first = self.writes.popleft()
+        offset = self._offset(address)
+        if offset is None:
             self.bad[identity] = DECERR
         else:
             new = data.to_bytes(self.word_bytes, "little")
             if strobe == (1 << self.word_bytes) - 1:
-                self.image[place : place + self.word_bytes] = new
+                self.image[offset : offset + self.word_bytes] = new
             else:
                 for k in range(self.word_bytes):
                     if strobe >> k & 1:
-                        self.image[place + k : place + k + 1] = new[k : k + 1]
-        if left > 1:
-            self.writes.appendleft((identity, address + self.word_bytes, left - 1, first))
+                        self.image[offset + k : offset + k + 1] = new[k : k + 1]
+        if remaining > 1:
+            self.writes.appendleft((identity, address + self.word_bytes, remaining - 1, first))
             return
         response = self._fails(True, identity, first, self.bad.pop(identity, OKAY))
         ready = self.timing.ready(now, address, self.word_bytes, True)
         self.answers[identity].append((ready, response))
 
     def _pick(self, queues: dict[int, Any], now: int) -> int | None:
-        due = [identity for identity, queue in queues.items() if queue and queue[0][0] <= now]
-        if not due:
+        candidates = [identity for identity, queue in queues.items() if queue and queue[0][0] <= now]
+        if not candidates:
             return None
         if self.stall:
-            return self.rng.choice(due)
-        return min(due, key=lambda identity: queues[identity][0][0])
+            return self.rng.choice(candidates)
+        return min(candidates, key=lambda identity: queues[identity][0][0])
 
     def _next_r(self, now: int) -> tuple[int, ...] | None:
         identity = self._pick(self.reads, now)
         if identity is None:
             return None
         burst = self.reads[identity][0]
-        place = self._where(burst[1])
-        word = b"" if place is None else self.image[place : place + self.word_bytes]
+        offset = self._offset(burst[1])
+        word = b"" if offset is None else self.image[offset : offset + self.word_bytes]
         burst[1] += self.word_bytes
         burst[2] -= 1
         last = burst[2] == 0
         if last:
             self.reads[identity].popleft()
-        response = self._fails(False, identity, burst[3], OKAY if place is not None else DECERR)
+        response = self._fails(False, identity, burst[3], OKAY if offset is not None else DECERR)
         return identity, int.from_bytes(word, "little"), response, int(last)
 
     def _next_b(self, now: int) -> tuple[int, ...] | None:

@@ -30,7 +30,7 @@ class Script:
     def __init__(self, dut: Any, memories: dict[str, AxiMemory], port: str | None, stall: float, seed: int):
         self.dut, self.memories = dut, memories
         self.lite = AxiLite(dut, port, stall=stall, seed=seed) if port else None
-        self.turn = Lock()  # of the register port
+        self.register_lock = Lock()
         self.answers: list[Any] = []
 
     async def run(self, steps: list[list[Any]]) -> None:
@@ -49,16 +49,16 @@ class Script:
 
     async def _write(self, address: int, value: int, strobe: int = 15) -> int:
         assert self.lite is not None
-        async with self.turn:
+        async with self.register_lock:
             return await self.lite.write(address, value, strobe)
 
     async def _read(self, address: int) -> list[int]:
         assert self.lite is not None
-        async with self.turn:
+        async with self.register_lock:
             return list(await self.lite.read(address))
 
-    async def _fail(self, port: str, *which: Any) -> None:
-        self.memories[port].fail(*which)
+    async def _fail(self, port: str, *failure: Any) -> None:
+        self.memories[port].fail(*failure)
 
     async def _wait(self, cycles: int) -> None:
         await ClockCycles(self.dut.clk, cycles)
@@ -97,10 +97,10 @@ async def axi(dut: Any) -> None:
     for name, value in job["config"].items():
         getattr(dut, name).value = value
     images, memories = {}, {}
-    for port, about in job["memories"].items():
+    for port, options in job["memories"].items():
         images[port] = pickle.loads((folder / f"{port}.image").read_bytes())
-        failures = [Failure(*failure) for failure in about.pop("failures")]
-        memories[port] = AxiMemory(dut, port, images[port], timing=timings[port], failures=failures, **about)
+        failures = [Failure(*failure) for failure in options.pop("failures")]
+        memories[port] = AxiMemory(dut, port, images[port], timing=timings[port], failures=failures, **options)
     script = Script(dut, memories, job["lite"], job["stall"], job["seed"])
     await reset(dut)
     for memory in memories.values():
@@ -114,8 +114,8 @@ async def axi(dut: Any) -> None:
     work += [sink.receive(job["outputs"][n]) for n, sink in sinks.items()]
     begin = cycle()
     if job["cycles"]:
-        for part in work:
-            cocotb.start_soon(part)
+        for task in work:
+            cocotb.start_soon(task)
         await ClockCycles(dut.clk, job["cycles"])
     else:
         await with_timeout(gather(*work, script.run(job["script"])), job["timeout_cycles"] * PERIOD_NS, "ns")

@@ -58,7 +58,9 @@ class CoreRun:
     bases: Mapping[str, int] = field(default_factory=lambda: dict(BASES))
     script: list[Step] = field(default_factory=list)
     runs: list[int] = field(default_factory=list)  # index in the script at which each program's outcome begins
-    started: list[tuple[int, int]] = field(default_factory=list)  # of `runs`: the program's place and commands
+    started: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # address and number of commands of each program in `runs`
 
     def __post_init__(self) -> None:
         self.word_bytes = self.core.processor.word // 8

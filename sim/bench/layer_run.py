@@ -156,13 +156,13 @@ class LayerRun:
         stored = dict(weights)
         for name, heads in (("q", self.sizes.q_heads), ("k", c.kv_heads)):
             stored[name] = weights[name].reshape(heads, c.head_dim, -1)[:, order].reshape(weights[name].shape)
-        stored["planes"] = self.golden._planes()
+        stored["planes"] = self.golden.hyperplanes()
         for name, matrix in stored.items():
             self.run_on.put(self.layer.weights[name], tiles(matrix, n))
-        for place, norm in zip(self.layer.norms, norms, strict=True):
-            self.run_on.put(place, norm.tobytes())
-        for place, image in self.layer.images.items():
-            self.run_on.put(place, image)
+        for address, norm in zip(self.layer.norms, norms, strict=True):
+            self.run_on.put(address, norm.tobytes())
+        for address, image in self.layer.images.items():
+            self.run_on.put(address, image)
         self.position = 0
         self.traces: list[StepResult] = []
         self.outputs: list[tuple[int, np.ndarray]] = []
@@ -227,8 +227,9 @@ class LayerRun:
             return None
         context, trace = self.golden.attend(q, k, v)
         heads = np.split(context, self.config.kv_heads, axis=1)
-        places = self.save_outputs({place: heads[h].nbytes for h, place in enumerate(self.layer.context)})
-        self.outputs += [(place, np.ascontiguousarray(head)) for place, head in zip(places, heads, strict=True)]
+        sources = {source: heads[h].nbytes for h, source in enumerate(self.layer.context)}
+        copies = zip(self.save_outputs(sources), heads, strict=True)
+        self.outputs += [(address, np.ascontiguousarray(head)) for address, head in copies]
         self.traces.append(trace)
         return trace
 
@@ -244,13 +245,13 @@ class LayerRun:
 
     def save_outputs(self, sources: Mapping[int, int]) -> list[int]:
         """Append a program that copies outputs (word address -> bytes) elsewhere; returns their byte addresses."""
-        copies, places = [], []
+        copies, targets = [], []
         for source, size in sources.items():
             words = size // self.run_on.word_bytes
-            places.append(self.region.allocate(words))
-            copies.append(Command("COPY", {"source": source, "target": places[-1], "words": words}))
+            targets.append(self.region.allocate(words))
+            copies.append(Command("COPY", {"source": source, "target": targets[-1], "words": words}))
         self.run([*copies, Command("END")])
-        return [place * self.run_on.word_bytes for place in places]
+        return [target * self.run_on.word_bytes for target in targets]
 
     def check(self, failed: int = 0, **options: Any) -> AxiRecord:
         """Run everything on the core and verify it; the first `failed` programs may fail.

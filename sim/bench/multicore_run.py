@@ -1,4 +1,4 @@
-"""Decoder layers on the cores of a simulated multi-core, all at the same time."""
+"""Concurrent decoder layers on the cores of a simulated multi-core."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from util.timing import MemoryTiming
 def check(
     runs: Sequence[LayerRun], *, stall: float = 0.0, timing: Mapping[str, MemoryTiming] | None = None, **options: Any
 ) -> AxiRecord:
-    """Runs everything of every core, run k on core k, and compares all outputs; the record.
+    """Run the programs of run k on core k, verify all outputs, and return the record.
 
-    AssertionError when a program fails or an output differs from the golden one.
+    Raises AssertionError when a program fails or an output differs from the golden model.
     """
     memories = {
         side: Image(
@@ -44,9 +44,9 @@ def check(
         explain=lambda answers: [core.outcomes(answer) for core, answer in zip(cores, answers[0], strict=True)],
         **options,
     )
-    place = 0
+    offset = 0
     for run, answers in zip(runs, record.answers[0], strict=True):
         size = len(run.run_on.device)
-        run.verify(run.run_on.outcomes(answers), record.images["device"][place : place + size])
-        place += size
+        run.verify(run.run_on.outcomes(answers), record.images["device"][offset : offset + size])
+        offset += size
     return record

@@ -63,7 +63,7 @@ async def streams(dut: Any) -> None:
     for cycles in job["reset_after"]:
         _, sinks, work = begin()
         broken_off.append(sinks)
-        tasks = [cocotb.start_soon(part) for part in work]
+        tasks = [cocotb.start_soon(task) for task in work]
         await ClockCycles(dut.clk, cycles)
         for task in tasks:
             task.cancel()

@@ -29,21 +29,21 @@ async def reset(dut: Any, cycles: int = 2) -> None:
     dut.rst.value = 0
 
 
-TURNS = ("none", "source", "sink", "both")
-Stall = float | Sequence[float]  # probability of a pause in a cycle; or that, the cycles of a turn, and the first turn
+STALL_PHASES = ("none", "source", "sink", "both")
+Stall = float | Sequence[float]  # probability of a pause per cycle; or (probability, cycles per phase, first phase)
 
 
-def turn(at: int, length: float, first: float) -> str:
-    """Who pauses in cycle `at` of a run in turns."""
-    return TURNS[int(at // length + first) % len(TURNS)]
+def stall_phase(at: int, length: float, first: float) -> str:
+    """Which sides pause in cycle `at` of a run with alternating pauses."""
+    return STALL_PHASES[int(at // length + first) % len(STALL_PHASES)]
 
 
 def chance(stall: Stall, side: str) -> float:
-    """The probability now of a pause on `side`, "source" or "sink"."""
+    """Probability of a pause on `side` ("source" or "sink") in the current cycle."""
     if isinstance(stall, float | int):
         return stall
     probability, length, first = stall
-    return probability if turn(cycle(), length, first) in (side, "both") else 0.0
+    return probability if stall_phase(cycle(), length, first) in (side, "both") else 0.0
 
 
 def pause(rng: random.Random, stall: float) -> int:
@@ -102,35 +102,35 @@ class Sink:
     async def receive(self, count: int) -> None:
         """Receive `count` words into `words`, and the cycle of each into `cycles`."""
         for _ in range(count):
-            held = None  # the word on offer; it must stay until it is taken
+            offered = None  # the offered word, which must not change until it is accepted
             if gap := pause(self.rng, chance(self.stall, "sink")):
                 self.ready.value = 0
                 # rare beats would always find a sink that is ready again
                 if not isinstance(self.stall, float | int) and self.rng.random() < 0.5:
-                    await RisingEdge(self.clk)  # before it, valid is that of the beat just taken
-                    held = self._offer(held)
-                    if held is None:
+                    await RisingEdge(self.clk)  # before this edge, valid still belongs to the accepted beat
+                    offered = self._offer(offered)
+                    if offered is None:
                         await RisingEdge(self.valid)
                 for _ in range(gap):
                     await RisingEdge(self.clk)
-                    held = self._offer(held)
+                    offered = self._offer(offered)
             self.ready.value = 1
             while True:
                 await RisingEdge(self.clk)
                 if self.valid.value == 1:
                     break
-                assert held is None, f"{self.name}: valid fell before ready"
+                assert offered is None, f"{self.name}: valid fell before ready"
                 await RisingEdge(self.valid)
-            self.words.append(self._offer(held))
+            self.words.append(self._offer(offered))
             self.cycles.append(cycle())
             if self.on_word is not None:
                 self.on_word(self.words[-1])
         self.ready.value = 0
 
-    def _offer(self, held: int | None) -> Any:
-        seen = int(self.payload.value) if self.valid.value == 1 else None
-        assert held is None or seen == held, f"{self.name}: valid or payload changed before ready"
-        return seen
+    def _offer(self, offered: int | None) -> Any:
+        word = int(self.payload.value) if self.valid.value == 1 else None
+        assert offered is None or word == offered, f"{self.name}: valid or payload changed before ready"
+        return word
 
 
 class Echo:
@@ -143,20 +143,20 @@ class Echo:
     def __init__(self, sink: Sink, source: Source, fields: Iterable[tuple[int, int, int]]):
         self.source, self.fields = source, [tuple(field) for field in fields]
         self.waiting: list[int] = []
-        self.arrived = Event()
+        self.new_word = Event()
         sink.on_word = self._take
 
     def _take(self, word: int) -> None:
         self.waiting.append(sum((word >> a & (1 << width) - 1) << b for a, b, width in self.fields))
-        self.arrived.set()
+        self.new_word.set()
 
     async def run(self, count: int) -> None:
         """Answer `count` words."""
         rng = self.source.rng
         for _ in range(count):
             while not self.waiting:
-                self.arrived.clear()
-                await self.arrived.wait()
+                self.new_word.clear()
+                await self.new_word.wait()
             stall = chance(self.source.stall, "source")
             if gap := pause(rng, stall):
                 await ClockCycles(self.source.clk, gap)

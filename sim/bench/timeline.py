@@ -1,4 +1,4 @@
-"""What the units of a core did, from its trace port: spans of commands, a Chrome trace, a picture."""
+"""Timeline of the units of a core from its trace port: spans of commands, a Chrome trace, an SVG picture."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ COLOURS = {
 }  # fmt: skip
 
 
-LANES = 3  # commands of a unit that are drawn beside each other
+LANES = 3  # overlapping commands of a unit that are drawn in separate rows
 
 
 @dataclass(frozen=True)
 class Span:
-    """A command on its unit, from cycle `start` up to cycle `end`; the `number`-th of the `program`-th program.
+    """Execution of a command on its unit, from cycle `start` to cycle `end` (exclusive).
 
-    Commands of a unit overlap; `lane` says how many earlier ones of it were still under way, up to two.
+    program, number : index of the program, and of the command in the program
+    lane : row of the command in the drawing; overlapping commands of a unit have different lanes while lanes are free
     """
 
     unit: ExecUnit
@@ -49,39 +50,40 @@ def column(trace: np.ndarray, name: str) -> np.ndarray:
 
 
 def spans(trace: np.ndarray, programs: Sequence[Sequence[Command]]) -> list[Span]:
-    """Spans of the commands of programs that ran one after the other, while `trace` was recorded.
+    """Spans of the commands of `programs`, which ran in this order while `trace` was recorded.
 
-    Commands of a unit begin and end in order, so the k-th beginning is that of its k-th command.
+    The commands of a unit start and end in order, so the k-th start event of a unit belongs to its k-th command.
+    Raises ValueError when the numbers of events and commands of a unit differ.
     """
-    waiting: dict[ExecUnit, deque[tuple[str, int, int]]] = defaultdict(deque)
-    for which, program in enumerate(programs):
+    commands: dict[ExecUnit, deque[tuple[str, int, int]]] = defaultdict(deque)
+    for index, program in enumerate(programs):
         for number, command in enumerate(program):
             unit = BY_NAME[command.name].unit
             if unit is not None:
-                waiting[unit].append((command.name, which, number))
-    started, complete = column(trace, "started"), column(trace, "complete")
-    found = []
+                commands[unit].append((command.name, index, number))
+    start_events, complete = column(trace, "started"), column(trace, "complete")
+    result = []
     for unit in ExecUnit:
-        begins = np.flatnonzero(started >> unit & 1)
+        starts = np.flatnonzero(start_events >> unit & 1)
         ends = np.flatnonzero(complete >> unit & 1)
-        if not len(begins) == len(ends) == len(waiting[unit]):
+        if not len(starts) == len(ends) == len(commands[unit]):
             raise ValueError(
-                f"{unit.name}: {len(begins)} beginnings and {len(ends)} ends of {len(waiting[unit])} commands"
+                f"{unit.name} must have {len(commands[unit])} start and end events, got {len(starts)} and {len(ends)}"
             )
         free = [0] * LANES
-        for begin, end, given in zip(begins.tolist(), ends.tolist(), waiting[unit], strict=True):
-            lane = next((n for n, cycle in enumerate(free) if cycle <= begin), LANES - 1)
+        for start, end, entry in zip(starts.tolist(), ends.tolist(), commands[unit], strict=True):
+            lane = next((n for n, cycle in enumerate(free) if cycle <= start), LANES - 1)
             free[lane] = end + 1
-            found.append(Span(unit, *given, lane, begin, end + 1))
-    return sorted(found, key=lambda span: (span.start, span.unit))
+            result.append(Span(unit, *entry, lane, start, end + 1))
+    return sorted(result, key=lambda span: (span.start, span.unit))
 
 
-def busy(found: Sequence[Span]) -> dict[ExecUnit, int]:
-    """Cycles in which each unit had a command."""
+def busy(spans: Sequence[Span]) -> dict[ExecUnit, int]:
+    """Number of cycles in which each unit executes a command."""
     total = {}
     for unit in ExecUnit:
         end = cycles = 0
-        for span in found:
+        for span in spans:
             if span.unit == unit:
                 cycles += max(0, span.end - max(span.start, end))
                 end = max(end, span.end)
@@ -89,23 +91,23 @@ def busy(found: Sequence[Span]) -> dict[ExecUnit, int]:
     return total
 
 
-def together(found: Sequence[Span]) -> np.ndarray:
-    """Cycles in which 0, 1, .. units had a command, from the first beginning to the last end: int64 (units + 1,)."""
-    first, last = min(span.start for span in found), max(span.end for span in found)
-    at_work = np.zeros((len(ExecUnit), last - first), bool)
-    for span in found:
-        at_work[span.unit, span.start - first : span.end - first] = True
-    return np.bincount(at_work.sum(axis=0), minlength=len(ExecUnit) + 1)
+def concurrency(spans: Sequence[Span]) -> np.ndarray:
+    """Numbers of cycles from the first start to the last end in which 0, 1, .. units execute a command."""
+    first, last = min(span.start for span in spans), max(span.end for span in spans)
+    active = np.zeros((len(ExecUnit), last - first), bool)
+    for span in spans:
+        active[span.unit, span.start - first : span.end - first] = True
+    return np.bincount(active.sum(axis=0), minlength=len(ExecUnit) + 1)
 
 
 def chrome_trace(
-    found: Sequence[Span], trace: np.ndarray, *, window: int = 64, clock_mhz: float = 800
+    spans: Sequence[Span], trace: np.ndarray, *, window: int = 64, clock_mhz: float = 800
 ) -> dict[str, Any]:
-    """For ui.perfetto.dev, in microseconds: tracks of commands for each unit; shares of cycles with a beat."""
+    """Trace for ui.perfetto.dev in microseconds: tracks of the commands of each unit, shares of cycles with a beat."""
     events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "core"}}]
-    for unit, lane in sorted({(span.unit, span.lane) for span in found}):
-        about = {"name": unit.name + (f" {lane + 1}" if lane else "")}
-        events.append({"ph": "M", "pid": 1, "tid": LANES * unit + lane, "name": "thread_name", "args": about})
+    for unit, lane in sorted({(span.unit, span.lane) for span in spans}):
+        thread_name = {"name": unit.name + (f" {lane + 1}" if lane else "")}
+        events.append({"ph": "M", "pid": 1, "tid": LANES * unit + lane, "name": "thread_name", "args": thread_name})
     events += [
         {
             "ph": "X",
@@ -116,7 +118,7 @@ def chrome_trace(
             "dur": (span.end - span.start) / clock_mhz,
             "args": {"program": span.program, "command": span.number, "cycles": span.end - span.start},
         }
-        for span in found
+        for span in spans
     ]
     for name in ACTIVITY:
         beats = column(trace, name)
@@ -128,9 +130,9 @@ def chrome_trace(
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"clock_mhz": clock_mhz}}
 
 
-def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> str:
-    """An SVG: a row of commands for each unit, and below it how busy engines and ports were."""
-    first, last = min(span.start for span in found), max(span.end for span in found)
+def picture(spans: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> str:
+    """SVG with the commands of each unit in a row, and below the shares of busy cycles of engines and ports."""
+    first, last = min(span.start for span in spans), max(span.end for span in spans)
     left, row = 100, 32
     scale = (width - left - 10) / (last - first)
     height = row * (len(ExecUnit) + len(ACTIVITY)) + 40
@@ -139,12 +141,13 @@ def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> s
         f'font-size="11"><title>Commands of {last - first} cycles</title>'
     ]
     out += [f'<text x="4" y="{row * unit + 17}">{unit.name}</text>' for unit in ExecUnit]
-    high = (row - 8) / LANES
-    for span in found:
+    lane_height = (row - 8) / LANES
+    for span in spans:
         x, w = left + (span.start - first) * scale, max(0.5, (span.end - span.start) * scale)
+        y = row * span.unit + 4 + span.lane * lane_height
         note = html.escape(f"{span.name} {span.number}: {span.start - first} to {span.end - first}")
         out.append(
-            f'<rect x="{x:.1f}" y="{row * span.unit + 4 + span.lane * high:.1f}" width="{w:.1f}" height="{high:.1f}" '
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{lane_height:.1f}" '
             f'fill="{COLOURS[span.name]}" fill-opacity="0.8"><title>{note}</title></rect>'
         )
     bins = 300
@@ -156,8 +159,8 @@ def picture(found: Sequence[Span], trace: np.ndarray, *, width: int = 1200) -> s
         step = (width - left - 10) / bins
         points = " ".join(f"{left + k * step:.1f},{base - share * (row - 6):.1f}" for k, share in enumerate(shares))
         out.append(f'<polyline points="{left},{base} {points} {width - 10},{base}" fill="#bbb" stroke="#555"/>')
-    used = dict.fromkeys(span.name for span in found)
-    for n, name in enumerate(used):
+    names = dict.fromkeys(span.name for span in spans)
+    for n, name in enumerate(names):
         x = left + 95 * n
         out.append(f'<rect x="{x}" y="{height - 22}" width="12" height="12" fill="{COLOURS[name]}"/>')
         out.append(f'<text x="{x + 16}" y="{height - 12}">{name}</text>')

@@ -49,9 +49,9 @@ class Claim:
 
 
 # queues inside units
-FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), places=4, patience=2))
-SKID = Claim("skid_buffer", lambda: QueueSpec(SkidBuffer(2), places=2, patience=1))
-PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), places=5, patience=5))
+FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), depth=4, patience=2))
+SKID = Claim("skid_buffer", lambda: QueueSpec(SkidBuffer(2), depth=2, patience=1))
+PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), depth=5, patience=5))
 FORK = Claim("fork", lambda: ForkSpec(readers=3))
 
 

@@ -23,7 +23,7 @@ from hw.lxe.microcode import Instruction
 from sim.bench.axi import DECERR, SLVERR, FixedTiming
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun, frames
-from sim.bench.timeline import busy, column, spans, together
+from sim.bench.timeline import busy, column, concurrency, spans
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
@@ -135,7 +135,7 @@ def test_timeline(rng, seed):
     record = bench.check(seed=seed, ports=["stat_trace"])
     found = spans(record.ports["stat_trace"], bench.programs)
     assert len(found) == sum(command.name != "END" for program in bench.programs for command in program)
-    used, counts = busy(found), together(found)
+    used, counts = busy(found), concurrency(found)
     assert all(used.values()) and sum(used.values()) == sum(n * count for n, count in enumerate(counts))
     assert counts[2:].sum()  # units overlap
 

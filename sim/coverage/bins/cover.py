@@ -12,9 +12,9 @@ from typing import Any
 
 from amaranth.lib import wiring
 
-from sim.bench.streams import TURNS, Stall, turn
+from sim.bench.streams import STALL_PHASES, Stall, stall_phase
 
-PRESSURES = TURNS
+PRESSURES = STALL_PHASES
 RESET = ("reset", "in mid-flight")
 Met = tuple[str, str, int]  # mode, boundary, and the cycle in which it was met
 
@@ -45,7 +45,7 @@ class Run:
         if pauses is None:
             for stall in self.stall.values():
                 if not isinstance(stall, float | int):
-                    return turn(cycle, *stall[1:])
+                    return stall_phase(cycle, *stall[1:])
             members = self.component.signature.members
             pauses = frozenset(
                 "source" if members[name].flow is wiring.In else "sink" for name, p in self.stall.items() if p

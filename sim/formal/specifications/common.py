@@ -1,4 +1,4 @@
-"""What is proved of every unit and of the queues they share; each specification's docstring is the property."""
+"""Specifications of all streams and of shared queues; the docstring of each specification is the property."""
 
 import re
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from hw.common.pipeline import CreditGate, delay
 
 
 def constant(m: Module, *ports: ValueLike) -> None:
-    """Assume that these inputs never change."""
-    now = Cat(*ports)
-    started, before = Signal(), Signal.like(now, name="constants")
-    m.d.sync += [started.eq(1), before.eq(now)]
-    m.d.comb += Assume(~started | (now == before))
+    """Assume that the ports keep their value in all cycles."""
+    values = Cat(*ports)
+    running, previous = Signal(), Signal.like(values, name="constants")
+    m.d.sync += [running.eq(1), previous.eq(values)]
+    m.d.comb += Assume(~running | (values == previous))
 
 
-def kept(m: Module, name: str, port: "stream.Interface | Channel") -> tuple[Signal, Value]:
-    """A beat of the last cycle was not taken; and whether the stream still offers it unchanged, if so."""
+def stability(m: Module, name: str, port: "stream.Interface | Channel") -> tuple[Signal, Value]:
+    """Whether a beat of the previous cycle was not accepted, and whether the stream then repeats it unchanged."""
     payload = Value.cast(port.payload)
-    waits, before = Signal(name=f"{name}_waits"), Signal(len(payload), name=f"{name}_before")
-    m.d.sync += [waits.eq(port.valid & ~port.ready), before.eq(payload)]
-    return waits, ~waits | (port.valid & (payload == before))
+    waits, previous = Signal(name=f"{name}_waits"), Signal(len(payload), name=f"{name}_previous")
+    m.d.sync += [waits.eq(port.valid & ~port.ready), previous.eq(payload)]
+    return waits, ~waits | (port.valid & (payload == previous))
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One stream of a unit, or one channel of an AXI port of it; `flow` as seen from outside."""
+    """One stream of a unit, or one channel of its AXI port; `flow` is the direction seen from outside."""
 
     name: str
     flow: wiring.Flow
@@ -42,39 +42,39 @@ class Channel:
 
 def channels(unit: wiring.Component) -> tuple[list[Channel], dict[str, Value]]:
     """The streams and AXI channels of a unit, and all its other inputs."""
-    found, inputs = [], {}
+    streams, inputs = [], {}
     for name, member in unit.signature.members.items():
         port = getattr(unit, name)
         if member.is_port:
             if member.flow is In:
                 inputs[name] = Value.cast(port)
         elif isinstance(member.signature, stream.Signature):
-            found.append(Channel(name, member.flow, port.valid, port.ready, Value.cast(port.payload)))
+            streams.append(Channel(name, member.flow, port.valid, port.ready, Value.cast(port.payload)))
         else:
-            signals = {what: getattr(port, what) for what in member.signature.members}
+            signals = {pin: getattr(port, pin) for pin in member.signature.members}
             flows = {
-                what: one.flow if member.flow is Out else one.flow.flip()
-                for what, one in member.signature.members.items()
+                pin: signal.flow if member.flow is Out else signal.flow.flip()
+                for pin, signal in member.signature.members.items()
             }
             for channel in ("aw", "w", "b", "ar", "r"):
-                own = [
-                    what
-                    for what in signals
-                    if re.fullmatch(f"{channel}(id|addr|len|size|burst|data|strb|resp|last)", what)
+                fields = [
+                    pin
+                    for pin in signals
+                    if re.fullmatch(f"{channel}(id|addr|len|size|burst|data|strb|resp|last)", pin)
                 ]
                 valid = f"{channel}valid"
-                payload = Cat(signals[what] for what in own)
-                found.append(
+                payload = Cat(signals[pin] for pin in fields)
+                streams.append(
                     Channel(f"{name}_{channel}", flows[valid], signals[valid], signals[f"{channel}ready"], payload)
                 )
-    return found, inputs
+    return streams, inputs
 
 
 class StreamContract(wiring.Component):
-    """Every stream out of the unit offers a beat unchanged until it is taken, if every stream into it does so, too.
+    """Every output stream repeats a beat unchanged until the reader accepts it, if every input stream does the same.
 
-    The channels of AXI ports are streams. `cfg_*` are constant, all other inputs arbitrary. Each cover says that a beat
-    can wait and be taken.
+    The channels of AXI ports count as streams. `cfg_*` inputs are constant, all other inputs are arbitrary. Each cover
+    shows that a beat can wait and then be accepted.
     """
 
     def __init__(self, unit: wiring.Component):
@@ -94,7 +94,7 @@ class StreamContract(wiring.Component):
         constant(m, *(getattr(self, name) for name in self.inputs if name.startswith("cfg_")))
         m.d.comb += [value.eq(getattr(self, name)) for name, value in self.inputs.items()]
         for channel in self.channels:
-            waits, unchanged = kept(m, channel.name, channel)
+            waits, unchanged = stability(m, channel.name, channel)
             if channel.flow is In:
                 m.d.comb += [
                     channel.valid.eq(getattr(self, f"{channel.name}_valid")),
@@ -112,14 +112,14 @@ class StreamContract(wiring.Component):
 
 
 class QueueSpec(wiring.Component):
-    """What goes in comes out once, in order, and within `patience` cycles while the reader is ready.
+    """Every input beat leaves once, in order, and within `patience` cycles while the reader is ready.
 
-    Followed is one beat, any: how many are ahead of it, and its word. No more than `places` beats are inside, and a
-    beat stays for a cycle at least.
+    The specification tracks one arbitrary beat: its word and the number of beats ahead of it. The queue contains at
+    most `depth` beats. A beat stays for at least one cycle.
     """
 
-    def __init__(self, queue: wiring.Component, *, places: int, patience: int):
-        self.queue, self.places, self.patience = queue, places, patience
+    def __init__(self, queue: wiring.Component, *, depth: int, patience: int):
+        self.queue, self.depth, self.patience = queue, depth, patience
         self.width = len(Value.cast(queue.i.payload))
         super().__init__(
             {
@@ -135,31 +135,31 @@ class QueueSpec(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.queue = queue = self.queue
-        taken, sent, followed = Signal(), Signal(), Signal()
-        inside, ahead = Signal(range(self.places + 2)), Signal(range(self.places + 2))
-        word, waited = Signal(self.width), Signal(range(self.patience + 2))
-        given = Value.cast(queue.o.payload)
+        accepted, sent, tracked = Signal(), Signal(), Signal()
+        occupancy, ahead = Signal(range(self.depth + 2)), Signal(range(self.depth + 2))
+        word, wait_cycles = Signal(self.width), Signal(range(self.patience + 2))
+        output = Value.cast(queue.o.payload)
         m.d.comb += [
             queue.i.valid.eq(self.offer),
             Value.cast(queue.i.payload).eq(self.word),
             queue.o.ready.eq(self.ready),
-            taken.eq(queue.i.valid & queue.i.ready),
+            accepted.eq(queue.i.valid & queue.i.ready),
             sent.eq(queue.o.valid & queue.o.ready),
-            Assert(inside <= self.places),
-            Assert(~sent | (inside != 0)),
-            Assert(~(sent & followed & (ahead == 0)) | (given == word)),
-            Assert(waited <= self.patience),
-            self.cover_full.eq(inside == self.places),
-            self.cover_passed.eq(sent & followed & (ahead == 0)),
+            Assert(occupancy <= self.depth),
+            Assert(~sent | (occupancy != 0)),
+            Assert(~(sent & tracked & (ahead == 0)) | (output == word)),
+            Assert(wait_cycles <= self.patience),
+            self.cover_full.eq(occupancy == self.depth),
+            self.cover_passed.eq(sent & tracked & (ahead == 0)),
         ]
         m.d.sync += [
-            inside.eq(inside + taken - sent),
-            waited.eq(Mux((inside == 0) | sent | ~self.ready, 0, waited + 1)),
+            occupancy.eq(occupancy + accepted - sent),
+            wait_cycles.eq(Mux((occupancy == 0) | sent | ~self.ready, 0, wait_cycles + 1)),
         ]
-        with m.If(sent & followed):
-            m.d.sync += [ahead.eq(ahead - 1), followed.eq(ahead != 0)]
-        with m.If(taken & self.pick & ~followed):
-            m.d.sync += [followed.eq(1), word.eq(self.word), ahead.eq(inside - sent)]
+        with m.If(sent & tracked):
+            m.d.sync += [ahead.eq(ahead - 1), tracked.eq(ahead != 0)]
+        with m.If(accepted & self.pick & ~tracked):
+            m.d.sync += [tracked.eq(1), word.eq(self.word), ahead.eq(occupancy - sent)]
         return m
 
 
@@ -190,13 +190,13 @@ class GatedPipeline(wiring.Component):
         m.submodules.gate = gate = CreditGate(self.i.payload.shape(), stages=self.stages)
         word = self.i.payload
         for stage in range(self.stages):
-            later = Signal.like(word, name=f"word{stage}")
-            m.d.sync += later.eq(word)
-            word = later
+            next_word = Signal.like(word, name=f"word{stage}")
+            m.d.sync += next_word.eq(word)
+            word = next_word
         m.d.comb += [
             self.i.ready.eq(gate.ready),
             gate.take.eq(self.i.valid & gate.ready),
-            gate.done.eq(delay(m, "taken", gate.take, self.stages)),
+            gate.done.eq(delay(m, "accepted", gate.take, self.stages)),
             gate.result.eq(word),
         ]
         wiring.connect(m, gate.o, wiring.flipped(self.o))
@@ -204,30 +204,30 @@ class GatedPipeline(wiring.Component):
 
 
 class ForkSpec(wiring.Component):
-    """Each reader takes each beat exactly once before it leaves, and is offered it whatever the others do."""
+    """Every reader accepts every beat exactly once before the beat leaves, independently of the other readers."""
 
     def __init__(self, *, readers: int):
         self.readers = readers
-        super().__init__({"offer": In(1), "ready": In(readers), "cover_apart": Out(1)})
+        super().__init__({"offer": In(1), "ready": In(readers), "cover_diverged": Out(1)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         source = stream.Signature(1).create(path=("source",))
         sinks = [stream.Signature(1).create(path=("sink", str(k))) for k in range(self.readers)]
         fork(m, "beat", source, sinks)
-        _, unchanged = kept(m, "source", source)
-        had = Signal(self.readers)
+        _, unchanged = stability(m, "source", source)
+        received = Signal(self.readers)
         m.d.comb += [
             source.valid.eq(self.offer),
             Assume(unchanged),
-            self.cover_apart.eq(source.valid & source.ready & had.any()),
+            self.cover_diverged.eq(source.valid & source.ready & received.any()),
         ]
         for k, sink in enumerate(sinks):
-            takes = sink.valid & sink.ready
+            accepts = sink.valid & sink.ready
             m.d.comb += [
                 sink.ready.eq(self.ready[k]),
-                Assert(sink.valid == (source.valid & ~had[k])),
-                Assert(~(source.valid & source.ready) | (had[k] ^ takes)),
+                Assert(sink.valid == (source.valid & ~received[k])),
+                Assert(~(source.valid & source.ready) | (received[k] ^ accepts)),
             ]
-            m.d.sync += had[k].eq(source.valid & ~source.ready & (had[k] | takes))
+            m.d.sync += received[k].eq(source.valid & ~source.ready & (received[k] | accepts))
         return m

@@ -12,7 +12,7 @@ from golden.decoder_layer import pair_order
 from golden.kvmu import Op
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun
-from sim.bench.timeline import busy, column, spans, together
+from sim.bench.timeline import busy, column, concurrency, spans
 from sw_model.cycles.core import CoreModel, StepData
 from sw_model.media.clip import find_clip
 from sw_model.media.source import Options, open_source
@@ -65,4 +65,4 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
         print(f"{unit.name:8} {count:8} {count / (end - first):6.1%}")
     for name in ("matrix", "vector", "device_read", "device_write", "host_read", "host_write"):
         print(f"{name:13} {column(part, name).mean():6.1%} of cycles with a beat")
-    print("cycles with 0, 1, .. units at work:", together(found).tolist())
+    print("cycles with 0, 1, .. units at work:", concurrency(found).tolist())

@@ -1,4 +1,4 @@
-"""The AXI checker sees every rule being broken."""
+"""The AXI checker raises an error for every violated rule."""
 
 import pytest
 
@@ -14,16 +14,16 @@ def checker(monkeypatch):
     return AxiChecker("port", 8, longest=16, outstanding=2)
 
 
-def broken(checker, text, *sights):
-    *before, last = sights
-    for sight in before:
-        checker.see(*sight)
+def check_violation(checker, text, *cycles):
+    *legal, last = cycles
+    for arguments in legal:
+        checker.observe(*arguments)
     with pytest.raises(AxiProtocolError, match=text):
-        checker.see(*last)
+        checker.observe(*last)
 
 
-def test_a_legal_exchange(checker):
-    for sight in (
+def test_legal_transfers_are_counted(checker):
+    for arguments in (
         ("aw", AW, False),
         ("aw", AW, True),
         ("ar", AR, True),
@@ -33,13 +33,13 @@ def test_a_legal_exchange(checker):
         ("r", (1, 8, 0, 1), True),
         ("b", (0, 0), True),
     ):
-        checker.see(*sight)
+        checker.observe(*arguments)
     checker.finish()
     assert checker.bursts == {"read": 1, "write": 1} and checker.beats == {"read": 2, "write": 2}
 
 
 @pytest.mark.parametrize(
-    "text, sights",
+    "text, cycles",
     [
         ("aw changed", [("aw", AW, False), ("aw", None, False)]),
         ("w changed", [("aw", AW, True), ("w", (1, 255, 0), False), ("w", (2, 255, 0), True)]),
@@ -60,15 +60,15 @@ def test_a_legal_exchange(checker):
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_every_rule(checker, text, sights):
-    broken(checker, text, *sights)
+def test_violated_rule_raises_error(checker, text, cycles):
+    check_violation(checker, text, *cycles)
 
 
-def test_the_end(checker):
-    checker.see("ar", AR, True)
+def test_open_bursts_at_end_raise_error(checker):
+    checker.observe("ar", AR, True)
     with pytest.raises(AxiProtocolError, match="1 bursts without an end"):
         checker.finish()
     checker.reset()
-    checker.see("aw", AW, False)
+    checker.observe("aw", AW, False)
     with pytest.raises(AxiProtocolError, match=r"channels \['aw'\] wait"):
         checker.finish()

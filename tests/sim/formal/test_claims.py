@@ -1,4 +1,4 @@
-"""The claims of the units are proved, and a unit with a flaw fails its proof."""
+"""The claims of the units are proved, and a unit with a fault fails its proof."""
 
 import pytest
 from amaranth import Module, Mux, Signal
@@ -20,25 +20,25 @@ from sim.formal.specifications import sequencer as sequencer_proofs
 from sim.formal.specifications import wtu as wtu_proofs
 from sim.formal.specifications.common import QueueSpec, StreamContract
 
-PARTS = (formal.FIFO, formal.PIPELINE, formal.FORK)
+SUBMODULES = (formal.FIFO, formal.PIPELINE, formal.FORK)
 
 
-@pytest.mark.parametrize("claim", PARTS, ids=lambda claim: claim.name)
-def test_queues_lose_nothing(claim):
+@pytest.mark.parametrize("claim", SUBMODULES, ids=lambda claim: claim.name)
+def test_queue_claims_are_proved(claim):
     proof = prove(claim.build(), claim.name)
     assert proof.kind == "induction" and proof.covers and proof.claim
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", UNITS)
-def test_every_unit(name):
-    seen = []
-    proofs = list(prove_unit(name, progress=lambda *step: seen.append(step)))
+def test_every_claim_of_unit_is_proved(name):
+    calls = []
+    proofs = list(prove_unit(name, progress=lambda *step: calls.append(step)))
     claims = formal.claims(name)
     assert [proof.name for proof in proofs] == [f"{name}_{claim.name}" for claim in claims]
     assert [proof.depth for proof in proofs] == [claim.depth for claim in claims]
     assert all(proof.covers and proof.claim for proof in proofs)
-    assert seen[-1] == (name, len(claims), len(claims))
+    assert calls[-1] == (name, len(claims), len(claims))
 
 
 def test_claim_names_are_unique():
@@ -51,50 +51,50 @@ def test_claim_names_are_unique():
 
 
 class Register(wiring.Component):
-    """One place for one beat, with a flaw of choice."""
+    """A register for one beat, with an optional fault."""
 
-    def __init__(self, flaw=""):
-        self.flaw = flaw
+    def __init__(self, fault=""):
+        self.fault = fault
         super().__init__({"i": In(stream.Signature(2)), "o": Out(stream.Signature(2))})
 
     def elaborate(self, platform):
         m = Module()
         word = Signal(2)
         m.d.comb += [self.i.ready.eq(~self.o.valid | self.o.ready), self.o.payload.eq(word)]
-        with m.If(self.i.ready | (self.flaw == "impatient")):
+        with m.If(self.i.ready | (self.fault == "overwrites")):
             m.d.sync += [self.o.valid.eq(self.i.valid), word.eq(self.i.payload)]
-        if self.flaw == "waits for ready":
+        if self.fault == "waits for ready":
             m.d.comb += self.o.payload.eq(Mux(self.o.ready, word, 0))
-        if self.flaw == "stutters":
-            again = Signal()
-            m.d.sync += again.eq(self.o.valid & self.o.ready & ~again)
-            with m.If(self.o.valid & self.o.ready & ~again):
+        if self.fault == "repeats":
+            second = Signal()
+            m.d.sync += second.eq(self.o.valid & self.o.ready & ~second)
+            with m.If(self.o.valid & self.o.ready & ~second):
                 m.d.sync += self.o.valid.eq(1)
         return m
 
 
-def test_the_stream_contract_and_the_queue_hold_of_a_register():
+def test_register_fulfils_stream_contract_and_queue():
     assert prove(StreamContract(Register()), "register").covers == {"o": 2}
-    assert prove(QueueSpec(Register(), places=1, patience=1), "register").kind == "induction"
+    assert prove(QueueSpec(Register(), depth=1, patience=1), "register").kind == "induction"
     no_loops(Register(), "register")
 
 
 @pytest.mark.parametrize(
-    "flaw, spec", [("impatient", StreamContract), ("stutters", lambda r: QueueSpec(r, places=1, patience=1))]
+    "fault, spec", [("overwrites", StreamContract), ("repeats", lambda r: QueueSpec(r, depth=1, patience=1))]
 )
-def test_a_unit_that_breaks_its_word_is_found_out(flaw, spec, monkeypatch, tmp_path):
+def test_register_with_fault_fails_proof(fault, spec, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FormalError, match="broken: a property fails in cycle"):
-        prove(spec(Register(flaw)), "broken")
+        prove(spec(Register(fault)), "broken")
 
 
-def test_a_payload_that_depends_on_ready_is_found_out():
+def test_payload_that_depends_on_ready_raises_error():
     with pytest.raises(FormalError, match="broken: o__payload depends on o__ready within a cycle"):
         no_loops(Register("waits for ready"), "broken")
 
 
-class _Silent(Tracker):
-    """Reports a tag whose transfers failed as if all were well."""
+class _TrackerWithoutErrors(Tracker):
+    """Reports every tag without an error."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -102,15 +102,15 @@ class _Silent(Tracker):
         return m
 
 
-def test_a_tracker_that_keeps_quiet_is_found_out(monkeypatch, tmp_path):
+def test_tracker_without_errors_fails_proof(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kvmu_proofs, "Tracker", _Silent)
+    monkeypatch.setattr(kvmu_proofs, "Tracker", _TrackerWithoutErrors)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(kvmu_proofs.TrackerSpec(tags=2, count_bits=2), "broken")
 
 
-class _Deaf(Sequencer):
-    """Its vector commands do not hear that operands have been read."""
+class _SequencerWithoutEvent(Sequencer):
+    """The vector queue ignores the event that operands have been read."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -118,15 +118,15 @@ class _Deaf(Sequencer):
         return m
 
 
-def test_a_sequencer_that_misses_an_event_is_found_out(monkeypatch, tmp_path):
+def test_sequencer_that_ignores_event_fails_proof(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sequencer_proofs, "Sequencer", _Deaf)
+    monkeypatch.setattr(sequencer_proofs, "Sequencer", _SequencerWithoutEvent)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(sequencer_proofs.SequencerSpec(ExecUnit.VECTOR), "broken", depth=8, any_memory=True)
 
 
-class _Hasty(WriteEngine):
-    """Says that a job is done when any of its bursts is acknowledged."""
+class _EarlyWriteEngine(WriteEngine):
+    """Signals `done` when any burst of the job is acknowledged."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -134,15 +134,15 @@ class _Hasty(WriteEngine):
         return m
 
 
-def test_a_writer_that_is_done_too_early_is_found_out(monkeypatch, tmp_path):
+def test_writer_with_early_done_fails_proof(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dma_proofs, "WriteEngine", _Hasty)
+    monkeypatch.setattr(dma_proofs, "WriteEngine", _EarlyWriteEngine)
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(dma_proofs.small_writer(), "broken", depth=8)
 
 
-class _Coarse(WTU):
-    """Never divides a bucket again."""
+class _CoarseWtu(WTU):
+    """Never refines a bucket."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -151,9 +151,9 @@ class _Coarse(WTU):
 
 
 @pytest.mark.heavy
-def test_a_selection_that_is_too_large_is_found_out(monkeypatch, tmp_path):
+def test_too_large_selection_fails_proof(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wtu_proofs, "WTU", _Coarse)
+    monkeypatch.setattr(wtu_proofs, "WTU", _CoarseWtu)
     depth = wtu_proofs.CYCLES[WtuDesign.HISTOGRAM] + 1
     with pytest.raises(FormalError, match="a property fails in cycle"):
         prove(wtu_proofs.small(WtuDesign.HISTOGRAM, SelectionMode.BUDGET), "broken", depth=depth, unroll=True)

@@ -19,13 +19,13 @@ class Sums(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         total, copy = Signal(self.bits), Signal(self.bits)
-        taken = self.i.valid & self.i.ready
+        accepted = self.i.valid & self.i.ready
         m.d.comb += [
             self.i.ready.eq(self.o.ready),
             self.o.valid.eq(self.i.valid),
             self.o.payload.eq(total + self.i.payload + (total ^ copy)),
         ]
-        with m.If(taken):
+        with m.If(accepted):
             m.d.sync += [total.eq(total + self.i.payload), copy.eq(copy + self.i.payload)]
             m.d.sync += self.stat_words.eq(self.stat_words + 1)
         return m

@@ -42,8 +42,8 @@ def test_weak_test_leaves_survivors_and_strong_test_kills_them(root):
 def test_killed_mutants_are_not_proved_equivalent(root, tmp_path):
     killed = {r.mutant for r in campaign(root, "test_sums_and_counter").results if r.killed}
     design = insert_mutants(Sums(), "sums", COUNT, tmp_path)
-    some = [mutant for mutant in design.mutants if mutant.number in killed][:BATCH_SIZE]
-    assert not any(same for _, _, same in equivalents(design, some))
+    sample = [mutant for mutant in design.mutants if mutant.number in killed][:BATCH_SIZE]
+    assert not any(same for _, _, same in equivalents(design, sample))
 
 
 def test_interrupted_campaign_continues(root):
@@ -148,11 +148,11 @@ def test_observed_nets_of_memories_and_buses():
     is valid."""
     bits = iter(range(2, 99))
 
-    def take(count):
+    def new_bits(count):
         return [next(bits) for _ in range(count)]
 
     names = {"axi__wvalid": 1, "axi__wdata": 2, "axi__araddr": 2, "axi__arvalid": 1, "stat_x": 1}
-    ports = {name: {"direction": "output", "bits": take(count)} for name, count in names.items()}
+    ports = {name: {"direction": "output", "bits": new_bits(count)} for name, count in names.items()}
     sizes = {"ABITS": "10", "WIDTH": "10", "RD_PORTS": "1", "WR_PORTS": "1"}
     widths = {
         "RD_DATA": 2,
@@ -164,26 +164,26 @@ def test_observed_nets_of_memories_and_buses():
         "WR_DATA": 2,
         "WR_ADDR": 2,
     }
-    pins = {name: take(count) for name, count in widths.items()}
+    pins = {name: new_bits(count) for name, count in widths.items()}
     ports["stat_x"]["bits"] = pins["RD_DATA"][:1]  # nothing reads the other bit
     cells = {"memory": {"type": "$mem_v2", "parameters": sizes, "connections": pins}}
     ports[SELECT] = {"direction": "input", "bits": []}
-    found = _Netlist({"unit": {"ports": ports, "cells": cells, "netnames": {}}}, "unit")
-    assert found.inputs == pins["RD_DATA"]
+    netlist = _Netlist({"unit": {"ports": ports, "cells": cells, "netnames": {}}}, "unit")
+    assert netlist.inputs == pins["RD_DATA"]
     valid = {name: ports[f"axi__{name}valid"]["bits"][0] for name in ("w", "ar")}
-    assert found.observed[:5] == [
+    assert netlist.observed[:5] == [
         *(("1", ports["axi__wvalid"]["bits"]), (valid["w"], ports["axi__wdata"]["bits"])),
         *((valid["ar"], ports["axi__araddr"]["bits"]), ("1", ports["axi__arvalid"]["bits"])),
         ("1", ports["stat_x"]["bits"]),
     ]
     (read,), (first, second) = pins["RD_EN"], pins["WR_EN"]
-    assert (read, pins["RD_ADDR"]) in found.observed and ("1", [first]) in found.observed
+    assert (read, pins["RD_ADDR"]) in netlist.observed and ("1", [first]) in netlist.observed
     data, address = pins["WR_DATA"], pins["WR_ADDR"]
-    written = [(enable, seen) for enable, seen in found.observed if enable in (first, second)]
-    assert written == [(first, data[:1]), (first, address)] and ("1", [second]) not in found.observed
-    known = {}
-    found.evaluate(None, known, [98])  # nothing drives it
-    assert known == {98: 0}
+    written = [(enable, nets) for enable, nets in netlist.observed if enable in (first, second)]
+    assert written == [(first, data[:1]), (first, address)] and ("1", [second]) not in netlist.observed
+    values = {}
+    netlist.evaluate(None, values, [98])  # nothing drives it
+    assert values == {98: 0}
     with pytest.raises(ValueError, match=r"cell \$mul has no model"):
         other = {"c": {"type": "$mul", "connections": {}}}
         _Netlist({"unit": {"ports": ports, "cells": other, "netnames": {}}}, "unit")

@@ -1,4 +1,4 @@
-"""The KVMU and its parts proved, for all time or as far as `PROOFS` says; a broken part is found out."""
+"""Proofs of the KVMU and its submodules to the depth of `PROOFS`; a broken submodule fails its proof."""
 
 import pytest
 from amaranth.lib import wiring
@@ -12,19 +12,19 @@ NAMES = [pytest.param(n, marks=[pytest.mark.heavy] if n.startswith("kvmu") else 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_claimed_holds(name):
+def test_specification_is_proved(name):
     build, depth = kvmu_proofs.PROOFS[name]
     proof = prove(build(), name, depth=depth, timeout_s=1500)
     assert proof.depth == depth and proof.covers
 
 
-def test_a_bounded_proof_says_how_far_it_goes():
+def test_bounded_proof_reports_depth_and_covers():
     proof = prove(kvmu_proofs.FreeListSpec(4), "free_list", depth=6)
-    assert (proof.depth, proof.covers) == (6, {"exhausted": 4, "used_again": 5})
+    assert (proof.depth, proof.covers) == (6, {"exhausted": 4, "reused": 5})
 
 
-class _Forgetful(FreeList):
-    """A list that starts over when it is exhausted."""
+class _RestartingFreeList(FreeList):
+    """A free list that offers number 0 again when it is exhausted."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -33,8 +33,8 @@ class _Forgetful(FreeList):
         return m
 
 
-class _Unsorted(AgeList):
-    """A list whose oldest member is whoever left a place."""
+class _UnsortedAgeList(AgeList):
+    """An age list whose oldest member becomes the neighbour of each removed member."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -43,8 +43,8 @@ class _Unsorted(AgeList):
         return m
 
 
-@pytest.mark.parametrize("name, broken", [("FreeList", _Forgetful), ("AgeList", _Unsorted)])
-def test_a_broken_part_is_found_out(name, broken, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name, broken", [("FreeList", _RestartingFreeList), ("AgeList", _UnsortedAgeList)])
+def test_broken_submodule_fails_its_proof(name, broken, monkeypatch, tmp_path):
     assert issubclass(broken, wiring.Component)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kvmu_proofs, name, broken)
