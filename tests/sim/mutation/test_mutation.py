@@ -82,10 +82,11 @@ def test_faults_go_into_the_simulated_configuration(root):
 
 
 def test_high_counter_bits_are_unreached(root, tmp_path, monkeypatch):
+    default = campaign(root, "test_sums_and_counter")
     monkeypatch.setattr("sim.mutation.campaign.EVENTS", 16)
     result = campaign(tmp_path, "test_sums_and_counter")
     assert result.unreached and all(mutant.events >= 16 for mutant, _ in result.unreached)
-    assert result.killed < campaign(root, "test_sums_and_counter").killed
+    assert result.killed < default.killed
 
 
 def test_events_until_counter_fault_shows():
