@@ -11,7 +11,7 @@ from hw.axi.ports import (
     COUNT_BITS,
     FAULT,
     JOB,
-    WORD_BITS,
+    WORD_ADDRESS_BITS,
     Cause,
     Response,
     check_burst,
@@ -21,13 +21,13 @@ from hw.axi.ports import (
 )
 
 
-def words_read(word: int) -> data.StructLayout:
-    """A word from a read engine; `last` marks the last word of a job."""
+def read_word_layout(word: int) -> data.StructLayout:
+    """Layout of a word from a read engine; `last` marks the last word of a job."""
     return data.StructLayout({"data": word, "last": 1})
 
 
-def words_written(word: int) -> data.StructLayout:
-    """A word for a write engine, with a strobe for each byte."""
+def write_word_layout(word: int) -> data.StructLayout:
+    """Layout of a word for a write engine, with a strobe for each byte."""
     return data.StructLayout({"data": word, "strobe": word // 8})
 
 
@@ -46,7 +46,8 @@ class BurstSplitter(wiring.Component):
     Members
     -------
     i : stream of JOB
-    o : stream of bursts: `request`; `final`, the last burst of a job; `report`, the last burst of a job with `last`
+    o : stream of bursts: `request`; `last_of_job`, this is the last burst of its job; `reports_done`, the last burst
+        of a job whose `last` is 1
     limit : words of the region
     halt : no burst is offered
     fault : REGION with the first word of the job
@@ -54,12 +55,12 @@ class BurstSplitter(wiring.Component):
 
     def __init__(self, *, burst: int):
         self.burst = burst
-        self.out = data.StructLayout({"request": request_layout(burst), "final": 1, "report": 1})
+        self.out = data.StructLayout({"request": request_layout(burst), "last_of_job": 1, "reports_done": 1})
         super().__init__(
             {
                 "i": In(stream.Signature(JOB)),
                 "o": Out(stream.Signature(self.out)),
-                "limit": In(WORD_BITS + 1),
+                "limit": In(WORD_ADDRESS_BITS + 1),
                 "halt": In(1),
                 "fault": Out(FAULT),
             }
@@ -67,26 +68,27 @@ class BurstSplitter(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        job, active, burst = Signal(JOB), Signal(), self.o.payload  # `job`: the words without a burst
-        room, words = Signal(range(self.burst + 1)), Signal(range(self.burst + 1))  # up to the boundary; of the burst
-        final, out_of_region = Signal(), Signal()
+        job, active, burst = Signal(JOB), Signal(), self.o.payload  # `job`: the words that are in no burst yet
+        room = Signal(range(self.burst + 1))  # words up to the next boundary
+        words = Signal(range(self.burst + 1))  # words of the burst
+        last_of_job, out_of_region = Signal(), Signal()
         offset_bits = self.burst.bit_length() - 1
         m.d.comb += [
             room.eq(self.burst - job.address[:offset_bits] if offset_bits else 1),
-            final.eq(job.count <= room),
-            words.eq(Mux(final, job.count, room)),
+            last_of_job.eq(job.count <= room),
+            words.eq(Mux(last_of_job, job.count, room)),
             self.o.valid.eq(active & ~out_of_region & ~self.halt),
             burst.request.address.eq(job.address),
             burst.request.length.eq((words - 1)[: len(burst.request.length)]),
-            burst.final.eq(final),
-            burst.report.eq(final & job.last),
-            self.i.ready.eq(~active | out_of_region | (self.o.ready & self.o.valid & final)),
+            burst.last_of_job.eq(last_of_job),
+            burst.reports_done.eq(last_of_job & job.last),
+            self.i.ready.eq(~active | out_of_region | (self.o.ready & self.o.valid & last_of_job)),
             out_of_region.eq(job.address + job.count > self.limit),  # the sum is the same for all bursts of a job
         ]
         m.d.sync += self.fault.eq(0)
         with m.If(self.o.valid & self.o.ready):
             m.d.sync += [
-                job.address.eq((job.address + words)[:WORD_BITS]),
+                job.address.eq((job.address + words)[:WORD_ADDRESS_BITS]),
                 job.count.eq((job.count - words)[:COUNT_BITS]),
             ]
         with m.If(self.i.ready):
@@ -134,12 +136,13 @@ class ReadEngine(wiring.Component):
     Members
     -------
     i : stream of JOB
-    o : stream of words_read
+    o : stream of read_word_layout
     port : to the master
     limit : words of the region
     halt : no further burst is requested
     idle : no burst is in flight
-    fault : SLVERR or DECERR with the first word of the burst, or REGION with that of the job; one cycle
+    fault : SLVERR or DECERR with the first word of the burst, or REGION with that of the job; one cycle. An error
+        response has priority over REGION in the same cycle.
 
     Raises
     ------
@@ -150,13 +153,13 @@ class ReadEngine(wiring.Component):
     def __init__(self, *, word: int, burst: int = 16, depth: int = 64, bursts: int = 16):
         _check_sizes(word, burst, depth, bursts)
         self.word, self.burst, self.depth, self.bursts = word, burst, depth, bursts
-        self.beat = words_read(word)
+        self.beat = read_word_layout(word)
         super().__init__(
             {
                 "i": In(stream.Signature(JOB)),
                 "o": Out(stream.Signature(self.beat)),
                 "port": Out(read_port(word, burst)),
-                "limit": In(WORD_BITS + 1),
+                "limit": In(WORD_ADDRESS_BITS + 1),
                 "halt": In(1),
                 "idle": Out(1),
                 "fault": Out(FAULT),
@@ -167,10 +170,11 @@ class ReadEngine(wiring.Component):
         m = Module()
         m.submodules.splitter = splitter = BurstSplitter(burst=self.burst)
         wiring.connect(m, wiring.flipped(self.i), splitter.i)
-        in_flight_burst = data.StructLayout({"address": WORD_BITS, "final": 1})
+        in_flight_burst = data.StructLayout({"address": WORD_ADDRESS_BITS, "last_of_job": 1})
         m.submodules.in_flight = in_flight = SyncFIFOBuffered(width=in_flight_burst.size, depth=self.bursts)
         m.submodules.words = words = SyncFIFOBuffered(width=self.beat.size, depth=self.depth)
-        reserved, newly_reserved = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))  # places of the FIFO
+        # places of the word FIFO: reserved by all bursts in flight, reserved in this cycle
+        reserved, newly_reserved = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))
         count, requested, word_sent = Signal(range(self.burst + 1)), Signal(), Signal()
         burst, request, response = splitter.o.payload, self.port.request, self.port.response
         newest, oldest = Signal(in_flight_burst), data.View(in_flight_burst, in_flight.r_data)
@@ -185,12 +189,12 @@ class ReadEngine(wiring.Component):
             splitter.o.ready.eq(requested),
             newly_reserved.eq(Mux(requested, count, 0)),
             newest.address.eq(burst.request.address),
-            newest.final.eq(burst.final),
+            newest.last_of_job.eq(burst.last_of_job),
             in_flight.w_data.eq(newest),
             in_flight.w_en.eq(requested),
             in_flight.r_en.eq(response.valid & response.payload.last),
             word.data.eq(response.payload.data),
-            word.last.eq(response.payload.last & oldest.final),
+            word.last.eq(response.payload.last & oldest.last_of_job),
             words.w_data.eq(word),
             words.w_en.eq(response.valid),
             Value.cast(self.o.payload).eq(words.r_data),
@@ -220,8 +224,8 @@ class WriteEngine(wiring.Component):
     done <── oldest burst in flight <── write response <────────────────┘
     ```
 
-    Timing: one word per cycle. `done` is high for one cycle when memory has acknowledged the last burst of a job with
-    `last`, and with it all earlier ones.
+    Timing: one word per cycle. `done` is high for one cycle when memory acknowledges the last burst of a job with
+    `last` without an error; responses are in order, so all earlier bursts are acknowledged too.
 
     Parameters
     ----------
@@ -233,13 +237,14 @@ class WriteEngine(wiring.Component):
     Members
     -------
     i : stream of JOB
-    i_data : stream of words_written
+    i_data : stream of write_word_layout
     port : to the master
     limit : words of the region
     halt : no further burst is requested
     idle : no burst is in flight
     done : a job with `last` is complete
-    fault : SLVERR or DECERR with the first word of the burst, or REGION with that of the job; one cycle
+    fault : SLVERR or DECERR with the first word of the burst, or REGION with that of the job; one cycle. An error
+        response has priority over REGION in the same cycle.
 
     Raises
     ------
@@ -250,13 +255,13 @@ class WriteEngine(wiring.Component):
     def __init__(self, *, word: int, burst: int = 16, depth: int = 32, bursts: int = 16):
         _check_sizes(word, burst, depth, bursts)
         self.word, self.burst, self.depth, self.bursts = word, burst, depth, bursts
-        self.beat = words_written(word)
+        self.beat = write_word_layout(word)
         super().__init__(
             {
                 "i": In(stream.Signature(JOB)),
                 "i_data": In(stream.Signature(self.beat)),
                 "port": Out(write_port(word, burst)),
-                "limit": In(WORD_BITS + 1),
+                "limit": In(WORD_ADDRESS_BITS + 1),
                 "halt": In(1),
                 "idle": Out(1),
                 "done": Out(1),
@@ -269,12 +274,13 @@ class WriteEngine(wiring.Component):
         m.submodules.splitter = splitter = BurstSplitter(burst=self.burst)
         wiring.connect(m, wiring.flipped(self.i), splitter.i)
         burst, request = splitter.o.payload, self.port.request
-        in_flight_burst = data.StructLayout({"address": WORD_BITS, "report": 1})
+        in_flight_burst = data.StructLayout({"address": WORD_ADDRESS_BITS, "reports_done": 1})
         m.submodules.in_flight = in_flight = SyncFIFOBuffered(width=in_flight_burst.size, depth=self.bursts)
         m.submodules.words = words = SyncFIFOBuffered(width=self.beat.size, depth=self.depth)
         # bursts that are requested and whose words are not sent
         m.submodules.lengths = lengths = SyncFIFOBuffered(width=len(burst.request.length), depth=self.bursts)
-        available, used = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))  # words without a burst
+        # words in the FIFO that belong to no requested burst, and those that this cycle's request takes
+        available, used = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))
         count, requested, word_received = Signal(range(self.burst + 1)), Signal(), Signal()
         newest = Signal(in_flight_burst)
         m.d.comb += [
@@ -287,7 +293,7 @@ class WriteEngine(wiring.Component):
             splitter.o.ready.eq(requested),
             used.eq(Mux(requested, count, 0)),
             newest.address.eq(burst.request.address),
-            newest.report.eq(burst.report),
+            newest.reports_done.eq(burst.reports_done),
             in_flight.w_data.eq(newest),
             in_flight.w_en.eq(requested),
             lengths.w_data.eq(burst.request.length),
@@ -326,7 +332,7 @@ class WriteEngine(wiring.Component):
         cause = _cause(response.payload)
         m.d.comb += [
             in_flight.r_en.eq(response.valid),
-            self.done.eq(response.valid & oldest.report & (cause == Cause.NONE)),
+            self.done.eq(response.valid & oldest.reports_done & (cause == Cause.NONE)),
         ]
         with m.If(response.valid & (cause != Cause.NONE)):
             m.d.comb += [self.fault.cause.eq(cause), self.fault.address.eq(oldest.address)]

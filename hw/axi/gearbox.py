@@ -4,7 +4,7 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read
+from hw.axi.engines import read_word_layout
 
 
 class Gearbox(wiring.Component):
@@ -22,7 +22,7 @@ class Gearbox(wiring.Component):
 
     Members
     -------
-    i : stream of words_read
+    i : stream of read_word_layout
     o : stream of items
     flush : drops what is buffered
     last : the newest word has `last`
@@ -39,7 +39,7 @@ class Gearbox(wiring.Component):
         self.word, self.item = word, item
         super().__init__(
             {
-                "i": In(stream.Signature(words_read(word))),
+                "i": In(stream.Signature(read_word_layout(word))),
                 "o": Out(stream.Signature(data.ArrayLayout(1, item))),
                 "flush": In(1),
                 "last": Out(1),

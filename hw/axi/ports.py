@@ -12,7 +12,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 BOUNDARY = 4096  # bytes; no burst crosses a multiple of it
-WORD_BITS = 32  # width of a word address
+WORD_ADDRESS_BITS = 32  # width of a word address
 COUNT_BITS = 24  # width of a number of words
 INCR = 1  # AXI burst type: ascending addresses
 
@@ -39,9 +39,9 @@ class Cause(enum.Enum, shape=unsigned(4)):
     SIZE = 7  # a row, list or tile does not fit its memory
 
 
-FAULT = data.StructLayout({"cause": Cause, "address": WORD_BITS})  # a fault, or Cause.NONE
+FAULT = data.StructLayout({"cause": Cause, "address": WORD_ADDRESS_BITS})  # a fault, or Cause.NONE
 # Words to transfer: first word address and number of words. `last`: completion is reported.
-JOB = data.StructLayout({"address": WORD_BITS, "count": COUNT_BITS, "last": 1})
+JOB = data.StructLayout({"address": WORD_ADDRESS_BITS, "count": COUNT_BITS, "last": 1})
 
 
 def burst_bits(burst: int) -> int:
@@ -51,7 +51,7 @@ def burst_bits(burst: int) -> int:
 
 def request_layout(burst: int) -> data.StructLayout:
     """A burst: first word address, and number of words minus one."""
-    return data.StructLayout({"address": WORD_BITS, "length": burst_bits(burst)})
+    return data.StructLayout({"address": WORD_ADDRESS_BITS, "length": burst_bits(burst)})
 
 
 def read_layout(word: int) -> data.StructLayout:

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.ports import WORD_BITS
+from hw.axi.ports import WORD_ADDRESS_BITS
 from hw.core.dma import MAX_OPEN_COPIES, CopyEngine
 from hw.core.isa import BY_NAME
 from hw.core.sequencer import COMMAND, view
@@ -69,7 +69,7 @@ class CopyUnit(wiring.Component):
                 "transfer_done": Out(1),
                 "done_tag": Out(range(tags)),
                 "slot_index": Out(range(max_step_tokens)),
-                "slot_word": In(WORD_BITS),
+                "slot_word": In(WORD_ADDRESS_BITS),
                 "tokens": In(range(max_step_tokens + 1)),
                 "stored": Out(1),
             }
@@ -126,15 +126,15 @@ class CopyUnit(wiring.Component):
         """
         command = view(self.i.payload, "STORE")
         token, head, is_value = Signal.like(self.slot_index), Signal(range(self.kv_heads)), Signal()
-        key_address, value_address, started = Signal(WORD_BITS), Signal(WORD_BITS), Signal()
-        source, target, last_head, last = Signal(WORD_BITS), Signal(WORD_BITS), Signal(), Signal()
+        key_address, value_address, started = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS), Signal()
+        source, target, last_head, last = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS), Signal(), Signal()
         value_offset = Mux(is_value, self.key_words, 0)
         m.d.comb += [
             self.slot_index.eq(token),
             last_head.eq(head == self.kv_heads - 1),
             last.eq(is_value & last_head & (token + 1 == self.tokens)),
-            source.eq((Mux(is_value, value_address, key_address) + head * self.key_words)[:WORD_BITS]),
-            target.eq((self.slot_word + head * self.head_page_words + value_offset)[:WORD_BITS]),
+            source.eq((Mux(is_value, value_address, key_address) + head * self.key_words)[:WORD_ADDRESS_BITS]),
+            target.eq((self.slot_word + head * self.head_page_words + value_offset)[:WORD_ADDRESS_BITS]),
             store_valid.eq(self.i.valid & is_store & started & ~self.descriptors.valid),
         ]
         with m.If(self.i.valid & is_store & ~started):
@@ -147,8 +147,8 @@ class CopyUnit(wiring.Component):
                 with m.If(last_head):
                     m.d.sync += [
                         token.eq(token + 1),
-                        key_address.eq((key_address + command.key_stride)[:WORD_BITS]),
-                        value_address.eq((value_address + command.value_stride)[:WORD_BITS]),
+                        key_address.eq((key_address + command.key_stride)[:WORD_ADDRESS_BITS]),
+                        value_address.eq((value_address + command.value_stride)[:WORD_ADDRESS_BITS]),
                     ]
             with m.If(last):
                 m.d.sync += started.eq(0)

@@ -7,9 +7,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import ReadEngine, WriteEngine, words_read, words_written
+from hw.axi.engines import ReadEngine, WriteEngine, read_word_layout, write_word_layout
 from hw.axi.master import Master
-from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.common.fork import fork
 from hw.config import Config
 from hw.dre.transfer import Tier, descriptor_layout
@@ -64,8 +64,8 @@ class CopyEngine(wiring.Component):
             }
         )
         job = Out(stream.Signature(JOB))
-        read = {"job": job, "data": In(stream.Signature(words_read(word)))}
-        write = {"job": job, "data": Out(stream.Signature(words_written(word))), "done": In(1)}
+        read = {"job": job, "data": In(stream.Signature(read_word_layout(word)))}
+        write = {"job": job, "data": Out(stream.Signature(write_word_layout(word))), "done": In(1)}
         super().__init__(
             {
                 "i": In(stream.Signature(self.copy)),
@@ -110,7 +110,7 @@ class CopyEngine(wiring.Component):
         ]
         m.d.sync += self.fault.eq(0)
         with m.If(self.i.valid & ~is_aligned):
-            address = (copy.target >> shift)[:WORD_BITS]
+            address = (copy.target >> shift)[:WORD_ADDRESS_BITS]
             m.d.sync += [self.fault.cause.eq(Cause.REGION), self.fault.address.eq(address)]
 
     def _send_jobs(self, m: Module, read_jobs: stream.Interface, write_jobs: stream.Interface) -> None:
@@ -123,7 +123,7 @@ class CopyEngine(wiring.Component):
             for side, job in enumerate(jobs):
                 m.d.comb += [
                     job.valid.eq(request.valid & (on_host == side)),
-                    job.payload.address.eq((address >> shift)[:WORD_BITS]),
+                    job.payload.address.eq((address >> shift)[:WORD_ADDRESS_BITS]),
                     job.payload.count.eq((copy.bytes >> shift)[:COUNT_BITS]),
                     job.payload.last.eq(last),
                 ]
@@ -234,7 +234,7 @@ class Dma(wiring.Component):
                 "device": Out(bus),
                 "host": Out(bus),
                 **{f"cfg_{side}_base": In(address_bits) for side in ("device", "host")},
-                **{f"cfg_{side}_words": In(WORD_BITS + 1) for side in ("device", "host")},
+                **{f"cfg_{side}_words": In(WORD_ADDRESS_BITS + 1) for side in ("device", "host")},
                 "stat_fault": Out(FAULT),
                 "stat_idle": Out(1),
             }

@@ -10,8 +10,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read
-from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
+from hw.axi.engines import read_word_layout
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.core.isa import BY_NAME, STRIDE
 from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_length, lengths_layout
 from hw.core.retrieval.page_lists import LIST_ENTRY
@@ -62,7 +62,7 @@ class _Registers:
 
     fill: Signal = field(default_factory=lambda: Signal(FILL, name="fill_register"))
     remaining: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="remaining"))
-    address: Signal = field(default_factory=lambda: Signal(WORD_BITS, name="address"))
+    address: Signal = field(default_factory=lambda: Signal(WORD_ADDRESS_BITS, name="address"))
     stride: Signal = field(default_factory=lambda: Signal(STRIDE, name="stride"))
     values: Signal = field(default_factory=lambda: Signal(name="values"))
     head: Signal = field(default_factory=lambda: Signal(8, name="head"))
@@ -71,7 +71,7 @@ class _Registers:
     slot: Signal = field(default_factory=lambda: Signal(8, name="slot"))
     index: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="index"))
     position: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="position"))
-    step_word: Signal = field(default_factory=lambda: Signal(WORD_BITS, name="step_word"))
+    step_word: Signal = field(default_factory=lambda: Signal(WORD_ADDRESS_BITS, name="step_word"))
 
 
 class LoadRequest(wiring.Component):
@@ -210,7 +210,7 @@ class LoadRequest(wiring.Component):
             with m.If(r.remaining == 0):
                 m.next = "IDLE"
             with m.Elif(self.job.ready):
-                m.d.sync += [r.remaining.eq(r.remaining - 1), r.address.eq((r.address + r.stride)[:WORD_BITS])]
+                m.d.sync += [r.remaining.eq(r.remaining - 1), r.address.eq((r.address + r.stride)[:WORD_ADDRESS_BITS])]
 
     def _request_tokens(self, m: Module, r: _Registers) -> None:
         """States of GATHER."""
@@ -231,13 +231,13 @@ class LoadRequest(wiring.Component):
             m.next = "PAST_TOKEN"
         offset = Mux(r.values, self.key_words, 0) + r.slot * (2 * self.key_words)
         with m.State("PAST_TOKEN"):
-            self._request_token(m, r, (r.page.address + offset)[:WORD_BITS])
+            self._request_token(m, r, (r.page.address + offset)[:WORD_ADDRESS_BITS])
             with m.If(self.job.ready):
                 m.d.sync += [r.slot.eq(r.slot + 1), r.page_valid.eq(r.slot + 1 != r.page.count)]
         with m.State("STEP_TOKEN"):
             self._request_token(m, r, r.step_word)
             with m.If(self.job.ready):
-                m.d.sync += r.step_word.eq((r.step_word + r.stride)[:WORD_BITS])
+                m.d.sync += r.step_word.eq((r.step_word + r.stride)[:WORD_ADDRESS_BITS])
 
     def _request_token(self, m: Module, r: _Registers, address: Value) -> None:
         """Read job for one token."""
@@ -277,7 +277,7 @@ class OperandFill(wiring.Component):
         super().__init__(
             {
                 "fill": In(stream.Signature(FILL)),
-                "words": In(stream.Signature(words_read(self.word))),
+                "words": In(stream.Signature(read_word_layout(self.word))),
                 "write": Out(stream.Signature(memory.write)),
                 "complete": Out(1),
                 "fault": Out(FAULT),
@@ -286,7 +286,7 @@ class OperandFill(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.transposer = transposer = Transposer(width=self.width, blocks=self.key_words)
+        m.submodules.transposer = transposer = Transposer(width=self.width, row_words=self.key_words)
         fill, words = self.fill.payload, self.words
         beat, row, row_end, last = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(), Signal()
         busy, all_received = Signal(), Signal()  # a command is active; all its words have arrived
@@ -396,7 +396,7 @@ class LoadUnit(wiring.Component):
                 "complete": Out(1),
                 "lengths": In(lengths_layout(kv_heads)),
                 "job": Out(stream.Signature(JOB)),
-                "words": In(stream.Signature(words_read(self.word))),
+                "words": In(stream.Signature(read_word_layout(self.word))),
                 "write": Out(stream.Signature(memory.write)),
                 "list_head": Out(range(kv_heads)),
                 "list_index": Out(range(list_pages)),

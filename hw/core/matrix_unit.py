@@ -10,8 +10,8 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.formats import to_bf16
-from hw.axi.engines import words_written
-from hw.axi.ports import JOB, WORD_BITS
+from hw.axi.engines import write_word_layout
+from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 from hw.common.fork import fork
 from hw.config import Config
 from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_length, lengths_layout
@@ -82,7 +82,7 @@ class MatrixUnit(wiring.Component):
                 "lengths": In(lengths_layout(config.kv_heads)),
                 "load": In(stream.Signature(self.memory.write)),
                 "job": Out(stream.Signature(JOB)),
-                "words": Out(stream.Signature(words_written(self.word))),
+                "words": Out(stream.Signature(write_word_layout(self.word))),
                 "write_done": In(1),
                 "stat_busy": Out(1),
             }
@@ -195,7 +195,11 @@ class MatrixUnit(wiring.Component):
         """Results to memory, one job per beat of the engine; BF16 takes one word, FP32 two."""
         command, engine = Signal(MATRIX_COMMAND, name="result_command"), self.engine
         m_block, vector = Signal(LENGTH_BITS), Signal(8)
-        address, block_address, next_block = Signal(WORD_BITS), Signal(WORD_BITS), Signal(WORD_BITS)
+        address, block_address, next_block = (
+            Signal(WORD_ADDRESS_BITS),
+            Signal(WORD_ADDRESS_BITS),
+            Signal(WORD_ADDRESS_BITS),
+        )
         busy, has_results, second, final = Signal(), Signal(), Signal(), Signal()  # `second` word of a FP32 beat
         # of the current beat: accepted in an earlier cycle; accepted by the end of this one
         job_accepted, words_accepted, job_done, words_done, beat_done = (Signal() for _ in range(5))
@@ -217,7 +221,7 @@ class MatrixUnit(wiring.Component):
             words_done.eq(words_accepted | (word_sent & (second | ~command.wide))),
             beat_done.eq(job_done & words_done),
             engine.o.ready.eq(beat_done),
-            next_block.eq((block_address + 1 + command.wide)[:WORD_BITS]),
+            next_block.eq((block_address + 1 + command.wide)[:WORD_ADDRESS_BITS]),
         ]
         m.d.sync += [job_accepted.eq(job_done & ~beat_done), words_accepted.eq(words_done & ~beat_done)]
         with m.If(word_sent & command.wide):
@@ -226,7 +230,7 @@ class MatrixUnit(wiring.Component):
             m.d.sync += [command.eq(incoming), busy.eq(1), has_results.eq(incoming.last & ~incoming.is_empty)]
             m.d.sync += [m_block.eq(0), vector.eq(0), address.eq(incoming.out), block_address.eq(incoming.out)]
         with m.If(beat_done):
-            m.d.sync += [vector.eq(vector + 1), address.eq((address + command.stride)[:WORD_BITS])]
+            m.d.sync += [vector.eq(vector + 1), address.eq((address + command.stride)[:WORD_ADDRESS_BITS])]
             with m.If(vector + 1 == command.vectors):
                 m.d.sync += [vector.eq(0), m_block.eq(m_block + 1), address.eq(next_block)]
                 m.d.sync += block_address.eq(next_block)

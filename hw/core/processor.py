@@ -9,7 +9,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import ReadEngine, WriteEngine
-from hw.axi.ports import FAULT, WORD_BITS, Cause, read_port, write_port
+from hw.axi.ports import FAULT, WORD_ADDRESS_BITS, Cause, read_port, write_port
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.core.copy_unit import CopyUnit
@@ -124,13 +124,13 @@ class Processor(wiring.Component):
                 "host_read": Out(read_port(word, BURST)),
                 "host_write": Out(write_port(word, BURST)),
                 "start": In(1),
-                "program": In(WORD_BITS),
+                "program": In(WORD_ADDRESS_BITS),
                 "commands": In(PROGRAM_BITS),
                 "busy": Out(1),
                 "done": Out(1),
                 "position": Out(PROGRAM_BITS),
-                "device_words": In(WORD_BITS + 1),
-                "host_words": In(WORD_BITS + 1),
+                "device_words": In(WORD_ADDRESS_BITS + 1),
+                "host_words": In(WORD_ADDRESS_BITS + 1),
                 "halt": In(1),
                 "idle": Out(1),
                 "fault": Out(FAULT),
@@ -262,7 +262,7 @@ class Processor(wiring.Component):
             retrieval.list_read.eq(load.list_read),
             load.list_entry.eq(retrieval.list_entry),
             retrieval.request_updates.eq(vector.request_updates),
-            vector.mean_keys_base.eq((self.cfg_mean_keys_base >> shift)[:WORD_BITS]),
+            vector.mean_keys_base.eq((self.cfg_mean_keys_base >> shift)[:WORD_ADDRESS_BITS]),
             retrieval.transfer_done.eq(copy.transfer_done),
             retrieval.done_tag.eq(copy.done_tag),
             retrieval.slot_index.eq(copy.slot_index),

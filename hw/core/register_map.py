@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from amaranth import Shape
 from amaranth.hdl import ShapeLike
 
-from hw.axi.ports import WORD_BITS, Cause
+from hw.axi.ports import WORD_ADDRESS_BITS, Cause
 from hw.axi.registers import Access, Register, RegisterMap
 from hw.core.isa import ExecUnit
 from hw.core.sequencer import PROGRAM_BITS
@@ -90,14 +90,14 @@ def registers(settings: tuple[Register, ...] = ()) -> RegisterMap:
             Register("events_enable", 2, Access.RW, "events that raise the interrupt", bits=EVENTS),
             Register("cause", 4 + SOURCE_BITS, Access.RO, "fault", bits=(
                 ("cause", 0, 4, causes), ("source", 4, SOURCE_BITS, f"{sources}, {SEQUENCER} sequencer"))),
-            Register("fault_address", WORD_BITS, Access.RO,
+            Register("fault_address", WORD_ADDRESS_BITS, Access.RO,
                      "first word of the burst or job, or index of the command"),
-            Register("program", WORD_BITS, Access.RW, "first word of the program"),
+            Register("program", WORD_ADDRESS_BITS, Access.RW, "first word of the program"),
             Register("commands", PROGRAM_BITS, Access.RW, "number of commands of the program, with END"),
             Register("position", PROGRAM_BITS, Access.RO, "decoded commands"),
             *(Register(name, 48, Access.RW, text) for name, text in ADDRESSES.items()),
-            Register("device_words", WORD_BITS + 1, Access.RW, "size of the device region in words"),
-            Register("host_words", WORD_BITS + 1, Access.RW, "size of the host region in words"),
+            Register("device_words", WORD_ADDRESS_BITS + 1, Access.RW, "size of the device region in words"),
+            Register("host_words", WORD_ADDRESS_BITS + 1, Access.RW, "size of the host region in words"),
             *settings,
             Register("clear_counters", 1, Access.PULSE, "resets the counters"),
             *(Register(name, 32, Access.RO, text) for name, text in COUNTERS.items()),

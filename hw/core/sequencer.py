@@ -10,9 +10,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read
+from hw.axi.engines import read_word_layout
 from hw.axi.gearbox import Gearbox
-from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_BITS, Cause
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.core import isa
 from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
 
@@ -154,10 +154,10 @@ class Sequencer(wiring.Component):
         super().__init__(
             {
                 "start": In(1),
-                "base": In(WORD_BITS),
+                "base": In(WORD_ADDRESS_BITS),
                 "commands": In(PROGRAM_BITS),
                 "job": Out(stream.Signature(JOB)),
-                "words": In(stream.Signature(words_read(word))),
+                "words": In(stream.Signature(read_word_layout(word))),
                 "o": Out(stream.Signature(COMMAND)).array(len(ExecUnit)),
                 "events": In(len(SyncEvent)),
                 "has_commands": Out(len(ExecUnit)),

@@ -8,7 +8,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read
+from hw.axi.engines import read_word_layout
 from hw.common.memory import Ram
 
 
@@ -26,56 +26,57 @@ class _Halves:
     """State of the two halves of the memories: one is filled while the other is drained.
 
     rows : for each half, its rows when it is full, 0 when it is free
-    ends : for each half, its block was ended by `last`
+    ended_by_last : for each half, `last` ended its tile
     fill, drain : number of the half that is filled, or drained
     """
 
     rows: Signal
-    ends: Signal
+    ended_by_last: Signal
     fill: Signal
     drain: Signal
 
 
 class Transposer(wiring.Component):
-    """Transposes blocks of `width` rows of `blocks` words into `width * blocks` words of columns.
+    """Transposes tiles. A tile has `width` rows of `row_words` words; the output has one word per column.
 
-    Word j of row r has the elements (r, j width + i). Output word j width + i has element (r, j width + i) in lane r.
-    `last` ends a block early; the missing rows are zero.
+    Element i of word j of row r is element (r, j * width + i). Output word c has element (r, c) in lane r.
+    `last` at the last word of a row ends a tile early; the missing rows are zero.
 
-    Each lane has its own memory. Row r is rotated by r lanes, so the elements of a row and those of a column lie in
-    different memories: a row is written, and a column read, in one cycle.
+    Each lane has its own memory. Row r is rotated by r lanes. Therefore the elements of one input word are in different
+    memories, and so are the elements of one column: one input word can be written and one column can be read in each
+    cycle.
 
     ```
     row ──> rotate by row ──> `width` memories ──> rotate back ──> column
     ```
 
-    Timing: one word in and one word out per cycle. The first word out follows the last word in by two cycles. A block
-    is filled while the one before it is drained.
+    Timing: one word in and one word out per cycle. The first word out follows the last word in by two cycles. A tile
+    is filled while the previous one is drained.
 
     Parameters
     ----------
     width : elements of a word, a power of two
-    blocks : words of a row
+    row_words : words of a row
     item : bits of an element
 
     Members
     -------
-    i, o : streams of words_read; `last` on `o` marks the end of a block that `last` on `i` ended
+    i, o : streams of read_word_layout; `last` on `o` marks the end of a tile that `last` on `i` ended
 
     Raises
     ------
     ValueError
-        When the width or the number of blocks is not valid.
+        When a parameter is not valid.
     """
 
-    def __init__(self, *, width: int, blocks: int, item: int = 16):
+    def __init__(self, *, width: int, row_words: int, item: int = 16):
         if width < 2 or width & (width - 1):
             raise ValueError(f"width must be a power of two, at least 2, got {width}")
-        if blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {blocks}")
-        self.width, self.blocks, self.item = width, blocks, item
-        self.words = width * blocks
-        beat = words_read(width * item)
+        if row_words < 1:
+            raise ValueError(f"row_words must be at least 1, got {row_words}")
+        self.width, self.row_words, self.item = width, row_words, item
+        self.words = width * row_words
+        beat = read_word_layout(width * item)
         super().__init__({"i": In(stream.Signature(beat)), "o": Out(stream.Signature(beat))})
 
     def elaborate(self, platform: object) -> Module:
@@ -84,32 +85,32 @@ class Transposer(wiring.Component):
         for k, bank in enumerate(banks):
             m.submodules[f"bank{k}"] = bank
         rows = Signal(data.ArrayLayout(range(self.width + 1), 2), name="rows_filled")
-        halves = _Halves(rows, Signal(2, name="ends"), Signal(name="fill_half"), Signal(name="drain_half"))
+        halves = _Halves(rows, Signal(2, name="ended_by_last"), Signal(name="fill_half"), Signal(name="drain_half"))
         self._fill(m, banks, halves)
         self._drain(m, banks, halves)
         return m
 
     def _fill(self, m: Module, banks: list[Ram], halves: _Halves) -> None:
         """Rows into the free half."""
-        row, block = Signal(range(self.width)), Signal(range(self.blocks))
-        accept, block_full, address = Signal(), Signal(), Signal(range(2 * self.words))
-        rotated, last_word = Signal(self.width * self.item), block == self.blocks - 1
+        row, word_index = Signal(range(self.width)), Signal(range(self.row_words))
+        accept, tile_full, address = Signal(), Signal(), Signal(range(2 * self.words))
+        rotated, last_word = Signal(self.width * self.item), word_index == self.row_words - 1
         m.d.comb += [
             self.i.ready.eq(halves.rows[halves.fill] == 0),
             accept.eq(self.i.valid & self.i.ready),
-            block_full.eq(last_word & ((row == self.width - 1) | self.i.payload.last)),
+            tile_full.eq(last_word & ((row == self.width - 1) | self.i.payload.last)),
             rotated.eq(rotate(self.i.payload.data, row, self.item, self.width)),
-            address.eq(Mux(halves.fill, self.words, 0) + row * self.blocks + block),
+            address.eq(Mux(halves.fill, self.words, 0) + row * self.row_words + word_index),
         ]
         with m.If(accept):
-            m.d.sync += block.eq(Mux(last_word, 0, block + 1))
+            m.d.sync += word_index.eq(Mux(last_word, 0, word_index + 1))
             with m.If(last_word):
                 m.d.sync += row.eq(row + 1)
-            with m.If(block_full):
+            with m.If(tile_full):
                 m.d.sync += [
                     row.eq(0),
                     halves.rows[halves.fill].eq(row + 1),
-                    halves.ends.bit_select(halves.fill, 1).eq(self.i.payload.last),
+                    halves.ended_by_last.bit_select(halves.fill, 1).eq(self.i.payload.last),
                     halves.fill.eq(~halves.fill),
                 ]
         for k, bank in enumerate(banks):
@@ -122,31 +123,31 @@ class Transposer(wiring.Component):
     def _drain(self, m: Module, banks: list[Ram], halves: _Halves) -> None:
         """Columns from the full half."""
         width, row_bits = self.width, (self.width - 1).bit_length()
-        column, block, read, final = Signal(range(width)), Signal(range(self.blocks)), Signal(), Signal()
-        free, full = ~self.o.valid | self.o.ready, halves.rows[halves.drain] != 0
+        column, word_index, read, last_column = Signal(range(width)), Signal(range(self.row_words)), Signal(), Signal()
+        output_free, half_full = ~self.o.valid | self.o.ready, halves.rows[halves.drain] != 0
         m.d.comb += [
-            read.eq(full & free),
-            final.eq((column == width - 1) & (block == self.blocks - 1)),
+            read.eq(half_full & output_free),
+            last_column.eq((column == width - 1) & (word_index == self.row_words - 1)),
         ]
         rotation, rows = Signal(range(width)), Signal(range(width + 1))  # of the column on `o`
-        with m.If(free):
+        with m.If(output_free):
             m.d.sync += [
-                self.o.valid.eq(full),
+                self.o.valid.eq(half_full),
                 rotation.eq(column),
                 rows.eq(halves.rows[halves.drain]),
-                self.o.payload.last.eq(final & halves.ends.bit_select(halves.drain, 1)),
+                self.o.payload.last.eq(last_column & halves.ended_by_last.bit_select(halves.drain, 1)),
             ]
         with m.If(read):
             m.d.sync += column.eq(column + 1)
             with m.If(column == width - 1):
-                m.d.sync += block.eq(Mux(block == self.blocks - 1, 0, block + 1))
-            with m.If(final):
+                m.d.sync += word_index.eq(Mux(word_index == self.row_words - 1, 0, word_index + 1))
+            with m.If(last_column):
                 m.d.sync += [halves.rows[halves.drain].eq(0), halves.drain.eq(~halves.drain)]
         for k, bank in enumerate(banks):
             row = Signal(range(width), name=f"row{k}")  # row whose element of this column lies in this memory
             m.d.comb += [
                 row.eq((Const(k, row_bits) - column)[:row_bits]),
-                bank.r_addr.eq(Mux(halves.drain, self.words, 0) + row * self.blocks + block),
+                bank.r_addr.eq(Mux(halves.drain, self.words, 0) + row * self.row_words + word_index),
                 bank.r_en.eq(read),
             ]
         elements, back = Signal(width * self.item), Signal(range(width))

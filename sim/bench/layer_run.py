@@ -15,7 +15,7 @@ from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles
 from golden.hashing import hyperplanes
 from golden.kvpu import Kvpu
 from golden.selection import MOSAIC, RESV, TOP_K
-from hw.axi.ports import BOUNDARY, WORD_BITS
+from hw.axi.ports import BOUNDARY, WORD_ADDRESS_BITS
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command
@@ -99,7 +99,7 @@ class LayerRun:
         host_pages = host_pages or c.max_pages
         regions = {"device": Region(device_bytes // word), "host": Region(host_pages * page * (1 + storage) // word)}
         if scattered:
-            regions = {side: ScatteredRegion(1 << WORD_BITS, rng=rng, mirrored=mirrored) for side in BASES}
+            regions = {side: ScatteredRegion(1 << WORD_ADDRESS_BITS, rng=rng, mirrored=mirrored) for side in BASES}
         bases = {}
         for name, size in (
             ("cluster_records", unit.table.max_clusters * 16),

@@ -11,7 +11,7 @@ from golden import bf16
 from golden.kvmu import Op
 from golden.reference_decoder import attention, causal, silu
 from golden.rope import rotate
-from hw.axi.ports import WORD_BITS, Cause
+from hw.axi.ports import WORD_ADDRESS_BITS, Cause
 from hw.core.core import TRACE
 from hw.core.isa import BY_NAME, COMMAND_BYTES, OPCODES, Command, Destination, ExecUnit, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
@@ -216,7 +216,7 @@ def faulty(bench, kind, rng):
         places = [(n, "target", 5000) for n in where]
     else:
         places = [
-            (n, field, int(rng.integers(bench.words, (1 << WORD_BITS) - (1 << 12))))
+            (n, field, int(rng.integers(bench.words, (1 << WORD_ADDRESS_BITS) - (1 << 12))))
             for n, command in enumerate(program)
             for field in ADDRESSES.get(command.name, lambda f: [])(command.fields)
         ]
@@ -298,14 +298,14 @@ def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
     ]
     if cause is Cause.DECERR:
         for side in BASES:
-            case.script += case.driver.write(f"{side}_words", 1 << WORD_BITS)
+            case.script += case.driver.write(f"{side}_words", 1 << WORD_ADDRESS_BITS)
     expected = []
     for name, field, fields in commands:
-        place = int(rng.integers(max(words, bench.words), (1 << WORD_BITS) - max(words, bench.words)))
-        for address in (place, place ^ (1 << WORD_BITS) - 1):
+        place = int(rng.integers(max(words, bench.words), (1 << WORD_ADDRESS_BITS) - max(words, bench.words)))
+        for address in (place, place ^ (1 << WORD_ADDRESS_BITS) - 1):
             bench.run([Command(name, {**fields, field: address}), Command("END")], clear=True)
             expected.append((BY_NAME[name].unit, address))
-    for address in (place, place ^ (1 << WORD_BITS) - 1):
+    for address in (place, place ^ (1 << WORD_ADDRESS_BITS) - 1):
         case.run(address, 1, clear=True)
         expected.append((SEQUENCER, address))
     outcomes, record = case.simulate(seed=seed)
@@ -316,7 +316,7 @@ def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
 
 def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
     """Of 3, 7, 15, .. words, the last of which lies beyond: a fault that names the first one."""
-    bench, end = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 1 << WORD_BITS
+    bench, end = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 1 << WORD_ADDRESS_BITS
     case, n = bench.run_on, bench.config.dpe_inputs
     code, instructions = bench.layer.code["residual"]
     add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": 1, "b_beats": 1, "b_used": 1,
@@ -351,14 +351,14 @@ def test_pages_inside_a_word(rng, seed):
     """Where they leave to is no whole word: a fault that names it, for any word and that of the opposite bits."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=4)
-    case, word, expected = bench.run_on, int(rng.integers(1 << WORD_BITS)), []
-    case.script += case.driver.write("host_words", 1 << WORD_BITS)
+    case, word, expected = bench.run_on, int(rng.integers(1 << WORD_ADDRESS_BITS)), []
+    case.script += case.driver.write("host_words", 1 << WORD_ADDRESS_BITS)
     for inside in (1, 2, 4):
         case.script += case.driver.write("host_pages_base", case.word_bytes * word + inside)
         bench.begin()
         bench.run(bench.layer.attention(8, query=False), clear=True)
         expected += [(Cause.NONE, 0, 0), (Cause.REGION, ExecUnit.COPY, word)]
-        word ^= (1 << WORD_BITS) - 1
+        word ^= (1 << WORD_ADDRESS_BITS) - 1
     outcomes, record = case.simulate(seed=seed)
     assert [(outcome.cause, outcome.source, outcome.address) for outcome in outcomes] == expected
     assert not record.traffic["host"]["beats"]["write"]

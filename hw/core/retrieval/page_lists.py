@@ -6,12 +6,12 @@ from amaranth import Array, Module, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.ports import WORD_BITS
+from hw.axi.ports import WORD_ADDRESS_BITS
 from hw.common.memory import Ram
 from hw.core.lengths import LENGTH_BITS
 from hw.dre.kvmu.command import Op
 
-LIST_ENTRY = data.StructLayout({"address": WORD_BITS, "count": 8})  # tokens of one page for one KV head
+LIST_ENTRY = data.StructLayout({"address": WORD_ADDRESS_BITS, "count": 8})  # tokens of one page for one KV head
 
 
 class PageLists(wiring.Component):

@@ -6,8 +6,8 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_written
-from hw.axi.ports import FAULT, JOB, WORD_BITS, Cause
+from hw.axi.engines import write_word_layout
+from hw.axi.ports import FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.config import Config
 from hw.core.isa import BY_NAME
 from hw.core.lengths import lengths_layout
@@ -83,7 +83,7 @@ class RetrievalUnit(wiring.Component):
                 "list_read": In(1),
                 "list_entry": Out(LIST_ENTRY),
                 "slot_index": In(range(self.max_step_tokens)),
-                "slot_word": Out(WORD_BITS),
+                "slot_word": Out(WORD_ADDRESS_BITS),
                 "tokens": Out(range(self.max_step_tokens + 1)),
                 "stored": In(1),
                 "request_updates": In(1),
@@ -92,7 +92,7 @@ class RetrievalUnit(wiring.Component):
                 "transfer_done": In(1),
                 "done_tag": In(range(kvmu.tags)),
                 "job": Out(stream.Signature(JOB)),
-                "words": Out(stream.Signature(words_written(self.word))),
+                "words": Out(stream.Signature(write_word_layout(self.word))),
                 "fault": Out(FAULT),
                 **{name: In(shape) for name, shape in self.settings.items()},
             }

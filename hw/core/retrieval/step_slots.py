@@ -6,7 +6,7 @@ from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.ports import WORD_BITS
+from hw.axi.ports import WORD_ADDRESS_BITS
 from hw.dre.kvmu.command import Op
 
 
@@ -37,12 +37,14 @@ class StepSlots(wiring.Component):
 
     def __init__(self, *, reply: data.StructLayout, word_bytes: int, max_tokens: int):
         self.word_bytes, self.max_tokens = word_bytes, max_tokens
-        self.slot = data.StructLayout({"page": reply["page"].width, "slot": reply["slot"].width, "word": WORD_BITS})
+        self.slot = data.StructLayout(
+            {"page": reply["page"].width, "slot": reply["slot"].width, "word": WORD_ADDRESS_BITS}
+        )
         super().__init__(
             {
                 "reply": In(stream.Signature(reply, always_ready=True)),
                 "slot_index": In(range(max_tokens)),
-                "slot_word": Out(WORD_BITS),
+                "slot_word": Out(WORD_ADDRESS_BITS),
                 "tokens": Out(range(max_tokens + 1)),
                 "stored": In(1),
                 "pending": Out(1),

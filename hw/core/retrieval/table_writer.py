@@ -6,8 +6,8 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_written
-from hw.axi.ports import JOB, WORD_BITS
+from hw.axi.engines import write_word_layout
+from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 
 RECORD_BYTES, INDEX_BYTES = 16, 4  # writes are a cluster record or a token index
 
@@ -38,7 +38,7 @@ class TableWriter(wiring.Component):
             {
                 "i": In(stream.Signature(write)),
                 "job": Out(stream.Signature(JOB)),
-                "words": Out(stream.Signature(words_written(word))),
+                "words": Out(stream.Signature(write_word_layout(word))),
             }
         )
 
@@ -59,7 +59,7 @@ class TableWriter(wiring.Component):
             content.eq(write.data.word_select(index, min(self.word, 8 * RECORD_BYTES)) << (offset << 3)),
             strobe.eq(mask << offset),
             self.job.valid.eq(self.i.valid & ~job_accepted),
-            self.job.payload.address.eq((write.address >> shift)[:WORD_BITS]),
+            self.job.payload.address.eq((write.address >> shift)[:WORD_ADDRESS_BITS]),
             self.job.payload.count.eq(Mux(several_words, self.words_per_record, 1)),
             self.words.valid.eq(self.i.valid & ~words_accepted),
             self.words.payload.data.eq(content),

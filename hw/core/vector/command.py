@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from amaranth import Cat, Const, Module, Signal, Value
 from amaranth.lib import data, stream
 
-from hw.axi.ports import WORD_BITS
+from hw.axi.ports import WORD_ADDRESS_BITS
 from hw.core.isa import BY_NAME, STRIDE
 from hw.core.lengths import LENGTH_BITS
 from hw.lxe.microcode import Instruction, Source, instruction_layout
@@ -19,7 +19,7 @@ VECTOR_COMMAND = data.StructLayout(
     {
         **{f.name: f.bits for f in BY_NAME["VECTOR"].fields},
         "is_means": 1,  # the command is MEANS, the fields of VECTOR are not valid
-        "keys": WORD_BITS,  # MEANS: word address of the first token's key
+        "keys": WORD_ADDRESS_BITS,  # MEANS: word address of the first token's key
         "key_stride": STRIDE,  # MEANS: words from one token's key to the next
         "elements": LENGTH_BITS,  # elements of the first row
         "padded_beats": LENGTH_BITS,  # beats of an output row with its zero padding

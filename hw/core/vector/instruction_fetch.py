@@ -6,7 +6,7 @@ from amaranth import Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read
+from hw.axi.engines import read_word_layout
 from hw.axi.gearbox import Gearbox
 from hw.axi.ports import JOB
 from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanOp
@@ -44,7 +44,7 @@ class InstructionFetch(wiring.Component):
                 "command": In(stream.Signature(VECTOR_COMMAND)),
                 "update": In(stream.Signature(MEAN_UPDATE)),
                 "job": Out(stream.Signature(JOB)),
-                "words": In(stream.Signature(words_read(self.word))),
+                "words": In(stream.Signature(read_word_layout(self.word))),
                 "o": Out(stream.Signature(instruction)),
             }
         )

@@ -7,8 +7,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read
-from hw.axi.ports import JOB, WORD_BITS
+from hw.axi.engines import read_word_layout
+from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 from hw.core.lengths import LENGTH_BITS
 from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanOp
 from hw.core.vector.command import VECTOR_COMMAND, hold_command, row_length
@@ -46,9 +46,9 @@ class OperandFetch(wiring.Component):
             {
                 "command": In(stream.Signature(VECTOR_COMMAND)),
                 "update": In(stream.Signature(MEAN_UPDATE)),
-                "mean_keys_base": In(WORD_BITS),
+                "mean_keys_base": In(WORD_ADDRESS_BITS),
                 "job": Out(stream.Signature(JOB)),
-                "words": In(stream.Signature(words_read(self.word))),
+                "words": In(stream.Signature(read_word_layout(self.word))),
                 "o": Out(stream.Signature(beat)),
             }
         )
@@ -76,7 +76,7 @@ class OperandFetch(wiring.Component):
         """Read jobs of VECTOR: for every repetition row `a`, then row `b`."""
         job, payload = self.job, self.command.payload
         repetition, is_b, row_done = Signal(16), Signal(), Signal()
-        a_address, b_address = Signal(WORD_BITS), Signal(WORD_BITS)
+        a_address, b_address = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS)
         row_beats, _ = row_length(m, command, start, row_done, self.width)
         beats, fixed_beats = Signal(LENGTH_BITS), Mux(is_b, command.b_beats, command.a_beats)
         with m.If(start):
@@ -91,9 +91,9 @@ class OperandFetch(wiring.Component):
             ]
             with m.If(job.valid & job.ready):
                 with m.If(~is_b):
-                    m.d.sync += a_address.eq((a_address + command.a_stride)[:WORD_BITS])
+                    m.d.sync += a_address.eq((a_address + command.a_stride)[:WORD_ADDRESS_BITS])
                 with m.Else():
-                    m.d.sync += b_address.eq((b_address + command.b_stride)[:WORD_BITS])
+                    m.d.sync += b_address.eq((b_address + command.b_stride)[:WORD_ADDRESS_BITS])
                 with m.If(~is_b & command.b_used):
                     m.d.sync += is_b.eq(1)
                 with m.Else():
@@ -113,7 +113,7 @@ class OperandFetch(wiring.Component):
         key = command.keys + update.token * command.key_stride
         m.d.comb += [
             request.eq(busy & self.update.valid & reads),
-            job.payload.address.eq(Mux(is_load, mean, key)[:WORD_BITS]),
+            job.payload.address.eq(Mux(is_load, mean, key)[:WORD_ADDRESS_BITS]),
             job.payload.count.eq(self.key_words),
             self.update.ready.eq(busy & (~reads | (job.ready & formats.w_rdy))),
         ]

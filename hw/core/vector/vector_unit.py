@@ -6,8 +6,8 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import words_read, words_written
-from hw.axi.ports import JOB, WORD_BITS
+from hw.axi.engines import read_word_layout, write_word_layout
+from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 from hw.common.fork import fork
 from hw.config import Config
 from hw.core.isa import BY_NAME
@@ -62,7 +62,7 @@ class VectorUnit(wiring.Component):
         self.width = config.vpe_lanes
         self.word = 16 * self.width
         self.key_words = config.kv_heads * config.head_dim // self.width
-        reading, writing = stream.Signature(words_read(self.word)), stream.Signature(words_written(self.word))
+        reading, writing = stream.Signature(read_word_layout(self.word)), stream.Signature(write_word_layout(self.word))
         jobs = stream.Signature(JOB)
         super().__init__(
             {
@@ -80,7 +80,7 @@ class VectorUnit(wiring.Component):
                 "scores": Out(stream.Signature(score)),
                 "updates": In(stream.Signature(MEAN_UPDATE)),
                 "request_updates": Out(1),
-                "mean_keys_base": In(WORD_BITS),
+                "mean_keys_base": In(WORD_ADDRESS_BITS),
                 "stat_busy": Out(1),
             }
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hw.axi.ports import WORD_BITS, Cause
+from hw.axi.ports import WORD_ADDRESS_BITS, Cause
 from hw.axi.registers import Access
 from hw.config import PRESETS, Config
 from hw.core import core, isa, sequencer
@@ -408,10 +408,10 @@ def test_rows_of_all_lengths(rng, seed):
 @pytest.mark.parametrize("side", ["device", "host"])
 def test_the_end_of_a_region(side, rng, seed):
     """Regions of any number of words up to all: a copy up to the end passes, one word more is a fault that names it."""
-    memories = {name: Sparse(8 << WORD_BITS) for name in ("device", "host")}
+    memories = {name: Sparse(8 << WORD_ADDRESS_BITS) for name in ("device", "host")}
     case = CoreRun(Core.from_config(Config.preset("tiny")), **memories)
     expected, copied = [], []
-    most = 1 << WORD_BITS
+    most = 1 << WORD_ADDRESS_BITS
     sizes = [most, most - 4096, *(int(rng.integers(1 << 17, 1 << bits)) for bits in (20, 24, 28, 31, 32))]
     for n, words in enumerate(sizes):
         for write in (False, True):

@@ -33,7 +33,7 @@ def joined(words):
 @pytest.mark.parametrize("stall", [0.0, 0.5])
 @pytest.mark.parametrize("width, words", [(4, 2), (8, 1)])
 def test_transposes(width, words, stall, rng, seed):
-    unit = Transposer(width=width, blocks=words)
+    unit = Transposer(width=width, row_words=words)
     rows, lasts, out, ends = blocks(rng, width, 12, words)
     stimulus = {"data": joined(rows), "last": lasts}
     assert pack(unit.i.payload.shape(), stimulus).shape[0] == len(rows)
@@ -44,7 +44,7 @@ def test_transposes(width, words, stall, rng, seed):
 
 def test_a_word_per_cycle(rng):
     """Whole blocks without pauses: words come every cycle, and as many leave."""
-    unit = Transposer(width=4, blocks=2)
+    unit = Transposer(width=4, row_words=2)
     rows = rng.integers(0, 1 << 16, (10 * 8, 4))
     record = simulate(unit, "transposer", {"i": {"data": joined(rows)}}, {"o": len(rows)})
     cycles = record.cycles
@@ -55,6 +55,6 @@ def test_a_word_per_cycle(rng):
 
 def test_rejects_bad_parameters():
     with pytest.raises(ValueError, match="width must be a power of two, at least 2, got 3"):
-        Transposer(width=3, blocks=1)
-    with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
-        Transposer(width=4, blocks=0)
+        Transposer(width=3, row_words=1)
+    with pytest.raises(ValueError, match="row_words must be at least 1, got 0"):
+        Transposer(width=4, row_words=0)
