@@ -87,10 +87,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("says", BAD)
-def test_refused(says):
-    with pytest.raises((ValueError, AssemblyError), match=says):
-        BAD[says]()
+@pytest.mark.parametrize("message", BAD)
+def test_refused(message):
+    with pytest.raises((ValueError, AssemblyError), match=message):
+        BAD[message]()
 
 
 def test_an_input_of_another_width():
@@ -107,11 +107,16 @@ def test_yosys_that_is_not_there_or_takes_too_long(monkeypatch):
 
 
 def test_programs_of_attention_alone():
-    """With a query a whole step, without one its tokens are only clustered and placed."""
+    """With a query, the program is a complete step; without one, it only clusters and stores the tokens."""
     compiler = layer()
-    whole, filled = (Counter(command.name for command in compiler.attention(2, query=query)) for query in (True, False))
-    assert filled["CLUSTER"] == filled["STORE"] == filled["OFFLOAD"] == filled["END"] == 1 and not filled["GATHER"]
-    assert whole["GATHER"] and filled < whole
+    complete, no_query = (
+        Counter(command.name for command in compiler.attention(2, query=query)) for query in (True, False)
+    )
+    assert (
+        no_query["CLUSTER"] == no_query["STORE"] == no_query["OFFLOAD"] == no_query["END"] == 1
+        and not no_query["GATHER"]
+    )
+    assert complete["GATHER"] and no_query < complete
 
 
 SOME = ("dma", "hcu", "kvmu", "wtu")  # the others' claims are the same or long to elaborate

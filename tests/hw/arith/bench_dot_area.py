@@ -38,7 +38,7 @@ def plain_multiply(m: Module, a: Sequence[Value], b: Sequence[Value]) -> list[Va
 
 
 def plain_sum(m: Module, columns: Sequence[Value], lanes: int = 1) -> tuple[list[Value], list[Value]]:
-    """A balanced tree of two-operand adders in place of the carry-save tree over the lanes."""
+    """A balanced tree of two-operand adders instead of the carry-save tree over the lanes."""
     if lanes > 1:
         return adders.carry_save(m, columns, lanes)
     rows = [Cat(*(c[k] if k < len(c) else Const(0, 1) for c in columns)) for k in range(max(map(len, columns)))]
@@ -65,8 +65,8 @@ def structure(name: str) -> Iterator[None]:
 def measure(library: Library, lanes: int, width: int, depth: int, name: str) -> tuple[Area, Timing]:
     with structure(name):
         text = emit.to_rtlil(DotCore(inputs=lanes, align_bits=width, registers=DEPTHS[depth]), "dot")
-    found = area_of_rtlil(text, "dot", library, point="balanced")
-    return found, timing(found, library)
+    result = area_of_rtlil(text, "dot", library, point="balanced")
+    return result, timing(result, library)
 
 
 def error(lanes: int, width: int) -> tuple[float, float]:
@@ -86,7 +86,7 @@ def main(lanes: int = 16, liberty: Sequence[str] = ()) -> None:
     points |= {(24, DEPTH, name): None for name in STRUCTURES}
     rows = []
     for width, depth, name in points:
-        found, paths = measure(library, lanes, width, depth, name)
+        result, paths = measure(library, lanes, width, depth, name)
         mean, largest = error(lanes, width)
         slowest = paths.critical.delay_ps / paths.fo4_ps
         rows.append(
@@ -94,8 +94,8 @@ def main(lanes: int = 16, liberty: Sequence[str] = ()) -> None:
                 name,
                 f"{width}",
                 f"{depth}",
-                f"{found.area_um2 / lanes:.1f}",
-                f"{found.register_um2 / lanes:.1f}",
+                f"{result.area_um2 / lanes:.1f}",
+                f"{result.register_um2 / lanes:.1f}",
                 f"{slowest:.1f}",
                 f"{paths.critical.delay_ps:.0f}",
                 f"{mean:.3f}",

@@ -136,7 +136,7 @@ def test_a_million_pairs(rng):
 @pytest.mark.heavy
 @pytest.mark.parametrize("top", [1, 2, 9, 127, 254])
 def test_every_significand_pair_at_every_distance(top):
-    """Both signs of the smaller operand; sums of all distances that matter, products over the whole range."""
+    """Both signs of the smaller operand, sums at all relevant exponent distances, products over the full range."""
     fractions = [side.ravel() for side in np.meshgrid(np.arange(128), np.arange(128))]
     fields = [field for field in (top - d for d in (*range(11), 40)) if field >= 0]
     a = np.tile(top << 7 | fractions[0], len(fields))

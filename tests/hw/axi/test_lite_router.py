@@ -35,17 +35,17 @@ class Files(wiring.Component):
 def test_access_reaches_selected_subordinate(stall, rng, seed):
     """Every access reaches the subordinate that its address selects; an unassigned address answers DECERR."""
     files = Files(3)
-    kept, script, wanted = [0] * 6, [], []
+    stored, script, expected = [0] * 6, [], []
     for _ in range(60):
         k, value = int(rng.integers(0, 8)), int(rng.integers(0, 1 << 32))
         if rng.random() < 0.5:
             script.append(["write", 4 * k, value])
-            wanted.append(0 if k < 6 else 3)
-            kept[k : k + 1] = [value] if k < 6 else []
+            expected.append(0 if k < 6 else 3)
+            stored[k : k + 1] = [value] if k < 6 else []
         else:
             script.append(["read", 4 * k])
-            wanted.append([kept[k], 0] if k < 6 else [0, 3])
-    assert simulate(files, "files", {}, script=script, lite="registers", stall=stall, seed=seed).answers == wanted
+            expected.append([stored[k], 0] if k < 6 else [0, 3])
+    assert simulate(files, "files", {}, script=script, lite="registers", stall=stall, seed=seed).answers == expected
 
 
 def test_rejects_zero_subordinates():

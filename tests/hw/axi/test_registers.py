@@ -1,4 +1,4 @@
-"""The register file's Verilog: every kind of access, and what is made from its table."""
+"""The register file's Verilog: every kind of access, and the documents generated from its table."""
 
 import re
 
@@ -120,22 +120,24 @@ class Core(wiring.Component):
 
 
 def test_every_register_of_a_core(rng, seed):
-    """Words that are written read back, those that are not show what is given, and no word is any other's."""
+    """Writable words read back what was written, read-only words show their input, and no word aliases another."""
     map = CoreHardware.from_config(Config.preset("tiny")).map
-    given, held, steps, wanted = int(rng.integers(0, 1 << 32, dtype=np.uint64)), {}, [], []
+    host_words, written, steps, expected = int(rng.integers(0, 1 << 32, dtype=np.uint64)), {}, [], []
     words = [(r, half) for r in map.registers for half in range(r.words)]
     for r, half in words:
         if r.access is Access.RW:
-            held[r.name, half] = given if r.name == "host_words" else int(rng.integers(0, 1 << 32, dtype=np.uint64))
-            steps.append(["write", map.offsets[r.name] + 4 * half, held[r.name, half]])
-            wanted.append(0)
+            written[r.name, half] = (
+                host_words if r.name == "host_words" else int(rng.integers(0, 1 << 32, dtype=np.uint64))
+            )
+            steps.append(["write", map.offsets[r.name] + 4 * half, written[r.name, half]])
+            expected.append(0)
     for r, half in words:
         mask = (1 << min(32, r.width - 32 * half)) - 1
-        value = held.get((r.name, half), 0) if r.access is Access.RW else 0
+        value = written.get((r.name, half), 0) if r.access is Access.RW else 0
         if r.access is Access.RO:
-            value = held["host_words", half] & (1 << 36) - 1 if ("host_words", half) in held else 0
+            value = written["host_words", half] & (1 << 36) - 1 if ("host_words", half) in written else 0
         steps.append(["read", map.offsets[r.name] + 4 * half])
-        wanted.append([value & mask, 0])
-    found = simulate(Core(map), "core_registers", {}, script=steps, lite="axi", seed=seed).answers
-    for step, got, want in zip(steps, found, wanted, strict=True):
+        expected.append([value & mask, 0])
+    answers = simulate(Core(map), "core_registers", {}, script=steps, lite="axi", seed=seed).answers
+    for step, got, want in zip(steps, answers, expected, strict=True):
         assert got == want, step

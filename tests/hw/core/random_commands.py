@@ -1,4 +1,4 @@
-"""Random commands with fields of all their bits, and the data that they read."""
+"""Random commands whose fields use all their bits, and the data that the commands read."""
 
 from collections.abc import Callable
 from itertools import product
@@ -17,11 +17,11 @@ from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun
 
 AFTER = {event: all_but() for event in SyncEvent if event is not SyncEvent.OPERANDS}
-WORK, MUCH = 48, 1500  # words, or products of tiles, of a command, and of one of the few large ones
+WORK, MUCH = 48, 1500  # words or tile products of a command, and of a large command
 PRES = (Pre.A, Pre.ADD, Pre.SUB, Pre.RSUB, Pre.MAX)
 TIMES = (Times.ONE, Times.B, Times.SELF)
-BEYOND = {"block": 0xFFF, "length": 0, "extra": 7}  # nothing of so short a length is left
-IDLE = {  # changes after which a command has nothing to do
+BEYOND = {"block": 0xFFF, "length": 0, "extra": 7}  # the block begins beyond the length, so the command has no work
+IDLE = {  # field changes after which a command has no work
     "LOAD": ({"rows": 0, "limit": 0}, {"beats": 0, "limit": 0}, {"limit": 1, **BEYOND}, {"limit": 2, **BEYOND}),
     "MULTIPLY": ({"m_blocks": 0, "limit": 0}, {"k_blocks": 0, "limit": 0}, {"vectors": 0}, {"limit": 1, **BEYOND},
                  {"limit": 2, **BEYOND}),
@@ -30,7 +30,7 @@ IDLE = {  # changes after which a command has nothing to do
 
 
 class Author:
-    """Writes commands and the data that they read, anywhere in both memories of a bench."""
+    """Generator of commands and of the data that they read, at any address in both memories of a bench."""
 
     def __init__(self, bench: LayerRun):
         self.bench, self.rng, c = bench, bench.rng, bench.config
@@ -45,19 +45,19 @@ class Author:
         )  # fmt: skip
         self.machine.pages = [[] for _ in range(c.kv_heads)]
         self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
-        self.taken = [set(memory.pages) for memory in self.machine.memories]
+        self.used_pages = [set(memory.pages) for memory in self.machine.memories]
 
     def see(self, trace: StepResult) -> dict[int, bytes]:
-        """Go on after a step: its clusters and pages; by first word the keys and values of tokens that are there."""
+        """Take over the clusters and pages of a step; returns the resident keys and values by their first word."""
         golden, words = self.bench.golden, self.machine.head_words
         self.machine.clusters = len(golden.table.clusters.counts)
         self.machine.pages = [[(address // (2 * self.n), tokens) for address, tokens in of] for of in trace.pages]
-        found = {}
+        contents = {}
         for head, (pages, tokens) in enumerate(zip(self.machine.pages, trace.attended, strict=True)):
-            places = [page + 2 * slot * words for page, count in pages for slot in range(count)]
-            for place, token in zip(places, tokens, strict=True):
-                found[place] = golden.keys[token][head].tobytes() + golden.values[token][head].tobytes()
-        return found
+            first_words = [page + 2 * slot * words for page, count in pages for slot in range(count)]
+            for first_word, token in zip(first_words, tokens, strict=True):
+                contents[first_word] = golden.keys[token][head].tobytes() + golden.values[token][head].tobytes()
+        return contents
 
     def number(self, low: int, high: int) -> int:
         return int(self.rng.integers(low, high + 1))
@@ -66,56 +66,56 @@ class Author:
         return bool(self.rng.random() < share)
 
     def any(self, least: int, bits: int) -> int:
-        """A number of up to `bits` bits, as often a short one as a long one; at least `least`."""
+        """A number of at least `least`; its maximum length is uniform in 1 to `bits` bits."""
         return max(least, self.number(0, (1 << self.number(1, bits)) - 1))
 
     def work(self) -> int:
-        """A limit of what a command does."""
+        """The maximum number of words or tile products of a command."""
         return MUCH if self.flip(0.15) else WORK
 
-    def place(self, rows: int, stride: int, words: int, side: int = 0) -> int:
-        """The first word of rows on pages that nothing else uses."""
-        size, taken = 2 * self.n, self.taken[side]
+    def allocate(self, rows: int, stride: int, words: int, side: int = 0) -> int:
+        """Reserve unused pages for rows; returns the address of the first word."""
+        size, used = 2 * self.n, self.used_pages[side]
         while True:
-            place = self.number(0, len(self.machine.memories[side]) // size - rows * stride - words)
-            ends = [((place + row * stride) * size, (place + row * stride + words) * size) for row in range(rows)]
+            address = self.number(0, len(self.machine.memories[side]) // size - rows * stride - words)
+            ends = [((address + row * stride) * size, (address + row * stride + words) * size) for row in range(rows)]
             pages = {page for first, end in ends for page in range(first // BOUNDARY, end // BOUNDARY + 1)}
-            if not pages & taken:
-                taken |= pages
-                return place
+            if not pages & used:
+                used |= pages
+                return address
 
     def stride(self, rows: int, words: int) -> int:
-        """Words from one row to the next, so that all are in memory."""
+        """Words from one row to the next, such that all rows are in memory."""
         return max(words, self.any(0, 24) % (len(self.machine.memories[0]) // (2 * self.n) // rows - words))
 
     def rows(self, rows: int, words: int, wide: bool = False) -> tuple[int, int]:
         """First word and stride of new data in the device memory, `words` a row."""
         stride = self.stride(rows, words)
-        place = self.place(rows, stride, words)
+        address = self.allocate(rows, stride, words)
         for row in range(rows):
-            self.fill(place + row * stride, words, wide)
-        return place, stride
+            self.fill(address + row * stride, words, wide)
+        return address, stride
 
-    def fill(self, place: int, words: int, wide: bool = False, side: int = 0) -> None:
+    def fill(self, address: int, words: int, wide: bool = False, side: int = 0) -> None:
         values = self.rng.standard_normal(words * self.n // (1 + wide))
         data = bf16.encode(values, FP32).astype("<u4") if wide else bf16.encode(values).astype("<u2")
-        self.machine.memories[side][2 * self.n * place : 2 * self.n * (place + words)] = data.tobytes()
+        self.machine.memories[side][2 * self.n * address : 2 * self.n * (address + words)] = data.tobytes()
 
     def length(self, elements: int) -> dict:
-        """Fields that mean this length."""
+        """Fields of a command that encode this length."""
         size, head = self.number(0, 2), self.number(0, len(self.machine.pages) - 1)
         known = (0, self.machine.clusters, self.machine.past(head))[size]
         return {"length": size, "head": head, "extra": (elements - known) % NUMBERS}
 
     def limit(self, count: int) -> int:
-        """A limit that leaves `count` of as many."""
+        """A limit field of which `count` remain after the length is applied."""
         return count if self.flip() else self.any(count, 16)
 
     # commands
 
     def copy(self) -> list[Command]:
         words, sides = self.number(1, WORK), self.rng.integers(0, 2, 2).tolist()
-        source, target = (self.place(1, 0, words, side) for side in sides)
+        source, target = (self.allocate(1, 0, words, side) for side in sides)
         self.fill(source, words, side=sides[0])
         return [Command("COPY", {"source": source, "target": target, "words": words, "from_host": sides[0],
                                  "to_host": sides[1]})]  # fmt: skip
@@ -130,7 +130,7 @@ class Author:
             to, step = self.number(0, capacity - 1), self.number(0, 2 * beats) * (1 - 2 * self.flip(0.3)) % NUMBERS
             at = [to + r // self.n * self.n * beats + self.n * b + r % self.n if tiled else to + r * step + b
                   for r in range(rows) for b in range(beats)]  # fmt: skip
-            if max(place % NUMBERS for place in at) < capacity:
+            if max(entry % NUMBERS for entry in at) < capacity:
                 break
         source, stride = self.rows(rows, beats)
         fields = {"source": source, "stride": stride, "rows": rows, "beats": beats, "target": to, "step": step,
@@ -145,17 +145,17 @@ class Author:
         return [Command("LOAD", fields)]
 
     def gather(self) -> list[Command]:
-        """Tokens of the last one's head from where it stopped, or of a head from the first on."""
+        """GATHER commands that together read all tokens of one head; the first one restarts."""
         head, values = self.number(0, len(self.machine.pages) - 1), int(self.flip())
         own, tokens = self.machine.head_words, self.number(1, 3)
         first, stride = self.rows(tokens, own)
-        commands, blocks, left = [], self.number(1, 3), self.machine.past(head) + tokens
-        for part in range(-(-left // (blocks * self.n))):
-            rows = min(left - part * blocks * self.n, blocks * self.n)
+        commands, blocks, remaining = [], self.number(1, 3), self.machine.past(head) + tokens
+        for index in range(-(-remaining // (blocks * self.n))):
+            rows = min(remaining - index * blocks * self.n, blocks * self.n)
             used = -(-rows // self.n) * self.n * own
             to = self.number(0, self.tiles * self.n - used)
-            fields = {"head": head, "values": values, "restart": int(part == 0), "blocks": blocks, "target": to,
-                      "step_word": first if part == 0 else self.any(0, 32), "stride": stride,
+            fields = {"head": head, "values": values, "restart": int(index == 0), "blocks": blocks, "target": to,
+                      "step_word": first if index == 0 else self.any(0, 32), "stride": stride,
                       "tokens": tokens}  # fmt: skip
             commands.append(Command("GATHER", fields))
         return commands
@@ -169,17 +169,17 @@ class Author:
             spread = int(self.flip())
             weights, row = self.number(0, self.tiles - 1), self.number(0, self.activations - 1)
             m_stride, k_stride, x_stride = (self.number(-3, 3) % NUMBERS for _ in range(3))
-            places = [weights + a * m_stride + b * k_stride for a, b in product(range(m), range(k))]
+            tiles = [weights + a * m_stride + b * k_stride for a, b in product(range(m), range(k))]
             rows = [(row + a * x_stride) % NUMBERS + b for a, b in product(range(t), range(k))]
             fits = (t <= slots or k == 1) and (not spread or m * t <= slots or k == 1)
-            inside = max(p % NUMBERS for p in places) < self.tiles and max(rows) < self.activations
+            inside = max(p % NUMBERS for p in tiles) < self.tiles and max(rows) < self.activations
             if inside and fits:
                 break
         wide, vary = int(self.flip()), self.number(0, 2)
         stride = self.stride(t, m * (1 + wide))
         fields = {"weights": weights, "m_stride": m_stride, "k_stride": k_stride, "m_blocks": m, "k_blocks": k,
                   "activations": row, "x_stride": x_stride, "vectors": t, "first": 1, "last": 1, "spread": spread,
-                  "out": self.place(t, stride, 2 * m), "stride": stride, "wide": wide, "limit": vary}  # fmt: skip
+                  "out": self.allocate(t, stride, 2 * m), "stride": stride, "wide": wide, "limit": vary}  # fmt: skip
         if vary == 1:
             block = self.any(0, 13)
             length = (block + m) * self.n - self.number(0, self.n - 1)
@@ -188,7 +188,7 @@ class Author:
         if (spread and m * t > slots) or (not spread and m > 1) or k == 1 or t > slots:
             limits = {"k_blocks": self.limit(k), **self.length(length)} if vary else {}
             return [Command("MULTIPLY", {**fields, **limits})]
-        # the sums in two parts; what the first one begins, the second one ends
+        # two commands: the first one begins the sums, the second one completes them
         half = self.number(1, k - 1)
         if vary:
             parts = [{"k_blocks": half}, {"k_blocks": max(half, k - half), "block": half}]
@@ -218,7 +218,7 @@ class Author:
         out_stride = self.stride(repeat, width)
         fields = {
             "code": code, "instructions": count, "repeat": repeat, "a": a, "a_stride": a_stride, "a_wide": int(a_wide),
-            "out": self.place(repeat, out_stride, width), "out_stride": out_stride, "out_wide": int(out_wide),
+            "out": self.allocate(repeat, out_stride, width), "out_stride": out_stride, "out_wide": int(out_wide),
             "group": group, "pad": pad, **self.length(elements),
         }  # fmt: skip
         fields["destination"] = Destination.NONE if silent else Destination.MEMORY
@@ -231,7 +231,7 @@ class Author:
         return [Command("VECTOR", fields)]
 
     def program(self, varies: bool, two: bool, stored: bool, beats: int, output: dict) -> tuple[int, int]:
-        """Place and instructions of a new vector program."""
+        """Address and number of instructions of a new vector program."""
         row, immediate = self.number(0, 15), int(bf16.encode(self.rng.standard_normal(1), FP32)[0])
         steps = {"pre": PRES[self.number(0, len(PRES) - 1)], "times": TIMES[self.number(0, len(TIMES) - 1)],
                  "immediate": immediate, **output}  # fmt: skip
@@ -247,49 +247,51 @@ class Author:
         return self.code(build, beats, varies), len(ops)
 
     def code(self, build: Callable[[int, int], list[Instruction]], beats: int, varies: bool) -> int:
-        """Place of the vector program `build(beats, tail)`, for rows of as many beats or of those of its command."""
+        """Address of the vector program `build(beats, tail)`; `varies`: the command sets the number of beats."""
         image = assemble(build(beats, 0), self.bench.config.vpe_rows, varies=varies)
         words = len(image) // (2 * self.n)
-        place = self.place(1, 0, words)
-        self.machine.memories[0][2 * self.n * place : 2 * self.n * (place + words)] = image
-        self.programs[place] = build if varies else lambda *_: build(beats, 0)
-        return place
+        address = self.allocate(1, 0, words)
+        self.machine.memories[0][2 * self.n * address : 2 * self.n * (address + words)] = image
+        self.programs[address] = build if varies else lambda *_: build(beats, 0)
+        return address
 
     def operands(self) -> list[Command]:
         """Fill the operand memory."""
-        found = []
+        commands = []
         for activations, rows in enumerate((self.tiles * self.n, self.activations)):
             source, stride = self.rows(rows, 1)
             fields = {"source": source, "stride": stride, "rows": rows, "beats": 1, "step": 1}
-            found.append(Command("LOAD", {**fields, "activations": activations}))
-        return found
+            commands.append(Command("LOAD", {**fields, "activations": activations}))
+        return commands
 
     def write(self, count: int) -> list[Command]:
-        """Fill the operand memory, then commands of all kinds, one after the other."""
-        found = self.operands()
+        """Commands that fill the operand memory, then `count` times commands of a random kind, in sequence."""
+        commands = self.operands()
         kinds = [self.copy, self.load, self.multiply, self.vector, self.gather]
         for _ in range(count):
-            found += kinds[self.number(0, len(kinds) - 1)]()
-            if (changes := IDLE.get(found[-1].name)) and self.flip(0.2):
+            commands += kinds[self.number(0, len(kinds) - 1)]()
+            if (changes := IDLE.get(commands[-1].name)) and self.flip(0.2):
                 change = changes[self.number(0, len(changes) - 1)]
-                found.append(Command(found[-1].name, {**found[-1].fields, **change}))
-        return [Command(command.name, command.fields, AFTER) for command in found]
+                commands.append(Command(commands[-1].name, {**commands[-1].fields, **change}))
+        return [Command(command.name, command.fields, AFTER) for command in commands]
 
     def compare(self, record: AxiRecord) -> None:
-        """What each engine asked for in the end, and what is where something was written, is what the machine has."""
+        """Assert that the last requests of each engine and all written words equal those of the interpreter."""
         machine, run, size = self.machine, self.bench.run_on, 2 * self.n
-        asked = {(side, write, n): [] for side in BASES for write in (False, True) for n in range(len(READ_ENGINES))}
+        requested = {
+            (side, write, n): [] for side in BASES for write in (False, True) for n in range(len(READ_ENGINES))
+        }
         for side, base in run.bases.items():
             for write, identity, address, words in filter(None, record.traffic[side]["requests"]):  # None: a reset
-                asked[side, write, identity] += range((address - base) // size, (address - base) // size + words)
+                requested[side, write, identity] += range((address - base) // size, (address - base) // size + words)
         for write, moved, engines in ((False, machine.reads, READ_ENGINES), (True, machine.writes, WRITE_ENGINES)):
             for unit, jobs in moved.items():
                 for memory, side in enumerate(BASES):
-                    found = asked[side, write, 0 if memory else list(engines).index(unit)]
-                    wanted = [place + n for at, place, words in jobs if at == memory for n in range(words)]
-                    assert found[len(found) - len(wanted) :] == wanted, (unit, side, write)
+                    addresses = requested[side, write, 0 if memory else list(engines).index(unit)]
+                    wanted_addresses = [start + n for at, start, words in jobs if at == memory for n in range(words)]
+                    assert addresses[len(addresses) - len(wanted_addresses) :] == wanted_addresses, (unit, side, write)
         for jobs in machine.writes.values():
-            for memory, place, words in jobs:
-                where = slice(place * size, (place + words) * size)
+            for memory, start, words in jobs:
+                where = slice(start * size, (start + words) * size)
                 got = record.images[list(BASES)[memory]][where]
-                assert got == machine.memories[memory][where], (memory, place, words)
+                assert got == machine.memories[memory][where], (memory, start, words)

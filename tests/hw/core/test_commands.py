@@ -34,8 +34,8 @@ def run(steps, count, together, rng, seed):
         bench.run([*program[first : first + 100], Command("END")])
         bench.run_on.script += bench.run_on.driver.read("matrix_beats")
     machine.memories = copy.deepcopy(machine.memories)
-    for place, content in cached.items():
-        machine.memories[0][place * size : place * size + len(content)] = content
+    for address, content in cached.items():
+        machine.memories[0][address * size : address * size + len(content)] = content
     slow = {"device": FixedTiming(latency=30, gap=1.5, beat_bytes=8)}
     record = bench.check(stall=0.1, seed=seed, timing=slow)
     for command in program:
@@ -47,23 +47,23 @@ def run(steps, count, together, rng, seed):
 
 @pytest.mark.parametrize("steps, count", [(0, 60), (4, 120), pytest.param(4, 1000, marks=pytest.mark.heavy)])
 def test_random_commands(steps, count, rng, seed):
-    """After a few steps of a layer, with clusters in the table and lists of tokens, or with none."""
+    """Random commands after a few layer steps (clusters and token lists exist), or with an empty table."""
     run(steps, count, False, rng, seed)
 
 
 def test_random_commands_at_once(rng, seed):
-    """Those that need not wait for the ones before do not."""
+    """Commands that do not depend on earlier commands do not wait for them."""
     run(4, 120, True, rng, seed)
 
 
 def test_lengths_of_all_bits(rng, seed):
-    """Powers of two as every length of what is read: the core asks for these words, as far as it comes in some time."""
+    """Every length field takes powers of two; the core requests these words until it is reset."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
     code, instructions = bench.layer.code["residual"]
     readers, size = list(READ_ENGINES), bench.run_on.word_bytes
     expected = []
     for k in range(16):
-        source, a, b, out = (2 * int(place) for place in rng.integers(0, 1 << 29, 4))
+        source, a, b, out = (2 * int(start) for start in rng.integers(0, 1 << 29, 4))
         strides = [int(stride) for stride in rng.integers(1, 1 << 12, 3)]
         long, short = 1 << k, 1 << 15 - k
         load = {"source": source, "stride": strides[0], "rows": long, "beats": short}
@@ -73,19 +73,19 @@ def test_lengths_of_all_bits(rng, seed):
             "out_beats": long, "extra": 1,
         }  # fmt: skip
         program, commands = [Command("LOAD", load), Command("VECTOR", vector), Command("END")], 16 << k
-        place = bench.region.allocate(commands * 64 // size)
-        bench.run_on.put(place, program)
-        bench.run_on.reset_after(place, commands, 250)
+        start = bench.region.allocate(commands * 64 // size)
+        bench.run_on.put(start, program)
+        bench.run_on.reset_after(start, commands, 250)
         rows = range(min(long, 512))
         both = (((a + row * strides[1], short), (b + row * strides[2], long)) for row in rows)
         jobs = {
-            "program": [(place, commands * 64 // size)],
+            "program": [(start, commands * 64 // size)],
             "load": [(source + row * strides[0], short) for row in rows],
             "code": [(code, -(-instructions * 16 // size)) for _ in rows],
             "vector": [part for parts in both for part in parts],
         }
         expected.append(
-            {name: [at + n for at, words in found for n in range(min(words, 512))] for name, found in jobs.items()}
+            {name: [at + n for at, words in bursts for n in range(min(words, 512))] for name, bursts in jobs.items()}
         )
     bench.begin()
     _, record = bench.run_on.simulate(seed=seed)
@@ -93,17 +93,17 @@ def test_lengths_of_all_bits(rng, seed):
     runs = [list(run) for reset, run in groupby(requests, lambda request: request is None) if not reset]
     for k, (run, parts) in enumerate(zip(runs[:-1], expected, strict=True)):
         for name, words in parts.items():
-            asked = [
+            requested = [
                 (address - bench.run_on.bases["device"]) // size + n
                 for write, identity, address, count in run
                 if not write and identity == readers.index(name)
                 for n in range(count)
             ]
-            assert len(asked) >= min(8, len(words)) and asked == words[: len(asked)], (k, name)
+            assert len(requested) >= min(8, len(words)) and requested == words[: len(requested)], (k, name)
 
 
 def test_places_of_rows_far_apart(rng, seed):
-    """Keys and values at strides of all bits, and of the opposite ones: the words that STORE asks for."""
+    """STORE requests the correct words for random key and value strides and for their bitwise complements."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=64, scattered=True)
     beats, heads, size = bench.layer.head, bench.config.kv_heads, bench.run_on.word_bytes
@@ -116,10 +116,10 @@ def test_places_of_rows_far_apart(rng, seed):
         bench.begin()
         bench.run([Command(c.name, fields if c.name == "STORE" else c.fields, c.waits) for c in program])
         wanted += [
-            place + head * beats + n
+            start + head * beats + n
             for token in range(8)
             for head in range(heads)
-            for place in (keys + token * key_stride, values + token * value_stride)
+            for start in (keys + token * key_stride, values + token * value_stride)
             for n in range(beats)
         ]
     record = bench.check(seed=seed)

@@ -120,16 +120,17 @@ class LateWrites(FixedTiming):
 
 @pytest.mark.parametrize("to_host", [0, 1])
 def test_a_reader_that_is_almost_full(to_host, rng, seed):
-    """While no write is answered the words of a copy stay in its writer and in its reader, which does not ask for those
-    of the next one when one or two of them are too many."""
+    """While writes get no response, the words of a copy stay in its writer and its reader. The reader does not request
+    the words of the next copy if one or two of them do not fit."""
     case = bench(rng)
-    kept = BURST * FLYING + WRITE_ENGINES["copy"][1]  # words of the bursts in flight, and those that wait behind them
+    # words of the bursts in flight and of the queue behind them
+    buffered = BURST * FLYING + WRITE_ENGINES["copy"][1]
     room = READ_ENGINES["copy"][1]
     program, ends = [], {"from_host": 1 - to_host, "to_host": to_host}
     for n, words in enumerate(range(room - BURST + 1, room, 3)):
-        whole = {"source": 0, "target": 1024, "words": kept + words, **ends}
+        first = {"source": 0, "target": 1024, "words": buffered + words, **ends}
         rest = {"source": 1024 + 32 * n, "target": 16 * n, "words": room + 1 + n % 2 - words, **ends}
-        program += [Command("COPY", whole, {SyncEvent.COPY: all_but()}), Command("COPY", rest)]
+        program += [Command("COPY", first, {SyncEvent.COPY: all_but()}), Command("COPY", rest)]
     case.put(PLACE, [*program, END])
     case.run(PLACE, len(program) + 1)
     memories = [bytearray(case.device), bytearray(case.host)]
@@ -167,7 +168,7 @@ def faulty(rng, kind):
     ],
 )
 def test_faults_of_programs(kind, rng, seed):
-    """Stops with cause, source and address; stays stopped until it is cleared; then runs the next program."""
+    """A fault stops the core with cause, source and address until it is cleared; then the next program runs."""
     case = bench(rng)
     program, count, cause, source, address = faulty(rng, kind)
     code = b"".join(part if isinstance(part, bytes) else part.encode() for part in program)
@@ -190,13 +191,13 @@ def test_faults_of_programs(kind, rng, seed):
 
 
 def test_the_trace_shows_states(rng, seed):
-    """Of the sequencer and of the core, through a good program, then one that fails in each way."""
+    """The trace shows all states of sequencer and core for a good program and for each kind of fault."""
     case = bench(rng)
-    copy, place = Command("COPY", {"words": 3, "target": 50}), PLACE
+    copy, address = Command("COPY", {"words": 3, "target": 50}), PLACE
     for code, count in (([copy, END], 8), ([copy, b"\xff" * 64], 2), ([copy, copy], 2), ([copy, END], 0)):
-        case.put(place, b"".join(part if isinstance(part, bytes) else part.encode() for part in code))
-        case.run(place, count, clear=True)
-        place += 64
+        case.put(address, b"".join(part if isinstance(part, bytes) else part.encode() for part in code))
+        case.run(address, count, clear=True)
+        address += 64
     _, record = case.simulate(seed=seed, ports=["stat_trace"])
     trace = record.ports["stat_trace"]
     passed = {}
@@ -211,16 +212,16 @@ def test_the_trace_shows_states(rng, seed):
 
 
 def test_status_in_every_cycle_of_a_fault(seed, rng):
-    """A program without commands runs, then stops, then is stopped; each run of it is looked at a cycle later."""
-    case, found = bench(rng), []
+    """A program without commands is busy, then stopping, then stopped; each run reads the status a cycle later."""
+    case, reads = bench(rng), []
     for cycles in range(12):
         case.script += case.driver.start(PLACE, 0)
         case.script += [["wait", cycles]] * bool(cycles)
         case.script += case.driver.read("status")
-        found.append(len(case.script) - 1)
+        reads.append(len(case.script) - 1)
         case.script += [["wait", 20], *case.driver.clear()]
     _, record = case.simulate(seed=seed)
-    status = [record.answers[at][0] for at in found]
+    status = [record.answers[at][0] for at in reads]
     busy, stopping, stopped = status.count(1), status.count(2), status.count(4)
     assert status == [1] * busy + [2] * stopping + [4] * stopped and busy and stopping and stopped
 
@@ -229,7 +230,7 @@ def test_status_in_every_cycle_of_a_fault(seed, rng):
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 @pytest.mark.parametrize("side", ["device", pytest.param("host", marks=pytest.mark.heavy)])
 def test_errors_of_memory(side, write, response, rng, seed):
-    """One failing answer, at a random beat; then the same program again, which passes."""
+    """One error response at a random beat stops the program; the same program then passes."""
     case = bench(rng)
     program = disjoint(copies(rng, 25))
     case.put(PLACE, [*program, END])
@@ -245,7 +246,7 @@ def test_errors_of_memory(side, write, response, rng, seed):
 
 
 def test_answers_that_are_no_errors(rng, seed):
-    """EXOKAY, which no access of the core asks for, is no fault."""
+    """The core accepts EXOKAY responses, although it sends no exclusive accesses."""
     case = bench(rng)
     program = disjoint(copies(rng, 12))
     case.put(PLACE, [*program, END])
@@ -257,14 +258,14 @@ def test_answers_that_are_no_errors(rng, seed):
 
 @pytest.mark.parametrize("stall", [0.3, pytest.param(0.0, marks=pytest.mark.heavy)])
 def test_reset_in_every_state(stall, rng, seed):
-    """Resets at many moments of a program; after the last one it runs as if nothing had been."""
+    """Resets in many cycles of a program do not affect a later run of the program."""
     case = bench(rng)
     program = [c for c in disjoint(copies(rng, 30)) if not c.fields["to_host"]]
     memory = [bytearray(case.device), bytearray(case.host)]
     case.put(PLACE, [*program, END])
     for cycles in [*range(1, 40, 3), *rng.integers(40, 500, 8).tolist()]:
         case.reset_after(PLACE, len(program) + 1, int(cycles))
-    # what the interrupted runs left is put back by a copy from the host's upper half
+    # a copy from the upper half of the host memory restores the data that the interrupted runs changed
     case.host[8 * DATA :] = memory[1][8 * DATA :] = case.device[: 8 * DATA]
     case.put(PLACE + 1024, [Command("COPY", {"source": DATA, "target": 0, "words": DATA, "from_host": 1}), END])
     case.run(PLACE + 1024, 2)
@@ -277,8 +278,8 @@ def test_reset_in_every_state(stall, rng, seed):
 
 @pytest.mark.heavy
 def test_reset_in_every_state_of_the_sequencer(rng, seed):
-    """Good programs and bad ones, each reset after 0, 1, .. cycles: in every state of sequencer and core; afterwards a
-    program runs as if nothing had been."""
+    """Good and bad programs are reset after 0, 1, .. cycles, in every state of sequencer and core; a later program
+    passes."""
     case = bench(rng)
     program = [c for c in disjoint(copies(rng, 5, 10)) if not c.fields["to_host"]]
     bad = b"".join(c.encode() for c in program) + b"\xee" + bytes(63)
@@ -286,9 +287,9 @@ def test_reset_in_every_state_of_the_sequencer(rng, seed):
     case.put(PLACE, [*program, END])
     case.put(PLACE + 256, bad)
     resets = 0
-    for place, count in ((PLACE, len(program) + 1), (PLACE + 256, len(program) + 1), (PLACE, len(program))):
+    for address, count in ((PLACE, len(program) + 1), (PLACE + 256, len(program) + 1), (PLACE, len(program))):
         for cycles in range(140):
-            case.reset_after(place, count, cycles)
+            case.reset_after(address, count, cycles)
             resets += 1
     case.host[8 * DATA :] = memory[1][8 * DATA :] = case.device[: 8 * DATA]
     case.put(PLACE + 1024, [Command("COPY", {"source": DATA, "target": 0, "words": DATA, "from_host": 1}), END])
@@ -317,7 +318,9 @@ def test_counters(rng, seed):
     case.script += [*reads, ["wait", 1], *reads]
     _, record = case.simulate(seed=seed)
     values = dict(zip(names, (value for value, _ in record.answers[-len(names) :]), strict=True))
-    assert record.answers[-2 * len(names) - 1 : -len(names) - 1] == record.answers[-len(names) :]  # they stay
+    assert (
+        record.answers[-2 * len(names) - 1 : -len(names) - 1] == record.answers[-len(names) :]
+    )  # the counters keep their values
     assert values["done_copy"] == len(program)
     words = {s: [sum(c.fields["words"] for c in program if c.fields[f"{d}_host"] == s) for d in ("from", "to")]
              for s in (0, 1)}  # fmt: skip
@@ -328,53 +331,53 @@ def test_counters(rng, seed):
 
 
 def test_counters_while_units_are_at_work(rng, seed):
-    """Until a moment of a program, the same in all, as many cycles of the unit whose command waits, whichever it is."""
-    case, found = bench(rng), []
+    """The busy counter of a unit counts the cycles in which its command waits, equally for all units."""
+    case, reads = bench(rng), []
     slow = Command("COPY", {"source": 0, "target": 64, "words": 1})
     for name in ("LOAD", "MULTIPLY", "VECTOR", "OFFLOAD"):
-        case.put(PLACE + 64 * len(found), [slow, Command(name, {}, {SyncEvent.COPY: all_but()}), END])
-        case.script += [*case.driver.write("clear_counters", 1), *case.driver.start(PLACE + 64 * len(found), 3)]
+        case.put(PLACE + 64 * len(reads), [slow, Command(name, {}, {SyncEvent.COPY: all_but()}), END])
+        case.script += [*case.driver.write("clear_counters", 1), *case.driver.start(PLACE + 64 * len(reads), 3)]
         case.script.append(["wait", 500])
-        found.append(len(case.script))
+        reads.append(len(case.script))
         case.script += case.driver.read(f"busy_{isa.BY_NAME[name].unit.name.lower()}") + case.driver.read("status")
         case.script += case.driver.finish(2000)
     _, record = case.simulate(seed=seed, timing={"device": FixedTiming(latency=400)})
-    cycles, status = zip(*(record.answers[at : at + 2] for at in found), strict=True)
+    cycles, status = zip(*(record.answers[at : at + 2] for at in reads), strict=True)
     assert len(set(map(tuple, cycles))) == 1 and cycles[0][0] > 50
-    assert status == ([1, 0],) * len(found)  # busy
+    assert status == ([1, 0],) * len(reads)  # busy
 
 
 def test_registers_keep_what_is_written(rng, seed):
-    """Every register of every setting, both halves; what is only read says what it should."""
+    """Both halves of every writable register keep their value; read-only registers show the expected values."""
     case = bench(rng)
     case.script.clear()
     writable = [r for r in case.core.map.registers if r.access is Access.RW]
     values = {r.name: int.from_bytes(rng.bytes(8), "little") % (1 << r.width) for r in writable}
     wanted = {"version": VERSION | 64 << 16, "control": 0, "status": 0, "events": 0, "cause": 0, "fault_address": 0}
-    for given in (values, {r.name: values[r.name] ^ (1 << r.width) - 1 for r in writable}):
-        for name, value in given.items():
+    for written in (values, {r.name: values[r.name] ^ (1 << r.width) - 1 for r in writable}):
+        for name, value in written.items():
             case.script += case.driver.write(name, value)
         at = len(case.script)
-        reads = given | wanted
+        reads = written | wanted
         for name in reads:
             case.script += case.driver.read(name)
         _, record = case.simulate(seed=seed)
-        found = iter(record.answers[at:])
+        answers = iter(record.answers[at:])
         for name in reads:
             words = next(r.words for r in case.core.map.registers if r.name == name)
-            value = sum(part << 32 * n for n, (part, _) in enumerate(next(found) for _ in range(words)))
+            value = sum(part << 32 * n for n, (part, _) in enumerate(next(answers) for _ in range(words)))
             assert value == reads[name], name
 
 
 def test_rows_beyond_the_operand_memory(rng, seed):
-    """The first row that does not exist is a fault that names it, the last one that does is none."""
+    """The first row beyond the memory raises a fault with its number; the last valid row does not."""
     case, expected = bench(rng), []
     memory = case.core.processor.matrix_unit.memory
 
     def load(row, most, **fields):
-        place = PLACE + 16 * len(expected)
-        case.put(place, [Command("LOAD", {"rows": 1, "beats": 1, **fields}), END])
-        case.run(place, 2, clear=True)
+        start = PLACE + 16 * len(expected)
+        case.put(start, [Command("LOAD", {"rows": 1, "beats": 1, **fields}), END])
+        case.run(start, 2, clear=True)
         expected.append((Cause.NONE, 0, 0) if row < most else (Cause.SIZE, ExecUnit.LOAD, row))
 
     for activations, most in enumerate((memory.weight_rows, memory.activation_rows)):
@@ -386,7 +389,7 @@ def test_rows_beyond_the_operand_memory(rng, seed):
 
 
 def test_rows_of_all_lengths(rng, seed):
-    """As many as the command says, as many as its length says, and none, at once, where they have no words."""
+    """LOAD reads the rows that its fields or its length set; rows without words end at once."""
     case = bench(rng, limit=20_000)
     program, wanted = [Command("LOAD", {"rows": (1 << COUNT) - 1})], []
     for k in range(1, 12):
@@ -407,7 +410,7 @@ def test_rows_of_all_lengths(rng, seed):
 
 @pytest.mark.parametrize("side", ["device", "host"])
 def test_the_end_of_a_region(side, rng, seed):
-    """Regions of any number of words up to all: a copy up to the end passes, one word more is a fault that names it."""
+    """A copy up to the end of a region passes, and one more word raises a fault; region sizes up to the maximum."""
     memories = {name: Sparse(8 << WORD_ADDRESS_BITS) for name in ("device", "host")}
     case = CoreRun(Core.from_config(Config.preset("tiny")), **memories)
     expected, copied = [], []
@@ -415,9 +418,9 @@ def test_the_end_of_a_region(side, rng, seed):
     sizes = [most, most - 4096, *(int(rng.integers(1 << 17, 1 << bits)) for bits in (20, 24, 28, 31, 32))]
     for n, words in enumerate(sizes):
         for write in (False, True):
-            place, length = 4096 * n + 2048 * write, int(rng.integers(1, 40))
+            base, length = 4096 * n + 2048 * write, int(rng.integers(1, 40))
             for more in (0, 1):
-                end, here = words - length + more, place + 256
+                end, here = words - length + more, base + 256
                 source, target = (here, end) if write else (end, here)
                 ends = {"from_host": int(side == "host" and not write), "to_host": int(side == "host" and write)}
                 if not more:
@@ -425,9 +428,9 @@ def test_the_end_of_a_region(side, rng, seed):
                     memories["device" if write else side][8 * source : 8 * (source + length)] = data
                     copied.append((side if write else "device", target, data))
                 command = Command("COPY", {"source": source, "target": target, "words": length, **ends})
-                case.put(place + 512 * more, [command, END])
+                case.put(base + 512 * more, [command, END])
                 case.script += case.driver.write(f"{side}_words", words)
-                case.run(place + 512 * more, 2, clear=bool(more))
+                case.run(base + 512 * more, 2, clear=bool(more))
                 expected.append((Cause.REGION, ExecUnit.COPY, end) if more else (Cause.NONE, 0, 0))
     outcomes, record = case.simulate(seed=seed)
     assert [(o.cause, o.source, o.address) for o in outcomes] == expected
@@ -436,10 +439,10 @@ def test_the_end_of_a_region(side, rng, seed):
 
 
 def test_documents():
-    """Every register and every command is in what goes with the Verilog."""
-    made = Core.from_config(Config.preset("tiny"))
-    documents = made.documents
-    for name, offset in made.map.offsets.items():
+    """The generated documents list every register and every command."""
+    unit = Core.from_config(Config.preset("tiny"))
+    documents = unit.documents
+    for name, offset in unit.map.offsets.items():
         assert f"| 0x{offset:03x} | `{name}` |" in documents["core_registers.md"]
         assert f"#define VREX_{name.upper()} 0x{offset:03x}u" in documents["core_registers.h"]
     for op in isa.OPCODES:
@@ -448,11 +451,11 @@ def test_documents():
 
 @pytest.mark.heavy
 def test_documents_go_with_the_verilog(tmp_path):
-    """`vrex generate core` writes them, and a C compiler takes the header."""
+    """`vrex generate core` writes the documents, and a C compiler accepts the header."""
     config = Config.preset("tiny")
-    made = generate("core", config, tmp_path)
+    generated = generate("core", config, tmp_path)
     for name, text in Core.from_config(config).documents.items():
-        assert name in made.files and (tmp_path / name).read_text() == text
+        assert name in generated.files and (tmp_path / name).read_text() == text
     use = '#include "core_registers.h"\nunsigned start(void) { return VREX_CONTROL | VREX_CONTROL_START_MASK; }\n'
     (tmp_path / "use.c").write_text(use)
     subprocess.run(["cc", "-Wall", "-Werror", "-c", "use.c", "-o", "use.o"], cwd=tmp_path, check=True)
@@ -461,5 +464,5 @@ def test_documents_go_with_the_verilog(tmp_path):
 @pytest.mark.heavy
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p != "tiny"])  # which the others build
 def test_every_preset_elaborates(preset):
-    made = Core.from_config(Config.preset(preset))
-    assert to_rtlil(made, "core") and made.timing["bytes_per_word"] == 2 * made.config.dpe_inputs
+    unit = Core.from_config(Config.preset(preset))
+    assert to_rtlil(unit, "core") and unit.timing["bytes_per_word"] == 2 * unit.config.dpe_inputs

@@ -1,10 +1,10 @@
-"""When every command of some programs begins and ends, to the cycle, as it was when a change last meant to move it.
+"""First and last cycle of every command of some programs, compared with recorded cycles.
 
-What a program computes does not show that a queue or a burst has become slower; here it does. After such a change run
+The results of a program do not show that a queue or a burst has become slower; its cycles do. After such a change run
 
     python -m tests.hw.core.test_cycles
 
-and look at the difference of cycles.json: which commands have become faster, which slower.
+and review the difference of cycles.json, which shows the commands that became faster or slower.
 """
 
 import json
@@ -34,15 +34,15 @@ CASES = {  # layer steps, single commands, how often they wait, pauses, memories
 
 
 def products(rng: np.random.Generator, count: int) -> list[Command]:
-    """Small ones whose sums stay where they are: each ends when its operands have been read."""
+    """Small products whose sums stay in the accumulators: each ends when its operands have been read."""
     sizes = rng.integers(1, 4, (count, 3)).tolist()
     fields = [dict(zip(("m_blocks", "k_blocks", "vectors"), size, strict=True)) for size in sizes]
-    return [Command("MULTIPLY", {**given, "first": 1}) for given in fields]
+    return [Command("MULTIPLY", {**size_fields, "first": 1}) for size_fields in fields]
 
 
 def measured(case: str) -> list[list]:
-    """Of each command in the order of the beginnings its program, its number in it, its name, first cycle and cycle of
-    its end; cycles count from the first beginning."""
+    """Program, number, name, first cycle and end cycle of each command, ordered by first cycle. Cycles count from the
+    start of the first command."""
     steps, count, share, stall, timing = CASES[case]
     rng = np.random.default_rng(list(CASES).index(case))
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
@@ -60,20 +60,20 @@ def measured(case: str) -> list[list]:
         bench.run([*program, Command("END")])
     outcomes, record = bench.run_on.simulate(stall=stall, seed=0, timing=timing, ports=["stat_trace"])
     assert all(outcome.done and not outcome.failed for outcome in outcomes), outcomes
-    found = spans(record.ports["stat_trace"], bench.commands())
-    begin = found[0].start
-    return [[span.program, span.number, span.name, span.start - begin, span.end - begin] for span in found]
+    timeline = spans(record.ports["stat_trace"], bench.commands())
+    begin = timeline[0].start
+    return [[span.program, span.number, span.name, span.start - begin, span.end - begin] for span in timeline]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_cycles_are_those_recorded(case):
-    found, wanted = measured(case), json.loads(RECORD.read_text())[case]
-    for span, recorded in zip(found, wanted, strict=True):
+    result, expected = measured(case), json.loads(RECORD.read_text())[case]
+    for span, recorded in zip(result, expected, strict=True):
         assert span == recorded, "program, number, name, first cycle, end: see the head of this file"
 
 
 def write() -> None:
-    """Record anew, a line a command."""
+    """Write new recorded cycles, one line for each command."""
     warnings.simplefilter("ignore", UnusedElaboratable)
     cases = []
     for case in CASES:

@@ -1,4 +1,4 @@
-"""The transfer engine's Verilog between two timed memories, against the copies themselves done in order."""
+"""Tests of the transfer engine's Verilog between two timed memories, against copies executed in order."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ SEEN = ("arvalid", "arready", "rvalid", "rlast", "awvalid", "awready", "bvalid")
 
 
 def copies(rng, word, count, longest=2048):
-    """Descriptors of whole words whose bytes do not depend on their order; lengths from one word to `longest`.
+    """Descriptors of complete words, independent of their order; lengths from one word to `longest`.
 
     The first one is as long as a descriptor can be, and ends where the sources end.
     """
@@ -51,18 +51,18 @@ def expected(memories, moved):
 
 
 def far(rng):
-    """Where the memories stand in their regions: anywhere a word's number can reach, a multiple of 4 KiB."""
+    """Offset of each memory in its region: any multiple of 4 KiB that a word address can express."""
     return dict(zip(BASES, (rng.integers(0, ((1 << 35) - SIZE) // 4096, 2) * 4096).tolist(), strict=True))
 
 
 def run(unit, memories, moved, offsets=None, done=None, **options):
-    """`offsets`: bytes of each region before its memory ; `done` : copies that end, by default all."""
+    """Simulate copies. `offsets`: bytes of each region before its memory; `done`: copies that end, by default all."""
     names = ("source", "target", "source_tier", "target_tier", "bytes", "tag")
     offsets = offsets or dict.fromkeys(BASES, 0)
-    place = np.array(list(offsets.values()))
+    starts = np.array(list(offsets.values()))
     columns = {n: np.array([int(getattr(d, n)) for d in moved], np.int64) for n in names}
-    columns["source"] += place[columns["source_tier"]]
-    columns["target"] += place[columns["target_tier"]]
+    columns["source"] += starts[columns["source_tier"]]
+    columns["target"] += starts[columns["target_tier"]]
     return simulate(
         unit,
         "dma",
@@ -93,7 +93,7 @@ def test_moves_every_byte(stall, rng, seed):
 
 
 def in_flight(ports):
-    """In which cycles a burst has been asked for and has not been answered."""
+    """Mask of the cycles in which a requested burst has no response yet."""
     busy = np.zeros(len(ports["stat_idle"]), bool)
     for port in BASES:
         seen = {name: ports[f"{port}__{name}"].astype(bool) for name in SEEN}
@@ -101,13 +101,13 @@ def in_flight(ports):
             (seen["arvalid"], seen["arready"], seen["rvalid"] & seen["rlast"]),
             (seen["awvalid"], seen["awready"], seen["bvalid"]),
         ):
-            left = np.cumsum((asks & begins).astype(int) - ends)
-            busy |= asks | (np.r_[0, left[:-1]] > 0)
+            pending = np.cumsum((asks & begins).astype(int) - ends)
+            busy |= asks | (np.r_[0, pending[:-1]] > 0)
     return busy
 
 
 def test_a_side_that_answers_late(rng, seed):
-    """As many bursts are under way as there may be."""
+    """The number of bursts in flight reaches its limit."""
     unit = Dma.from_config(Config.preset("tiny"))
     moved = [Descriptor(8 * n, SIZE // 2 + 8 * n, n // 50, 1 - n // 50, 8, 0, n % 4, 0) for n in range(100)]
     memories = images(rng)
@@ -119,7 +119,7 @@ def test_a_side_that_answers_late(rng, seed):
 
 @pytest.mark.parametrize("slow", BASES)
 def test_a_side_that_takes_words_slowly(slow, rng, seed):
-    """What the other side gave waits on chip, up to the last place."""
+    """Words from the fast side fill the on-chip buffer completely."""
     unit = Dma.from_config(Config.preset("tiny"))
     target = list(BASES).index(slow)
     moved = [replace(d, source_tier=1 - target) for d in copies(rng, 8, 50, longest=400) if d.target_tier == target]
@@ -130,7 +130,7 @@ def test_a_side_that_takes_words_slowly(slow, rng, seed):
 
 
 def test_errors_one_after_the_other(rng, seed):
-    """Each stops the unit with the address of its burst, until a reset."""
+    """Each error stops the unit with the address of its burst, until a reset."""
     unit, offsets, rounds = Dma.from_config(Config.preset("tiny")), far(rng), 24
     ports = [f"{port}__a{kind}{name}" for port in BASES for kind in "rw" for name in ("valid", "ready", "addr", "len")]
     failing = [(str(rng.choice(list(BASES))), bool(rng.integers(2)), int(rng.integers(8))) for _ in range(rounds)]
@@ -145,16 +145,16 @@ def test_errors_one_after_the_other(rng, seed):
     for begin, end, fault, (port, write, after) in zip([0, *resets[:-1]], resets, faults, failing, strict=True):
         kind = "aw" if write else "ar"
         now = {name: seen[f"{port}__{kind}{name}"][begin:end] for name in ("valid", "ready", "addr", "len")}
-        taken = np.flatnonzero(now["valid"] & now["ready"])
-        words = [1] * len(taken) if write else (now["len"][taken] + 1).tolist()
+        accepted = np.flatnonzero(now["valid"] & now["ready"])
+        words = [1] * len(accepted) if write else (now["len"][accepted] + 1).tolist()
         if fault:
-            burst = taken[np.searchsorted(np.cumsum(words), after, side="right")]
+            burst = accepted[np.searchsorted(np.cumsum(words), after, side="right")]
             word = (int(now["addr"][burst]) - BASES[port] + offsets[port]) // 8
             assert fault == word << 4 | Cause.SLVERR.value, (port, write, after)
 
 
 def test_refuses_parts_of_words_and_one_word_too_much(rng):
-    """On both sides, as source and as target, with every length that has one bit; a reset between them."""
+    """Unaligned and out-of-range copies raise faults on both sides, as source and as target; a reset clears each."""
     unit, offsets = Dma.from_config(Config.preset("tiny")), far(rng)
     word, moved, faults = unit.word // 8, [], []
     for k in range(word.bit_length() - 1):
@@ -163,22 +163,24 @@ def test_refuses_parts_of_words_and_one_word_too_much(rng):
             moved += [Descriptor(source, target, 0, 1, nbytes, 0, 0, 0)] * 4  # a reset may swallow some
             faults.append((offsets["host"] + target) // word << 4 | Cause.REGION.value)
     for k in range((4096 // word).bit_length()):
-        nbytes, place = word << k, SIZE - (word << k) + word
+        nbytes, address = word << k, SIZE - (word << k) + word
         for target in (False, True):
             for side in (Tier.DEVICE, Tier.HOST):
-                where = (0, place, int(Tier.HOST), int(side)) if target else (place, 0, int(side), int(Tier.HOST))
-                moved += [Descriptor(*where, nbytes, 0, 0, 0)] * 4
-                faults.append((offsets[list(BASES)[side]] + place) // word << 4 | Cause.REGION.value)
+                addresses = (
+                    (0, address, int(Tier.HOST), int(side)) if target else (address, 0, int(side), int(Tier.HOST))
+                )
+                moved += [Descriptor(*addresses, nbytes, 0, 0, 0)] * 4
+                faults.append((offsets[list(BASES)[side]] + address) // word << 4 | Cause.REGION.value)
     script = [["wait", 12], ["reset"]] * len(moved)
     memories = images(rng, timing=FixedTiming(latency=60))
     record = run(unit, memories, moved, offsets, done=0, script=script, ports=["stat_fault"])
-    found = [int(value) for value in record.ports["stat_fault"] if value]
-    assert [value for n, value in enumerate(found) if not n or value != found[n - 1]] == faults
+    reported = [int(value) for value in record.ports["stat_fault"] if value]
+    assert [value for n, value in enumerate(reported) if not n or value != reported[n - 1]] == faults
     assert record.images == {port: image.data for port, image in memories.items()}
 
 
 def test_a_word_per_cycle(rng):
-    """Long copies from device to host: reads and writes both flow, one word a cycle but for the start."""
+    """Long copies from device to host read and write one word a cycle after the start."""
     unit = Dma.from_config(Config.preset("tiny"))
     moved = [Descriptor(4096 * n, 4096 * n, 0, 1, 4096, 0, 0, 0) for n in range(8)]
     record = run(unit, images(rng, timing=FixedTiming(latency=16)), moved)
@@ -190,7 +192,7 @@ def test_a_word_per_cycle(rng):
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 @pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
 def test_errors_stop_it(port, write, response, rng, seed):
-    """After an error nothing more is asked, all in flight ends, and the address is that of the burst that failed."""
+    """After an error no request is issued, bursts in flight end, and the address is that of the failed burst."""
     unit = Dma.from_config(Config.preset("tiny"))
     moved = copies(rng, unit.word // 8, 40, longest=1024)
     at = int(rng.integers(0, 20))
@@ -199,8 +201,8 @@ def test_errors_stop_it(port, write, response, rng, seed):
     offsets = far(rng)
     ports = ["stat_fault", *(f"{port}__{name}" for port in BASES for name in ("arvalid", "awvalid"))]
     record = run(unit, memories, moved, offsets, seed=seed, cycles=1500, ports=ports)
-    stopped = np.flatnonzero(record.ports.pop("stat_fault"))[0] + 2  # what was asked before leaves a register
-    assert not any(asked[stopped:].any() for asked in record.ports.values())
+    stopped = np.flatnonzero(record.ports.pop("stat_fault"))[0] + 2  # an earlier request is still in a register
+    assert not any(valid[stopped:].any() for valid in record.ports.values())
     fault, side = record.status["stat_fault"], list(BASES).index(port)
     assert fault & 15 == {SLVERR: Cause.SLVERR, DECERR: Cause.DECERR}[response].value
     word, before = unit.word // 8, offsets[port] // (unit.word // 8)
@@ -209,11 +211,11 @@ def test_errors_stop_it(port, write, response, rng, seed):
     for d in moved:
         if (d.target_tier if write else d.source_tier) != side:
             continue
-        place, end = (d.target, d.target + d.bytes) if write else (d.source, d.source + d.bytes)
-        while place < end:
-            stop = min(end, (place // (BURST * word) + 1) * BURST * word)
-            bursts.append((place // word, (stop - place) // word))
-            place = stop
+        address, end = (d.target, d.target + d.bytes) if write else (d.source, d.source + d.bytes)
+        while address < end:
+            stop = min(end, (address // (BURST * word) + 1) * BURST * word)
+            bursts.append((address // word, (stop - address) // word))
+            address = stop
     if write:
         assert fault >> 4 == before + bursts[at][0]
     else:
@@ -273,7 +275,7 @@ def test_every_length_on_every_way(stall, rng, seed):
 
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 def test_memory_that_ends_within_its_region(write, rng, seed):
-    """Nobody answers for the last words but with DECERR."""
+    """Words beyond the end of the memory get the response DECERR."""
     unit = Dma.from_config(Config.preset("tiny"))
     memories = images(rng)
     memories["host"].data = memories["host"].data[: SIZE // 2]

@@ -72,7 +72,7 @@ def test_opcodes_are_distinct_and_documented():
     text = isa.markdown()
     for op in isa.OPCODES:
         assert f"| `{op.name}` | {op.code:#04x} |" in text
-        place = HEADER_BITS
+        bit = HEADER_BITS
         for f in op.fields:
-            assert f"| {place + f.bits - 1}:{place} | `{f.name}` |" in text
-            place += f.bits
+            assert f"| {bit + f.bits - 1}:{bit} | `{f.name}` |" in text
+            bit += f.bits

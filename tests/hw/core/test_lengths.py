@@ -34,15 +34,15 @@ def ran(by, program, seed):
 
 
 def multiply(by, **fields):
-    """Of one tile and one row unless `fields` say otherwise, behind everything before it."""
-    given = dict.fromkeys(("m_blocks", "k_blocks", "vectors", "first", "last"), 1) | fields
-    width, vectors = given["m_blocks"] * (1 + given.get("wide", 0)), given["vectors"]
+    """A MULTIPLY of one tile and one row, unless `fields` set other sizes, after all earlier commands."""
+    values = dict.fromkeys(("m_blocks", "k_blocks", "vectors", "first", "last"), 1) | fields
+    width, vectors = values["m_blocks"] * (1 + values.get("wide", 0)), values["vectors"]
     stride = by.stride(vectors, width)
-    return Command("MULTIPLY", {"out": by.place(vectors, stride, width), "stride": stride, **given}, AFTER)
+    return Command("MULTIPLY", {"out": by.allocate(vectors, stride, width), "stride": stride, **values}, AFTER)
 
 
 def vector(by, build, instructions, repeat=1, words=0, **fields):
-    """`build(beats, tail)` gives a program of so many instructions for rows of up to so many words."""
+    """A VECTOR command with the program `build(beats, tail)` of `instructions` instructions."""
     code = by.code(build, words or 1, not words)
     longest = fields.get("extra", 1) + fields.get("pad", 0)
     width = words or -(-longest // by.n)
@@ -51,7 +51,7 @@ def vector(by, build, instructions, repeat=1, words=0, **fields):
     return Command(
         "VECTOR",
         {"code": code, "instructions": instructions, "repeat": repeat, "a": a, "a_stride": a_stride, "extra": 1,
-         "out": by.place(repeat, out_stride, width), "out_stride": out_stride, **beats, **fields},
+         "out": by.allocate(repeat, out_stride, width), "out_stride": out_stride, **beats, **fields},
         AFTER,
     )  # fmt: skip
 
@@ -83,9 +83,8 @@ def test_every_length_to_its_end(rng, seed):
 
 
 def while_others_are_written(by, operands):
-    """Long products, of a tile and a row. Meanwhile LOADs write what is there into these and into all rows whose
-    numbers differ by one bit, again and again: whoever comes first, the product is the same. Then with the opposite
-    bits."""
+    """Long products of one tile and one row, while LOADs repeatedly write the same data to these rows and to all rows
+    whose numbers differ by one bit. The product does not depend on the order. The second product has inverted bits."""
     program = []
     codes = by.rng.integers(0, 1 << 16, (by.n + 1, by.n)) & 0x807F | 0b01010101 << 7  # of one size, that all count
     for flip, tile, row in ((0, 0, 7), (0xFFFF, 3, 38)):
@@ -93,18 +92,18 @@ def while_others_are_written(by, operands):
         own = range(by.n * tile, by.n * tile + by.n), [row]
         for load, rows, bits in zip(operands, own, (9, 7), strict=True):
             f = load.fields
-            for place, line in zip(rows, codes[-len(rows) :] ^ flip, strict=True):
-                at = 2 * by.n * (f["source"] + place * f["stride"])
+            for number, line in zip(rows, codes[-len(rows) :] ^ flip, strict=True):
+                at = 2 * by.n * (f["source"] + number * f["stride"])
                 by.machine.memories[0][at : at + 2 * by.n] = line.astype("<u2").tobytes()
-            for place in sorted({*rows, *(place ^ 1 << k for place in rows for k in range(bits))}):
-                again = {"source": f["source"] + place * f["stride"], "rows": 20, "beats": 1, "target": place}
+            for number in sorted({*rows, *(number ^ 1 << k for number in rows for k in range(bits))}):
+                again = {"source": f["source"] + number * f["stride"], "rows": 20, "beats": 1, "target": number}
                 program.append(Command("LOAD", {**again, "activations": f["activations"]}))
     return program
 
 
 def sums_that_go_on(by):
-    """Begun, continued and sent by three commands, of as many blocks and vectors as there are sums for; each block has
-    its own, or all go into the same."""
+    """Sums that three commands begin, continue and send, for all numbers of blocks and vectors that fit the
+    accumulators. Each block has its own sum, or all blocks share one."""
     program = []
     for blocks, vectors, spread in product(range(1, 9), range(1, 9), (0, 1)):
         if blocks * vectors <= len(by.machine.sums):
@@ -118,8 +117,7 @@ def sums_that_go_on(by):
 
 
 def of_every_exponent(by):
-    """Products of single numbers, many of them in the middle between two that BF16 has; also zeros, infinities and what
-    is no number."""
+    """Products of single numbers, many of them halfway between two BF16 numbers; also zeros, infinities and NaN."""
     n, tiles, rng = by.n, 16, by.rng
     exponents = np.append(np.arange(0, 256, 4), [255, 255])[:, None]
     rows = len(exponents)
@@ -131,16 +129,16 @@ def of_every_exponent(by):
     program = []
     for activations, data in enumerate((weights, x)):
         count = data.size // n
-        place = by.place(1, 0, count)
-        by.machine.memories[0][2 * n * place : 2 * n * (place + count)] = data.astype("<u2").tobytes()
-        fields = {"source": place, "rows": 1, "beats": count, "activations": activations}
+        address = by.allocate(1, 0, count)
+        by.machine.memories[0][2 * n * address : 2 * n * (address + count)] = data.astype("<u2").tobytes()
+        fields = {"source": address, "rows": 1, "beats": count, "activations": activations}
         program.append(Command("LOAD", fields, AFTER))
     products = [multiply(by, m_blocks=tiles, m_stride=1, vectors=rows, x_stride=1, wide=wide) for wide in (0, 1)]
     return [*program, *products]
 
 
 def test_products(rng, seed):
-    """Of operands next to which others are written, with sums that go on, and of numbers of every size."""
+    """Products while other operands are written, with sums over several commands, and with every exponent."""
     by = author(rng)
     operands = by.operands()
     program = [*while_others_are_written(by, operands), *sums_that_go_on(by), *of_every_exponent(by)]
@@ -148,7 +146,7 @@ def test_products(rng, seed):
 
 
 def test_means_of_keys_anywhere(rng, seed):
-    """At strides of all bits; the first step's twice, one right behind the other, whose keys count."""
+    """MEANS reads keys at random strides; the first step runs it twice, and the second run sets the means."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=64, scattered=True)
     bench.begin()
@@ -156,37 +154,37 @@ def test_means_of_keys_anywhere(rng, seed):
     for stride in (some, some ^ (1 << 24) - 1):
         k, v = (bf16.encode(rng.standard_normal((8, bench.config.kv_heads, bench.config.head_dim))) for _ in range(2))
         bench.fill({bench.layer.rotated["k"]: k.tobytes(), bench.layer.rotated["v"]: v.tobytes()})
-        place = bench.region.allocate(8 * stride + k[0].nbytes // bench.run_on.word_bytes)
+        start = bench.region.allocate(8 * stride + k[0].nbytes // bench.run_on.word_bytes)
         for token, key in enumerate(k):
-            bench.run_on.put(place + token * stride, key.tobytes())
+            bench.run_on.put(start + token * stride, key.tobytes())
         program = bench.layer.attention(8, query=False)
         (at,) = [n for n, command in enumerate(program) if command.name == "MEANS"]
-        given = replace(program[at], fields={"keys": place, "stride": stride})
+        means = replace(program[at], fields={"keys": start, "stride": stride})
         values = replace(program[at], fields={**program[at].fields, "keys": bench.layer.rotated["v"]})
-        bench.run([*program[:at], *[values] * (stride == some), given, *program[at + 1 :]])
+        bench.run([*program[:at], *[values] * (stride == some), means, *program[at + 1 :]])
         bench.golden.fill(k, v)
     bench.check(seed=seed)
     assert len(bench.golden.means.means) > 2
 
 
 def test_products_of_more_than_the_operands_there_are(seed):
-    """Their numbers may be anything. The engine takes a beat for each tile, and they end; or are under way after some
-    time, if they are long."""
+    """Products beyond the operand memory have undefined results. They take one beat for each tile; short ones end,
+    and long ones are still running when the test reads the counters."""
     run, expected = CoreRun(Core.from_config(Config.preset("tiny")), bytearray(1 << 16), bytearray(8)), []
     ending = [*(("weights", 1 << k) for k in range(7, 16)), *(("k_blocks", k) for k in (128, 256, 512, 4097))]
     cases = ending + [(field, (1 << k) + 1) for field in ("m_blocks", "k_blocks") for k in range(10, 16)]
     for number, (field, value) in enumerate(cases):
-        given = {"m_blocks": 3, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1, "out": 1 << 12, field: value}
-        beats, place, long = given["m_blocks"] * given["k_blocks"], 16 * number, number >= len(ending)
-        run.put(place, [Command("MULTIPLY", given), Command("END")])
-        run.script += [*run.driver.start(place, 2), ["wait", 400 if long else 100 + 3 * beats]]
+        fields = {"m_blocks": 3, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1, "out": 1 << 12, field: value}
+        beats, start, long = fields["m_blocks"] * fields["k_blocks"], 16 * number, number >= len(ending)
+        run.put(start, [Command("MULTIPLY", fields), Command("END")])
+        run.script += [*run.driver.start(start, 2), ["wait", 400 if long else 100 + 3 * beats]]
         expected.append((len(run.script), beats, long))
         run.script += [*run.driver.read("matrix_beats"), *run.driver.read("done_matrix"), ["reset"]]
         run.set_up()
     _, record = run.simulate(seed=seed, timing=QUICK)
     for at, beats, long in expected:
-        (taken, _), (done, _) = record.answers[at : at + 2]
-        assert (100 < taken < beats and not done) if long else (taken, done) == (beats, 1)
+        (accepted, _), (done, _) = record.answers[at : at + 2]
+        assert (100 < accepted < beats and not done) if long else (accepted, done) == (beats, 1)
 
 
 def test_many_rows_of_scores(rng, seed, monkeypatch):

@@ -46,8 +46,8 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     system = load_system("vrex8")
     record = layer.check(timing=timings(system, layer.storage_at), ports=["stat_trace"], seed=seed)
     step = layer.steps[-1]
-    found = [span for span in spans(record.ports["stat_trace"], layer.commands()) if span.program == step]
-    first, end = min(span.start for span in found), max(span.end for span in found)
+    step_spans = [span for span in spans(record.ports["stat_trace"], layer.commands()) if span.program == step]
+    first, end = min(span.start for span in step_spans), max(span.end for span in step_spans)
     part, cycles = record.ports["stat_trace"][first:end], layer.outcomes[step].cycles
     model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.mean_keys_word,
                       layer.layer.instructions)  # fmt: skip
@@ -61,8 +61,8 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     )
     filled = [layer.outcomes[n].cycles for n in layer.steps[:-1]]
     print(f"a frame without queries: {np.mean(filled):.0f} cycles on average, {max(filled)} at most")
-    for unit, count in busy(found).items():
+    for unit, count in busy(step_spans).items():
         print(f"{unit.name:8} {count:8} {count / (end - first):6.1%}")
     for name in ("matrix", "vector", "device_read", "device_write", "host_read", "host_write"):
         print(f"{name:13} {column(part, name).mean():6.1%} of cycles with a beat")
-    print("cycles with 0, 1, .. units at work:", concurrency(found).tolist())
+    print("cycles with 0, 1, .. units at work:", concurrency(step_spans).tolist())

@@ -50,8 +50,8 @@ def test_reset_before_tokens_are_waited_for(rng, seed):
     bench = LayerRun("tiny", rng, sizes=SIZES, hamming_threshold=1, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     program = [*program[: [command.name for command in program].index("CLUSTER")], Command("END")]
-    place = bench.region.allocate(len(program) * 64 // bench.run_on.word_bytes)
-    bench.run_on.put(place, program)
-    bench.run_on.reset_after(place, len(program), 2000)
+    address = bench.region.allocate(len(program) * 64 // bench.run_on.word_bytes)
+    bench.run_on.put(address, program)
+    bench.run_on.reset_after(address, len(program), 2000)
     of_clusters(bench, [[0, 1, 2, 3, 4, 5, 6, 7]])
     bench.check(seed=seed)

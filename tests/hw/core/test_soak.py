@@ -1,6 +1,6 @@
-"""The core on one random program after the other: good, wild, cut short, reset, on failing memory, under random pauses.
+"""Many random programs in sequence: good, random, corrupted, reset, with memory errors and pauses.
 
-After each of them a good program passes and writes what it should; in the end a layer runs as if nothing had been.
+After each program a good program passes and writes the expected data; at the end a layer step runs correctly.
 """
 
 from collections import Counter
@@ -17,10 +17,10 @@ from tests.hw.core.test_core import END, copies, disjoint, execute, succeeded
 from tests.hw.core.test_isa import random_command
 
 WORD = 8  # bytes
-ROOM = 128  # words of a bad program's place
-PARTS, PART = 4, 16  # a good program writes so many parts of so many words, on either side
-SOURCES = 256  # words that good programs read and nobody writes, on either side
-PATIENCE = 4000  # cycles after which a program is said to hang; a good one takes a tenth
+ROOM = 128  # words reserved for a bad program
+PARTS, PART = 4, 16  # a good program writes PARTS slices of PART words on each side
+SOURCES = 256  # words on each side that good programs read and no program writes
+PATIENCE = 4000  # cycles after which a program counts as hung; a good program takes a tenth
 KINDS = ("noise", "wild", "tame", "bent", "cut")
 LARGEST = {32: 256, 24: 8, 16: 8, 8: 4}  # in a tame command, by the bits of the field
 MEMORY = {Cause.SLVERR, Cause.DECERR}
@@ -34,7 +34,7 @@ def tame(rng: np.random.Generator) -> Command:
 
 
 def bad_program(rng: np.random.Generator, kind: str) -> tuple[bytes, int]:
-    """Its bytes, and how many commands the core is told it has."""
+    """Bytes of a bad program, and the number of commands that the core is started with."""
     if kind == "noise":
         count = int(rng.integers(1, 8))
         return rng.bytes(COMMAND_BYTES * count), count
@@ -60,39 +60,39 @@ def outlives_its_program(code: bytes) -> bool:
 
 
 def good_program(rng: np.random.Generator, targets: list[int], sources: list[int]) -> list[Command]:
-    """Fills parts behind `targets`, by side, from `sources` or from an earlier part, for which it waits."""
+    """Program that fills slices at `targets`, by side, from `sources` or, after a wait, from an earlier slice."""
     program: list[Command] = []
     for part in range(PARTS):
         words, earlier = int(rng.integers(1, PART + 1)), int(rng.integers(-PARTS, part)) if part else -1
         sides = rng.integers(0, 2, 2).tolist()
         if earlier >= 0:
             sides[0] = program[earlier].fields["to_host"]
-            place = targets[sides[0]] + PART * earlier
+            source = targets[sides[0]] + PART * earlier
         else:
-            place = sources[sides[0]] + int(rng.integers(SOURCES - PART))
-        fields = {"source": place, "target": targets[sides[1]] + PART * part, "words": words}
+            source = sources[sides[0]] + int(rng.integers(SOURCES - PART))
+        fields = {"source": source, "target": targets[sides[1]] + PART * part, "words": words}
         fields |= {"from_host": sides[0], "to_host": sides[1]}
         program.append(Command("COPY", fields, {SyncEvent.COPY: all_but()} if earlier >= 0 else {}))
     return program
 
 
 def soak(rng, seed, programs, *, reset, failing=0.0):
-    """Each program, then `reset` or a clear of its fault, then a good program. Returns the outcomes of the first.
+    """Run each program, then `reset` or a clear of its fault, then a good program; returns the outcomes of `programs`.
 
-    Bad programs run in a region of their own, the upper halves of the memories. Before them an answer of memory is
-    made to fail with the probability `failing`; only then may a good program fail. What the others write is compared.
+    Bad programs run in a separate region, the upper halves of the memories. With the probability `failing`, one memory
+    response before a program is an error; only then may a good program fail. The writes of the others are compared.
     """
-    pages = 64 + SOURCES // 32 + 2 * len(programs)  # the layer's; those that good programs read and write
+    pages = 64 + SOURCES // 32 + 2 * len(programs)  # pages of the layer, and pages that good programs read and write
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16, host_pages=2 * pages)
     case = bench.run_on
     memories = [case.device, case.host]
     words = [len(memory) // WORD for memory in memories]
     upper = [count // 2 for count in words]
     sources = [bench.region.allocate(SOURCES + PARTS * PART * len(programs)), 64 * 32]
-    for memory, place in zip(memories, sources, strict=True):
-        memory[place * WORD : (place + SOURCES) * WORD] = rng.bytes(SOURCES * WORD)
-    for memory, place in zip(memories, upper, strict=True):
-        memory[place * WORD :] = rng.bytes(len(memory) - place * WORD)
+    for memory, address in zip(memories, sources, strict=True):
+        memory[address * WORD : (address + SOURCES) * WORD] = rng.bytes(SOURCES * WORD)
+    for memory, address in zip(memories, upper, strict=True):
+        memory[address * WORD :] = rng.bytes(len(memory) - address * WORD)
 
     def see(first):
         for side, start, count in zip(case.bases, first, words, strict=True):
@@ -113,7 +113,7 @@ def soak(rng, seed, programs, *, reset, failing=0.0):
             case.script.append(["reset"])
             case.set_up()
         see([0, 0])
-        targets = [place + SOURCES + PARTS * PART * number for place in sources]
+        targets = [address + SOURCES + PARTS * PART * number for address in sources]
         good.append(good_program(rng, targets, sources))
         bench.run([*good[-1], END], clear=True)
         if rng.random() < 0.2:
@@ -131,8 +131,8 @@ def soak(rng, seed, programs, *, reset, failing=0.0):
     for number, outcome in enumerate(passed):
         failed = outcome.failed and not outcome.done and outcome.cause in MEMORY
         assert succeeded(outcome) or failed, (number, outcome, bad[number])
-        for side, place, wanted in zip(case.bases, sources, expected, strict=True):
-            at = (place + SOURCES + PARTS * PART * number) * WORD
+        for side, address, wanted in zip(case.bases, sources, expected, strict=True):
+            at = (address + SOURCES + PARTS * PART * number) * WORD
             written = slice(at, at + PARTS * PART * WORD)
             assert failed or record.images[side][written] == wanted[written], (number, side, bad[number])
     assert sum(outcome.cause in MEMORY for outcome in outcomes) <= failures
@@ -143,7 +143,7 @@ def soak(rng, seed, programs, *, reset, failing=0.0):
 
 @pytest.mark.parametrize("count, rounds", [(6, 1), pytest.param(100, 2, marks=pytest.mark.heavy)])
 def test_soak(count, rounds, rng, seed):
-    """With a reset after each program, some of which may hang; then those that did not, and nothing but a clear."""
+    """Programs with a reset after each, some of which may hang; then the others again with only a fault clear."""
     for n in range(rounds):
         kinds = [KINDS[k % len(KINDS)] for k in range(count)]
         programs = [bad_program(rng, kind) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Waits of commands: each starts in the cycle after the last of what it waits for, whichever queue holds it where."""
+"""Waits of commands: each command starts in the cycle after its last dependency ends, from every queue entry."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,9 +13,13 @@ from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES, CoreRun
 from sim.bench.timeline import spans
 
-WORDS = 1 << 14  # of the device memory: programs and, at its end, what they use
-CODE, NEAR, FAR = WORDS - 8, WORDS - 6, WORDS - 4  # a vector program, words that memory gives at once, and late
-BUSY = {  # commands of each unit that memory holds up, as many as can be under way
+WORDS = 1 << 14  # of the device memory: programs and, at its end, their data
+CODE, NEAR, FAR = (
+    WORDS - 8,
+    WORDS - 6,
+    WORDS - 4,
+)  # a vector program, words with a short latency, words with a long latency
+BUSY = {  # commands of each unit that memory latency delays, as many as can be in flight
     ExecUnit.LOAD: [Command("LOAD", {"source": FAR, "rows": 1, "beats": 1})] * 9,
     ExecUnit.MATRIX: [Command("MULTIPLY", {"m_blocks": 1, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1,
                                        "out": FAR})] * 10,
@@ -28,7 +32,7 @@ BUSY = {  # commands of each unit that memory holds up, as many as can be under 
 READ = [  # and the matrix engine with many operands
     Command("MULTIPLY", {"m_blocks": blocks, "k_blocks": 1, "vectors": 8, "first": 1}) for blocks in (40, *[2] * 5)
 ]
-IDLE = {  # commands that do next to nothing
+IDLE = {  # commands with minimal work
     ExecUnit.LOAD: Command("LOAD"),
     ExecUnit.MATRIX: Command("MULTIPLY"),
     ExecUnit.VECTOR: Command("VECTOR", {"extra": 1}),
@@ -39,7 +43,7 @@ IDLE = {  # commands that do next to nothing
 
 @dataclass
 class Far(FixedTiming):
-    """Words from `FAR` on are as late as it says, the others come at once."""
+    """Memory timing: words from `FAR` on have the configured latency, the others four cycles."""
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
         near = address < BASES["device"] + 8 * FAR
@@ -51,21 +55,23 @@ def after(command, waits):
 
 
 def program(event):
-    """As many commands with this event as can be, and in each entry of the other queues, then of the own one, one that
-    waits for all but some of them; the next such program finds the queues one entry further."""
+    """Program that fills the unit of the event with commands. Each entry of the other queues, then of its own queue,
+    waits for all but some of these commands. The next such program starts one queue entry later."""
     busy, own = READ if event is SyncEvent.OPERANDS else BUSY[event.unit], event.unit
-    found = [BUSY[ExecUnit.COPY][0]] * QUEUE_DEPTH if event is SyncEvent.RETRIEVAL else []
-    found += busy
+    commands = [BUSY[ExecUnit.COPY][0]] * QUEUE_DEPTH if event is SyncEvent.RETRIEVAL else []
+    commands += busy
     ahead = [-(-len(busy) * (n + 1) // QUEUE_DEPTH) for n in range(QUEUE_DEPTH)]
-    found += [after(IDLE[unit], {event: all_but(len(busy) - n)}) for n in ahead for unit in ExecUnit if unit is not own]
-    found += [after(IDLE[own], {event: all_but()})] * QUEUE_DEPTH
-    counts = Counter(BY_NAME[command.name].unit for command in found)
+    commands += [
+        after(IDLE[unit], {event: all_but(len(busy) - n)}) for n in ahead for unit in ExecUnit if unit is not own
+    ]
+    commands += [after(IDLE[own], {event: all_but()})] * QUEUE_DEPTH
+    counts = Counter(BY_NAME[command.name].unit for command in commands)
     first = [IDLE[unit] for unit in ExecUnit for _ in range((1 - counts[unit]) % QUEUE_DEPTH)]
-    return [*first, *found, Command("END")]
+    return [*first, *commands, Command("END")]
 
 
 def image(commands, rng):
-    """As in memory, with anything in the bits behind the fields."""
+    """Memory image of the commands, with random bits after the fields."""
     code = b""
     for command in commands:
         used = HEADER_BITS + sum(field.bits for field in BY_NAME[command.name].fields)
@@ -75,27 +81,27 @@ def image(commands, rng):
 
 
 def test_every_wait(rng, seed):
-    """Of every event, in every entry of every queue, with as many commands ahead as can be under way."""
+    """A wait for every event, in every entry of every queue, with the maximum number of earlier commands."""
     core = Core.from_config(Config.preset("tiny"))
     case = CoreRun(core, bytearray(8 * WORDS), bytearray(8))
     case.put(CODE, assemble([Instruction(beats=1, to_stream=True)], core.config.vpe_rows))
     programs = [program(event) for event in SyncEvent for _ in range(QUEUE_DEPTH)]
-    place = 0
+    address = 0
     for commands in programs:
-        case.put(place, image(commands, rng))
-        case.run(place, len(commands))
-        place += 8 * len(commands)
+        case.put(address, image(commands, rng))
+        case.run(address, len(commands))
+        address += 8 * len(commands)
     outcomes, record = case.simulate(
         seed=seed, timing={"device": Far(latency=300, gap=10, beat_bytes=8)}, ports=["stat_trace"]
     )
     assert all(outcome.done and not outcome.failed for outcome in outcomes)
-    found = {(span.program, span.number): span for span in spans(record.ports["stat_trace"], programs)}
+    measured = {(span.program, span.number): span for span in spans(record.ports["stat_trace"], programs)}
     for which, commands in enumerate(programs):
-        read = {}  # when what waits for a MULTIPLY's operands has started
+        read = {}  # start cycle of the commands that wait for a MULTIPLY's operands
         for number, command in enumerate(commands):
             for event, wait in command.waits.items():
                 before = [n for n in range(number) if BY_NAME[commands[n].name].unit is event.unit]
-                last, start = found[which, before[-wait]], found[which, number].start
+                last, start = measured[which, before[-wait]], measured[which, number].start
                 if event is SyncEvent.OPERANDS:
                     assert last.start < start < last.end and read.setdefault(last.number, start) == start
                 else:

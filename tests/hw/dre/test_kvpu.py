@@ -82,8 +82,8 @@ class Bench:
     def _listing(self, update):
         """`update` of the golden table that also records the refusals."""
 
-        def listed(**given):
-            fault = update(**given)
+        def listed(**fields):
+            fault = update(**fields)
             self.refused += [fault] * bool(fault)
             return fault
 
@@ -97,28 +97,28 @@ class Bench:
     def step(self, hashes, groups=None):
         """Add a step; `groups` makes its scores from the number of clusters after the tokens are clustered."""
         start = self.golden.clusters.tokens
-        assigned, placed = self.golden.cluster(hashes)
+        assigned, appended = self.golden.cluster(hashes)
         self.compared += int(assigned.compared.sum())
         self.overflowed |= self.golden.clusters.overflowed
-        found = groups(len(self.golden.table.entries), assigned) if groups else []
+        query_groups = groups(len(self.golden.table.entries), assigned) if groups else []
         as_keys, most = KEYS[self.selection.order], self.unit.wtu.sizes.max_row_clusters
-        self.overlong |= any(group.keys.shape[1] > most for group in found)
-        scores = [HeadScores(group.head, as_keys(group.keys[:, :most])) for group in found]
+        self.overlong |= any(group.keys.shape[1] > most for group in query_groups)
+        scores = [HeadScores(group.head, as_keys(group.keys[:, :most])) for group in query_groups]
         rows, selected, moved = self.golden.fetch(scores)
-        self.replies += placed + moved
+        self.replies += appended + moved
         self.rows += rows
         self.steps += 1
         last = len(hashes) - 1
         for n, code in enumerate(hashes.tolist()):
-            self.beats.append({"op": 0, "hash": code, "last": n == last, "query": bool(found)})
+            self.beats.append({"op": 0, "hash": code, "last": n == last, "query": bool(query_groups)})
             self.assigned.append({"token": start + n, "hash": code, "last": n == last})
             for name in ("cluster", "count", "distance", "opened", "overflow"):
                 self.assigned[-1][name] = int(getattr(assigned, name)[n])
-        for at, group in enumerate(found):
+        for at, group in enumerate(query_groups):
             for n, keys in enumerate(group.keys):
                 end = n + 1 == len(group.keys)
-                final = end and at + 1 == len(found)
-                # the last row of a step is its own group's end whatever it says
+                final = end and at + 1 == len(query_groups)
+                # the last row of a step ends its group, whatever its join bit
                 self._row(keys, group.head, join=not end or (final and self.steps % 2), final=final)
         return selected
 
@@ -406,7 +406,7 @@ def test_thousands_of_transfers_and_of_waits(rng, seed):
 
 def test_cycles_are_those_recorded():
     """Recorded cycles to the last beat and of each phase, with and without pauses, detect changes of the timing."""
-    config, found = Config.preset("tiny"), []
+    config, totals = Config.preset("tiny"), []
     for n, stall in enumerate((0.0, 0.3)):
         rng = np.random.default_rng(n)
         bench = Bench(config, hamming_threshold=5, window_tokens=40, max_resident_tokens=24, staging_head_pages=20)
@@ -414,8 +414,8 @@ def test_cycles_are_those_recorded():
         random_steps(bench, rng, config, 40, begin_at=(7, 20))
         record = bench.check(stall=stall, seed=n)
         phases = [record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching", "kvmu_waiting")]
-        found.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
-    assert found == [(14098, 5272, 6950, 1727, 0), (12036, 4430, 6151, 1291, 18)]
+        totals.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
+    assert totals == [(14098, 5272, 6950, 1727, 0), (12036, 4430, 6151, 1291, 18)]
 
 
 def test_reset_in_mid_flight(rng, seed):
@@ -440,11 +440,11 @@ def video(bench, config, frames, rng):
             means.update(keys, assigned.cluster, bench.golden.clusters.counts)
             if n % 25 and n + 1 != frames:
                 return []
-            found = []
+            scores = []
             for head, rows in enumerate(query_rows(chunk.q[0][:2].astype(np.float64), config.kv_heads)):
                 part = means.means[:, head * config.head_dim : (head + 1) * config.head_dim]
-                found.append(HeadScores(head, score_codes(dots(rows, part), config.head_dim)))
-            return found
+                scores.append(HeadScores(head, score_codes(dots(rows, part), config.head_dim)))
+            return scores
 
         before = len(bench.golden.kvmu.extents)
         selected = bench.step(hash_codes(keys, planes), groups)

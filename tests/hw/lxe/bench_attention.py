@@ -4,8 +4,8 @@ python -m tests.hw.lxe.bench_attention [--preset small] [--frames 24] [--file VI
 
 The last frame's queries of one KV head attend to the keys of all frames before it. Queries and keys come from the
 front end's transformer before their rotation. VPE: RoPE of every key and query; DPE: scores Q K^T; VPE: softmax of
-every row; DPE: P V. Each step takes what the step before gave. Its row of the table has float64 start from the same
-operands; the last row has float64 go the whole way. Ends with an error unless every step equals the golden models bit
+every row; DPE: P V. Each step takes the output of the previous step. Its row of the table has float64 start from the
+same operands; the last row uses float64 in all steps. Ends with an error unless every step equals the golden models bit
 for bit.
 """
 
@@ -56,7 +56,7 @@ class Engines:
         return out.astype(np.uint32)
 
     def rotate(self, codes, positions):
-        """BF16 codes (M, d) turned by their positions."""
+        """BF16 codes (M, d) rotated by their positions."""
         d, lanes = codes.shape[1], self.vpe.lanes
         program, streams, order = [], [], []
         for position in np.unique(positions):
@@ -64,9 +64,9 @@ class Engines:
             program += programs.rope(d, lanes, len(at))
             streams.append(vpe_cases.rope_stream(widen(codes[at]), position * rope.frequencies(d), lanes))
             order.append(at)
-        turned = vpe_cases.from_pairs(self.vector(program, np.concatenate(streams)), d, lanes)
+        rotated = vpe_cases.from_pairs(self.vector(program, np.concatenate(streams)), d, lanes)
         result = np.empty_like(codes)
-        result[np.concatenate(order)] = bf16.encode(turned)
+        result[np.concatenate(order)] = bf16.encode(rotated)
         return result
 
     def softmax(self, scores, head_dim):

@@ -2,7 +2,7 @@
 
 Frames of a video go through the front end's transformer. Two products of attention are formed from one layer: scores
 Q K^T (K = head dimension) and outputs P V (K = tokens), P the float64 softmax rounded to BF16. The engine is the golden
-model that its Verilog equals bit for bit; beside it, NumPy's float32 product of the same BF16 operands. Errors are
+model that its Verilog equals bit for bit, compared with NumPy's float32 product of the same BF16 operands. Errors are
 relative to the sum of magnitudes, mean and largest, and in the Frobenius norm.
 """
 

@@ -53,18 +53,18 @@ def hard_products(rng, unit, count):
 
 def carries(rng, unit):
     """Products whose sum is all ones and a half, so that rounding carries into the exponent: of one tile, or of two."""
-    found = {i * k: (i, k) for i in range(128, 256) for k in range(128, 256)}
+    factors = {i * k: (i, k) for i in range(128, 256) for k in range(128, 256)}
     for key in (124, 125, 150, 250, 377, 378, 379):  # sum of the operands' exponent fields, from underflow to overflow
         third = None
-        while third not in found:
-            first, second = (found[p] for p in rng.choice(list(found), 2).tolist())
+        while third not in factors:
+            first, second = (factors[p] for p in rng.choice(list(factors), 2).tolist())
             third = (1 << 17) - first[0] * first[1] - second[0] * second[1]
         for distance, tiles in ((22, 1), (21, 2)):
             w, x = np.zeros((2, tiles * unit.inputs), np.int64)
             for at, (i, k), field, sign in (
                 (0, first, key, 0),
                 (1, second, key, 0),
-                (2, found[third], key, 0),
+                (2, factors[third], key, 0),
                 (3, (128, 128), key - distance, 1),
                 (4, (128, 128), key - 22, 0),
             )[: 3 + tiles]:
@@ -77,9 +77,9 @@ def carries(rng, unit):
 def test_hard_numbers(rng):
     unit = DPE.from_config(Config.preset("tiny"))
     products = [*hard_products(rng, unit, 12), *carries(rng, unit)]
-    made = [stream(unit, x, w) for x, w in products]
-    beats = {name: np.concatenate([one["i"][name] for one in made]) for name in made[0]["i"]}
-    weights = np.concatenate([one["i_weights"] for one in made])
+    streams = [stream(unit, x, w) for x, w in products]
+    beats = {name: np.concatenate([one["i"][name] for one in streams]) for name in streams[0]["i"]}
+    weights = np.concatenate([one["i_weights"] for one in streams])
     expected = np.concatenate([matmul(x.T, w, unit.inputs, unit.align_bits) for x, w in products])
     assert {code for code in expected[-14:, 0].tolist() if code & 0x7FFFFF} == set()  # powers of two, 0, infinity
     record = simulate(unit, "dpe", {"i": beats, "i_weights": weights}, {"o": len(expected)})
@@ -108,10 +108,10 @@ def tiles_of_every_kind(unit, rng):
 @pytest.mark.parametrize("paused", [(), ("i", "i_weights"), ("o",), ("i", "i_weights", "o")], ids=str)
 def test_tiles_of_every_kind(paused, rng, seed):
     unit = DPE.from_config(Config.preset("tiny"))
-    made = list(tiles_of_every_kind(unit, rng))
-    beats = {name: np.concatenate([one["i"][name] for one, _ in made]) for name in made[0][0]["i"]}
-    inputs = {"i": beats, "i_weights": np.concatenate([one["i_weights"] for one, _ in made])}
-    expected = np.concatenate([results for _, results in made])
+    streams = list(tiles_of_every_kind(unit, rng))
+    beats = {name: np.concatenate([one["i"][name] for one, _ in streams]) for name in streams[0][0]["i"]}
+    inputs = {"i": beats, "i_weights": np.concatenate([one["i_weights"] for one, _ in streams])}
+    expected = np.concatenate([results for _, results in streams])
     record = simulate(unit, "dpe", inputs, {"o": len(expected)}, stall=dict.fromkeys(paused, 0.4), seed=seed)
     np.testing.assert_array_equal(record.outputs["o"]["y"], expected)
 
@@ -148,9 +148,9 @@ def test_latency_and_throughput(rng, tokens):
     record = check(unit, rng, unit.trees, tiles * unit.inputs, tokens)
     period = max(tokens, unit.loads + 1)
     expected = (np.arange(tiles)[:, None] * period + np.arange(tokens)).ravel()
-    taken, loaded, out = (record.cycles[name] for name in ("i", "i_weights", "o"))
-    np.testing.assert_array_equal(taken - taken[0], expected)
-    np.testing.assert_array_equal(out, taken[-tokens:] + unit.latency)
+    accepted, loaded, out = (record.cycles[name] for name in ("i", "i_weights", "o"))
+    np.testing.assert_array_equal(accepted - accepted[0], expected)
+    np.testing.assert_array_equal(out, accepted[-tokens:] + unit.latency)
     assert out[-1] - loaded[0] == unit.cycles(tiles, tokens)
     assert record.status["stat_blocked"] == 0
     assert unit.timing["latency"] == unit.latency == 6
@@ -194,10 +194,10 @@ def test_paper_preset_takes_a_whole_product(rng):
     unit = DPE.from_config(Config.preset("paper"))
     tokens, tiles = 10, (4096 // unit.trees) * (4096 // unit.inputs)
     record = check(unit, rng, 4096, 4096, tokens)
-    taken, out = record.cycles["i"], record.cycles["o"]
-    assert len(taken) == tiles * tokens
-    assert np.all(np.diff(taken) == 1)
-    ends = taken.reshape(4096 // unit.trees, -1)[:, -tokens:]
+    accepted, out = record.cycles["i"], record.cycles["o"]
+    assert len(accepted) == tiles * tokens
+    assert np.all(np.diff(accepted) == 1)
+    ends = accepted.reshape(4096 // unit.trees, -1)[:, -tokens:]
     np.testing.assert_array_equal(out, ends.ravel() + unit.latency)
     assert out[-1] - record.cycles["i_weights"][0] == unit.cycles(tiles, tokens)
     assert record.status["stat_busy"] == tiles * tokens

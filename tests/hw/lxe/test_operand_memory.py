@@ -53,11 +53,11 @@ def check(unit, rng, count, **options):
             done += 1
         if kind:
             got = {name: record.outputs["o_activations"][name][k] for name in ("x", *along)}
-            found, at = got.pop("x")[None], np.array([read["row"][k]])
+            result, at = got.pop("x")[None], np.array([read["row"][k]])
             assert got == {name: values[k] for name, values in along.items()}
         else:
-            found, at = record.outputs["o_weights"][k], places[k] * unit.load_rows + np.arange(unit.load_rows)
-        np.testing.assert_array_equal(found[known[kind, at]], held[kind, at[known[kind, at]]], err_msg=f"read {k}")
+            result, at = record.outputs["o_weights"][k], places[k] * unit.load_rows + np.arange(unit.load_rows)
+        np.testing.assert_array_equal(result[known[kind, at]], held[kind, at[known[kind, at]]], err_msg=f"read {k}")
     assert known.sum() > 3
     return record
 
@@ -79,13 +79,13 @@ def test_reads_what_was_written_while_one_side_pauses(paused, rng, seed):
 
 
 def test_a_read_is_taken_as_soon_as_nothing_waits(rng, seed):
-    """The first one even if nobody is ready for what it gives, each other one as the one before leaves."""
+    """The first read is accepted even if its output is not ready, each later read as the previous one leaves."""
     unit = OperandMemory.from_config(Config.preset("tiny"))
     cycles = check(unit, rng, 60, stall={"o_weights": 0.9, "o_activations": 0.9}, seed=seed).cycles
     for name in STREAMS:
-        left = cycles[name.replace("i_", "o_")]
-        assert left[0] > cycles[name][0] + unit.latency
-        assert cycles[name].tolist() == [cycles["i_write"][0], *left[:-1]]
+        departed = cycles[name.replace("i_", "o_")]
+        assert departed[0] > cycles[name][0] + unit.latency
+        assert cycles[name].tolist() == [cycles["i_write"][0], *departed[:-1]]
 
 
 @pytest.mark.parametrize("cycles", [9, 10, 11])

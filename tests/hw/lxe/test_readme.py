@@ -27,8 +27,8 @@ PROGRAMS = {
 
 def test_cycles_of_the_programs():
     for name, program in PROGRAMS.items():
-        taken = sum(op.rows * op.beats for op in program if op.a is Source.STREAM)
-        row = f"| {name} | {taken}, {sum(op.results for op in program)} | {UNIT.cycles(program):,} |"
+        beats = sum(op.rows * op.beats for op in program if op.a is Source.STREAM)
+        row = f"| {name} | {beats}, {sum(op.results for op in program)} | {UNIT.cycles(program):,} |"
         assert row in README
 
 

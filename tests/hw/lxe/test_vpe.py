@@ -79,14 +79,14 @@ def operations(lanes, rows):
     return program
 
 
-def taken(program):
+def stream_beats(program):
     return sum(op.rows * op.beats for op in program if op.a is Source.STREAM)
 
 
 def test_every_operation(rng, seed):
     unit = preset("tiny")
     program = operations(unit.lanes, unit.rows)
-    check(unit, program, edge_beats(rng, taken(program), unit.lanes), stall=InTurns(0.3), seed=seed)
+    check(unit, program, edge_beats(rng, stream_beats(program), unit.lanes), stall=InTurns(0.3), seed=seed)
 
 
 def ways():
@@ -119,7 +119,7 @@ PAUSES = {
 def test_every_choice_in_every_way(pauses, rng, seed):
     unit = preset("tiny")
     program = ways()
-    stream = edge_beats(rng, taken(program), unit.lanes)
+    stream = edge_beats(rng, stream_beats(program), unit.lanes)
     check(unit, program, stream, stall=PAUSES[pauses], seed=seed)
 
 
@@ -131,10 +131,10 @@ def joined(cases):
 def every_program(unit, rng, longest):
     """Each program with lengths from one element to `longest` beats: (program, its stream)."""
     lanes = unit.lanes
-    found = []
+    cases = []
     for n in (1, lanes - 1, lanes, lanes + 1, longest * lanes - 1, longest * lanes):
         scores, norm = beats(numbers(rng, n, 40), lanes), min(n, longest // 2 * lanes)
-        found += [
+        cases += [
             (programs.softmax(n, lanes, 64), scores),
             (programs.exponentials(n, lanes, 128), scores),
             (programs.rms_norm(norm, lanes, 2), beats(numbers(rng, (3, norm)), lanes)),
@@ -143,10 +143,10 @@ def every_program(unit, rng, longest):
             (programs.gated(n, lanes), beats(numbers(rng, (2, n)), lanes)),
         ]
     for bits in sorted({1, 31, 32, min(lanes, 32)}):
-        found.append((programs.hash_bits(bits, lanes, 5), beats(numbers(rng, (5, bits)), lanes)))
+        cases.append((programs.hash_bits(bits, lanes, 5), beats(numbers(rng, (5, bits)), lanes)))
     for d in (2 * lanes, 4 * lanes):
-        found.append((programs.rope(d, lanes, 3), beats(numbers(rng, (4, d)), lanes)))
-    return found
+        cases.append((programs.rope(d, lanes, 3), beats(numbers(rng, (4, d)), lanes)))
+    return cases
 
 
 def in_every_lane(rng, codes, lanes):
@@ -242,7 +242,7 @@ def test_memory_as_soon_as_it_may_be_read(rng):
             Instruction(to_memory=True, to_row=row % unit.rows, beats=STAGES),
             Instruction(a=Source.IMMEDIATE, pre=Pre.ADD, b=Source.MEMORY, to_stream=True, **where),
         ]
-    stream = rng.integers(0x3F800000, 0xBF800000, (taken(program), unit.lanes), np.uint32)
+    stream = rng.integers(0x3F800000, 0xBF800000, (stream_beats(program), unit.lanes), np.uint32)
     check(unit, program, stream)
 
 
@@ -296,7 +296,7 @@ def test_every_program_at_larger_sizes(rng, seed, name):
     unit = preset(name)
     program, stream = joined(every_program(unit, rng, unit.rows))
     program += operations(unit.lanes, unit.rows)
-    stream = np.concatenate([stream, edge_beats(rng, taken(program) - len(stream), unit.lanes)])
+    stream = np.concatenate([stream, edge_beats(rng, stream_beats(program) - len(stream), unit.lanes)])
     check(unit, program, stream, stall=0.2, seed=seed)
 
 

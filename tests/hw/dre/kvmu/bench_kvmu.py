@@ -5,7 +5,7 @@ Run `python -m tests.hw.dre.kvmu.bench_kvmu`.
 A stream is clustered; every so often its queries select, and the same selection is fetched from two page tables: one
 with the pages of a cluster together, one with a unit per token in order of arrival. Counted are the contiguous reads
 of a fetch, the descriptors they become (4 KiB at most, none across 4 KiB), and what of the link's rate is payload.
-With `--area`, the mapped area of the DRE's units at the paper's sizes beside V-Rex Table III (minutes).
+With `--area`, the mapped area of the DRE's units at the paper's sizes, compared with V-Rex Table III (minutes).
 """
 
 import argparse
@@ -72,7 +72,7 @@ def link_ns(link, sizes):
 
 def rows(name, fetches, links):
     for layout, extents in fetches.items():
-        parts = [descriptors(found, 4096)[:, 1] for found in extents]
+        parts = [descriptors(extent, 4096)[:, 1] for extent in extents]
         count, sizes = len(extents), np.concatenate(parts)
         total = sizes.sum()
         distinct, times = np.unique(sizes, return_counts=True)
@@ -114,11 +114,11 @@ def main():
         lines += rows(f"{name}: {tokens} tokens, {clusters} clusters", fetches, links)
     print(table(lines[0], lines[1:]))
     if options.parse_args().area:
-        found = {unit: area(unit, Config.preset("paper")) for unit in ("hcu", "hc_table", "wtu", "kvmu")}
+        areas = {unit: area(unit, Config.preset("paper")) for unit in ("hcu", "hc_table", "wtu", "kvmu")}
         lines = [["unit", "NAND2", "logic um2", "memory bits", "memory um2"]]
-        lines += [[u, *map(round, (a.nand2, a.area_um2, a.memory_bits, a.macro_um2))] for u, a in found.items()]
+        lines += [[u, *map(round, (a.nand2, a.area_um2, a.memory_bits, a.macro_um2))] for u, a in areas.items()]
         print(table(lines[0], [[str(cell) for cell in line] for line in lines[1:]]))
-        logic, memory = (sum(getattr(a, part) for a in found.values()) / 1e6 for part in ("area_um2", "macro_um2"))
+        logic, memory = (sum(getattr(a, part) for a in areas.values()) / 1e6 for part in ("area_um2", "macro_um2"))
         for what, mm2 in (("logic", logic), ("logic and memories", logic + memory)):
             share = 100 * mm2 / (LXE_MM2 + mm2)
             print(f"{what}: {mm2:.3f} mm2, {share:.1f} % of a core with Table III's LXE; Table III: {DRE_PERCENT} %")

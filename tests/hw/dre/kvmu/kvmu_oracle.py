@@ -27,7 +27,7 @@ class Oracle:
 
     def begin(self, layer):
         unit = self.unit
-        self.place = {}  # token -> (page, slot)
+        self.locations = {}  # token -> (page, slot)
         self.cluster = {}  # token -> cluster
         self.page_cluster, self.page_used = {}, {}  # in the order in which the pages were opened
         self.holders = {}  # page -> holders, its cluster among them while it has it
@@ -125,7 +125,7 @@ class Oracle:
 
     def settle(self, token, cluster, reply):
         page, slot = reply["page"], reply["slot"]
-        assert (page, slot) not in set(self.place.values()), "two tokens in one slot"
+        assert (page, slot) not in set(self.locations.values()), "two tokens in one slot"
         if page in self.page_cluster:
             assert self.page_cluster[page] == cluster and page in self.resident and page not in self.sealed
             assert slot == self.page_used[page] < self.unit.page_tokens
@@ -134,7 +134,7 @@ class Oracle:
             self.page_cluster[page], self.page_used[page], self.holders[page] = cluster, 0, 1
             self.resident.append(page)
         self.page_used[page] += 1
-        self.place[token], self.cluster[token] = (page, slot), cluster
+        self.locations[token], self.cluster[token] = (page, slot), cluster
         low, high = self.regions[0]
         assert reply["tier"] == 0 and low <= reply["address"] < high
 
@@ -144,8 +144,8 @@ class Oracle:
     def let_go(self, page):
         self.holders[page] -= 1
         if not self.holders[page]:
-            for token in [t for t, (p, _) in self.place.items() if p == page]:
-                del self.place[token], self.cluster[token]
+            for token in [t for t, (p, _) in self.locations.items() if p == page]:
+                del self.locations[token], self.cluster[token]
             self.forget(page)
 
     def forget(self, page):
@@ -163,7 +163,7 @@ class Oracle:
             page = self.resident.pop(0)
             assert reply["page"] == page and reply["tier"] != 0 and reply["count"] == self.page_used[page]
             held -= self.page_used[page]
-            for token, (where, slot) in self.place.items():
+            for token, (where, slot) in self.locations.items():
                 for head in range(self.unit.kv_heads if where == page else 0):
                     address = reply["address"] + head * self.unit.head_page_bytes + slot * self.unit.slot_bytes
                     assert self.holds(reply["tier"], address, token, head)
@@ -232,7 +232,7 @@ class Oracle:
             self.transfer(group)
         for reply in units:
             assert reply["count"] == self.page_used[reply["page"]]
-            for token, (page, slot) in self.place.items():
+            for token, (page, slot) in self.locations.items():
                 if page == reply["page"]:
                     address = reply["address"] + slot * self.unit.slot_bytes
                     assert self.holds(0, address, token, reply["head"])
@@ -241,13 +241,13 @@ class Oracle:
 
     def hear_lookup(self, command, replies, last, group):
         where = (command["page"], command["slot"])
-        token = next((t for t, p in self.place.items() if p == where), None)
+        token = next((t for t, p in self.locations.items() if p == where), None)
         bad = token is None or command["head"] >= self.unit.kv_heads
         if not self.refused(last, [(bad, Fault.ADDRESS)]):
-            self.found(token, command["head"], last)
+            self.check_location(token, command["head"], last)
 
-    def found(self, token, head, reply):
-        page, slot = self.place[token]
+    def check_location(self, token, head, reply):
+        page, slot = self.locations[token]
         assert (reply["page"], reply["slot"], reply["head"]) == (page, slot, head)
         assert (reply["tier"] == 0) == (page in self.resident)
         assert self.holds(reply["tier"], reply["address"], token, head)
@@ -256,9 +256,9 @@ class Oracle:
         """Check what every reply must satisfy; the order of the pages of a cluster is not visible here."""
         if self.refused_find(command, last):
             return
-        token = next(t for t, p in self.place.items() if p == (last["page"], last["slot"]))
+        token = next(t for t, p in self.locations.items() if p == (last["page"], last["slot"]))
         assert self.cluster[token] == command["cluster"]
-        self.found(token, command["head"], last)
+        self.check_location(token, command["head"], last)
 
     def refused_find(self, command, last):
         if command["cluster"] >= self.unit.max_clusters:
@@ -266,7 +266,7 @@ class Oracle:
             return True
         pages = self.chain(command["cluster"])
         used = sum(self.page_used[p] for p in pages)
-        holes = used != sum(page in pages for page, _ in self.place.values())
+        holes = used != sum(page in pages for page, _ in self.locations.values())
         if command["index"] >= used or command["head"] >= self.unit.kv_heads:
             assert last["fault"] == Fault.ADDRESS.value
         elif last["fault"]:
@@ -275,7 +275,7 @@ class Oracle:
 
     def hear_move(self, command, replies, last, group):
         where = (command["page"], command["slot"])
-        token = next((t for t, p in self.place.items() if p == where), None)
+        token = next((t for t, p in self.locations.items() if p == where), None)
         causes = [
             (command["cluster"] >= self.unit.max_clusters, Fault.CLUSTER),
             (token is None, Fault.ADDRESS),
@@ -293,7 +293,7 @@ class Oracle:
         self.settle(token, command["cluster"], last)
         for head in range(self.unit.kv_heads):
             assert self.holds(0, last["address"] + head * self.unit.head_page_bytes, token, head)
-        if not any(p == where[0] for p, _ in self.place.values()):
+        if not any(p == where[0] for p, _ in self.locations.values()):
             self.forget(where[0])
 
     def hear_seal(self, command, replies, last, group):

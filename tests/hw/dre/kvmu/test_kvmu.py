@@ -556,9 +556,9 @@ class _Before:
         sizes = iter(d.bytes for d in golden.descriptors[self.descriptors :])
         cuts, extents = [], golden.extents[self.extents :]
         for extent in extents:
-            left, count = extent.nbytes, 0
-            while left:
-                left, count = left - next(sizes), count + 1
+            remaining, count = extent.nbytes, 0
+            while remaining:
+                remaining, count = remaining - next(sizes), count + 1
             cuts.append(count)
         return cuts, extents
 

@@ -96,17 +96,17 @@ def block_table(bench, rng):
 
 
 def kept_sets(bench, rng):
-    """Groups of new tokens, pruned to their keys of small norm, are appended to the earlier kept tokens."""
+    """Groups of new tokens, pruned to their keys of small norm, are appended to the tokens of earlier groups."""
     group, chain, stay, first = 1, 0, [], 0
     for _ in range(4):
         count = int(rng.integers(12, 30))
-        places = [bench.do(Op.APPEND, cluster=group)[-1] for _ in range(count)]
+        replies = [bench.do(Op.APPEND, cluster=group)[-1] for _ in range(count)]
         keys = rng.standard_normal((count, 2, 8))
         keep = top_tokens(-np.linalg.norm(keys.reshape(count, -1), axis=1), 0.5)
         for n in keep.tolist():
-            moved = bench.do(Op.MOVE, page=places[n].page, slot=places[n].slot, cluster=chain)[-1]
+            moved = bench.do(Op.MOVE, page=replies[n].page, slot=replies[n].slot, cluster=chain)[-1]
             assert moved.fault == Fault.NONE
-        for page in dict.fromkeys(place.page for place in places):
+        for page in dict.fromkeys(reply.page for reply in replies):
             if page in bench.golden.table.chains.get(group, []):
                 bench.do(Op.FREE, page=page)
         stay += (first + keep).tolist()
@@ -120,15 +120,15 @@ def kept_sets(bench, rng):
     page_of = bench.golden.table.chains[chain]
     assert [len(bench.golden.table.page(p).tokens) for p in page_of[:-1]] == [4] * (len(page_of) - 1)
     for n in range(len(stay)):
-        found = bench.do(Op.FIND, cluster=chain, index=n)[-1]
-        assert (found.page, found.slot) == (page_of[n // 4], n % 4)
+        reply = bench.do(Op.FIND, cluster=chain, index=n)[-1]
+        assert (reply.page, reply.slot) == (page_of[n // 4], n % 4)
     assert bench.do(Op.FIND, cluster=chain, index=len(stay))[-1].fault == Fault.ADDRESS
 
 
 def splits(bench, rng):
     """A semantic index grows and splits; after every entry the chains hold exactly the tokens of its clusters."""
     index = SemanticIndex(MosaicConfig(tau_min=0.3, tau_max=0.5))
-    numbers, place, owner, seen = {}, {}, {}, 0
+    numbers, locations, owner, seen = {}, {}, {}, 0
     centres = unit_rows("centres", rng.standard_normal((6, 16)))
     for token in range(90):
         entry = unit_rows("entry", (centres[token % 6] + 0.25 * rng.standard_normal(16))[None])[0]
@@ -136,24 +136,24 @@ def splits(bench, rng):
         now = {int(t): c for c in index.clusters for t in index.tokens(c)}
         numbers = {c: numbers[c] for c in index.clusters if c in numbers}
         for cluster in index.clusters:
-            taken = {*numbers.values(), *owner.values()}
-            numbers.setdefault(cluster, min(set(range(SIZES["max_clusters"])) - taken))
+            used = {*numbers.values(), *owner.values()}
+            numbers.setdefault(cluster, min(set(range(SIZES["max_clusters"])) - used))
         for t in sorted(now):
             target = numbers[now[t]]
             if t not in owner:
                 reply = bench.do(Op.APPEND, cluster=target)[-1]
             elif owner[t] != target:
-                reply = bench.do(Op.MOVE, page=place[t][0], slot=place[t][1], cluster=target)[-1]
+                reply = bench.do(Op.MOVE, page=locations[t][0], slot=locations[t][1], cluster=target)[-1]
                 seen += 1
             else:
                 continue
             assert reply.fault == Fault.NONE
-            place[t], owner[t] = (reply.page, reply.slot), target
+            locations[t], owner[t] = (reply.page, reply.slot), target
         table = bench.golden.table
         for cluster in index.clusters:
             pages = table.chains[numbers[cluster]]
             held = {(page, slot) for page in pages for slot in range(4) if table.alive(page, slot)}
-            assert held == {place[int(t)] for t in index.tokens(cluster)}
+            assert held == {locations[int(t)] for t in index.tokens(cluster)}
     assert index.splits > 3 and seen > 20
 
 

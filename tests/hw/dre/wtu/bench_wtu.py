@@ -59,22 +59,22 @@ def merge_sort(clusters, lanes):
 def quick_select(keys, weights, threshold, lanes, rng):
     """Cycles of a quick-select engine that finds the key at which the sum in descending order passes the threshold.
 
-    A read for the sum; then each round compares all that is left with a random pivot, `lanes` a cycle, while zero
+    A read for the sum; then each round compares all remaining keys with a random pivot, `lanes` a cycle, while zero
     eliminators pack both sides into FIFOs; the adder tree weighs the upper side. 3 cycles of pipeline per round,
     as in this unit.
     """
-    cycles, taken = -(-len(keys) // lanes), 0
+    cycles, total = -(-len(keys) // lanes), 0
     while True:
         cycles += -(-len(keys) // lanes) + 3
         pivot = keys[rng.integers(len(keys))]
         above, equal = keys > pivot, keys == pivot
         upper, middle = int(weights[above].sum()), int(weights[equal].sum())
-        if taken + upper > threshold:
+        if total + upper > threshold:
             keys, weights = keys[above], weights[above]
-        elif taken + upper + middle > threshold or (above | equal).all():
+        elif total + upper + middle > threshold or (above | equal).all():
             return cycles
         else:
-            taken += upper + middle
+            total += upper + middle
             keys, weights = keys[~(above | equal)], weights[~(above | equal)]
 
 
@@ -141,12 +141,12 @@ def main() -> None:
     print(table(("WTU", "HCU", "WTU", "both", f"of {FRAME_MS} ms (paper: 0.5 %)"), lines))
 
     if with_area:
-        found = {name: area(name, config) for name in ("wtu_sweep", "wtu", "hcu", "kvmu")}
-        logic, whole = found["wtu_sweep"].nand2, found["wtu_sweep"].area_um2 + found["wtu_sweep"].macro_um2
+        areas = {name: area(name, config) for name in ("wtu_sweep", "wtu", "hcu", "kvmu")}
+        logic, sweep_area = areas["wtu_sweep"].nand2, areas["wtu_sweep"].area_um2 + areas["wtu_sweep"].macro_um2
         lines = []
-        for name, a in found.items():
+        for name, a in areas.items():
             sizes = (f"{a.nand2:.0f}", f"{a.nand2 / logic:.3f}", f"{a.area_um2:.0f}", f"{a.macro_um2:.0f}")
-            lines.append([name, *sizes, f"{(a.area_um2 + a.macro_um2) / whole:.3f}"])
+            lines.append([name, *sizes, f"{(a.area_um2 + a.macro_um2) / sweep_area:.3f}"])
         print("\n" + table(("unit", "NAND2", "of sweep", "logic um2", "memory um2", "both, of sweep"), lines))
 
 

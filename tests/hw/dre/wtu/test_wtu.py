@@ -28,19 +28,19 @@ def plain(settings, row):
     else:
         adds = row.counts.tolist() if settings.mode is SelectionMode.BUDGET else [1] * len(keys)
         limit = settings.target - 1
-    order, total, taken = sorted(range(len(keys)), key=lambda j: (-keys[j], j)), 0, 0
-    while taken < len(order) and total <= limit:
-        total += adds[order[taken]]
-        taken += 1
+    order, total, selected = sorted(range(len(keys)), key=lambda j: (-keys[j], j)), 0, 0
+    while selected < len(order) and total <= limit:
+        total += adds[order[selected]]
+        selected += 1
     if settings.mode is SelectionMode.COUNT:
-        return sorted(order[:taken])
-    return [j for j in range(len(keys)) if keys[j] >= keys[order[taken - 1]]]
+        return sorted(order[:selected])
+    return [j for j in range(len(keys)) if keys[j] >= keys[order[selected - 1]]]
 
 
 def assert_cycles_add_up(record):
     """Every cycle after the reset of 2 cycles is busy, blocked or starved, up to 7 cycles after the last beat."""
     cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
-    assert cycles == max(taken[-1] for taken in record.cycles.values()) + 7 - 2
+    assert cycles == max(beats[-1] for beats in record.cycles.values()) + 7 - 2
 
 
 @pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=pytest.mark.heavy)])
@@ -55,8 +55,8 @@ def test_matches_golden(name, design, preset, rng, seed):
     assert_cycles_add_up(record)
     assert record.status["stat_fault"] == 0
     for row, chosen in zip(rows, want, strict=True):
-        found, sorted_out = set(np.flatnonzero(chosen.selected[0])), set(plain(settings, row))
-        assert found >= sorted_out if name == "ratio" else found == sorted_out
+        selected, sorted_out = set(np.flatnonzero(chosen.selected[0])), set(plain(settings, row))
+        assert selected >= sorted_out if name == "ratio" else selected == sorted_out
 
 
 EXTREMES = {
@@ -119,12 +119,12 @@ def edge_rows(rng, clusters, target):
         adds = (fixed_point(words[None])[0] * counts).tolist()
         enough = next(k for k in range(mains) if sum(adds[: k + 1]) << 16 >= target * sum(adds))
         for more in (0, 1):
-            left = -((more - sum(adds[: enough + 1]) << 16) // target) - sum(adds)
+            remaining = -((more - sum(adds[: enough + 1]) << 16) // target) - sum(adds)
             filled = []
             for value in values:
-                filled.append(max(0, min(65535, left >> 24 - value)))
-                left -= filled[-1] << 24 - value
-            if left == 0:
+                filled.append(max(0, min(65535, remaining >> 24 - value)))
+                remaining -= filled[-1] << 24 - value
+            if remaining == 0:
                 order = rng.permutation(mains + len(values))
                 small = (int(words[0]) >> 7) - np.array(values) << 7
                 yield Row(np.concatenate([words, small])[order], np.concatenate([counts, filled])[order])
@@ -136,8 +136,8 @@ def test_rows_at_their_limit(design, target, rng, seed):
     """A difference of one in any sum changes the selection."""
     unit = build("tiny", design)
     settings = Settings(target=target, refine=unit.sizes.levels - 1)
-    found = edge_rows(rng, unit.sizes.max_row_clusters, settings.target)
-    rows = [next(found) for _ in range(60)]
+    source = edge_rows(rng, unit.sizes.max_row_clusters, settings.target)
+    rows = [next(source) for _ in range(60)]
     _, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
     near = [int(w.acc[0] - w.stop_sum[0]) for w in want]
     assert min(near) == 1 and sum(x == 1 for x in near) > 10
@@ -214,12 +214,12 @@ def test_words_beyond_the_longest_row_are_dropped(design, rng, seed):
     _, want = run(unit, [good, good], Settings())
     columns = packets(unit.sizes, [Row(words, counts), good])
     keep = {"o_row": 2, "o": 2 * unit.sizes.beats, "o_index": 2 * int(want[0].selected.sum()) + 2}
-    found = np.flatnonzero(want[0].selected[0]).tolist()
+    selected = np.flatnonzero(want[0].selected[0]).tolist()
     for pauses in ({}, {"i": 0.3}, dict.fromkeys(keep, 0.3), dict.fromkeys([*keep, "i"], 0.3)):
         record = simulate(unit, "wtu", {"i": columns}, keep, config=Settings().ports(), stall=pauses, seed=seed)
         assert record.status["stat_fault"] == 1
         assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
-        assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*found, len(found)]
+        assert record.outputs["o_index"]["cluster"].tolist() == 2 * [*selected, len(selected)]
     # a reset clears the fault until the words are sent again
     options = {"config": Settings().ports(), "reset_after": 150, "record_ports": True}
     fault = simulate(unit, "wtu", {"i": columns}, keep, **options).ports["stat_fault"].ravel()

@@ -100,7 +100,7 @@ def run(unit, rows, settings, **options):
             masks.append(bits.reshape(length, sizes.lanes))
             lists.append(np.flatnonzero(union))
             union = None
-    beats, indices = sum(map(len, masks)), sum(len(found) + 1 for found in lists)
+    beats, indices = sum(map(len, masks)), sum(len(clusters) + 1 for clusters in lists)
     outputs = {"o_row": len(rows), "o": beats, "o_index": indices}
     record = simulate(unit, "wtu", {"i": packets(sizes, rows)}, outputs, config=settings.ports(), **options)
 
@@ -111,8 +111,8 @@ def run(unit, rows, settings, **options):
     assert got["first"].tolist() == [k * sizes.lanes for mask in masks for k in range(len(mask))]
     assert got["last"].tolist() == [k + 1 == len(mask) for mask in masks for k in range(len(mask))]
     got = record.outputs["o_index"]
-    assert got["cluster"].tolist() == [c for found in lists for c in (*found.tolist(), len(found))]
-    assert got["last"].tolist() == [k == len(found) for found in lists for k in range(len(found) + 1)]
+    assert got["cluster"].tolist() == [c for clusters in lists for c in (*clusters.tolist(), len(clusters))]
+    assert got["last"].tolist() == [k == len(clusters) for clusters in lists for k in range(len(clusters) + 1)]
     assert record.status["stat_rows"] == len(rows)
     assert record.status["stat_clusters"] == sum(len(row.words) for row in rows)
     assert record.status["stat_passes"] == sum(int(w.passes[0]) for w in want)
@@ -142,12 +142,12 @@ def generator_scores(rng, stage, count, clusters):
     source = Generator(small(seed=int(rng.integers(1 << 30))))
     keys = np.concatenate([source.frame().k[0] for _ in range(-(-clusters * 4 // 10))])
     means = keys[: clusters * 4].astype(np.float64).reshape(clusters, 4, *keys.shape[1:]).mean(axis=1)
-    found = []
-    while sum(map(len, found)) < count:
+    scores = []
+    while sum(map(len, scores)) < count:
         chunk = source.frame() if stage == "frame" else source.text(10)
         rows = query_rows(chunk.q[0].astype(np.float64), keys.shape[1])
-        found += [dots(rows[head], means[:, head]) for head in range(keys.shape[1])]
-    return np.concatenate(found)[:count]
+        scores += [dots(rows[head], means[:, head]) for head in range(keys.shape[1])]
+    return np.concatenate(scores)[:count]
 
 
 def fuzz(rng, sizes, settings, count, longest):
