@@ -1,4 +1,4 @@
-"""Programs of the vector engine on the golden engine, against float64 written out from the formulas."""
+"""Programs of the vector engine on its golden model, compared with formulas in float64."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_softmax(rng, n):
     scores = numbers(rng, n, 60)
     got = reals(execute(programs.softmax(n, LANES, 64), beats(scores, LANES)), n)[0]
     weights = np.exp((value(scores) - value(scores).max()) / 8)
-    # exponentials are up to 0.67 % off, always to the same side but for rounding; then the sum, the quotient, BF16
+    # exponentials have a one-sided error up to 0.67 % before rounding; then the sum, the quotient, BF16
     np.testing.assert_allclose(got, weights / weights.sum(), rtol=0.0067 * 2 + HALF_UNIT, atol=1e-37)
     assert abs(got.sum() - 1) < 0.004
 
@@ -55,13 +55,13 @@ def test_rms_norm(rng, n):
 def test_rope_and_back(rng, d):
     vectors = numbers(rng, (5, d), 3)
     program = programs.rope(d, LANES, 5)
-    turned = {}
+    rotated = {}
     for position in (1234.0, -77.0):
         stream = rope_stream(vectors, position * rope.frequencies(d), LANES)
-        turned[position] = from_pairs(execute(program, stream), d, LANES)
+        rotated[position] = from_pairs(execute(program, stream), d, LANES)
         pairs = np.hypot(value(vectors)[:, : d // 2], value(vectors)[:, d // 2 :])
         bound = np.concatenate([pairs, pairs], axis=1) * (HALF_UNIT + 2**-21)
-        assert np.all(np.abs(turned[position] - rope.rotate(value(vectors), position)) <= bound)
+        assert np.all(np.abs(rotated[position] - rope.rotate(value(vectors), position)) <= bound)
 
 
 @pytest.mark.parametrize("bits", [1, 8, 31, 32])
@@ -83,7 +83,7 @@ def test_key_norms(rng, n):
 
 @pytest.mark.parametrize(("old", "members"), [(0, 1), (1, 1), (31, 4), (65530, 5)])
 def test_running_mean_matches_mean_keys(rng, old, members):
-    """Bit for bit the representative keys that the cluster table keeps."""
+    """The result equals the representative keys of the cluster table bit for bit."""
     n = 50
     mean = numbers(rng, n) if old else np.zeros(n, np.uint32)
     keys = numbers(rng, (members, n))
@@ -129,9 +129,9 @@ def test_invalid_streams_and_programs_raise():
         execute([Instruction(beats=2)], np.zeros((1, LANES), np.uint32))
     with pytest.raises(ValueError, match="must have the 2 beats that the program reads, got 3"):
         execute([Instruction(beats=2)], np.zeros((3, LANES), np.uint32))
-    with pytest.raises(ValueError, match="ROTATE needs pairs"):
+    with pytest.raises(ValueError, match="beats of ROTATE must be even, got 3"):
         Instruction(post=Post.ROTATE, times=Times.B, beats=3)
-    with pytest.raises(ValueError, match="ROTATE needs A, B, NONE"):
+    with pytest.raises(ValueError, match="of ROTATE must be A, B, NONE, got ADD, B, NONE"):
         Instruction(post=Post.ROTATE, pre=Pre.ADD, times=Times.B, beats=2)
     with pytest.raises(ValueError, match="at most 32"):
         execute([Instruction(post=Post.PACK, beats=5)], np.zeros((5, LANES), np.uint32))
