@@ -27,7 +27,7 @@ FLOAT = np.float32
 
 
 def plain_clusters(codes, hamming_threshold=7, window=4096, max_cluster_tokens=65535):
-    """Each token to the nearest cluster below the threshold among those first_token in the window, or a new one."""
+    """Assign each token to the nearest cluster of the window below the threshold, or to a new one."""
     hashes, counts, first_token, assigned = [], [], [], []
     for n, code in enumerate(codes):
         candidates = [k for k in range(len(hashes)) if counts[k] < max_cluster_tokens and first_token[k] >= n - window]
@@ -46,7 +46,7 @@ def plain_clusters(codes, hamming_threshold=7, window=4096, max_cluster_tokens=6
 
 
 def plain_cutoff(codes, counts, wics_ratio_q16=RATIO_Q16, buckets=16, refine=1):
-    """One row through the bucket sweep."""
+    """Cutoff of one row, by the bucket sweep."""
     top = max(codes) >> 7
     weight = []
     for code, count in zip(codes, counts, strict=True):
@@ -60,10 +60,10 @@ def plain_cutoff(codes, counts, wics_ratio_q16=RATIO_Q16, buckets=16, refine=1):
         upper = high
         while True:
             lower = max(low, upper - (1 << shift) + 1)
-            held = sum(w for w, code in zip(weight, codes, strict=True) if lower <= code <= upper)
-            if acc + held > threshold:
+            bucket_sum = sum(w for w, code in zip(weight, codes, strict=True) if lower <= code <= upper)
+            if acc + bucket_sum > threshold:
                 break
-            acc += held
+            acc += bucket_sum
             if lower == low:
                 return low
             upper = lower - 1
@@ -75,14 +75,14 @@ def plain_cutoff(codes, counts, wics_ratio_q16=RATIO_Q16, buckets=16, refine=1):
 def plain_exp(score, top, factor):
     """exp((score - top) / sqrt(d)) in BF16, with FP32 operations."""
     steps = math.floor(FLOAT(top - score) * factor)
-    whole, part = steps >> 8, steps & 255
-    value, borrow = 2.0 ** (-part / 256), 0
+    integer, fraction = steps >> 8, steps & 255
+    value, borrow = 2.0 ** (-fraction / 256), 0
     if value < 1:
         value, borrow = 2 * value, 1
     significand = round(128 * value)
     if significand == 256:
         significand, borrow = 128, borrow - 1
-    exponent = 127 - whole - borrow
+    exponent = 127 - integer - borrow
     return 0 if exponent <= 0 else exponent << 7 | significand - 128
 
 
@@ -94,7 +94,7 @@ def plain_scores(query, means):
 
 
 def seconds(work):
-    """CPU seconds that `work()` took, and what it gave."""
+    """CPU seconds of `work()`, and its result."""
     started = time.process_time()
     result = work()
     return time.process_time() - started, result
@@ -107,7 +107,7 @@ def golden_frame(queries, means, counts):
 
 
 def plain_frame(queries, means, counts):
-    """The same, one row after the other."""
+    """The same cutoffs, computed one row after the other."""
     rows = [plain_scores(row, means[h]) for h, head in enumerate(queries) for row in head]
     return [plain_cutoff(row, counts) for row in rows]
 
@@ -143,7 +143,7 @@ def against_plain(repeat):
 
 
 def stream(rng, frames, tokens=10):
-    """Keys (frames * tokens, 8, d) of places that look alike from frame to frame, in scenes of 64 frames."""
+    """Keys (frames * tokens, 8, d) that change little between the frames of a scene of 64 frames."""
     places = rng.standard_normal((tokens, 8, HEAD_DIM), FLOAT)
     scenes = rng.standard_normal((frames // 64 + 1, tokens, 8, HEAD_DIM), FLOAT)
     drift = rng.standard_normal((frames // 16 + 1, tokens, 8, HEAD_DIM), FLOAT)
@@ -175,7 +175,7 @@ def whole_frame(layers):
     filled.pages[0][0].append(assigned.cluster)
     for cache, rows in ((filled.keys[0], past), (filled.values[0], values)):
         cache.extend(rows[:-10])
-        cache.extend(rows[-10:])  # grows its storage before the step that is timed
+        cache.extend(rows[-10:])  # grow the storage before the timed step
     took, ratios = 0.0, []
     for _ in range(layers):
         resv, queries = copy.deepcopy(filled), spread_queries(rng, past)

@@ -32,7 +32,7 @@ def adversarial(rng, n, rows):
     a, b = codes(rng, (rows, n), 127, 127), codes(rng, (rows, n), 100, 128)
     b[:, 0] = codes(rng, rows, 127 + 4, 127 + 4)
     cases["one huge"] = (a, b)
-    # ties: an odd multiple of half the last place of a 24-bit result
+    # ties: an odd multiple of half a unit in the last place of a 24-bit result
     a, b = np.full((rows, n), 0x3F80, np.uint16), codes(rng, (rows, n), 103, 104) & 0x7F80
     a[:, 0], b[:, 0] = 0x4000, (rng.integers(0, 128, rows) | 0x3F80).astype(np.uint16)
     cases["ties"] = (a, b)

@@ -45,7 +45,7 @@ def decoder(x, positions):
     return model.run(x, positions, lambda new: (np.zeros_like(new.q), None))
 
 
-# function: its arguments, each valid; those that are whole numbers cannot be NaN
+# function: valid arguments; integer arguments cannot be NaN
 CASES = {
     resv: {"queries": QUERIES, "keys": KEYS, "values": VALUES},
     hashing.hash_codes: {"keys": KEYS, "planes": hashing.hyperplanes(HKV * D)},
@@ -85,13 +85,13 @@ DAMAGES = {
 
 def _with(x, value):
     if not np.issubdtype(x.dtype, np.inexact) and x.dtype != bfloat16:
-        return x.astype(float) + 0.5  # whole numbers that are none
+        return x.astype(float) + 0.5  # fractions where integers are valid
     x = x.copy()
     x.ravel()[-1] = value
     return x
 
 
-# what broadcasts, is flattened or is measured by another may have other axes
+# arguments that broadcast, are flattened or define another size may have other axes
 FREE = {(hashing.hash_codes, "keys"), (rope.rotate, "x"), (rope.rotate, "position"), (decoder, "positions")}
 FREE |= {(baselines.cacheblend, "values")}
 DAMAGED = [

@@ -67,9 +67,9 @@ def test_add_every_significand_pair(top, opposite):
 
 def test_special_values():
     a, b = np.meshgrid(SPECIAL, SPECIAL)
-    kept = [np.where(x & 0x7F80, x, x & 0x8000).astype(np.uint16).view(ml_dtypes.bfloat16) for x in (a, b)]
+    flushed = [np.where(x & 0x7F80, x, x & 0x8000).astype(np.uint16).view(ml_dtypes.bfloat16) for x in (a, b)]
     with np.errstate(invalid="ignore"):
-        x, y = (v.astype(np.float64) for v in kept)
+        x, y = (v.astype(np.float64) for v in flushed)
         for ours, exact in ((bf16.add(a, b), x + y), (bf16.multiply(a, b), x * y), (bf16.subtract(a, b), x - y)):
             expected = np.where(np.isnan(exact), 0x7FC0, ieee(exact))
             expected = np.where(expected & 0x7F80, expected, expected & 0x8000)

@@ -114,7 +114,7 @@ def test_matches_plain_rules(name, rng):
     rule=st.booleans(),
 )
 def test_matches_plain_rules_on_small_streams(codes, th, window, max_cluster_tokens, capacity, compare, rule):
-    made = ClusterRule(
+    cluster_rule = ClusterRule(
         hamming_threshold=th,
         window_tokens=window,
         max_cluster_tokens=max_cluster_tokens,
@@ -122,7 +122,7 @@ def test_matches_plain_rules_on_small_streams(codes, th, window, max_cluster_tok
         hamming_inclusive=compare,
         first_match=rule,
     )
-    check_against_plain(made, np.array(codes, np.uint32), [len(codes)])
+    check_against_plain(cluster_rule, np.array(codes, np.uint32), [len(codes)])
 
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=60)
@@ -130,14 +130,14 @@ def test_matches_plain_rules_on_small_streams(codes, th, window, max_cluster_tok
 def test_invariants(seed, cut):
     """Counts sum to the tokens, no join at or above the threshold, and steps may be cut anywhere."""
     codes = stream(np.random.default_rng(seed), sum(cut))
-    whole, cut_up = ClusterTable(), ClusterTable()
-    once = whole.assign(codes)
+    single, split = ClusterTable(), ClusterTable()
+    once = single.assign(codes)
     at = np.cumsum([0, *cut])
-    parts = [cut_up.assign(codes[a:b]) for a, b in itertools.pairwise(at)]
-    assert whole.counts.sum() == len(codes)
+    steps = [split.assign(codes[a:b]) for a, b in itertools.pairwise(at)]
+    assert single.counts.sum() == len(codes)
     assert (once.distance < 7).all()
-    assert np.concatenate([p.cluster for p in parts]).tolist() == once.cluster.tolist()
-    assert (np.diff(whole.first_token) > 0).all()
+    assert np.concatenate([p.cluster for p in steps]).tolist() == once.cluster.tolist()
+    assert (np.diff(single.first_token) > 0).all()
 
 
 def test_rehash_replaces_codes():

@@ -60,10 +60,10 @@ def plain_motion(vectors, config, coded, resized, patch):
             y0, y1 = row * patch * sy, (row + 1) * patch * sy
             parts = []
             for (dx, dy, w, h), length in merged.items():
-                left, top = dx - w // 2, dy - h // 2
-                wide = min(x1, left + w) - max(x0, left)
-                tall = min(y1, top + h) - max(y0, top)
-                centre = left <= (x0 + x1) / 2 < left + w and top <= (y0 + y1) / 2 < top + h
+                x, y = dx - w // 2, dy - h // 2
+                wide = min(x1, x + w) - max(x0, x)
+                tall = min(y1, y + h) - max(y0, y)
+                centre = x <= (x0 + x1) / 2 < x + w and y <= (y0 + y1) / 2 < y + h
                 if wide > 0 and tall > 0 and (config.resample != "nearest" or centre):
                     parts.append((wide * tall, length))
             if parts and config.resample == "mean":
@@ -127,11 +127,11 @@ def test_threshold_switch():
 
 def test_uncovered_patches_follow_configuration():
     vectors = grid_of_blocks()[1:]
-    for told in (True, False):
-        mask = MotionMask(CodecSightConfig(uncovered_dynamic=told), (64, 64), (64, 64), 16)
+    for dynamic in (True, False):
+        mask = MotionMask(CodecSightConfig(uncovered_dynamic=dynamic), (64, 64), (64, 64), 16)
         got = mask.dynamic(vectors)
-        assert got[0, 0] == told and got.sum() == told
-        assert (mask.dynamic(vectors[:0]) == told).all()
+        assert got[0, 0] == dynamic and got.sum() == dynamic
+        assert (mask.dynamic(vectors[:0]) == dynamic).all()
 
 
 def test_longer_vector_of_b_frame_counts():
@@ -156,7 +156,7 @@ def test_mask_accumulates_until_the_next_i_frame():
     assert mask.update("I", none).all()
     assert not mask.update("P", grid_of_blocks()).any()
     assert mask.update("P", grid_of_blocks((4, 0))).sum() == 1
-    assert mask.update("B", grid_of_blocks()).sum() == 1, "what moved once stays dynamic"
+    assert mask.update("B", grid_of_blocks()).sum() == 1, "a patch that moved once stays dynamic"
     assert mask.update("I", none).all()
     assert not mask.update("P", grid_of_blocks()).any()
 
@@ -168,9 +168,9 @@ def test_group_with_dynamic_patch_is_selected(side, rng):
     for row, column in np.ndindex(groups.shape):
         window = mask[side * row : side * (row + 1), side * column : side * (column + 1)]
         assert groups[row, column] == bool(window.sum())
-    kept = patch_mask(groups, side)
-    assert kept.shape == mask.shape and (kept | ~mask).all()
-    assert kept.sum() == side * side * groups.sum()
+    patches = patch_mask(groups, side)
+    assert patches.shape == mask.shape and (patches | ~mask).all()
+    assert patches.sum() == side * side * groups.sum()
     features = rng.standard_normal((int(groups.sum()), 3))
     layout = restore(features, groups)
     np.testing.assert_array_equal(layout[groups], features)
@@ -311,7 +311,7 @@ def positions_of(layout, config, temporal=1):
 
 
 def two_windows(rng, layers, plan_config, sections=None, text=3):
-    """Prefill window 0, carry over to window 1, refresh; with the full prefill of window 1 beside it."""
+    """Prefill window 0, carry over to window 1 and refresh; also prefill window 1 completely as the reference."""
     config = DecoderConfig(layers=layers, sections=sections)
     decoder = Decoder(config, rng)
     tokens = {f: int(rng.integers(1, 5)) for f in range(plan_config.window + plan_config.stride)}

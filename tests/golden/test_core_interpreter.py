@@ -27,18 +27,19 @@ def codes(rng, *shape):
 
 @pytest.fixture
 def machine():
-    made = CoreInterpreter([bytearray(1 << 16), bytearray(1 << 12)], inputs=N, weight_rows=ROWS, activation_rows=40,
+    memories = [bytearray(1 << 16), bytearray(1 << 12)]
+    interpreter = CoreInterpreter(memories, inputs=N, weight_rows=ROWS, activation_rows=40,
                    slots=SLOTS, vector_rows=16, head_words=2, programs={})  # fmt: skip
-    made.pages = [[], []]
-    return made
+    interpreter.pages = [[], []]
+    return interpreter
 
 
-def put(machine, place, data, side=0):
-    machine.memories[side][place * WORD : place * WORD + data.nbytes] = data.tobytes()
+def put(machine, address, data, side=0):
+    machine.memories[side][address * WORD : address * WORD + data.nbytes] = data.tobytes()
 
 
-def get(machine, place, like, side=0):
-    data = machine.memories[side][place * WORD : place * WORD + like.nbytes]
+def get(machine, address, like, side=0):
+    data = machine.memories[side][address * WORD : address * WORD + like.nbytes]
     return np.frombuffer(bytes(data), like.dtype).reshape(like.shape)
 
 
@@ -46,7 +47,7 @@ def get(machine, place, like, side=0):
 @pytest.mark.parametrize("wide", [0, 1])
 @pytest.mark.parametrize("split", [0, 1, 2])
 def test_products(machine, rng, tiled, wide, split):
-    """Weights (M, K) as tiles, made by the program or as they lie in memory; sums at once or in two commands."""
+    """Weights (M, K) as tiles, built by the test or by the LOAD command; sums in one command or in two."""
     m, k, t = 3, 2, 5
     weights, x = codes(rng, m * N, k * N), codes(rng, t, k * N)
     put(machine, 0, weights if tiled else np.frombuffer(tiles(weights, N), np.uint16))
@@ -58,14 +59,14 @@ def test_products(machine, rng, tiled, wide, split):
     machine.execute(Command("LOAD", load))
     fields = {"weights": 1, "m_stride": k, "k_stride": 1, "m_blocks": m, "k_blocks": k, "activations": 3, "x_stride": k,
               "vectors": t, "out": 2000, "stride": 2 * m, "wide": wide, "first": 1, "last": 1}  # fmt: skip
-    if split:  # of all vectors for one block of results after the other
+    if split:  # all vectors for one block of results, then the next block
         for block in range(m):
             part = {**fields, "weights": 1 + k * block, "m_blocks": 1, "out": 2000 + block * (1 + wide), "k_blocks": 1}
             part["vectors"] = t
             then = {**part, "weights": part["weights"] + 1, "activations": 4}
             if split == 1:
                 parts = {**part, "last": 0}, {**then, "first": 0}
-            else:  # ends as the length of the command says
+            else:  # the length field of the command sets the end
                 vary = {"limit": 2, "extra": k * N - 1}
                 parts = {**part, **vary, "first": 0}, {**then, **vary, "first": 0, "last": 0, "block": 1}
             for command in parts:
@@ -101,8 +102,8 @@ def test_vector_rows_of_cluster_length(machine, rng):
 def test_gather_writes_tokens_as_weights(machine, rng, values):
     """Scores of keys, and weighted values, of tokens on two pages and of the step, block by block."""
     past, own, query = codes(rng, 5, 2, 8), codes(rng, 2, 8), codes(rng, 1, 8)
-    for place, tokens in ((100, past[:3]), (300, past[3:])):
-        put(machine, place, tokens)
+    for address, tokens in ((100, past[:3]), (300, past[3:])):
+        put(machine, address, tokens)
     machine.pages = [[], [(100, 3), (300, 2)]]
     put(machine, 600, own[0])
     put(machine, 610, own[1])
@@ -159,7 +160,7 @@ def test_commands_of_other_units_have_no_effect(machine, name):
 
 
 def test_load_limits_rows_to_run_time_length(machine, rng):
-    """Of 30 rows those from the block on that the length has, and no product without inputs."""
+    """The length field limits the rows from the block on; a command without inputs computes no product."""
     data = codes(rng, 30, N)
     put(machine, 0, data)
     load = {"stride": 1, "rows": 30, "beats": 1, "step": 1, "limit": 1, "block": 2, "extra": 2 * N + 5}

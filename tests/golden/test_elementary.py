@@ -59,9 +59,9 @@ def test_silu_is_within_one_unit():
     finite, flushed = np.isfinite(x), np.abs(exact) < 2.0**-126 * (1 - 2.0**-9)
     np.testing.assert_array_equal(y[~finite], np.inf)
     np.testing.assert_array_equal(y[flushed], 0)
-    kept = finite & ~flushed
-    unit = np.exp2(np.maximum(np.floor(np.log2(np.abs(exact[kept]))), -126) - 7)
-    off = np.abs(y[kept] - exact[kept]) / unit
+    normal = finite & ~flushed
+    unit = np.exp2(np.maximum(np.floor(np.log2(np.abs(exact[normal]))), -126) - 7)
+    off = np.abs(y[normal] - exact[normal]) / unit
     assert off.max() < 0.993
     assert (off > 0.5).mean() < 0.02  # all others are correctly rounded
     assert np.array_equal(np.signbit(y), np.signbit(x))

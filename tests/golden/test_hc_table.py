@@ -12,7 +12,7 @@ CONFIG = HcTableConfig(
 
 
 def filled(rng, tokens=300, config=CONFIG):
-    """A table fed from the clustering, and that clustering."""
+    """A table that received the results of a clustering, and that clustering."""
     codes = (rng.integers(0, 2**16, 9)[rng.integers(0, 9, tokens)] ^ (1 << rng.integers(0, 16, tokens))).astype(
         np.uint32
     )
@@ -80,7 +80,7 @@ def test_table_reloads_from_memory(rng):
 def test_rejected_commands_change_nothing():
     table = HcTable(HcTableConfig(max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1))
     step = {"token": 0, "hash": 5, "count": 1}
-    assert table.update(cluster=1, opened=True, **step) == Fault.CLUSTER  # out of turn
+    assert table.update(cluster=1, opened=True, **step) == Fault.CLUSTER  # not the next cluster
     assert table.update(cluster=0, opened=False, **step) == Fault.CLUSTER
     assert table.update(cluster=0, opened=True, **step) == Fault.NONE
     assert table.update(cluster=0, opened=False, token=1, hash=5, count=1) == Fault.COUNT  # saturated

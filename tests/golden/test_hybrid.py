@@ -110,8 +110,8 @@ def test_memory_is_constant_after_window_is_full(config, frame):
 
 def test_eviction_guards():
     table = BlockTable(BlockPool(99), HybridConfig(block=2, sink_blocks=3, recent_blocks=4, max_tokens=1))
-    assert table.append(14) == [] and len(table.blocks) == 7, "a short table is left alone"
-    assert table.append(1) == [6, 7], "the first block behind the sink goes"
+    assert table.append(14) == [] and len(table.blocks) == 7, "a short table does not change"
+    assert table.append(1) == [6, 7], "the first block behind the sink is evicted"
     assert table.tokens[-1] == [14], "the last block may be partly filled"
     bare = BlockTable(BlockPool(99), HybridConfig(block=2, sink_blocks=1, recent_blocks=0, max_tokens=1))
     assert bare.append(9) == [2, 3, 4, 5, 6, 7, 8], "no recent blocks means none, not all"
@@ -130,7 +130,7 @@ def test_block_freed_when_reference_count_is_zero():
     assert first.tokens[3] == [6] and second.tokens[3] == [6, 7]
     first.config = replace(first.config, max_tokens=1)
     assert first.evict() == [2, 3, 4, 5]
-    assert pool.free == 7, "evicted here, still held there"
+    assert pool.free == 7, "evicted from one table, still used by the other"
     second.close()
     assert pool.free == 10
     first.close()
@@ -208,11 +208,11 @@ def test_fused_layer_is_attention_plus_branch(rng, mode, ssm_input, fuse):
 def test_steps_of_any_size_equal_one_pass(seed, sizes, mode):
     config = HybridConfig(block=2, sink_blocks=1, window=3, ssm_mode=mode)
     x = np.random.default_rng(seed).standard_normal((sum(sizes), 32))
-    whole, *_ = hybrid(np.random.default_rng(seed), config)
+    unlimited, *_ = hybrid(np.random.default_rng(seed), config)
     parts, *_ = hybrid(np.random.default_rng(seed), config)
     cuts = np.cumsum(sizes)[:-1]
     got = np.concatenate([parts.step(part) for part in np.split(x, cuts)])
-    np.testing.assert_allclose(got, whole.step(x), atol=1e-10)
+    np.testing.assert_allclose(got, unlimited.step(x), atol=1e-10)
 
 
 def test_wide_window_without_branch_equals_prefill(rng):
@@ -238,7 +238,7 @@ def test_evicting_masked_tokens_changes_nothing(rng):
 
 
 def test_eviction_attends_to_tokens_in_table(rng):
-    """Block eviction reaches into the window: attention then runs over what is held, at old positions."""
+    """Block eviction reaches into the window: attention then uses the remaining tokens at their old positions."""
     config = HybridConfig(block=2, sink_blocks=1, recent_blocks=2, max_tokens=1, ssm_mode="disabled")
     model, decoder, _ = hybrid(rng, config, layers=1, table=BlockTable(BlockPool(20), config))
     x = rng.standard_normal((20, 32))

@@ -35,24 +35,24 @@ def test_step_equals_separate_units(retain, rng):
     for _ in range(25):
         codes = (rng.integers(0, 2**16, 6)[rng.integers(0, 6, 10)] ^ (1 << rng.integers(0, 16, 10))).astype(np.uint32)
         scores = {}
-        assigned, placed = chain.cluster(codes)
+        assigned, appended = chain.cluster(codes)
         assert assigned.cluster.tolist() == clusters.assign(codes).cluster.tolist()
         count = len(clusters)
         groups = [HeadScores(head, rng.integers(0x3C00, 0x3F81, (3, count))) for head in range(2)]
         before = len(chain.kvmu.descriptors)
         rows, selected, moved = chain.fetch(groups)
-        for group, found, chosen in zip(groups, rows, selected, strict=True):
+        for group, result, chosen in zip(groups, rows, selected, strict=True):
             at_least = exact(fixed_point(group.keys).astype(float), clusters.counts, TARGET / 65536)
-            assert (found.selected | ~at_least).all()
-            assert (chosen == found.selected.any(axis=0)).all()
+            assert (result.selected | ~at_least).all()
+            assert (chosen == result.selected.any(axis=0)).all()
             scores[group.head] = chosen
         wanted = pages.fetch([np.flatnonzero(scores[head][owner]) for head in range(2)])
         fetched = [d for d in chain.kvmu.descriptors[before:] if d.kind in (TransferKind.FETCH, TransferKind.RETAIN)]
         owner = np.concatenate([owner, assigned.cluster])
         pages.append(assigned.cluster)
-        assert [r.op for r in placed] == [Op.APPEND] * 10
-        assert not any(r.fault for r in placed + moved)
-        if not retain:  # a retained page comes with every head
+        assert [r.op for r in appended] == [Op.APPEND] * 10
+        assert not any(r.fault for r in appended + moved)
+        if not retain:  # a retained page is selected for every head
             assert sum(d.bytes for d in fetched) == wanted.nbytes
     assert len(chain.kvmu.descriptors) > 100 and chain.table.counts(4).sum() == 250
     assert chain.begin(0)[-1].fault == 0 and not chain.table.entries

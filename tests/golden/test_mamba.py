@@ -1,4 +1,4 @@
-"""The Mamba block beside one in scalars, and its state passed between chunks of any size."""
+"""The Mamba block compared with a scalar version, and its state between chunks of any size."""
 
 import math
 from dataclasses import replace
@@ -63,17 +63,17 @@ def test_chunks_of_any_size_equal_one_pass(seed, sizes, chunk):
     rng = np.random.default_rng(seed)
     p = MambaParams.random(rng, inputs=6, outputs=4)
     u = rng.standard_normal((sum(sizes), 6))
-    whole, last = mamba(u, p, MambaState.zero(p))
+    full, last = mamba(u, p, MambaState.zero(p))
     state, parts, at = MambaState.zero(p), [], 0
     for size in sizes:
         out, state = mamba(u[at : at + size], p, state)
         parts.append(out)
         at += size
-    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-12)
+    np.testing.assert_allclose(np.concatenate(parts), full, atol=1e-12)
     np.testing.assert_allclose(state.h, last.h, atol=1e-12)
     np.testing.assert_allclose(state.inputs, last.inputs, atol=1e-12)
     together, end = mamba(u, p, MambaState.zero(p), chunk=chunk)
-    np.testing.assert_allclose(together, whole, atol=1e-11)
+    np.testing.assert_allclose(together, full, atol=1e-11)
     np.testing.assert_allclose(end.h, last.h, atol=1e-11)
 
 
@@ -89,7 +89,7 @@ def test_chunked_scan_from_a_state(rng):
 
 
 def test_scan_against_its_closed_form(rng):
-    """h_T is the sum of every token's input, each faded by all steps after it."""
+    """h_T is the sum of every token's input, each decayed by all later steps."""
     x, dt = rng.standard_normal((12, 2)), rng.uniform(0.01, 1, (12, 2))
     a, b = -rng.uniform(0.1, 2, (2, 3)), rng.standard_normal((12, 3))
     _, h = selective_scan(x, dt, a, b, np.zeros((12, 3)), np.zeros((2, 3)))

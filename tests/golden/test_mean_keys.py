@@ -1,4 +1,4 @@
-"""Mean keys against exact rationals, within the rounding the format allows, and against a scalar float32 chain."""
+"""Mean keys compared with exact rationals, within the rounding of the format, and with a scalar float32 chain."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Mosaic: its equations from scratch, Algorithm 1 beside a plain version of it, retrieval by brute force."""
+"""Mosaic compared with direct forms of its equations, a plain Algorithm 1 and retrieval by brute force."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ def units(rng, n, d=6):
 
 
 def drifting(rng, n, d=6, topics=4, noise=0.25):
-    """A stream of unit vectors that stays with a topic for a while and comes back to it."""
+    """A stream of unit vectors that stays near one topic for some time and later returns to it."""
     centres = units(rng, topics, d)
     which = np.repeat(rng.integers(0, topics, n // 8 + 1), 8)[:n]
     x = centres[which] + noise * rng.standard_normal((n, d))
@@ -148,7 +148,7 @@ class Plain:
         return v >= limit if self.config.invalid_compare == "ge" else v > limit
 
     def add(self, x, resident):
-        """`resident` tells for each cluster id whether it is in memory."""
+        """`resident` maps each cluster id to whether it is in memory."""
         self.x.append(x)
         new = len(self.x) - 1
         free = [k for k in sorted(self.members) if self.config.buffer_assignable or self.home[k] is None]
@@ -250,11 +250,11 @@ def test_split_of_offloaded_cluster_is_deferred():
     index = two_and_a_stranger()
     assert index.deferred == 1 and index.splits == 0 and index.loads == 0
     assert index.clusters[0].lazy and index.clusters[0].members == [0, 1]
-    assert index.retrieve(1).tolist() == [2], "the waiting singleton is visible, and does not trigger its parent"
+    assert index.retrieve(1).tolist() == [2], "a deferred singleton is retrievable and does not load its parent"
     assert index.clusters[0].lazy
     index.add(0, np.array([0.0, 1.0]), np.array([3]))
-    assert index.clusters[2].members == [3], "by default nothing joins a waiting singleton"
-    assert index.retrieve(0).tolist() == [0, 1, 2, 3], "one split answers both deferrals"
+    assert index.clusters[2].members == [3], "by default no entry joins a deferred singleton"
+    assert index.retrieve(0).tolist() == [0, 1, 2, 3], "one split resolves both deferrals"
     assert index.splits == 1 and index.deferred == 2 and index.loads == 1
     assert sorted(c.members for c in index.clusters.values()) == [[0, 1], [2, 3]]
 
@@ -263,7 +263,7 @@ def test_partition_is_divided_after_deferred_splits():
     index = two_and_a_stranger(buffer_assignable=True)
     index.offload(1)
     index.add(0, np.array([-1.0, 0.0]), np.array([3]))
-    assert index.clusters[0].lazy and index.clusters[1].lazy, "what waits has something that waits"
+    assert index.clusters[0].lazy and index.clusters[1].lazy, "a deferred singleton is itself a lazy cluster"
     index.divide(0, 1, [2, 3])
     assert [sorted(t for c in index.partitions[p] for t in index.tokens(c)) for p in (0, 1)] == [[0, 1], [2, 3]]
     assert not any(cluster.lazy for cluster in index.clusters.values())
@@ -299,19 +299,19 @@ def test_residency_is_lru_within_the_capacity(rng):
             index.retrieve(chosen)
             assert index.loads == loads + (not before)
         used = [c for c in index.clusters if index.resident(c)]
-        held = sum(index.clusters[c].size for c in used)
-        assert held <= 5 or len(used) == 1
+        resident_tokens = sum(index.clusters[c].size for c in used)
+        assert resident_tokens <= 5 or len(used) == 1
     assert used and len(used) < len(index.clusters)
     index = SemanticIndex(MosaicConfig(), max_resident_tokens=2)
     for p in range(3):
         index.add(p, units(rng, 1)[0], np.array([p]))
     index.retrieve(1)
     index.retrieve(0)
-    assert [c for c in range(3) if index.resident(c)] == [0, 1], "2 was used longest ago"
+    assert [c for c in range(3) if index.resident(c)] == [0, 1], "cluster 2 is the least recently used"
 
 
 def test_deferring_saves_splits(rng):
-    """Deferred against eager splitting on streams that revisit what was offloaded (the paper: 42.7 % fewer)."""
+    """Streams that revisit offloaded clusters need fewer splits if splits are deferred (the paper: 42.7 % fewer)."""
     saved = []
     for _ in range(4):
         x = drifting(rng, 1200, d=16, topics=12, noise=0.16)
@@ -369,7 +369,7 @@ def test_ties_order_by_partition_and_id():
     assert index.select(same, 10) == ([0, 1], [1, 2])
 
 
-# -- the whole
+# -- the complete model
 
 
 def video(rng, frames, layers=2, tokens=4, heads=2, d=8, scenes=3):
@@ -472,9 +472,9 @@ def test_context_is_representatives_then_tokens_and_window(rng):
     model, _, keys, values = fed(rng)
     flat_keys, flat_values = keys[1].reshape(-1, 2, 8), values[1].reshape(-1, 2, 8)
     k, v = model.context(1, np.array([3, 90]), window=6, representatives=False)
-    kept = [3, 90, 91, 92, 93, 94, 95]
-    np.testing.assert_array_equal(k, flat_keys[kept])
-    np.testing.assert_array_equal(v, flat_values[kept])
+    selected = [3, 90, 91, 92, 93, 94, 95]
+    np.testing.assert_array_equal(k, flat_keys[selected])
+    np.testing.assert_array_equal(v, flat_values[selected])
     index = model.layers[1]
     k, v = model.context(1, np.array([3]))
     order = sorted((index.tokens(c).tolist() for c in index.clusters), key=min)

@@ -1,4 +1,4 @@
-"""Quantisation of keys and values against one value at a time, and what it costs."""
+"""Quantisation of keys and values compared with a scalar version, and its cost."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_matches_one_value_at_a_time(row):
     t = Thresholds(-6.0, -0.25, 0.25, 5.0)
     got = oaken.quantise(np.array([row]), t)
     values, outliers = plain_row(row, t)
-    # of two equally near points either may be taken: compare the error, not the point
+    # either of two equally near points is correct, so the errors are compared
     assert np.abs(got.values[0] - row) == pytest.approx(np.abs(np.array(values) - row), abs=1e-9)
     assert got.outliers == outliers and got.bits == 4 * len(row) + 8 * outliers + 64
 

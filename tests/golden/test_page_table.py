@@ -1,4 +1,4 @@
-"""Paging and fetch lists against a table kept token by token, and against the bytes of a simulated memory."""
+"""Paging and fetch lists compared with a plain table of tokens, and with the bytes of a simulated memory."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ steps = st.lists(st.lists(st.integers(0, 6), min_size=0, max_size=9), min_size=1
 
 
 class PlainTable:
-    """The paging rule, kept as a list of (cluster, tokens, closed, resident) and nothing else."""
+    """The paging rule as a plain list of (cluster, tokens, closed, resident)."""
 
     def __init__(self, page_tokens, capacity):
         self.page_tokens, self.capacity, self.pages = page_tokens, capacity, []
@@ -28,15 +28,15 @@ class PlainTable:
                 self.pages.append(page)
             page["tokens"].append(token)
             page["closed"] = len(page["tokens"]) == self.page_tokens
-        gone = []
+        offloaded = []
         for number, page in enumerate(self.pages):
             resident = [p for p in self.pages if p["resident"]]
             if len(resident) < 2 or sum(len(p["tokens"]) for p in resident) <= self.capacity:
                 break
             if page["resident"]:
                 page["resident"], page["closed"] = False, True
-                gone.append(number)
-        return gone
+                offloaded.append(number)
+        return offloaded
 
 
 @SETTINGS
@@ -61,7 +61,7 @@ def test_pages_and_residency_follow_the_rule(step_list, page_tokens, capacity):
 @SETTINGS
 @given(steps, st.integers(1, 4), st.integers(1, 12), st.data())
 def test_selected_bytes_fetched_once_without_alias(step_list, page_tokens, capacity, data):
-    """Through a memory image: offloads copy pages out, a fetch reads extents, every slot must be its token's."""
+    """Replays offloads and fetches on a memory image; every slot must contain its own token."""
     heads, dim = 2, 1
     unit = PageTable(PagingConfig(page_tokens=page_tokens, max_resident_tokens=capacity), heads, dim)
     host: dict[int, tuple[int, int]] = {}  # slot address -> (token, head)
@@ -80,7 +80,7 @@ def test_selected_bytes_fetched_once_without_alias(step_list, page_tokens, capac
         for _ in range(heads)
     ]
     fetch = unit.fetch(tokens)
-    assert (fetch.extents[1:, 0] > fetch.extents[:-1].sum(axis=1)).all()  # ascending, apart, so none twice
+    assert (fetch.extents[1:, 0] > fetch.extents[:-1].sum(axis=1)).all()  # ascending and disjoint
     read = [host[a] for start, size in fetch.extents.tolist() for a in range(start, start + size, 4 * dim)]
     assert len(read) == len(set(read)) and fetch.nbytes == 4 * dim * len(read)
     for head in range(heads):
@@ -166,7 +166,7 @@ def test_moved_tokens_have_one_slot(clusters, page_tokens, moves):
             assert unit.pages[_page(unit, token)].cluster == cluster
         live = {(n, s): t for n, page in enumerate(unit.pages) if page for s, t in enumerate(page.tokens) if t >= 0}
         assert sorted(live.values()) == list(range(len(clusters)))
-        assert all(image[place] == token for place, token in live.items())
+        assert all(image[slot] == token for slot, token in live.items())
         frames = [page.frame for page in unit.pages if page]
         assert len(set(frames)) == len(frames) and max(frames) < unit.frames
         assert unit.resident_tokens == sum(len(page.tokens) for page in unit.pages if page)
@@ -209,14 +209,14 @@ def test_descriptors_cover_their_extents(extents, max_bytes, boundary):
 
 @SETTINGS
 @given(st.sets(st.integers(0, 60)), st.integers(0, 5))
-def test_compaction_closes_the_gaps_in_place(kept, first):
-    kept = sorted(k + first for k in kept)
+def test_compaction_closes_the_gaps_in_place(resident, first):
+    resident = sorted(k + first for k in resident)
     memory = list(range(70))
-    for source, target, count in page_table.compaction(np.array(kept, np.int64), first).tolist():
+    for source, target, count in page_table.compaction(np.array(resident, np.int64), first).tolist():
         assert target < source
         for i in range(count):
             memory[target + i] = memory[source + i]
-    assert memory[first : first + len(kept)] == kept
+    assert memory[first : first + len(resident)] == resident
 
 
 @SETTINGS

@@ -87,7 +87,7 @@ def test_intervals_by_hand():
 
 
 def test_floor_misplaces_third_of_millisecond_stream():
-    """301 frames at 30 per second with stamps in whole milliseconds: floor misplaces 100, rounding none."""
+    """301 frames at 30 per second with stamps in integer milliseconds: floor misplaces 100, rounding none."""
     stamps = [round(Fraction(i * 1000, 30)) for i in range(301)]
     for offset in (0, 12_345):
         wrong = {
@@ -122,14 +122,14 @@ def test_schedule_is_round_robin():
 def test_ready_times_match_clock_simulation(costs, cores, group):
     """All cores advance tick by tick; a frame is done when its cost has been worked off."""
     todo = [[(i, f) for i in range(len(costs)) if i % cores == c for f in range(len(costs[i]))] for c in range(cores)]
-    left = {(i, f): costs[i][f] for i in range(len(costs)) for f in range(len(costs[i]))}
+    remaining = {(i, f): costs[i][f] for i in range(len(costs)) for f in range(len(costs[i]))}
     done, now = {}, 5
     while any(todo):
         now += 1
         for queue in todo:
             if queue:
-                left[queue[0]] -= 1
-                if left[queue[0]] == 0:
+                remaining[queue[0]] -= 1
+                if remaining[queue[0]] == 0:
                     done[queue.pop(0)] = now
     frames = [done[i, f] for i in range(len(costs)) for f in range(len(costs[i]))]
     wanted = [max(frames[i : i + group]) for i in range(0, len(frames), group)]
@@ -140,7 +140,7 @@ def test_ready_times_match_clock_simulation(costs, cores, group):
 
 
 def plain_score(config, keys, values, queries, token, heads):
-    """Score of one token over the given KV heads, from scalars."""
+    """Score of one token over the KV heads `heads`, from scalars."""
     if config.score == "attention":
         group = queries.shape[1] // keys.shape[1]
         total = 0.0
@@ -256,7 +256,7 @@ def test_pipeline_is_not_below_bound(times, delta):
     decode, prefill_times = (np.array(x, float) for x in zip(*times, strict=True))
     finish = pipeline(delta + np.cumsum(decode), prefill_times)
     assert finish[-1] >= overlap_bound(decode, prefill_times, delta)
-    # event by event: a group is prefilled once both it and the one before are through
+    # event by event: the prefill of a group starts when it is decoded and the previous prefill has ended
     clock = decoded = delta
     for d, p in times:
         decoded += d

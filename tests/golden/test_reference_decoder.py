@@ -1,4 +1,4 @@
-"""The small decoder against one written as loops over tokens, heads and layers, and its batching."""
+"""The small decoder compared with loops over tokens, heads and layers, and its batching."""
 
 import math
 from itertools import pairwise
@@ -22,7 +22,7 @@ from golden.reference_decoder import (
 
 
 def plain_attention(q, keys, values):
-    """One query (d,) over the given keys and values, term by term."""
+    """Attention of one query (d,) over `keys` and `values`, term by term."""
     scores = [math.fsum(float(a) * float(b) for a, b in zip(q, k, strict=True)) / math.sqrt(len(q)) for k in keys]
     top = max(scores)
     weights = [math.exp(s - top) for s in scores]
@@ -31,7 +31,7 @@ def plain_attention(q, keys, values):
 
 
 def plain_prefill(decoder, x, positions):
-    """Hidden states of a whole sequence, token by token and head by head."""
+    """Hidden states of a sequence, computed token by token and head by head."""
     c = decoder.config
     for w in decoder.weights:
         normed = [row / math.sqrt(float(np.mean(row**2)) + 1e-6) for row in x]
@@ -75,16 +75,16 @@ def test_result_is_independent_of_batching(seed, cuts):
     rng = np.random.default_rng(seed)
     decoder = Decoder(DecoderConfig(), rng)
     x = rng.standard_normal((12, 32))
-    whole = KVCache.empty(decoder.config)
-    wanted = decoder.prefill(x, np.arange(12), whole)
+    full = KVCache.empty(decoder.config)
+    wanted = decoder.prefill(x, np.arange(12), full)
     parts, cache = [], KVCache.empty(decoder.config)
     edges = sorted({0, 12, *cuts})
     for low, high in pairwise(edges):
         parts.append(decoder.prefill(x[low:high], np.arange(low, high), cache))
     np.testing.assert_allclose(np.concatenate(parts), wanted, atol=1e-11)
     for layer in range(2):
-        np.testing.assert_allclose(cache.k[layer], whole.k[layer], atol=1e-11)
-        np.testing.assert_allclose(cache.v[layer], whole.v[layer], atol=1e-11)
+        np.testing.assert_allclose(cache.k[layer], full.k[layer], atol=1e-11)
+        np.testing.assert_allclose(cache.v[layer], full.v[layer], atol=1e-11)
 
 
 def test_attention_over_a_mask_matches_loops(rng):

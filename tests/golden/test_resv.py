@@ -1,4 +1,4 @@
-"""ReSV against a model of the whole step in plain Python: lists, fractions and loops, every switch."""
+"""ReSV compared with a plain Python model of a complete step, for every switch."""
 
 import math
 from dataclasses import replace
@@ -51,13 +51,13 @@ def exp_code(score: float, top: float, d: int) -> int:
 
 
 def prefix(keys, adds, threshold):
-    taken, acc = set(), 0
+    prefix_set, acc = set(), 0
     for j in sorted(range(len(keys)), key=lambda j: (-keys[j], j)):
-        taken.add(j)
+        prefix_set.add(j)
         acc += adds[j]
         if acc > threshold:
             break
-    return taken
+    return prefix_set
 
 
 class PlainLayer:
@@ -313,7 +313,7 @@ def test_every_option_matches_reference(change, rng):
 
 
 def test_tokens_are_conserved_and_fetched_once(rng):
-    """Counts sum to tokens; what is attended and offloaded is exactly what the reads of the step cover."""
+    """Counts sum to tokens; the reads of a step cover exactly the tokens that are attended and offloaded."""
     model = Resv(SMALL, LAYERS, HKV, D)
     moved = 0
     for stage, q, k, v in stream(rng, 14):
@@ -358,7 +358,7 @@ def test_arithmetic_of_the_published_frame():
     assert slices * 10 * clusters / cores == 3125  # cycles a layer, ten tokens
     fetched, link = 0.327 * tokens * 131_072, 4e9 * 0.254
     assert round(fetched / 1e9, 2) == 1.71 and link == 1.016e9
-    assert 1 - link / fetched >= 0.40  # what must already be resident
+    assert 1 - link / fetched >= 0.40  # tokens that must already be resident
 
 
 def test_published_defaults():
@@ -405,4 +405,4 @@ def test_bad_steps_are_named(rng):
             call()
     with pytest.raises(TypeError, match="center_keys must be True or False, got 1"):
         replace(SMALL, center_keys=1)
-    assert len(model.keys[0]) == 0 and model.layers[0].tokens == 0  # nothing was half done
+    assert len(model.keys[0]) == 0 and model.layers[0].tokens == 0  # the failed call changed nothing

@@ -1,4 +1,4 @@
-"""Rotary embedding against complex multiplication, its group laws, and the multi-axis layouts."""
+"""Rotary embedding compared with complex multiplication; its group laws and multi-axis layouts."""
 
 import cmath
 
@@ -12,8 +12,8 @@ from golden import rope
 POSITIONS = st.integers(-100_000, 100_000)
 
 
-def turned(x: list[float], angles: list[float]) -> list[float]:
-    """Each pair as one complex number times e^(i angle), in plain Python."""
+def rotated(x: list[float], angles: list[float]) -> list[float]:
+    """Rotate each pair as one complex number times e^(i angle), in plain Python."""
     half = len(x) // 2
     z = [complex(x[i], x[i + half]) * cmath.exp(1j * angles[i]) for i in range(half)]
     return [v.real for v in z] + [v.imag for v in z]
@@ -25,7 +25,7 @@ def test_matches_complex_multiplication(rng, d):
     got = rope.rotate(x, np.arange(7) * 13 - 20)
     for t in range(7):
         angles = [(t * 13 - 20) * 500_000.0 ** (-2 * i / d) for i in range(d // 2)]
-        np.testing.assert_allclose(got[t], turned(x[t].tolist(), angles), atol=1e-12)
+        np.testing.assert_allclose(got[t], rotated(x[t].tolist(), angles), atol=1e-12)
 
 
 @settings(derandomize=True, database=None, deadline=None)
@@ -37,7 +37,7 @@ def test_rotation_is_additive_and_preserves_norms(a, b, seed):
     np.testing.assert_allclose(twice, rope.rotate(k, a + b), atol=1e-9)
     np.testing.assert_allclose(np.linalg.norm(twice), np.linalg.norm(k), rtol=1e-12)
     np.testing.assert_allclose(rope.rotate(rope.rotate(k, a), -a), k, atol=1e-9)
-    # scores depend on the distance alone
+    # scores depend only on the distance
     score = rope.rotate(q, a) @ rope.rotate(k, b)
     np.testing.assert_allclose(score, rope.rotate(q, a - b) @ k, atol=1e-8)
 
@@ -55,7 +55,7 @@ def test_sections_rotate_pairs_by_their_axis(rng):
         for t in range(5):
             angles = [float(where[t, 0, axes[i]]) * 1e4 ** (-2 * i / 16) for i in range(8)]
             for h in range(3):
-                np.testing.assert_allclose(got[t, h], turned(x[t, h].tolist(), angles), atol=1e-12)
+                np.testing.assert_allclose(got[t, h], rotated(x[t, h].tolist(), angles), atol=1e-12)
 
 
 def test_interleaved_gives_the_remaining_pairs_to_time():

@@ -1,4 +1,4 @@
-"""Scores and their transforms, one entry at a time in Python floats."""
+"""Scores and their transforms compared with scalar Python floats."""
 
 import math
 

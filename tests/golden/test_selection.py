@@ -1,4 +1,4 @@
-"""Every selection rule against sorting the values themselves."""
+"""Every selection rule compared with a sort of the values."""
 
 import ml_dtypes
 import numpy as np
@@ -21,7 +21,7 @@ def test_sortable_orders_every_finite_code_by_value():
     every = every[np.isfinite(every.view(ml_dtypes.bfloat16).astype(np.float32))]
     ordered = every[np.argsort(selection.sortable(every))].view(ml_dtypes.bfloat16).astype(np.float64)
     assert (np.diff(ordered) >= 0).all()
-    assert selection.sortable(np.array([0x8000, 0x0000])).tolist() == [0x7FFF, 0x8000]  # -0 just below +0
+    assert selection.sortable(np.array([0x8000, 0x0000])).tolist() == [0x7FFF, 0x8000]  # -0 is ordered below +0
 
 
 @SETTINGS
@@ -51,14 +51,14 @@ def test_budget_selects_best_cosines(clusters, budget):
     cosines, sizes = zip(*clusters, strict=True)
     keys = [(-v, np.signbit(v)) for v in codes(cosines).view(ml_dtypes.bfloat16).astype(np.float64)]
     got = selection.by_budget(codes(cosines)[None], np.array(sizes), budget).selected[0]
-    taken, held = set(), 0
+    expected, tokens = set(), 0
     for key in sorted(set(keys)):
-        if held >= budget:
+        if tokens >= budget:
             break
         members = [j for j, other in enumerate(keys) if other == key]
-        taken |= set(members)
-        held += sum(sizes[j] for j in members)
-    assert set(np.flatnonzero(got).tolist()) == taken
+        expected |= set(members)
+        tokens += sum(sizes[j] for j in members)
+    assert set(np.flatnonzero(got).tolist()) == expected
 
 
 def test_by_ratio_is_the_default_mode(rng):

@@ -1,4 +1,4 @@
-"""Vector kernels against float64, and against the vector engine's programs executed from their definition."""
+"""Vector kernels compared with float64, and with the programs of the vector engine run on its golden model."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ LANES = 8
 
 
 def run(program, *inputs):
-    """BF16 codes that the engine gives, flat; inputs are FP32 codes, whole beats."""
+    """BF16 codes of the engine's output, flat; inputs are FP32 codes in complete beats."""
     stream = np.concatenate([np.asarray(part, np.uint32).reshape(-1, LANES) for part in inputs])
     return narrow(VectorEngine(LANES, 64).run(program, stream)).ravel()
 

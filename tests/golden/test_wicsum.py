@@ -1,4 +1,4 @@
-"""WiCSum against the equations and the bucket sweep in plain Python, one row and one bucket at a time."""
+"""WiCSum compared with its equations and a plain bucket sweep, one row and one bucket at a time."""
 
 from fractions import Fraction
 
@@ -20,13 +20,13 @@ def plain_value(code: int, largest_exponent: int) -> int:
 
 def plain_prefix(keys, adds, threshold) -> list[int]:
     """The shortest prefix in descending key, lowest index first on ties, whose sum exceeds the threshold."""
-    taken, acc = [], 0
+    selected, acc = [], 0
     for j in sorted(range(len(keys)), key=lambda j: (-keys[j], j)):
-        taken.append(j)
+        selected.append(j)
         acc += adds[j]
         if acc > threshold:
             break
-    return taken
+    return selected
 
 
 def plain_sweep(keys, adds, threshold, buckets, refine_levels):
@@ -192,12 +192,12 @@ def test_boundaries():
     assert none.selected.shape == (0, 4) and none.acc.shape == (0,)
     zero = select(np.array([[0, 1, 127]]), np.array([5, 5, 5]), 19661)  # zero and subnormals: the sum is zero
     assert zero.selected.all() and zero.cutoff[0] == 0 and zero.passes[0] == 0
-    whole = select(np.array([[100 << 7, 101 << 7]]), np.array([1, 1]), 1 << 16)  # the sum cannot exceed itself
-    assert whole.selected.all() and whole.cutoff[0] == 100 << 7
+    full = select(np.array([[100 << 7, 101 << 7]]), np.array([1, 1]), 1 << 16)  # the sum cannot exceed itself
+    assert full.selected.all() and full.cutoff[0] == 100 << 7
 
 
 def test_linear_buckets_fail_with_one_sink():
-    """One token 8 nats above a flat rest: linear buckets keep everything, code buckets the sink alone."""
+    """One token 8 nats above a flat rest: linear buckets select everything, code buckets select only the sink."""
     codes = np.full((1, 1000), 0x39B0)  # about exp(-8)
     codes[0, :500] = 0x3990
     codes[0, 0] = 0x3F80

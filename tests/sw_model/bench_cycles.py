@@ -1,4 +1,4 @@
-"""The model's cycles beside the RTL's, step by step, over sizes, selection ratios and memory speeds.
+"""Compare the cycles of the model with those of the RTL over sizes, selection ratios and memory speeds.
 
 python -m tests.sw_model.bench_cycles [case ..] prints the table and the errors; `CASES` has the names
 """
@@ -35,9 +35,9 @@ class Case:
     tokens: int
     text: int
     device: Callable[[], MemoryTiming]
-    host: Callable[[int], MemoryTiming]  # of the address at which the drive begins
+    host: Callable[[int], MemoryTiming]  # argument: the first address of the drive
     storage: bool = False
-    policy: str = "ratio"  # then `ratio` is a share; else a number of tokens or clusters
+    policy: str = "ratio"  # "ratio": `ratio` is a share; else it is a number of tokens or clusters
 
 
 def dram(name: str) -> Callable[[], MemoryTiming]:
@@ -105,7 +105,7 @@ def main(*names: str) -> None:
                 f"{step['cycles']:7} {step['predicted']:7} {errors[-1][0]:+6.1%}",
                 flush=True,
             )
-    worst = max(errors, key=lambda found: abs(found[0]))
+    worst = max(errors, key=lambda error: abs(error[0]))
     mean = float(np.mean([abs(error) for error, _, _ in errors]))
     print(f"{len(errors)} steps: mean error {mean:.2%}, worst {worst[0]:+.2%} ({worst[1]}, step {worst[2]})")
 

@@ -25,7 +25,7 @@ FPS, SAMPLE_RATE, SIDE = 24, 48000, 448
 
 
 def with_sound(source: Path, path: Path) -> Path:
-    """The source's pictures at 1080 lines and noise for sound, as films have both."""
+    """A clip with the source's pictures at 1080 lines and noise as sound."""
     rng = np.random.default_rng(1)
     with av.open(str(source)) as pictures, av.open(str(path), "w") as out:
         video = out.add_stream("libx264", rate=FPS, options={"preset": "medium", "crf": "21"})
@@ -49,12 +49,12 @@ def with_sound(source: Path, path: Path) -> Path:
 
 
 def best(work: Callable[[], object]) -> float:
-    taken = []
+    times = []
     for _ in range(3):
-        started = time.process_time()
+        start = time.process_time()
         work()
-        taken.append(time.process_time() - started)
-    return min(taken)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def decode(path: Path) -> list[av.VideoFrame]:

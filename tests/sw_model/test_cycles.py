@@ -1,4 +1,4 @@
-"""Cycles of a core's programs as the model predicts them, against the RTL's; and its processes."""
+"""Predicted cycles of a core's programs compared with the RTL, and the processes of the model."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_latency_counts_once_for_each_round_trip():
 
 
 def test_processes():
-    """Cycles, a queue with one place, a counter, a bell."""
+    """Wait for cycles, a queue of depth one, a counter and a bell."""
     clock, seen = Clock(), []
     queue, counter, bell = Queue(clock, depth=1, latency=2), Counter(clock), Bell(clock)
 
@@ -76,7 +76,7 @@ def test_a_program_without_end_is_refused():
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("latency, gap", [(12, 1.0), (200, 3.0)])
 def test_predicts_commands_of_all_kinds(latency, gap, waits, rng, seed):
-    """Random commands, some with nothing to do, each behind the one before or all at once."""
+    """Random commands, some of them empty, in sequence or all at once."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
     author = Author(bench)
     commands = author.write(30)
@@ -84,13 +84,13 @@ def test_predicts_commands_of_all_kinds(latency, gap, waits, rng, seed):
     bench.run(program)
     timing = {side: FixedTiming(latency, gap) for side in BASES}
     (outcome,), _ = bench.run_on.simulate(seed=seed, timing=timing)
-    instructions = {place: made(1, 0) for place, made in author.programs.items()}
+    instructions = {address: instruction(1, 0) for address, instruction in author.programs.items()}
     predicted = CoreModel(TINY, timing, BASES, 0, instructions).run(bench.program_addresses[0], program)
     assert predicted == pytest.approx(outcome.cycles, rel=0.04)
 
 
 def test_a_word_holds_whole_instructions():
-    """At 32 bytes a word, two: the place behind an odd last one costs the cycle of another instruction."""
+    """A word of 32 bytes has two instructions; an odd last one costs as much as two."""
     ops = [Instruction(to_stream=True), *(Instruction(a=Source.IMMEDIATE) for _ in range(3))]
     small = Config.preset("small")
     assert 2 * small.dpe_inputs == 32
@@ -104,7 +104,7 @@ def test_a_word_holds_whole_instructions():
 
 
 def test_a_word_holds_whole_commands():
-    """At 128 bytes a word, two; at 8, each is eight words."""
+    """A word of 128 bytes has two commands; with words of 8 bytes, a command has eight words."""
 
     def cycles(preset, count):
         core = CoreModel(Config.preset(preset), {side: FixedTiming() for side in BASES}, BASES, 0, {})
@@ -114,35 +114,35 @@ def test_a_word_holds_whole_commands():
 
 
 def test_products_wait_for_a_slow_memory():
-    """Whose writes take eight cycles a word: so do the products, once the writer is full."""
+    """If writes take eight cycles per word, products take as long once the writer is full."""
     fields = {"m_blocks": 300, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1, "out": 1000}
     core = CoreModel(TINY, {side: FixedTiming(gap=8.0, beat_bytes=8) for side in BASES}, BASES, 0, {})
     assert 300 * 8 < core.run(0, [Command("MULTIPLY", fields), Command("END")]) < 300 * 8 + 200
 
 
 def test_gather_goes_on_where_it_stopped():
-    """Eight tokens of the step in two commands: the second one's are the other four."""
-    given = {"blocks": 1, "step_word": 1000, "stride": 4, "tokens": 2 * TINY.dpe_inputs}
-    first, second = Command("GATHER", {**given, "restart": 1}), Command("GATHER", given)
-    asked = []
+    """Two commands gather eight tokens of the step: the second one starts after the first one's last token."""
+    fields = {"blocks": 1, "step_word": 1000, "stride": 4, "tokens": 2 * TINY.dpe_inputs}
+    first, second = Command("GATHER", {**fields, "restart": 1}), Command("GATHER", fields)
+    requests = []
     for program in ([first], [first, second], [first, first]):
         core = model()
-        ask = core.readers["load"].request
-        places = []
+        request = core.readers["load"].request
+        addresses = []
 
-        def note(place, count, ask=ask, places=places):
-            places.append(place)
-            return ask(place, count)
+        def note(address, count, request=request, addresses=addresses):
+            addresses.append(address)
+            return request(address, count)
 
         core.readers["load"].request = note
         core.run(0, [*program, Command("END")])
-        asked.append(places)
+        requests.append(addresses)
     half = list(range(1000, 1000 + 4 * TINY.dpe_inputs, 4))
-    assert asked == [half, [*half, *(place + 4 * TINY.dpe_inputs for place in half)], 2 * half]
+    assert requests == [half, [*half, *(address + 4 * TINY.dpe_inputs for address in half)], 2 * half]
 
 
 @pytest.mark.parametrize("name", [n if n == "lpddr5" else pytest.param(n, marks=pytest.mark.heavy) for n in CASES])
 def test_predicts_the_rtl(name, seed):
-    """Over sizes, ratios and memories: within three percent on average, no step further off than six."""
+    """The mean error is at most 3 %, and the error of every step is at most 6 %."""
     errors = np.array([step["predicted"] / step["cycles"] - 1 for step in compare(CASES[name], seed)])
     assert len(errors) >= 4 and np.abs(errors).mean() <= 0.03 and np.abs(errors).max() <= 0.06

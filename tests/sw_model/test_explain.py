@@ -1,4 +1,4 @@
-"""What bounds a run: the waits sum to its time, and a changed parameter gives the time in the table."""
+"""Bottlenecks of a run: waits sum to its time, and a changed parameter gives the time in the table."""
 
 from dataclasses import replace
 

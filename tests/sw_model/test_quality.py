@@ -1,4 +1,4 @@
-"""The quality table against sums over single tokens, and its order on a generated stream."""
+"""The quality table compared with sums over single tokens, and its order on a generated stream."""
 
 import math
 
@@ -44,7 +44,7 @@ def stream(frames, seed, text_interval=4):
 def test_table_equals_sums_over_single_tokens(seed):
     chunks = stream(6, seed)
     rows = {row.stage: row for row in quality_table(chunks, {"odd": OddTokens(shape_of(GEOMETRY))})}
-    found = {"frame": [], "text": []}
+    errors = {"frame": [], "text": []}
     bytes_read = {"frame": [], "text": []}
     for i, chunk in enumerate(chunks[1:], start=1):
         past = sum(c.tokens for c in chunks[:i])
@@ -60,17 +60,18 @@ def test_table_equals_sums_over_single_tokens(seed):
                     q = chunk.q[layer, t, a].astype(float)
                     seen = range(past + t + 1)
                     weight = [math.exp(math.fsum(q * k[n, h]) / 4) for n in seen]
-                    kept = [w if n >= past or n in chosen[h] else 0.0 for n, w in zip(seen, weight, strict=True)]
-                    full = [math.fsum(w * v[n, h, j] for n, w in enumerate(weight)) / sum(weight) for j in range(16)]
-                    light = [math.fsum(w * v[n, h, j] for n, w in enumerate(kept)) / sum(kept) for j in range(16)]
-                    found[chunk.stage].append(
-                        (len(chosen[h]) / past, sum(kept) / sum(weight), math.dist(full, light) / math.hypot(*full), i)
-                    )
+                    sparse = [w if n >= past or n in chosen[h] else 0.0 for n, w in zip(seen, weight, strict=True)]
+                    output = [math.fsum(w * v[n, h, j] for n, w in enumerate(weight)) / sum(weight) for j in range(16)]
+                    sparse_output = [
+                        math.fsum(w * v[n, h, j] for n, w in enumerate(sparse)) / sum(sparse) for j in range(16)
+                    ]
+                    error = math.dist(output, sparse_output) / math.hypot(*output)
+                    errors[chunk.stage].append((len(chosen[h]) / past, sum(sparse) / sum(weight), error, i))
         bytes_read[chunk.stage].append(read)
     for stage, row in rows.items():
         # a step counts as one, however many tokens it has: average within the step first
-        steps = sorted({entry[3] for entry in found[stage]})
-        means = [np.mean([e[:3] for e in found[stage] if e[3] == i], axis=0) for i in steps]
+        steps = sorted({entry[3] for entry in errors[stage]})
+        means = [np.mean([e[:3] for e in errors[stage] if e[3] == i], axis=0) for i in steps]
         assert (row.ratio, row.recall, row.output_error) == pytest.approx(np.mean(means, axis=0))
         assert row.read_bytes == np.mean(bytes_read[stage]) and row.steps == len(steps)
 
@@ -135,6 +136,6 @@ def test_budget_limits_the_frames(seed):
     policies = policies_for(GEOMETRY, 3, ("rekv", "mosaic", "codecsight"), budget_frames=2)
     rows = {row.policy: row for row in quality_table(stream(9, seed, text_interval=9), policies) if row.stage == "text"}
     assert rows["rekv"].ratio == rows["codecsight"].ratio == pytest.approx(2 / 9)
-    assert 0 < rows["mosaic"].ratio < 1  # the first cluster is taken even if it is larger
+    assert 0 < rows["mosaic"].ratio < 1  # the first cluster is selected even if it is larger
     with pytest.raises(ValueError, match="budget_frames must be at least 1, got 0"):
         policies_for(GEOMETRY, 3, budget_frames=0)

@@ -108,10 +108,10 @@ def test_killed_sweep_continues(tmp_path, expected):
         time.sleep(0.02)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    kept = journal_path(out).read_bytes().count(b"\n") - 1
+    complete_rows = journal_path(out).read_bytes().count(b"\n") - 1
     first = []
     assert sweep(PLAN, out, workers=1, progress=lambda what, done, total: first.append(done)) == expected
-    assert first[0] == kept >= 1
+    assert first[0] == complete_rows >= 1
 
 
 def test_full_disk_keeps_complete_rows(tmp_path, expected, monkeypatch):
@@ -211,7 +211,7 @@ def test_table_of_a_cluster(tmp_path, expected, cluster):
 
 @pytest.mark.heavy
 def test_killed_scheduler_raises_connection_error(tmp_path, expected, cluster):
-    """Complete rows are kept; the sweep continues without the scheduler and gives the same table."""
+    """Complete rows stay; the sweep continues without the scheduler and gives the same table."""
     address, scheduler, _ = cluster
     out = tmp_path / "t.csv"
 
@@ -310,7 +310,7 @@ def test_errors_of_a_cluster_raise_connection_error(status, rows, client, messag
 
 
 def test_slow_cluster_is_polled_again(monkeypatch):
-    """No row comes within a second: the status is read again."""
+    """If no row arrives within a second, the status is read again."""
     later = Future([1], "finished")
     later.add_done_callback = lambda call: Timer(1.2, call, [later]).start()
     fake = SimpleNamespace(map=lambda *a, **o: [later], status="running", close=lambda timeout: None)

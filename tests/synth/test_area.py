@@ -94,18 +94,18 @@ def test_second_run_maps_changed_blocks_only(predictive, monkeypatch, tmp_path):
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     monkeypatch.setattr("synth.area.partition", partial(partition, flat_bytes=1, min_bytes=1))
 
-    def kept(width):
-        found = area_of_rtlil(emit.to_rtlil(Pair(width), "pair"), "pair", predictive)
-        return {name.split(".")[-1]: mapped.from_cache for name, mapped in found.mapped.items()}
+    def reused(width):
+        report = area_of_rtlil(emit.to_rtlil(Pair(width), "pair"), "pair", predictive)
+        return {name.split(".")[-1]: mapped.from_cache for name, mapped in report.mapped.items()}
 
-    first = kept(20)
+    first = reused(20)
     assert {"small", "other", "pair"} <= set(first) and not any(first.values())
-    changed = {"other", "pair"}  # the width of what leaves the one is seen in the other
-    assert kept(24) == {name: name not in changed for name in first}
-    assert all(kept(20).values()) and all(kept(24).values())
+    changed = {"other", "pair"}  # the counter's width changes both its block and the parent
+    assert reused(24) == {name: name not in changed for name in first}
+    assert all(reused(20).values()) and all(reused(24).values())
 
 
 def test_hcu(predictive):
-    found = area("hcu", Config.preset("tiny"), predictive)
-    assert found.cells == sum(found.cell_types.values()) > 1000
-    assert found.unit == "hcu" and found.config == Config.preset("tiny").asdict()
+    report = area("hcu", Config.preset("tiny"), predictive)
+    assert report.cells == sum(report.cell_types.values()) > 1000
+    assert report.unit == "hcu" and report.config == Config.preset("tiny").asdict()

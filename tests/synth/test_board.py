@@ -1,4 +1,4 @@
-"""`vrex board`: one-line errors, and a bitstream of a small unit."""
+"""`vrex board`: error messages of one line, and the bitstream of a small unit."""
 
 import json
 import os
@@ -21,8 +21,8 @@ TINY = Config.preset("tiny")
 
 @pytest.fixture(scope="module")
 def kvmu():
-    made = unit("kvmu").build(TINY)
-    return made, vectors(made, stimulus(made, RANDOM, beats=80))
+    component = unit("kvmu").build(TINY)
+    return component, vectors(component, stimulus(component, RANDOM, beats=80))
 
 
 def test_unknown_board(kvmu, tmp_path):
@@ -41,9 +41,9 @@ def test_missing_package_is_named(kvmu, tmp_path, monkeypatch, package):
 
 
 def test_a_unit_without_golden_answers():
-    made = unit("hcu").build(TINY)
+    component = unit("hcu").build(TINY)
     with pytest.raises(ValueError, match="stimulus of unit HCU must have golden answers, got 'random' without"):
-        vectors(made, stimulus(made, RANDOM))
+        vectors(component, stimulus(component, RANDOM))
 
 
 PLACER = "ERROR: Unable to place cell 'x', no BELs remaining to implement cell type 'DP16KD'"
@@ -62,7 +62,7 @@ PLACER = "ERROR: Unable to place cell 'x', no BELs remaining to implement cell t
     ids=["does not fit", "killed", "crashed"],
 )
 def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, reason):
-    """The tools are another Python with the same effects."""
+    """A Python script replaces each tool and fails in the same way."""
     script = tmp_path / "fake.py"
     script.write_text(f"import sys\ndef run_nextpnr_ecp5(arguments):\n    {tool}\n".replace("'x'", "\\'x\\'").replace(
         "'DP16KD'", "\\'DP16KD\\'"))  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, rea
     ids=["no clock", "too slow"],
 )
 def test_a_timing_report_that_is_not_good_enough_leaves_nothing(kvmu, tmp_path, monkeypatch, clocks, reason):
-    """The tools only write their files."""
+    """Replacements of the tools only write their output files."""
     report = json.dumps({"fmax": clocks, "utilization": {}, "critical_paths": []})
     texts = {"report.json": report, "top.tim": "", "top.bit": ""}
 
@@ -126,19 +126,25 @@ class Twice(wiring.Component):
 
 
 def test_bitstream(tmp_path):
-    told = []
+    progress_calls = []
     words = list(range(20))
-    given = Vectors({"cfg_more": 3}, {"i": words}, {"o": [2 * word ^ 3 for word in words]}, {})
-    made = build(
-        "ulx3s", "twice", Twice(), TINY, given, tmp_path, progress=lambda what, done, total: told.append((done, total))
+    cases = Vectors({"cfg_more": 3}, {"i": words}, {"o": [2 * word ^ 3 for word in words]}, {})
+    bitstream = build(
+        "ulx3s",
+        "twice",
+        Twice(),
+        TINY,
+        cases,
+        tmp_path,
+        progress=lambda what, done, total: progress_calls.append((done, total)),
     )
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert {path.name for path in tmp_path.iterdir()} == set(made.files)
+    assert progress_calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert {path.name for path in tmp_path.iterdir()} == set(bitstream.files)
     stream = (tmp_path / "top.bit").read_bytes()
-    assert len(stream) == made.bits and b"LFE5U-85F" in stream[:200]
+    assert len(stream) == bitstream.bits and b"LFE5U-85F" in stream[:200]
     report = json.loads((tmp_path / "board.json").read_text())
-    assert report["fmax_mhz"] == made.fmax_mhz >= made.clock_mhz == 25
-    assert 0 < made.used["TRELLIS_COMB"][0] < made.used["TRELLIS_COMB"][1] == 83640
+    assert report["fmax_mhz"] == bitstream.fmax_mhz >= bitstream.clock_mhz == 25
+    assert 0 < bitstream.used["TRELLIS_COMB"][0] < bitstream.used["TRELLIS_COMB"][1] == 83640
     assert report["critical_paths"] and "Max frequency" in (tmp_path / "timing.txt").read_text()
     host = json.loads((tmp_path / "vectors.json").read_text())
-    assert host["outputs"] == dict(given.outputs) and BOARDS["ulx3s"].device in made.table()
+    assert host["outputs"] == dict(cases.outputs) and BOARDS["ulx3s"].device in bitstream.table()

@@ -8,9 +8,9 @@ TINY = Config.preset("tiny")
 
 
 def test_a_units_files_are_those_it_imports():
-    found = {str(path.relative_to(path.parents[path.parts[::-1].index("hw")])) for path in sources("hw.dre.hcu")}
-    assert {"hw/dre/hcu.py", "hw/config.py", "hw/common/memory.py"} <= found
-    assert not any(name.startswith(("hw/lxe/", "hw/core/", "golden/")) for name in found)
+    files = {str(path.relative_to(path.parents[path.parts[::-1].index("hw")])) for path in sources("hw.dre.hcu")}
+    assert {"hw/dre/hcu.py", "hw/config.py", "hw/common/memory.py"} <= files
+    assert not any(name.startswith(("hw/lxe/", "hw/core/", "golden/")) for name in files)
 
 
 def test_elaborated_once(tmp_path, monkeypatch):

@@ -47,10 +47,10 @@ def small(predictive):
     "unit", [unit if unit in QUICK else pytest.param(unit, marks=pytest.mark.heavy) for unit in registry.UNITS]
 )
 def test_every_unit_is_proved(unit, predictive):
-    found = area(unit, Config.preset("tiny"), predictive, point="balanced")
-    proved = prove(found, predictive)
-    assert [proof.block for proof in proved.blocks] == [block.name for block in found.blocks]
-    for proof, block in zip(proved.blocks, found.blocks, strict=True):
+    design = area(unit, Config.preset("tiny"), predictive, point="balanced")
+    proved = prove(design, predictive)
+    assert [proof.block for proof in proved.blocks] == [block.name for block in design.blocks]
+    for proof, block in zip(proved.blocks, design.blocks, strict=True):
         assert proof.count == block.count and proof.netlist_registers == block.flip_flops <= proof.rtl_registers
     assert json.loads(json.dumps(proved.json()))["equivalent"] and "is equivalent" in proved.table()
 
@@ -94,14 +94,14 @@ def test_incomparable_block_is_named(what, small, predictive, tmp_path, monkeypa
         netlist = json.loads(path.read_text())
         del netlist["modules"]["small"]["ports"]["y"]
         path.write_text(json.dumps(netlist))
-        says = r"small: port y\[0\] is on one side only"
+        reason = r"small: port y\[0\] is on one side only"
     elif what == "solver":
         monkeypatch.setattr(equivalence, "_solve", lambda *arguments: ["snl_UNK", "7"])
-        says = "small: the netlist could not be compared with the RTL: snl_UNK 7"
+        reason = "small: the netlist could not be compared with the RTL: snl_UNK 7"
     else:
         monkeypatch.setattr(equivalence, "_GATES", {})
-        says = r"small: cells of the RTL must be gates and registers, got \$_\w+_"
-    with pytest.raises(EquivalenceError, match=says):
+        reason = r"small: cells of the RTL must be gates and registers, got \$_\w+_"
+    with pytest.raises(EquivalenceError, match=reason):
         prove(other, predictive)
 
 

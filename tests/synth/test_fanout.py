@@ -48,7 +48,7 @@ def wide(predictive):
 
 @pytest.fixture
 def plain(predictive, tmp_path, monkeypatch):
-    """The same without trees."""
+    """The same netlist without buffer trees."""
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     monkeypatch.setattr(fanout, "buffer", lambda *args, **options: 0)
     return mapped(predictive)
@@ -72,7 +72,7 @@ def test_only_buffers_are_added(wide, plain, predictive):
     added = sum(wide.cell_types.get(name, 0) for name in names)
     assert wide.cells == plain.cells + added and 300 / 16 < added < 300 / 8
     assert wide.area_um2 > plain.area_um2
-    assert prove(wide, predictive).blocks[0].outputs == 2 * WIDTH  # what the registers take, and the ports
+    assert prove(wide, predictive).blocks[0].outputs == 2 * WIDTH  # register inputs and output ports
     assert "".join(sources(wide, predictive).values()).count("fan") > added
 
 
@@ -127,12 +127,12 @@ def test_limit_is_lower_without_library_driver(predictive):
 
 def test_gates_stay_at_the_root_and_pins_of_blocks_move_as_a_whole(predictive):
     module = block(60, port=False)
-    made = fanout.buffer(module, predictive, blocks={"row"}, inner=False)
+    buffer_count = fanout.buffer(module, predictive, blocks={"row"}, inner=False)
     assert ("g", "A") in driven_by(module, 3) and not any(name.startswith("r") for name, _ in driven_by(module, 3))
     first, zero, second = module["cells"]["inside"]["connections"]["x"]
     assert first == second != 3 and zero == "0"
     new = [name for name in module["cells"] if name.startswith("fan_")]
-    assert len(new) == made and len(driven_by(module, 2)) == 60
+    assert len(new) == buffer_count and len(driven_by(module, 2)) == 60
     buffers = Buffers(predictive)
     for name in new:
         cell = module["cells"][name]

@@ -53,7 +53,7 @@ def test_rejects_latches_and_unknown_clocks(predictive):
         cell_model(gated.cell("DFF_X1"))
 
 
-class Kept(wiring.Component):
+class WriteThenRead(wiring.Component):
     """Writes `word` to one address of a memory, then reads another address."""
 
     i: In(stream.Signature(data.StructLayout({"write": 6, "read": 6, "word": 8})))
@@ -81,9 +81,9 @@ def test_a_netlist_with_a_memory_simulates(rng, seed):
         words[write] = int(word)
         want.append(words[read])
     with source_override(of_component):
-        record = simulate(Kept(), "kept", {"i": beats}, {"o": 100}, stall=0.3, seed=seed)
+        record = simulate(WriteThenRead(), "write_then_read", {"i": beats}, {"o": 100}, stall=0.3, seed=seed)
     assert record.outputs["o"].tolist() == want
-    assert "reg [7:0] words [0:63];" in of_component(Kept(), "kept")["macros.v"]
+    assert "reg [7:0] words [0:63];" in of_component(WriteThenRead(), "write_then_read")["macros.v"]
 
 
 @pytest.mark.heavy

@@ -53,8 +53,8 @@ def test_timing_is_the_components_own(hcu):
 
 def test_memories():
     config = Config.preset("tiny")
-    found = {m["name"]: m for m in memories(emit.to_rtlil(registry.unit("hcu").build(config), "hcu"))}
-    assert found["hcu.hashes.array"]["bits"] == config.max_candidates * config.hash_bits
+    by_name = {m["name"]: m for m in memories(emit.to_rtlil(registry.unit("hcu").build(config), "hcu"))}
+    assert by_name["hcu.hashes.array"]["bits"] == config.max_candidates * config.hash_bits
 
 
 @pytest.mark.parametrize("clock", [0, -1, float("nan"), 1e9])

@@ -118,13 +118,13 @@ def test_multicore_is_an_array_of_core_maps(tmp_path):
 
 def test_generate_writes_systemrdl_and_ipxact(tmp_path, monkeypatch):
     map = core_map()
-    made = generate("core", Config.preset("tiny"), tmp_path / "all")
-    assert {"core.rdl", "core.ipxact.xml"} < set(made.files)
+    generated = generate("core", Config.preset("tiny"), tmp_path / "all")
+    assert {"core.rdl", "core.ipxact.xml"} < set(generated.files)
     check(map, compiled((tmp_path / "all" / "core.rdl").read_text(), tmp_path))
     ET.parse(tmp_path / "all" / "core.ipxact.xml")
     monkeypatch.setattr(ipxact, "PACKAGE", "no_such_package")
-    made = generate("core", Config.preset("tiny"), tmp_path / "plain")
-    assert "core.rdl" in made.files and "core.ipxact.xml" not in made.files
+    generated = generate("core", Config.preset("tiny"), tmp_path / "plain")
+    assert "core.rdl" in generated.files and "core.ipxact.xml" not in generated.files
 
 
 def test_invalid_systemrdl_raises():

@@ -136,8 +136,8 @@ def test_adders_as_libraries_have_them(predictive):
     """Full adders can be inverted or missing, half adders missing."""
     plain, none = ("A ^ B ^ CI", "(A * B) + (A * CI) + (B * CI)"), ("A", "B")
     inverted = tuple(f"!({text})" for text in plain)
-    found = mapping._adder_map(adders(predictive.text, inverted, none))
-    assert "assign Y[i] = ~y; assign X[i] = ~x;" in found and "HA_X1" not in found
+    verilog = mapping._adder_map(adders(predictive.text, inverted, none))
+    assert "assign Y[i] = ~y; assign X[i] = ~x;" in verilog and "HA_X1" not in verilog
     assert "assign Y[i] = y;" in mapping._adder_map(predictive) and "HA_X1" in mapping._adder_map(predictive)
     assert mapping._adder_map(adders(predictive.text, none, none)) == ""
 

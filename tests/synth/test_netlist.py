@@ -27,7 +27,7 @@ def netlist(library, cells, y=5):
 
 
 def changed(library, name, old, new):
-    """The library with one text of one cell replaced."""
+    """Return the library with one text in one cell replaced."""
     start = library.text.index(f"  cell ({name})")
     end = library.text.index("\n  }\n", start)
     assert old in library.text[start:end]
@@ -44,11 +44,11 @@ def test_a_loop(predictive):
 
 def test_pins_without_a_net(predictive):
     """An unconnected output has a net; an undriven input is 0."""
-    found = netlist(predictive, [("NAND2_X1", {"A": 3}), ("DFF_X1", {"CK": 2, "Q": 5})])
-    (gate,), (flop,) = found.logic, found.registers
-    assert set(gate.pins) == {"A", "Y"} and found.net_name(gate.pins["Y"][0]).startswith("net ")
-    assert found.flip_flop(flop).data == ("D",) and found.size == 7
-    assert found.loads[gate.pins["A"][0]] > found.loads[gate.pins["Y"][0]] == 0
+    result = netlist(predictive, [("NAND2_X1", {"A": 3}), ("DFF_X1", {"CK": 2, "Q": 5})])
+    (gate,), (flop,) = result.logic, result.registers
+    assert set(gate.pins) == {"A", "Y"} and result.net_name(gate.pins["Y"][0]).startswith("net ")
+    assert result.flip_flop(flop).data == ("D",) and result.size == 7
+    assert result.loads[gate.pins["A"][0]] > result.loads[gate.pins["Y"][0]] == 0
 
 
 FLOP = ("DFF_X1", {"CK": 2, "D": 3, "Q": 5})
@@ -78,11 +78,11 @@ FLOP = ("DFF_X1", {"CK": 2, "D": 3, "Q": 5})
 )
 def test_registers_that_do_not_follow_the_clock(cell, old, new, reason, predictive):
     library = changed(predictive, cell[0], old, new) if old else predictive
-    found = netlist(library, [cell])
+    result = netlist(library, [cell])
     with pytest.raises(ValueError, match=f"netlist dut: cell {cell[0]}.*{reason}|{reason}"):
-        found.flip_flop(found.registers[0])
+        result.flip_flop(result.registers[0])
 
 
 def test_a_reset_that_is_never_used_does_no_harm(predictive):
-    found = netlist(predictive, [("DFFR_X1", {"CK": 2, "D": 3, "RN": "1", "Q": 5})])
-    assert found.flip_flop(found.registers[0]).outputs == {"Q": False}
+    result = netlist(predictive, [("DFFR_X1", {"CK": 2, "D": 3, "RN": "1", "Q": 5})])
+    assert result.flip_flop(result.registers[0]).outputs == {"Q": False}

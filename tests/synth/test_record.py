@@ -1,4 +1,4 @@
-"""The record of synthesis results: content from reports, and the committed file equals the estimates."""
+"""The record of synthesis results: values from reports, and memory estimates of the committed file."""
 
 import json
 
@@ -31,6 +31,10 @@ def test_a_record_by_hand():
     units.append(
         {"unit": "dot_tree", "nand2": 5.6, "memory_bits": 0, "config": {"dpe_inputs": 4}, "power": power, **tools}
     )
-    told = record(units)
-    assert told["nand2"]["hcu"] == 10 and told["memory_bits"]["dpe"] == 8 and set(told["made by"]["hcu"]) == set(tools)
-    assert told["dot_tree"] == {"inputs": 4, "nand2": 6, "idle_mw": 1.0, "random_mw": 2.5}
+    result = record(units)
+    assert (
+        result["nand2"]["hcu"] == 10
+        and result["memory_bits"]["dpe"] == 8
+        and set(result["made by"]["hcu"]) == set(tools)
+    )
+    assert result["dot_tree"] == {"inputs": 4, "nand2": 6, "idle_mw": 1.0, "random_mw": 2.5}

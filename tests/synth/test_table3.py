@@ -18,7 +18,7 @@ def unit(name, nand2, memories_um2, mw=None, memories_mw=0.0):
 
 
 def core():
-    """Round numbers: 10**6 NANDs and 10**4 um2 in each unit, a memory of 1 mW in each, k mW in the k-th."""
+    """Each unit has 10**6 NANDs, 10**4 um2 and a memory of 1 mW; unit number k uses k mW."""
     return [unit(name, 1e6, 1e4, float(k), 1.0) for k, name in enumerate(UNITS, start=1)]
 
 

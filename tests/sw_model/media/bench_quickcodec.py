@@ -1,8 +1,8 @@
-"""QuickCodec against a sequential decode of the same file, on two cores.
+"""Speed of QuickCodec compared with sequential decoding of the same file, on two cores.
 
 Run by hand: python -m tests.sw_model.media.bench_quickcodec [--video FILE] [--repeat 5] [--workers 2]. Both decode
 every frame to RGB in memory, alternately and in this one run; the frames must be identical. The sequential decoder is
-the shortest PyAV loop there is, on one thread. Without a file a clip of 1280 x 720 is made first.
+a minimal PyAV loop on one thread. Without a file, the program first encodes a clip of 1280 x 720.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def large_clip(folder, frames):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--video", type=Path)
-    parser.add_argument("--frames", type=int, default=900, help="of the clip that is made without --video")
+    parser.add_argument("--frames", type=int, default=900, help="frames of the clip that is encoded without --video")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Small encoded videos, made once per session."""
+"""Small encoded videos, one set per test session."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sw_model.media import clip
 
 @pytest.fixture(scope="session")
 def pictures():
-    """48 small frames with two cuts, as the encoder got them."""
+    """48 small frames with two cuts, before encoding."""
     return list(clip.synthesise(48, width=96, height=64, scene_frames=20, seed=7))
 
 

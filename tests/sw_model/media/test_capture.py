@@ -1,4 +1,4 @@
-"""Capture on tiny models with random weights: what is recorded is what the attention computed with."""
+"""Capture on tiny models with random weights: a trace has the tensors that the attention used."""
 
 import sys
 
@@ -69,23 +69,23 @@ def qwen(torch, tmp_path):
 
 def projections(model, kind, calls):
     """Outputs of each layer's `kind` projection (inputs for o_proj) over the forward passes that `calls` makes."""
-    kept, hooks = {}, []
+    recorded, hooks = {}, []
     for name, module in model.named_modules():
         if name.endswith(f"self_attn.{kind}"):
             layer = int(name.split(".layers.")[1].split(".")[0])
 
-            def keep(_, inputs, output, layer=layer):
-                kept.setdefault(layer, []).append((inputs[0] if kind == "o_proj" else output)[0].float().numpy())
+            def record(_, inputs, output, layer=layer):
+                recorded.setdefault(layer, []).append((inputs[0] if kind == "o_proj" else output)[0].float().numpy())
 
-            hooks.append(module.register_forward_hook(keep))
+            hooks.append(module.register_forward_hook(record))
     calls()
     for hook in hooks:
         hook.remove()
-    return np.stack([np.concatenate(kept[layer]) for layer in sorted(kept)])
+    return np.stack([np.concatenate(recorded[layer]) for layer in sorted(recorded)])
 
 
 def test_llama_trace_is_what_attention_computed_with(llama, tmp_path):
-    """Keys: the projection's output turned by the golden RoPE. Outputs: recomputed from the trace in float64."""
+    """Keys are the projection's output rotated by the golden RoPE; outputs are recomputed from the trace in float64."""
     model = capture.load_model(llama, random_weights=True, seed=3)
     text, path = "the quick brown fox jumps over the lazy dog", tmp_path / "t.safetensors"
     tokens = [byte % 300 for byte in text.encode()]
@@ -104,8 +104,8 @@ def test_llama_trace_is_what_attention_computed_with(llama, tmp_path):
     where = np.concatenate([c.positions for c in chunks])
     assert where.tolist() == list(range(48))
     q, k, v = (np.concatenate([getattr(c, n) for c in chunks], axis=1).astype(np.float64) for n in "qkv")
-    turned = rope.rotate(bare.reshape(3, 48, 2, 16).astype(np.float64), where[:, None], 500000.0)
-    assert np.abs(k - turned).max() < 2**-8 * np.abs(turned).max()
+    rotated = rope.rotate(bare.reshape(3, 48, 2, 16).astype(np.float64), where[:, None], 500000.0)
+    assert np.abs(k - rotated).max() < 2**-8 * np.abs(rotated).max()
     for layer in range(3):
         for head in range(8):
             logits = q[layer, :, head] @ k[layer, :, head // 4].T / 4
@@ -116,7 +116,7 @@ def test_llama_trace_is_what_attention_computed_with(llama, tmp_path):
 
 
 def test_blocks_do_not_change_the_keys(llama, tmp_path):
-    """The same prompt at once and in blocks of three: the cache and the mask carry over."""
+    """A prompt in blocks of three has the same keys as in one block, so cache and mask continue correctly."""
     texts = [capture.capture(llama, tmp_path / f"{b}.st", prompt="a stream of words", block=b, random_weights=True)
              for b in (3, 100)]  # fmt: skip
     parts = [np.concatenate([c.k for c in Trace(path).chunks()], axis=1).astype(np.float32) for path in texts]
@@ -126,7 +126,7 @@ def test_blocks_do_not_change_the_keys(llama, tmp_path):
 
 
 def test_qwen_on_a_video(qwen, tmp_path, small_video):
-    """Two frames a chunk; keys turned by the multi-axis golden RoPE at the places this test works out itself."""
+    """Two frames per chunk; keys equal the multi-axis golden RoPE at positions that this test computes."""
     model = capture.load_model(qwen, random_weights=True, seed=1)
     path = tmp_path / "t.safetensors"
 
@@ -140,13 +140,13 @@ def test_qwen_on_a_video(qwen, tmp_path, small_video):
     chunks = list(trace.chunks())
     assert [c.tokens for c in chunks] == [6, 6, 6, 6, 2, 1]
     # start token, 2 x 2 merged cells that share a time and start one further, end token after the largest
-    one = [(0, 0, 0), (1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2), (3, 3, 3)]
-    places = [tuple(4 * chunk + p for p in place) for chunk in range(4) for place in one]
-    places += [(16, 16, 16), (17, 17, 17), (18, 18, 18)]
+    chunk_positions = [(0, 0, 0), (1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2), (3, 3, 3)]
+    positions = [tuple(4 * chunk + p for p in position) for chunk in range(4) for position in chunk_positions]
+    positions += [(16, 16, 16), (17, 17, 17), (18, 18, 18)]
     k = np.concatenate([c.k for c in chunks], axis=1).astype(np.float64)
-    where = np.array(places)[:, None, :]
-    turned = rope.rotate(bare.reshape(2, 27, 2, 16).astype(np.float64), where, 10000.0, sections=[2, 3, 3])
-    assert np.abs(k - turned).max() < 2**-8 * np.abs(turned).max()
+    where = np.array(positions)[:, None, :]
+    rotated = rope.rotate(bare.reshape(2, 27, 2, 16).astype(np.float64), where, 10000.0, sections=[2, 3, 3])
+    assert np.abs(k - rotated).max() < 2**-8 * np.abs(rotated).max()
     (first, *_) = statistics.measure(trace.chunks())
     assert first.tokens == 27
 
@@ -161,13 +161,13 @@ def test_patches_are_read_as_the_model_embeds_them(torch, qwen, rng):
     with torch.no_grad():
         got = embed(torch.from_numpy(rows)).numpy()
         volume = torch.from_numpy(scaled.astype(np.float32)).permute(3, 0, 1, 2)[None]
-        whole = embed.proj(volume)[0, :, 0].permute(1, 2, 0).numpy()  # (rows, columns, width)
+        expected = embed.proj(volume)[0, :, 0].permute(1, 2, 0).numpy()  # (rows, columns, width)
     order = [(2 * r + i, 2 * c + j) for r in range(2) for c in range(3) for i in range(2) for j in range(2)]
-    assert np.allclose(got, [whole[y, x] for y, x in order], atol=1e-4)
+    assert np.allclose(got, [expected[y, x] for y, x in order], atol=1e-4)
 
 
 def test_whole_command(qwen, llama, tmp_path, small_video):
-    told = []
+    progress_calls = []
     path = capture.capture(
         qwen,
         tmp_path / "v.safetensors",
@@ -178,12 +178,12 @@ def test_whole_command(qwen, llama, tmp_path, small_video):
         answer_tokens=1,
         random_weights=True,
         seed=4,
-        progress=lambda *args: told.append(args),
+        progress=lambda *args: progress_calls.append(args),
     )
     trace = Trace(path)
     assert trace.source["weights"] == "random, seed 4"
     assert trace.source["type"] == "qwen2_5_vl"
-    assert len(trace) == 3 + 2 == len(told)
+    assert len(trace) == 3 + 2 == len(progress_calls)
 
 
 def test_what_cannot_be_captured(llama, qwen, tmp_path, small_video):

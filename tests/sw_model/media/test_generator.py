@@ -1,4 +1,4 @@
-"""The generator: what it promises by construction, and the paper's statistics that it was built to meet."""
+"""The generator: properties by construction, and the paper's statistics."""
 
 from dataclasses import replace
 from itertools import islice
@@ -54,7 +54,7 @@ def test_an_old_scene_looks_as_before(seed):
 
 
 def test_drift_is_an_ar1_process(seed):
-    """Only the drift: the correlation between frames n apart is r to the n."""
+    """With drift only, the correlation between frames n apart is r to the power of n."""
     config = replace(generator.small(seed), mean=0, position=0, scene=0, scene_position=0, noise=0, drift_r=0.8)
     config = replace(config, geometry=Geometry(layers=1, q_heads=16, kv_heads=16, head_dim=64))
     frames = np.array([bare_keys(c).reshape(-1) for c in Generator(config).chunks(60)])
@@ -65,7 +65,7 @@ def test_drift_is_an_ar1_process(seed):
 
 @pytest.mark.parametrize("stage", ["frame", "text"])
 def test_logits_spread_as_asked_for(seed, stage):
-    """Against all past keys, kept here: the mean standard deviation of a head's rows is sigma exactly."""
+    """The logits over all past keys have the standard deviation sigma, averaged over a head's rows."""
     config = replace(generator.small(seed), sigma_spread=0.0, sigma_gains=(1.7,))
     stream = Generator(config)
     chunks = list(islice((stream.frame() for _ in iter(int, 1)), 30))
@@ -91,7 +91,7 @@ def test_values_follow_keys(seed):
 
 
 def test_coin_at_a_thousand_tokens(seed):
-    """What is settled this early; the whole table is in the heavy test below."""
+    """Statistics that are stable in a short stream; the heavy test below has the complete table."""
     (layer,) = statistics.measure(Generator(generator.coin(seed=seed)).chunks(100), every=10, seed=seed)
     assert layer.same_position_cosine == pytest.approx(0.956, abs=0.012)
     assert layer.adjacent_cosine == pytest.approx(0.20, abs=0.06)
@@ -120,7 +120,7 @@ def test_coin_meets_the_paper(seed):
 
 @pytest.mark.heavy
 def test_coin_layers_cover_the_papers_range(seed):
-    """Frame ratios over eight layers beside V-Rex Fig. 20: 4.2 % to 44 %, 32.7 % in the mean."""
+    """Frame ratios over eight layers, compared with V-Rex Fig. 20: 4.2 % to 44 %, 32.7 % in the mean."""
     stream = Generator(generator.coin(layers=8, seed=seed)).chunks(600)
     layers = statistics.measure(stream, seed=seed, every=20, warmup_tokens=4000)
     ratios = [layer.frame_ratio for layer in layers]

@@ -25,7 +25,7 @@ def pictures_of(config, count, seed=3, **options):
 
 
 def close(a, b):
-    """Equal up to the rounding of bfloat16 (sums taken in another order may round the other way)."""
+    """Equal up to the rounding of bfloat16 (sums in another order may round differently)."""
     assert a.shape == b.shape
     assert np.allclose(a.astype(np.float32), b.astype(np.float32), rtol=2**-6, atol=0.02)
 
@@ -50,7 +50,7 @@ def test_seed_decides_alone():
 
 
 def test_together_equals_one_by_one():
-    """Also beyond the window: what a frame attends to must not depend on how frames were batched."""
+    """Also beyond the window, the tokens that a frame attends to do not depend on the batching."""
     frames = pictures_of(SMALL, 14)
     together = keys.FrontEnd(SMALL).frames(frames)
     single = keys.FrontEnd(SMALL)
@@ -73,7 +73,7 @@ def test_the_past_does_not_see_the_future_and_the_window_ends():
 
 
 def test_attention_against_a_plain_loop(rng):
-    """One layer's grouped-query attention beside loops over heads and keys in float64."""
+    """One layer's grouped-query attention compared with loops over heads and keys in float64."""
     front_end = keys.FrontEnd(SMALL)
     q, k, v = (rng.standard_normal((50, heads, 32)).astype(np.float32) for heads in (4, 2, 2))
     got = np.concatenate([front_end._attend(0, q[a:b], k[a:b], v[a:b]) for a, b in ((0, 10), (10, 45), (45, 50))])
@@ -96,7 +96,7 @@ def test_rope_is_applied_at_the_running_position():
 
 
 def test_keys_follow_the_picture():
-    """A cell that changes gets another key, the cells beside it keep theirs; a cut changes all."""
+    """The key of a changed cell changes, keys of its neighbours do not; a cut changes all keys."""
     config = keys.FrontEndConfig(geometry=Geometry(layers=1))
     pair = pictures_of(config, 2, scene_frames=1, noise=0, seed=11)
     still = np.repeat(pair[:1], 2, axis=0)
@@ -131,17 +131,17 @@ def test_video_chunks_stream(small_video):
     front_end = keys.FrontEnd(SMALL)
     pairs = list(islice(keys.video_chunks(small_video, front_end, fps=5), 3))
     assert [frame.index for frame, _ in pairs] == [0, 2, 4]
-    whole = list(keys.video_chunks(small_video, keys.FrontEnd(SMALL)))
-    assert [frame.index for frame, _ in whole] == list(range(48))
-    assert whole[-1][1].positions[-1] == 479
+    all_pairs = list(keys.video_chunks(small_video, keys.FrontEnd(SMALL)))
+    assert [frame.index for frame, _ in all_pairs] == list(range(48))
+    assert all_pairs[-1][1].positions[-1] == 479
     assert len(list(keys.video_chunks(small_video, keys.FrontEnd(SMALL), max_frames=11))) == 11
 
 
 def test_metadata_says_where_the_weights_come_from():
-    told = keys.FrontEnd(SMALL).metadata()
-    assert "not trained" in told["weights"]
-    assert told["tokens_per_frame"] == 10
-    assert told["geometry"]["kv_heads"] == 2
+    metadata = keys.FrontEnd(SMALL).metadata()
+    assert "not trained" in metadata["weights"]
+    assert metadata["tokens_per_frame"] == 10
+    assert metadata["geometry"]["kv_heads"] == 2
 
 
 def test_bad_arguments(small_video, tmp_path):

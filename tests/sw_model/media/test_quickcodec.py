@@ -120,16 +120,16 @@ def test_several_processes_decode_the_same_frames_each_once(stream, nothing_left
 
 
 def test_the_streams_are_what_their_names_say(pictures, tmp_path):
-    made = {}
+    packets_by_kind = {}
     for kind in ("open-mp4", "transport", "one-keyframe", "two-keyframes"):
         (tmp_path / kind).mkdir()
-        made[kind] = packets_of(KINDS[kind](pictures, tmp_path / kind))
-    keys = [i for i, (_, key) in enumerate(made["open-mp4"]) if key]
-    packets = made["open-mp4"]
+        packets_by_kind[kind] = packets_of(KINDS[kind](pictures, tmp_path / kind))
+    keys = [i for i, (_, key) in enumerate(packets_by_kind["open-mp4"]) if key]
+    packets = packets_by_kind["open-mp4"]
     assert any(pts < packets[k][0] for k in keys[1:] for pts, _ in packets[k + 1 :]), "leading pictures"
-    assert min(pts for pts, _ in made["transport"]) > 0
-    assert sum(key for _, key in made["one-keyframe"]) == 1
-    assert sum(key for _, key in made["two-keyframes"]) == 2
+    assert min(pts for pts, _ in packets_by_kind["transport"]) > 0
+    assert sum(key for _, key in packets_by_kind["one-keyframe"]) == 1
+    assert sum(key for _, key in packets_by_kind["two-keyframes"]) == 2
 
 
 def test_every_slot_is_written_once(small_video):
@@ -311,8 +311,8 @@ def test_an_irregular_stream_is_decoded_in_one_pass(small_video, monkeypatch):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stream_that_starts_between_keyframes(tmp_path, pictures, workers):
-    whole = clip.encode(pictures, tmp_path / "a.mkv", gop=16)
-    with av.open(str(whole)) as source, av.open(str(tmp_path / "cut.ts"), "w") as out:
+    source_path = clip.encode(pictures, tmp_path / "a.mkv", gop=16)
+    with av.open(str(source_path)) as source, av.open(str(tmp_path / "cut.ts"), "w") as out:
         stream = out.add_stream_from_template(source.streams.video[0])
         for i, packet in enumerate(source.demux(video=0)):
             if packet.size and i >= 5:
@@ -327,8 +327,8 @@ def test_a_stream_that_starts_between_keyframes(tmp_path, pictures, workers):
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_truncated_files(tmp_path, pictures, share, nothing_left):
-    whole = clip.encode(pictures, tmp_path / "a.mkv", gop=16).read_bytes()
-    (tmp_path / "cut.mkv").write_bytes(whole[: int(share * len(whole))])
+    content = clip.encode(pictures, tmp_path / "a.mkv", gop=16).read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(content[: int(share * len(content))])
     with pytest.raises(VideoError, match="truncated"):
         quickcodec.decode(tmp_path / "cut.mkv", workers=2)
 

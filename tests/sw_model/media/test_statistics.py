@@ -1,4 +1,4 @@
-"""The statistics beside the plainest computation of each, on a stream small enough to keep whole."""
+"""The statistics compared with a plain computation of each, on a small stream."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def chunks(seed):
 
 
 def plain_layer(chunks, ratio, seed):
-    """Everything from its definition, in Python loops and float64."""
+    """All statistics from their definitions, in Python loops and float64."""
     planes = hyperplanes(128, seed=seed).astype(np.float64)
     leaders, members, ratios, prefixes, cosines, distances = [], [], {"frame": [], "text": []}, [], [], []
     previous, token = None, 0
@@ -47,12 +47,12 @@ def plain_layer(chunks, ratio, seed):
             for row in chunk.q[0, :, 2 * head : 2 * head + 2].reshape(-1, 64).astype(np.float64):
                 weight = np.exp(means @ row / 8) * [len(group) for group in members]
                 order = np.argsort(-(means @ row))
-                taken = 0
-                while weight[order[:taken]].sum() <= ratio * weight.sum():
-                    taken += 1
-                union |= {int(j) for j in order[:taken]}
+                prefix = 0
+                while weight[order[:prefix]].sum() <= ratio * weight.sum():
+                    prefix += 1
+                union |= {int(j) for j in order[:prefix]}
                 if chunk.stage == "frame":
-                    prefixes.append(taken / len(members))
+                    prefixes.append(prefix / len(members))
             fetched.append(len(past & {t for j in union for t in members[j]}) / len(past))
         ratios[chunk.stage].append(np.mean(fetched))
     return leaders, ratios, prefixes, np.array(cosines), np.array(distances)
@@ -68,22 +68,22 @@ def test_every_statistic_against_its_definition(chunks, seed):
     same = cosines.reshape(-1, 10, 10).diagonal(axis1=1, axis2=2)
     assert got.same_position_cosine == pytest.approx(same.mean(), abs=1e-9)
     assert got.cosine_hamming == pytest.approx(np.corrcoef(cosines, distances)[0, 1], abs=1e-9)
-    # means are kept in BF16, which may move a row's cut by one cluster now and then
+    # the model rounds means to BF16, which can change the prefix of a row by one cluster
     assert got.prefix_share == pytest.approx(np.mean(prefixes), rel=0.02)
     assert got.frame_ratio == pytest.approx(np.mean(ratios["frame"]), rel=0.02)
     assert got.text_ratio == pytest.approx(np.mean(ratios["text"]), rel=0.05)
 
 
 def test_switches(chunks, seed):
-    (whole,) = statistics.measure(chunks, seed=seed)
-    (asking,) = statistics.measure(chunks, cluster_text=False, seed=seed)
+    (full,) = statistics.measure(chunks, seed=seed)
+    (frames_only,) = statistics.measure(chunks, cluster_text=False, seed=seed)
     (late,) = statistics.measure(chunks, warmup_tokens=400, every=4, seed=seed)
     (more,) = statistics.measure(chunks, wics_ratio=0.9, seed=seed)
-    assert (whole.tokens, asking.tokens) == (496, 480)
-    assert asking.text_ratio is not None
-    assert late.clusters == whole.clusters
-    assert late.frame_ratio != whole.frame_ratio
-    assert more.frame_ratio > whole.frame_ratio
+    assert (full.tokens, frames_only.tokens) == (496, 480)
+    assert frames_only.text_ratio is not None
+    assert late.clusters == full.clusters
+    assert late.frame_ratio != full.frame_ratio
+    assert more.frame_ratio > full.frame_ratio
 
 
 def test_what_cannot_be_measured_is_none(chunks):

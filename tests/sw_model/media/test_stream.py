@@ -1,4 +1,4 @@
-"""The form every source of keys yields: shapes and types are checked where a chunk is made."""
+"""Chunks of every key source: the constructor checks shapes and types."""
 
 import numpy as np
 import pytest

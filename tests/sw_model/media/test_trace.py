@@ -1,4 +1,4 @@
-"""Traces: what was written is read, in flat memory; damaged files give one line that names them."""
+"""Traces: a file reads back as written, in constant memory; a damaged file raises one error that names it."""
 
 import json
 import tracemalloc
@@ -35,7 +35,7 @@ def test_round_trip(trace, seed):
 
 
 def test_the_library_reads_the_whole_file(trace):
-    """The header is made here, so the library's own loader must agree with it."""
+    """The trace writer encodes the header itself; the loader of safetensors reads the same tensors."""
     tensors = load_file(trace)
     assert len(tensors) == 14 * 4
     assert tensors["00000000.q"].shape == (1, 10, 4, 64)
@@ -130,7 +130,7 @@ def test_another_safetensors_file(tmp_path):
 def test_damaged_content(trace):
     """Files that are safetensors but whose tensors or metadata do not fit together."""
     tensors = load_file(trace)
-    told = {
+    header = {
         "format": "vrex-trace",
         "version": "1",
         "geometry": json.dumps(SMALL.as_dict()),
@@ -139,7 +139,7 @@ def test_damaged_content(trace):
     }
 
     def save(change=None, **metadata):
-        save_file({**tensors, **(change or {})}, trace, metadata=told | metadata)
+        save_file({**tensors, **(change or {})}, trace, metadata=header | metadata)
         return trace
 
     assert len(list(Trace(save()).chunks())) == 14

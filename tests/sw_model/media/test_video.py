@@ -1,4 +1,4 @@
-"""Decoding: completeness, motion vectors, sampling, and a one-line error for all that is no whole video."""
+"""Decoding: completeness, motion vectors, sampling, and a one-line error for an incomplete video."""
 
 from fractions import Fraction
 from itertools import islice, pairwise
@@ -37,7 +37,7 @@ def test_every_frame_once_with_types_and_times(small_video, pictures):
     assert "".join(f.kind for f in frames) == "".join("I" if i % 16 == 0 else "P" for i in range(48))
     assert [f.time_s for f in frames] == pytest.approx([i / 10 for i in range(48)])
     error = [np.abs(f.rgb().astype(int) - p).mean() for f, p in zip(frames, pictures, strict=True)]
-    assert max(error) < 12  # the right picture at the right place: neighbours across a cut differ by far more
+    assert max(error) < 12  # the right picture at the right index: neighbours across a cut differ much more
     assert np.abs(frames[19].rgb().astype(int) - pictures[20]).mean() > 25
 
 
@@ -174,21 +174,21 @@ def test_video_without_frames(tmp_path):
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize("kind", ["plain.mp4", "faststart.mp4", "fragmented.mp4", "x.mkv", "x.avi"])
 def test_truncated_video(tmp_path, pictures, small_video, kind, keep):
-    whole = tmp_path / f"whole-{kind}"
+    complete = tmp_path / f"complete-{kind}"
     if kind == "x.avi":
-        clip.encode(pictures, whole, codec="mpeg4")
+        clip.encode(pictures, complete, codec="mpeg4")
     else:
         flags = {"faststart.mp4": "+faststart", "fragmented.mp4": "frag_keyframe+empty_moov"}.get(kind)
-        remux(small_video, whole, options={"movflags": flags} if flags else None)
-    assert len(consume(whole)) == 48
-    cut = tmp_path / kind
-    content = whole.read_bytes()
-    cut.write_bytes(content[: int(len(content) * keep)])
-    reject(cut, "truncated|not a whole video")
+        remux(small_video, complete, options={"movflags": flags} if flags else None)
+    assert len(consume(complete)) == 48
+    truncated = tmp_path / kind
+    content = complete.read_bytes()
+    truncated.write_bytes(content[: int(len(content) * keep)])
+    reject(truncated, "truncated|not a whole video")
 
 
 def test_damaged_video(tmp_path, small_video, rng):
-    """Zeros in the middle of the pictures: reported, not passed off as the whole."""
+    """Zeros in the middle of the pictures raise an error."""
     content = bytearray(small_video.read_bytes())
     content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
     path = tmp_path / "damaged.mp4"
@@ -197,7 +197,7 @@ def test_damaged_video(tmp_path, small_video, rng):
 
 
 def test_a_video_with_sound(tmp_path, pictures):
-    """The sound is passed over, but a video ends where its pictures do."""
+    """The sound is ignored; a video ends with its last picture."""
     path = tmp_path / "film.mkv"
     with av.open(str(path), "w") as out:
         film, sound = out.add_stream("libx264", rate=10), out.add_stream("pcm_s16le", rate=8000, layout="mono")

@@ -1,6 +1,6 @@
-"""How many DRAM bursts the model replays per processor second: `python -m tests.sw_model.memory.bench_dram`.
+"""Speed of the DRAM model in replayed bursts per processor second: `python -m tests.sw_model.memory.bench_dram`.
 
-The prototype that the model grew from made 2.94, 2.23 and 3.19 million on 4 KiB streams and 1.98, 1.42 and 1.47 on
+The first prototype replayed 2.94, 2.23 and 3.19 million on 4 KiB streams and 1.98, 1.42 and 1.47 on
 scattered 256 B (LPDDR5 of 16 channels, HBM2e of 40, DDR4 of 8), Ramulator 2.1 0.29, 0.21 and 0.24 on the streams.
 """
 

@@ -1,4 +1,4 @@
-"""The DRAM model against Ramulator 2.1, request by request traces regenerated here, and against closed forms."""
+"""The DRAM model compared with Ramulator 2.1 on traces regenerated here, and with closed forms."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""Timing one burst at a time against the replay of the same requests, and against the link's closed forms."""
+"""Timing of single bursts compared with the replay of the same requests, and with closed forms of the link."""
 
 import dataclasses
 
@@ -76,6 +76,6 @@ def test_a_drive_behind_the_link():
     assert first > host + drive.read_us * 1e3 > again - first
     pages = DriveTiming(drive)
     ends = [pages.read_ns(0, n * drive.page_bytes, drive.page_bytes) for n in range(drive.chips)]
-    alone = dataclasses.replace(drive, link_gbps=1e6)  # what the link adds is the link's
+    alone = dataclasses.replace(drive, link_gbps=1e6)  # the link model adds the link's time
     want = read(alone, drive.page_bytes, drive.chips, drive.chips).latency_us
     assert np.sort(ends) / 1e3 == pytest.approx(np.sort(want), rel=0.01)

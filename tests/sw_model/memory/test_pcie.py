@@ -1,4 +1,4 @@
-"""The PCIe model against pcie-bench's closed form and published measurements, and its event model against both."""
+"""The PCIe closed form and event model compared with pcie-bench and published measurements."""
 
 import json
 from pathlib import Path

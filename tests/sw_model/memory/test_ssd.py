@@ -1,4 +1,4 @@
-"""The drive model against MQSim and by hand."""
+"""The drive model compared with MQSim and with values computed by hand."""
 
 import json
 from dataclasses import replace

@@ -8,7 +8,7 @@ from synth.library.technology import Technology
 
 
 def test_equal_libraries_have_no_deviation(predictive):
-    """Compared with a library with wire load and with one without."""
+    """The reference libraries are one with a wire load and one without."""
     bare = Library([("bare", library_text(Technology(wire_pitches=0.0)))], "user")
     lines = accuracy.compare(["hcu"], Config.preset("tiny"), [predictive, bare], "area").splitlines()
     assert len(lines) == 5 and all(line.count("+0.0%") == 2 for line in lines[2:4])

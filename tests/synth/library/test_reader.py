@@ -15,7 +15,7 @@ TEXT = library_text()
 
 
 def without(text: str, start: str, end: str) -> str:
-    """`text` without every part from `start` to the next `end`."""
+    """Return `text` without every section from `start` to the next `end`."""
     parts = text.split(start)
     return parts[0] + "".join(part.split(end, 1)[1] for part in parts[1:])
 
@@ -53,8 +53,8 @@ def written(tmp_path):
 def test_damaged_files_get_one_line(written, text, reason):
     with pytest.raises(LibraryError, match=reason) as error:
         load([written(text)])
-    told = str(error.value)
-    assert "\n" not in told and any(f"library {name}" in told for name in ("some.lib", "x", "predictive14"))
+    message = str(error.value)
+    assert "\n" not in message and any(f"library {name}" in message for name in ("some.lib", "x", "predictive14"))
 
 
 def test_missing_file(tmp_path):
@@ -126,7 +126,7 @@ def test_damaged_cell_is_named(good, bad, reason, written):
 
 
 def test_syntax_of_real_libraries_is_read(written):
-    """Leakage by state and by rail, power groups without tables or edges, inner nodes, several wire loads."""
+    """The text has leakage by state and by rail, power groups without tables, inner nodes and two wire loads."""
     states = "pg_pin (VSS) { pg_type : primary_ground; } leakage_power () { value : 900; related_pg_pin : VSS; }"
     states += "leakage_power () { value : 2; } leakage_power () { value : 4; }"
     powers = 'internal_power () { related_pin : "A"; } internal_power () { passive (scalar) { values ("9"); } }'
@@ -134,18 +134,18 @@ def test_syntax_of_real_libraries_is_read(written):
     text = text.replace("capacitive_load_unit (1, ff);", "capacitive_load_unit (1, ff)")
     text = text.replace("  wire_load (", "  wire_load (other) { capacitance : 9; }\n  wire_load (")
     text = text.replace('function : "!(A * B)"', 'function : "node"').replace('"!(A + B)"', '"!(A * B)"')
-    found, plain = load([written(text)]), choose()
-    assert found.cell("INV_X1").leakage_w == pytest.approx(3e-9)
-    assert len(found.cell("INV_X1").pins["Y"].energies) == len(plain.cell("INV_X1").pins["Y"].energies)
-    assert found.farads == plain.farads and found.wire_farads == plain.wire_farads
-    assert found.cell("NAND2_X1").table("Y") is None and found.nand2.name == "NOR2_X1"
+    library_read, plain = load([written(text)]), choose()
+    assert library_read.cell("INV_X1").leakage_w == pytest.approx(3e-9)
+    assert len(library_read.cell("INV_X1").pins["Y"].energies) == len(plain.cell("INV_X1").pins["Y"].energies)
+    assert library_read.farads == plain.farads and library_read.wire_farads == plain.wire_farads
+    assert library_read.cell("NAND2_X1").table("Y") is None and library_read.nand2.name == "NOR2_X1"
 
 
 @pytest.mark.parametrize(
     ("group", "tables", "flow"), [("timing", "delay", "timing"), ("internal_power", "power", "power")]
 )
 def test_used_cell_without_tables_is_named(written, group, tables, flow):
-    """Without the error the cell would be missing in the sum."""
+    """Without the error, the sum would omit the cell."""
     start = TEXT.index("  cell (XOR2_X1)")
     end = TEXT.index("\n  }\n", start)
     some = load([written(TEXT[:start] + TEXT[start:end].replace(f"{group} ()", "nothing ()") + TEXT[end:])])
@@ -164,9 +164,9 @@ def test_several_files_are_one_library(written):
     end = TEXT.index("  cell (FA_X1)")
     head = TEXT[: TEXT.index("  cell (")]
     first, second = TEXT[:start] + TEXT[end:], head + TEXT[start:end] + "}\n"
-    whole, merged = Library([("a", TEXT)], "user"), load([written(first, "1.lib"), written(second, "2.lib")])
-    assert set(merged.names) == set(whole.names)
-    assert Library([("m", merged.text)], "user").cell("HA_X1").area == whole.cell("HA_X1").area
+    complete, merged = Library([("a", TEXT)], "user"), load([written(first, "1.lib"), written(second, "2.lib")])
+    assert set(merged.names) == set(complete.names)
+    assert Library([("m", merged.text)], "user").cell("HA_X1").area == complete.cell("HA_X1").area
     with pytest.raises(LibraryError, match=r"2.lib: units and voltage must be those of 1.lib"):
         load([written(first, "1.lib"), written(second.replace('"1ps"', '"1ns"'), "2.lib")])
 
@@ -184,8 +184,8 @@ def test_table_is_linear_between_and_beyond_its_points(rng):
 
 
 def test_adders_are_found_by_function(predictive):
-    found = predictive.find({"s": "a ^ b ^ c", "co": "a * b + b * c + a * c"}, 3)
-    assert found is not None and found[0].name == "FA_X1" and found[1] == {"s": "S", "co": "CO"}
+    match = predictive.find({"s": "a ^ b ^ c", "co": "a * b + b * c + a * c"}, 3)
+    assert match is not None and match[0].name == "FA_X1" and match[1] == {"s": "S", "co": "CO"}
     assert predictive.find({"y": "a ^ b ^ c"}, 3) is None
 
 
@@ -204,9 +204,9 @@ def test_pins_carry_their_wires_where_a_tool_knows_no_wire_load(predictive):
 def test_choose(written, tmp_path, monkeypatch):
     assert choose().tier == "embedded" and choose([written(TEXT)]).tier == "user"
     if OSU018.exists():
-        found = choose(["osu018"])
-        assert found.tier == "osu018" and found.nand2.name == "NAND2X1"
-        assert 90 < found.fo4_ps < 110
+        osu018 = choose(["osu018"])
+        assert osu018.tier == "osu018" and osu018.nand2.name == "NAND2X1"
+        assert 90 < osu018.fo4_ps < 110
     monkeypatch.setattr(library, "OSU018", tmp_path / "nothing.lib")
     with pytest.raises(LibraryError, match="apt install qflow-tech-osu018"):
         choose(["osu018"])

@@ -15,7 +15,7 @@ def test_width_rule_gives_published_widths(name):
 
 
 def test_placed_gate_density():
-    """About 0.2 um2 of placed area per NAND2 at 14 nm."""
+    """A NAND2 needs about 0.2 um2 of layout area at 14 nm."""
     technology = Technology()
     assert technology.area_um2(3) / technology.utilisation == pytest.approx(0.2, rel=0.1)
 

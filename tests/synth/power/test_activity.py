@@ -1,4 +1,4 @@
-"""Activity of the mapped HCU under streams of its RTL."""
+"""Switching activity of the mapped HCU under stimuli of its RTL."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_the_netlist_answers_as_the_rtl_and_idles_when_nothing_comes(hcu, circui
 
 def test_wrong_netlist_raises(hcu, circuit):
     gates = circuit._gate_arrays
-    gates[4][:] = np.roll(gates[4], 1)  # every gate takes its neighbour's function
+    gates[4][:] = np.roll(gates[4], 1)  # every gate gets its neighbour's function
     with pytest.raises(ArithmeticError, match="differs from the RTL's in cycle"):
         measure(circuit, hcu, stimulus(hcu, "random", beats=60))
 
@@ -48,8 +48,8 @@ def test_guess_is_the_same_for_every_net(circuit):
 
 def test_keys_reach_the_inputs(hcu, rng):
     keys = rng.standard_normal((30, 2, 64)).astype("bfloat16")
-    given = stimulus(hcu, "video", keys=keys)
-    assert given.outputs == {"o": 30} and len(set(given.inputs["i"]["hash"].tolist())) > 10
+    keys_case = stimulus(hcu, "video", keys=keys)
+    assert keys_case.outputs == {"o": 30} and len(set(keys_case.inputs["i"]["hash"].tolist())) > 10
     tree = DotTree(inputs=16)
     pieces = stimulus(tree, "video", keys=keys, beats=20).inputs["i"]["a"]
     assert np.array_equal(pieces[:8].ravel(), keys[0].ravel().view(np.uint16))
@@ -67,31 +67,31 @@ def test_every_stimulus_fits_the_ports_of_its_unit(unit, rng):
     streams = {name: member for name, member in component.signature.members.items() if member.is_signature}
     keys = rng.standard_normal((40, 2, 64)).astype("bfloat16")
     for name, beats in (("idle", 0), ("random", 40), ("keys", 40)):
-        given = stimulus(component, name, keys=keys, beats=40)
-        assert streams.keys() == {*given.inputs, *given.outputs, *given.echo}
-        for port, columns in given.inputs.items():
+        case = stimulus(component, name, keys=keys, beats=40)
+        assert streams.keys() == {*case.inputs, *case.outputs, *case.echo}
+        for port, columns in case.inputs.items():
             words = pack(getattr(component, port).payload.shape(), columns)
             assert bool(len(words)) == bool(beats)
         assert all(
-            len(next(iter(given.answers[port].values()))) == n
-            for port, n in given.outputs.items()
-            if port in given.answers
+            len(next(iter(case.answers[port].values()))) == n
+            for port, n in case.outputs.items()
+            if port in case.answers
         )
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_works_on_its_stimuli(unit, predictive, rng):
-    """RTL and netlist give every expected beat, with more toggles than in an idle run."""
+    """RTL and netlist return every expected beat and toggle more than in an idle run."""
     component = registry.unit(unit).build(TINY)
-    found = Circuit(area(unit, TINY, predictive, point="balanced"), predictive)
+    circuit = Circuit(area(unit, TINY, predictive, point="balanced"), predictive)
     keys = rng.standard_normal((40, 2, 64)).astype("bfloat16")
     toggles = []
-    for given in (
+    for case in (
         stimulus(component, "idle"),
         *(stimulus(component, n, keys=keys, beats=40) for n in ("random", "keys")),
     ):
-        activity = measure(found, component, given)
+        activity = measure(circuit, component, case)
         toggles.append(sum(nets.sum() for nets in activity.toggles.values()))
     assert toggles[0] < min(toggles[1:])
 

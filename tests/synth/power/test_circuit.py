@@ -1,4 +1,4 @@
-"""Mapped circuits cycle by cycle, against plain Python."""
+"""Cycle-by-cycle simulation of mapped circuits, compared with plain Python."""
 
 import functools
 
@@ -118,8 +118,8 @@ def words(columns):
 
 
 def test_a_counters_bits_halve_their_toggles(predictive):
-    found = mapped(Counter(), predictive)
-    circuit = Circuit(found, predictive)
+    design = mapped(Counter(), predictive)
+    circuit = Circuit(design, predictive)
     run = circuit.run({"en": bits([1] * 33, 1), "rst": bits([0] * 33, 1)})
     assert words(run.outputs["q"]) == [k % 16 for k in range(33)]
     assert run.cycles == 32
@@ -136,8 +136,8 @@ def test_skipped_cycles_are_not_counted(predictive):
 
 
 def test_memory_against_a_list(predictive, rng):
-    found = mapped(Lookup(), predictive)
-    assert found.memory_bits == 1024
+    design = mapped(Lookup(), predictive)
+    assert design.memory_bits == 1024
     stream = rng.integers(0, 64, 300).tolist()
     memory, total, read, want, writes = [0] * 64, 0, 0, [], 0
     for a in stream:
@@ -147,7 +147,7 @@ def test_memory_against_a_list(predictive, rng):
             writes += 1
         read = memory[a]
         total = (total + a) % 64
-    circuit = Circuit(found, predictive)
+    circuit = Circuit(design, predictive)
     run = circuit.run({"a": bits(stream, 6), "rst": bits([0] * 300, 1)})
     assert words(run.outputs["y"]) == want
     assert run.accesses.tolist() == [[299, writes - (stream[0] & 1)]]
@@ -155,17 +155,17 @@ def test_memory_against_a_list(predictive, rng):
 
 def test_memory_of_words_and_rows_that_are_not_there(predictive, rng):
     """Unwritten words do not change; addresses beyond the last row store nothing."""
-    found = mapped(Halves(), predictive)
-    assert found.memory_bits == 48 * 16
+    design = mapped(Halves(), predictive)
+    assert design.memory_bits == 48 * 16
     to, mask, read = (rng.integers(0, most, 400).tolist() for most in (64, 4, 48))
     memory, want, row = [[0, 0] for _ in range(48)], [], [0, 0]
-    for at, which, place in zip(to, mask, read, strict=True):
+    for at, which, address in zip(to, mask, read, strict=True):
         want.append([row[0], row[1] >> 7])
         for k in range(2):
             if which >> k & 1 and at < 48:
                 memory[at][k] = (at * 5 + k) % 256
-        row = list(memory[place])
-    run = Circuit(found, predictive).run(
+        row = list(memory[address])
+    run = Circuit(design, predictive).run(
         {"to": bits(to, 6), "mask": bits(mask, 2), "a": bits(read, 6), "rst": bits([0] * 400, 1)}
     )
     assert list(map(list, zip(words(run.outputs["y"]), words(run.outputs["top"]), strict=True))) == want
@@ -173,32 +173,32 @@ def test_memory_of_words_and_rows_that_are_not_there(predictive, rng):
 
 @pytest.fixture(scope="module")
 def chains(predictive):
-    """The chain as one block, and with a block that occurs three times."""
-    whole = mapped(Chain(), predictive, "chain")
+    """The chain as one block, and divided so that one block occurs three times."""
+    flat = mapped(Chain(), predictive, "chain")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=0))
-        cut = mapped(Chain(), predictive, "chain")
-    return Circuit(whole, predictive), Circuit(cut, predictive)
+        divided = mapped(Chain(), predictive, "chain")
+    return Circuit(flat, predictive), Circuit(divided, predictive)
 
 
 def test_blocks_in_blocks_behave_as_the_whole(chains, rng):
-    whole, cut = chains
-    assert len(whole.instances) == 1 and len(cut.instances) == 4
+    flat, divided = chains
+    assert len(flat.instances) == 1 and len(divided.instances) == 4
     stimulus = {"a": bits(rng.integers(0, 256, 200), 8), "rst": bits([0] * 200, 1)}
-    one, other = whole.run(stimulus), cut.run(stimulus)
+    one, other = flat.run(stimulus), divided.run(stimulus)
     for name in one.outputs:
         assert np.array_equal(one.outputs[name], other.outputs[name]), name
-        assert one.toggles[whole.outputs[name]].tolist() == other.toggles[cut.outputs[name]].tolist()
+        assert one.toggles[flat.outputs[name]].tolist() == other.toggles[divided.outputs[name]].tolist()
 
 
 def test_loop_through_blocks_raises(predictive, monkeypatch):
     """The test connects the first stage's parity to its own input, because Amaranth makes no loops."""
     monkeypatch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=0))
-    found = mapped(Chain(), predictive, "chain")
-    stage = next(cell for cell in found.mapped["chain"].module["cells"].values() if "p" in cell["connections"])
+    design = mapped(Chain(), predictive, "chain")
+    stage = next(cell for cell in design.mapped["chain"].module["cells"].values() if "p" in cell["connections"])
     stage["connections"]["a"][0] = stage["connections"]["p"][0]
     with pytest.raises(ValueError, match="unit chain: logic must be acyclic, got a combinational loop"):
-        Circuit(found, predictive)
+        Circuit(design, predictive)
 
 
 def test_rejects_other_clocks_and_other_ports(predictive, chains):

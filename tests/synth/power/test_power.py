@@ -1,4 +1,4 @@
-"""Power against values by hand, against a second computation, and its sums."""
+"""Power reports: values computed by hand, a second computation, sums over blocks and kinds."""
 
 import functools
 import json
@@ -76,12 +76,12 @@ class Pair(wiring.Component):
 
 
 def mapped(component, library, **options):
-    found = area_of_rtlil(emit.to_rtlil(component, "dut"), "dut", library, **options)
-    return found, Circuit(found, library)
+    design = area_of_rtlil(emit.to_rtlil(component, "dut"), "dut", library, **options)
+    return design, Circuit(design, library)
 
 
-def watts(found, circuit, rate=0.25):
-    return power(found, circuit, guessed(circuit, rate), clock_mhz=MHZ)
+def watts(design, circuit, rate=0.25):
+    return power(design, circuit, guessed(circuit, rate), clock_mhz=MHZ)
 
 
 def test_inverter_by_hand(predictive):
@@ -99,18 +99,18 @@ def test_inverter_by_hand(predictive):
 
 
 def test_register_by_hand(predictive):
-    found, circuit = mapped(Register(), predictive)
-    result = watts(found, circuit)
-    assert {name for name in found.cell_types if name.startswith("DFF")} == {"DFF_X1"}
+    design, circuit = mapped(Register(), predictive)
+    result = watts(design, circuit)
+    assert {name for name in design.cell_types if name.startswith("DFF")} == {"DFF_X1"}
     cell = predictive.cell("DFF_X1")
     clock = 2 * float(cell.pins["CK"].energies[0].rise(0, 0))
     clock += 2 * 0.5 * (cell.pins["CK"].capacitance + predictive.wire_farads * 1e15) * 0.8**2
     assert result.of("clock") == pytest.approx(clock * 1e-15 * MHZ * 1e6)
 
 
-def plain(found, library, rates):
-    """Joules per cycle, net by net and cell by cell, with dictionaries only."""
-    module, (block,) = found.mapped["dut"].module, found.blocks
+def plain(design, library, rates):
+    """Reference: joules per cycle, computed net by net and cell by cell."""
+    module, (block,) = design.mapped["dut"].module, design.blocks
     macros = {macro.module for macro in block.macros}
     inverter, wire = library.inverter, library.wire_farads / library.farads
     gate = inverter.pins[inverter.inputs[0]].capacitance
@@ -145,16 +145,16 @@ def test_a_second_computation_agrees(name, predictive, rng):
     if name == "osu018" and not OSU018.exists():
         pytest.skip("qflow-tech-osu018 is not installed")
     library = predictive if name == "predictive14" else load([OSU018])
-    found, circuit = mapped(Multiplier(), library)
+    design, circuit = mapped(Multiplier(), library)
     netlist = circuit.netlists["dut"]
     activity = guessed(circuit, 0.25)
     rates = rng.random(netlist.size)
     rates[:2] = 0
     rates[netlist.inputs["clk"]] = 2
     activity.toggles["dut"][:] = rates
-    result = power(found, circuit, activity, clock_mhz=MHZ)
-    by_bit = {}  # the netlist's own numbers, through the ports and pins both know
-    module = found.mapped["dut"].module
+    result = power(design, circuit, activity, clock_mhz=MHZ)
+    by_bit = {}  # rates by Yosys net number, matched by port and pin names
+    module = design.mapped["dut"].module
     for port, nets in (*netlist.inputs.items(), *netlist.outputs.items()):
         by_bit |= {bit: rates[net] for bit, net in zip(module["ports"][port]["bits"], nets, strict=True)}
     for group in (*netlist.registers, *netlist.logic):
@@ -166,18 +166,18 @@ def test_a_second_computation_agrees(name, predictive, rng):
             by_bit |= dict(zip(module["cells"][cell]["connections"][pin], rates[nets], strict=True))
     by_bit = {bit: rate for bit, rate in by_bit.items() if not isinstance(bit, str)}
     dynamic = result.of("total") - result.of("leakage")
-    assert dynamic == pytest.approx(plain(found, library, by_bit) * MHZ * 1e6, rel=1e-9)
-    leakage = sum(library.cell(kind).leakage_w * count for kind, count in found.cell_types.items())
+    assert dynamic == pytest.approx(plain(design, library, by_bit) * MHZ * 1e6, rel=1e-9)
+    leakage = sum(library.cell(kind).leakage_w * count for kind, count in design.cell_types.items())
     assert result.of("leakage") == pytest.approx(leakage)
 
 
 @pytest.fixture(scope="module")
 def pairs(predictive):
     """A pair of multipliers as one block, and in several blocks."""
-    whole = mapped(Pair(), predictive)
+    flat = mapped(Pair(), predictive)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synth.area, "partition", functools.partial(partition, flat_bytes=0, min_bytes=2000))
-        return whole, mapped(Pair(), predictive)
+        return flat, mapped(Pair(), predictive)
 
 
 def test_blocks_and_kinds_add_up(pairs):
@@ -189,58 +189,58 @@ def test_blocks_and_kinds_add_up(pairs):
     assert result.of("total") == pytest.approx(sum(result.of(kind) for kind in KINDS))
     assert result.of("total") == pytest.approx(sum(block.total for block in result.blocks))
     assert all(f"\n{block.name} " in powers_table([result]) for block in result.blocks)
-    told = json.loads(json.dumps(result.json()))
-    assert told["total_mw"] == pytest.approx(sum(block["total_mw"] for block in told["blocks"]))
-    assert told["total_mw"] == pytest.approx(sum(told[f"{kind}_mw"] for kind in KINDS))
+    report = json.loads(json.dumps(result.json()))
+    assert report["total_mw"] == pytest.approx(sum(block["total_mw"] for block in report["blocks"]))
+    assert report["total_mw"] == pytest.approx(sum(report[f"{kind}_mw"] for kind in KINDS))
 
 
 def test_cutting_into_blocks_loses_no_register_and_no_memory(pairs):
-    whole, cut = (watts(*pair) for pair in pairs)
+    flat, divided = (watts(*pair) for pair in pairs)
     for kind in ("clock", "memories"):
-        assert cut.of(kind) == pytest.approx(whole.of(kind))
+        assert divided.of(kind) == pytest.approx(flat.of(kind))
 
 
 def test_memories_are_not_part_of_the_total(predictive):
-    found, circuit = mapped(Multiplier(), predictive)
+    design, circuit = mapped(Multiplier(), predictive)
     activity = guessed(circuit, 0.25)
-    resting = power(found, circuit, activity, clock_mhz=MHZ)
+    resting = power(design, circuit, activity, clock_mhz=MHZ)
     activity.accesses["dut"][:] = [[1.0, 0.5]]
-    busy = power(found, circuit, activity, clock_mhz=MHZ)
-    (macro,) = found.blocks[0].macros
+    busy = power(design, circuit, activity, clock_mhz=MHZ)
+    (macro,) = design.blocks[0].macros
     assert resting.of("memories") == pytest.approx(macro.leakage_w(PREDICTIVE))
     assert busy.of("memories") - resting.of("memories") == pytest.approx(1.5 * macro.access_j * MHZ * 1e6)
     assert busy.of("total") == resting.of("total")
 
 
 def test_more_toggles_more_power(predictive):
-    found, circuit = mapped(Multiplier(), predictive)
-    totals = [watts(found, circuit, rate).of("total") for rate in (0.0, 0.1, 0.2)]
+    design, circuit = mapped(Multiplier(), predictive)
+    totals = [watts(design, circuit, rate).of("total") for rate in (0.0, 0.1, 0.2)]
     assert np.diff(totals)[0] == pytest.approx(np.diff(totals)[1]) and totals[0] < totals[1]
 
 
 def test_table_has_one_row_per_stimulus(predictive):
-    found, circuit = mapped(Multiplier(), predictive)
-    text = powers_table([watts(found, circuit, rate) for rate in (0.1, 0.2)])
+    design, circuit = mapped(Multiplier(), predictive)
+    text = powers_table([watts(design, circuit, rate) for rate in (0.1, 0.2)])
     assert "guess 0.1" in text and "guess 0.2" in text and "estimate for 14 nm" in text
 
 
 def test_table_says_how_wrong_a_guess_is(predictive):
-    found, circuit = mapped(Multiplier(), predictive)
+    design, circuit = mapped(Multiplier(), predictive)
     real = replace(guessed(circuit, 0.05), stimulus="real", cycles=10)
-    result = power(found, circuit, real, clock_mhz=MHZ)
-    still = power(found, circuit, replace(guessed(circuit, 0.0), stimulus="still", cycles=10), clock_mhz=MHZ)
-    text = powers_table([still, result, watts(found, circuit, 0.2)])
+    result = power(design, circuit, real, clock_mhz=MHZ)
+    still = power(design, circuit, replace(guessed(circuit, 0.0), stimulus="still", cycles=10), clock_mhz=MHZ)
+    text = powers_table([still, result, watts(design, circuit, 0.2)])
     assert "guess 0.2: registers and logic are 4 x real\n" in text
 
 
 def test_a_part_stands_for_the_whole(predictive):
-    found, circuit = mapped(Multiplier(), predictive)
+    design, circuit = mapped(Multiplier(), predictive)
     activity = guessed(circuit, 0.1)
     activity.accesses["dut"][:] = [[1.0, 0.5]]
-    small = replace(found, config={"lanes": 2, "rows": 4})
-    blocks = tuple(replace(block, count=3 * block.count) for block in found.blocks)
-    large = replace(found, config={"lanes": 6, "rows": 4}, blocks=blocks)
-    measured = power(found, circuit, activity, clock_mhz=MHZ)
+    small = replace(design, config={"lanes": 2, "rows": 4})
+    blocks = tuple(replace(block, count=3 * block.count) for block in design.blocks)
+    large = replace(design, config={"lanes": 6, "rows": 4}, blocks=blocks)
+    measured = power(design, circuit, activity, clock_mhz=MHZ)
     result = scaled(measured, small, large)
     for kind in (*KINDS, "memories", "total"):
         assert result.of(kind) == pytest.approx(3 * measured.of(kind))
@@ -250,16 +250,16 @@ def test_a_part_stands_for_the_whole(predictive):
 
 
 def test_a_memory_that_only_the_whole_has_in_a_block_of_its_own_grows_too(predictive):
-    found, circuit = mapped(Multiplier(), predictive)
+    design, circuit = mapped(Multiplier(), predictive)
     activity = guessed(circuit, 0.1)
     activity.accesses["dut"][:] = [[1.0, 0.5]]
-    small = replace(found, config={"lanes": 2})
-    (block,) = found.blocks
+    small = replace(design, config={"lanes": 2})
+    (block,) = design.blocks
     (macro,) = block.macros
     half = replace(block, macros=(), area_um2=2 * block.area_um2)
     own = replace(block, name="dut.memory", macros=(replace(macro, width=3 * macro.width),))
-    measured = power(found, circuit, activity, clock_mhz=MHZ)
-    result = scaled(measured, small, replace(found, config={"lanes": 6}, blocks=(own, half)))
+    measured = power(design, circuit, activity, clock_mhz=MHZ)
+    result = scaled(measured, small, replace(design, config={"lanes": 6}, blocks=(own, half)))
     for kind in (*KINDS, "memories", "total"):
         assert result.of(kind) == pytest.approx(3 * measured.of(kind))
 
@@ -267,7 +267,7 @@ def test_a_memory_that_only_the_whole_has_in_a_block_of_its_own_grows_too(predic
 def test_a_wide_word_is_columns_side_by_side():
     narrow, wide = (Macro("a", "b", 64, width, 1, 1, 6) for width in (64, 2048))
     assert wide.access_j == pytest.approx(32 * narrow.access_j)
-    assert 8e-12 < Macro("a", "b", 1024, 64, 1, 1, 10).access_j < 9e-12  # 8 KB, between 7.5 pJ and 10
+    assert 8e-12 < Macro("a", "b", 1024, 64, 1, 1, 10).access_j < 9e-12  # 8 KB: between 7.5 and 10 pJ
 
 
 def test_arrays_are_measured_on_a_part():
@@ -282,6 +282,6 @@ def test_library_without_power_tables(predictive, tmp_path):
     path = tmp_path / "plain.lib"
     path.write_text(predictive.text.replace("internal_power", "unknown_group"))
     library = load([path])
-    found, circuit = mapped(Inverter(), library)
+    design, circuit = mapped(Inverter(), library)
     with pytest.raises(LibraryError, match="no power tables"):
-        watts(found, circuit)
+        watts(design, circuit)

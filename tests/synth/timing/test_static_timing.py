@@ -50,8 +50,8 @@ class Lookup(wiring.Component):
 
 
 def measure(component, library, **options):
-    found = area_of_rtlil(emit.to_rtlil(component, "dut"), "dut", library, **options)
-    return found, timing(found, library)
+    design = area_of_rtlil(emit.to_rtlil(component, "dut"), "dut", library, **options)
+    return design, timing(design, library)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def test_arrivals_add_up(ripple):
 
 
 def test_path_is_a_chain_of_the_netlist(ripple, predictive):
-    found, result = ripple
-    module = found.mapped["dut"].module
+    design, result = ripple
+    module = design.mapped["dut"].module
     path = result.critical
     assert path.kind == "register to register"
     previous = None
@@ -89,8 +89,8 @@ def test_path_is_a_chain_of_the_netlist(ripple, predictive):
 
 def test_one_gate_by_hand(predictive):
     """The delay from the flip-flop's table at the load of its net."""
-    found, result = measure(Ripple(2), predictive)
-    netlist = Netlist(found.mapped["dut"], predictive)
+    design, result = measure(Ripple(2), predictive)
+    netlist = Netlist(design.mapped["dut"], predictive)
     step = result.critical.cells[0]
     names = {netlist.net_name(n): n for n in range(netlist.size)}
     edge = step.through.split()[-1]
@@ -133,7 +133,7 @@ class Stage(wiring.Component):
 
 
 class Stages(wiring.Component):
-    """Three stages with logic between."""
+    """Three register stages with logic between them."""
 
     a: In(12)
     y: Out(12)
@@ -157,24 +157,24 @@ def stages(predictive):
 
 
 def test_paths_continue_in_blocks(stages):
-    """From the register in one stage to the register in the next, with every cell between."""
-    found, result = stages
-    assert [block.count for block in found.blocks] == [3, 1]
+    """A path leads from the register of one stage to that of the next and names every cell."""
+    design, result = stages
+    assert [block.count for block in design.blocks] == [3, 1]
     path = next(path for path in result.paths if path.kind == "register to register")
     assert path.start.startswith("stage") and path.end.startswith("stage") and path.start[:6] != path.end[:6]
-    places = [step.instance.split(".")[0] for step in path.cells]
+    blocks = [step.instance.split(".")[0] for step in path.cells]
     first, last = path.start[:6], path.end[:6]
-    outside = [place for place in places if place not in (first, last)]
-    assert outside and places == [first] * places.count(first) + outside + [last] * places.count(last)
+    outside = [block for block in blocks if block not in (first, last)]
+    assert outside and blocks == [first] * blocks.count(first) + outside + [last] * blocks.count(last)
     ends = [step.arrival_ps for step in path.cells]
     assert all(a < b for a, b in pairwise(ends)) and path.cells[0].cell.startswith("DFF")
     assert path.delay_ps == pytest.approx(ends[-1] + path.setup_ps)
 
 
 def test_needs_of_a_blocks_inputs(stages, predictive):
-    """The largest required time is that of the slowest input; no input requires more; `a` requires more than `b`."""
-    found, _ = stages
-    netlist = Netlist(found.mapped[found.blocks[0].name], predictive)
+    """The slowest input has the largest required time; `a` requires more than `b`."""
+    design, _ = stages
+    netlist = Netlist(design.mapped[design.blocks[0].name], predictive)
     analysis = Analysis(netlist, {}, registers=False)
     needs = analysis.required_times()
     worst = max(end.delay for end in analysis.ends() if end.kind != "output")
@@ -230,8 +230,8 @@ def test_paths_go_through_blocks_without_registers(predictive, monkeypatch):
     _, flat = measure(Halves(), predictive)
     _, result = split(monkeypatch, Halves(), predictive)
     path = result.critical
-    places = list(dict.fromkeys(step.instance.split(".")[0] for step in path.cells if "." in step.instance))
-    assert path.kind == "register to register" and places == ["one", "two"]
+    blocks = list(dict.fromkeys(step.instance.split(".")[0] for step in path.cells if "." in step.instance))
+    assert path.kind == "register to register" and blocks == ["one", "two"]
     assert path.start.startswith("register ") and path.end.startswith("register ")
     ends = [step.arrival_ps for step in path.cells]
     assert all(a < b for a, b in pairwise(ends))
@@ -267,14 +267,14 @@ class Around(wiring.Component):
 
 def test_paths_go_through_blocks_in_blocks(predictive, monkeypatch):
     _, flat = measure(Around(), predictive)
-    found, result = split(monkeypatch, Around(), predictive)
-    assert len(found.blocks) > 2
+    design, result = split(monkeypatch, Around(), predictive)
+    assert len(design.blocks) > 2
     assert result.critical.kind == "register to register"
     assert flat.critical.delay_ps < result.critical.delay_ps < 1.7 * flat.critical.delay_ps
 
 
 class Inside(wiring.Component):
-    """The slow path lies in a block, and only a wire behind it."""
+    """The slow path lies in a block; its output is only wired to a register."""
 
     a: In(1)
     y: Out(1)
@@ -294,7 +294,7 @@ def test_worst_path_can_be_in_a_block(ripple, predictive, monkeypatch):
 
 
 def test_arcs_by_edge_and_arcs_without_delays_change_nothing(ripple, predictive):
-    """As real libraries have them; inverter and flip-flop, which stand for what is outside, keep their arcs."""
+    """Real libraries have such arcs; the inverter and the flip-flop keep theirs, because they model the environment."""
     start, end = (predictive.text.index(f"  cell ({name})") for name in ("NAND2_X1", "DFF_X1"))
     rise, fall = (rf"((?: +(?:cell_{edge}|{edge}_tr).*\n)+)" for edge in ("rise", "fall"))
     arcs = rf"(timing \(\) {{.*\n(?: +timing_.*\n)*){rise}{fall}( +}}\n)"
@@ -319,22 +319,22 @@ def test_a_unit_without_paths(predictive):
 
 
 def test_loop_of_ports_is_cut(predictive, monkeypatch):
-    """Through both halves and once more through the first is the most that bits allow."""
+    """The longest possible path passes both halves and then the first half again."""
     _, straight = split(monkeypatch, Halves(), predictive)
     _, result = split(monkeypatch, Halves(circle=True), predictive)
     assert straight.critical.delay_ps < result.critical.delay_ps < 2 * straight.critical.delay_ps
 
 
 def test_cell_without_delays_raises(ripple, predictive):
-    """Its paths would be missing, and the others' worst shown as the unit's."""
-    found, _ = ripple
-    used = next(name for name in found.cell_types if name.startswith("XNOR"))
+    """Without the error, the report would omit the paths of this cell."""
+    design, _ = ripple
+    used = next(name for name in design.cell_types if name.startswith("XNOR"))
     start = predictive.text.index(f"  cell ({used})")
     end = predictive.text.index("\n  }\n", start)
     cell = predictive.text[start:end].replace("timing ()", "nothing ()")
     library = Library([("some.lib", predictive.text[:start] + cell + predictive.text[end:])], "user")
     with pytest.raises(LibraryError, match=f"cell {used} has no delay tables"):
-        timing(found, library)
+        timing(design, library)
 
 
 def test_report(ripple):

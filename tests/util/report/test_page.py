@@ -153,11 +153,11 @@ def test_unwritable_folder(tmp_path):
 
 
 def test_metadata_tells_how_to_run_again(tmp_path):
-    told = run_metadata({"seed": 3, "nested": {"grid": 3}})
-    assert told["configuration"] == {"seed": 3, "nested": {"grid": 3}}
-    assert {"python", "numpy", "av"} <= set(told["tools"])
-    json.dumps(told)
-    seen = render(tmp_path, metadata=told)
+    metadata = run_metadata({"seed": 3, "nested": {"grid": 3}})
+    assert metadata["configuration"] == {"seed": 3, "nested": {"grid": 3}}
+    assert {"python", "numpy", "av"} <= set(metadata["tools"])
+    json.dumps(metadata)
+    seen = render(tmp_path, metadata=metadata)
     assert "nested.grid" in seen.text
 
 

@@ -1,4 +1,4 @@
-"""Charts and overlays: what they show is what they were given."""
+"""Charts and overlays show the values of their arguments."""
 
 import io
 import xml.etree.ElementTree as ET
@@ -64,19 +64,19 @@ def test_overlay_rejects():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Every chart's axes, as drawn."""
-    kept = []
+    """The axes of every chart, in drawing order."""
+    all_axes = []
     plain = charts._svg
 
-    def keep(draw, *rest):
+    def record(draw, *rest):
         def both(axes):
             draw(axes)
-            kept.append(axes)
+            all_axes.append(axes)
 
         return plain(both, *rest)
 
-    monkeypatch.setattr(charts, "_svg", keep)
-    return kept
+    monkeypatch.setattr(charts, "_svg", record)
+    return all_axes
 
 
 def test_sizes_count_every_cluster(drawn):
