@@ -1,18 +1,18 @@
-"""Shared fixtures: one `--seed`, from which every test derives its own by its id, and the `heavy` marker."""
+"""Shared options and fixtures: the seed of each test, simulators, and the `heavy` marker."""
 
 import hashlib
 import os
 import signal
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as vrex.py does; two test workers share the cores already
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in vrex.py; the test workers already share the cores
 
 import numpy as np
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=1, help="seed from which every test derives its own (default 1)")
-    parser.addoption("--sim", choices=("verilator", "icarus"), help="simulator of every test that does not name one")
+    parser.addoption("--seed", type=int, default=1, help="base of the seed of every test (default 1)")
+    parser.addoption("--sim", choices=("verilator", "icarus"), help="simulator of tests that do not select one")
     parser.addoption("--waves", action="store_true", help="keep waveforms in build/sim/runs")
     parser.addoption("--coverage", action="store_true", help="keep line and toggle coverage in build/sim/runs")
     parser.addoption("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
@@ -20,8 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs under test shall not inherit that
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell ignores SIGINT for background commands
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs under test must not inherit SIG_IGN
     for option, variable in (("--sim", "VREX_SIM"), ("--waves", "VREX_WAVES"), ("--coverage", "VREX_COVERAGE")):
         if value := config.getoption(option):
             os.environ[variable] = str(value)
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """This test's own seed: pytest's `--seed` mixed with the test's id."""
+    """Seed of this test: a hash of the option `--seed` and the test ID."""
     text = f"{request.config.getoption('--seed')}:{request.node.nodeid}"
     value = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
     request.node.user_properties.append(("seed", value))
@@ -57,7 +57,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def rng(seed: int) -> np.random.Generator:
-    """A generator seeded for this test alone."""
+    """Random generator with the seed of this test."""
     return np.random.default_rng(seed)
 
 
@@ -66,4 +66,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     outcome = yield
     report = outcome.get_result()
     if report.failed and (seed := dict(item.user_properties).get("seed")) is not None:
-        report.sections.append(("seed", f"--seed {item.config.getoption('--seed')} gave this test seed {seed}"))
+        report.sections.append(
+            ("seed", f"--seed {item.config.getoption('--seed')} results in seed {seed} of this test")
+        )

@@ -133,19 +133,19 @@ class CoreRun:
         return self.outcomes(record.answers), record
 
     def names(self) -> list[list[str]]:
-        """Names of the commands of each program; unknown opcodes are left out."""
+        """Names of the commands of each program; unknown opcodes are omitted."""
         known = {opcode.code: opcode.name for opcode in OPCODES}
-        found = []
+        result = []
         for at, count in self.started:
             code = self.device[at * self.word_bytes : at * self.word_bytes + count * COMMAND_BYTES]
-            found.append([known[byte] for byte in code[::COMMAND_BYTES] if byte in known])
-        return found
+            result.append([known[byte] for byte in code[::COMMAND_BYTES] if byte in known])
+        return result
 
     def outcomes(self, answers: Sequence[Any]) -> list[Outcome]:
         """Outcomes of the programs, from the answers of the script."""
-        found = []
+        result = []
         for at in self.runs:
             interrupt, (events, _), (_, _), (cause, _), (address, _), _, (cycles, _) = answers[at : at + 7]
-            ended = bool(events & 1), bool(events & 2), interrupt < 0
-            found.append(Outcome(*ended, Cause(cause & 15), cause >> 4, address, cycles))
-        return found
+            status = bool(events & 1), bool(events & 2), interrupt < 0
+            result.append(Outcome(*status, Cause(cause & 15), cause >> 4, address, cycles))
+        return result

@@ -51,7 +51,7 @@ class Proof:
     claim : the first line of its docstring
     depth : every property holds in the first `depth` cycles, for all inputs; None: in all cycles
     covers : first cycle of every cover
-    seconds : time taken
+    seconds : run time
     """
 
     name: str
@@ -86,7 +86,7 @@ def prove(
     depth : cycles of a bounded proof; None: for all time
     steps : (for all time) k of a k-induction: the properties themselves are its invariant; None: abc finds one
     unroll : (with `depth`) for comparisons with a specification: all cycles become one combinational circuit, in which
-        equal parts are found and united before its last outputs are proved; no time limit
+        equal nodes are merged before its last outputs are proved; no time limit
     cover_depth : cycles within which every cover must be reached; of a bounded proof those of the proof
     any_memory : whatever memories give when they are read, be it what the unit would never write; also for the covers
     timeout_s : longest time for each of these
@@ -151,9 +151,9 @@ def prove_unit(
     FormalError
         As `prove` does; also when a stream's valid or payload depends on a ready without a register between.
     """
-    asked = [claim for claim in claims(name) if not (quick and claim.slow)]
-    for n, claim in enumerate(asked):
-        progress(f"{name}: {claim.name}", n, len(asked))
+    selected = [claim for claim in claims(name) if not (quick and claim.slow)]
+    for n, claim in enumerate(selected):
+        progress(f"{name}: {claim.name}", n, len(selected))
         spec = claim.build()
         if isinstance(spec, StreamContract):
             no_loops(spec.unit, name, tool=tool)
@@ -167,7 +167,7 @@ def prove_unit(
             timeout_s=SLOW_TIMEOUT_S,
             tool=tool,
         )
-    progress(name, len(asked), len(asked))
+    progress(name, len(selected), len(selected))
 
 
 def no_loops(component: wiring.Component, name: str, *, tool: str = "yowasp") -> None:
@@ -222,11 +222,11 @@ class _Engine:
         reach: dict[int, set[str]] = {row[0] >> 1: {names["input"].get(n, "")} for n, row in enumerate(rows[:inputs])}
         for gate, *ends in rows[inputs + latches + outputs :]:  # in topological order
             reach[gate >> 1] = set().union(*(reach.get(end >> 1, set()) for end in ends))
-        found: dict[str, set[str]] = {}
+        result: dict[str, set[str]] = {}
         for n, (end,) in enumerate(rows[inputs + latches : inputs + latches + outputs]):
             if n in names["output"]:
-                found.setdefault(names["output"][n], set()).update(reach.get(end >> 1, set()))
-        return found
+                result.setdefault(names["output"][n], set()).update(reach.get(end >> 1, set()))
+        return result
 
     def _load(self) -> list[str]:
         return [f"read_rtlil {self.folder}/design.il", "techmap t:$fa", f"prep -flatten -top {self.name}"]
@@ -270,12 +270,12 @@ def solve(graphs: Sequence[Path], command: str, *, tool: str) -> list[tuple[str,
     for graph in graphs:
         script += f";read_aiger {graph}.aig;fold;orpos;{command}"
         script += f";write_status {graph}.status;write_cex -a {graph}.aiw"
-    # abc works on the graphs in place of the network that yosys hands it, and gives that back untouched
+    # abc works on the graphs instead of the network that yosys passes; the network is returned unchanged
     script = f"{script};restore".replace(" ", ",")
     yosys.run([f"read_verilog {nothing}", "techmap", f"abc -script {script}"], tool=tool)
-    found = []
+    result = []
     for graph in graphs:
         words = graph.with_suffix(".status").read_text().split("\n")[0].split()
         cycle = words[-1] if words[0] == "snl_SAT" else words[1]
-        found.append((words[0], -1 if cycle == "unknown" else int(cycle)))
-    return found
+        result.append((words[0], -1 if cycle == "unknown" else int(cycle)))
+    return result

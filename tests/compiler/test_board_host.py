@@ -96,10 +96,10 @@ def test_program_with_a_pseudo_terminal(vectors, capsys):
                 os.write(near, ANSWERS[received])
                 received = received if received == list(ANSWERS)[-1] else b""
 
-    answering = threading.Thread(target=board)
-    answering.start()
+    thread = threading.Thread(target=board)
+    thread.start()
     assert host.main([os.ttyname(far), str(vectors)]) == 0
-    answering.join()
+    thread.join()
     assert capsys.readouterr().out.startswith(
         "self-test passed; beats equal to the golden model through the serial port: 1 of o"
     )

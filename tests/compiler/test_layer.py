@@ -1,4 +1,4 @@
-"""A decoder layer with ReSV attention from commands in memory, against the golden layer, bit for bit."""
+"""A decoder layer with ReSV attention, compiled to commands in memory, equals the golden layer bit for bit."""
 
 import dataclasses
 from collections import Counter
@@ -42,7 +42,7 @@ def test_layer_at_tiny(stall, rng, seed):
 
 
 def test_matrices_larger_than_the_operand_memory(rng, seed):
-    """A row of tiles that half of the weights' memory does not hold comes in parts, whose sums go on."""
+    """A row of tiles larger than half of the weight memory is loaded in pieces whose sums accumulate."""
     bench = LayerRun(
         "tiny",
         rng,
@@ -57,8 +57,8 @@ def test_matrices_larger_than_the_operand_memory(rng, seed):
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_layer_anywhere_in_memory(mirrored, rng, seed):
-    """Everything at addresses of all bits, in both regions, and at the opposite ones."""
+def test_layer_uses_all_address_bits(mirrored, rng, seed):
+    """All data at random addresses of both regions; `mirrored` inverts the upper address bits."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     for x in frames(bench, 4, 2):
         bench.step(x)
@@ -69,12 +69,12 @@ def test_layer_anywhere_in_memory(mirrored, rng, seed):
 
 
 def tokens(bench, count):
-    """Keys or values of so many tokens: BF16 codes (count, Hkv, d)."""
+    """Keys or values of `count` tokens: BF16 codes (count, Hkv, d)."""
     return bf16.encode(bench.rng.standard_normal((count, bench.config.kv_heads, bench.config.head_dim)))
 
 
-def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
-    """Those without queries fill all places of a step, those with queries all sums of the matrix engine."""
+def test_steps_with_maximum_number_of_tokens(rng, seed):
+    """Steps without queries have the maximum number of tokens; steps with queries use all accumulators."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=4, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=16, selection_target=45000)
     for x in frames(bench, 4, 4, drift=1.0):
@@ -84,19 +84,19 @@ def test_steps_of_as_many_tokens_as_there_is_room_for(rng, seed):
     bench.check(stall=0.2, seed=seed)
 
 
-def test_a_cluster_of_as_many_tokens_as_there_are_places(rng, seed):
-    """Every token joins the first one's cluster, whose mean goes on over all of them."""
+def test_cluster_with_maximum_number_of_tokens(rng, seed):
+    """Every token joins the first cluster; its mean covers all tokens."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=17, max_resident_tokens=16)
-    places = bench.config.max_pages * bench.config.page_tokens
-    for _ in range(places // 8):
+    capacity = bench.config.max_pages * bench.config.page_tokens
+    for _ in range(capacity // 8):
         bench.attend(tokens(bench, 8), tokens(bench, 8))
     bench.check(stall=0.2, seed=seed)
-    assert bench.golden.table.clusters.counts.tolist() == [places]
+    assert bench.golden.table.clusters.counts.tolist() == [capacity]
 
 
-def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
-    """A VECTOR that only reads is still reading when MEANS wants its first mean."""
+def test_means_after_a_long_vector_input(rng, seed, monkeypatch):
+    """MEANS starts while an earlier VECTOR command is still reading its input."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     code, step = bench.region.allocate(2), bench.layer.step
     bench.run_on.put(code, assemble([Instruction(beats=200)], bench.config.vpe_rows))
@@ -114,8 +114,8 @@ def test_means_right_behind_a_long_input(rng, seed, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_layer_with_the_system_models_memories(rng, seed):
-    """LPDDR5 and a PCIe link instead of fixed latencies: the same bytes, later."""
+def test_layer_with_memories_of_the_system_model(rng, seed):
+    """LPDDR5 and a PCIe link instead of fixed latencies: equal results after more cycles."""
     cycles = []
     for timing in (None, {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}):
         bench = LayerRun("tiny", np.random.default_rng(seed), hamming_threshold=4, max_resident_tokens=4)
@@ -133,56 +133,58 @@ def test_timeline(rng, seed):
     for x in frames(bench, 2, 2):
         bench.step(x)
     record = bench.check(seed=seed, ports=["stat_trace"])
-    found = spans(record.ports["stat_trace"], bench.programs)
-    assert len(found) == sum(command.name != "END" for program in bench.programs for command in program)
-    used, counts = busy(found), concurrency(found)
-    assert all(used.values()) and sum(used.values()) == sum(n * count for n, count in enumerate(counts))
+    timeline = spans(record.ports["stat_trace"], bench.programs)
+    assert len(timeline) == sum(command.name != "END" for program in bench.programs for command in program)
+    cycles, counts = busy(timeline), concurrency(timeline)
+    assert all(cycles.values()) and sum(cycles.values()) == sum(n * count for n, count in enumerate(counts))
     assert counts[2:].sum()  # units overlap
 
 
 @pytest.mark.parametrize("latency", [12, 400])
-def test_commands_wait_for_what_they_name(latency, rng, seed):
-    """Random waits: no command starts while more of those before it are to come than it allows. On a slow memory up to
-    a dozen of each unit are under way."""
+def test_commands_start_when_their_waits_allow(latency, rng, seed):
+    """Random waits: no command starts while more earlier commands are pending than its wait allows. With a slow memory
+    up to a dozen commands of each unit are pending."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     step = [
         c for c in bench.layer.step(2) if c.name in ("LOAD", "MULTIPLY", "VECTOR") and not c.fields.get("destination")
     ]
     program = []
     for _ in range(6):
-        lead = int(rng.integers(4))  # a slow command, then many of one unit that wait for it, then some of all
+        lead = int(
+            rng.integers(4)
+        )  # a slow command, many commands of one unit that wait for it, then commands of all units
         program.append(Command("COPY", {"words": 200}))
-        some = [c for c in step if c.name == ("LOAD", "MULTIPLY", "VECTOR", "LOAD")[lead]]
-        picked = [*rng.choice(len(some), 20).tolist()]
-        program += [Command(some[n].name, some[n].fields, {SyncEvent.COPY: 1}) for n in picked[:10]]
+        commands = [c for c in step if c.name == ("LOAD", "MULTIPLY", "VECTOR", "LOAD")[lead]]
+        picked = [*rng.choice(len(commands), 20).tolist()]
+        program += [Command(commands[n].name, commands[n].fields, {SyncEvent.COPY: 1}) for n in picked[:10]]
         for _ in range(15):
             waits = {
                 event: int(rng.integers(16))
                 for event in SyncEvent
                 if event is not SyncEvent.RETRIEVAL and rng.random() < 0.4
             }
-            one = step[int(rng.integers(len(step)))] if rng.random() < 0.7 else Command("COPY", {"words": 8})
-            program.append(Command(one.name, one.fields, waits))
+            command = step[int(rng.integers(len(step)))] if rng.random() < 0.7 else Command("COPY", {"words": 8})
+            program.append(Command(command.name, command.fields, waits))
     bench.run([*program, Command("END")])
     timing = {"device": FixedTiming(latency=latency)}
     (outcome,), record = bench.run_on.simulate(seed=seed, timing=timing, ports=["stat_trace"])
     assert outcome.done and not outcome.failed
-    found = {span.number: span for span in spans(record.ports["stat_trace"], bench.programs)}
-    held = 0
+    span_of = {span.number: span for span in spans(record.ports["stat_trace"], bench.programs)}
+    blocked = 0
     for number, command in enumerate(program):
         for event, wait in command.waits.items():
-            before = [found[n] for n in range(number) if found[n].unit is event.unit]
+            earlier = [span_of[n] for n in range(number) if span_of[n].unit is event.unit]
             if wait and event is not SyncEvent.OPERANDS:
-                to_come = sum(span.end > found[number].start for span in before)
-                assert to_come < wait, (number, command)
-                held += len(before) >= wait
-    assert held > 50
+                pending = sum(span.end > span_of[number].start for span in earlier)
+                assert pending < wait, (number, command)
+                blocked += len(earlier) >= wait
+    assert blocked > 50
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_layer_at_small(stall, rng, seed):
-    """Frames of four tokens, then text; pages leave the device and come back."""
+    """Frames of four tokens, then text; pages are offloaded and fetched."""
     bench = LayerRun("small", rng, hamming_threshold=7, max_resident_tokens=8)
     for x in frames(bench, 5, 4):
         bench.step(x)
@@ -192,7 +194,7 @@ def test_layer_at_small(stall, rng, seed):
     bench.check(stall=stall, seed=seed)
 
 
-ADDRESSES = {  # fields of commands that always move words, in a step without a past
+ADDRESSES = {  # address fields of commands that always transfer words, in a step without earlier tokens
     "LOAD": lambda f: ["source"] if not f.get("limit") else [],
     "MULTIPLY": lambda f: ["out"] if f.get("last") and not f.get("limit") else [],
     "VECTOR": lambda f: ["code", *["a"] * ("a_beats" in f), *["out"] * ("out_beats" in f)],
@@ -201,44 +203,44 @@ ADDRESSES = {  # fields of commands that always move words, in a step without a 
 }
 
 
-def faulty(bench, kind, rng):
-    """A step's program with something wrong in it at a random place; cause, source and address it stops with."""
+def faulty_program(bench, kind, rng):
+    """Program of a step with one fault at a random command; returns the expected cause, source and addresses."""
     program = bench.layer.step(2)
     at = int(rng.integers(1, len(program) - 1))
     if kind == "truncated":
         return program[:at], (Cause.TRUNCATED, SEQUENCER, {at})
     if kind == "opcode":
-        known = {op.code for op in OPCODES}
-        code = int(rng.choice([code for code in range(256) if code not in known]))
+        opcodes = {op.code for op in OPCODES}
+        code = int(rng.choice([code for code in range(256) if code not in opcodes]))
         return [*program[:at], bytes([code]) + rng.bytes(63), *program[at:]], (Cause.OPCODE, SEQUENCER, {at})
     if kind == "size":
-        where = [n for n, command in enumerate(program) if command.name == "LOAD" and not command.fields.get("limit")]
-        places = [(n, "target", 5000) for n in where]
+        loads = [n for n, command in enumerate(program) if command.name == "LOAD" and not command.fields.get("limit")]
+        candidates = [(n, "target", 5000) for n in loads]
     else:
-        places = [
+        candidates = [
             (n, field, int(rng.integers(bench.words, (1 << WORD_ADDRESS_BITS) - (1 << 12))))
             for n, command in enumerate(program)
             for field in ADDRESSES.get(command.name, lambda f: [])(command.fields)
         ]
-    n, field, value = places[int(rng.integers(len(places)))]
+    n, field, value = candidates[int(rng.integers(len(candidates)))]
     fields = program[n].fields
     program[n] = dataclasses.replace(program[n], fields={**fields, field: value})
     unit = BY_NAME[program[n].name].unit
     if kind == "size":
         return program, (Cause.SIZE, unit, {value})
-    # the first row comes first, but for means, whose tokens come cluster by cluster
+    # the first row fails first, except for MEANS, which reads the tokens in the order of clusters
     rows = {value, value + fields["stride"]} if program[n].name == "MEANS" else {value}
     return program, (Cause.REGION, unit, rows)
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(80, marks=pytest.mark.heavy)])
-def test_goes_on_after_bad_programs(count, rng, seed):
-    """Every kind in turn, each while units are at work; after each clear a program passes, in the end the layer runs
-    as if nothing had been."""
+def test_core_recovers_from_faulty_programs(count, rng, seed):
+    """Each kind of fault occurs while units are busy. After each clear a program passes; at the end the layer runs
+    correctly."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     faults = []
     for n in range(count):
-        program, fault = faulty(bench, ("opcode", "truncated", "region", "size")[n % 4], rng)
+        program, fault = faulty_program(bench, ("opcode", "truncated", "region", "size")[n % 4], rng)
         bench.begin()
         bench.run(program, clear=True)
         faults.append(fault)
@@ -254,13 +256,13 @@ def test_goes_on_after_bad_programs(count, rng, seed):
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
-    """Two failing answers to each reader and writer, at a random beat or burst of it, anywhere in memory."""
+def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
+    """Two error responses to each reader and writer, at a random beat or burst and address."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
     engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READ_ENGINES.values())]
     engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITE_ENGINES.values())]
-    engines += [("host", write, 0, ExecUnit.COPY, 4) for write in (False, True)]  # pages leave, and come back
+    engines += [("host", write, 0, ExecUnit.COPY, 4) for write in (False, True)]  # pages are offloaded and fetched
     expected, batches = [], []
     for side, write, number, source, steps in 2 * engines:
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
@@ -281,9 +283,9 @@ def test_every_engine_tells_where_memory_failed(mirrored, rng, seed):
 
 
 @pytest.mark.parametrize("cause", [Cause.REGION, Cause.DECERR])
-def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
-    """One command for each, at a random word beyond the region, or where no memory answers, and at that of the opposite
-    bits. Of what lies beyond the region nothing is asked."""
+def test_every_engine_reports_invalid_address(cause, rng, seed):
+    """One command per engine at a random word outside the region, or without memory, and at the inverted address. No
+    request leaves the region."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     case = bench.run_on
     code, instructions = bench.layer.code["residual"]
@@ -301,27 +303,27 @@ def test_every_engine_tells_what_it_cannot_reach(cause, rng, seed):
             case.script += case.driver.write(f"{side}_words", 1 << WORD_ADDRESS_BITS)
     expected = []
     for name, field, fields in commands:
-        place = int(rng.integers(max(words, bench.words), (1 << WORD_ADDRESS_BITS) - max(words, bench.words)))
-        for address in (place, place ^ (1 << WORD_ADDRESS_BITS) - 1):
+        base = int(rng.integers(max(words, bench.words), (1 << WORD_ADDRESS_BITS) - max(words, bench.words)))
+        for address in (base, base ^ (1 << WORD_ADDRESS_BITS) - 1):
             bench.run([Command(name, {**fields, field: address}), Command("END")], clear=True)
             expected.append((BY_NAME[name].unit, address))
-    for address in (place, place ^ (1 << WORD_ADDRESS_BITS) - 1):
+    for address in (base, base ^ (1 << WORD_ADDRESS_BITS) - 1):
         case.run(address, 1, clear=True)
         expected.append((SEQUENCER, address))
     outcomes, record = case.simulate(seed=seed)
-    found = [(outcome.source, outcome.address) for outcome in outcomes]
-    assert found == expected and all(outcome.cause is cause and outcome.failed for outcome in outcomes)
+    faults = [(outcome.source, outcome.address) for outcome in outcomes]
+    assert faults == expected and all(outcome.cause is cause and outcome.failed for outcome in outcomes)
     assert any(record.traffic[side]["failed"] for side in BASES) == (cause is Cause.DECERR)
 
 
-def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
-    """Of 3, 7, 15, .. words, the last of which lies beyond: a fault that names the first one."""
+def test_jobs_of_all_lengths_outside_their_region(rng, seed):
+    """Jobs of 3, 7, 15, .. words whose last word is outside the region raise a fault with the first address."""
     bench, end = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 1 << WORD_ADDRESS_BITS
     case, n = bench.run_on, bench.config.dpe_inputs
     code, instructions = bench.layer.code["residual"]
     add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": 1, "b_beats": 1, "b_used": 1,
            "out_beats": 1, "extra": 1}  # fmt: skip
-    jobs = [  # command, its address, its length, bits of a number, which in the length is so much, and so many words
+    jobs = [  # command, address field, length field, bits and factor of the length, words per unit, other fields
         ("LOAD", "source", "beats", 16, 1, 1, {"rows": 1}),
         ("LOAD", "source", "extra", 14, n, 1, {"rows": 1, "beats": (1 << 16) - 1, "limit": 2}),
         *(("VECTOR", name, f"{name}_beats", 16, 1, 1, add) for name in ("a", "b", "out")),
@@ -347,8 +349,8 @@ def test_jobs_of_all_lengths_that_leave_their_region(rng, seed):
     assert not any(record.traffic[side]["failed"] for side in BASES)
 
 
-def test_pages_inside_a_word(rng, seed):
-    """Where they leave to is no whole word: a fault that names it, for any word and that of the opposite bits."""
+def test_unaligned_page_base_raises_fault(rng, seed):
+    """An offload to an address inside a word raises a fault with this word, for a random word and its inverse."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=4)
     case, word, expected = bench.run_on, int(rng.integers(1 << WORD_ADDRESS_BITS)), []
@@ -364,29 +366,29 @@ def test_pages_inside_a_word(rng, seed):
     assert not record.traffic["host"]["beats"]["write"]
 
 
-def test_places_are_filled_between_transfers(rng, seed):
-    """Keys and values come to their places a second time, while pages are fetched: the first time they were others."""
+def test_transfer_buffers_are_refilled_during_fetch(rng, seed):
+    """Keys and values are stored a second time with other data while pages are fetched."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4)
     run = bench.run
 
-    def twice(program):
+    def repeat_store(program):
         names = [command.name for command in program]
         if "FETCH" in names:
-            place, fetch = names.index("STORE"), names.index("FETCH")
-            first = dataclasses.replace(program[place], fields={})
-            second = Command("STORE", program[place].fields, {SyncEvent.VECTOR: all_but()})
-            program = [*program[:place], first, *program[place + 1 : fetch], second, *program[fetch:]]
+            store, fetch = names.index("STORE"), names.index("FETCH")
+            first = dataclasses.replace(program[store], fields={})
+            second = Command("STORE", program[store].fields, {SyncEvent.VECTOR: all_but()})
+            program = [*program[:store], first, *program[store + 1 : fetch], second, *program[fetch:]]
         run(program)
 
-    bench.run = twice
+    bench.run = repeat_store
     for x in frames(bench, 5, 2):
         bench.step(x)
     record = bench.check(seed=seed, timing={"device": FixedTiming(latency=60), "host": FixedTiming(latency=200)})
     assert record.traffic["host"]["beats"]["read"]
 
 
-def test_writers_take_turns(rng, seed):
-    """While the matrix engine always has a result to write, the table's entries do not wait for all of them."""
+def test_writers_share_memory_fairly(rng, seed):
+    """Table entries are written while the matrix engine always has a result to write."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     results = {"m_blocks": 40, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 40}
     code, instructions = bench.layer.code["hash"]
@@ -398,13 +400,13 @@ def test_writers_take_turns(rng, seed):
     outcomes, record = bench.run_on.simulate(stall=0.5, seed=seed, timing={"device": FixedTiming()})
     assert all(outcome.done for outcome in outcomes)
     writers = [identity for write, identity, *_ in filter(None, record.traffic["device"]["requests"]) if write]
-    turns = [list(WRITE_ENGINES)[identity] for identity in writers]
-    assert turns.count("matrix") == 320 and turns.count("table") >= 16
-    assert "table" not in turns[-100:]
+    order = [list(WRITE_ENGINES)[identity] for identity in writers]
+    assert order.count("matrix") == 320 and order.count("table") >= 16
+    assert "table" not in order[-100:]
 
 
-def test_a_fault_while_tables_are_written(rng, seed):
-    """What memory has not taken yet of a table's entries is written before all is reset, and the next step runs."""
+def test_fault_during_table_writes(rng, seed):
+    """Pending table entries are written before the reset, and the next step runs."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
@@ -417,22 +419,22 @@ def test_a_fault_while_tables_are_written(rng, seed):
     assert bench.outcomes[1].cause is Cause.REGION
 
 
-def test_a_program_of_many_commands(rng, seed):
-    """Its length and the place of its end in more than a byte: cut short, and whole."""
+def test_program_with_many_commands(rng, seed):
+    """A program whose length needs more than one byte, truncated and complete."""
     bench, count, cut = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 8200, 4500
     program = [Command("LOAD")] * count + [Command("END")]
-    place = bench.region.allocate(len(program) * 64 // bench.run_on.word_bytes)
-    bench.run_on.put(place, program)
-    bench.run_on.run(place, cut, clear=True)
-    bench.run_on.run(place, count + 1)
+    address = bench.region.allocate(len(program) * 64 // bench.run_on.word_bytes)
+    bench.run_on.put(address, program)
+    bench.run_on.run(address, cut, clear=True)
+    bench.run_on.run(address, count + 1)
     bench.run_on.script += bench.run_on.driver.read("position")
-    (short, whole), record = bench.run_on.simulate(seed=seed)
+    (short, complete), record = bench.run_on.simulate(seed=seed)
     assert (short.cause, short.source, short.address) == (Cause.TRUNCATED, SEQUENCER, cut)
-    assert whole.done and not whole.failed and record.answers[-1] == [count, 0]
+    assert complete.done and not complete.failed and record.answers[-1] == [count, 0]
 
 
-def test_counters_say_what_the_ports_show(rng, seed):
-    """Every counter after a long program with pauses, against the trace and the handshakes of every cycle."""
+def test_counters_agree_with_ports(rng, seed):
+    """Every counter after a long program with pauses equals the count in the trace and the handshakes."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4)
     for x in frames(bench, 4, 2):
         bench.step(x)
@@ -447,22 +449,22 @@ def test_counters_say_what_the_ports_show(rng, seed):
     pairs = {"read": ["ar"], "write": ["aw", "w"]}
     wires = [f"{side}__{c}{w}" for side in BASES for way in pairs.values() for c in way for w in ("valid", "ready")]
     _, record = bench.run_on.simulate(stall=0.2, seed=seed, ports=["stat_trace", *wires])
-    found = dict(zip(COUNTERS, (value for value, _ in record.answers[-len(COUNTERS) :]), strict=True))
+    counters = dict(zip(COUNTERS, (value for value, _ in record.answers[-len(COUNTERS) :]), strict=True))
     running = column(record.ports["stat_trace"], "sequencer") != SEQUENCES.index("IDLE")
-    begin = np.flatnonzero(running & ~np.roll(running, 1))[-1]  # of the last program; the counters were 0 then
+    begin = np.flatnonzero(running & ~np.roll(running, 1))[-1]  # start of the last program, which resets the counters
     now = {name: column(record.ports["stat_trace"], name)[begin:] for name in TRACE.members}
-    wanted = {"cycles": running[begin:].sum()} | {f"{name}_beats": now[name].sum() for name in ("matrix", "vector")}
-    wanted |= {f"done_{unit.name.lower()}": (now["complete"] >> unit & 1).sum() for unit in ExecUnit}
+    expected = {"cycles": running[begin:].sum()} | {f"{name}_beats": now[name].sum() for name in ("matrix", "vector")}
+    expected |= {f"done_{unit.name.lower()}": (now["complete"] >> unit & 1).sum() for unit in ExecUnit}
     for side in BASES:
         for way, channels in pairs.items():
-            wanted[f"{side}_{way}"] = now[f"{side}_{way}"].sum()
+            expected[f"{side}_{way}"] = now[f"{side}_{way}"].sum()
             ports = [[record.ports[f"{side}__{c}{w}"][begin:] for w in ("valid", "ready")] for c in channels]
-            wanted[f"{side}_{way}_wait"] = np.any([valid > ready for valid, ready in ports], axis=0).sum()
-    assert {name: found[name] for name in wanted} == wanted
+            expected[f"{side}_{way}_wait"] = np.any([valid > ready for valid, ready in ports], axis=0).sum()
+    assert {name: counters[name] for name in expected} == expected
 
 
-def test_counters_of_units_at_work(rng, seed):
-    """Programs of one unit's commands alone: in every cycle this unit is at work, or none."""
+def test_busy_counters_of_units(rng, seed):
+    """Programs with commands of one unit: in every cycle this unit is busy, or no unit."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in ExecUnit))
     for unit in ExecUnit:
@@ -477,15 +479,15 @@ def test_counters_of_units_at_work(rng, seed):
             bench.run_on.script += bench.run_on.driver.read(name)
     answers = bench.check(seed=seed).answers
     for unit, at in zip(ExecUnit, bench.run_on.runs, strict=True):
-        found = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
-        cycles, stalled, *busy = dict(zip(names, found, strict=True)).values()
-        assert busy == [(cycles - stalled) * (one is unit) for one in ExecUnit] and cycles > 2 * stalled
+        values = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
+        cycles, stalled, *busy = dict(zip(names, values, strict=True)).values()
+        assert busy == [(cycles - stalled) * (other is unit) for other in ExecUnit] and cycles > 2 * stalled
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.heavy)])
-def test_goes_on_after_errors_of_memory(count, rng, seed):
-    """Errors at random beats of a step, one after the other, each in a program of its own; after each clear a program
-    passes, in the end the layer runs as if nothing had been."""
+def test_core_recovers_from_memory_errors(count, rng, seed):
+    """Error responses at random beats of a step, one per program. After each clear a program passes; at the end the
+    layer runs correctly."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.step(2)
     for n in range(count):
@@ -493,21 +495,21 @@ def test_goes_on_after_errors_of_memory(count, rng, seed):
         after = int(rng.integers(0, 100 if n % 2 else 1200))
         bench.run_on.script.append(["fail", "device", bool(n % 2), after, SLVERR if rng.random() < 0.5 else DECERR])
         bench.run(program, clear=True)
-    bench.run_on.script.append(["fail", "device", False, -1, SLVERR])  # no more
+    bench.run_on.script.append(["fail", "device", False, -1, SLVERR])  # no further failure
     for x in frames(bench, 2, 2):
         bench.step(x)
     bench.check(failed=2 * count, seed=seed)
     assert all(begun.done and not begun.failed for begun in bench.outcomes[0 : 2 * count : 2])
     stopped = [outcome for outcome in bench.outcomes if outcome.failed]
     assert len(stopped) > 0.8 * count and not any(outcome.hung for outcome in bench.outcomes)
-    found = Counter((outcome.cause.name, outcome.source) for outcome in stopped)
-    assert {cause for cause, _ in found} <= {"SLVERR", "DECERR"}
-    print(f"{len(stopped)} programs stopped, by cause and source:", dict(found))
+    causes = Counter((outcome.cause.name, outcome.source) for outcome in stopped)
+    assert {cause for cause, _ in causes} <= {"SLVERR", "DECERR"}
+    print(f"{len(stopped)} programs stopped, by cause and source:", dict(causes))
 
 
 @pytest.mark.parametrize("stall", [0.2, pytest.param(0.0, marks=pytest.mark.heavy)])
-def test_a_full_table_stops_it(stall, rng, seed):
-    """A staging area of one unit, and steps that fetch more; after the clear the tables are empty and it goes on."""
+def test_full_table_raises_fault(stall, rng, seed):
+    """Steps fetch more than the staging area of one head page. After the clear the tables are empty and steps pass."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, staging_head_pages=1)
     bench.clearing = True
     bench.begin()
@@ -520,24 +522,24 @@ def test_a_full_table_stops_it(stall, rng, seed):
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.heavy)])
-def test_reset_in_the_middle(count, rng, seed):
-    """Resets at random moments of a step; then steps as if nothing had been."""
+def test_reset_during_a_step(count, rng, seed):
+    """Resets at random cycles of a step; later steps are correct."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     program = bench.layer.step(2)
-    place = bench.region.allocate(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
-    bench.run_on.put(place, program)
+    address = bench.region.allocate(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
+    bench.run_on.put(address, program)
     for cycles in rng.integers(50, 4500, count).tolist():
-        bench.run_on.reset_after(place, len(program), cycles)
+        bench.run_on.reset_after(address, len(program), cycles)
     for x in frames(bench, 2, 2):
         bench.step(x)
     bench.check(seed=seed)
 
 
 def test_golden_layer_is_close_to_float64(rng):
-    """The first step has no past: plain causal attention of a decoder layer in float64."""
+    """The first step has no earlier tokens: it equals causal attention of a decoder layer in float64."""
     bench = LayerRun("small", rng, hamming_threshold=7, max_resident_tokens=64)
     x = next(frames(bench, 1, 4))
-    got = bf16.decode(bench.golden.step(x, range(4)).output)
+    actual = bf16.decode(bench.golden.step(x, range(4)).output)
     s, w = bench.golden.shape, {k: bf16.decode(v) for k, v in bench.golden.weights.items()}
     norms = [bf16.decode(v) for v in bench.golden.norms]
 
@@ -546,11 +548,11 @@ def test_golden_layer_is_close_to_float64(rng):
 
     v = bf16.decode(x)
     h = normed(v, norms[0])
-    where = np.arange(4)[:, None]
-    q = rotate((h @ w["q"].T).reshape(4, s.q_heads, -1), where)
-    k = rotate((h @ w["k"].T).reshape(4, s.kv_heads, -1), where)
+    positions = np.arange(4)[:, None]
+    q = rotate((h @ w["q"].T).reshape(4, s.q_heads, -1), positions)
+    k = rotate((h @ w["k"].T).reshape(4, s.kv_heads, -1), positions)
     mixed = attention(q, k, (h @ w["v"].T).reshape(4, s.kv_heads, -1), causal(4, 4))
     v = v + mixed.reshape(4, -1) @ w["o"].T
     h = normed(v, norms[1])
     v = v + (silu(h @ w["gate"].T) * (h @ w["up"].T)) @ w["down"].T
-    assert np.abs(got - v).max() < 0.03 * np.abs(v).max()
+    assert np.abs(actual - v).max() < 0.03 * np.abs(v).max()

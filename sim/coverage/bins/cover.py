@@ -1,7 +1,7 @@
-"""Functional coverage: which boundaries of each mode of a unit the tests met, and under which back-pressure.
+"""Functional coverage: the boundaries of each mode of a unit that the tests hit, by back-pressure.
 
-Each module declares the bins of its units and finds in the record of a run what happened in it: from what went in and
-came out, not from what a test meant to do. A bin that is not declared is an error, one that is never met a hole.
+Each module declares the bins of its units and detects the bins of a run from its recorded inputs and outputs, not from
+the intention of the test. An undeclared bin raises KeyError. A bin that no run hits is a coverage hole.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sim.bench.streams import STALL_PHASES, Stall, stall_phase
 
 PRESSURES = STALL_PHASES
 RESET = ("reset", "in mid-flight")
-Met = tuple[str, str, int]  # mode, boundary, and the cycle in which it was met
+Met = tuple[str, str, int]  # mode, boundary, cycle of the hit
 
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation: what `sim.bench.run.simulate` was given, and the payloads, cycles and counters that came of it.
+    """One simulation: the arguments of `sim.bench.run.simulate`, and the payloads, cycles and counters of its record.
 
-    stall : probability of a pause, by stream, or as `sim.bench.streams.Stall` has it
-    reset : when not 0, the cycle of a reset in mid-flight
-    pauses : what pauses where the streams do not tell, "source", "sink" ; more : what else there is to know
+    stall : probability of a pause, by stream, or a `sim.bench.streams.Stall`
+    reset : cycle of a reset in mid-flight, 0 without a reset
+    pauses : sides that pause ("source", "sink") when `stall` does not define them ; more : further data of the unit
     """
 
     component: Any
@@ -40,7 +40,7 @@ class Run:
     more: Any = None
 
     def pressure(self, cycle: int) -> str:
-        """Who held whom up in a cycle: `source` paused between beats, `sink` before taking them."""
+        """Back-pressure in a cycle: `source` pauses between beats, `sink` pauses before it accepts them."""
         pauses = self.pauses
         if pauses is None:
             for stall in self.stall.values():
@@ -57,11 +57,11 @@ class Run:
 class Cover:
     """Bins of one unit: its modes with the boundaries of each, crossed with the back-pressures.
 
-    found : what a run met, as often as it likes
+    detect : returns the hits of a run, which may repeat
     """
 
     bins: Mapping[str, Sequence[str]]
-    found: Callable[[Run], Iterable[Met]]
+    detect: Callable[[Run], Iterable[Met]]
     pressures: Sequence[str] = PRESSURES
 
     def all(self) -> Iterator[str]:
@@ -74,7 +74,7 @@ class Cover:
     def met(self, run: Run) -> set[str]:
         """The bins that a run ticks. Raises KeyError for one that is not declared."""
         ticked = set()
-        for mode, boundary, cycle in [*self.found(run), *[(*RESET, run.reset)] * bool(run.reset)]:
+        for mode, boundary, cycle in [*self.detect(run), *[(*RESET, run.reset)] * bool(run.reset)]:
             if boundary not in self.bins[mode]:
                 raise KeyError(f"{mode}: {boundary} is not declared")
             ticked.add(f"{mode}: {boundary} | {run.pressure(cycle)}")

@@ -18,16 +18,16 @@ def covers() -> dict[str, Cover]:
 def write(unit: str, run: Run, folder: Path) -> None:
     """Leave what a run met in its folder, when the unit has bins; design points have bins of their own."""
     unit = f"{unit}, {point}" if (point := getattr(run.component, "point", None)) else unit
-    if unit in (found := covers()):
-        (folder / "bins.json").write_text(json.dumps({"unit": unit, "met": sorted(found[unit].met(run))}))
+    if unit in (table := covers()):
+        (folder / "bins.json").write_text(json.dumps({"unit": unit, "met": sorted(table[unit].met(run))}))
 
 
 def merge(files: Iterable[Path]) -> dict[str, dict[str, int]]:
     """In how many runs each bin was met, by unit; those never met with 0."""
     counts: dict[str, dict[str, int]] = {}
     for file in files:
-        told = json.loads(file.read_text())
-        unit = counts.setdefault(told["unit"], dict.fromkeys(covers()[told["unit"]].all(), 0))
-        for bin in told["met"]:
+        entry = json.loads(file.read_text())
+        unit = counts.setdefault(entry["unit"], dict.fromkeys(covers()[entry["unit"]].all(), 0))
+        for bin in entry["met"]:
             unit[bin] += 1
     return counts
