@@ -1,4 +1,4 @@
-"""What a layer's run prepares before anything is simulated."""
+"""Preparation of a layer run, without simulation."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sim.bench.layer_run import LayerRun, ScatteredRegion
 
 
 def test_attention_alone_follows_the_golden_layer(rng):
-    """Tokens that only enter the cache, then tokens that ask: a context for every head, in memory that is kept."""
+    """Tokens without queries, then tokens with queries: the outputs contain a context for every head."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     c = bench.config
     k, v = (bf16.encode(rng.standard_normal((2, c.kv_heads, c.head_dim))) for _ in range(2))
@@ -19,8 +19,12 @@ def test_attention_alone_follows_the_golden_layer(rng):
     assert heads.shape[0] == c.kv_heads and heads.size == trace.context.size
 
 
-def test_places_do_not_overlap(rng):
-    """Though half of the region is taken."""
+def test_allocations_do_not_overlap(rng):
+    """Allocations fill half of the region."""
     region = ScatteredRegion(130, rng=rng)
-    taken = [region.allocate(5) for _ in range(12)]
-    assert len({place + k for place in taken for k in range(5)}) == 60 and min(taken) >= 0 and max(taken) <= 125
+    addresses = [region.allocate(5) for _ in range(12)]
+    assert (
+        len({address + k for address in addresses for k in range(5)}) == 60
+        and min(addresses) >= 0
+        and max(addresses) <= 125
+    )

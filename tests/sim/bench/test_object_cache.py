@@ -1,4 +1,4 @@
-"""The compiler front: an object made once is taken again, and only where nothing that matters has changed."""
+"""The compiler wrapper reuses an object only when source, flags and compiler are equal."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from sim.bench.object_cache import compile
 
 @pytest.fixture
 def compiler(tmp_path):
-    """A compiler that writes what it was told, counts its calls and fails on the word `bad`."""
+    """A compiler that writes its flags and source, counts its calls and fails on the word `bad`."""
     tool = tmp_path / "g++"
     tool.write_text(
         "#!/bin/sh\n"
@@ -47,24 +47,24 @@ def test_another_compiler_compiles_again(compiler, tmp_path):
     assert compiler("one")[1] == 2
 
 
-def test_designs_are_never_kept(compiler):
+def test_objects_of_designs_are_not_cached(compiler):
     for call in (1, 2):
         assert compiler("one", name="Vtop__ALL.cpp")[:2] == (0, call)
 
 
-def test_a_call_that_names_no_object_goes_through(tmp_path):
+def test_call_without_object_is_passed_on(tmp_path):
     (tmp_path / "verilated.cpp").write_text("")
     assert compile(tmp_path / "cache", ["false", str(tmp_path / "verilated.cpp")]) == 1
     assert compile(tmp_path / "cache", ["true", str(tmp_path / "Vtop__0.cpp")]) == 0
     assert not (tmp_path / "cache").exists()
 
 
-def test_failures_are_passed_on_and_not_kept(compiler):
+def test_failures_are_passed_on_and_not_cached(compiler):
     for call in (1, 2):
         assert compiler("bad") == (3, call, None)
 
 
-def test_unknown_compiler_is_an_error(tmp_path):
+def test_unknown_compiler_raises_error(tmp_path):
     (tmp_path / "verilated.cpp").write_text("")
     with pytest.raises((OSError, subprocess.SubprocessError)):
         compile(tmp_path / "cache", [str(tmp_path / "none"), "-o", "x.o", str(tmp_path / "verilated.cpp")])

@@ -161,6 +161,6 @@ def test_run_folder_in_another_checkout_imports_this_bench(tmp_path, monkeypatch
 def test_run_without_a_test_fails(tmp_path, monkeypatch):
     (tmp_path / "results.xml").write_text("<testsuites/>")
     runner = SimpleNamespace(test=lambda **options: tmp_path / "results.xml")
-    made = SimpleNamespace(name="queue", folder=tmp_path, waves=False, simulator="verilator", runner=runner)
+    queue = SimpleNamespace(name="queue", folder=tmp_path, waves=False, simulator="verilator", runner=runner)
     with pytest.raises(SimulatorError, match="queue: failed to run a test in"):
-        run_process(made, "nothing", tmp_path, {})
+        run_process(queue, "nothing", tmp_path, {})
