@@ -1,13 +1,13 @@
 """Keyframe-parallel video decoding: QuickVideo's QuickCodec (arXiv 2505.16175) on FFmpeg and shared memory.
 
 One pass over the packets finds the time stamps of all frames and keyframes. Intervals that meet at keyframes
-(`golden.quickvideo`) are decoded by processes of their own, which write each wanted frame straight to its place:
-memory they share, a file, or a folder of pictures. Frames are those of `sw_model.media.video`, pixel for pixel.
+(`golden.quickvideo`) are decoded by separate processes, which write each requested frame directly to its target:
+shared memory, a file, or a folder of pictures. Frames are those of `sw_model.media.video`, pixel for pixel.
 
 A stream that cannot be cut (stamps missing or out of order, frames that only a decoder from the start can make) is
 decoded in one pass instead; the result is the same.
 
-`plan` chooses and deals the frames, `target` holds the places they go to, `decoding` does the work.
+`plan` selects the frames and assigns them to processes, `target` stores them, `decoding` runs the decoders.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Decoded:
 class Saved:
     """What `save` wrote: frames of `width` x `height` in `form` at `path`, their time stamps in units of `time_base`.
 
-    stream_frames  frames of the whole video
-    processes      that decoded; 0: the stream could not be cut and was decoded in one pass
+    stream_frames  number of frames in the video
+    processes      number of decoding processes; 0: the stream could not be cut and was decoded in one pass
     """
 
     path: Path
@@ -93,15 +93,15 @@ def decode(
     Parameters
     ----------
     fps : frames per second to keep (the first of each period, as `video.sample`); None keeps all
-    times_s : instead, the frames shown at these times, in seconds as the file counts them; a frame that several
-        times ask for comes once
+    times_s : instead, the frames shown at these times, in seconds as the file counts them; a frame of several
+        times is returned once
     size : (width, height) to scale to; None keeps the coded size
     workers : decoding processes; None takes one per usable core, 1 decodes in this process
     intervals : keyframe intervals to aim at; None takes 4 per worker
     progress : called as progress("frames", frames written, frames requested) after every frame
 
-    Raises `VideoError` for a file that is no whole video, ValueError for a bad argument, OSError when memory runs
-    out, and ChildProcessError when a decoding process is killed. However it ends, no process and no memory stay.
+    Raises `VideoError` for a file that is not a complete video, ValueError for a bad argument, OSError when memory runs
+    out, and ChildProcessError when a decoding process is killed. No process and no memory remain after the call.
     """
     plan = Plan.make(Path(path), fps, times_s, size, workers, intervals)
     with SharedFrames(plan.shape) as shared:
@@ -121,7 +121,7 @@ def groups(
 ) -> Iterator[np.ndarray]:
     """Groups of frames uint8 (n, height, width, 3) in order, each as soon as it is complete, while decoding goes on.
 
-    This is what prefill overlaps with. Parameters and errors as `decode`, but the intervals are shorter (16 per worker)
+    Prefill can overlap with decoding. Parameters and errors as `decode`, but the intervals are shorter (16 per worker)
     so that early frames come early, and a stream that turns out to be irregular while it is decoded is a `VideoError`.
     """
     if group_frames < 1:
@@ -158,8 +158,8 @@ def save(
     """Decode a video into a file or folder.
 
     `form` is `npy` (one array, uint8 (n, height, width, 3)), `raw` (the same without a header) or `png` (a new folder
-    of pictures with a `frames.json` that tells their times); None goes by the suffix of `output`, a folder having
-    none. Memory use does not grow with the video. The result is written aside and renamed when whole; an existing
+    of pictures with a `frames.json` with their times); None selects the form by the suffix of `output`, `png`
+    without one. Memory use does not grow with the video. A temporary file is renamed when it is complete; an existing
     file is replaced, an existing folder is not. Other parameters and errors as `decode`.
     """
     output = Path(output)

@@ -27,32 +27,32 @@ class _Irregular(Exception):
 
 
 def write_frames(plan: Plan, target: Target, restart: bool = True) -> Iterator[int]:
-    """Write every wanted frame to the target; yields each slot once, when it is written.
+    """Write every requested frame to the target; yields each slot once, when it is written.
 
     A stream that turns out to be irregular is decoded again in one pass; without `restart` it is a `VideoError`.
     """
     written: set[int] = set()
     if plan.runs:
         try:
-            for slot in _parallel(plan, target) if len(plan.runs) > 1 else _one(plan, target):
+            for slot in _parallel(plan, target) if len(plan.runs) > 1 else _in_process(plan, target):
                 written.add(slot)
                 yield slot
             return
         except _Irregular:
             if not restart:
-                raise VideoError(plan.path, "is irregular: it can only be decoded as a whole") from None
+                raise VideoError(plan.path, "is irregular: it can only be decoded in one pass") from None
     for slot in _sequential(plan, target):
         if slot not in written:
             yield slot
 
 
-def _one(plan: Plan, target: Target) -> Iterator[int]:
+def _in_process(plan: Plan, target: Target) -> Iterator[int]:
     with target.opened() as write:
-        yield from _take(plan.path, plan.runs[0], (plan.width, plan.height), 0, write)
+        yield from _decode_runs(plan.path, plan.runs[0], (plan.width, plan.height), 0, write)
 
 
 def _sequential(plan: Plan, target: Target) -> Iterator[int]:
-    """All in one pass, frames counted and not told apart by their stamps."""
+    """Decode the stream in one pass; frames are identified by their index, not by their stamps."""
     slots = {rank: slot for slot, rank in enumerate(plan.ranks)}
     count = 0
     with target.opened() as write:
@@ -65,8 +65,8 @@ def _sequential(plan: Plan, target: Target) -> Iterator[int]:
         raise VideoError(plan.path, f"damaged: {plan.frames} frames announced, {count} decoded")
 
 
-def _take(path: Path, runs: Sequence[Run], size: tuple[int, int], threads: int, write: Write) -> Iterator[int]:
-    """Decode the runs and write their frames; yields the slots. `_Irregular` when a frame does not come."""
+def _decode_runs(path: Path, runs: Sequence[Run], size: tuple[int, int], threads: int, write: Write) -> Iterator[int]:
+    """Decode the runs and write their frames; yields the slots. Raises `_Irregular` if a frame is missing."""
     container, stream = video.open_video(path)
     time_base = stream.time_base or Fraction(1)
     try:
@@ -87,7 +87,7 @@ def _take(path: Path, runs: Sequence[Run], size: tuple[int, int], threads: int, 
 def _images(
     container: av.container.InputContainer, stream: av.VideoStream, seek: tuple[int, ...]
 ) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Stamps and pictures from a keyframe on, in ascending order; `_Irregular` when they are not."""
+    """Stamps and pictures from a keyframe on; raises `_Irregular` unless the stamps ascend."""
     first = seek[0] if seek else -math.inf
     last = -math.inf
     for packet in _packets(container, stream, seek):
@@ -120,20 +120,20 @@ def _packets(
 
 
 def _parallel(plan: Plan, target: Target) -> Iterator[int]:
-    """One process per entry of the plan's runs; yields slots as they are written. None outlives this generator."""
+    """Decode each entry of the plan's runs in a process; yields slots as they are written and ends all processes."""
     context = get_context("spawn")
     running: dict[connection.Connection, SpawnProcess] = {}
     try:
         for runs in plan.runs:
             parent_end, child_end = context.Pipe(duplex=False)
             job = (plan.path, runs, (plan.width, plan.height), target, child_end)
-            running[parent_end] = context.Process(target=_work, args=job, daemon=True)
+            running[parent_end] = context.Process(target=_run_worker, args=job, daemon=True)
             running[parent_end].start()
             child_end.close()  # so that the pipe ends when the process does
         while running:
             for ready in connection.wait(list(running)):
                 assert isinstance(ready, connection.Connection)
-                yield from _received(ready, running)
+                yield from _receive(ready, running)
     finally:
         for pipe, process in running.items():
             if process.pid is not None:
@@ -142,7 +142,7 @@ def _parallel(plan: Plan, target: Target) -> Iterator[int]:
             pipe.close()
 
 
-def _received(pipe: connection.Connection, running: dict[connection.Connection, SpawnProcess]) -> Iterator[int]:
+def _receive(pipe: connection.Connection, running: dict[connection.Connection, SpawnProcess]) -> Iterator[int]:
     try:
         message = pipe.recv()
     except EOFError:
@@ -160,14 +160,14 @@ def _received(pipe: connection.Connection, running: dict[connection.Connection, 
         pipe.close()
 
 
-def _work(
+def _run_worker(
     path: Path, runs: tuple[Run, ...], size: tuple[int, int], target: Target, pipe: connection.Connection
 ) -> None:
-    """A decoding process: its runs, a message per frame, and how it ended."""
+    """Entry point of a decoding process: decode the runs and send a message per frame and at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     try:
         with target.opened() as write:
-            for slot in _take(path, runs, size, 1, write):
+            for slot in _decode_runs(path, runs, size, 1, write):
                 pipe.send(slot)
         end: object = _DONE
     except (_Irregular, VideoError):

@@ -21,7 +21,7 @@ INTERVALS_PER_WORKER = 4  # to even out easy and hard scenes; each costs a seek 
 
 @dataclass(frozen=True)
 class Run:
-    """Frames to take in one go: decode from the first keyframe of `seek` until the last of `wanted`.
+    """Frames of one pass: decode from the first keyframe of `seek` until the last of `wanted`.
 
     `seek` is empty for the start of the file; the keyframes behind its first one are tried when a container's index
     leads past it.
@@ -47,7 +47,7 @@ class Plan:
     height: int
     stamps: tuple[int, ...]
     ranks: tuple[int, ...]
-    frames: int  # in the whole stream
+    frames: int  # in the stream
     runs: tuple[tuple[Run, ...], ...]  # empty when the stream cannot be cut
 
     @property
@@ -75,16 +75,16 @@ class Plan:
         workers = workers or _cores()
         intervals = intervals or (per_worker * workers if workers > 1 else 1)
         info, stamps, stream = _scan(path)
-        frames_wanted = _choose(stamps, info.time_base, fps, times_s)
+        frames_wanted = _select(stamps, info.time_base, fps, times_s)
         ranks = {pts: rank for rank, pts in enumerate(stamps)}
         chosen = tuple(pts for pts, _ in frames_wanted)
-        runs = _deal(stream, frames_wanted, workers, intervals) if stream else ()
+        runs = _assign(stream, frames_wanted, workers, intervals) if stream else ()
         width, height = size or (info.width, info.height)
         return cls(path, info.time_base, width, height, chosen, tuple(ranks[pts] for pts in chosen), len(stamps), runs)
 
 
 def _scan(path: Path) -> tuple[video.VideoInfo, Sequence[int], quickvideo.Scan | None]:
-    """Header, stamps of all frames in presentation order, and the scan to cut by (None if that cannot be)."""
+    """Header, stamps of all frames in presentation order, and the scan (None if the stream cannot be cut)."""
     info = video.probe(path)
     container, stream = video.open_video(path)
     packets: list[tuple[int | None, bool]] = []
@@ -98,7 +98,7 @@ def _scan(path: Path) -> tuple[video.VideoInfo, Sequence[int], quickvideo.Scan |
         except (av.FFmpegError, OSError) as error:
             raise VideoError(path, f"truncated or damaged after packet {len(packets) - 1} ({error})") from None
         length.check(len(packets))
-    # what stands before the first keyframe may or may not decode: only decoding tells which frames there are
+    # frames before the first keyframe may not decode, so only decoding shows which frames exist
     if packets[0][1] and all(pts is not None for pts, _ in packets):
         try:
             scan = quickvideo.scan(packets)
@@ -108,7 +108,7 @@ def _scan(path: Path) -> tuple[video.VideoInfo, Sequence[int], quickvideo.Scan |
     return info, [frame.pts for frame in video.decode(path)], None
 
 
-def _choose(
+def _select(
     stamps: Sequence[int],
     time_base: Fraction,
     fps: float | Fraction | None,
@@ -127,7 +127,7 @@ def _choose(
     return [(pts, slot) for slot, pts in enumerate(sampled_stamps)]
 
 
-def _deal(
+def _assign(
     stream: quickvideo.Scan, frames_wanted: list[tuple[int, int]], workers: int, intervals: int
 ) -> tuple[tuple[Run, ...], ...]:
     """Cut the wanted frames at keyframe intervals; each goes to the worker that has the fewest frames so far.
@@ -149,7 +149,7 @@ def _deal(
 
 
 def _runs(stream: quickvideo.Scan, frames_wanted: list[tuple[int, int]]) -> list[Run]:
-    """Split an interval's frames where a whole group of pictures between two of them is not wanted."""
+    """Split an interval's frames where no frame of a group of pictures between two of them is requested."""
     order = {pts: i for i, pts in enumerate(stream.keyframes)}
     runs: list[list[tuple[int, int]]] = []
     previous_key = None

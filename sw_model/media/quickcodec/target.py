@@ -1,4 +1,4 @@
-"""Places for decoded frames, which several processes write to at once."""
+"""Targets of decoded frames: shared memory, files and folders that several processes write at once."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Write = Callable[[int, np.ndarray], None]  # slot, frame
 
 
 class Target(Protocol):
-    """A place for frames, opened by each process that writes to it."""
+    """A target of frames. Each process that writes frames opens it."""
 
     def opened(self) -> AbstractContextManager[Write]: ...
 
 
 def free_memory_bytes() -> int:
-    """What can be had without swapping, as Linux counts it."""
+    """Memory that is available without swapping, as Linux reports it."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines["MemAvailable"].removesuffix("kB")) * 1024
 
 
 class SharedFrames:
-    """Memory for frames of the given shape that other processes write to as to a file.
+    """Memory for frames of shape `shape` that other processes write like a file.
 
-    It has no name and goes with the last process that holds it, however that one ends. Writing to it costs half of
-    what writing to a fresh mapping does, where each page is first cleared.
+    It has no name, so the system frees it when the last process that has it open ends. Writing to it costs half of
+    writing to a new mapping, whose pages are cleared first.
     """
 
     def __init__(self, shape: tuple[int, ...]):
@@ -122,7 +122,7 @@ def frame_file(plan: Plan, path: Path, header: bool) -> FileTarget:
 
 
 def png_folder(plan: Plan, folder: Path) -> PngTarget:
-    """A new folder for pictures, with a list of which frames they will be."""
+    """A new folder for pictures, with a list of their frames."""
     folder.mkdir()
     rows = [
         {"file": _png_name(slot), "index": rank, "pts": pts, "time_s": float(pts * plan.time_base)}

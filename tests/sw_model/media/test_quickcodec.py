@@ -1,4 +1,4 @@
-"""QuickCodec against a plain decoding loop, on streams of every awkward kind; what is left when it is interrupted."""
+"""QuickCodec compared with a plain decoding loop on streams of many kinds, and its cleanup after errors."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def plain(path):
-    """All frames and stamps by the shortest PyAV loop there is."""
+    """All frames and stamps, decoded by a minimal PyAV loop."""
     with av.open(str(path)) as container:
         decoded = list(container.decode(video=0))
         frames = [f.reformat(format="rgb24", interpolation="AREA").to_ndarray() for f in decoded]
@@ -51,7 +51,7 @@ BUSY = (1280, 960)  # scaling up keeps the workers at work for a while
 
 @pytest.fixture
 def nothing_left():
-    """Fails the test if a process or a frame memory outlives it."""
+    """Fails the test if a process or a frame memory remains after it."""
     yield
     assert active_children() == []
     assert frame_memory() == []
@@ -153,10 +153,10 @@ def test_any_stream_is_dealt_whole(stamps, data, workers, intervals):
     stream = quickvideo.scan([(pts, i in keys) for i, pts in enumerate(stamps)])
     chosen = data.draw(st.lists(st.sampled_from(stamps), min_size=1, unique=True))
     wanted = [(pts, slot) for slot, pts in enumerate(sorted(chosen))]
-    dealt = planning._deal(stream, wanted, workers, intervals)
-    assert len(dealt) <= workers and all(dealt)
-    assert sorted(frame for runs in dealt for run in runs for frame in run.wanted) == wanted
-    for run in (run for runs in dealt for run in runs):
+    assigned = planning._assign(stream, wanted, workers, intervals)
+    assert len(assigned) <= workers and all(assigned)
+    assert sorted(frame for runs in assigned for run in runs for frame in run.wanted) == wanted
+    for run in (run for runs in assigned for run in runs):
         key = max(stamps[i] for i in keys if stamps[i] <= run.wanted[0][0])
         assert run.seek[:1] in ((), (key,)) and (run.seek or key == stamps[0])
 
@@ -244,7 +244,7 @@ def test_saved_pictures(small_video, tmp_path, nothing_left):
         quickcodec.save(small_video, tmp_path / "pictures")
 
 
-# -- what goes wrong
+# -- errors
 
 
 @pytest.mark.parametrize("form", ["npy", "png"])
@@ -305,7 +305,7 @@ def test_an_irregular_stream_is_decoded_in_one_pass(small_video, monkeypatch):
 
     monkeypatch.setattr(decoding, "_images", refuse)
     np.testing.assert_array_equal(quickcodec.decode(small_video, workers=1, fps=5).frames, frames[::2])
-    with pytest.raises(VideoError, match="can only be decoded as a whole"):
+    with pytest.raises(VideoError, match="can only be decoded in one pass"):
         list(quickcodec.groups(small_video, workers=1))
 
 
@@ -394,10 +394,10 @@ def test_an_interrupted_program_leaves_nothing(small_video, tmp_path, sent, noth
         program.stdout.read()
         assert program.wait() == -sent
     for _ in range(200):
-        if not _alive(program.pid):  # and with the last process goes the memory, which has no name
+        if not _alive(program.pid):  # the memory has no name and is freed with the last process
             return
         time.sleep(0.05)
-    pytest.fail("a process is left")
+    pytest.fail("a process still runs")
 
 
 def _alive(group):
@@ -416,7 +416,7 @@ def test_what_was_written_before_an_irregularity_is_told_once(small_video, tmp_p
         yield 3
         raise decoding._Irregular
 
-    monkeypatch.setattr(decoding, "_one", some)
+    monkeypatch.setattr(decoding, "_in_process", some)
     assert sorted(decoding.write_frames(plan, target)) == list(range(48))
     fewer = replace(plan, runs=(), frames=49)
     with pytest.raises(VideoError, match="damaged: 49 frames announced, 48 decoded"):
@@ -424,7 +424,7 @@ def test_what_was_written_before_an_irregularity_is_told_once(small_video, tmp_p
 
 
 def images(monkeypatch, stamps):
-    """What `_images` makes of pictures with these stamps."""
+    """Stamps that `_images` yields for pictures with these stamps."""
     pictures = [av.VideoFrame(16, 16, "rgb24") for _ in stamps]
     for picture, stamp in zip(pictures, stamps, strict=True):
         picture.pts = stamp
@@ -442,7 +442,7 @@ def test_pictures_out_of_order_are_an_irregularity(stamps, monkeypatch):
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_frame_that_does_not_come_is_an_irregularity(damaged, small_video, tmp_path, monkeypatch):
-    """In this process, in a process of its own, and as its parent hears of it."""
+    """The error is raised in the decoding process, sent as a message and raised in the parent."""
     path, runs = small_video, (Run((), ((10**9, 0),)),)
     if damaged:
         content = bytearray(small_video.read_bytes())
@@ -450,13 +450,13 @@ def test_a_frame_that_does_not_come_is_an_irregularity(damaged, small_video, tmp
         path = tmp_path / "damaged.mp4"
         path.write_bytes(content)
     with pytest.raises(decoding._Irregular):
-        list(decoding._take(path, runs, (96, 64), 1, lambda slot, frame: None))
+        list(decoding._decode_runs(path, runs, (96, 64), 1, lambda slot, frame: None))
     sent = []
     monkeypatch.setattr(decoding.signal, "signal", lambda *arguments: None)
     target = SimpleNamespace(opened=lambda: nullcontext(lambda slot, frame: None))
-    decoding._work(path, runs, (96, 64), target, SimpleNamespace(send=sent.append))
+    decoding._run_worker(path, runs, (96, 64), target, SimpleNamespace(send=sent.append))
     with pytest.raises(decoding._Irregular):
-        list(decoding._received(SimpleNamespace(recv=lambda: sent[0]), {}))
+        list(decoding._receive(SimpleNamespace(recv=lambda: sent[0]), {}))
 
 
 def test_a_decoder_that_gives_up_is_an_irregularity(small_video, monkeypatch):
@@ -465,7 +465,7 @@ def test_a_decoder_that_gives_up_is_an_irregularity(small_video, monkeypatch):
 
     monkeypatch.setattr(decoding, "_images", images)
     with pytest.raises(decoding._Irregular):
-        list(decoding._take(small_video, (Run((), ((0, 0),)),), (96, 64), 1, lambda slot, frame: None))
+        list(decoding._decode_runs(small_video, (Run((), ((0, 0),)),), (96, 64), 1, lambda slot, frame: None))
 
 
 def test_a_full_disk_is_told_to_the_parent(small_video, monkeypatch):
@@ -474,7 +474,7 @@ def test_a_full_disk_is_told_to_the_parent(small_video, monkeypatch):
 
     sent, target = [], SimpleNamespace(opened=lambda: nullcontext(full))
     monkeypatch.setattr(decoding.signal, "signal", lambda *arguments: None)
-    decoding._work(small_video, (Run((), ((0, 0),)),), (96, 64), target, SimpleNamespace(send=sent.append))
+    decoding._run_worker(small_video, (Run((), ((0, 0),)),), (96, 64), target, SimpleNamespace(send=sent.append))
     assert [type(end) for end in sent] == [OSError] and sent[0].errno == errno.ENOSPC
 
 
