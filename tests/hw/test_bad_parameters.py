@@ -1,4 +1,4 @@
-"""What units' own tests do not refuse: sizes that cannot be are named. And specifications, before their proofs."""
+"""Invalid parameters raise errors that name them; specifications are checked before their proofs."""
 
 from collections import Counter
 from dataclasses import replace

@@ -30,7 +30,7 @@ def run(unit, a, b, **options):
 
 
 def cases(rng, inputs, rows):
-    """Vectors of every kind, mixed, so that each kind meets every turn of back-pressure."""
+    """Vectors of every kind in mixed order, so that each kind occurs in every phase of back-pressure."""
     pairs = adversarial(rng, inputs, rows).values()
     a, b = (np.concatenate(side) for side in zip(*pairs, strict=True))
     order = rng.permutation(len(a))

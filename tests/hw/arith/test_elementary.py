@@ -20,7 +20,7 @@ BF16_FUNCTIONS = {"reciprocal": (Reciprocal, reciprocal), "rsqrt": (Rsqrt, rsqrt
 
 
 class Functions(wiring.Component):
-    """`LANES` of every function behind streams; all take as long as the slowest."""
+    """`LANES` of every function with stream ports; all have the latency of the slowest function."""
 
     modules = {name: unit() for name, (unit, _) in BF16_FUNCTIONS.items()} | {"exp": Exp()}
 

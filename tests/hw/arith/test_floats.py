@@ -19,7 +19,7 @@ LANES = 16
 
 
 class Units(wiring.Component):
-    """`LANES` of every operation on every format behind streams; all take as long as the slowest."""
+    """`LANES` of every operation on every format with stream ports; all have the latency of the slowest operation."""
 
     def __init__(self, registers):
         self.units = {

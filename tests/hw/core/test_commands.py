@@ -1,4 +1,4 @@
-"""Commands with fields of all their bits: what they leave in memory, against the golden machine, bit for bit."""
+"""Commands whose fields use all their bits: memory contents equal those of the golden interpreter, bit for bit."""
 
 import copy
 from itertools import groupby
@@ -20,7 +20,7 @@ NEEDED = {  # waits without which a command would meet operands of another one
 
 
 def run(steps, count, together, rng, seed):
-    """So many random commands, `together` as early as their operands allow, after so many steps of a layer."""
+    """Run `count` random commands after `steps` layer steps; `together`: each as early as its operands allow."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=64, scattered=True)
     for x in frames(bench, steps, 2):
         bench.step(x)

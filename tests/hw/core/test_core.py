@@ -1,4 +1,4 @@
-"""The core's Verilog runs programs: copies with their waits, every fault, and what comes after it."""
+"""The core's Verilog runs programs: copies with their waits, every fault, and the next program after a fault."""
 
 import subprocess
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def copies(rng, count, longest=40):
 
 
 def disjoint(program):
-    """Without copies onto themselves, whose result depends on the order of words."""
+    """Remove copies whose source and target overlap; their result depends on the order of words."""
     keep = []
     for command in program:
         f = command.fields
@@ -110,7 +110,7 @@ def test_waiting_is_what_orders_them(rng, seed):
 
 @dataclass
 class LateWrites(FixedTiming):
-    """Writes are answered so many cycles later than reads."""
+    """Memory timing: write responses come `late` cycles later than read responses."""
 
     late: int = 420
 
@@ -353,12 +353,12 @@ def test_registers_keep_what_is_written(rng, seed):
     case.script.clear()
     writable = [r for r in case.core.map.registers if r.access is Access.RW]
     values = {r.name: int.from_bytes(rng.bytes(8), "little") % (1 << r.width) for r in writable}
-    wanted = {"version": VERSION | 64 << 16, "control": 0, "status": 0, "events": 0, "cause": 0, "fault_address": 0}
+    read_only = {"version": VERSION | 64 << 16, "control": 0, "status": 0, "events": 0, "cause": 0, "fault_address": 0}
     for written in (values, {r.name: values[r.name] ^ (1 << r.width) - 1 for r in writable}):
         for name, value in written.items():
             case.script += case.driver.write(name, value)
         at = len(case.script)
-        reads = written | wanted
+        reads = written | read_only
         for name in reads:
             case.script += case.driver.read(name)
         _, record = case.simulate(seed=seed)

@@ -26,7 +26,7 @@ def test_every_way_back(rng):
 
 def test_text():
     text = """
-    # a copy, then another behind it
+    # a copy, then a second copy that waits for it
     COPY source=0x10 target=32 words=4
     COPY source=32 target=0 words=4 to_host=1 after COPY LOAD-1 OPERANDS-14
     END

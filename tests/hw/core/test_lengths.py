@@ -1,4 +1,4 @@
-"""Commands of MATRIX and VECTOR with lengths of all bits, to their end, and what only some lengths and numbers show."""
+"""Complete MATRIX and VECTOR commands with lengths of all bits, and special cases of lengths and operand values."""
 
 from dataclasses import replace
 from itertools import product
@@ -188,7 +188,7 @@ def test_products_of_more_than_the_operands_there_are(seed):
 
 
 def test_many_rows_of_scores(rng, seed, monkeypatch):
-    """More than a byte counts, all alike: what they select together is what one of them selects."""
+    """More than 255 equal rows select the same clusters as one of them."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=1, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=5, max_resident_tokens=64)
     attention = bench.layer.attention

@@ -1,4 +1,4 @@
-"""The RETRIEVAL unit in a core: steps of every size, anywhere in memory, pages that leave late, and after a reset."""
+"""The RETRIEVAL unit in a core: steps of every size, at any address, pages that leave late, and after a reset."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_steps_of_any_size(mirrored, rng, seed):
 
 
 def test_reset_before_tokens_are_waited_for(rng, seed):
-    """A program of codes without CLUSTER, and a reset; then a step as if nothing had been."""
+    """A step runs correctly after a program that loads codes without CLUSTER, and a reset."""
     bench = LayerRun("tiny", rng, sizes=SIZES, hamming_threshold=1, max_resident_tokens=16)
     program = bench.layer.attention(8, query=False)
     program = [*program[: [command.name for command in program].index("CLUSTER")], Command("END")]

@@ -27,7 +27,7 @@ MEMORY = {Cause.SLVERR, Cause.DECERR}
 
 
 def tame(rng: np.random.Generator) -> Command:
-    """A random command whose addresses and lengths lie well inside the memory."""
+    """A random command whose addresses and lengths are far below the end of the memory."""
     op = isa.OPCODES[int(rng.integers(1, len(isa.OPCODES)))]
     fields = {f.name: int(rng.integers(0, LARGEST.get(f.bits, 1 << f.bits))) for f in op.fields}
     return Command(op.name, fields, {event: int(rng.integers(0, 3)) for event in SyncEvent})

@@ -9,7 +9,7 @@ from sim.bench.run import simulate
 
 
 def blocks(rng, width, count, words):
-    """Groups of rows of one random length each, and what comes of them."""
+    """Groups of rows, each group with one random length, and the transposed results."""
     rows, lasts, out, ends = [], [], [], []
     for _ in range(count):
         length = int(rng.integers(1, 3 * width))

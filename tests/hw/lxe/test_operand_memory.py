@@ -42,14 +42,14 @@ def check(unit, rng, count, **options):
     outputs = {"o_weights": count, "o_activations": count}
     record = simulate(unit, "operand_memory", inputs, outputs, **options)
 
-    held = np.zeros((2, max(unit.weight_rows, unit.activation_rows), unit.inputs), np.uint16)
-    known = np.zeros(held.shape[:2], bool)
+    contents = np.zeros((2, max(unit.weight_rows, unit.activation_rows), unit.inputs), np.uint16)
+    known = np.zeros(contents.shape[:2], bool)
     done = 0
     reads = [(cycle, kind, k) for kind in (0, 1) for k, cycle in enumerate(record.cycles[STREAMS[kind]])]
     for cycle, kind, k in sorted(reads):
         while done < count and record.cycles["i_write"][done] <= cycle:
             at = write["activations"][done], write["row"][done]
-            held[at], known[at] = write["codes"][done], True
+            contents[at], known[at] = write["codes"][done], True
             done += 1
         if kind:
             got = {name: record.outputs["o_activations"][name][k] for name in ("x", *along)}
@@ -57,7 +57,7 @@ def check(unit, rng, count, **options):
             assert got == {name: values[k] for name, values in along.items()}
         else:
             result, at = record.outputs["o_weights"][k], places[k] * unit.load_rows + np.arange(unit.load_rows)
-        np.testing.assert_array_equal(result[known[kind, at]], held[kind, at[known[kind, at]]], err_msg=f"read {k}")
+        np.testing.assert_array_equal(result[known[kind, at]], contents[kind, at[known[kind, at]]], err_msg=f"read {k}")
     assert known.sum() > 3
     return record
 
@@ -97,7 +97,7 @@ def test_reset_in_mid_flight(cycles, rng):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_account_of_the_memories(preset):
-    """The memories that the units really have are those of the account, and fill what the configuration gives."""
+    """The elaborated memories equal the memory account, and their sizes equal the configuration."""
     config = Config.preset(preset)
     account = {memory.name: memory for memory in memories(config)}
     spare = 8 * config.lxe_memory_bytes - sum(memory.bits for memory in account.values())

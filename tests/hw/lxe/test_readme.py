@@ -1,4 +1,4 @@
-"""The README of the LXE names what there is, and its numbers are the units' own."""
+"""The README of the LXE names all ports and steps, and its numbers equal those of the units."""
 
 import re
 from pathlib import Path

@@ -110,7 +110,7 @@ def ways():
 PAUSES = {
     "none": {},
     "source": {"code": 0.3, "i": 0.3},
-    "sink": {"o": 0.9},  # long enough to fill what is behind
+    "sink": {"o": 0.9},  # long enough to fill the later stages
     "both": {"code": 0.3, "i": 0.3, "o": 0.3},
 }
 
@@ -211,7 +211,7 @@ def test_hard_sums_products_and_comparisons(rng):
     )
     stream.append(alone.reshape(-1, lanes))
     program.append(Instruction(post=Post.MAX, beats=2, rows=200, to_stream=True))
-    # what takes no part in a sum or a maximum changes not even -0 or the least of all
+    # lanes outside a sum or a maximum do not change even -0 or the smallest value
     for post, least in ((Post.SUM, 0x80000000), (Post.MAX, 0xFF800000)):
         stream.append(np.where(np.arange(lanes) < np.arange(1, lanes)[:, None], least, 0x40000000))
         program += [Instruction(post=post, tail=tail, to_stream=True) for tail in range(1, lanes)]
@@ -258,7 +258,7 @@ def test_every_cycle_is_accounted_for(rng, seed):
 
 
 def test_every_program_takes_the_cycles_of_the_formula(rng):
-    """From the first beat in to the last beat out, nobody stalling."""
+    """Cycles from the first input beat to the last output beat without stalls."""
     unit = preset("tiny")
     program, stream = joined(every_program(unit, rng, unit.rows))
     record = check(unit, program, stream)

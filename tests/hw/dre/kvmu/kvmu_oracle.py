@@ -157,17 +157,17 @@ class Oracle:
 
     def hear_step(self, command, replies, last, group):
         assert last["fault"] == 0 and last["count"] == len(replies) - 1
-        held = sum(self.page_used[p] for p in self.resident)
+        resident_tokens = sum(self.page_used[p] for p in self.resident)
         for reply in replies[:-1]:
-            assert held > self.cfg["cfg_max_resident_tokens"] and len(self.resident) > 1
+            assert resident_tokens > self.cfg["cfg_max_resident_tokens"] and len(self.resident) > 1
             page = self.resident.pop(0)
             assert reply["page"] == page and reply["tier"] != 0 and reply["count"] == self.page_used[page]
-            held -= self.page_used[page]
+            resident_tokens -= self.page_used[page]
             for token, (where, slot) in self.locations.items():
                 for head in range(self.unit.kv_heads if where == page else 0):
                     address = reply["address"] + head * self.unit.head_page_bytes + slot * self.unit.slot_bytes
                     assert self.holds(reply["tier"], address, token, head)
-        assert held <= self.cfg["cfg_max_resident_tokens"] or len(self.resident) == 1
+        assert resident_tokens <= self.cfg["cfg_max_resident_tokens"] or len(self.resident) == 1
 
     def hear_select(self, command, replies, last, group):
         if self.refused(last, [(command["cluster"] >= self.unit.max_clusters, Fault.CLUSTER)]):

@@ -414,7 +414,7 @@ DIRECTED = (
     a_page_empties_in_any_order,
     many_pages_leave_as_one,
 )
-SLOW = {  # who is slow, longest burst
+SLOW = {  # slow side, longest burst
     "nobody": (0.0, 96),
     "replies and completions": ({"o": 0.9, "o_complete": 0.97}, 421),
     "replies and transfers": ({"o": 0.9, "i_done": 0.9}, 0),

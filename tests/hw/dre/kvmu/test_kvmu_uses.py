@@ -112,7 +112,7 @@ def kept_sets(bench, rng):
         stay += (first + keep).tolist()
         first += count
         assert not bench.golden.table.chains[group]
-    # the chain is what copying the gaps closed would leave: entry n in the n-th slot
+    # the chain equals a compaction by copies: entry n is in the n-th slot
     layout = np.arange(first)
     for source, target, size in compaction(np.array(stay)).tolist():
         layout[target : target + size] = layout[source : source + size].copy()
@@ -152,8 +152,8 @@ def splits(bench, rng):
         table = bench.golden.table
         for cluster in index.clusters:
             pages = table.chains[numbers[cluster]]
-            held = {(page, slot) for page in pages for slot in range(4) if table.alive(page, slot)}
-            assert held == {locations[int(t)] for t in index.tokens(cluster)}
+            stored = {(page, slot) for page in pages for slot in range(4) if table.alive(page, slot)}
+            assert stored == {locations[int(t)] for t in index.tokens(cluster)}
     assert index.splits > 3 and seen > 20
 
 
