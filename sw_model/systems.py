@@ -1,7 +1,7 @@
-"""Systems from TOML presets. Each number has its unit in its name and its source in the file.
+"""Systems from TOML presets. The file states the source of each number.
 
-A number is written `key = { value = 4, source = "..." }`. `load_system` takes a preset's name or the path of
-an own file.
+A number is written `key = { value = 4, source = "..." }`. `load_system` takes the name of a preset or the path of a
+user's TOML file. The suffix of a name is the unit of the number: `_gb` 10**9 bytes, `_gbps` 10**9 bytes per second.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from sw_model import preset_file
 from sw_model.memory.spec import PRESETS as MEMORIES
 from sw_model.preset_file import PRESETS
 
-# sizes of a hardware configuration that the system model reads: `[core]` and `core.NAME` can set them
+# fields of `hw.Config` that the system model uses; the table `[core]` of a file and `System.replace` can set them
 SIZES = (
     "cores", "dpe_trees", "dpe_inputs", "dpe_load_rows", "dpe_accumulators", "vpe_lanes", "lxe_memory_bytes",
     "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets",
@@ -24,11 +24,11 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Core:
-    """The cores of an accelerator (kind `vrex`).
+    """All cores of an accelerator (kind `vrex`); they are equal.
 
     config     sizes of one core, and the number of cores
     clock_mhz  clock of every core
-    wtu_design design of the WTU: `sweep`, as V-Rex Fig. 12 shows it, or `histogram`
+    wtu_design design of the WTU: `sweep` (V-Rex, Fig. 12) or `histogram`; same results, different cycles
     """
 
     config: Config
@@ -37,27 +37,33 @@ class Core:
 
     @property
     def peak_tflops(self) -> float:
-        """Multiply and add of the matrix and the vector engines, as V-Rex Table I counts it."""
+        """Peak rate of the matrix and vector engines of all cores.
+
+        One multiply-add counts as two operations, as in V-Rex Table I.
+        """
         c = self.config
         per_cycle = 2 * (c.dpe_trees * c.dpe_inputs + c.vpe_lanes)
         return c.cores * per_cycle * self.clock_mhz * 1e6 / 1e12
 
     def replace(self, values: Mapping[str, Any], where: str) -> "Core":
-        """A copy with other sizes (`SIZES`), clock or WTU design. Raises ValueError for an unknown or invalid one."""
-        own = {name: value for name, value in values.items() if name not in SIZES}
+        """Return a copy with changed sizes (`SIZES`), clock or WTU design.
+
+        `where` is the first part of error messages. Raises ValueError for an unknown name or an invalid value.
+        """
+        other_values = {name: value for name, value in values.items() if name not in SIZES}
         sizes = {name: value for name, value in values.items() if name in SIZES}
         valid = [*SIZES, "clock_mhz", "wtu_design"]
-        if unknown := own.keys() - set(valid):
-            raise ValueError(f"{where}.{min(unknown)} must be one of {', '.join(valid)}")
+        if unknown := other_values.keys() - set(valid):
+            raise ValueError(f"key of {where} must be one of {', '.join(valid)}, got {min(unknown)!r}")
         try:
-            return replace(self, config=self.config.replace(**sizes), **own)
+            return replace(self, config=self.config.replace(**sizes), **other_values)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{where}.{error}") from None
+            raise ValueError(f"{where}.{error}") from None  # the text of the error starts with the name of the field
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a roofline with measured losses (kind `gpu`).
+    """A GPU (kind `gpu`): peak rate, and losses that reduce it.
 
     gemm_efficiency  share of the peak that large matrix products reach
     op_overhead_us   time that a framework needs to start one operation
@@ -70,7 +76,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of the accelerator or GPU."""
+    """Size and peak rate of the memory of the accelerator or GPU. `System.memory` names the model of its timing."""
 
     capacity_gb: float
     peak_gbps: float
@@ -78,7 +84,12 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Link:
-    """The host link (PCIe); `behind` is what answers it: `ssd`, or `cpu` for host DRAM."""
+    """The host link (PCIe).
+
+    generation  PCIe generation
+    lanes       PCIe lanes
+    behind      memory at the other end of the link: `ssd`, or `cpu` for host DRAM
+    """
 
     nominal_gbps: float
     generation: int
@@ -88,7 +99,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Power:
-    """Watts, milliwatts and picojoules. The powers of units are those of one core, and zero on a GPU."""
+    """Constants of the energy model.
+
+    board_w          power of a GPU board; not used for kind `vrex`
+    pcie_w_per_lane  power of one lane of the host link; not used for a GPU
+    dram_pj_per_bit  energy of a bit that the device memory reads or writes; not used for a GPU
+    storage_w        power of the storage while the host link transfers data
+    dpe_mw ... kvmu_mw  power of the units of one core; zero on a GPU
+    """
 
     board_w: float
     pcie_w_per_lane: float
@@ -104,10 +122,10 @@ class Power:
 
 @dataclass(frozen=True)
 class System:
-    """One machine. Exactly one of `core` and `gpu` is set, by `kind`.
+    """One machine. `core` is set for kind `vrex`, `gpu` for kind `gpu`; the other is None.
 
-    memory   name or path of a memory preset
-    sources  source of each number by `table.key`
+    memory   name or path of a memory preset, which models the timing of the device memory
+    sources  maps `table.key` to the source of the number
     """
 
     name: str
@@ -128,7 +146,7 @@ class System:
         return processor.peak_tflops
 
     def replace(self, **changes: Mapping[str, Any]) -> "System":
-        """A checked copy with other values in some tables: `replace(link={"nominal_gbps": 8})`.
+        """Return a copy with changed values, and check it: `replace(link={"nominal_gbps": 8})`.
 
         Raises ValueError for a table or key that the system does not have, and for an invalid value.
         """
@@ -136,14 +154,14 @@ class System:
         for name, values in changes.items():
             table = getattr(self, name) if name in TABLES else None
             if table is None:
-                valid = ", ".join(one for one in TABLES if getattr(self, one) is not None)
+                valid = ", ".join(key for key in TABLES if getattr(self, key) is not None)
                 raise ValueError(f"table of system {self.name} must be one of {valid}, got {name!r}")
             if isinstance(table, Core):
                 tables[name] = table.replace(values, f"system: {name}")
                 continue
-            known = [one.name for one in fields(table)]
-            if unknown := values.keys() - set(known):
-                raise ValueError(f"key of {name} in system {self.name} must be one of {', '.join(known)}, "
+            valid_keys = [key.name for key in fields(table)]
+            if unknown := values.keys() - set(valid_keys):
+                raise ValueError(f"key of {name} in system {self.name} must be one of {', '.join(valid_keys)}, "
                                  f"got {min(unknown)!r}")  # fmt: skip
             tables[name] = replace(table, **values)
         result = replace(self, **tables)
@@ -162,7 +180,7 @@ _CAN_BE_ZERO = {
     "dram_pj_per_bit", "storage_w", "dpe_mw", "vpe_mw", "lxe_memory_mw", "hcu_mw", "wtu_mw", "kvmu_mw",
     "op_overhead_us", "pcie_w_per_lane",
 }  # fmt: skip
-_COUNTS = {"generation", "lanes"}
+_INTEGERS = {"generation", "lanes"}
 
 
 def preset_names() -> list[str]:
@@ -171,13 +189,16 @@ def preset_names() -> list[str]:
 
 
 def load_system(name_or_path: str | Path) -> System:
-    """The system of a preset's name or of a TOML file. Raises ValueError that names the file and the key."""
+    """Load a system from a preset (by name) or from a TOML file. Raises ValueError that names the file and the key."""
     path = preset_file.find(name_or_path, PRESETS, "system")
     return parse_system(preset_file.read(path, "system"), str(path))
 
 
 def parse_system(data: dict[str, Any], where: str = "system") -> System:
-    """A checked system from parsed TOML."""
+    """Build a system from parsed TOML, and check it. `where` is the first part of error messages.
+
+    Raises ValueError for an unknown, missing or invalid key, and for a table of the other kind.
+    """
     names = ("name", "kind", "memory")
     if unknown := set(data) - {*names, *TABLES}:
         raise ValueError(f"{where}: key must be one of {', '.join([*names, *TABLES])}, got {min(unknown)!r}")
@@ -187,7 +208,11 @@ def parse_system(data: dict[str, Any], where: str = "system") -> System:
         raise ValueError(f"{where}: kind must be one of vrex, gpu, got {kind!r}")
     sources: dict[str, str] = {}
     tables: dict[str, Any] = {}
-    for name in ("core" if kind == "vrex" else "gpu", "device_memory", "link", "power"):
+    processor_table, other_table = ("core", "gpu") if kind == "vrex" else ("gpu", "core")
+    required = (processor_table, "device_memory", "link", "power")
+    if other_table in data:
+        raise ValueError(f"{where}: table of kind {kind} must be one of {', '.join(required)}, got [{other_table}]")
+    for name in required:
         values, origins = preset_file.sourced(preset_file.table(data, name, where), f"{where}: {name}.")
         sources |= {f"{name}.{key}": origin for key, origin in origins.items()}
         if name == "core":
@@ -204,7 +229,10 @@ def parse_system(data: dict[str, Any], where: str = "system") -> System:
 
 
 def parse_core(values: dict[str, Any], where: str) -> Core:
-    """The cores of a table `[core]`: a preset of `hw.Config` under `config`, and the values that differ from it."""
+    """Build the cores from a table `[core]`: `config` names a preset of `hw.Config`, the other keys change its values.
+
+    Removes `config` and `clock_mhz` from `values`. `where` is the first part of error messages.
+    """
     for name in ("config", "clock_mhz"):
         if name not in values:
             raise ValueError(f"{where}.{name} is missing")
@@ -216,20 +244,21 @@ def parse_core(values: dict[str, Any], where: str) -> Core:
 
 
 def check(system: System, where: str = "system") -> None:
-    """Raise ValueError when a number is not physical."""
+    """Raise ValueError for a number out of range, an unknown choice, or sizes that contradict each other."""
     for name in TABLES:
         table = getattr(system, name)
         if table is None:
             continue
-        for one in fields(table):
-            key, value = one.name, getattr(table, one.name)
-            if one.type in (int, float):
-                zero, whole = key in _CAN_BE_ZERO, key in _COUNTS
+        for item in fields(table):
+            key, value = item.name, getattr(table, item.name)
+            if item.type in (int, float):  # needs types, not strings: no `from __future__ import annotations` here
+                zero, whole = key in _CAN_BE_ZERO, key in _INTEGERS
                 preset_file.positive(f"{name}.{key}", value, where, zero=zero, whole=whole)
     link, memory, core = system.link, system.device_memory, system.core
     _check_choice(f"{where}: link.generation", link.generation, range(1, 6))
     _check_choice(f"{where}: link.lanes", link.lanes, (1, 2, 4, 8, 16))
     _check_choice(f"{where}: link.behind", link.behind, ("ssd", "cpu"))
+    # plausibility check: a fetch writes into the device memory what the link delivers
     if link.nominal_gbps > memory.peak_gbps:
         raise ValueError(
             f"{where}: link.nominal_gbps must be at most device_memory.peak_gbps = {memory.peak_gbps}, "
@@ -237,11 +266,12 @@ def check(system: System, where: str = "system") -> None:
         )
     if core:
         _check_choice(f"{where}: core.wtu_design", core.wtu_design, tuple(WtuDesign))
+        # plausibility check: on-chip memory is smaller than device memory
         limit = memory.capacity_gb * 1e9 / core.config.cores
         if core.config.lxe_memory_bytes > limit:
             raise ValueError(
-                f"{where}: core.lxe_memory_bytes must be at most {limit:.0f}, the device memory of "
-                f"{memory.capacity_gb} GB over {core.config.cores} cores, got {core.config.lxe_memory_bytes}"
+                f"{where}: core.lxe_memory_bytes must be at most {limit:.0f}, which is the device memory "
+                f"({memory.capacity_gb} GB) divided by {core.config.cores} cores, got {core.config.lxe_memory_bytes}"
             )
     if system.gpu and system.gpu.gemm_efficiency > 1:
         raise ValueError(f"{where}: gpu.gemm_efficiency must be at most 1, got {system.gpu.gemm_efficiency}")

@@ -20,26 +20,26 @@ class Op(enum.Enum, shape=unsigned(2)):
 
     TOKEN = 0  # assign the token with the hash code `hash` to a cluster
     BEGIN = 1  # start an empty table: the next token is number `index`, the next cluster is number `cluster`
-    LOAD = 2  # append a cluster that was saved earlier: leader `hash`, `count` tokens, first token `index`
+    LOAD = 2  # append a saved cluster: leader `hash`, `count` tokens, first token `index`
 
 
 class Stat(python_enum.StrEnum):
     """Counters of 32 bits, cleared by `stat_clear`."""
 
-    TOKENS = "tokens"  # tokens assigned
-    OPENED = "opened"  # clusters opened
-    COMPARED = "compared"  # (token, candidate) pairs compared
-    BUSY = "busy"  # cycles in which a scan advanced
-    BLOCKED = "blocked"  # cycles in which a scan waited for `o`
-    STARVED = "starved"  # cycles without a token
+    TOKENS = "tokens"  # tokens that the unit assigned
+    OPENED = "opened"  # clusters that tokens opened
+    COMPARED = "compared"  # compared pairs of a token and a cluster of the table
+    BUSY = "busy"  # cycles in which a search advances
+    BLOCKED = "blocked"  # cycles in which a complete search waits because `o` is not ready
+    STARVED = "starved"  # cycles without a search, including those of BEGIN and LOAD
 
 
 @dataclass(frozen=True)
 class Table:
-    """Registers of the cluster table. The candidates are clusters `first` to `end` - 1.
+    """Registers of the cluster table, which contains clusters `first` to `end` - 1.
 
-    oldest_token : first token of cluster `first`, low bits
-    last_count : tokens of cluster `end` - 1
+    oldest_token : low bits of the number of the first token of cluster `first`
+    last_count : token count of cluster `end` - 1
     next_token : number of the next token
     """
 
@@ -51,13 +51,16 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """State of the search of one token: one row of clusters and one slice of the hash code per cycle.
+class Search:
+    """State of the search for the cluster of one token.
 
-    code, token : hash code and `last` bit of the token, and its number
-    best_before, best : nearest candidate of the earlier rows, and with the present row
-    last_slice : the distances of the present row are complete in this cycle
-    stalled : the search has ended, but the previous result has not left `o`
+    Each cycle compares one slice of the hash code with one row of the table. A row has `accumulators` clusters with
+    consecutive numbers.
+
+    code : hash code and `last` bit of the token ; token : number of the token
+    best_before : nearest candidate of the rows before this one ; best : nearest candidate including this row
+    last_slice : the distances of this row are complete in this cycle
+    stalled : the search is complete, but the previous result still waits at `o`
     done : the search ends in this cycle
     """
 
@@ -77,8 +80,8 @@ class Scan:
 class Result:
     """Result of a search: the cluster `target` of the token and the cluster's token count.
 
-    full : no cluster can be opened: the table is full or all cluster numbers are used
-    opened : the token opens a cluster ; overflow : nothing matches and the table is full
+    full : no cluster can be opened: the table has `max_candidates` clusters, or all cluster numbers are used
+    opened : the token opens a cluster ; overflow : no candidate matches and `full` is 1
     """
 
     full: Signal
@@ -89,12 +92,12 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Events at the input of the search.
+class InputEvents:
+    """Events of this cycle at the input of the search.
 
-    accept : a token enters the search ; left_window : cluster `first` leaves the window
+    accept : the search of a token starts ; left_window : cluster `first` leaves the window
     next_first : `first` after this cycle
-    begin, load, load_fault : a BEGIN, a LOAD, or a LOAD into a full table is executed
+    begin, load : a BEGIN or a LOAD is executed ; load_fault : a LOAD is dropped because the table is full
     """
 
     accept: Signal
@@ -111,25 +114,28 @@ class HCU(wiring.Component):
     Clusters are numbered in the order in which they open. The hash code of the token that opens a cluster is the
     leader of the cluster; it never changes. Candidates are the clusters whose first token lies inside the recent
     window and whose token count is below `cfg_max_cluster_tokens`, including the clusters that earlier tokens of the
-    same step opened. The candidate with the smallest Hamming distance D wins; on ties the lowest number wins. The
-    token joins this cluster if D < `cfg_hamming_threshold` (D <= if `cfg_hamming_inclusive`). Otherwise the token
-    opens the next cluster.
+    same step opened. The candidate with the smallest Hamming distance D wins. If several candidates have this
+    distance, the lowest number wins. The token joins this cluster if D < `cfg_hamming_threshold`, or
+    D <= `cfg_hamming_threshold` if `cfg_hamming_inclusive` is 1. Otherwise the token opens the next cluster.
 
-    The table on chip is a ring of the last `max_candidates` clusters. It is full when all of them are inside the
-    window or all cluster numbers are used. A token that matches nothing then joins its nearest candidate, or the
-    last cluster if there is no candidate; its beat carries `overflow`, and `stat_overflow` stays set.
+    The table on chip is a ring for `max_candidates` clusters. No cluster can be opened if the window contains
+    `max_candidates` clusters or all cluster numbers are used. A token without a match then joins the nearest
+    candidate. If there is no candidate, the token joins the last cluster, whose token count does not exceed
+    `cfg_max_cluster_tokens`. The output beat of such a token has `overflow` = 1, and `stat_overflow` is 1 until
+    `stat_clear`.
 
-    Every output beat is also the update of the cluster table in memory: with `opened` it appends the entry
-    {hash, count, token}; without, cluster `cluster` now has `count` tokens, and `token` is the last of them.
+    An output beat contains all data to update the HC table in memory. If `opened` is 1, a new cluster has the leader
+    `hash`, `count` tokens and the first token `token`. If `opened` is 0, the token count of `cluster` changes to
+    `count`, and `token` is its newest token.
 
     Timing
     ------
-    `slices` = ceil(hash_bits / lanes). A token whose candidates lie in `rows` rows of `accumulators` clusters takes
-    exactly slices * max(1, rows) cycles, and the next token follows without a gap. A cluster with the maximum token
-    count takes the same time as a candidate. The result appears on `o` one cycle after the end of the search.
-    `latency` is None: it depends on the data. BEGIN and LOAD take one cycle each and wait until all earlier tokens
-    are assigned. If `o` is not ready, the search stops only when a second result is due. `i.ready` depends on
-    `i.payload.op`; there is no combinational path from `o` to `i`.
+    `slices` = ceil(hash_bits / lanes). The table is divided into rows of `accumulators` clusters. A token takes
+    slices * max(1, rows) cycles, where `rows` is the number of rows with clusters of the window. The next token follows
+    without a gap. Clusters with the maximum token count are compared too, but they are not candidates. The result
+    appears on `o` one cycle after the end of the search. `latency` is None: it depends on the data. BEGIN and LOAD take
+    one cycle each and wait until all earlier tokens are assigned. A search waits only if its result is ready before the
+    previous result has left `o`. `i.ready` depends on `i.payload.op`; there is no combinational path from `o` to `i`.
 
     Numerics: integers only. The result does not depend on `lanes` and `accumulators`.
 
@@ -138,20 +144,21 @@ class HCU(wiring.Component):
     hash_bits : bits of a hash code
     lanes : bits that one accumulator compares per cycle, 1 to `hash_bits`
     accumulators : clusters that are compared in parallel, a power of two
-    max_candidates : clusters on chip, a power of two, at least 2 * `accumulators`
-    max_step_tokens : hash codes that wait on chip
+    max_candidates : largest number of clusters in the table on chip, a power of two, at least 2 * `accumulators`
+    max_step_tokens : depth of the FIFO of tokens that wait for their search
     max_window_tokens : largest value of `cfg_window_tokens`
     token_bits, cluster_bits, count_bits : widths of token numbers, cluster numbers and token counts
 
     Members
     -------
-    i : stream of `command` ; o : stream of `assignment`
-    cfg_hamming_threshold, cfg_hamming_inclusive : Hamming distance of a match: below the threshold, or at most
+    i : stream of `request` ; o : stream of `assignment`. `last` marks the last token of a step; `o` repeats it.
+    cfg_hamming_threshold : a candidate matches if its Hamming distance is below this threshold
+    cfg_hamming_inclusive : 1: a distance equal to the threshold matches too
     cfg_first_match : 1: the match with the lowest number wins; 0: the nearest candidate wins
-    cfg_window_tokens : largest age in tokens of a candidate's first token; 0 means no limit
-    cfg_max_cluster_tokens : a cluster with this many tokens takes no more tokens
-    stat_* : see `Stat` ; stat_overflow : sticky; a token was forced into a full table
-    stat_fault : sticky; a LOAD into a full table was dropped
+    cfg_window_tokens : a candidate's first token is at most this many tokens old; 0 means no limit
+    cfg_max_cluster_tokens : a cluster with this many tokens is not a candidate
+    stat_* : see `Stat` ; stat_overflow : sticky; a token without a match joined a cluster because none could open
+    stat_fault : sticky; a LOAD was dropped because the table was full
 
     Raises
     ------
@@ -196,7 +203,7 @@ class HCU(wiring.Component):
             max_window_tokens,
         )
         self.token_bits, self.cluster_bits, self.count_bits = token_bits, cluster_bits, count_bits
-        self.command = data.StructLayout(
+        self.request = data.StructLayout(
             {
                 "op": Op,
                 "hash": hash_bits,
@@ -220,7 +227,7 @@ class HCU(wiring.Component):
         )
         super().__init__(
             {
-                "i": In(stream.Signature(self.command)),
+                "i": In(stream.Signature(self.request)),
                 "o": Out(stream.Signature(self.assignment)),
                 "cfg_hamming_threshold": In(range(hash_bits + 2)),
                 "cfg_hamming_inclusive": In(1),
@@ -271,7 +278,7 @@ class HCU(wiring.Component):
 
     @property
     def _bank_bits(self) -> int:
-        """Low bits of a cluster number that select the accumulator."""
+        """Number of low bits of a cluster number, which select the memory bank and its accumulator."""
         return self.accumulators.bit_length() - 1
 
     @property
@@ -281,22 +288,26 @@ class HCU(wiring.Component):
 
     @property
     def _id_bits(self) -> int:
-        """Width of a cluster number that can also be one beyond the last."""
+        """Width of a cluster number, with one extra bit so that `Table.end` can be 2**cluster_bits."""
         return self.cluster_bits + 1
 
     @property
     def _age_bits(self) -> int:
-        """Stored bits of a first token. The age of a candidate exceeds the window by at most one."""
+        """Stored low bits of the number of a first token.
+
+        The age of the oldest cluster is at most `max_window_tokens` + 1, because one cluster can leave the window per
+        token. The width has one bit more than this age needs.
+        """
         return min(self.token_bits, (2 * self.max_window_tokens + 2).bit_length())
 
     @property
     def _code(self) -> data.StructLayout:
-        """A token that waits for its search."""
+        """Layout of a token that waits in the FIFO."""
         return data.StructLayout({"hash": self.hash_bits, "last": 1})
 
     @property
     def _candidate(self) -> data.StructLayout:
-        """A cluster in the search; the smallest `key` wins."""
+        """Layout of a cluster in the search. `key` is the sort key: the smallest wins."""
         return data.StructLayout(
             {
                 "valid": 1,
@@ -322,7 +333,7 @@ class HCU(wiring.Component):
             last_count=Signal(self.count_bits, name="last_count"),
             next_token=Signal(self.token_bits, name="next_token"),
         )
-        scan = Scan(
+        search = Search(
             active=Signal(name="active"),
             row=Signal(self._id_bits - self._bank_bits, name="row"),
             slice=Signal(range(self.slices), name="slice"),
@@ -334,58 +345,60 @@ class HCU(wiring.Component):
             stalled=Signal(name="stalled"),
             done=Signal(name="done"),
         )
-        self._compare(m, table, scan, hashes, counts)
-        result = self._decide(m, table, scan)
-        entry = self._accept(m, table, scan, result, codes)
-        self._write_memories(m, table, scan, result, entry, hashes, counts, first_tokens)
-        self._update_table(m, table, scan, result, entry, first_tokens)
-        self._scan_rows(m, scan, entry, codes, hashes, counts)
-        self._send(m, scan, result)
-        self._count_events(m, table, scan, result, entry)
+        self._compare(m, table, search, hashes, counts)
+        result = self._decide(m, table, search)
+        event = self._accept(m, table, search, result, codes)
+        self._write_memories(m, table, search, result, event, hashes, counts, first_tokens)
+        self._update_table(m, table, search, result, event, first_tokens)
+        self._advance(m, search, event, codes, hashes, counts)
+        self._send(m, search, result)
+        self._count_events(m, table, search, result, event)
         return m
 
-    def _compare(self, m: Module, table: Table, scan: Scan, hashes: Ram, counts: Ram) -> None:
-        """Compare the token with one row of clusters, one slice per cycle, and keep the nearest candidate."""
-        limit = Signal(range(self.hash_bits + 2))  # a candidate matches if its distance is below `limit`
+    def _compare(self, m: Module, table: Table, search: Search, hashes: Ram, counts: Ram) -> None:
+        """Compare one slice of the hash code with one row of clusters, and find the nearest candidate."""
+        # a candidate matches if its distance is below `limit`, which is at most hash_bits + 2
+        limit = Signal(range(self.hash_bits + 3))
         threshold = self.cfg_hamming_threshold
         m.d.comb += limit.eq(Mux(self.cfg_hamming_inclusive, threshold + 1, threshold))
         code_slice = Signal(self.lanes)
         m.d.comb += [
-            scan.last_slice.eq(scan.slice == self.slices - 1),
-            code_slice.eq(self._slice(scan.code.hash, scan.slice)),
+            search.last_slice.eq(search.slice == self.slices - 1),
+            code_slice.eq(self._slice(search.code.hash, search.slice)),
         ]
         candidates = []
-        for w in range(self.accumulators):
-            candidate = Signal(self._candidate, name=f"candidate{w}")
-            leader = Signal(self.lanes, name=f"leader{w}")
-            partial = Signal(range(self.hash_bits + 1), name=f"partial{w}")  # distance of the earlier slices
-            distance = Signal(range(self.hash_bits + 1), name=f"distance{w}")
-            cluster = Signal(self._id_bits, name=f"cluster{w}")
+        for bank in range(self.accumulators):
+            candidate = Signal(self._candidate, name=f"candidate{bank}")
+            leader = Signal(self.lanes, name=f"leader{bank}")
+            partial = Signal(range(self.hash_bits + 1), name=f"partial{bank}")  # distance in the slices before this one
+            distance = Signal(range(self.hash_bits + 1), name=f"distance{bank}")
+            cluster = Signal(self._id_bits, name=f"cluster{bank}")
             in_table = (cluster >= table.first) & (cluster < table.end)
             m.d.comb += [
-                leader.eq(self._slice(hashes.r_data[w], scan.slice)),
-                distance.eq(Mux(scan.slice == 0, 0, partial) + count_ones(m, leader ^ code_slice)),
-                cluster.eq((scan.row << self._bank_bits) | w),
+                leader.eq(self._slice(hashes.r_data[bank], search.slice)),
+                distance.eq(Mux(search.slice == 0, 0, partial) + count_ones(m, leader ^ code_slice)),
+                cluster.eq((search.row << self._bank_bits) | bank),
                 candidate.cluster.eq(cluster),
-                candidate.count.eq(counts.r_data[w]),
+                candidate.count.eq(counts.r_data[bank]),
                 candidate.valid.eq(in_table & (candidate.count < self.cfg_max_cluster_tokens)),
                 candidate.match.eq(candidate.valid & (distance < limit)),
                 candidate.distance.eq(distance),
+                # with first_match all matches have the same key, so that the lowest number wins
                 candidate.key.eq(Mux(self.cfg_first_match & candidate.match, 0, distance)),
             ]
-            with m.If(~scan.stalled):
+            with m.If(~search.stalled):
                 m.d.sync += partial.eq(distance)
             candidates.append(candidate)
 
         def nearer(a: data.View, b: data.View) -> data.View:
-            """The candidate with the smaller key; `a`, which has the lower number, on ties."""
+            """Return the candidate with the smaller key. If the keys are equal: `a`, which has the lower number."""
             b_wins = b.valid & (~a.valid | (b.key < a.key))
             return data.View(self._candidate, Mux(b_wins, b.as_value(), a.as_value()))
 
-        m.d.comb += scan.best.eq(nearer(scan.best_before, reduce_tree(nearer, candidates)))
+        m.d.comb += search.best.eq(nearer(search.best_before, reduce_tree(nearer, candidates)))
 
-    def _decide(self, m: Module, table: Table, scan: Scan) -> Result:
-        """The result of the search, valid in the last slice of the last row."""
+    def _decide(self, m: Module, table: Table, search: Search) -> Result:
+        """Compute the result of the search. It is valid in the last slice of the last row."""
         result = Result(
             full=Signal(name="full"),
             opened=Signal(name="opened"),
@@ -393,13 +406,13 @@ class HCU(wiring.Component):
             target=Signal(self._id_bits, name="target"),
             new_count=Signal(self.count_bits, name="new_count"),
         )
-        best, end = scan.best, table.end
-        last_row = (table.first == end) | (scan.row == ((end - 1)[: self._id_bits] >> self._bank_bits))
+        best, end = search.best, table.end
+        last_row = (table.first == end) | (search.row == ((end - 1)[: self._id_bits] >> self._bank_bits))
         decide = Signal()
         m.d.comb += [
-            decide.eq(scan.active & scan.last_slice & last_row),
-            scan.stalled.eq(decide & self.o.valid & ~self.o.ready),
-            scan.done.eq(decide & ~scan.stalled),
+            decide.eq(search.active & search.last_slice & last_row),
+            search.stalled.eq(decide & self.o.valid & ~self.o.ready),
+            search.done.eq(decide & ~search.stalled),
             result.full.eq(
                 ((end - table.first)[: self._id_bits] == self.max_candidates) | (end == 1 << self.cluster_bits)
             ),
@@ -418,12 +431,13 @@ class HCU(wiring.Component):
             ]
         return result
 
-    def _accept(self, m: Module, table: Table, scan: Scan, result: Result, codes: SyncFIFOBuffered) -> Entry:
-        """Accept input beats. A token enters the search when the previous token leaves it.
+    def _accept(self, m: Module, table: Table, search: Search, result: Result, codes: SyncFIFOBuffered) -> InputEvents:
+        """Accept input beats. The search of a token starts when the previous search ends.
 
-        At most one cluster leaves the window per token. BEGIN and LOAD wait until no token is in the unit.
+        At most one cluster leaves the window per token, because each token opens at most one cluster. BEGIN and LOAD
+        wait until no token is in the unit.
         """
-        entry = Entry(
+        event = InputEvents(
             accept=Signal(name="accept"),
             left_window=Signal(name="left_window"),
             next_first=Signal(self._id_bits, name="next_first"),
@@ -431,56 +445,59 @@ class HCU(wiring.Component):
             load=Signal(name="load"),
             load_fault=Signal(name="load_fault"),
         )
-        command = self.i.payload
+        request = self.i.payload
         age = Signal(self._age_bits)
         idle = Signal()
-        limited, occupied = self.cfg_window_tokens != 0, table.first != table.end
+        has_window, not_empty = self.cfg_window_tokens != 0, table.first != table.end
         m.d.comb += [
-            entry.accept.eq(codes.r_rdy & (~scan.active | scan.done)),
-            codes.r_en.eq(entry.accept),
+            event.accept.eq(codes.r_rdy & (~search.active | search.done)),
+            codes.r_en.eq(event.accept),
             age.eq(table.next_token - table.oldest_token),
-            entry.left_window.eq(entry.accept & occupied & limited & (age > self.cfg_window_tokens)),
-            entry.next_first.eq(table.first + entry.left_window),
-            codes.w_data.eq(Cat(command.hash, command.last)),
-            codes.w_en.eq(self.i.valid & (command.op == Op.TOKEN)),
-            idle.eq(~scan.active & ~codes.r_rdy & (codes.level == 0)),
-            self.i.ready.eq(Mux(command.op == Op.TOKEN, codes.w_rdy, idle)),
-            entry.begin.eq(self.i.valid & idle & (command.op == Op.BEGIN)),
-            entry.load_fault.eq(self.i.valid & idle & (command.op == Op.LOAD) & result.full),
-            entry.load.eq(self.i.valid & idle & (command.op == Op.LOAD) & ~result.full),
+            event.left_window.eq(event.accept & not_empty & has_window & (age > self.cfg_window_tokens)),
+            event.next_first.eq(table.first + event.left_window),
+            codes.w_data.eq(Cat(request.hash, request.last)),
+            codes.w_en.eq(self.i.valid & (request.op == Op.TOKEN)),
+            idle.eq(~search.active & ~codes.r_rdy & (codes.level == 0)),
+            self.i.ready.eq(Mux(request.op == Op.TOKEN, codes.w_rdy, idle)),
+            event.begin.eq(self.i.valid & idle & (request.op == Op.BEGIN)),
+            event.load_fault.eq(self.i.valid & idle & (request.op == Op.LOAD) & result.full),
+            event.load.eq(self.i.valid & idle & (request.op == Op.LOAD) & ~result.full),
         ]
-        return entry
+        return event
 
     def _write_memories(
         self,
         m: Module,
         table: Table,
-        scan: Scan,
+        search: Search,
         result: Result,
-        entry: Entry,
+        event: InputEvents,
         hashes: Ram,
         counts: Ram,
         first_tokens: Ram,
     ) -> None:
-        """Write the cluster that a result or a LOAD changes."""
-        command, bank_bits, row_bits = self.i.payload, self._bank_bits, self._row_bits
+        """Write the cluster that a result or a LOAD changes.
+
+        The search of the next token may read the same row in this cycle: `Ram` then returns the new words.
+        """
+        request, bank_bits, row_bits = self.i.payload, self._bank_bits, self._row_bits
         appended = Signal()
         first_token = Signal(self.token_bits)
         write_id = Signal(self._id_bits)
         m.d.comb += [
-            appended.eq(entry.load | (scan.done & result.opened)),
-            first_token.eq(Mux(entry.load, command.index, scan.token)),
-            write_id.eq(Mux(entry.load, table.end, result.target)),
+            appended.eq(event.load | (search.done & result.opened)),
+            first_token.eq(Mux(event.load, request.index, search.token)),
+            write_id.eq(Mux(event.load, table.end, result.target)),
         ]
-        for memory, enable in ((hashes, appended), (counts, entry.load | scan.done)):
+        for memory, enable in ((hashes, appended), (counts, event.load | search.done)):
             m.d.comb += [
                 memory.w_addr.eq(write_id[bank_bits : bank_bits + row_bits]),
                 memory.w_mask.eq(enable << write_id[:bank_bits]),
             ]
-        for w in range(self.accumulators):
+        for bank in range(self.accumulators):
             m.d.comb += [
-                hashes.w_data[w].eq(Mux(entry.load, command.hash, scan.code.hash)),
-                counts.w_data[w].eq(Mux(entry.load, command.count, result.new_count)),
+                hashes.w_data[bank].eq(Mux(event.load, request.hash, search.code.hash)),
+                counts.w_data[bank].eq(Mux(event.load, request.count, result.new_count)),
             ]
         m.d.comb += [
             first_tokens.w_addr.eq(table.end[: len(first_tokens.w_addr)]),
@@ -489,101 +506,105 @@ class HCU(wiring.Component):
         ]
         with m.If(appended):
             m.d.sync += table.end.eq(table.end + 1)
-        with m.If(appended & (entry.next_first == table.end)):
+        with m.If(appended & (event.next_first == table.end)):
             m.d.sync += table.oldest_token.eq(first_token[: self._age_bits])
-        with m.Elif(entry.left_window):
+        with m.Elif(event.left_window):
             m.d.sync += table.oldest_token.eq(first_tokens.r_data[0])
 
     def _update_table(
-        self, m: Module, table: Table, scan: Scan, result: Result, entry: Entry, first_tokens: Ram
+        self, m: Module, table: Table, search: Search, result: Result, event: InputEvents, first_tokens: Ram
     ) -> None:
-        """Update the registers of the table; `first_tokens` shows the cluster after `first`."""
-        command = self.i.payload
+        """Update the registers of the table.
+
+        `first_tokens.r_data` is the first token of cluster `first` + 1, which becomes the oldest one when cluster
+        `first` leaves the window.
+        """
+        request = self.i.payload
         m.d.comb += [
-            first_tokens.r_addr.eq((entry.next_first + 1)[: len(first_tokens.r_addr)]),
+            first_tokens.r_addr.eq((event.next_first + 1)[: len(first_tokens.r_addr)]),
             first_tokens.r_en.eq(1),
         ]
-        m.d.sync += table.first.eq(entry.next_first)
-        with m.If(entry.load):
-            m.d.sync += table.last_count.eq(command.count)
-        with m.Elif(scan.done & (result.opened | (result.target == table.end - 1))):
+        m.d.sync += table.first.eq(event.next_first)
+        with m.If(event.load):
+            m.d.sync += table.last_count.eq(request.count)
+        with m.Elif(search.done & (result.opened | (result.target == table.end - 1))):
             m.d.sync += table.last_count.eq(result.new_count)
-        with m.If(entry.accept):
-            m.d.sync += [table.next_token.eq(table.next_token + 1), scan.token.eq(table.next_token)]
-        with m.If(entry.begin):
+        with m.If(event.accept):
+            m.d.sync += [table.next_token.eq(table.next_token + 1), search.token.eq(table.next_token)]
+        with m.If(event.begin):
             m.d.sync += [
-                table.next_token.eq(command.index),
-                table.first.eq(command.cluster),
-                table.end.eq(command.cluster),
+                table.next_token.eq(request.index),
+                table.first.eq(request.cluster),
+                table.end.eq(request.cluster),
             ]
 
-    def _scan_rows(
-        self, m: Module, scan: Scan, entry: Entry, codes: SyncFIFOBuffered, hashes: Ram, counts: Ram
+    def _advance(
+        self, m: Module, search: Search, event: InputEvents, codes: SyncFIFOBuffered, hashes: Ram, counts: Ram
     ) -> None:
-        """Advance the search. The memories are addressed with the row of the next cycle."""
-        waiting = data.View(self._code, codes.r_data)
+        """Advance the search. The read address is the row of the next cycle: the memories have one cycle of latency."""
+        waiting_token = data.View(self._code, codes.r_data)
         fetch = Signal()
-        next_row = Signal.like(scan.row)
-        m.d.comb += next_row.eq(scan.row)
-        with m.If(entry.accept):
-            m.d.comb += [next_row.eq(entry.next_first >> self._bank_bits), fetch.eq(1)]
+        next_row = Signal.like(search.row)
+        m.d.comb += next_row.eq(search.row)
+        with m.If(event.accept):
+            m.d.comb += [next_row.eq(event.next_first >> self._bank_bits), fetch.eq(1)]
             m.d.sync += [
-                scan.active.eq(1),
-                scan.slice.eq(0),
-                scan.code.hash.eq(waiting.hash),
-                scan.code.last.eq(waiting.last),
-                scan.best_before.eq(0),
+                search.active.eq(1),
+                search.slice.eq(0),
+                search.code.hash.eq(waiting_token.hash),
+                search.code.last.eq(waiting_token.last),
+                search.best_before.eq(0),
             ]
-        with m.Elif(scan.done):
-            m.d.sync += scan.active.eq(0)
-        with m.Elif(scan.active & ~scan.stalled):
-            with m.If(scan.last_slice):
-                m.d.comb += [next_row.eq(scan.row + 1), fetch.eq(1)]
-                m.d.sync += [scan.slice.eq(0), scan.best_before.eq(scan.best)]
+        with m.Elif(search.done):
+            m.d.sync += search.active.eq(0)
+        with m.Elif(search.active & ~search.stalled):
+            with m.If(search.last_slice):
+                m.d.comb += [next_row.eq(search.row + 1), fetch.eq(1)]
+                m.d.sync += [search.slice.eq(0), search.best_before.eq(search.best)]
             with m.Else():
-                m.d.sync += scan.slice.eq(scan.slice + 1)
-        m.d.sync += scan.row.eq(next_row)
+                m.d.sync += search.slice.eq(search.slice + 1)
+        m.d.sync += search.row.eq(next_row)
         for memory in (hashes, counts):
             m.d.comb += [memory.r_addr.eq(next_row[: self._row_bits]), memory.r_en.eq(fetch)]
 
-    def _send(self, m: Module, scan: Scan, result: Result) -> None:
+    def _send(self, m: Module, search: Search, result: Result) -> None:
         """Write the result into the output register."""
-        best, beat = scan.best, self.o.payload
+        best, beat = search.best, self.o.payload
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
-        with m.If(scan.done):
+        with m.If(search.done):
             m.d.sync += [
                 self.o.valid.eq(1),
-                beat.token.eq(scan.token),
+                beat.token.eq(search.token),
                 beat.cluster.eq(result.target[: self.cluster_bits]),
-                beat.hash.eq(scan.code.hash),
+                beat.hash.eq(search.code.hash),
                 beat.count.eq(result.new_count),
                 beat.distance.eq(Mux(result.opened | ~best.valid, 0, best.distance)),
                 beat.opened.eq(result.opened),
                 beat.overflow.eq(result.overflow),
-                beat.last.eq(scan.code.last),
+                beat.last.eq(search.code.last),
             ]
 
-    def _count_events(self, m: Module, table: Table, scan: Scan, result: Result, entry: Entry) -> None:
+    def _count_events(self, m: Module, table: Table, search: Search, result: Result, event: InputEvents) -> None:
         """Drive the counters and the sticky bits."""
         events = {
-            Stat.TOKENS: scan.done,
-            Stat.OPENED: scan.done & result.opened,
-            Stat.BUSY: scan.active & ~scan.stalled,
-            Stat.BLOCKED: scan.stalled,
-            Stat.STARVED: ~scan.active,
-            Stat.COMPARED: Mux(scan.done, (table.end - table.first)[: self._id_bits], 0),
+            Stat.TOKENS: search.done,
+            Stat.OPENED: search.done & result.opened,
+            Stat.BUSY: search.active & ~search.stalled,
+            Stat.BLOCKED: search.stalled,
+            Stat.STARVED: ~search.active,
+            Stat.COMPARED: Mux(search.done, (table.end - table.first)[: self._id_bits], 0),
         }
         count(m, self, events)
-        with m.If(scan.done & result.overflow):
+        with m.If(search.done & result.overflow):
             m.d.sync += self.stat_overflow.eq(1)
-        with m.If(entry.load_fault):
+        with m.If(event.load_fault):
             m.d.sync += self.stat_fault.eq(1)
         with m.If(self.stat_clear):
             m.d.sync += [self.stat_overflow.eq(0), self.stat_fault.eq(0)]
 
     def _slice(self, word: Value, index: Value) -> Value:
-        """Slice number `index` of `word`: `lanes` bits, zero beyond the top."""
+        """Slice number `index` of `word`: `lanes` bits. The missing bits of the last slice are zero."""
         value = Value.cast(word)
         slices = [value[s * self.lanes : (s + 1) * self.lanes] for s in range(self.slices)]
         result = slices[-1]

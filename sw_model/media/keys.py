@@ -1,13 +1,17 @@
-"""Keys from video frames: a small, complete vision-language transformer in NumPy that runs frame by frame.
+"""Keys from video frames, computed by a small, complete vision-language transformer in NumPy.
+
+`FrontEnd` is this transformer: vision transformer (ViT), pooling, projector and decoder. It processes one frame after
+another.
 
 A frame is divided into patches. A ViT (class token, 2-D positions, bidirectional attention) turns them into features.
-Pooling leaves `1 + grid * grid` tokens (class token and a grid of cells, as the 1 + 3 x 3 of VideoLLM-Online). An MLP
-projects them into the decoder. Decoder layers of the Llama form (RMSNorm, RoPE, grouped-query attention, SwiGLU) give
-Q, K and V. The decoder attends over a sliding window, so that memory use is constant.
+Pooling reduces them to `1 + grid * grid` tokens: the class token and a grid of cells (VideoLLM-Online has 1 + 3 x 3).
+The projector, an MLP, computes the inputs of the decoder. Decoder layers like those of Llama (RMSNorm, RoPE,
+grouped-query attention, SwiGLU) compute Q, K and V. The decoder attends over a sliding window, so that memory use is
+constant.
 
-The weights are not trained but drawn with a seed. `FrontEnd.metadata` describes what makes the keys resemble trained
-ones: residual branches of small gain, projections with most energy in the slow RoPE pairs, and visual tokens
-standardised on synthetic pictures (a trained projector has biases for this).
+The weights are random numbers from a seed, not trained. Three choices make the keys similar to those of trained models:
+residual branches have a small gain, most energy of the Q and K projections is in the slow RoPE pairs, and visual tokens
+are standardised with the mean and deviation of synthetic pictures. `FrontEnd.metadata` describes the last two.
 """
 
 from __future__ import annotations
@@ -26,16 +30,17 @@ from sw_model.media import clip, video
 from sw_model.media.stream import BF16, Chunk, Geometry, slow_pair_gains
 from util import checks
 
-KEY_NORM = 12.0  # per head, the order found in trained models of this size
-CALIBRATION_PICTURES = 32
+KEY_NORM = 12.0  # approximate norm of the key of one head; assumed order of magnitude of trained models
+CALIBRATION_PICTURES = 32  # synthetic pictures that give the mean and deviation of visual tokens
 VISION_HEAD_DIM = 32
-BATCH_FRAMES = 8  # decoded and projected together
+BATCH_FRAMES = 8  # frames of a video that one call of `FrontEnd.frames` processes
 
 
 @dataclass(frozen=True)
 class FrontEndConfig:
-    """Sizes of the front end. Every picture is scaled to `picture_size` pixels square.
+    """Sizes of the front end. Pictures have `picture_size` x `picture_size` pixels.
 
+    geometry        layers, heads, head dimension and RoPE base of the decoder
     grid            cells per side that become tokens, in addition to the class token
     cell            patches per side of one cell
     patch           pixels per side of one patch
@@ -81,6 +86,7 @@ def _rms_norm(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
+    """Sigmoid approximation of GELU (QuickGELU)."""
     return x / (1 + np.exp(np.float32(-1.702) * x))
 
 
@@ -94,7 +100,7 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 
 
 class FrontEnd:
-    """Front end of one video. It holds the attention window of the decoder, so each video needs its own."""
+    """Front end of one video. It stores the attention window of the decoder: use a new object for each video."""
 
     def __init__(self, config: FrontEndConfig | None = None):
         self.config = config = config or FrontEndConfig()
@@ -106,34 +112,34 @@ class FrontEnd:
 
         side = config.grid * config.cell
         axis_embeddings = rng.standard_normal((2, side, width), np.float32) / 2
-        self._places = (axis_embeddings[0][:, None] + axis_embeddings[1][None]).reshape(side * side, width)
-        self._patches = matrix(3 * config.patch**2, width, 2.0)
-        self._class = rng.standard_normal(width, np.float32)
-        branch = 1 / np.sqrt(2 * max(1, config.vision_layers))
+        self._position_embeddings = (axis_embeddings[0][:, None] + axis_embeddings[1][None]).reshape(side * side, width)
+        self._patch_weights = matrix(3 * config.patch**2, width, 2.0)
+        self._class_token = rng.standard_normal(width, np.float32)
+        residual_gain = 1 / np.sqrt(2 * max(1, config.vision_layers))
         self._vision = [
             (
                 matrix(width, 3 * width),
-                matrix(width, width, branch),
+                matrix(width, width, residual_gain),
                 matrix(width, 4 * width),
-                matrix(4 * width, width, branch),
+                matrix(4 * width, width, residual_gain),
             )
             for _ in range(config.vision_layers)
         ]
         self._projector = matrix(width, 2 * width, 1.5), matrix(2 * width, width)
 
-        pairs = np.tile(slow_pair_gains(geometry.head_dim), 2)
-        gains = (KEY_NORM * pairs / np.linalg.norm(pairs)).astype(np.float32)
+        pair_gains = np.tile(slow_pair_gains(geometry.head_dim), 2)  # RoPE pair i has elements i and i + head_dim / 2
+        gains = (KEY_NORM * pair_gains / np.linalg.norm(pair_gains)).astype(np.float32)
         query_dim, key_dim = geometry.q_heads * geometry.head_dim, geometry.kv_heads * geometry.head_dim
-        branch = 1 / np.sqrt(2 * geometry.layers)
+        residual_gain = 1 / np.sqrt(2 * geometry.layers)
         self._decoder = [
             {
                 "q": matrix(width, query_dim) * np.tile(gains, geometry.q_heads),
                 "k": matrix(width, key_dim) * np.tile(gains, geometry.kv_heads),
                 "v": matrix(width, key_dim),
-                "o": matrix(query_dim, width, branch),
+                "o": matrix(query_dim, width, residual_gain),
                 "gate": matrix(width, 4 * width),
                 "up": matrix(width, 4 * width),
-                "down": matrix(4 * width, width, branch),
+                "down": matrix(4 * width, width, residual_gain),
             }
             for _ in range(geometry.layers)
         ]
@@ -143,30 +149,33 @@ class FrontEnd:
         self._mean, self._deviation = self._calibrate()
 
     def metadata(self) -> dict[str, Any]:
-        """Description of the keys: sizes, and the origin of the weights in words."""
+        """Description of the keys: sizes, and texts that say how the weights were made."""
         return {
             **asdict(self.config),
             "tokens_per_frame": self.config.tokens_per_frame,
             "weights": f"not trained: drawn from seed {self.config.seed}",
-            "projection": "Q and K energy in the slow RoPE pairs, key norm 12 per head",
+            "projection": f"Q and K energy in the slow RoPE pairs, key norm {KEY_NORM:g} per head",
             "normalisation": f"visual tokens standardised on {CALIBRATION_PICTURES} synthetic pictures",
         }
 
     def frames(self, pictures: np.ndarray) -> list[Chunk]:
-        """The chunks of consecutive pictures, `uint8 (n, picture_size, picture_size, 3)`.
+        """Compute one chunk (Q, K and V) for each of several consecutive pictures.
 
-        Several at once give the same as one by one, but cost less (the weights are read once).
+        pictures  uint8 (n, picture_size, picture_size, 3), n at least 1
+
+        One call with several pictures gives the same chunks as one call per picture, up to rounding. It is faster,
+        because the weights are read once.
         """
         size = self.config.picture_size
         if pictures.dtype != np.uint8 or pictures.shape[1:] != (size, size, 3) or not len(pictures):
             raise ValueError(
                 f"pictures must be uint8 of shape (1 or more, {size}, {size}, 3), got {pictures.dtype} {pictures.shape}"
             )
-        tokens = (self._see(pictures) - self._mean) / self._deviation
+        tokens = (self._vision_tokens(pictures) - self._mean) / self._deviation
         return self._decode("frame", tokens)
 
     def text(self, token_ids: Sequence[int]) -> Chunk:
-        """Chunk of text tokens, whose embeddings are drawn from seed and token id."""
+        """Compute the chunk of text tokens. The embedding of a token is random, from the seed and the token id."""
         ids = checks.integers("token_ids", token_ids, None, low=0)
         if not len(ids):
             raise ValueError("token_ids must not be empty")
@@ -174,6 +183,7 @@ class FrontEnd:
         return self._decode("text", np.array([rows], np.float32))[0]
 
     def _calibrate(self) -> tuple[np.ndarray, np.ndarray]:
+        """Measure mean and standard deviation of the visual tokens on synthetic pictures."""
         size = self.config.picture_size
         scenes = clip.synthesise(
             CALIBRATION_PICTURES,
@@ -182,17 +192,17 @@ class FrontEnd:
             scene_frames=1,
             seed=self.config.seed,
         )
-        tokens = self._see(np.stack([picture[:size, :size] for picture in scenes]))
+        tokens = self._vision_tokens(np.stack([picture[:size, :size] for picture in scenes]))
         return tokens.mean((0, 1)), tokens.std((0, 1))
 
-    def _see(self, pictures: np.ndarray) -> np.ndarray:
-        """Vision tower and projector: float32 (n, tokens_per_frame, hidden), class token first."""
+    def _vision_tokens(self, pictures: np.ndarray) -> np.ndarray:
+        """Run the ViT, the pooling and the projector: float32 (n, tokens_per_frame, hidden), class token first."""
         config = self.config
         n, side, patch, width = len(pictures), config.grid * config.cell, config.patch, config.hidden
         pixels = pictures.astype(np.float32) / np.float32(127.5) - 1
         patches = pixels.reshape(n, side, patch, side, patch, 3).transpose(0, 1, 3, 2, 4, 5)
-        x = patches.reshape(n, side * side, -1) @ self._patches + self._places
-        x = np.concatenate([np.broadcast_to(self._class, (n, 1, width)), x], axis=1)
+        x = patches.reshape(n, side * side, -1) @ self._patch_weights + self._position_embeddings
+        x = np.concatenate([np.broadcast_to(self._class_token, (n, 1, width)), x], axis=1)
         heads, tokens = width // VISION_HEAD_DIM, side * side + 1
         for qkv, out, up, down in self._vision:
             q, k, v = (_layer_norm(x) @ qkv).reshape(n, tokens, 3, heads, VISION_HEAD_DIM).transpose(2, 0, 3, 1, 4)
@@ -206,47 +216,48 @@ class FrontEnd:
         return _gelu(_layer_norm(pooled) @ inner) @ outer
 
     def _decode(self, stage: str, embeddings: np.ndarray) -> list[Chunk]:
-        """Decoder layers over embeddings float32 (chunks, tokens, hidden); one `Chunk` for each."""
+        """Run the decoder layers over embeddings, float32 (chunks, tokens, hidden). One `Chunk` per index of axis 0."""
         geometry = self.config.geometry
-        chunks, tokens_per_frame, width = embeddings.shape
-        tokens, d = chunks * tokens_per_frame, geometry.head_dim
+        chunks, chunk_tokens, width = embeddings.shape
+        tokens, d = chunks * chunk_tokens, geometry.head_dim
         x = embeddings.reshape(tokens, width)
         positions = self._position + np.arange(tokens)
         self._position += tokens
-        shapes = (chunks, tokens_per_frame, geometry.q_heads, d), (chunks, tokens_per_frame, geometry.kv_heads, d)
-        q_all, k_all, v_all = (np.empty((geometry.layers, *shape), BF16) for shape in (shapes[0], shapes[1], shapes[1]))
+        q_shape, kv_shape = (chunks, chunk_tokens, geometry.q_heads, d), (chunks, chunk_tokens, geometry.kv_heads, d)
+        q_all, k_all, v_all = (np.empty((geometry.layers, *shape), BF16) for shape in (q_shape, kv_shape, kv_shape))
         for layer, weights in enumerate(self._decoder):
             h = _rms_norm(x)
-            where = positions[:, None]
-            q = rope.rotate((h @ weights["q"]).reshape(tokens, -1, d), where, geometry.theta)
-            k = rope.rotate((h @ weights["k"]).reshape(tokens, -1, d), where, geometry.theta)
+            row_positions = positions[:, None]
+            q = rope.rotate((h @ weights["q"]).reshape(tokens, -1, d), row_positions, geometry.theta)
+            k = rope.rotate((h @ weights["k"]).reshape(tokens, -1, d), row_positions, geometry.theta)
             v = (h @ weights["v"]).reshape(tokens, -1, d)
             x = x + self._attend(layer, q, k, v) @ weights["o"]
             h = _rms_norm(x)
             x = x + (_silu(h @ weights["gate"]) * (h @ weights["up"])) @ weights["down"]
             q_all[layer], k_all[layer], v_all[layer] = (
-                q.reshape(shapes[0]),
-                k.reshape(shapes[1]),
-                v.reshape(shapes[1]),
+                q.reshape(q_shape),
+                k.reshape(kv_shape),
+                v.reshape(kv_shape),
             )
-        position_ids = positions.reshape(chunks, tokens_per_frame)
+        position_ids = positions.reshape(chunks, chunk_tokens)
         return [Chunk(stage, position_ids[i], q_all[:, i], k_all[:, i], v_all[:, i]) for i in range(chunks)]
 
     def _attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Causal grouped-query attention over the window and the new tokens; then advances the window."""
+        """Causal grouped-query attention over the window and the new tokens. Appends the new tokens to the window."""
         tokens, q_heads, d = q.shape
         old_k, old_v = self._window[layer]
         all_k = np.concatenate([old_k, k.transpose(1, 0, 2)], axis=1)
         all_v = np.concatenate([old_v, v.transpose(1, 0, 2)], axis=1)
-        kv_heads, span, _ = all_k.shape
+        kv_heads, key_count, _ = all_k.shape
         grouped = q.reshape(tokens, kv_heads, -1, d).transpose(1, 2, 0, 3).reshape(kv_heads, -1, d)
         scores = grouped @ all_k.transpose(0, 2, 1) / np.float32(np.sqrt(d))
-        scores = scores.reshape(kv_heads, -1, tokens, span)
-        back = np.arange(span - tokens, span)[:, None] - np.arange(span)  # how far each key lies behind a query
-        reach = self.config.window_tokens
-        scores += np.where((back >= 0) & (back < reach), np.float32(0), np.float32(-np.inf))
-        attention_output = _softmax(scores).reshape(kv_heads, -1, span) @ all_v
-        self._window[layer] = all_k[:, -reach:], all_v[:, -reach:]
+        scores = scores.reshape(kv_heads, -1, tokens, key_count)
+        # position of the query minus position of the key
+        distance = np.arange(key_count - tokens, key_count)[:, None] - np.arange(key_count)
+        window = self.config.window_tokens
+        scores += np.where((distance >= 0) & (distance < window), np.float32(0), np.float32(-np.inf))
+        attention_output = _softmax(scores).reshape(kv_heads, -1, key_count) @ all_v
+        self._window[layer] = all_k[:, -window:], all_v[:, -window:]
         return attention_output.reshape(kv_heads, -1, tokens, d).transpose(2, 0, 1, 3).reshape(tokens, q_heads * d)
 
 
@@ -259,12 +270,13 @@ def video_chunks(
 ) -> Iterator[tuple[video.Frame, Chunk]]:
     """Yield every sampled frame of a video with its chunk while the video is decoded.
 
-    `fps` None uses every frame; `max_frames` stops early, before the end of the video is checked. Raises `VideoError`
-    as `video.decode` does.
+    If `fps` is None, every frame is used. If the video has more than `max_frames` frames, decoding stops before the
+    end, so that damage after the last used frame is not detected. Raises `VideoError` as `video.decode` does.
     """
     if max_frames is not None:
         checks.integer("max_frames", max_frames, 1)
     frames = islice(video.sample(video.decode(path), fps), max_frames)
+    # a generator of its own, so that a wrong argument is an error at the call and not at the first frame
     return _video_chunks(frames, front_end)
 
 

@@ -1,8 +1,11 @@
-"""InfiniGen (arXiv 2406.19707): partial scores of all tokens select the tokens to fetch.
+"""InfiniGen (arXiv 2406.19707): partial scores select the past tokens that a step fetches.
 
-`InfiniGen` retrieves during text generation and attends to all tokens during the prefill. `InfiniGenP`, the variant
-that V-Rex compares with, retrieves in both stages. `select` computes the partial scores from the layer's own queries;
-the published method uses those of the layer below, which adds an error.
+A partial score is a score that uses a part of the columns of query and key. `InfiniGen` retrieves in the stage `text`
+and attends to all tokens in the stage `frame`. `InfiniGenP`, the variant that V-Rex compares with, retrieves in both.
+
+The published method computes the partial queries of a layer from the hidden state of the previous layer, so that the
+fetch can start one layer early; `account` has this schedule. `select` uses the queries of the layer, so its scores are
+more exact than those of the published method.
 """
 
 from dataclasses import replace
@@ -12,73 +15,87 @@ import numpy as np
 from golden import baselines
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
+# buckets that the WTU examines per row: mean over synthetic text rows with `refine_levels` = 3, which top-k needs
+THRESHOLD_PASSES = 15.6
+GPU_KERNELS = 15  # estimate of the kernels of one prediction when it is written with framework operations
+
 
 class InfiniGen(Policy):
-    """Retrieval of the tokens whose partial score is near the maximum, per query head.
+    """Retrieves the past tokens with the highest partial scores, for each query head.
 
-    alpha    largest distance of a selected score from the row's maximum
-    columns  share of the head dimension that the partial scores use, 0 to 1
-    budget   largest number of tokens per query head; None: no limit
+    A row has the partial scores of one query head and one new token over all past tokens. In each row the same number
+    of tokens is selected. This number is the mean over the rows of the scores that are less than `alpha` below the
+    maximum of their row. A query head retrieves the tokens that its rows select.
+
+    alpha          a score is counted if its distance from the maximum of the row is smaller
+    column_share   share of the columns of the head dimension that the partial scores use, 0 to 1
+    budget         largest number of tokens that a row selects; None: no limit
     """
 
     name = "infinigen"
     offloads_all = blocking = frozenset({"gpu"})
-    retrieves: tuple[str, ...] = ("text",)
+    retrieval_stages: tuple[str, ...] = ("text",)
 
-    def __init__(self, model: ModelShape, alpha: float = 4.0, columns: float = 0.3, budget: int | None = None) -> None:
+    def __init__(
+        self, model: ModelShape, alpha: float = 4.0, column_share: float = 0.3, budget: int | None = None
+    ) -> None:
         super().__init__(model)
-        self.alpha, self.columns, self.budget = alpha, columns, budget
-        self._columns: dict[int, np.ndarray] = {}
+        self.alpha, self.column_share, self.budget = alpha, column_share, budget
+        self._selected_columns: dict[int, np.ndarray] = {}
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         q = self.queries(layer, queries, stage)
         m, past = self.model, self.past(layer)
-        flat = q.reshape(len(q), m.q_heads, m.head_dim)
-        if layer not in self._columns:  # selected once, on the first queries
-            self._columns[layer] = baselines.infinigen_columns(flat, self.columns)
-        if stage not in self.retrieves:
+        head_queries = q.reshape(len(q), m.q_heads, m.head_dim)  # without the axis of the query heads of a KV head
+        if layer not in self._selected_columns:  # selected once per layer, with the queries of its first step
+            self._selected_columns[layer] = baselines.infinigen_columns(head_queries, self.column_share)
+        if stage not in self.retrieval_stages:
             all_tokens = (np.arange(past),) * m.kv_heads
             self.note(layer, stage, all_tokens)
             return Selection(all_tokens)
-        heads = baselines.infinigen(flat, self.keys(layer)[:past], self._columns[layer], self.alpha, self.budget)
-        tokens, allowed = [], []
+        tokens_of_heads = baselines.infinigen(
+            head_queries, self.keys(layer)[:past], self._selected_columns[layer], self.alpha, self.budget
+        )
+        tokens, masks = [], []
         for h in range(m.kv_heads):
-            group = heads[h * m.group : (h + 1) * m.group]
+            group = tokens_of_heads[h * m.group : (h + 1) * m.group]
             tokens.append(np.unique(np.concatenate(group)))
             per_head = np.stack([np.isin(tokens[-1], head_tokens) for head_tokens in group])
-            allowed.append(np.tile(per_head, (len(q), 1)))
+            masks.append(np.tile(per_head, (len(q), 1)))
         self.note(layer, stage, tokens)
-        return Selection(tuple(tokens), tuple(allowed))
+        return Selection(tuple(tokens), tuple(masks))
 
     def expected_ratio(self, step: Step) -> float:
+        """Share of the past as V-Rex publishes it (Table II) for InfiniGenP, which alone retrieves in both stages."""
         return 0.508 if step.stage == "frame" else 0.068
 
     def account(self, step: Step) -> Work:
         m, n = step.model, step.past_tokens
-        if step.stage not in self.retrieves:
+        if step.stage not in self.retrieval_stages:
             return self.work(step, n, extents=1 if n else 0)
-        attended = self.ratio(step) * n
-        partial_dim = int(m.head_dim * self.columns)
+        retrieved = self.ratio(step) * n
+        partial_dim = int(m.head_dim * self.column_share)  # as in `baselines.infinigen_columns`
         rows = step.new_tokens * m.q_heads
         partial_key_bytes = n * m.kv_heads * partial_dim * BF16_BYTES * step.batch
         return replace(
-            self.work(step, attended, extents=m.kv_heads * attended),
+            # single tokens are not contiguous: one extent per token and KV head
+            self.work(step, retrieved, extents=m.kv_heads * retrieved),
             matmuls=(
-                Matmul(step.new_tokens, m.hidden, m.q_heads * partial_dim, step.batch),
-                Matmul(step.new_tokens * m.group, partial_dim, n, m.kv_heads * step.batch),
+                Matmul(step.new_tokens, m.hidden, m.q_heads * partial_dim, step.batch),  # partial queries
+                Matmul(step.new_tokens * m.group, partial_dim, n, m.kv_heads * step.batch),  # partial scores
             ),
             vector_ops=2 * rows * n * step.batch,  # maximum and comparison
             threshold_rows=rows * step.batch,
             threshold_entries=n,
-            threshold_passes=15.6,
+            threshold_passes=THRESHOLD_PASSES,
             predict_read_bytes=partial_key_bytes + m.hidden * m.q_heads * partial_dim * BF16_BYTES,
-            gpu_kernels=15,
+            gpu_kernels=GPU_KERNELS,
             schedule="next_layer",
         )
 
 
 class InfiniGenP(InfiniGen):
-    """InfiniGen with retrieval in both stages."""
+    """InfiniGen that also retrieves in the prefill (P), which is the stage `frame`."""
 
     name = "infinigenp"
-    retrieves = ("frame", "text")
+    retrieval_stages = ("frame", "text")

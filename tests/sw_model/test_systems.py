@@ -54,7 +54,11 @@ def test_model_sizes_match_the_paper():
         ("device_memory", {"capacity_gb": 0.001}, "core.lxe_memory_bytes must be at most 125000"),
         ("core", {"cores": 0}, "cores"),
         ("core", {"cores": 2.5}, "core.cores.*2.5"),
-        ("core", {"wheels": 4}, "core.wheels must be one of cores, dpe_trees, .*, clock_mhz, wtu_design"),
+        (
+            "core",
+            {"wheels": 4},
+            "key of system: core must be one of cores, .*, wtu_design, got 'wheels'",
+        ),
         ("core", {"wtu_lanes": 12}, "core.wtu_lanes.*12.*power of two|core.wtu_lanes must be a power of two"),
         ("core", {"wtu_design": "magic"}, "core.wtu_design must be one of sweep, histogram, got 'magic'"),
         ("core", {"clock_mhz": "800"}, "core.clock_mhz must be a finite number, got '800'"),
@@ -80,6 +84,15 @@ def test_gemm_efficiency_is_at_most_one():
 def test_unknown_kind_of_system_is_rejected():
     with pytest.raises(ValueError, match="kind must be one of vrex, gpu, got 'tpu'"):
         parse_system({"name": "x", "kind": "tpu", "memory": "m"})
+
+
+@pytest.mark.parametrize(("name", "other"), [("vrex8", "gpu"), ("agx-orin", "core")])
+def test_table_of_the_other_kind_is_rejected(name, other):
+    data = tomllib.loads((PRESETS / f"{name}.toml").read_text())
+    parse_system(data)
+    data = tomllib.loads((PRESETS / f"{name}.toml").read_text()) | {other: {}}
+    with pytest.raises(ValueError, match=rf"system: table of kind {data['kind']} must be one of .*, got \[{other}\]"):
+        parse_system(data)
 
 
 def test_number_without_a_source_is_rejected():

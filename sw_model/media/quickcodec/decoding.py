@@ -47,7 +47,7 @@ def write_frames(plan: Plan, target: Target, restart: bool = True) -> Iterator[i
 
 
 def _in_process(plan: Plan, target: Target) -> Iterator[int]:
-    with target.opened() as write:
+    with target.open_writer() as write:
         yield from _decode_runs(plan.path, plan.runs[0], (plan.width, plan.height), 0, write)
 
 
@@ -55,7 +55,7 @@ def _sequential(plan: Plan, target: Target) -> Iterator[int]:
     """Decode the stream in one pass; frames are identified by their index, not by their stamps."""
     slots = {rank: slot for slot, rank in enumerate(plan.ranks)}
     count = 0
-    with target.opened() as write:
+    with target.open_writer() as write:
         for frame in video.decode(plan.path):
             count += 1
             if frame.index in slots:
@@ -166,7 +166,7 @@ def _run_worker(
     """Entry point of a decoding process: decode the runs and send a message per frame and at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     try:
-        with target.opened() as write:
+        with target.open_writer() as write:
             for slot in _decode_runs(path, runs, size, 1, write):
                 pipe.send(slot)
         end: object = _DONE

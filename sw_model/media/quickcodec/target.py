@@ -1,4 +1,4 @@
-"""Targets of decoded frames: shared memory, files and folders that several processes write at once."""
+"""Destinations for decoded frames. Several processes can write to one destination at the same time."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from PIL import Image
 
 from sw_model.media.quickcodec.plan import Plan
 
-Write = Callable[[int, np.ndarray], None]  # slot, frame
+Write = Callable[[int, np.ndarray], None]  # writes a frame into a slot: its number among the frames of the plan
 
 
 class Target(Protocol):
-    """A target of frames. Each process that writes frames opens it."""
+    """Destination for frames. Each process that writes to it opens it."""
 
-    def opened(self) -> AbstractContextManager[Write]: ...
+    def open_writer(self) -> AbstractContextManager[Write]: ...
 
 
 def free_memory_bytes() -> int:
-    """Memory that is available without swapping, as Linux reports it."""
+    """Memory in bytes that can be allocated without swapping: `MemAvailable` of Linux."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines["MemAvailable"].removesuffix("kB")) * 1024
 
 
 class SharedFrames:
-    """Memory for frames of shape `shape` that other processes write like a file.
+    """Shared memory for an array of frames. Other processes write to it through a file path.
 
-    It has no name, so the system frees it when the last process that has it open ends. Writing to it costs half of
-    writing to a new mapping, whose pages are cleared first.
+    It is an anonymous file (memfd) of Linux. Linux frees it when no process has it open or mapped, even after a crash.
+    The kernel does not clear a page that a write fills completely, which saves time compared with a new mapping.
+
+    Other processes can open the path, and `frames` can be called, only inside the `with` block.
     """
 
     def __init__(self, shape: tuple[int, ...]):
         size = int(np.prod(shape))
         if (free := free_memory_bytes()) < size:
-            raise OSError(errno.ENOMEM, f"the frames need {size} bytes of memory, {free} are free")
+            raise OSError(errno.ENOMEM, f"free memory must be at least {size} bytes for the frames, got {free}")
         self._shape = shape
         self._file = os.memfd_create("frames")
         os.truncate(self._file, size)
+        # the file has no name: other processes open it through the descriptor of this process
         self.target = FileTarget(Path(f"/proc/{os.getpid()}/fd/{self._file}"), 0, shape)
 
     def __enter__(self) -> SharedFrames:
@@ -55,28 +58,28 @@ class SharedFrames:
         os.close(self._file)
 
     def frames(self) -> np.ndarray:
-        """All frames, uint8; the array stays valid when the context has ended."""
+        """All frames, uint8. The array can still be used after the `with` block."""
         return np.asarray(np.memmap(self.target.path, np.uint8, "r+", 0, self._shape))
 
 
 @dataclass(frozen=True)
 class FileTarget:
-    """A file of raw frames from `offset` on."""
+    """File whose frames start at byte `offset`, without gaps."""
 
     path: Path
     offset: int
     shape: tuple[int, ...]
 
     @contextmanager
-    def opened(self) -> Iterator[Write]:
+    def open_writer(self) -> Iterator[Write]:
         file = os.open(self.path, os.O_WRONLY)
 
         def write(slot: int, frame: np.ndarray) -> None:
             remaining_bytes = np.ascontiguousarray(frame).data.cast("B")
-            at = self.offset + slot * len(remaining_bytes)
+            position = self.offset + slot * len(remaining_bytes)
             while remaining_bytes:
-                written = os.pwrite(file, remaining_bytes, at)
-                remaining_bytes, at = remaining_bytes[written:], at + written
+                written = os.pwrite(file, remaining_bytes, position)
+                remaining_bytes, position = remaining_bytes[written:], position + written
 
         try:
             yield write
@@ -87,12 +90,12 @@ class FileTarget:
 
 @dataclass(frozen=True)
 class PngTarget:
-    """A folder of numbered pictures."""
+    """Folder of PNG pictures with the slot in the file name."""
 
     folder: Path
 
     @contextmanager
-    def opened(self) -> Iterator[Write]:
+    def open_writer(self) -> Iterator[Write]:
         def write(slot: int, frame: np.ndarray) -> None:
             Image.fromarray(frame).save(self.folder / _png_name(slot), compress_level=1)
 
@@ -104,30 +107,51 @@ def _png_name(slot: int) -> str:
 
 
 def frame_file(plan: Plan, path: Path, header: bool) -> FileTarget:
-    """A new file for raw frames, behind a NumPy header or bare. OSError if the disk has no room for all of them."""
+    """Create a file for all frames of the plan, or replace it: .npy if `header` is True, else raw bytes.
+
+    Raises OSError if the disk has too little space for all frames.
+    """
     with path.open("wb") as file:
         if header:
-            form = {"descr": "|u1", "fortran_order": False, "shape": plan.shape}
-            np.lib.format.write_array_header_1_0(file, form)
+            array_header = {"descr": "|u1", "fortran_order": False, "shape": plan.shape}
+            np.lib.format.write_array_header_1_0(file, array_header)
         file.flush()
         offset, size = file.tell(), int(np.prod(plan.shape))
         file.truncate(offset + size)
-        if hasattr(os, "posix_fallocate"):  # a mapping that finds the disk full would kill its process
-            try:
-                os.posix_fallocate(file.fileno(), offset, size)
-            except OSError as error:
-                free = shutil.disk_usage(path.parent).free
-                raise OSError(error.errno, f"the frames need {size} bytes of disk, {free} are free") from None
+        _reserve(file.fileno(), offset, size, path)
     return FileTarget(path, offset, plan.shape)
 
 
+def _reserve(file: int, offset: int, size: int, path: Path) -> None:
+    """Reserve the bytes on the disk, so that a full disk is an error before the first frame is decoded.
+
+    Does nothing if the system or the file system cannot reserve space.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(file, offset, size)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+            return
+        if error.errno != errno.ENOSPC:
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            errno.ENOSPC, f"free disk space must be at least {size} bytes for the frames, got {free}"
+        ) from None
+
+
 def png_folder(plan: Plan, folder: Path) -> PngTarget:
-    """A new folder for pictures, with a list of their frames."""
+    """Create a folder for PNG pictures and its `frames.json`: file name, frame index and time of each picture.
+
+    Raises FileExistsError if the folder exists.
+    """
     folder.mkdir()
     rows = [
         {"file": _png_name(slot), "index": rank, "pts": pts, "time_s": float(pts * plan.time_base)}
         for slot, (rank, pts) in enumerate(zip(plan.ranks, plan.stamps, strict=True))
     ]
-    array_header = {"video": plan.path.name, "width": plan.width, "height": plan.height, "frames": rows}
-    (folder / "frames.json").write_text(json.dumps(array_header, indent=1) + "\n")
+    index = {"video": plan.path.name, "width": plan.width, "height": plan.height, "frames": rows}
+    (folder / "frames.json").write_text(json.dumps(index, indent=1) + "\n")
     return PngTarget(folder)

@@ -119,6 +119,19 @@ def test_lanes_and_accumulators_do_not_change_result(name, rng, seed):
     assert record.status["stat_busy"] == sum(expected_cycles(unit, want, table))
 
 
+@pytest.mark.parametrize("hash_bits", [2, 6])
+def test_largest_inclusive_threshold_matches_every_distance(hash_bits, rng, seed):
+    """The limit is then hash_bits + 2 = 2**n, which needs one bit more than the threshold."""
+    sizes = {"lanes": hash_bits, "accumulators": 1, "max_candidates": 2, "max_step_tokens": 4, "max_window_tokens": 8}
+    unit = HCU(hash_bits=hash_bits, **sizes)
+    stream = rng.integers(0, 1 << hash_bits, 40).astype(np.uint32)
+    settings = {"hamming_threshold": hash_bits + 1, "hamming_inclusive": True}
+    table = ClusterTable(rule(unit, **settings))
+    record = run(unit, tokens(stream), len(stream), seed=seed, **settings)
+    want = assert_equal(record, table, stream)
+    assert want.opened.sum() == 1 and not record.status["stat_overflow"]
+
+
 def test_full_throughput(rng):
     """Without stalls, the distance between results equals the formula."""
     unit = HCU.from_config(Config.preset("small"))

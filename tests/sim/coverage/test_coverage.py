@@ -23,8 +23,8 @@ def line(text):
 def folder(tmp_path):
     """Two groups: the second takes an arm of the HCU that the first does not take; neither takes another arm."""
     fault, load = (
-        f"hw/dre/hcu.py:{line('with m.If(entry.load_fault):')}.9",
-        f"hw/dre/hcu.py:{line('with m.If(entry.load):')}.9",
+        f"hw/dre/hcu.py:{line('with m.If(event.load_fault):')}.9",
+        f"hw/dre/hcu.py:{line('with m.If(event.load):')}.9",
     )
     for path, hits in (("tests/hw/dre/test_hcu.py", 0), ("tests/hw/dre/test_kvpu.py", 5)):
         lines = {fault: {"taken": 0, "else": 7}, load: {"taken": hits, "else": 7}, "tests/x.py:3.1": {"taken": 0}}
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 ENTRIES = [
-    Reason("verilog", "hw/dre/*.py", r"m\.If\(entry\.load_fault\): -> taken", "Nobody loads too much."),
+    Reason("verilog", "hw/dre/*.py", r"m\.If\(event\.load_fault\): -> taken", "Nobody loads too much."),
     Reason("toggle", "hw/*", r"^code\[3\]", "Codes are short."),
     Reason("bin", "hcu", r"\| both$", "Nobody stalls."),
     Reason("python", "golden/growable_array.py", "^def |^class ", "Nothing grows."),
@@ -60,7 +60,7 @@ def test_result_counts_uncovered_points_and_reasons(folder):
     assert "golden" in results["missing"] and not results["stale"]
     assert reasons.stale() == ENTRIES[-1:]
     html = page(folder / "index.html", results).read_text()
-    assert "m.If(entry.load_fault)" in html and "Nobody loads too much." in html and "code" in html
+    assert "m.If(event.load_fault)" in html and "Nobody loads too much." in html and "code" in html
     assert "hcu" in result.table(results)
 
 

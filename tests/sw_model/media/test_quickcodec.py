@@ -270,16 +270,40 @@ def test_a_killed_worker_ends_everything(small_video, nothing_left):
 def test_full_memory_and_full_disk_are_told_in_advance(small_video, tmp_path, monkeypatch, nothing_left):
     with monkeypatch.context() as patch:
         patch.setattr(quickcodec.target, "free_memory_bytes", lambda: 10)
-        with pytest.raises(OSError, match=r"need 884736 bytes of memory, 10 are free"):
+        with pytest.raises(OSError, match="free memory must be at least 884736 bytes for the frames, got 10"):
             quickcodec.decode(small_video, workers=1)
 
     def full(fd, offset, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match=r"need 884736 bytes of disk, \d+ are free"):
+    with pytest.raises(OSError, match=r"free disk space must be at least 884736 bytes for the frames, got \d+"):
         quickcodec.save(small_video, tmp_path / "v.npy")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_file_target_without_reservation_has_full_size(number, small_video, tmp_path, monkeypatch):
+    """The file system cannot reserve space."""
+
+    def unsupported(fd, offset, size):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    plan = Plan.make(small_video, None, None, None, 1, 1)
+    target = quickcodec.target.frame_file(plan, tmp_path / "frames", header=False)
+    assert target.path.stat().st_size == np.prod(plan.shape)
+
+
+def test_file_target_reports_other_reservation_errors_as_they_are(small_video, tmp_path, monkeypatch):
+    def broken(fd, offset, size):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "posix_fallocate", broken)
+    plan = Plan.make(small_video, None, None, None, 1, 1)
+    with pytest.raises(OSError, match=r"Input/output error.*frames") as caught:
+        quickcodec.target.frame_file(plan, tmp_path / "frames", header=False)
+    assert caught.value.errno == errno.EIO
 
 
 def test_a_worker_that_cannot_write_says_why(small_video, tmp_path, monkeypatch, nothing_left):
@@ -453,7 +477,7 @@ def test_a_frame_that_does_not_come_is_an_irregularity(damaged, small_video, tmp
         list(decoding._decode_runs(path, runs, (96, 64), 1, lambda slot, frame: None))
     sent = []
     monkeypatch.setattr(decoding.signal, "signal", lambda *arguments: None)
-    target = SimpleNamespace(opened=lambda: nullcontext(lambda slot, frame: None))
+    target = SimpleNamespace(open_writer=lambda: nullcontext(lambda slot, frame: None))
     decoding._run_worker(path, runs, (96, 64), target, SimpleNamespace(send=sent.append))
     with pytest.raises(decoding._Irregular):
         list(decoding._receive(SimpleNamespace(recv=lambda: sent[0]), {}))
@@ -472,7 +496,7 @@ def test_a_full_disk_is_told_to_the_parent(small_video, monkeypatch):
     def full(slot, frame):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    sent, target = [], SimpleNamespace(opened=lambda: nullcontext(full))
+    sent, target = [], SimpleNamespace(open_writer=lambda: nullcontext(full))
     monkeypatch.setattr(decoding.signal, "signal", lambda *arguments: None)
     decoding._run_worker(small_video, (Run((), ((0, 0),)),), (96, 64), target, SimpleNamespace(send=sent.append))
     assert [type(end) for end in sent] == [OSError] and sent[0].errno == errno.ENOSPC
