@@ -81,3 +81,12 @@ def test_tests_mirror_the_layers():
     folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     for folder in sorted(folders - {Path()}):
         assert (ROOT / folder).is_dir(), f"tests/{folder} tests no folder of the project"
+
+
+def test_hardware_fits_two_screens():
+    """No function or method in hw, which includes every `elaborate`, is longer than 100 lines."""
+    for path in sorted((ROOT / "hw").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                assert lines <= 100, f"{path.relative_to(ROOT)}: {node.name} has {lines} lines"
