@@ -48,7 +48,7 @@ def test_unit_pages_have_ports_cycles_counters_and_sizes(site):
             assert isinstance(value, dict) or value is None or str(value) in content, (unit.name, value)
     hcu = text(site / "docs/units/hcu.html")
     assert f"hash_bits {' '.join(str(preset.hash_bits) for preset in PRESETS.values())} " in hcu
-    assert "stat_opened 32 clusters opened" in hcu
+    assert "stat_opened 32 clusters that tokens opened" in hcu
     assert "BEGIN 1 start an empty table" in hcu and "max_pages" not in hcu
 
 
