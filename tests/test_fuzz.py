@@ -380,7 +380,7 @@ def test_known_damage_is_reported(name, old, new, message, tmp_path, refusal):
 
 def test_incomplete_command_is_rejected():
     for code in (b"", isa.encode(program())[:63], isa.encode(program())[:65]):
-        with pytest.raises(isa.AssemblyError, match=f"command of {len(code)} bytes: must be 64"):
+        with pytest.raises(isa.AssemblyError, match=f"bytes of a command must be 64, got {len(code)}"):
             isa.decode(code)
 
 
