@@ -163,7 +163,7 @@ class SerialHost(wiring.Component):
         New settings need a reset, because units may read their settings at reset. Returns the cycle in which settings
         are acknowledged.
         """
-        confirm = 3  # a third value of `next_action`, beside RESET (report the state) and TEST
+        confirm = 3  # a third value of `next_action`; the others are RESET (report the state) and TEST
         count, next_action = Signal(range(RESET_CYCLES + 1), init=RESET_CYCLES), Signal(2, init=codes.TEST)
         busy_d, tested, reporting, cause = Signal(), Signal(), Signal(), Signal(2)
         state = Cat(tested, self.passed, self.lost, Const(0, codes.CAUSE - 3), cause)
