@@ -19,7 +19,7 @@ class Op(enum.Enum, shape=unsigned(2)):
     """Operation of one input beat."""
 
     TOKEN = 0  # assign the token with the hash code `hash` to a cluster
-    BEGIN = 1  # start an empty table: the next token is number `index`, the next cluster is number `cluster`
+    BEGIN = 1  # start an empty table: next token `index`, next cluster `cluster`; the cluster before has `count` tokens
     LOAD = 2  # append a saved cluster: leader `hash`, `count` tokens, first token `index`
 
 
@@ -128,6 +128,16 @@ class HCU(wiring.Component):
     `hash`, `count` tokens and the first token `token`. If `opened` is 0, the token count of `cluster` changes to
     `count`, and `token` is its newest token.
 
+    These data restore a table. BEGIN has the number of the next token and of the oldest candidate. One LOAD per
+    candidate follows, in the order of the cluster numbers. The clusters that have left the window are not loaded. The
+    next tokens then get the same results as without the interruption. If no candidate is left, `count` of BEGIN is the
+    token count of the last cluster; the unit uses it only if no cluster number remains. `cfg_window_tokens` may change
+    only before a BEGIN.
+
+    The memory for the first tokens stores a number modulo a power of two above `max_window_tokens` + 1: a candidate
+    is at most `max_window_tokens` + 1 tokens old when it leaves the window. Without a limit (`cfg_window_tokens` is 0)
+    the unit does not read first tokens.
+
     Timing
     ------
     `slices` = ceil(hash_bits / lanes). The table is divided into rows of `accumulators` clusters. A token takes
@@ -155,7 +165,7 @@ class HCU(wiring.Component):
     cfg_hamming_threshold : a candidate matches if its Hamming distance is below this threshold
     cfg_hamming_inclusive : 1: a distance equal to the threshold matches too
     cfg_first_match : 1: the match with the lowest number wins; 0: the nearest candidate wins
-    cfg_window_tokens : a candidate's first token is at most this many tokens old; 0 means no limit
+    cfg_window_tokens : largest age of a candidate's first token, 0 to `max_window_tokens`; 0 means no limit
     cfg_max_cluster_tokens : a cluster with this many tokens is not a candidate
     stat_* : see `Stat` ; stat_overflow : sticky; a token without a match joined a cluster because none could open
     stat_fault : sticky; a LOAD was dropped because the table was full
@@ -209,7 +219,7 @@ class HCU(wiring.Component):
                 "hash": hash_bits,
                 "count": count_bits,
                 "index": token_bits,
-                "cluster": cluster_bits,
+                "cluster": cluster_bits + 1,  # 2**cluster_bits: no cluster number remains
                 "last": 1,
             }
         )
@@ -277,6 +287,16 @@ class HCU(wiring.Component):
         }
 
     @property
+    def memory_bits(self) -> dict[str, int]:
+        """Size of each memory in bits."""
+        return {
+            "codes": self.max_step_tokens * self._code.size,
+            "hashes": self.max_candidates * self.hash_bits,
+            "counts": self.max_candidates * self.count_bits,
+            "first_tokens": self.max_candidates * self._age_bits,
+        }
+
+    @property
     def _bank_bits(self) -> int:
         """Number of low bits of a cluster number, which select the memory bank and its accumulator."""
         return self.accumulators.bit_length() - 1
@@ -295,10 +315,10 @@ class HCU(wiring.Component):
     def _age_bits(self) -> int:
         """Stored low bits of the number of a first token.
 
-        The age of the oldest cluster is at most `max_window_tokens` + 1, because one cluster can leave the window per
-        token. The width has one bit more than this age needs.
+        The age of the oldest cluster is at most `max_window_tokens` + 1: first tokens are different, so at most one
+        cluster leaves the window per token.
         """
-        return min(self.token_bits, (2 * self.max_window_tokens + 2).bit_length())
+        return (self.max_window_tokens + 1).bit_length()
 
     @property
     def _code(self) -> data.StructLayout:
@@ -536,6 +556,7 @@ class HCU(wiring.Component):
                 table.next_token.eq(request.index),
                 table.first.eq(request.cluster),
                 table.end.eq(request.cluster),
+                table.last_count.eq(request.count),
             ]
 
     def _advance(

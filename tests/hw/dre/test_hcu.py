@@ -168,6 +168,107 @@ def test_begin_and_load_restore_table(pauses, rng, seed):
     assert record.status["stat_fault"] == 0
 
 
+def restore(table):
+    """Beats that restore the state of a golden table: BEGIN, and one LOAD per candidate."""
+    first, size = table.first_candidate, len(table)
+    assert size - first <= (table.rule.max_candidates or size)
+    zeros = np.zeros(size - first, int)
+    return {
+        "op": np.array([Op.BEGIN.value] + [Op.LOAD.value] * (size - first)),
+        "hash": np.concatenate([[0], table.codes[first:]]),
+        "count": np.concatenate([table.counts[first - 1 : first] if first else [0], table.counts[first:]]),
+        "index": np.concatenate([[table.tokens], table.first_token[first:]]),
+        "cluster": np.concatenate([[first], zeros]),
+        "last": np.concatenate([[0], zeros]),
+    }
+
+
+def extend(beats, more):
+    """Append beats to lists by field name; a missing field is 0."""
+    for name in ("op", "hash", "count", "index", "cluster", "last"):
+        beats.setdefault(name, []).extend(more.get(name, np.zeros(len(more["op"]), int)))
+
+
+SAVED = {  # changes of the preset `tiny`, settings
+    "no window": ({}, {"hamming_threshold": 4}),
+    "window": ({}, {"hamming_threshold": 4, "window_tokens": 30}),
+    "largest window": ({}, {"hamming_threshold": 5, "window_tokens": 64}),
+    "window of one": ({}, {"hamming_threshold": 4, "window_tokens": 1}),
+    "saturated counts": ({}, {"hamming_threshold": 6, "window_tokens": 30, "max_cluster_tokens": 3}),
+    "full table, all saturated": ({}, {"hamming_threshold": 0, "max_cluster_tokens": 2}),
+    "no cluster number remains": ({"cluster_bits": 5}, {"hamming_threshold": 1, "window_tokens": 6}),
+    "first match, two accumulators": ({"hcu_accumulators": 2}, {"first_match": True, "hamming_threshold": 5}),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_tables_saved_at_random_moments_continue_with_equal_results(name, rng, seed):
+    """Three streams use one unit in turns of random length; every turn restores the table of its stream."""
+    changes, settings = SAVED[name]
+    unit = HCU.from_config(Config.preset("tiny").replace(**changes))
+    tables = [ClusterTable(rule(unit, **settings)) for _ in range(3)]
+    streams = [codes(rng, 200, unit.hash_bits) for _ in tables]
+    beats, want = {}, {}
+    while waiting := [number for number, table in enumerate(tables) if table.tokens < 200]:
+        table, stream = (part[number] for number in [rng.choice(waiting)] for part in (tables, streams))
+        extend(beats, restore(table))
+        start = table.tokens
+        piece = stream[start : start + int(rng.integers(1, 25))]
+        extend(beats, tokens(piece))
+        result = table.assign(piece)
+        for field in ("cluster", "opened", "count", "distance", "overflow"):
+            want.setdefault(field, []).extend(getattr(result, field).astype(int).tolist())
+        want.setdefault("token", []).extend(range(start, start + len(piece)))
+    beats = {name: np.array(column) for name, column in beats.items()}
+    record = run(unit, beats, 600, stall=0.3, seed=seed, **settings)
+    for field, column in want.items():
+        assert record.outputs["o"][field].tolist() == column, field
+    assert record.status["stat_fault"] == 0
+    assert record.status["stat_overflow"] == any(table.overflowed for table in tables)
+    assert any(table.overflowed for table in tables) or name not in (
+        "full table, all saturated",
+        "no cluster number remains",
+    )
+
+
+def test_load_takes_one_cycle_per_record(rng):
+    """One more LOAD delays the next result by one cycle and the comparison with the loaded cluster."""
+    unit = HCU.from_config(Config.preset("tiny"))
+    delays = []
+    for size in (0, 1, 7, 16):
+        table = ClusterTable(rule(unit, hamming_threshold=0))
+        table.assign(np.arange(size) * 0x0111)
+        beats = {}
+        extend(beats, restore(table))
+        extend(beats, tokens(np.array([0x1234])))
+        beats = {name: np.array(column) for name, column in beats.items()}
+        record = run(unit, beats, 1, hamming_threshold=0)
+        delays.append(record.cycles["o"][0] - unit.token_cycles(0, size) - size)
+    assert len(set(delays)) == 1
+
+
+@pytest.mark.parametrize("window", [0, 4096], ids=["no window", "window"])
+@pytest.mark.parametrize("start", [2**13 - 100, 2**14 - 100, 2**20 - 100, 2**31 + 2**14 - 100])
+def test_token_numbers_beyond_the_stored_bits_match_golden(start, window, rng, seed):
+    """The unit of the paper preset stores 13 bits of a first token; the oldest candidates leave the window in turn."""
+    unit = HCU.from_config(Config.preset("paper"))
+    settings = {"window_tokens": window, "hamming_threshold": 3}
+    table, size = ClusterTable(rule(unit, **settings)), 60
+    table.assign(rng.integers(0, 1 << 32, size).astype(np.uint32))
+    oldest = 4096 if window else start - 1
+    ages = np.concatenate([oldest - np.arange(30), np.sort(rng.choice(np.arange(1, 3800), 30, replace=False))[::-1]])
+    table.tokens, table.first_token[:] = start, start - ages
+    stream = rng.permutation(np.concatenate([codes(rng, 180, 32), table.codes, table.codes[:20]])).astype(np.uint32)
+    beats = {}
+    extend(beats, restore(table))
+    extend(beats, tokens(stream))
+    beats = {name: np.array(column) for name, column in beats.items()}
+    record = run(unit, beats, len(stream), stall=0.3, seed=seed, **settings)
+    want = assert_equal(record, table, stream, start=start)
+    assert record.status["stat_compared"] == want.compared.sum()
+    assert (table.first_candidate == 30) == bool(window)
+
+
 HIGH = {  # first token, number of the first cluster, clusters loaded, window
     "odd bits": (0xA5A5_A5F0, 0xA5F0, 4, 60),
     "even bits": (0x5A5A_5A10, 0x5A10, 4, 60),
@@ -310,7 +411,10 @@ def test_paper_preset_over_ten_thousand_tokens(index, rng, seed):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_elaborates(preset):
-    assert "module \\hcu" in to_rtlil(HCU.from_config(Config.preset(preset)), "hcu")
+    unit = HCU.from_config(Config.preset(preset))
+    assert "module \\hcu" in to_rtlil(unit, "hcu")
+    first_token_bits = {"tiny": 7, "small": 11, "paper": 13}[preset]
+    assert unit.memory_bits["first_tokens"] == unit.max_candidates * first_token_bits
 
 
 GOOD = {
