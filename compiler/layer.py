@@ -7,20 +7,24 @@ tokens at run time.
 
 # mypy: disable-error-code="arg-type"
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
 from hw.config import Config
-from hw.core.isa import Command, Destination, LengthSource
+from hw.core.isa import Command, Destination, Fit, LengthSource
 from hw.core.vector.command import INSTRUCTION_BYTES, assemble
 from hw.lxe.microcode import Instruction, Pre, Source
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe_lane import STAGES
+
+# Sizes that the compiler supports.
+MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
+MAX_KEYS = (1 << 16) - 1  # lengths have 16 bits
+MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 
 
 def residual(n: int, lanes: int) -> list[Instruction]:
@@ -44,6 +48,11 @@ def tiles(matrix: np.ndarray, width: int) -> bytes:
     return padded.reshape(rows, width, columns, width).swapaxes(1, 2).tobytes()
 
 
+def largest_divisor(value: int, maximum: int) -> int:
+    """Largest divisor of `value` that is at most `maximum`."""
+    return next(divisor for divisor in range(min(value, maximum), 0, -1) if value % divisor == 0)
+
+
 @dataclass
 class Region:
     """Allocator of the words of a memory region; `next` is the first free word."""
@@ -58,6 +67,93 @@ class Region:
         if self.next > self.words:
             raise ValueError(f"count must be at most {self.words - address} free words of the region, got {count}")
         return address
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Adjacent columns of the activations of a step, in a region with one row per token.
+
+    Attributes
+    ----------
+    address : word address of the first row ; words : words of a row, which is also the stride
+    """
+
+    address: int
+    words: int
+
+
+class Activations:
+    """Activations of a step in device memory: one row per token, whose columns can lie in several regions.
+
+    Parameters
+    ----------
+    columns : regions of the row, in order
+    after : commands that write the activations
+    """
+
+    def __init__(self, columns: Sequence[Columns], after: Sequence[CommandRef]):
+        self.columns, self.after = columns, after
+        self.words = sum(column.words for column in columns)
+        self.resident: LoadedOperands | None = None  # all of them are in the operand memory
+
+    def load(self, p: Operands, token: int, tokens: int, first: int, count: int) -> LoadedOperands:
+        """Append LOADs of the words `first` to `first + count` of the rows of `tokens` tokens."""
+        loads, start = [], 0  # `start`: first word of the current region within the row
+        for column in self.columns:
+            low, high = max(first, start), min(first + count, start + column.words)
+            if low < high:
+                source = column.address + token * column.words + low - start
+                loads.append({"source": source, "stride": column.words, "rows": tokens, "beats": high - low,
+                              "target": low - first, "step": count})  # fmt: skip
+            start += column.words
+        return p.activations(loads, tokens * count, self.after)
+
+    def load_all(self, p: Operands, tokens: int) -> LoadedOperands:
+        """The whole rows of all tokens; the LOADs are appended at the first use."""
+        if self.resident is None:
+            self.resident = self.load(p, 0, tokens, 0, self.words)
+        return self.resident
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Query rows of one KV head whose results fit the accumulators: query heads of consecutive tokens.
+
+    Attributes
+    ----------
+    token, tokens : first token and number of tokens
+    head, heads : first query head of the KV head and number of query heads, all of them unless `tokens` is 1
+    row : first row, counted over all tokens
+    """
+
+    token: int
+    tokens: int
+    head: int
+    heads: int
+    row: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.tokens * self.heads
+
+
+@dataclass(frozen=True)
+class _Product:
+    """One MULTIPLY of a matrix with activations.
+
+    Attributes
+    ----------
+    token, tokens : first token and number of tokens
+    m, results : first result block and number of result blocks ; k, inputs : the same for input blocks
+    """
+
+    token: int
+    tokens: int
+    m: int
+    results: int
+    k: int
+    inputs: int
 
 
 @dataclass(frozen=True)
@@ -93,6 +189,7 @@ class LayerCompiler:
     weights : word address of each matrix (q, k, v, o, gate, up, down, planes), tile after tile
     norms : word addresses of the weights of the two norms
     x, out : word addresses of the step's input and output, row after row
+    factors : word address of the factors of a norm, one FP32 beat per token
     cosines : word address of the RoPE angles of the step, pairs of FP32 words (cosines, sines)
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     code : word address and number of instructions of each vector program
@@ -101,7 +198,7 @@ class LayerCompiler:
     Raises
     ------
     ValueError
-        A row, a tile or a step is larger than the memory for it.
+        A size is not supported; the message names it.
     """
 
     config: Config
@@ -128,20 +225,22 @@ class LayerCompiler:
         )  # fmt: skip
         self.hashes = -(-c.hash_bits // n)
         self.key_blocks = -(-s.keys // n)
-        limits = {
-            "tokens": (s.tokens * self.group, c.dpe_accumulators, "rows of a head"),
-            "hidden": (2 * self.x_words, c.vpe_rows, "words of a norm"),
-            "keys": (self.key_blocks, c.vpe_rows, "words of a row of scores"),
-        }
-        for name, (value, maximum, label) in limits.items():
-            if value > maximum:
-                raise ValueError(
-                    f"{name} must take at most {maximum} {label}, got {getattr(s, name)}, which takes {value}"
-                )
-        for name, tokens in (("tokens", s.tokens), ("fill", s.fill)):
-            if tokens > min(c.max_step_tokens, c.dpe_accumulators):
-                bounds = f"max_step_tokens = {c.max_step_tokens}, and dpe_accumulators = {c.dpe_accumulators}"
-                raise ValueError(f"{name} must be at most {bounds}, got {tokens}")
+        self.accumulators = min(c.dpe_accumulators, MAX_VECTORS)
+        for name, maximum in (
+            ("hidden", MAX_HIDDEN),
+            ("ffn", MAX_FFN),
+            ("q_heads", MAX_Q_HEADS),
+            ("keys", MAX_KEYS),
+            ("tokens", c.max_step_tokens),
+            ("fill", c.max_step_tokens),
+        ):
+            if getattr(s, name) > maximum:
+                raise ValueError(f"{name} must be at most {maximum}, got {getattr(s, name)}")
+        head_words = min(self.half, self.accumulators, self.rows)
+        if self.head > head_words:
+            raise ValueError(
+                f"head_dim must be at most {head_words * n} (operand memory and accumulators), got {c.head_dim}"
+            )
         self.max_tokens = {True: s.tokens, False: max(s.tokens, s.fill)}  # of a step with queries, and without
         self.shapes = {
             "q": (self.q, self.x_words), "k": (self.kv, self.x_words), "v": (self.kv, self.x_words),
@@ -157,6 +256,7 @@ class LayerCompiler:
             allocate(t * self.x_words),
             allocate(t * self.head * 2),
         )
+        self.factors = allocate(2 * t)
         self.normed, self.middle = allocate(t * self.x_words), allocate(t * self.ffn)
         self.wide = {name: allocate(2 * t * width) for name, width in
                      (("q", self.q), ("k", self.kv), ("o", self.x_words), ("gate", self.ffn), ("up", self.ffn),
@@ -182,11 +282,13 @@ class LayerCompiler:
 
     def _programs(self) -> None:
         c, n, s = self.config, self.width, self.sizes
-        norm = programs.rms_norm(s.hidden, n)
-        prologue = len(programs.rms_norm(s.hidden, n, 0))
-        self.piece = next(p for p in range(min(self.ffn, c.vpe_rows), 0, -1) if self.ffn % p == 0)
-        self.x_piece = next(p for p in range(min(self.x_words, c.vpe_rows), 0, -1) if self.x_words % p == 0)
+        self.piece = largest_divisor(self.ffn, c.vpe_rows)
+        self.x_piece = largest_divisor(self.x_words, c.vpe_rows)
+        self.norm_piece = largest_divisor(self.x_words, c.vpe_rows // 2)  # the weights and the products of a piece
+        norm = programs.rms_scale(self.norm_piece * n, n)
+        prologue = len(programs.rms_scale(self.norm_piece * n, n, 0))
         fixed = {
+            "norm factors": programs.rms_factor(s.hidden, n),
             "norm weights": norm[:prologue],
             "norm": norm[prologue:],
             "rope q": programs.rope(c.head_dim, n, s.q_heads),
@@ -198,6 +300,8 @@ class LayerCompiler:
         varying = {
             "exponentials": programs.exponentials(1, n, c.head_dim),
             "softmax": programs.softmax(1, n, c.head_dim),
+            "long exponentials": programs.long_exponentials(1, n, c.head_dim),
+            "divide by sum": programs.divide_by_sum(1, n),
         }
         for name, program in (fixed | varying).items():
             image = assemble(program, c.vpe_rows, varies=name in varying)
@@ -215,8 +319,9 @@ class LayerCompiler:
         self._check(tokens)
         t, w, p = tokens, self.wide, self._program()
         norm = self._norm(p, 0, self.x, t)
-        x = self._rows(p, self.normed, t, self.x_words, [norm])
-        both_fit = t * self.x_words <= self.rows // 2  # the keys fit into the operand memory while x stays there
+        x = Activations([Columns(self.normed, self.x_words)], [norm])
+        # x stays in the operand memory only if the keys fit there at the same time
+        both_fit = max(t * self.x_words, t * self.kv) <= self.rows // 2 or not self._fits(t, self.x_words)
         k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
         q = self._multiply(p, "q", t, x, w["q"], wide=True)
         v = None if both_fit else self._multiply(p, "v", t, x, self.rotated["v"], wide=False)
@@ -227,16 +332,10 @@ class LayerCompiler:
         v = v or self._multiply(p, "v", t, x, self.rotated["v"], wide=False)
         self._store_kv(p, clustered, [v])
         context = self._retrieve(p, t, means, [q, v])
-        per_head = self.group * self.head
-        heads = [
-            {"source": self.context[h], "stride": per_head, "rows": t, "beats": per_head, "target": h * per_head,
-             "step": self.q}
-            for h in range(self.config.kv_heads)
-        ]  # fmt: skip
-        x = cache(lambda: p.activations(heads, t * self.q, [context]))
+        x = Activations([Columns(address, self.group * self.head) for address in self.context], [context])
         attended = self._residual(p, t, self.x, w["o"], self.attended, self._multiply(p, "o", t, x, w["o"], wide=True))
         norm = self._norm(p, 1, self.attended, t, [attended])
-        x = self._rows(p, self.normed, t, self.x_words, [norm])
+        x = Activations([Columns(self.normed, self.x_words)], [norm])
         self._multiply(p, "gate", t, x, w["gate"], wide=True)
         up = self._multiply(p, "up", t, x, w["up"], wide=True)
         gated = self._vector(
@@ -244,7 +343,7 @@ class LayerCompiler:
             a_beats=self.piece, a_wide=1, b=w["up"], b_stride=2 * self.piece, b_beats=self.piece, b_wide=1,
             b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece, extra=1,
         )  # fmt: skip
-        x = self._rows(p, self.middle, t, self.ffn, [gated])
+        x = Activations([Columns(self.middle, self.ffn)], [gated])
         self._residual(p, t, self.attended, w["down"], self.out, self._multiply(p, "down", t, x, w["down"], wide=True))
         return [*p.builder.commands, Command("OFFLOAD"), Command("END")]
 
@@ -275,57 +374,76 @@ class LayerCompiler:
         code, instructions = self.code[name]
         return p.builder.add("VECTOR", {"code": code, "instructions": instructions, **fields}, after=after)
 
-    def _rows(
-        self, p: Operands, address: int, tokens: int, words: int, after: Sequence[CommandRef]
-    ) -> Callable[[], LoadedOperands]:
-        """Consecutive rows of `words` words as activations; the LOAD is issued at their first use."""
-        fields = {"source": address, "stride": words, "rows": tokens, "beats": words, "step": words}
-        return cache(lambda: p.activations([fields], tokens * words, after))
+    def _fits(self, tokens: int, words: int) -> bool:
+        """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
+        return tokens * words <= self.rows and tokens <= self.accumulators
 
-    def _multiply(
-        self, p: Operands, name: str, tokens: int, x: Callable[[], LoadedOperands], out: int, wide: bool
-    ) -> CommandRef:
+    def _multiply(self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool) -> CommandRef:
         """Product of a matrix with the activations `x`, to `out`, one row per token.
 
-        Loads start in order: both halves of the weights come before the activations, which wait longer.
+        Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
+        that fit the operand memory are loaded once. Otherwise they are loaded in pieces.
         """
         m_blocks, k_blocks = self.shapes[name]
-        steps: list[
-            tuple[int, int, int, int]
-        ] = []  # result blocks, input blocks, first result block, first input block
-        if k_blocks <= self.half:
-            chunk = self.half // k_blocks
-            steps += [(min(chunk, m_blocks - m), k_blocks, m, 0) for m in range(0, m_blocks, chunk)]
-        else:
-            for m in range(m_blocks):
-                steps += [(1, min(self.half, k_blocks - k), m, k) for k in range(0, k_blocks, self.half)]
-        n, words_per_block = self.width, 1 + wide
+        n, words_per_block, fits = self.width, 1 + wide, self._fits(tokens, k_blocks)
+        steps = self._plan(name, tokens)
 
-        def load_weights(results: int, inputs: int, m: int, k: int) -> LoadedOperands:
-            source = self.weights[name] + (m * k_blocks + k) * n
-            return p.weights("LOAD", {"source": source, "rows": 1, "beats": results * inputs * n})
+        def load_weights(step: _Product) -> LoadedOperands:
+            source, beats = self.weights[name] + (step.m * k_blocks + step.k) * n, step.inputs * n
+            rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
+            if step.inputs == k_blocks:  # the tiles are contiguous
+                rows = {"rows": 1, "beats": step.results * beats}
+            return p.weights("LOAD", {"source": source, **rows})
 
-        weights = [load_weights(*step) for step in steps[:2]]
-        for at, (results, inputs, m, k) in enumerate(steps):
+        weights = [load_weights(step) for step in steps[:2]]
+        piece, loaded = (-1, -1), None
+        for at, step in enumerate(steps):
+            if fits:
+                loaded = x.load_all(p, tokens)
+            elif loaded is None or piece != (step.token, step.k):
+                piece, loaded = (step.token, step.k), x.load(p, step.token, step.tokens, step.k, step.inputs)
             product = p.multiply(
                 {
-                    "m_stride": inputs, "k_stride": 1, "m_blocks": results, "k_blocks": inputs,
-                    "activations": k, "x_stride": k_blocks, "vectors": tokens,
-                    "first": k == 0, "last": k + inputs == k_blocks,
-                    "out": out + m * words_per_block, "stride": m_blocks * words_per_block, "wide": wide,
+                    "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
+                    "activations": step.k if fits else 0, "x_stride": k_blocks if fits else step.inputs,
+                    "vectors": step.tokens, "first": step.k == 0, "last": step.k + step.inputs == k_blocks,
+                    "spread": not fits, "out": out + (step.token * m_blocks + step.m) * words_per_block,
+                    "stride": m_blocks * words_per_block, "wide": wide,
                 },
-                weights[at], x(), n,
+                weights[at], loaded, n,
             )  # fmt: skip
-            weights += [load_weights(*step) for step in steps[at + 2 : at + 3]]
+            weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
         return product
 
+    def _plan(self, name: str, tokens: int) -> list[_Product]:
+        """MULTIPLY commands of a matrix, in order; the input blocks of a result block follow each other."""
+        m_blocks, k_blocks = self.shapes[name]
+        if self._fits(tokens, k_blocks):
+            size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
+        else:  # a piece of the activations is used for as many result blocks as the accumulators allow
+            size = min(tokens, self.accumulators, self.rows // 2)
+            results = min(m_blocks, self.accumulators // size, self.half)
+            inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
+        return [
+            _Product(token, min(size, tokens - token), m, min(results, m_blocks - m), k, min(inputs, k_blocks - k))
+            for token in range(0, tokens, size)
+            for m in range(0, m_blocks, results)
+            for k in range(0, k_blocks, inputs)
+        ]
+
     def _norm(self, p: Operands, number: int, source: int, tokens: int, after: Sequence[CommandRef] = ()) -> CommandRef:
-        words = self.x_words
-        self._vector(
-            p, "norm weights", [], repeat=1, a=self.norms[number], a_beats=words, destination=Destination.NONE, extra=1
-        )
-        return self._vector(p, "norm", after, repeat=tokens, a=source, a_stride=words, a_beats=words, out=self.normed,
-                            out_stride=words, out_beats=words, extra=1)  # fmt: skip
+        words, piece = self.x_words, self.norm_piece
+        weights = {"repeat": 1, "a_beats": piece, "destination": Destination.NONE, "extra": 1}
+        self._vector(p, "norm weights", [], a=self.norms[number], **weights)
+        factors = self._vector(p, "norm factors", after, repeat=tokens, a=source, a_stride=words, a_beats=words,
+                               out=self.factors, out_stride=2, out_beats=1, out_wide=1, extra=1)  # fmt: skip
+        for start in range(0, words, piece):
+            if start:
+                self._vector(p, "norm weights", [], a=self.norms[number] + start, **weights)
+            last = self._vector(p, "norm", [factors], repeat=tokens, a=self.factors, a_stride=2, a_beats=1, a_wide=1,
+                                b=source + start, b_stride=words, b_beats=piece, b_used=1, out=self.normed + start,
+                                out_stride=words, out_beats=piece, extra=1)  # fmt: skip
+        return last
 
     def _residual(self, p: Operands, tokens: int, x: int, y: int, out: int, after: CommandRef) -> CommandRef:
         piece = self.x_piece
@@ -342,7 +460,7 @@ class LayerCompiler:
 
     def _hash(self, p: Operands, tokens: int, query: bool, after: Sequence[CommandRef]) -> CommandRef:
         """Hash codes of the keys: their products with the hyperplanes, packed to sign bits."""
-        x = self._rows(p, self.rotated["k"], tokens, self.kv, after)
+        x = Activations([Columns(self.rotated["k"], self.kv)], after)
         projected = self._multiply(p, "planes", tokens, x, self.projected, wide=False)
         return self._vector(p, "hash", [projected], repeat=tokens, a=self.projected, a_stride=self.hashes,
                             a_beats=self.hashes, destination=Destination.CODES, flag=query, extra=1)  # fmt: skip
@@ -373,40 +491,57 @@ class LayerCompiler:
             self._mix(p, h - 1, tokens, shares[h - 1])
         return self._mix(p, heads[-1], tokens, shares[-1])
 
-    def _queries(self, p: Operands, head: int, tokens: int, after: Sequence[CommandRef]) -> LoadedOperands:
-        """Queries of a KV head as activations: one row per token and query head."""
-        beats = self.group * self.head
-        fields = {"source": self.rotated["q"] + head * beats, "stride": self.q, "rows": tokens, "beats": beats,
-                  "step": beats}  # fmt: skip
-        return p.activations([fields], tokens * beats, after)
+    def _row_blocks(self, tokens: int) -> list[RowBlock]:
+        """Blocks of the query rows of a KV head."""
+        rows, group = min(self.accumulators, self.rows // self.head), self.group
+        if group > rows:
+            return [
+                RowBlock(token, 1, head, min(rows, group - head), token * group + head)
+                for token in range(tokens)
+                for head in range(0, group, rows)
+            ]
+        size = rows // group
+        return [RowBlock(token, min(size, tokens - token), 0, group, token * group) for token in range(0, tokens, size)]
 
-    def _products(self, head: int, rows: int, block: int) -> dict[str, int]:
+    def _queries(self, p: Operands, head: int, block: RowBlock, after: Sequence[CommandRef]) -> LoadedOperands:
+        """Query rows of a KV head as activations."""
+        source = self.rotated["q"] + block.token * self.q + (head * self.group + block.head) * self.head
+        beats = block.heads * self.head
+        fields = {"source": source, "stride": self.q, "rows": block.tokens, "beats": beats, "step": beats}
+        return p.activations([fields], block.tokens * beats, after)
+
+    def _products(self, head: int, rows: RowBlock, block: int) -> dict[str, int]:
         """Fields of a MULTIPLY of a head's queries with a chunk of keys; the results are FP32 scores."""
         chunk = self.half // self.head
         return {
             "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head, "x_stride": self.head,
-            "vectors": rows, "first": 1, "last": 1, "out": self.scores[head] + 2 * block, "stride": self.score_words,
+            "vectors": rows.rows, "first": 1, "last": 1,
+            "out": self.scores[head] + rows.row * self.score_words + 2 * block, "stride": self.score_words,
             "wide": 1, "limit": 1, "block": block,
         }  # fmt: skip
 
     def _score(self, p: Operands, head: int, tokens: int, means: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
         """Scores of all clusters for one KV head, sent to the WTU."""
-        c, rows, chunk = self.config, tokens * self.group, self.half // self.head
-        length_fields = {"length": LengthSource.CLUSTERS}
-        x = self._queries(p, head, tokens, after)
-        for block in range(0, -(-c.max_row_clusters // self.width), chunk):
-            source = self.mean_keys_word + head * self.head + block * self.width * self.kv
-            keys = p.weights(
-                "LOAD",
-                {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
-                 "limit": 1, "block": block, **length_fields},
-                [means],
-            )  # fmt: skip
-            products = p.multiply({**self._products(head, rows, block), **length_fields}, keys, x, self.width)
-        return self._vector(
-            p, "exponentials", [products], repeat=rows, a=self.scores[head], a_stride=self.score_words, a_wide=1,
-            destination=Destination.SCORES, flag=head == c.kv_heads - 1, head=head, **length_fields,
-        )  # fmt: skip
+        c, chunk = self.config, self.half // self.head
+        length_fields, blocks = {"length": LengthSource.CLUSTERS}, -(-c.max_row_clusters // self.width)
+        for rows in self._row_blocks(tokens):
+            x = self._queries(p, head, rows, after)
+            for block in range(0, blocks, chunk):
+                source = self.mean_keys_word + head * self.head + block * self.width * self.kv
+                keys = p.weights(
+                    "LOAD",
+                    {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
+                     "limit": 1, "block": block, **length_fields},
+                    [means],
+                )  # fmt: skip
+                products = p.multiply({**self._products(head, rows, block), **length_fields}, keys, x, self.width)
+        fields = {"repeat": tokens * self.group, "a": self.scores[head], "a_stride": self.score_words, "a_wide": 1,
+                  "destination": Destination.SCORES, "flag": head == c.kv_heads - 1, "head": head,
+                  **length_fields}  # fmt: skip
+        if blocks <= c.vpe_rows:
+            return self._vector(p, "exponentials", [products], **fields)
+        self._vector(p, "exponentials", [products], fit=Fit.FITS, **fields)
+        return self._vector(p, "long exponentials", [products], fit=Fit.EXCEEDS, a_again=1, **fields)
 
     def _gather(
         self, p: Operands, head: int, tokens: int, block: int, values: bool, after: Sequence[CommandRef]
@@ -421,26 +556,43 @@ class LayerCompiler:
         self, p: Operands, head: int, tokens: int, fetched: CommandRef, after: Sequence[CommandRef]
     ) -> CommandRef:
         """Attention weights of one KV head's queries for its fetched tokens and for the tokens of the step."""
-        rows, chunk = tokens * self.group, self.half // self.head
+        chunk = self.half // self.head
         length_fields = {"length": LengthSource.TOKENS, "head": head}
-        x = self._queries(p, head, tokens, after)
-        for block in range(0, self.key_blocks, chunk):
-            keys = self._gather(p, head, tokens, block, False, [fetched, *after])
-            products = p.multiply(
-                {**self._products(head, rows, block), "extra": tokens, **length_fields}, keys, x, self.width
-            )
-        return self._vector(
-            p, "softmax", [products], repeat=rows, group=self.group, a=self.scores[head], a_stride=self.score_words,
-            a_wide=1, out=self.shares[head], out_stride=self.key_blocks, pad=tokens - 1, extra=1, **length_fields,
-        )  # fmt: skip
+        for rows in self._row_blocks(tokens):
+            x = self._queries(p, head, rows, after)
+            for block in range(0, self.key_blocks, chunk):
+                keys = self._gather(p, head, tokens, block, False, [fetched, *after])
+                products = p.multiply(
+                    {**self._products(head, rows, block), "extra": tokens, **length_fields}, keys, x, self.width
+                )
+            fields = {
+                "repeat": rows.rows, "group": self.group, "pad": tokens - 1 - rows.token, "extra": 1 + rows.token,
+                **length_fields,
+            }  # fmt: skip
+            shares = self._softmax(p, [products], self.scores[head] + rows.row * self.score_words,
+                                   self.shares[head] + rows.row * self.key_blocks, fields)  # fmt: skip
+        return shares
+
+    def _softmax(
+        self, p: Operands, after: Sequence[CommandRef], scores: int, out: int, fields: dict[str, int]
+    ) -> CommandRef:
+        """Softmax of rows of scores; rows longer than the vector memory take two commands that read each row twice."""
+        scores_in = {"a": scores, "a_stride": self.score_words, "a_wide": 1}
+        fields = {**fields, "out": out, "out_stride": self.key_blocks}
+        if self.key_blocks <= self.config.vpe_rows:
+            return self._vector(p, "softmax", after, **scores_in, **fields)
+        self._vector(p, "softmax", after, fit=Fit.FITS, **scores_in, **fields)
+        exceeds = {"fit": Fit.EXCEEDS, "a_again": 1, **fields}
+        weights = self._vector(p, "long exponentials", after, **scores_in, **exceeds)
+        return self._vector(p, "divide by sum", [weights], a=out, a_stride=self.key_blocks, **exceeds)
 
     def _mix(self, p: Operands, head: int, tokens: int, shares: CommandRef) -> CommandRef:
-        """Values of one KV head times their attention weights; the accumulators limit the tokens of one pass."""
+        """Values of one KV head times their attention weights; the accumulators limit the rows of one pass."""
         chunk = self.half // self.head
         length_fields = {"length": LengthSource.TOKENS, "head": head, "extra": tokens}
-        chunk_tokens = min(self.config.dpe_accumulators // (self.group * self.head), self.rows // (chunk * self.group))
-        for start in range(0, tokens, chunk_tokens):
-            rows, row = min(chunk_tokens, tokens - start) * self.group, start * self.group
+        pass_rows = min(self.accumulators // self.head, self.rows // chunk)
+        for row in range(0, tokens * self.group, pass_rows):
+            rows = min(pass_rows, tokens * self.group - row)
             for block in range(0, self.key_blocks, chunk):
                 values = self._gather(p, head, tokens, block, True, ())
                 fields = {

@@ -16,6 +16,7 @@ from hw.lxe.vpe_lane import STAGES
 
 Program = list[Instruction]
 MEMORY, SCALAR, IMMEDIATE = Source.MEMORY, Source.SCALAR, Source.IMMEDIATE
+TOTAL, ESTIMATE = 1, 2  # scalar registers of the softmax programs: sum of a row and its reciprocal
 
 
 def code(value: float) -> int:
@@ -42,53 +43,67 @@ def softmax(n: int, lanes: int, head_dim: int) -> Program:
     The reciprocal of the sum comes from a table and is refined by one Newton step, r (2 - s r).
     """
     shape = extent(n, lanes)
-    total, estimate, product = 1, 2, 3
     return [
         *_load_with_maximum(shape),
-        _exponential(shape, head_dim, to_memory=True, post=Post.SUM, to_scalar=total),
-        _scalar(total, estimate, function=Function.RECIPROCAL),
-        _scalar(total, product, times=Times.C, c=estimate),
-        _scalar(product, estimate, pre=Pre.RSUB, immediate=code(2), times=Times.C, c=estimate),
-        Instruction(a=MEMORY, times=Times.C, c=estimate, round=True, to_stream=True, wait=True, **shape),
+        _exponential(shape, head_dim, to_memory=True, post=Post.SUM, to_scalar=TOTAL),
+        *_reciprocal_of_sum(),
+        Instruction(a=MEMORY, times=Times.C, c=ESTIMATE, round=True, to_stream=True, wait=True, **shape),
     ]
 
 
-def rms_norm(n: int, lanes: int, vectors: int = 1, epsilon: float = 1e-5) -> Program:
-    """x / sqrt(mean(x**2) + epsilon) * weight, BF16. In: the weights, then the vectors. Out: the vectors.
-
-    The reciprocal square root comes from a table and is refined by one Newton step, r (3 - m r r) / 2.
-    """
+def long_exponentials(n: int, lanes: int, head_dim: int) -> Program:
+    """As `exponentials`, for rows of any length. In: the row twice. Out: the row."""
     shape = extent(n, lanes)
-    x_row = shape["beats"]
+    return [
+        Instruction(post=Post.MAX, to_scalar=0, **shape),
+        _exponential(shape, head_dim, a=Source.STREAM, to_stream=True),
+    ]
+
+
+def divide_by_sum(n: int, lanes: int) -> Program:
+    """x / sum(x), BF16: the softmax of a row of any length, of its exponentials. In: the row twice. Out: the row."""
+    shape = extent(n, lanes)
+    return [
+        Instruction(post=Post.SUM, to_scalar=TOTAL, **shape),
+        *_reciprocal_of_sum(),
+        Instruction(times=Times.C, c=ESTIMATE, round=True, to_stream=True, wait=True, **shape),
+    ]
+
+
+def rms_factor(n: int, lanes: int, epsilon: float = 1e-5) -> Program:
+    """1 / sqrt(mean(x**2) + epsilon) of a vector. In: the vector. Out: a beat with the FP32 number in lane 0.
+
+    The vector can be longer than the vector memory. The reciprocal square root comes from a table and is refined by one
+    Newton step, r (3 - m r r) / 2.
+    """
     mean, estimate, work, share, half = 0, 1, 2, 3, 4
-    program = [
-        Instruction(to_memory=True, **shape),
+    return [
+        Instruction(times=Times.SELF, post=Post.SUM, to_scalar=mean, **extent(n, lanes)),
         _constant(1 / n, share),
         _constant(0.5, half),
+        _scalar(mean, mean, pre=Pre.ADD, immediate=code(n * epsilon), times=Times.C, c=share),
+        _scalar(mean, estimate, function=Function.RSQRT),
+        _scalar(estimate, work, times=Times.SELF),
+        _scalar(work, work, times=Times.C, c=mean),
+        _scalar(work, work, pre=Pre.RSUB, immediate=code(3), times=Times.C, c=estimate),
+        _scalar(work, estimate, times=Times.C, c=half, to_stream=True),
     ]
+
+
+def rms_scale(n: int, lanes: int, vectors: int = 1) -> Program:
+    """x * weight * factor, BF16: with the factors of `rms_factor` the RMSNorm of vectors or of pieces of them.
+
+    In: the weights, then for each vector a beat with its factor in lane 0 and the vector. Out: the vectors.
+    """
+    shape = extent(n, lanes)
+    product_row, factor, wait = shape["beats"], 0, shape["beats"] < STAGES
+    program = [Instruction(to_memory=True, **shape)]
     for _ in range(vectors):
         program += [
-            Instruction(to_memory=True, to_row=x_row, **shape),
+            Instruction(post=Post.LAST, to_scalar=factor),
+            Instruction(b=MEMORY, times=Times.B, to_memory=True, to_row=product_row, wait=wait, **shape),
             Instruction(
-                a=MEMORY,
-                a_row=x_row,
-                times=Times.SELF,
-                post=Post.SUM,
-                to_scalar=mean,
-                wait=shape["beats"] < STAGES,
-                **shape,
-            ),
-            Instruction(
-                a=MEMORY, a_row=x_row, b=MEMORY, times=Times.B, to_memory=True, to_row=x_row, **shape
-            ),  # times the weights
-            _scalar(mean, mean, pre=Pre.ADD, immediate=code(n * epsilon), times=Times.C, c=share),
-            _scalar(mean, estimate, function=Function.RSQRT),
-            _scalar(estimate, work, times=Times.SELF),
-            _scalar(work, work, times=Times.C, c=mean),
-            _scalar(work, work, pre=Pre.RSUB, immediate=code(3), times=Times.C, c=estimate),
-            _scalar(work, estimate, times=Times.C, c=half),
-            Instruction(
-                a=MEMORY, a_row=x_row, times=Times.C, c=estimate, round=True, to_stream=True, wait=True, **shape
+                a=MEMORY, a_row=product_row, times=Times.C, c=factor, round=True, to_stream=True, wait=wait, **shape
             ),
         ]
     return program
@@ -161,12 +176,11 @@ def _load_with_maximum(shape: dict[str, int]) -> Program:
 
 
 def _exponential(shape: dict[str, int], head_dim: int, **changes: object) -> Instruction:
-    """Exponentials of the row in memory minus scalar 0."""
+    """Exponentials of a row minus scalar 0; the row is in memory unless `changes` name another source."""
     if head_dim < 1:
         raise ValueError(f"head_dim must be at least 1, got {head_dim}")
     return Instruction(
         pre=Pre.RSUB,
-        a=MEMORY,
         b=SCALAR,
         times=Times.C,
         c_immediate=True,
@@ -174,8 +188,18 @@ def _exponential(shape: dict[str, int], head_dim: int, **changes: object) -> Ins
         function=Function.EXP,
         wait=True,
         **shape,
-        **changes,
+        **({"a": MEMORY} | changes),
     )
+
+
+def _reciprocal_of_sum() -> Program:
+    """Reciprocal of scalar `TOTAL` in scalar `ESTIMATE`."""
+    product = 3
+    return [
+        _scalar(TOTAL, ESTIMATE, function=Function.RECIPROCAL),
+        _scalar(TOTAL, product, times=Times.C, c=ESTIMATE),
+        _scalar(product, ESTIMATE, pre=Pre.RSUB, immediate=code(2), times=Times.C, c=ESTIMATE),
+    ]
 
 
 def _scalar(source: int, target: int, **steps: object) -> Instruction:

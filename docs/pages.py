@@ -114,7 +114,7 @@ def index() -> str:
 def instructions() -> str:
     """The commands of the core."""
     parts = ["# Instruction set", isa.__doc__ or "", isa.markdown(), "## Values of fields"]
-    for code in (isa.ExecUnit, isa.SyncEvent, isa.LengthSource, isa.Destination):
+    for code in (isa.ExecUnit, isa.SyncEvent, isa.LengthSource, isa.Fit, isa.Destination):
         parts += code_table(code)
     return "\n\n".join(parts) + "\n"
 

@@ -26,6 +26,7 @@ INSTRUCTION_BYTES = 16  # of the vector engine
 SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
 LOADS = ("NOTHING", "ROWS", "WORDS")
 PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
+FITS = ("ANY", "FITS", "EXCEEDS")
 
 
 class CoreInterpreter:
@@ -198,11 +199,13 @@ class CoreInterpreter:
         """Run a vector program on every row. Hash codes and scores for the KV prediction unit are discarded."""
         length = self._length(f)
         padded_elements = self._blocks(length + f.pad) * self.inputs  # elements of a row with its trailing zeros
-        for row in range(f.repeat if length else 0):
+        fits = padded_elements <= self.engine.rows * self.inputs
+        meets = {"ANY": True, "FITS": fits, "EXCEEDS": not fits}[FITS[f.fit]]
+        for row in range(f.repeat if length and meets else 0):
             elements = length + (row // f.group if f.group else 0)
             beats = self._blocks(elements)
             self._read("code", f.code, -(-f.instructions * INSTRUCTION_BYTES // (2 * self.inputs)))
-            stream = [self._input(f.a + row * f.a_stride, f.a_beats or beats, f.a_wide)]
+            stream = [self._input(f.a + row * f.a_stride, f.a_beats or beats, f.a_wide) for _ in range(1 + f.a_again)]
             if f.b_used:
                 stream.append(self._input(f.b + row * f.b_stride, f.b_beats or beats, f.b_wide))
             out = self.engine.run(self.programs[f.code](beats, elements % self.inputs), np.concatenate(stream))

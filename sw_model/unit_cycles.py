@@ -22,7 +22,11 @@ VECTORS = 8  # vectors that share one load of weights or angles
 _PROGRAMS = {
     "softmax": lambda lanes: (SCORES, programs.softmax(SCORES, lanes, LLAMA3_8B.head_dim)),
     "norm": lambda lanes: (
-        VECTORS * LLAMA3_8B.hidden, programs.rms_norm(LLAMA3_8B.hidden, lanes, vectors=VECTORS),
+        VECTORS * LLAMA3_8B.hidden,
+        [
+            *programs.rms_factor(LLAMA3_8B.hidden, lanes) * VECTORS,
+            *programs.rms_scale(LLAMA3_8B.hidden, lanes, vectors=VECTORS),
+        ],
     ),
     "rope": lambda lanes: (
         VECTORS * LLAMA3_8B.head_dim, programs.rope(LLAMA3_8B.head_dim, lanes, vectors=VECTORS),

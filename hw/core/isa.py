@@ -65,6 +65,14 @@ class LengthSource(enum.IntEnum):
     TOKENS = 2  # past tokens that the KV head of the field `head` attends to
 
 
+class Fit(enum.IntEnum):
+    """Condition of a VECTOR command on the padded length of its rows; the command has no effect when it is not met."""
+
+    ANY = 0
+    FITS = 1  # the row fits the vector memory
+    EXCEEDS = 2  # it does not
+
+
 class Destination(enum.IntEnum):
     """Destination of the results of a VECTOR command."""
 
@@ -218,6 +226,7 @@ OPCODES = (
             Field("a_stride", STRIDE, "words from row a of one repetition to the next"),
             Field("a_beats", COUNT, "beats of row a; 0: the length"),
             Field("a_wide", 1, "row a is FP32 (two words per beat), else BF16"),
+            Field("a_again", 1, "row a is read a second time, before row b"),
             Field("b", ADDRESS, "first word of input row b, which follows row a"),
             Field("b_stride", STRIDE, "words from row b of one repetition to the next"),
             Field("b_beats", COUNT, "beats of row b; 0: the length"),
@@ -231,6 +240,7 @@ OPCODES = (
             Field("pad", 8, "zero padding in elements, see `out_beats`"),
             Field("flag", 1, "hash codes: queries follow in this step; scores: the last KV head of the step"),
             Field("group", 8, "the row length grows by 1 every `group` repetitions (causal mask); 0: it is constant"),
+            Field("fit", 2, "condition on the padded row: 0 none, 1 it fits the vector memory, 2 it does not fit"),
             *_LENGTH,
         ),
     ),

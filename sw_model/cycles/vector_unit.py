@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hw.core.isa import Command, Destination, ExecUnit
+from hw.core.isa import Command, Destination, ExecUnit, Fit
 from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.lxe.microcode import Function, Instruction, Post, Source
 from hw.lxe.vpe_lane import STAGES
@@ -44,12 +44,17 @@ class VectorUnitModel(UnitModel):
         """Elements and beats of every repetition."""
         f, jobs = command.fields, []
         elements = self.core.length(command)
-        if not elements:
+        if not elements or not self._meets_fit(f, elements):
             return []
         for row in range(f.get("repeat", 0)):
             length = elements + (row // f["group"] if f.get("group", 0) else 0)
             jobs.append((length, -(-length // self.core.width)))
         return jobs
+
+    def _meets_fit(self, f: Mapping[str, int], elements: int) -> bool:
+        """Whether the condition `fit` of a command is met."""
+        fits = elements + f.get("pad", 0) <= self.core.config.vpe_rows * self.core.width
+        return {Fit.ANY: True, Fit.FITS: fits, Fit.EXCEEDS: not fits}[Fit(f.get("fit", 0))]
 
     def _instruct(self) -> Process:
         core, reader = self.core, self.core.readers["code"]
@@ -125,7 +130,7 @@ class VectorUnitModel(UnitModel):
                 yield from self.averaged.get()
                 continue
             for row, (_, beats) in enumerate(self._lengths(command)):
-                for name in ("a", "b") if f.get("b_used", 0) else ("a",):
+                for name in "a" * (1 + f.get("a_again", 0)) + "b" * f.get("b_used", 0):
                     count, wide = f.get(f"{name}_beats", 0) or beats, f.get(f"{name}_wide", 0)
                     yield from self.pieces.put((count, bool(wide)))
                     yield from reader.request(f[name] + row * f.get(f"{name}_stride", 0), count << wide)

@@ -92,7 +92,7 @@ def vpe(unit: VPE, name: str, keys: np.ndarray | None, count: int, rng: np.rando
     wide = 4 * lanes
     kinds = (
         (programs.softmax(wide, lanes, 64), 4),
-        (programs.rms_norm(wide, lanes), 8),
+        (programs.rms_factor(wide, lanes) + programs.rms_scale(wide, lanes), 13),
         (programs.hash_bits(min(32, lanes), lanes, 4), 4),
     )
     program: list[Instruction] = []

@@ -556,3 +556,39 @@ def test_golden_layer_is_close_to_float64(rng):
     h = normed(v, norms[1])
     v = v + (silu(h @ w["gate"].T) * (h @ w["up"].T)) @ w["down"].T
     assert np.abs(actual - v).max() < 0.03 * np.abs(v).max()
+
+
+SHAPES = {  # sizes of a layer at `tiny`, which has 8 accumulators, 64 rows of activations, and 16 rows of vector memory
+    "norm in pieces": LayerSizes(hidden=200, ffn=24, tokens=2, keys=64, q_heads=4),
+    "activations in pieces": LayerSizes(hidden=64, ffn=240, tokens=5, keys=64, q_heads=4),
+    "more tokens than accumulators fit": LayerSizes(hidden=32, ffn=24, tokens=8, keys=64, q_heads=8),
+    "more query heads than accumulators": LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, q_heads=20),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_layer_shapes(name, rng, seed):
+    """Sizes that the operand memory, the accumulators or the vector memory do not hold at once."""
+    sizes = SHAPES[name]
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=16)
+    for x in frames(bench, 3, sizes.tokens):
+        bench.step(x)
+    bench.step(bf16.encode(rng.standard_normal((1, sizes.hidden))))
+    bench.check(stall=0.1, seed=seed)
+
+
+def test_rows_longer_than_the_vector_memory(rng, seed):
+    """A head attends to more keys than the vector memory holds; the same program runs with short rows first."""
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=4, keys=160, fill=8, q_heads=4)
+    bench = LayerRun(
+        "tiny", rng, sizes=sizes, hamming_threshold=9, max_resident_tokens=16, selection_target=65535,
+        staging_head_pages=64,
+    )  # fmt: skip
+    for x in frames(bench, 5, 4, drift=1.0):
+        for _ in range(2):
+            bench.attend(tokens(bench, 8), tokens(bench, 8))
+        bench.step(x)
+    longest = [max(len(past) for past in trace.attended) for trace in bench.traces]
+    capacity = bench.config.vpe_rows * bench.config.vpe_lanes
+    assert longest[0] < capacity - 8 and longest[-1] > capacity
+    bench.check(stall=0.1, seed=seed)

@@ -14,8 +14,24 @@ LANES = 8
 
 def run(program, *inputs):
     """BF16 codes of the engine's output, flat; inputs are FP32 codes in complete beats."""
+    return narrow(execute(program, *inputs)).ravel()
+
+
+def execute(program, *inputs):
+    """FP32 codes of the engine's output."""
     stream = np.concatenate([np.asarray(part, np.uint32).reshape(-1, LANES) for part in inputs])
-    return narrow(VectorEngine(LANES, 64).run(program, stream)).ravel()
+    return VectorEngine(LANES, 64).run(program, stream)
+
+
+def rms_norm(weight, x):
+    """RMSNorm of BF16 rows by the two programs; rows in pieces of 8 elements."""
+    factors = [execute(programs.rms_factor(x.shape[1], LANES), widen(row)) for row in x]
+    pieces = []
+    for start in range(0, x.shape[1], 8):
+        columns = slice(start, start + 8)
+        operands = [part for row, factor in zip(x, factors, strict=True) for part in (factor, widen(row[columns]))]
+        pieces.append(run(programs.rms_scale(8, LANES, len(x)), widen(weight[columns]), *operands).reshape(len(x), 8))
+    return np.concatenate(pieces, axis=1)
 
 
 def reals(rng, *shape):
@@ -25,8 +41,7 @@ def reals(rng, *shape):
 def test_rms_norm(rng):
     x, weight = reals(rng, 5, 24), reals(rng, 24)
     got = vector_kernels.rms_norm(x, weight, LANES)
-    program = programs.rms_norm(24, LANES, 5)
-    np.testing.assert_array_equal(got.ravel(), run(program, widen(weight), widen(x)))
+    np.testing.assert_array_equal(got, rms_norm(weight, x))
     v = bf16.decode(x)
     want = v / np.sqrt((v * v).mean(axis=1, keepdims=True) + 1e-5) * bf16.decode(weight)
     np.testing.assert_allclose(bf16.decode(got), want, rtol=2**-8)
@@ -41,6 +56,8 @@ def test_softmax(n, rng):
     np.testing.assert_array_equal(
         vector_kernels.exponentials(scores, 64), run(programs.exponentials(n, LANES, 64), padded)[:n]
     )
+    weights = run(programs.long_exponentials(n, LANES, 64), padded, padded)
+    np.testing.assert_array_equal(got, run(programs.divide_by_sum(n, LANES), widen(weights), widen(weights))[:n])
     weights = np.exp(bf16.decode(scores, FP32) / 8)
     np.testing.assert_allclose(bf16.decode(got), weights / weights.sum(), rtol=0.02, atol=1e-30)
 

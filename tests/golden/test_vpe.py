@@ -33,6 +33,10 @@ def test_softmax(rng, n):
     # exponentials have a one-sided error up to 0.67 % before rounding; then the sum, the quotient, BF16
     np.testing.assert_allclose(got, weights / weights.sum(), rtol=0.0067 * 2 + HALF_UNIT, atol=1e-37)
     assert abs(got.sum() - 1) < 0.004
+    row = beats(scores, LANES)
+    exponentials = execute(programs.long_exponentials(n, LANES, 64), np.concatenate([row, row]))
+    long = reals(execute(programs.divide_by_sum(n, LANES), np.concatenate([exponentials, exponentials])), n)[0]
+    np.testing.assert_array_equal(long, got)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -45,8 +49,9 @@ def test_exponentials(rng, n):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_rms_norm(rng, n):
     x, weight = numbers(rng, (3, n), 5), numbers(rng, n)
-    stream = np.concatenate([beats(weight, LANES), beats(x, LANES)])
-    got = reals(execute(programs.rms_norm(n, LANES, 3), stream), n)
+    rows = [beats(row, LANES) for row in x]
+    operands = [part for row in rows for part in (execute(programs.rms_factor(n, LANES), row), row)]
+    got = reals(execute(programs.rms_scale(n, LANES, 3), np.concatenate([beats(weight, LANES), *operands])), n)
     mean = np.square(value(x)).mean(axis=1, keepdims=True)
     np.testing.assert_allclose(got, value(x) / np.sqrt(mean + 1e-5) * value(weight), rtol=HALF_UNIT + 2e-4)
 

@@ -56,11 +56,15 @@ BAD = {
     "END after COPY: wait must be 0 to 15, got 1000000": lambda: Command("END", {}, {SyncEvent.COPY: 10**6}).encode(),
     "count must be at most 2 free words of the region, got 3": lambda: Region(4, next=2).allocate(3),
     "hidden must be a multiple of .*, got 30": lambda: layer(hidden=30),
-    "keys must take at most .* words of a row of scores, got 65536, which takes": lambda: layer(keys=1 << 16),
-    "tokens must be at most max_step_tokens = 8, and dpe_accumulators = 64, got 9": lambda: LayerCompiler(
-        replace(TINY, max_step_tokens=8, dpe_accumulators=64), replace(CASES["tiny"], tokens=9), Region(1 << 20), 0
+    "hidden must be at most 8192, got 8196": lambda: layer(hidden=8196),
+    "ffn must be at most 28672, got 28676": lambda: layer(ffn=28676),
+    "q_heads must be at most 128, got 130": lambda: layer(q_heads=130),
+    "keys must be at most 65535, got 65536": lambda: layer(keys=1 << 16),
+    "tokens must be at most 8, got 9": lambda: layer(tokens=9),
+    "fill must be at most 8, got 9": lambda: layer(fill=9),
+    "head_dim must be at most .* got 80": lambda: LayerCompiler(
+        replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), 0
     ),
-    "fill must be at most max_step_tokens = 8, and dpe_accumulators = 8, got 9": lambda: layer(fill=9),
     "tokens must be 1 to 4, got 5": lambda: layer(fill=4).attention(5, query=False),
     "n must be at least 1, got 0": lambda: programs.exponentials(0, 4, 8),
     r"head_dim must be a multiple of 8 \(two beats of 4 lanes\), got 6": lambda: programs.rope(6, 4),

@@ -19,8 +19,8 @@ MAX_OPEN_JOBS = 8  # read jobs whose words have not all arrived
 class OperandFetch(wiring.Component):
     """Requests the input of each command and converts its words to beats of the vector engine.
 
-    VECTOR: row `a` and, with `b_used`, row `b` of every repetition, BF16 (one word per beat) or FP32 (two words per
-    beat). MEANS: the old mean of a cluster, then the new keys.
+    VECTOR: row `a`, with `a_again` twice, and with `b_used` row `b` of every repetition, BF16 (one word per beat) or
+    FP32 (two words per beat). MEANS: the old mean of a cluster, then the new keys.
 
     Timing: one read job per cycle; one word per cycle, BF16 words pass through in the same cycle.
 
@@ -73,14 +73,14 @@ class OperandFetch(wiring.Component):
     def _request_rows(
         self, m: Module, command: data.View, busy: Signal, start: Signal, request: Signal, wide: Signal
     ) -> None:
-        """Read jobs of VECTOR: for every repetition row `a`, then row `b`."""
+        """Read jobs of VECTOR: for every repetition row `a`, once or twice, then row `b`."""
         job, payload = self.job, self.command.payload
-        repetition, is_b, row_done = Signal(16), Signal(), Signal()
+        repetition, again, is_b, row_done = Signal(16), Signal(), Signal(), Signal()
         a_address, b_address = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS)
         row_beats, _ = row_length(m, command, start, row_done, self.width)
         beats, fixed_beats = Signal(LENGTH_BITS), Mux(is_b, command.b_beats, command.a_beats)
         with m.If(start):
-            m.d.sync += [repetition.eq(0), is_b.eq(0), a_address.eq(payload.a), b_address.eq(payload.b)]
+            m.d.sync += [repetition.eq(0), again.eq(0), is_b.eq(0), a_address.eq(payload.a), b_address.eq(payload.b)]
         with m.If(~command.is_means):
             m.d.comb += [
                 beats.eq(Mux(fixed_beats == 0, row_beats, fixed_beats)),
@@ -89,7 +89,11 @@ class OperandFetch(wiring.Component):
                 job.payload.address.eq(Mux(is_b, b_address, a_address)),
                 job.payload.count.eq(Mux(wide, beats << 1, beats)),
             ]
-            with m.If(job.valid & job.ready):
+            read_again = ~is_b & command.a_again & ~again
+            with m.If(job.valid & job.ready & read_again):
+                m.d.sync += again.eq(1)
+            with m.Elif(job.valid & job.ready):
+                m.d.sync += again.eq(0)
                 with m.If(~is_b):
                     m.d.sync += a_address.eq((a_address + command.a_stride)[:WORD_ADDRESS_BITS])
                 with m.Else():

@@ -10,7 +10,7 @@ from hw.axi.engines import read_word_layout, write_word_layout
 from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 from hw.common.fork import fork
 from hw.config import Config
-from hw.core.isa import BY_NAME
+from hw.core.isa import BY_NAME, Fit
 from hw.core.lengths import command_length, lengths_layout
 from hw.core.retrieval.mean_updates import MEAN_UPDATE
 from hw.core.retrieval.retrieval_unit import HASH_CODE
@@ -141,12 +141,15 @@ class VectorUnit(wiring.Component):
         fields, means = view(self.i.payload, "VECTOR"), view(self.i.payload, "MEANS")
         is_means = self.i.payload.opcode == BY_NAME["MEANS"].code
         elements = command_length(m, "length", self.lengths, fields, self.config.kv_heads)
+        padded_beats = (elements + fields.pad + (self.width - 1)) >> (self.width.bit_length() - 1)
+        fits = padded_beats <= self.config.vpe_rows
+        skip = (elements == 0) | ((fields.fit == Fit.FITS) & ~fits) | ((fields.fit == Fit.EXCEEDS) & fits)
         return {
             **{f.name: fields[f.name] for f in BY_NAME["VECTOR"].fields},
-            "repeat": Mux(~is_means & (elements == 0), 0, fields.repeat),
+            "repeat": Mux(~is_means & skip, 0, fields.repeat),
             "is_means": is_means,
             "keys": means.keys,
             "key_stride": means.stride,
             "elements": elements,
-            "padded_beats": (elements + fields.pad + (self.width - 1)) >> (self.width.bit_length() - 1),
+            "padded_beats": padded_beats,
         }

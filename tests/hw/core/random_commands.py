@@ -201,17 +201,17 @@ class Author:
         return [Command("MULTIPLY", {**fields, **ends[0]}), Command("MULTIPLY", {**fields, **ends[1], **shift})]
 
     def vector(self) -> list[Command]:
-        varies, two, out_wide, a_wide, b_wide = (self.flip() for _ in range(5))
+        varies, two, again, out_wide, a_wide, b_wide = (self.flip() for _ in range(6))
         rows, work, group = self.bench.config.vpe_rows, self.work(), self.any(1, 8) if varies and self.flip() else 0
         while True:
-            repeat, elements, stored = self.any(1, 9), self.any(1, 12), two or self.flip()
+            repeat, elements, stored = self.any(1, 9), self.any(1, 12), two or again or self.flip()
             grown = elements + ((repeat - 1) // group if group else 0)
             beats = -(-grown // self.n)
             if repeat * beats <= work and (not stored or beats <= rows) and grown - elements < 256:
                 break
         elements, grown = (elements, grown) if varies else (self.any(1, 16), 0)
         silent = self.flip(0.1)
-        code, count = self.program(varies, two, stored, beats, {"to_stream": not silent, "round": not out_wide})
+        code, count = self.program(varies, two + again, stored, beats, {"to_stream": not silent, "round": not out_wide})
         a, a_stride = self.rows(repeat, beats * (1 + a_wide), a_wide)
         pad = min(255, max(0, grown - elements) + self.any(0, 8))
         width = (-(-(elements + pad) // self.n) if varies else beats) * (1 + out_wide)
@@ -219,9 +219,11 @@ class Author:
         fields = {
             "code": code, "instructions": count, "repeat": repeat, "a": a, "a_stride": a_stride, "a_wide": int(a_wide),
             "out": self.allocate(repeat, out_stride, width), "out_stride": out_stride, "out_wide": int(out_wide),
-            "group": group, "pad": pad, **self.length(elements),
+            "a_again": int(again), "group": group, "pad": pad, **self.length(elements),
         }  # fmt: skip
         fields["destination"] = Destination.NONE if silent else Destination.MEMORY
+        if self.flip(0.3):
+            fields["fit"] = self.number(0, 2)
         if not varies:
             fields |= {"a_beats": beats, "out_beats": beats}
         if two:
@@ -230,14 +232,15 @@ class Author:
             fields |= {} if varies else {"b_beats": beats}
         return [Command("VECTOR", fields)]
 
-    def program(self, varies: bool, two: bool, stored: bool, beats: int, output: dict) -> tuple[int, int]:
-        """Address and number of instructions of a new vector program."""
+    def program(self, varies: bool, further: int, stored: bool, beats: int, output: dict) -> tuple[int, int]:
+        """Address and number of instructions of a new vector program with `further` input rows after the first one."""
         row, immediate = self.number(0, 15), int(bf16.encode(self.rng.standard_normal(1), FP32)[0])
         steps = {"pre": PRES[self.number(0, len(PRES) - 1)], "times": TIMES[self.number(0, len(TIMES) - 1)],
                  "immediate": immediate, **output}  # fmt: skip
         keep = {"to_memory": True, "to_row": row}
-        if two:
-            ops = [keep, {**steps, "b": Source.MEMORY, "b_row": row, "wait": True}]
+        if further:
+            last = {**steps, "b": Source.MEMORY, "b_row": row, "wait": True}
+            ops = [*[keep] * further, last]
         else:
             ops = [keep, {**steps, "a": Source.MEMORY, "a_row": row, "wait": True}] if stored else [steps]
 

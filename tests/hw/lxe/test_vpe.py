@@ -134,10 +134,17 @@ def every_program(unit, rng, longest):
     cases = []
     for n in (1, lanes - 1, lanes, lanes + 1, longest * lanes - 1, longest * lanes):
         scores, norm = beats(numbers(rng, n, 40), lanes), min(n, longest // 2 * lanes)
+        factor_and_vector = [beats(numbers(rng, (1, size)), lanes) for size in (1, norm) * 2]
         cases += [
             (programs.softmax(n, lanes, 64), scores),
             (programs.exponentials(n, lanes, 128), scores),
-            (programs.rms_norm(norm, lanes, 2), beats(numbers(rng, (3, norm)), lanes)),
+            (programs.long_exponentials(n, lanes, 128), np.concatenate([scores, scores])),
+            (programs.divide_by_sum(n, lanes), beats(numbers(rng, (2, n)), lanes)),
+            (programs.rms_factor(n, lanes), beats(numbers(rng, (1, n)), lanes)),
+            (
+                programs.rms_scale(norm, lanes, 2),
+                np.concatenate([beats(numbers(rng, (1, norm)), lanes), *factor_and_vector]),
+            ),
             (programs.key_norms(n, lanes, 3), beats(numbers(rng, (3, n)), lanes)),
             (programs.running_mean(n, lanes, 37, 3), beats(numbers(rng, (4, n)), lanes)),
             (programs.gated(n, lanes), beats(numbers(rng, (2, n)), lanes)),
@@ -249,7 +256,7 @@ def test_memory_as_soon_as_it_may_be_read(rng):
 def test_every_cycle_is_accounted_for(rng, seed):
     unit = preset("tiny")
     program, stream = joined(every_program(unit, rng, 2))
-    stall = {"code": 0.7, "i": 0.2, "o": 0.6}
+    stall = {"code": 0.7, "i": 0.2, "o": 0.85}
     record = check(unit, program, stream, stall=stall, seed=seed, record_ports=True)
     cycles = [record.status[f"stat_{name}"] for name in ("issued", "starved", "blocked", "waiting", "idle")]
     assert all(cycles)
