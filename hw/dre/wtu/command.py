@@ -12,13 +12,6 @@ TARGET_BITS = 32
 RATIO_BITS = 16  # a ratio is a number of 1/65536
 
 
-class Op(enum.Enum, shape=unsigned(1)):
-    """Content of the words of an input packet."""
-
-    KEYS = 0  # one score row: the key of every cluster
-    COUNTS = 1  # the token count of every cluster, used for all following rows
-
-
 class SelectionMode(enum.Enum, shape=unsigned(2)):
     """Weight of a cluster and condition that ends the selection."""
 
@@ -45,8 +38,9 @@ class Stat(python_enum.StrEnum):
     PASSES = "passes"  # buckets examined
     SELECTED = "selected"  # clusters selected, counted row by row
     READS = "reads"  # beats that the selector read
-    BUSY = "busy"  # cycles with a row in the selector, without the blocked ones
+    BUSY = "busy"  # cycles with a row in the selector, without the blocked and the waiting ones
     BLOCKED = "blocked"  # cycles in which a finished row waited for `o_row` or for the reporter
+    WAITING = "waiting"  # cycles in which the selector waited for a beat of a long row
     STARVED = "starved"  # cycles without a row in the selector
 
 
@@ -57,7 +51,8 @@ class WtuSizes:
     Parameters
     ----------
     lanes : clusters processed per cycle, a power of two
-    max_row_clusters : longest row, a power of two, at least 2 * `lanes`
+    pairs : pairs of key and token count in the pair memory, a power of two, at least 2 * `lanes`
+    max_row_clusters : longest row, a power of two, at least `pairs`
     buckets : buckets per level, a power of two, 2 to 256
     count_bits : width of a token count, 1 to 16
     cluster_bits : width of a cluster number
@@ -69,13 +64,19 @@ class WtuSizes:
     """
 
     lanes: int
+    pairs: int
     max_row_clusters: int
     buckets: int
     count_bits: int
     cluster_bits: int
 
     def __post_init__(self) -> None:
-        for name, minimum in (("lanes", 1), ("max_row_clusters", 2 * self.lanes), ("buckets", 2)):
+        for name, minimum in (
+            ("lanes", 1),
+            ("pairs", 2 * self.lanes),
+            ("max_row_clusters", self.pairs),
+            ("buckets", 2),
+        ):
             value = getattr(self, name)
             if value < minimum or value & (value - 1):
                 raise ValueError(f"{name} must be a power of two, at least {minimum}, got {value}")
@@ -83,6 +84,9 @@ class WtuSizes:
             raise ValueError(f"buckets must be at most 256, got {self.buckets}")
         if not 1 <= self.count_bits <= KEY_BITS:
             raise ValueError(f"count_bits must be 1 to {KEY_BITS}, got {self.count_bits}")
+        if self.max_row_clusters > self.pairs * self.union_slots:
+            limit = self.pairs * self.union_slots
+            raise ValueError(f"max_row_clusters must be at most {limit} for {self.pairs} pairs, got {self.max_row_clusters}")
         limit = 1 << self.cluster_bits
         if self.max_row_clusters >= limit:
             raise ValueError(f"max_row_clusters must be below 2**cluster_bits = {limit}, got {self.max_row_clusters}")
@@ -91,6 +95,16 @@ class WtuSizes:
     def beats(self) -> int:
         """Beats of the longest row."""
         return self.max_row_clusters // self.lanes
+
+    @property
+    def pair_beats(self) -> int:
+        """Beats of the pair memory, which are the beats of the longest row that is not a long row."""
+        return self.pairs // self.lanes
+
+    @property
+    def union_slots(self) -> int:
+        """Bits of the union of long rows that one word of the pair memory holds."""
+        return 1 << (KEY_BITS + self.count_bits).bit_length() - 1
 
     @property
     def bucket_bits(self) -> int:
@@ -121,23 +135,35 @@ class WtuSizes:
     def beat(self) -> data.StructLayout:
         """One input beat.
 
-        words : one word per lane
+        words, counts : word and token count of each lane
         used : lanes in use, counted from lane 0; less than `lanes` only in the last beat of a packet
         join : in the last beat of a row: report the selection of this row together with that of the next row
+        long : in the first beat of a row: the row has more clusters than the pair memory
         """
         return data.StructLayout(
             {
-                "op": Op,
                 "words": data.ArrayLayout(KEY_BITS, self.lanes),
+                "counts": data.ArrayLayout(self.count_bits, self.lanes),
                 "used": range(self.lanes + 1),
                 "join": 1,
+                "long": 1,
                 "last": 1,
             }
         )
 
     @property
+    def again(self) -> data.StructLayout:
+        """One beat per packet of a long row: whether the next packet is the same row (1) or the next row (0)."""
+        return data.StructLayout({"again": 1})
+
+    @property
+    def pair(self) -> data.ArrayLayout:
+        """Key and token count of each lane, one row of the pair memory."""
+        return data.ArrayLayout(data.StructLayout({"key": KEY_BITS, "count": self.count_bits}), self.lanes)
+
+    @property
     def row(self) -> data.StructLayout:
-        """A row in the key memory: its position, its smallest key `low` and its largest key `high`."""
+        """A loaded row: its address, its smallest key `low` and its largest key `high`."""
         return data.StructLayout({**self._row_address, "low": KEY_BITS, "high": KEY_BITS})
 
     @property
@@ -175,10 +201,11 @@ class WtuSizes:
 
     @property
     def _row_address(self) -> dict[str, object]:
-        """First beat of a row in the key memory, number of beats, clusters in the last beat, `join` of the row."""
+        """First beat of a row in the pair memory, number of beats, clusters in the last beat, flags of the row."""
         return {
-            "start": range(self.beats),
+            "start": range(self.pair_beats),
             "beats": range(self.beats + 1),
             "tail": range(self.lanes + 1),
             "join": 1,
+            "long": 1,
         }

@@ -61,8 +61,12 @@ class HistogramSelector(Selector):
     formula = "max(1, levels) * (beats + buckets + 4) + 12"
 
     @staticmethod
-    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
+    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int, is_long: bool = False) -> int:
         return max(1, levels) * (beats + sizes.buckets + 4) + 12
+
+    @staticmethod
+    def reads(passes: int, levels: int) -> int:
+        return max(1, levels)
 
     @staticmethod
     def reset_cycles(sizes: WtuSizes) -> int:
@@ -76,7 +80,7 @@ class HistogramSelector(Selector):
         walk, decision = Walk.create(self.sizes), path.decision
         self._fill_buckets(m, path, walk)
         m.d.sync += [
-            path.loaded.eq(self.read_en),
+            path.loaded.eq(self.read_accepted),
             path.weighted.eq(path.loaded),
             path.summed.eq(path.weighted & walk.sizing),
             path.loaded_last.eq(path.last_read),
@@ -103,7 +107,7 @@ class HistogramSelector(Selector):
         decision, weights, sizes = path.decision, path.weights, self.sizes
         beyond = Signal.like(decision.width)  # bits of a distance, counted in buckets, that are 0 inside the range
         m.d.comb += beyond.eq(~(decision.width - 1))
-        for w, key in enumerate(self.keys):
+        for w in range(sizes.lanes):
             m.submodules[f"buckets{w}"] = buckets = Ram(depth=sizes.buckets, width=bucket_width(sizes))
             distance = Signal(KEY_BITS + 1, name=f"distance{w}")  # from the top of the range; negative above it
             number = Signal(sizes.bucket_bits, name=f"number{w}")
@@ -111,7 +115,7 @@ class HistogramSelector(Selector):
             in_range = Signal(name=f"in_range{w}")
             shifted = [Mux(bit, distance[k : k + sizes.bucket_bits], 0) for k, bit in enumerate(decision.width)]
             m.d.comb += [
-                distance.eq(decision.high - key),
+                distance.eq(decision.high - self.pairs[w].key),
                 number.eq(reduce_tree(operator.or_, shifted)),
                 in_range.eq(~(distance[sizes.bucket_bits :] & beyond).any()),
                 weights.use[w].eq(path.used[w] & in_range),
@@ -138,7 +142,7 @@ class HistogramSelector(Selector):
                 m.d.sync += walk.sizing.eq(1)
                 m.next = "READ"
             with m.State("READ"):
-                m.d.comb += self.read_en.eq(1)
+                m.d.comb += self.read.eq(1)
                 m.d.sync += [walk.crossed.eq(0), walk.divide.eq(0)]
                 with m.If(path.last_read):
                     m.next = "DRAIN"

@@ -14,15 +14,15 @@ from hw.dre.wtu.command import KEY_BITS, WtuSizes
 
 
 class Reporter(wiring.Component):
-    """Reads a row a second time, compares its keys with the cutoff, and reports the selected clusters.
+    """Reads a row again, compares its keys with the cutoff, and reports the selected clusters.
 
-    The bitmap of a row with `join` is stored in the union memory and ORed with the bitmap of the next row. The first
-    row without `join` reports the union of all these rows. If the choice is `limited`, only the first `tie_count`
+    The bitmap of a row with `join` is stored in the union memory and ORed with the bitmap of the next row; that of a
+    long row is stored in the pair memory. The first row without `join` reports the union of all these rows. If the choice is `limited`, only the first `tie_count`
     clusters with a key equal to the cutoff are selected.
 
     Timing
     ------
-    One beat per cycle, except in cycles in which the selector reads the same memory. The list takes one cycle per
+    One beat per cycle, except in cycles in which the selector reads the same memory or no beat of a long row arrives. The list takes one cycle per
     selected cluster, at least one per beat, and one for its end.
 
     Parameters
@@ -32,7 +32,8 @@ class Reporter(wiring.Component):
     Members
     -------
     i : stream of `WtuSizes.choice`, accepted when all beats of the row are read
-    read_en, read_at, read_accepted, keys : reads of the key memory, see `Store.report_*`
+    read, read_at, read_beat, read_accepted, pairs : reads of the row, see `Store.report_*`
+    union, union_write, union_clear, union_mask : union of long rows, see `Store`
     o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
     selected : number of clusters selected in the previous cycle
     """
@@ -44,10 +45,15 @@ class Reporter(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.choice)),
-                "read_en": Out(1),
-                "read_at": Out(range(sizes.beats)),
+                "read": Out(1),
+                "read_at": Out(range(sizes.pair_beats)),
+                "read_beat": Out(range(sizes.beats)),
                 "read_accepted": In(1),
-                "keys": In(data.ArrayLayout(KEY_BITS, sizes.lanes)),
+                "pairs": In(sizes.pair),
+                "union": In(sizes.lanes),
+                "union_write": Out(1),
+                "union_clear": Out(1),
+                "union_mask": Out(sizes.lanes),
                 "o": Out(stream.Signature(sizes.bitmap)),
                 "o_index": Out(stream.Signature(sizes.index)),
                 "selected": Out(range(sizes.lanes + 1)),
@@ -58,10 +64,10 @@ class Reporter(wiring.Component):
         m = Module()
         sizes, row = self.sizes, self.i.payload
         m.submodules.gate = gate = CreditGate(sizes.bitmap, stages=1)
-        m.submodules.union = union = Ram(depth=sizes.beats, width=1, words=sizes.lanes)
+        m.submodules.union = union = Ram(depth=sizes.pair_beats, width=1, words=sizes.lanes)
         m.submodules.list = indices = IndexList(sizes)
 
-        beat = Signal(range(sizes.beats))  # beat that is read
+        beat = self.read_beat
         last = Signal()  # it is the last beat of the row
         all_read = Signal()
         shown = Signal()  # the keys of a beat are valid
@@ -70,7 +76,7 @@ class Reporter(wiring.Component):
         m.d.comb += [
             last.eq(beat + 1 == row.beats),
             self.read_at.eq((row.start + beat)[: len(self.read_at)]),
-            self.read_en.eq(self.i.valid & ~all_read & (row.join | gate.ready)),
+            self.read.eq(self.i.valid & ~all_read & (row.join | gate.ready)),
             self.i.ready.eq(shown & shown_last),
         ]
         m.d.sync += [shown.eq(self.read_accepted), shown_last.eq(last)]
@@ -85,11 +91,14 @@ class Reporter(wiring.Component):
             m.d.sync += union_empty.eq(~row.join)
         joined = Signal(sizes.lanes)
         m.d.comb += [
-            joined.eq(chosen | Mux(union_empty, 0, Value.cast(union.r_data))),
-            union.r_addr.eq(beat),
+            joined.eq(chosen | Mux(union_empty, 0, Mux(row.long, self.union, Value.cast(union.r_data)))),
+            self.union_write.eq(shown & row.long & row.join),
+            self.union_clear.eq(union_empty),
+            self.union_mask.eq(joined),
+            union.r_addr.eq(beat[: len(union.r_addr)]),
             union.r_en.eq(self.read_accepted),
-            union.w_addr.eq(shown_beat),
-            union.w_mask.eq(shown.replicate(sizes.lanes)),
+            union.w_addr.eq(shown_beat[: len(union.w_addr)]),
+            union.w_mask.eq((shown & ~row.long).replicate(sizes.lanes)),
             Value.cast(union.w_data).eq(joined),
             gate.take.eq(self.read_accepted & ~row.join),
             gate.done.eq(shown & ~row.join),
@@ -111,7 +120,8 @@ class Reporter(wiring.Component):
         equal = Signal(lanes)
         chosen = Signal(lanes)
         ranks = _prefix_counts([equal[w] for w in range(lanes)])
-        for w, key in enumerate(self.keys):
+        for w in range(lanes):
+            key = self.pairs[w].key
             used = ~shown_last | (w < row.tail)
             m.d.comb += [
                 equal[w].eq(row.limited & used & (key == row.cutoff)),

@@ -23,7 +23,8 @@ class SumPath:
 
     decision : running sum and bucket decision
     weights : weight of every lane
-    last_read : the last beat of the row is being read
+    beat : number of the beat that is read next
+    last_read : it is read, and it is the last beat of the row
     loaded, weighted, summed : a beat is in this stage; driven by the selector
     loaded_last, weighted_last, summed_last : this beat is the last one of the row; driven by the selector
     used : lanes of the loaded beat that hold a cluster
@@ -34,6 +35,7 @@ class SumPath:
 
     decision: Decision
     weights: Weights
+    beat: Signal
     last_read: Signal
     loaded: Signal
     weighted: Signal
@@ -52,6 +54,7 @@ class SumPath:
         return cls(
             decision=Decision(sizes),
             weights=Weights(sizes),
+            beat=Signal(range(sizes.beats), name="beat"),
             last_read=Signal(name="last_read"),
             loaded=Signal(name="loaded"),
             weighted=Signal(name="weighted"),
@@ -75,7 +78,7 @@ class Selector(wiring.Component, ABC):
     Timing
     ------
     `cycles` gives the cycles from accepting a row to being ready for the next row. It is exact while `o` does not
-    stall.
+    stall and every read is accepted.
 
     Parameters
     ----------
@@ -84,8 +87,8 @@ class Selector(wiring.Component, ABC):
     Members
     -------
     i : stream of `WtuSizes.row`, accepted when the result leaves ; o : stream of `WtuSizes.choice`
-    read_en, read_at, read_beat : read of a beat of the row: its position in the key memory, its number in the row
-    keys, counts : keys and token counts of this beat, one cycle later
+    read, read_at, read_accepted : read of a beat of the row, its address in the pair memory; the beat is valid
+    pairs : keys and token counts of this beat, one cycle later
     mode, refine, target : values of the ports `cfg_*` of the WTU
     busy : a row is in the selector
     blocked : a finished row waits until the previous result has left
@@ -100,11 +103,10 @@ class Selector(wiring.Component, ABC):
             {
                 "i": In(stream.Signature(sizes.row)),
                 "o": Out(stream.Signature(sizes.choice)),
-                "read_en": Out(1),
-                "read_at": Out(range(sizes.beats)),
-                "read_beat": Out(range(sizes.beats)),
-                "keys": In(data.ArrayLayout(KEY_BITS, sizes.lanes)),
-                "counts": In(data.ArrayLayout(sizes.count_bits, sizes.lanes)),
+                "read": Out(1),
+                "read_at": Out(range(sizes.pair_beats)),
+                "read_accepted": In(1),
+                "pairs": In(sizes.pair),
                 "mode": In(SelectionMode),
                 "refine": In(range(sizes.levels)),
                 "target": In(TARGET_BITS),
@@ -125,12 +127,17 @@ class Selector(wiring.Component, ABC):
 
     @staticmethod
     @abstractmethod
-    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
+    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int, is_long: bool = False) -> int:
         """Cycles of a row of `beats` beats when `passes` buckets are examined in `levels` levels."""
+
+    @staticmethod
+    @abstractmethod
+    def reads(passes: int, levels: int) -> int:
+        """Reads of all beats of a long row in the selector."""
 
     @abstractmethod
     def _search(self, m: Module, path: SumPath) -> None:
-        """Add the bucket search: drive `read_en`, `busy`, the stages and `addends` of `path`, and its decision."""
+        """Add the bucket search: drive `read`, `busy`, the stages and `addends` of `path`, and its decision."""
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -146,11 +153,11 @@ class Selector(wiring.Component, ABC):
         """Count the beats of the row; the address follows from the first beat of the row."""
         row = self.i.payload
         m.d.comb += [
-            path.last_read.eq(self.read_beat + 1 == row.beats),
-            self.read_at.eq((row.start + self.read_beat)[: len(self.read_at)]),
+            path.last_read.eq(self.read_accepted & (path.beat + 1 == row.beats)),
+            self.read_at.eq((row.start + path.beat)[: len(self.read_at)]),
         ]
-        with m.If(self.read_en):
-            m.d.sync += self.read_beat.eq(Mux(path.last_read, 0, self.read_beat + 1))
+        with m.If(self.read_accepted):
+            m.d.sync += path.beat.eq(Mux(path.last_read, 0, path.beat + 1))
 
     def _add_weights(self, m: Module, path: SumPath) -> None:
         """Weigh the loaded beat and add the addends of all lanes in one cycle."""
@@ -158,8 +165,7 @@ class Selector(wiring.Component, ABC):
         total = add_all(m, [Addend(addend) for addend in path.addends], sizes.sum_bits)
         m.d.sync += decision.amount.eq(total)
         m.d.comb += [
-            weights.keys.eq(self.keys),
-            weights.counts.eq(self.counts),
+            weights.pairs.eq(self.pairs),
             weights.high.eq(row.high),
             weights.mode.eq(self.mode),
             *(path.used[w].eq(~path.loaded_last | (w < row.tail)) for w in range(sizes.lanes)),
@@ -182,7 +188,7 @@ class Selector(wiring.Component, ABC):
             m.d.sync += self.o.valid.eq(0)
         with m.If(path.finished):
             m.d.sync += self.o.valid.eq(1)
-            for name in ("start", "beats", "tail", "join"):
+            for name in ("start", "beats", "tail", "join", "long"):
                 m.d.sync += Value.cast(choice[name]).eq(row[name])
             for name in ("cutoff", "passes", "limited", "tie_count"):
                 m.d.sync += Value.cast(choice[name]).eq(getattr(path.decision, name))

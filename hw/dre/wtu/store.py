@@ -1,4 +1,4 @@
-"""Key memory of the WTU: a ring buffer of rows."""
+"""Pair memory of the WTU: a ring buffer of rows, and the passes of rows that do not fit it."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -16,16 +16,22 @@ ALL_ONES = (1 << KEY_BITS) - 1
 
 
 class Store(wiring.Component):
-    """Holds `max_row_clusters` keys in rows of any length, and finds the smallest and largest key of each row.
+    """Holds `pairs` pairs of key and token count in rows of any length, and finds the extreme keys of each row.
 
     One row loads while another one is selected and a third one is reported. Even and odd beats are in two memories,
     so the selector and the reporter can both read a beat in each cycle.
 
+    A long row is not stored. It arrives once to find its extremes (load), and once more for every read of the
+    selector and of the reporter (pass). A read of a long row takes the next beat of the pass. The pair memory is free
+    during the passes of a long row, because all earlier rows have been reported when the reporter reads it. It then
+    holds the union of joined long rows: bit s of word w of row r is cluster (r * `union_slots` + s) * lanes + w.
+
     Timing
     ------
-    One beat per cycle enters. The keys of a read are valid one cycle later, for one cycle. A read of the selector
-    (`read_en`) is always accepted; a read of the reporter (`report_en`) is accepted when `report_accepted`, that is,
-    when the selector does not read the same memory. A row appears on `o` two cycles after its last beat.
+    One beat per cycle enters. The pairs of a read are valid one cycle later, for one cycle. A read is accepted
+    when `read_accepted` or `report_accepted`: a read of a stored row by the selector always, by the reporter when the
+    selector does not read the same memory; a read of a long row when its next beat is valid. A row appears on `o`
+    two cycles after its last beat. A beat on `o_again` follows the first beat of every packet of a long row.
 
     Parameters
     ----------
@@ -33,11 +39,13 @@ class Store(wiring.Component):
 
     Members
     -------
-    i : stream of `WtuSizes.beat`, keys only ; o : stream of `WtuSizes.row`
+    i : stream of `WtuSizes.beat` ; o : stream of `WtuSizes.row` ; o_again : stream of `WtuSizes.again`
     order : conversion of words to keys
-    read_en, read_at, read_keys : reads of the selector
-    report_en, report_at, report_accepted, report_keys : reads of the reporter; each read frees its beat
-    vacant : no row loads and none waits on `o`
+    read, read_long, read_at, read_accepted, read_pairs : reads of the selector, of a stored row or of a long row
+    report, report_long, report_at, report_accepted, report_pairs : reads of the reporter; each read frees its beat
+    report_beat : number of the beat that the reporter reads in its row
+    union : union of the lanes of the beat that the reporter has read; for long rows
+    union_write, union_clear, union_mask : write these lanes of the union; the clusters after them are cleared
     overlong : a beat beyond the longest row was dropped
     """
 
@@ -45,20 +53,27 @@ class Store(wiring.Component):
 
     def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
-        keys = data.ArrayLayout(KEY_BITS, sizes.lanes)
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
                 "o": Out(stream.Signature(sizes.row)),
+                "o_again": Out(stream.Signature(sizes.again)),
                 "order": In(KeyOrder),
-                "read_en": In(1),
-                "read_at": In(range(sizes.beats)),
-                "read_keys": Out(keys),
-                "report_en": In(1),
-                "report_at": In(range(sizes.beats)),
+                "read": In(1),
+                "read_long": In(1),
+                "read_at": In(range(sizes.pair_beats)),
+                "read_accepted": Out(1),
+                "read_pairs": Out(sizes.pair),
+                "report": In(1),
+                "report_long": In(1),
+                "report_at": In(range(sizes.pair_beats)),
+                "report_beat": In(range(sizes.beats)),
                 "report_accepted": Out(1),
-                "report_keys": Out(keys),
-                "vacant": Out(1),
+                "report_pairs": Out(sizes.pair),
+                "union": Out(sizes.lanes),
+                "union_write": In(1),
+                "union_clear": In(1),
+                "union_mask": In(sizes.lanes),
                 "overlong": Out(1),
             }
         )
@@ -67,36 +82,41 @@ class Store(wiring.Component):
         m = Module()
         sizes, beat = self.sizes, self.i.payload
         m.submodules.rows = rows = SyncFIFO(width=sizes.row.size, depth=2)
-        position = Signal(range(sizes.beats))  # of the next beat in the ring
-        occupied = Signal(range(sizes.beats + 1))  # beats in the ring
-        beats = Signal(range(sizes.beats + 1))  # beats of the row that loads
-        stored = Signal()  # a beat was accepted in the previous cycle
+        position = Signal(range(sizes.pair_beats))  # of the next beat in the ring
+        occupied = Signal(range(sizes.pair_beats + 1))  # beats in the ring
+        beats = Signal(range(sizes.beats + 1))  # beats of the packet that arrives
+        stored = Signal()  # a beat of a row that loads was accepted in the previous cycle
         opens = Signal()  # it was the first beat of its row
         ends = Signal()  # it was the last beat of its row
         accept = Signal()
+        is_long = Signal()  # the beat belongs to a long row
         full = Signal()
         write = Signal()
+        passing, pass_ready = self._stream_passes(m, beats, accept, is_long, full)
+        row_fits = rows.level + (stored & ends) < rows.depth
+        beat_fits = Mux(is_long, pass_ready, occupied != sizes.pair_beats) | full
         m.d.comb += [
-            full.eq(beats == sizes.beats),
-            self.i.ready.eq((rows.level + (stored & ends) < rows.depth) & ((occupied != sizes.beats) | full)),
+            full.eq(beats == Mux(is_long, sizes.beats, sizes.pair_beats)),
+            self.i.ready.eq(Mux(passing, full | (pass_ready & self._reads_long), row_fits & beat_fits)),
             accept.eq(self.i.valid & self.i.ready),
-            write.eq(accept & ~full),
+            write.eq(accept & ~full & ~is_long),
             self.overlong.eq(accept & full),
-            self.vacant.eq((beats == 0) & ~stored & (rows.level == 0)),
         ]
+        frees = self.report_accepted & ~self.report_long
         m.d.sync += [
-            stored.eq(accept),
+            stored.eq(accept & ~passing),
             opens.eq(beats == 0),
             ends.eq(beat.last),
             position.eq((position + write)[: len(position)]),
-            occupied.eq((occupied + write - self.report_accepted)[: len(occupied)]),
+            occupied.eq((occupied + write - frees)[: len(occupied)]),
         ]
         with m.If(accept):
-            m.d.sync += beats.eq(Mux(beat.last, 0, beats + write))
+            m.d.sync += beats.eq(Mux(beat.last, 0, beats + ~full))
 
-        keys = [Signal(KEY_BITS, name=f"key{w}") for w in range(sizes.lanes)]
-        m.d.comb += [key.eq(_key(beat.words[w], self.order)) for w, key in enumerate(keys)]
-        beat_row = self._measure_beat(m, keys, position, beats, full, write)
+        pairs = Signal(sizes.pair)
+        for w in range(sizes.lanes):
+            m.d.comb += [pairs[w].key.eq(_key(beat.words[w], self.order)), pairs[w].count.eq(beat.counts[w])]
+        beat_row = self._measure_beat(m, [pairs[w].key for w in range(sizes.lanes)], position, beats, full, is_long)
         row = self._merge(m, beat_row, stored, opens)
         m.d.comb += [
             rows.w_data.eq(row),
@@ -105,11 +125,46 @@ class Store(wiring.Component):
             self.o.valid.eq(rows.r_rdy),
             rows.r_en.eq(self.o.ready),
         ]
-        self._connect_memories(m, keys, position, write)
+        self._connect_memories(m, pairs, position, write, accept)
         return m
 
+    @property
+    def _reads_long(self) -> Value:
+        """The selector or the reporter reads a long row."""
+        return (self.read & self.read_long) | (self.report & self.report_long)
+
+    def _stream_passes(
+        self, m: Module, beats: Signal, accept: Signal, is_long: Signal, full: Signal
+    ) -> tuple[Signal, Signal]:
+        """Passes of a long row: between its load and the end of its report, each packet is one pass.
+
+        Returns two signals: the packets are passes; the beat is not the first of its packet, or `o_again` is free.
+        """
+        beat = self.i.payload
+        passing, pass_ready, offered, reports = Signal(), Signal(), Signal(), Signal()
+        long_packet, report_packet = Signal(), Signal()  # in this packet, after its first beat
+        first = beats == 0
+        m.d.comb += [
+            is_long.eq(passing | Mux(first, beat.long, long_packet)),
+            reports.eq(Mux(first, self.report & self.report_long, report_packet)),
+            pass_ready.eq(~first | ~self.o_again.valid),
+            offered.eq(self.i.valid & passing & pass_ready & ~full),
+            self.read_accepted.eq(self.read & (~self.read_long | offered)),
+        ]
+        with m.If(self.o_again.ready):
+            m.d.sync += self.o_again.valid.eq(0)
+        with m.If(accept):
+            m.d.sync += [long_packet.eq(is_long), report_packet.eq(reports)]
+            with m.If(first & is_long):
+                m.d.sync += [self.o_again.valid.eq(1), self.o_again.payload.again.eq(~passing | ~reports)]
+            with m.If(beat.last & is_long):
+                m.d.sync += passing.eq(~(passing & reports))
+        conflict = self.read & ~self.read_long & (self.read_at[0] == self.report_at[0])
+        m.d.comb += self.report_accepted.eq(self.report & Mux(self.report_long, offered, ~conflict))
+        return passing, pass_ready
+
     def _measure_beat(
-        self, m: Module, keys: Sequence[Signal], position: Signal, beats: Signal, full: Signal, write: Signal
+        self, m: Module, keys: Sequence[Value], position: Signal, beats: Signal, full: Signal, is_long: Signal
     ) -> data.View:
         """The row description after the accepted beat, with the extremes of this beat alone, one cycle later."""
         beat, lanes = self.i.payload, self.sizes.lanes
@@ -124,9 +179,10 @@ class Store(wiring.Component):
         m.d.comb += empty.eq((beats == 0) & beat.last & (beat.used == 0))
         m.d.sync += [
             beat_row.start.eq(position),
-            beat_row.beats.eq(beats + write),
+            beat_row.beats.eq(beats + ~full),
             beat_row.tail.eq(Mux(full, lanes, beat.used)),
             beat_row.join.eq(beat.join),
+            beat_row.long.eq(is_long),
             beat_row.low.eq(Mux(empty, 0, _extreme(m, "low", lowest, operator.lt))),
             beat_row.high.eq(_extreme(m, "high", highest, operator.gt)),
         ]
@@ -146,27 +202,54 @@ class Store(wiring.Component):
             m.d.sync += earlier.eq(row)
         return row
 
-    def _connect_memories(self, m: Module, keys: Sequence[Signal], position: Signal, write: Signal) -> None:
+    def _connect_memories(self, m: Module, pairs: data.View, position: Signal, write: Signal, accept: Signal) -> None:
         """The memories of the even and of the odd beats, with one write and two read requests."""
         sizes = self.sizes
-        banks = [Ram(depth=max(1, sizes.beats // 2), width=KEY_BITS, words=sizes.lanes) for _ in range(2)]
+        pair_bits = KEY_BITS + sizes.count_bits
+        banks = [Ram(depth=sizes.pair_beats // 2, width=pair_bits, words=sizes.lanes) for _ in range(2)]
         m.submodules.even, m.submodules.odd = banks
+        even, odd = (Value.cast(bank.r_data) for bank in banks)
+        row = Signal(range(sizes.pair_beats))  # row of the memory that the reporter reads
+        row_read = Signal.like(row)  # row that it has read
         read_odd = Signal()
-        report_odd = Signal()
-        conflict = self.read_en & (self.read_at[0] == self.report_at[0])
-        m.d.comb += self.report_accepted.eq(self.report_en & ~conflict)
-        m.d.sync += [read_odd.eq(self.read_at[0]), report_odd.eq(self.report_at[0])]
-        for odd, bank in enumerate(banks):
-            reads = self.read_en & (self.read_at[0] == odd)
+        passed = Signal(sizes.pair)  # beat of a pass
+        slot_bits = sizes.union_slots.bit_length() - 1
+        m.d.comb += [
+            row.eq(Mux(self.report_long, self.report_beat >> slot_bits, self.report_at)),
+            Value.cast(self.read_pairs).eq(Mux(self.read_long, passed, Mux(read_odd, odd, even))),
+            Value.cast(self.report_pairs).eq(Mux(self.report_long, passed, Mux(row_read[0], odd, even))),
+        ]
+        m.d.sync += read_odd.eq(self.read_at[0])
+        with m.If(accept):
+            m.d.sync += passed.eq(pairs)
+        slot = Signal(range(sizes.union_slots))  # bit of the union in each word, for the beat that was read
+        with m.If(self.report_accepted):
+            m.d.sync += [row_read.eq(row), slot.eq(self.report_beat[:slot_bits])]
+        union = Signal(sizes.pair)
+        self._update_union(m, Mux(row_read[0], odd, even), slot, union)
+        for k, bank in enumerate(banks):
+            reads = self.read & ~self.read_long & (self.read_at[0] == k)
+            writes_union = self.union_write & (row_read[0] == k)
             m.d.comb += [
-                bank.w_addr.eq(position[1:]),
-                bank.w_mask.eq((write & (position[0] == odd)).replicate(sizes.lanes)),
-                Value.cast(bank.w_data).eq(Cat(*keys)),
-                bank.r_en.eq(reads | (self.report_accepted & (self.report_at[0] == odd))),
-                bank.r_addr.eq(Mux(reads, self.read_at[1:], self.report_at[1:])),
+                bank.w_addr.eq(Mux(self.union_write, row_read[1:], position[1:])),
+                bank.w_mask.eq(((write & (position[0] == k)) | writes_union).replicate(sizes.lanes)),
+                Value.cast(bank.w_data).eq(Mux(self.union_write, union, pairs)),
+                bank.r_en.eq(reads | (self.report_accepted & (row[0] == k))),
+                bank.r_addr.eq(Mux(reads, self.read_at[1:], row[1:])),
             ]
-        for port, odd in ((self.read_keys, read_odd), (self.report_keys, report_odd)):
-            m.d.comb += Value.cast(port).eq(Mux(odd, Value.cast(banks[1].r_data), Value.cast(banks[0].r_data)))
+
+    def _update_union(self, m: Module, words: Value, slot: Signal, union: Signal) -> None:
+        """Show the lanes of the union in one slot of the words that were read; replace them in `union`."""
+        bit = Signal(self.sizes.union_slots)
+        m.d.comb += bit.eq(1 << slot)
+        pair_bits = KEY_BITS + self.sizes.count_bits
+        for w in range(self.sizes.lanes):
+            word = words.word_select(w, pair_bits)
+            kept = Mux(self.union_clear, word & (bit - 1), word)
+            m.d.comb += [
+                self.union[w].eq((word & bit).any()),
+                Value.cast(union).word_select(w, pair_bits).eq(kept | Mux(self.union_mask[w], bit, 0)),
+            ]
 
 
 def _key(word: Value, order: Value) -> Value:

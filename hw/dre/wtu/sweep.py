@@ -12,14 +12,22 @@ class SweepSelector(Selector):
 
     Every lane compares its key with the lower and the upper bound of the bucket ("upper and lower bucket sorter" in
     V-Rex, Fig. 12). The beats of the next bucket follow without a gap. When a bucket passes the threshold, the beats
-    that were already read for the next bucket are dropped.
+    that were already read for the next bucket are dropped. A long row waits for the sum of a bucket before it is read
+    for the next one, because each of its passes is complete.
     """
 
-    formula = "(1 + passes) * beats + 3 * levels + 14, or beats + 15 when all clusters of the row are selected"
+    formula = (
+        "(1 + passes) * beats + 3 * levels + 14 (long rows: 3 * passes), "
+        "or beats + 15 when all clusters of the row are selected"
+    )
 
     @staticmethod
-    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int) -> int:
-        return (1 + passes) * beats + 3 * levels + (14 if levels else 15)
+    def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int, is_long: bool = False) -> int:
+        return (1 + passes) * beats + 3 * (passes if is_long else levels) + (14 if levels else 15)
+
+    @staticmethod
+    def reads(passes: int, levels: int) -> int:
+        return 1 + passes
 
     def _search(self, m: Module, path: SumPath) -> None:
         decision = path.decision
@@ -30,7 +38,7 @@ class SweepSelector(Selector):
         loaded_bucket = Signal.like(bucket)
         weighted_bucket = Signal.like(bucket)
         m.d.sync += [
-            path.loaded.eq(self.read_en & ~drop),
+            path.loaded.eq(self.read_accepted & ~drop),
             path.weighted.eq(path.loaded & ~drop),
             path.summed.eq(path.weighted & ~drop),
             path.loaded_last.eq(path.last_read),
@@ -56,7 +64,8 @@ class SweepSelector(Selector):
         top = Signal(KEY_BITS)
         m.d.comb += top.eq(decision.high - offset(bucket, decision.width))
         m.d.sync += [upper.eq(top), lower.eq(top - decision.width + 1)]
-        for w, key in enumerate(self.keys):
+        for w in range(self.sizes.lanes):
+            key = self.pairs[w].key
             in_bucket = (key <= upper) & (key >= lower.as_signed())
             m.d.comb += [
                 weights.use[w].eq(path.used[w] & (sizing | in_bucket)),
@@ -66,12 +75,13 @@ class SweepSelector(Selector):
     def _control(self, m: Module, path: SumPath, bucket: Signal, sizing: Signal, drop: Signal) -> None:
         """State machine: SIZE reads the row for its sum, SEARCH reads it once per bucket."""
         decision = path.decision
+        summing = Signal()  # a long row waits for the sum of the bucket
         with m.FSM():
             with m.State("IDLE"), m.If(self.i.valid):
                 m.d.comb += decision.begin.eq(1)
                 m.next = "SIZE"
             with m.State("SIZE"):
-                m.d.comb += [sizing.eq(1), self.read_en.eq(1)]
+                m.d.comb += [sizing.eq(1), self.read.eq(1)]
                 with m.If(path.last_read):
                     m.next = "DRAIN"
             with m.State("DRAIN"):
@@ -82,11 +92,16 @@ class SweepSelector(Selector):
             with m.State("WEIGH"), m.If(decision.weighed):
                 m.next = "SEARCH"
             with m.State("SEARCH"):
-                m.d.comb += [self.read_en.eq(1), drop.eq(decision.select_all | decision.crossing)]
+                m.d.comb += [
+                    self.read.eq(~self.i.payload.long | ~(summing | decision.select_all)),
+                    drop.eq(decision.select_all | decision.crossing),
+                ]
                 with m.If(path.last_read):
-                    m.d.sync += bucket.eq(bucket + 1)
+                    m.d.sync += [bucket.eq(bucket + 1), summing.eq(self.i.payload.long)]
+                with m.If(path.summed & path.summed_last):
+                    m.d.sync += summing.eq(0)
                 with m.If(drop):
-                    m.d.sync += [self.read_beat.eq(0), bucket.eq(0)]
+                    m.d.sync += [path.beat.eq(0), bucket.eq(0)]
                 with m.If(decision.select_all | (decision.crossing & ~decision.divide)):
                     m.next = "FINISH"
             with m.State("FINISH"):

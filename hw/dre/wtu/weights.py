@@ -26,7 +26,7 @@ class Weights(wiring.Component):
 
     Members
     -------
-    keys, counts, use : key, token count and enable of each lane; the weight of a disabled lane is 0
+    pairs, use : key and token count, and enable of each lane; the weight of a disabled lane is 0
     high : largest key of the row
     mode : see `SelectionMode`
     weights : weight of each lane
@@ -38,8 +38,7 @@ class Weights(wiring.Component):
         self.sizes = sizes
         super().__init__(
             {
-                "keys": In(data.ArrayLayout(KEY_BITS, sizes.lanes)),
-                "counts": In(data.ArrayLayout(sizes.count_bits, sizes.lanes)),
+                "pairs": In(sizes.pair),
                 "use": In(sizes.lanes),
                 "high": In(KEY_BITS),
                 "mode": In(SelectionMode),
@@ -57,7 +56,7 @@ class Weights(wiring.Component):
 
     def _lane(self, m: Module, w: int, scored: Value) -> None:
         """Product of the truncated score and the token count of lane `w`, shifted in the next cycle."""
-        key, largest = self.keys[w], self.high[MANTISSA_BITS - 1 : -1]
+        key, largest = self.pairs[w].key, self.high[MANTISSA_BITS - 1 : -1]
         exponent = key[MANTISSA_BITS - 1 : -1]
         cut = Signal(signed(len(exponent) + 2), name=f"cut{w}")  # bits to drop; if negative, bits to shift up
         score = Signal(MANTISSA_BITS, name=f"score{w}")
@@ -71,7 +70,7 @@ class Weights(wiring.Component):
             cut.eq(largest - EXACT - exponent),
             score.eq(key[: MANTISSA_BITS - 1] | 1 << MANTISSA_BITS - 1),
             factor.eq(Mux(scored, Mux(truncated, Mux(cut < MANTISSA_BITS, score >> cut[:3], 0), score), 1)),
-            tokens.eq(Mux(self.mode == SelectionMode.COUNT, 1, self.counts[w])),
+            tokens.eq(Mux(self.mode == SelectionMode.COUNT, 1, self.pairs[w].count)),
             self.weights[w].eq(product << shift),
             nonzero.eq(self.use[w] & ~(scored & (exponent == 0))),
         ]

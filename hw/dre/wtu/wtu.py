@@ -2,15 +2,14 @@
 
 import enum as python_enum
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.counters import count
 from hw.common.fork import fork
-from hw.common.memory import Ram
 from hw.config import Config
-from hw.dre.wtu.command import TARGET_BITS, KeyOrder, Op, SelectionMode, Stat, WtuSizes
+from hw.dre.wtu.command import KEY_BITS, TARGET_BITS, KeyOrder, SelectionMode, Stat, WtuSizes
 from hw.dre.wtu.histogram import HistogramSelector
 from hw.dre.wtu.reporter import Reporter
 from hw.dre.wtu.selector import Selector
@@ -34,7 +33,7 @@ SELECTORS: dict[WtuDesign, type[Selector]] = {
 class WTU(wiring.Component):
     """Selects the clusters with the largest keys of each score row until their weighted sum passes a threshold.
 
-    A row is a packet of keys, one per cluster. `cfg_selection_mode` sets the weight of a cluster and the condition
+    A row is a packet of words and token counts, one of each per cluster. `cfg_selection_mode` sets the weight of a cluster and the condition
     that ends the selection. The unit does not sort. It divides the range of the row's keys into `buckets` buckets of
     equal width (a power of two, counted from the largest key down) and adds the buckets from the top until the sum
     passes the threshold. It divides the bucket that passes the threshold again, `cfg_refine_levels` times or until
@@ -42,9 +41,11 @@ class WTU(wiring.Component):
     the threshold, all clusters are selected. COUNT always divides down to a single key; of the clusters with this key
     it selects those with the lowest numbers.
 
-    A packet of token counts holds for all rows after it. It is accepted when the selector has accepted all rows
-    before it. A row without clusters is one beat with `used` = 0. Words beyond the longest row are dropped and set
-    `stat_fault`.
+    A row without clusters is one beat with `used` = 0. Words beyond the longest row are dropped and set `stat_fault`.
+
+    A long row (`long`) does not fit the pair memory. The unit does not store it but reads it again from `i`: it asks
+    for the same packet on `o_again` as often as it needs it, and for the next row after that. Each packet of a long
+    row has one beat on `o_again`, which leaves when the packet begins.
 
     Rows with `join` are reported together with the next row: the first row without `join` reports the union of their
     selections, for example of all queries of one KV head. Joined rows have equal lengths. Each row gives a beat on
@@ -53,9 +54,10 @@ class WTU(wiring.Component):
     Timing
     ------
     A row loads at one beat per cycle while the previous row is selected and the row before that is reported, as long
-    as their beats fit into the key memory. `cycles` gives the cycles of a row in the selector, exact while no output
-    stalls. `latency` is None: it depends on the data. The list takes one cycle per selected cluster, so rows that are
-    reported one by one can wait for their lists. `i.ready` depends on `i.payload.op`; there is no combinational path
+    as their beats fit into the pair memory. `cycles` gives the cycles of a row in the selector, exact while no output
+    stalls. `long_row_cycles` gives the cycles of a long row from its first beat to the first beat of the next row.
+    `latency` is None: it depends on the data. The list takes one cycle per selected cluster, so rows that are
+    reported one by one can wait for their lists. `i.ready` depends on `i.payload.long`; there is no combinational path
     from one stream to another.
 
     Numerics: integers only, equal to `golden.wicsum.select` bit for bit. The result does not depend on the order of
@@ -63,12 +65,12 @@ class WTU(wiring.Component):
 
     Parameters
     ----------
-    lanes, max_row_clusters, buckets, count_bits, cluster_bits : see `WtuSizes`
+    lanes, pairs, max_row_clusters, buckets, count_bits, cluster_bits : see `WtuSizes`
     design : see `WtuDesign`
 
     Members
     -------
-    i : stream of `WtuSizes.beat`
+    i : stream of `WtuSizes.beat` ; o_again : stream of `WtuSizes.again`
     o_row : stream of `WtuSizes.result` ; o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
     cfg_selection_mode, cfg_key_order : see `SelectionMode`, `KeyOrder`
     cfg_selection_target : RATIO: ratio in 1/65536, at most 65536; BUDGET, COUNT: tokens or clusters, at least 1
@@ -91,19 +93,21 @@ class WTU(wiring.Component):
         self,
         *,
         lanes: int,
+        pairs: int,
         max_row_clusters: int,
         buckets: int = 16,
         count_bits: int = 16,
         cluster_bits: int = 16,
         design: WtuDesign = WtuDesign.HISTOGRAM,
     ):
-        self.sizes = sizes = WtuSizes(lanes, max_row_clusters, buckets, count_bits, cluster_bits)
+        self.sizes = sizes = WtuSizes(lanes, pairs, max_row_clusters, buckets, count_bits, cluster_bits)
         if design not in SELECTORS:
             raise ValueError(f"design must be one of {', '.join(SELECTORS)}, got {design!r}")
         self.design = WtuDesign(design)
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
+                "o_again": Out(stream.Signature(sizes.again)),
                 "o_row": Out(stream.Signature(sizes.result)),
                 "o": Out(stream.Signature(sizes.bitmap)),
                 "o_index": Out(stream.Signature(sizes.index)),
@@ -122,6 +126,7 @@ class WTU(wiring.Component):
         """The WTU of one core."""
         return cls(
             lanes=config.wtu_lanes,
+            pairs=config.wtu_pairs,
             max_row_clusters=config.max_row_clusters,
             buckets=config.wtu_buckets,
             count_bits=config.count_bits,
@@ -139,19 +144,35 @@ class WTU(wiring.Component):
         """Size of each memory in bits."""
         sizes = self.sizes
         return {
-            "keys": sizes.max_row_clusters * 16,
-            "counts": sizes.max_row_clusters * sizes.count_bits,
-            "union": sizes.max_row_clusters,
+            "pairs": sizes.pairs * (KEY_BITS + sizes.count_bits),
+            "union": sizes.pairs,
             **SELECTORS[self.design].memory_bits(sizes),
         }
 
     def cycles(self, clusters: int, passes: int, levels: int) -> int:
         """Cycles in the selector of a row of `clusters` when `passes` buckets in `levels` levels are examined.
 
-        `passes` and `levels` are 0 for a row whose clusters are all selected.
+        `passes` and `levels` are 0 for a row whose clusters are all selected. A row of more than `pairs` clusters is
+        a long row.
         """
-        beats = max(1, -(-clusters // self.sizes.lanes))
-        return SELECTORS[self.design].cycles(self.sizes, beats, passes, levels)
+        is_long = clusters > self.sizes.pairs
+        return SELECTORS[self.design].cycles(self.sizes, self._beats(clusters), passes, levels, is_long)
+
+    def long_row_cycles(self, clusters: int, passes: int, levels: int) -> int:
+        """Cycles from the first beat of a long row to the first beat of the next row, while no stream stalls.
+
+        The row loads, is selected, and is read once more by the reporter.
+        """
+        beats = self._beats(clusters)
+        return 2 * beats + SELECTORS[self.design].cycles(self.sizes, beats, passes, levels, True) + 1
+
+    def packets(self, passes: int, levels: int) -> int:
+        """Packets of a long row: its load, the reads of the selector and the read of the reporter."""
+        return SELECTORS[self.design].reads(passes, levels) + 2
+
+    def _beats(self, clusters: int) -> int:
+        """Beats of a row of `clusters`."""
+        return max(1, -(-clusters // self.sizes.lanes))
 
     @property
     def reset_cycles(self) -> int:
@@ -162,27 +183,32 @@ class WTU(wiring.Component):
         m = Module()
         sizes = self.sizes
         m.submodules.store = store = Store(sizes)
-        m.submodules.counts = counts = Ram(depth=sizes.beats, width=sizes.count_bits, words=sizes.lanes)
         m.submodules.selector = selector = SELECTORS[self.design](sizes)
         m.submodules.reporter = reporter = Reporter(sizes)
-        counts_dropped = self._accept_packets(m, store, counts)
 
+        wiring.connect(m, wiring.flipped(self.i), store.i)
+        wiring.connect(m, store.o_again, wiring.flipped(self.o_again))
         wiring.connect(m, store.o, selector.i)
         m.d.comb += [
             store.order.eq(self.cfg_key_order),
-            store.read_en.eq(selector.read_en),
+            store.read.eq(selector.read),
+            store.read_long.eq(selector.i.payload.long),
             store.read_at.eq(selector.read_at),
-            store.report_en.eq(reporter.read_en),
-            store.report_at.eq(reporter.read_at),
-            counts.r_en.eq(selector.read_en),
-            counts.r_addr.eq(selector.read_beat),
-            selector.keys.eq(store.read_keys),
-            selector.counts.eq(counts.r_data),
+            selector.read_accepted.eq(store.read_accepted),
+            selector.pairs.eq(store.read_pairs),
             selector.mode.eq(self.cfg_selection_mode),
             selector.refine.eq(self.cfg_refine_levels),
             selector.target.eq(self.cfg_selection_target),
+            store.report.eq(reporter.read),
+            store.report_long.eq(reporter.i.payload.long),
+            store.report_at.eq(reporter.read_at),
+            store.report_beat.eq(reporter.read_beat),
             reporter.read_accepted.eq(store.report_accepted),
-            reporter.keys.eq(store.report_keys),
+            reporter.pairs.eq(store.report_pairs),
+            reporter.union.eq(store.union),
+            store.union_write.eq(reporter.union_write),
+            store.union_clear.eq(reporter.union_clear),
+            store.union_mask.eq(reporter.union_mask),
         ]
         choice = selector.o.payload
         fork(m, "choice", selector.o, [reporter.i, self.o_row])
@@ -194,46 +220,18 @@ class WTU(wiring.Component):
         wiring.connect(m, reporter.o, wiring.flipped(self.o))
         wiring.connect(m, reporter.o_index, wiring.flipped(self.o_index))
 
-        self._count_events(m, selector, reporter)
-        with m.If(store.overlong | counts_dropped):
+        self._count_events(m, store, selector, reporter)
+        with m.If(store.overlong):
             m.d.sync += self.stat_fault.eq(1)
         with m.If(self.stat_clear):
             m.d.sync += self.stat_fault.eq(0)
         return m
 
-    def _accept_packets(self, m: Module, store: Store, counts: Ram) -> Value:
-        """Send keys to the store and token counts to their memory; the first beat of a packet gives its kind.
-
-        Returns a signal that is high when a beat of counts beyond the longest row is dropped.
-        """
-        sizes, beat = self.sizes, self.i.payload
-        in_packet = Signal()  # the next beat is not the first one of its packet
-        counts_packet = Signal()  # the packet holds counts
-        keys = Signal()  # the beat holds keys
-        accept = Signal()
-        count_beat = Signal(range(sizes.beats + 1))  # address of the next beat of counts
-        full = Signal()
-        m.d.comb += [
-            keys.eq(Mux(in_packet, ~counts_packet, beat.op == Op.KEYS)),
-            Value.cast(store.i.payload).eq(Value.cast(beat)),
-            store.i.valid.eq(self.i.valid & keys),
-            self.i.ready.eq(Mux(keys, store.i.ready, store.vacant)),
-            accept.eq(self.i.valid & self.i.ready),
-            full.eq(count_beat == sizes.beats),
-            counts.w_addr.eq(count_beat[: len(counts.w_addr)]),
-            counts.w_mask.eq((accept & ~keys & ~full).replicate(sizes.lanes)),
-            *(counts.w_data[w].eq(beat.words[w][: sizes.count_bits]) for w in range(sizes.lanes)),
-        ]
-        with m.If(accept):
-            m.d.sync += [in_packet.eq(~beat.last), counts_packet.eq(~keys)]
-            with m.If(~keys):
-                m.d.sync += count_beat.eq(Mux(beat.last, 0, count_beat + ~full))
-        return accept & ~keys & full
-
-    def _count_events(self, m: Module, selector: Selector, reporter: Reporter) -> None:
+    def _count_events(self, m: Module, store: Store, selector: Selector, reporter: Reporter) -> None:
         """Drive the counters `stat_*`."""
         sizes, choice = self.sizes, selector.o.payload
         row_done = Signal()
+        waiting = selector.read & ~store.read_accepted
         m.d.comb += row_done.eq(selector.o.valid & selector.o.ready)
         clusters = ((choice.beats - 1) * sizes.lanes + choice.tail)[: sizes.max_row_clusters.bit_length()]
         events = {
@@ -241,9 +239,10 @@ class WTU(wiring.Component):
             Stat.CLUSTERS: Mux(row_done, clusters, 0),
             Stat.PASSES: Mux(row_done, choice.passes, 0),
             Stat.SELECTED: reporter.selected,
-            Stat.READS: selector.read_en,
-            Stat.BUSY: selector.busy & ~selector.blocked,
+            Stat.READS: store.read_accepted,
+            Stat.BUSY: selector.busy & ~selector.blocked & ~waiting,
             Stat.BLOCKED: selector.blocked,
+            Stat.WAITING: waiting,
             Stat.STARVED: ~selector.busy,
         }
         count(m, self, events)

@@ -1,6 +1,7 @@
 """Verilog of the WTU compared with the golden selection, bit for bit, and with its cycle formula."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,32 @@ from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.emit import to_rtlil
 from sim.bench.build import has_simulator
 from sim.bench.run import InTurns, simulate
-from tests.hw.dre.wtu.wtu_rows import KEYS, MODES, Row, Settings, bf16, cycles, fuzz, packets, run
+from tests.hw.dre.wtu.wtu_rows import (
+    KEYS,
+    MODES,
+    Row,
+    Settings,
+    bf16,
+    cycles,
+    fuzz,
+    packet_counts,
+    packets,
+    run,
+)
 
 
 def build(preset, design, **changes):
     return WTU.from_config(Config.preset(preset).replace(**changes), design)
+
+
+def stored(design):
+    """A unit in which every row fits the pair memory."""
+    return build("tiny", design, wtu_pairs=Config.preset("tiny").max_row_clusters)
+
+
+def streamed(design):
+    """A unit in which most rows are long: the pair memory holds four beats."""
+    return build("tiny", design, wtu_pairs=16)
 
 
 def plain(settings, row):
@@ -38,17 +60,17 @@ def plain(settings, row):
 
 
 def assert_cycles_add_up(record):
-    """Every cycle after the reset of 2 cycles is busy, blocked or starved, up to 7 cycles after the last beat."""
-    cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "starved"))
-    assert cycles == max(beats[-1] for beats in record.cycles.values()) + 7 - 2
+    """Every cycle after the reset of 2 cycles is in one of four counters, up to 7 cycles after the last beat."""
+    cycles = sum(record.status[f"stat_{kind}"] for kind in ("busy", "blocked", "waiting", "starved"))
+    assert cycles == max(beats[-1] for beats in record.cycles.values() if len(beats)) + 7 - 2
 
 
-@pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("unit_of", [stored, streamed, pytest.param(partial(build, "small"), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", MODES)
-def test_matches_golden(name, design, preset, rng, seed):
+def test_matches_golden(name, design, unit_of, rng, seed):
     """Rows of every kind with random pauses on every stream, also compared with sorting where a bucket is one key."""
-    unit, settings = build(preset, design), MODES[name]
+    unit, settings = unit_of(design), MODES[name]
     rows = fuzz(rng, unit.sizes, settings, 150, unit.sizes.max_row_clusters)
     record, want = run(unit, rows, settings, stall=InTurns(0.4, 256), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
@@ -100,10 +122,11 @@ def boundary_rows(sizes):
             yield Row(words[half:], counts[half:])
 
 
+@pytest.mark.parametrize("unit_of", [stored, streamed])
 @pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", ["ratio", "budget", "count"])
-def test_boundaries(name, design, seed):
-    unit, settings = build("tiny", design), MODES[name]
+def test_boundaries(name, design, unit_of, seed):
+    unit, settings = unit_of(design), MODES[name]
     rows = [row for row in boundary_rows(unit.sizes) for _ in range(3 if len(row.words) else 15)]
     record, want = run(unit, rows, settings, stall=InTurns(0.3), seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
@@ -155,18 +178,78 @@ def test_rows_of_one_cluster_or_two(name, design, rng, seed):
 @pytest.mark.parametrize("design", WtuDesign)
 def test_full_throughput(design, rng):
     """Without stalls, the distance between results equals the formula: loading and reporting overlap."""
-    unit = build("tiny", design)
-    counts = rng.integers(1, 40, 20)  # three rows fit into the key memory
+    unit = stored(design)
+    counts = rng.integers(1, 40, 20)  # three rows fit into the pair memory
     rows = [Row(bf16(np.exp(rng.normal(0, 1.5, 20))), counts, join=n % 8 < 7) for n in range(64)]
     record, want = run(unit, rows, Settings())
     assert np.diff(record.cycles["o_row"]).tolist() == cycles(unit, rows, want)[1:]
     assert record.status["stat_blocked"] == 0
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
     # the first row overlaps with no other row, and the selector may still clear its memories
-    beats = len(packets(unit.sizes, rows[:1])["op"]) // 2
-    begin = max(record.cycles["i"][beats] + beats + 1, record.cycles["i"][0] + unit.reset_cycles)
+    beats = len(packets(unit.sizes, rows[:1])["last"])
+    begin = max(record.cycles["i"][0] + beats + 1, record.cycles["i"][0] + unit.reset_cycles)
     assert record.cycles["o_row"][0] - begin == cycles(unit, rows, want)[0]
-    assert record.cycles["i"][3 * beats - 1] < record.cycles["o_row"][0]
+    assert record.cycles["i"][2 * beats - 1] < record.cycles["o_row"][0]
+
+
+@pytest.mark.parametrize("design", WtuDesign)
+def test_long_rows_take_the_cycles_of_the_formula(design, rng):
+    """Without stalls, a long row takes `long_row_cycles` from its first beat to the first beat of the next row.
+
+    A row without `join` can take longer, because its list has one cluster per cycle.
+    """
+    unit = streamed(design)
+    lengths = [*range(17, 65), *rng.integers(17, 65, 40)]
+    rows = [
+        Row(bf16(np.exp(rng.normal(0, 1.5, length))), rng.integers(1, 40, length), join=n < 2)
+        for length in lengths
+        for n in range(3)
+    ]
+    record, want = run(unit, rows, Settings())
+    beats = np.array([-(-len(row.words) // unit.sizes.lanes) for row in rows])
+    times = np.array(list(packet_counts(unit, rows, want)))
+    starts = record.cycles["i"][np.cumsum([0, *(beats * times)[:-1]])]
+    expected = [
+        unit.long_row_cycles(len(row.words), int(w.passes[0]), int(w.levels[0]))
+        for row, w in zip(rows, want, strict=True)
+    ]
+    measured = np.diff(starts).tolist()
+    joined = [n for n, row in enumerate(rows) if row.join and n]  # the selector clears its memories before row 0
+    assert [measured[n] for n in joined] == [expected[n] for n in joined]
+    assert all(m >= e for m, e in zip(measured, expected[:-1], strict=True))
+    assert record.status["stat_waiting"] == record.status["stat_blocked"] == 0
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+
+
+@pytest.mark.parametrize("design", WtuDesign)
+def test_sender_that_waits_for_every_request(design, rng, seed):
+    """The result is the same if the next packet of a long row starts after its beat on `o_again` only."""
+    unit = streamed(design)
+    rows = [row for row in fuzz(rng, unit.sizes, Settings(), 40, 64) if len(row.words) > 16]
+    for row in rows:
+        row.join = False
+    record, want = run(unit, rows, Settings(), stall={"i": 0.9, "o_again": 0.5}, seed=seed)
+    ends = np.flatnonzero(packets(unit.sizes, rows, packet_counts(unit, rows, want))["last"])
+    # an answer does not depend on the packet after it: it leaves before that packet begins
+    assert (record.cycles["o_again"][:-1] < record.cycles["i"][ends[:-1] + 1]).all()
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    assert record.status["stat_waiting"] > 0
+    assert_cycles_add_up(record)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("design", WtuDesign)
+@pytest.mark.parametrize("name", MODES)
+def test_rows_of_32768_clusters(name, design, rng, seed):
+    """The longest rows of a context, joined and single, in every mode."""
+    unit, settings = build("paper", design, wtu_pairs=2048, max_row_clusters=32768), MODES[name]
+    full = unit.sizes.max_row_clusters
+    rows = [row for row in boundary_rows(unit.sizes) if len(row.words) in (full, full // 2)][:9]
+    rows += [Row(words, rng.integers(1, 65536, full), join=True) for words in rng.integers(0, 0x7F80, (2, full))]
+    rows.append(Row(bf16(np.exp(rng.normal(0, 1.5, full))), rng.integers(1, 40, full)))
+    record, want = run(unit, rows, settings, seed=seed)
+    assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
+    assert sum(unit.memory_bits.values()) <= 84_000
 
 
 @pytest.mark.parametrize("design", WtuDesign)
@@ -185,7 +268,7 @@ def test_rows_that_come_one_by_one(design, rng, seed):
 @pytest.mark.parametrize("after", [5, 301])
 def test_reset_in_mid_flight(after, design, rng, seed):
     """After a reset at any time the results are the same and the counters start at zero."""
-    unit = build("tiny", design)
+    unit = build("tiny", design, wtu_pairs=32)
     rows = fuzz(rng, unit.sizes, Settings(), 12, unit.sizes.max_row_clusters)
     resets = [*rng.integers(1, 400, 20).tolist(), after]
     record, want = run(unit, rows, Settings(), stall=0.2, seed=seed, reset_after=resets)
@@ -198,22 +281,26 @@ def test_counters_can_be_held_at_zero(design, rng):
     rows = fuzz(rng, unit.sizes, settings, 10, unit.sizes.max_row_clusters)
     counted, want = run(unit, rows, settings)
     outputs = {name: len(cycles) for name, cycles in counted.cycles.items() if name != "i"}
-    config = {**settings.ports(), "stat_clear": 1}
-    record = simulate(unit, "wtu", {"i": packets(unit.sizes, rows)}, outputs, config=config)
+    config, columns = {**settings.ports(), "stat_clear": 1}, packets(unit.sizes, rows, packet_counts(unit, rows, want))
+    record = simulate(unit, "wtu", {"i": columns}, outputs, config=config)
     assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
     assert counted.status["stat_busy"] and not any(record.status.values())
 
 
+@pytest.mark.parametrize("unit_of", [stored, streamed])
 @pytest.mark.parametrize("design", WtuDesign)
-def test_words_beyond_the_longest_row_are_dropped(design, rng, seed):
-    """Too many keys or counts set the fault bit; the row keeps the words that fit."""
-    unit = build("tiny", design)
+def test_words_beyond_the_longest_row_are_dropped(design, unit_of, rng, seed):
+    """Too many words set the fault bit; the row keeps the words that fit, in every packet of a long row."""
+    unit = unit_of(design)
     most, lanes = unit.sizes.max_row_clusters, unit.sizes.lanes
-    words, counts = rng.integers(0x3E00, 0x3F80, most + 2 * lanes + 1), rng.integers(0, 9, most + lanes)
+    words, counts = rng.integers(0x3E00, 0x3F80, most + 2 * lanes + 1), rng.integers(0, 9, most + 2 * lanes + 1)
     good = Row(words[:most], counts[:most])
-    _, want = run(unit, [good, good], Settings())
-    columns = packets(unit.sizes, [Row(words, counts), good])
+    first, want = run(unit, [good, good], Settings())
+    columns = packets(unit.sizes, [Row(words, counts), good], packet_counts(unit, [good, good], want))
+    if unit.sizes.pairs == most:  # a row of more clusters than the pair memory that is not announced as a long row
+        columns["long"][:] = 0
     keep = {"o_row": 2, "o": 2 * unit.sizes.beats, "o_index": 2 * int(want[0].selected.sum()) + 2}
+    keep["o_again"] = len(first.cycles["o_again"])
     selected = np.flatnonzero(want[0].selected[0]).tolist()
     for pauses in ({}, {"i": 0.3}, dict.fromkeys(keep, 0.3), dict.fromkeys([*keep, "i"], 0.3)):
         record = simulate(unit, "wtu", {"i": columns}, keep, config=Settings().ports(), stall=pauses, seed=seed)
@@ -238,6 +325,8 @@ SHAPES = {
     "four buckets": {"wtu_buckets": 4},
     "a hundred buckets and more": {"wtu_buckets": 128, "wtu_lanes": 8},
     "two beats": {"wtu_lanes": 32},
+    "two beats of a long row": {"wtu_lanes": 8, "wtu_pairs": 16},
+    "narrow counts": {"wtu_pairs": 8, "count_bits": 6},
 }
 
 
@@ -271,17 +360,20 @@ def test_paper_preset_over_ten_thousand_rows(name, design, rng, seed):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_elaborates(preset, design):
     unit = build(preset, design)
-    assert "module \\wtu" in to_rtlil(unit, "wtu") and unit.memory_bits["keys"] == 16 * unit.sizes.max_row_clusters
+    assert "module \\wtu" in to_rtlil(unit, "wtu") and unit.memory_bits["pairs"] == 32 * unit.sizes.pairs
 
 
-GOOD = {"lanes": 4, "max_row_clusters": 64, "buckets": 16}
+GOOD = {"lanes": 4, "pairs": 16, "max_row_clusters": 64, "buckets": 16}
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"lanes": 3},
-        {"max_row_clusters": 4},
+        {"pairs": 4},
+        {"pairs": 24},
+        {"max_row_clusters": 8},
+        {"max_row_clusters": 1024},
         {"max_row_clusters": 96},
         {"buckets": 1},
         {"buckets": 512},

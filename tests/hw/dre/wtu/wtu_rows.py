@@ -7,7 +7,7 @@ import numpy as np
 from golden.scores import codes, dots, query_rows
 from golden.selection import sortable
 from golden.wicsum import WtuConfig, select
-from hw.dre.wtu.command import KeyOrder, Op, SelectionMode
+from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.dre.wtu.wtu import WtuDesign
 from sim.bench.run import simulate
 from sim.ports import SELECTIONS, wtu_ports
@@ -37,7 +37,8 @@ class Settings:
     def golden(self, sizes):
         weight, stop_rule = SELECTIONS[self.mode]
         refine = sizes.levels - 1 if self.mode is SelectionMode.COUNT else self.refine
-        return WtuConfig(buckets=sizes.buckets, refine_levels=refine, weight=weight, stop_rule=stop_rule)
+        limits = {"buckets": sizes.buckets, "max_row_clusters": sizes.max_row_clusters}
+        return WtuConfig(**limits, refine_levels=refine, weight=weight, stop_rule=stop_rule)
 
 
 MODES = {
@@ -63,28 +64,32 @@ def expected(sizes, settings, rows):
     return [select(KEYS[settings.order](r.words)[None], r.counts, settings.target, config) for r in rows]
 
 
-def packets(sizes, rows):
-    """Columns of the input stream; counts are sent before a row when they differ from the previous counts.
+def packet_counts(unit, rows, want):
+    """Packets of each row: 1, or for a long row its load and one packet per read."""
+    for row, w in zip(rows, want, strict=True):
+        yield unit.packets(int(w.passes[0]), int(w.levels[0])) if len(row.words) > unit.sizes.pairs else 1
 
-    Unused lanes carry the largest word.
+
+def packets(sizes, rows, repeats=None):
+    """Columns of the input stream; `repeats` is the number of packets of each row, 1 by default.
+
+    Unused lanes carry the largest word and the largest count.
     """
-    parts, there = [], None
-    for row in rows:
-        if there is None or not np.array_equal(there, row.counts):
-            parts.append((Op.COUNTS, row.counts, False))
-            there = row.counts
-        parts.append((Op.KEYS, row.words, row.join))
-    lengths = [max(1, -(-len(words) // sizes.lanes)) for _, words, _ in parts]
+    repeats = [1] * len(rows) if repeats is None else list(repeats)
+    rows = [row for row, times in zip(rows, repeats, strict=True) for _ in range(times)]
+    lengths = [max(1, -(-len(row.words) // sizes.lanes)) for row in rows]
     ends = np.cumsum(lengths) - 1
-    words = np.zeros((ends[-1] + 1, sizes.lanes), np.int64)
-    used, last, join, op = np.full(len(words), sizes.lanes), *np.zeros((3, len(words)), np.int64)
-    for (kind, content, joined), end, length in zip(parts, ends, lengths, strict=True):
-        words[end + 1 - length : end + 1].reshape(-1)[: len(content)] = content
-        used[end] = len(content) - (length - 1) * sizes.lanes
-        words[end, used[end] :] = 0xFFFF
-        last[end], join[end] = 1, joined
-        op[end + 1 - length], op[end + 2 - length : end + 1] = kind.value, 1 - kind.value  # only the first one counts
-    return {"op": op, "words": words, "used": used, "join": join, "last": last}
+    words, counts = np.zeros((2, ends[-1] + 1, sizes.lanes), np.int64)
+    used, last, join, long = np.full(len(words), sizes.lanes), *np.zeros((3, len(words)), np.int64)
+    for row, end, length in zip(rows, ends, lengths, strict=True):
+        start, is_long = end + 1 - length, len(row.words) > sizes.pairs
+        words[start : end + 1].reshape(-1)[: len(row.words)] = row.words
+        counts[start : end + 1].reshape(-1)[: len(row.words)] = row.counts
+        used[end] = len(row.words) - (length - 1) * sizes.lanes
+        words[end, used[end] :], counts[end, used[end] :] = 0xFFFF, (1 << sizes.count_bits) - 1
+        last[end], join[end] = 1, row.join
+        long[start], long[start + 1 : end + 1] = is_long, not is_long  # only the first one counts
+    return {"words": words, "counts": counts, "used": used, "join": join, "long": long, "last": last}
 
 
 def run(unit, rows, settings, **options):
@@ -101,9 +106,12 @@ def run(unit, rows, settings, **options):
             lists.append(np.flatnonzero(union))
             union = None
     beats, indices = sum(map(len, masks)), sum(len(clusters) + 1 for clusters in lists)
-    outputs = {"o_row": len(rows), "o": beats, "o_index": indices}
-    record = simulate(unit, "wtu", {"i": packets(sizes, rows)}, outputs, config=settings.ports(), **options)
+    repeats = list(packet_counts(unit, rows, want))
+    again = [int(k < times) for times in repeats if times > 1 for k in range(1, times + 1)]
+    outputs = {"o_again": len(again), "o_row": len(rows), "o": beats, "o_index": indices}
+    record = simulate(unit, "wtu", {"i": packets(sizes, rows, repeats)}, outputs, config=settings.ports(), **options)
 
+    assert record.outputs["o_again"]["again"].tolist() == again
     assert record.outputs["o_row"]["cutoff"].tolist() == [int(w.cutoff[0]) for w in want]
     assert record.outputs["o_row"]["passes"].tolist() == [int(w.passes[0]) for w in want]
     got = record.outputs["o"]
@@ -124,12 +132,14 @@ def run(unit, rows, settings, **options):
 def reads(unit, rows, want):
     """Beats that the selector reads of each row.
 
-    The histogram design reads the row once per level. The sweep design reads it once for the sum and once per bucket,
-    and three more beats per level (one for a fully selected row) until the decision is known.
+    The histogram design reads the row once per level. The sweep design reads it once for the sum and once per bucket.
+    If the row is stored, it reads three more beats per level (one for a fully selected row) until the decision is
+    known.
     """
     for row, w in zip(rows, want, strict=True):
         beats, passes, levels = max(1, -(-len(row.words) // unit.sizes.lanes)), int(w.passes[0]), int(w.levels[0])
-        yield max(1, levels) * beats if unit.design is WtuDesign.HISTOGRAM else (1 + passes) * beats + (3 * levels or 1)
+        dropped = 0 if len(row.words) > unit.sizes.pairs else 3 * levels or 1
+        yield max(1, levels) * beats if unit.design is WtuDesign.HISTOGRAM else (1 + passes) * beats + dropped
 
 
 def cycles(unit, rows, want):
