@@ -70,16 +70,18 @@ def hcu_cycles(pairs: float, core: Core) -> int:
 def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
     """Cycles of the selection in `rows` rows of `entries` scores, rows split over the WTUs of all cores.
 
-    A row loads while the row before it is selected. `passes` is a mean number of buckets per row; it can be a
-    fraction, because the unit's formula is linear in it.
+    A row loads while the row before it is selected, except rows that do not fit the memory of the WTU. `passes` is a
+    mean number of buckets per row; it can be a fraction, because the unit's formula is linear in it.
     """
     if not rows:
         return 0
     config, size = core.config, ceil(entries)
     unit = _wtu(config, core.wtu_design)
-    first = unit.cycles(size, 1, LEVELS)
-    further = unit.cycles(size, 2, LEVELS) - first
-    load = ceil(entries / config.wtu_lanes)
+    is_long = size > config.wtu_pairs
+    cycles_of = unit.long_row_cycles if is_long else unit.cycles
+    first = cycles_of(size, 1, LEVELS)
+    further = cycles_of(size, 2, LEVELS) - first
+    load = 0 if is_long else ceil(entries / config.wtu_lanes)
     return ceil(load + ceil(rows / config.cores) * (first + (passes - 1) * further))
 
 

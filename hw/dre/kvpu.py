@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.common.counters import count
 from hw.common.fork import fork
+from hw.common.memory import Ram
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.dre import hc_table, hcu
@@ -142,14 +143,16 @@ class KVPU(wiring.Component):
         m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
         wiring.connect(m, rows.o, self.wtu.i)
         row = self.i_scores.payload
+        sizes = self.wtu.sizes
+        m.submodules.counts = counts = Ram(depth=sizes.beats, width=sizes.count_bits, words=sizes.lanes)
         m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(row.head)), depth=MAX_ROW_GROUPS)
 
         in_step = Signal()  # tokens of a step are clustered
         marking = Signal()  # the lists of the WTU become SELECT commands
         with m.FSM(init="CODES") as fsm:
             self._cluster_tokens(m, update, append, in_step)
-            self._load_counts(m, rows)
-            self._select_clusters(m, rows, heads, marking)
+            self._load_counts(m, counts)
+            self._select_clusters(m, rows, counts, heads, marking)
             self._end_step(m)
             steps = fsm.ongoing("STEP") & self.kvmu.i.ready
             selecting = Cat(fsm.ongoing(name) for name in ("COUNTS", "LOAD", "ROWS", "LISTS")).any()
@@ -184,6 +187,7 @@ class KVPU(wiring.Component):
             self.clusters.eq(self.table.clusters),
             self.table.o.ready.eq(1),  # the KVPU does not use READ and LIST
             self.wtu.o.ready.eq(1),  # the KVPU uses the list of clusters instead of the bitmap
+            self.wtu.o_again.ready.eq(1),  # every row fits the memory of the WTU
             self.o.payload.eq(reply),
             self.o.valid.eq(self.kvmu.o.valid & (reply.op != kvmu_command.Op.SELECT)),
             self.kvmu.o.ready.eq(self.o.ready | (reply.op == kvmu_command.Op.SELECT)),
@@ -244,33 +248,45 @@ class KVPU(wiring.Component):
             with m.If(self.kvmu.i.ready):
                 m.next = "CODES"
 
-    def _load_counts(self, m: Module, rows: SkidBuffer) -> None:
-        """COUNTS and LOAD copy the token counts from the HC table to the WTU."""
+    def _load_counts(self, m: Module, counts: Ram) -> None:
+        """COUNTS and LOAD copy the token counts from the HC table to the memory `counts`."""
+        sizes, table_counts = self.wtu.sizes, self.table.o_counts
+        address = Signal(range(sizes.beats + 1))
+        m.d.comb += [
+            counts.w_addr.eq(address[: len(counts.w_addr)]),
+            *(counts.w_data[k].eq(table_counts.payload.counts[k]) for k in range(sizes.lanes)),
+        ]
         with m.State("COUNTS"):
             m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.COUNTS)]
             with m.If(self.table.i.ready):
+                m.d.sync += address.eq(0)
                 m.next = "LOAD"
         with m.State("LOAD"):
-            counts, beat = self.table.o_counts, rows.i.payload
+            fits = address != sizes.beats
             m.d.comb += [
-                rows.i.valid.eq(counts.valid),
-                beat.op.eq(wtu_command.Op.COUNTS),
-                beat.used.eq(counts.payload.used),
-                beat.last.eq(counts.payload.last),
-                counts.ready.eq(rows.i.ready),
-                *(beat.words[k].eq(counts.payload.counts[k]) for k in range(self.wtu.sizes.lanes)),
+                table_counts.ready.eq(1),
+                counts.w_mask.eq((table_counts.valid & fits).replicate(sizes.lanes)),
             ]
-            with m.If(counts.valid & counts.ready & counts.payload.last):
-                m.next = "ROWS"
+            with m.If(table_counts.valid):
+                m.d.sync += address.eq(address + fits)
+                with m.If(table_counts.payload.last):
+                    m.next = "ROWS"
 
-    def _select_clusters(self, m: Module, rows: SkidBuffer, heads: SyncFIFOBuffered, marking: Signal) -> None:
-        """ROWS sends the score rows to the WTU; LISTS waits for the last list of clusters.
+    def _select_clusters(
+        self, m: Module, rows: SkidBuffer, counts: Ram, heads: SyncFIFOBuffered, marking: Signal
+    ) -> None:
+        """ROWS sends the score rows with the token counts to the WTU; LISTS waits for the last list of clusters.
 
         `heads` holds the KV head of every list that the WTU has not completed.
         """
         row, scores, beat, index = self.i_scores.payload, self.i_scores, rows.i.payload, self.wtu.o_index
         ends_group = Signal()  # a list follows this row
+        row_beat = Signal.like(counts.r_addr)  # number of the beat in its row
+        accept = scores.valid & scores.ready
+        m.d.sync += row_beat.eq(counts.r_addr)
         m.d.comb += [
+            counts.r_en.eq(1),
+            counts.r_addr.eq(Mux(accept, Mux(row.last, 0, row_beat + 1), row_beat)),
             ends_group.eq(row.last & (~row.join | row.final)),
             heads.w_data.eq(row.head),
             heads.w_en.eq(scores.valid & scores.ready & ends_group),
@@ -281,8 +297,8 @@ class KVPU(wiring.Component):
             m.d.comb += [
                 marking.eq(1),
                 rows.i.valid.eq(scores.valid & head_stored),
-                beat.op.eq(wtu_command.Op.KEYS),
                 beat.words.eq(row.words),
+                *(beat.counts[k].eq(counts.r_data[k]) for k in range(self.wtu.sizes.lanes)),
                 beat.used.eq(row.used),
                 beat.join.eq(row.join & ~row.final),
                 beat.last.eq(row.last),

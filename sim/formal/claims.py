@@ -65,7 +65,7 @@ def _dma() -> Dma:
 
 
 def _threshold(design: WtuDesign) -> WTU:
-    return WTU(lanes=2, max_row_clusters=8, buckets=4, count_bits=3, cluster_bits=4, design=design)
+    return WTU(lanes=2, pairs=4, max_row_clusters=8, buckets=4, count_bits=3, cluster_bits=4, design=design)
 
 
 def _selection(design: WtuDesign, mode: str) -> Claim:

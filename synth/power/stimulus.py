@@ -30,7 +30,6 @@ from hw.dre.hc_table import Op as TableOp
 from hw.dre.hcu import HCU, Op
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
-from hw.dre.wtu.command import Op as RowOp
 from hw.dre.wtu.wtu import WTU
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
@@ -159,25 +158,24 @@ def _bases(address_bits: int, offset: int = 0) -> Bases:
     return first, second, third, fourth
 
 
-def _packets(packets: Sequence[tuple[np.ndarray, dict[str, int]]], lanes: int) -> list[dict[str, Any]]:
-    """Rows of words as beats of `lanes`; the other fields of a row are in each of its beats."""
+def _packets(packets: Sequence[tuple[Mapping[str, np.ndarray], dict[str, int]]], lanes: int) -> list[dict[str, Any]]:
+    """Rows of words, by field, as beats of `lanes`; the other fields of a row are in each of its beats."""
     beats = []
-    for words, row_fields in packets:
-        for first in range(0, max(1, len(words)), lanes):
-            chunk = words[first : first + lanes]
-            padded = np.pad(chunk, (0, lanes - len(chunk)))
-            beats.append({**row_fields, "words": padded, "used": len(chunk), "last": first + lanes >= len(words)})
+    for arrays, row_fields in packets:
+        length = len(arrays["words"])
+        for first in range(0, max(1, length), lanes):
+            used = min(lanes, length - first)
+            padded = {name: np.pad(words[first : first + lanes], (0, lanes - used)) for name, words in arrays.items()}
+            beats.append({**row_fields, **padded, "used": used, "last": first + lanes >= length})
     return beats
 
 
 def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
-    """The counts and the rows of every step, joined."""
+    """The rows of every step with their token counts, joined."""
     lanes, packets, rows, beats, n_listed = unit.sizes.lanes, [], 0, 0, 0
-    for step in _steps(keys, 32, _rule(32, unit.sizes.max_row_clusters), count, rng):
-        packets.append((step.counts, {"op": _code(RowOp.COUNTS)}))
+    for step in _steps(keys, 32, _rule(32, unit.sizes.pairs), count, rng):
         for k, row in enumerate(step.rows):
-            row_fields = {"op": _code(RowOp.KEYS), "join": int(k + 1 < len(step.rows))}
-            packets.append((row, row_fields))
+            packets.append(({"words": row, "counts": step.counts}, {"join": int(k + 1 < len(step.rows))}))
         rows += len(step.rows)
         beats += -(-len(step.counts) // lanes)
         n_listed += int(np.logical_or.reduce(step.selection().selected, axis=0).sum()) + 1
@@ -254,7 +252,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.max_candidates)
     golden = Kvpu(rule, table, paging, RESV, TARGET)
     beats: list[dict[str, int]] = []
-    packets: list[tuple[np.ndarray, dict[str, int]]] = []
+    packets: list[tuple[dict[str, np.ndarray], dict[str, int]]] = []
     assignments: list[dict[str, int]] = []
     cutoffs: list[dict[str, int]] = []
     replies: list[Reply] = []
@@ -271,7 +269,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         beats += [{"hash": code, "query": 1, "last": int(end)} for code, end in zip(step.codes, ends, strict=True)]
         for k, row in enumerate(step.rows):
             final = int(k + 1 == len(step.rows))
-            packets.append((row, {"head": head, "join": 1 - final, "final": final}))
+            packets.append(({"words": row}, {"head": head, "join": 1 - final, "final": final}))
     answers = {
         "o_assignment": assignments,
         "o_row": cutoffs,

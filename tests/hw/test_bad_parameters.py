@@ -84,7 +84,7 @@ BAD = {
     "wtu_lanes must divide vpe_lanes = 4, got 16": lambda: Processor(replace(TINY, wtu_lanes=16)),
     "owners must be at least 2, got 1": lambda: AgeList(size=4, owners=1),
     "size must be a power of two, at least 2, got 6": lambda: FreeList(size=6),
-    "max_row_clusters must be below .* = 64, got 64": lambda: WtuSizes(4, 64, 16, 8, 6),
+    "max_row_clusters must be below .* = 64, got 64": lambda: WtuSizes(4, 64, 64, 16, 8, 6),
     "b must be MEMORY, SCALAR or IMMEDIATE, got STREAM": lambda: Instruction(b=Source.STREAM),
     "beats must be at least 1, got 0": lambda: Instruction(beats=0),
     "divisor must be at least 4 cycles per bit, got 3": lambda: check_divisor(3),

@@ -28,6 +28,7 @@ CHANGES = {
     "max_step_tokens": (16, "hcu"),
     "max_window_tokens": (128, "hcu"),
     "wtu_lanes": (8, "wtu"),
+    "wtu_pairs": (32, "wtu"),
     "max_row_clusters": (128, "wtu"),
     "wtu_buckets": (32, "wtu"),
     "max_clusters": (128, "kvmu"),

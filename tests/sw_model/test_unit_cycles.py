@@ -27,6 +27,14 @@ def test_wtu_rows_load_while_the_row_before_is_selected(design):
     assert wtu_cycles(0, 4096, 2, core) == 0
 
 
+@pytest.mark.parametrize("design", WtuDesign)
+def test_long_rows_do_not_overlap(design):
+    config = CONFIG.replace(wtu_pairs=2048, max_row_clusters=32768)
+    wtu, core = WTU.from_config(config, design), replace(CORE, config=config, wtu_design=design.value)
+    for clusters, passes in ((2049, 1), (32768, 7)):
+        assert wtu_cycles(8 * config.cores, clusters, passes, core) == 8 * wtu.long_row_cycles(clusters, passes, 2)
+
+
 def test_hcu_comparisons_take_the_cycles_of_one_token():
     assert hcu_cycles(128 * CONFIG.cores, CORE) == HCU.from_config(CONFIG).token_cycles(0, 128)
     slow = CORE.replace({"hcu_lanes": 8}, "core")

@@ -86,7 +86,9 @@ class WtuSizes:
             raise ValueError(f"count_bits must be 1 to {KEY_BITS}, got {self.count_bits}")
         if self.max_row_clusters > self.pairs * self.union_slots:
             limit = self.pairs * self.union_slots
-            raise ValueError(f"max_row_clusters must be at most {limit} for {self.pairs} pairs, got {self.max_row_clusters}")
+            raise ValueError(
+                f"max_row_clusters must be at most {limit} for {self.pairs} pairs, got {self.max_row_clusters}"
+            )
         limit = 1 << self.cluster_bits
         if self.max_row_clusters >= limit:
             raise ValueError(f"max_row_clusters must be below 2**cluster_bits = {limit}, got {self.max_row_clusters}")

@@ -3,27 +3,27 @@
 from collections.abc import Sequence
 
 from amaranth import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import count_ones
 from hw.common.fork import fork
 from hw.common.memory import Ram
 from hw.common.pipeline import CreditGate
-from hw.dre.wtu.command import KEY_BITS, WtuSizes
+from hw.dre.wtu.command import WtuSizes
 
 
 class Reporter(wiring.Component):
     """Reads a row again, compares its keys with the cutoff, and reports the selected clusters.
 
-    The bitmap of a row with `join` is stored in the union memory and ORed with the bitmap of the next row; that of a
-    long row is stored in the pair memory. The first row without `join` reports the union of all these rows. If the choice is `limited`, only the first `tie_count`
-    clusters with a key equal to the cutoff are selected.
+    The bitmap of a row with `join` is stored in the union memory, that of a long row in the pair memory, and ORed with
+    the bitmap of the next row. The first row without `join` reports the union of all these rows. If the choice is
+    `limited`, only the first `tie_count` clusters with a key equal to the cutoff are selected.
 
     Timing
     ------
-    One beat per cycle, except in cycles in which the selector reads the same memory or no beat of a long row arrives. The list takes one cycle per
-    selected cluster, at least one per beat, and one for its end.
+    One beat per cycle, except in cycles in which the selector reads the same memory or no beat of a long row arrives.
+    The list takes one cycle per selected cluster, at least one per beat, and one for its end.
 
     Parameters
     ----------

@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from amaranth import Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import Addend, add_all
-from hw.dre.wtu.command import KEY_BITS, TARGET_BITS, SelectionMode, WtuSizes
+from hw.dre.wtu.command import TARGET_BITS, SelectionMode, WtuSizes
 from hw.dre.wtu.decision import Decision
 from hw.dre.wtu.weights import Weights
 

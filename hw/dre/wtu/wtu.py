@@ -33,13 +33,13 @@ SELECTORS: dict[WtuDesign, type[Selector]] = {
 class WTU(wiring.Component):
     """Selects the clusters with the largest keys of each score row until their weighted sum passes a threshold.
 
-    A row is a packet of words and token counts, one of each per cluster. `cfg_selection_mode` sets the weight of a cluster and the condition
-    that ends the selection. The unit does not sort. It divides the range of the row's keys into `buckets` buckets of
-    equal width (a power of two, counted from the largest key down) and adds the buckets from the top until the sum
-    passes the threshold. It divides the bucket that passes the threshold again, `cfg_refine_levels` times or until
-    the bucket is a single key, and selects this bucket and all buckets above it. If the sum of the row does not pass
-    the threshold, all clusters are selected. COUNT always divides down to a single key; of the clusters with this key
-    it selects those with the lowest numbers.
+    A row is a packet of words and token counts, one of each per cluster. `cfg_selection_mode` sets the weight of a
+    cluster and the condition that ends the selection. The unit does not sort. It divides the range of the row's keys
+    into `buckets` buckets of equal width (a power of two, counted from the largest key down) and adds the buckets from
+    the top until the sum passes the threshold. It divides the bucket that passes the threshold again,
+    `cfg_refine_levels` times or until the bucket is a single key, and selects this bucket and all buckets above it. If
+    the sum of the row does not pass the threshold, all clusters are selected. COUNT always divides down to a single
+    key; of the clusters with this key it selects those with the lowest numbers.
 
     A row without clusters is one beat with `used` = 0. Words beyond the longest row are dropped and set `stat_fault`.
 

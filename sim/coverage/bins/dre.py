@@ -69,14 +69,18 @@ def _hcu(run: Run) -> Iterator[Met]:
                 yield mode, "tie", at
 
 
-def _packets(run: Run) -> Iterator[tuple[int, np.ndarray, bool]]:
-    """Packets of the WTU's input: operation, words, `join` of the last beat."""
+def _packets(run: Run) -> Iterator[tuple[np.ndarray, np.ndarray, bool, bool]]:
+    """Rows of the WTU's input, a long row once: words, token counts, `long` and `join`."""
     columns = {name: np.asarray(values) for name, values in run.inputs["i"].items()}
-    first = 0
+    requests = iter(np.asarray(run.outputs["o_again"]["again"]).tolist())
+    first, again = 0, 0
     for last in np.flatnonzero(columns["last"]).tolist():
-        words = columns["words"][first : last + 1].reshape(-1)
+        words, counts = (columns[name][first : last + 1].reshape(-1).astype(np.int64) for name in ("words", "counts"))
         used = len(words) - columns["words"].shape[1] + int(columns["used"][last])
-        yield int(columns["op"][first]), words[:used].astype(np.int64), bool(columns["join"][last])
+        is_long = bool(columns["long"][first])
+        if not again:
+            yield words[:used], counts[:used], is_long, bool(columns["join"][last])
+        again = next(requests) if is_long else 0
         first = last + 1
 
 
@@ -96,7 +100,9 @@ _ROW = (
     "selected whole",
     "not selected whole",
     "saturated counts",
+    "long row",
     "joined",
+    "joined long rows",
 )
 
 
@@ -104,17 +110,14 @@ def _wtu(run: Run) -> Iterator[Met]:
     """Row by row, with the cutoff that came out."""
     mode = wtu_command.SelectionMode(run.config["cfg_selection_mode"]).name.lower()
     keys_of = _KEYS[wtu_command.KeyOrder(run.config["cfg_key_order"])]
-    sizes, counts = run.component.sizes, np.zeros(0, np.int64)
+    sizes = run.component.sizes
     results = zip(np.asarray(run.outputs["o_row"]["cutoff"]).tolist(), run.cycles["o_row"].tolist(), strict=True)
-    for op, words, join in _packets(run):
-        if op == wtu_command.Op.COUNTS.value:
-            counts = words
-            continue
+    for words, counts, is_long, join in _packets(run):
         (cutoff, at), used = next(results), len(words)
         if not used:
             yield mode, "no cluster", at
             continue
-        if used > sizes.max_row_clusters:
+        if used > (sizes.max_row_clusters if is_long else sizes.pairs):
             yield mode, "too long", at
             continue
         keys = keys_of(words)
@@ -126,8 +129,10 @@ def _wtu(run: Run) -> Iterator[Met]:
             "longest row": used == sizes.max_row_clusters,
             "all keys equal": used > 1 and (keys == keys[0]).all(),
             "several keys at the cutoff": (keys == cutoff).sum() > 1,
-            "saturated counts": (counts[:used] == (1 << sizes.count_bits) - 1).any(),
-            "joined": join,
+            "saturated counts": (counts == (1 << sizes.count_bits) - 1).any(),
+            "long row": is_long,
+            "joined": join and not is_long,
+            "joined long rows": join and is_long,
         }
         yield from ((mode, name, at) for name, holds in conditions.items() if holds)
 

@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.tree import reduce_tree
-from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, RATIO_BITS, TARGET_BITS, KeyOrder, Op, SelectionMode, WtuSizes
+from hw.dre.wtu.command import FRACTION_BITS, KEY_BITS, RATIO_BITS, TARGET_BITS, KeyOrder, SelectionMode, WtuSizes
 from hw.dre.wtu.wtu import WTU, WtuDesign
 
 TARGET = 8  # bits of the selection target
@@ -117,7 +117,8 @@ class WtuSpec(wiring.Component):
     """The WTU selects the clusters of every row that `Selection` selects, and reports each result once.
 
     The WTU reports `cutoff`, `passes`, the bitmap and the list of cluster numbers within `cycles` cycles after the
-    start. The proof covers one row after the start. Keys are the multiples of 2**`step` below 2**(`step` + `key_bits`).
+    start. It requests a long row again as often as it needs it, and then the next row. The proof covers one row of
+    either kind after the start. Keys are the multiples of 2**`step` below 2**(`step` + `key_bits`).
     Token counts, numbers of refinement levels and targets below 2**`TARGET` are arbitrary; the ratio is `RATIO`. The
     streams never pause, and no reset occurs.
     """
@@ -126,9 +127,9 @@ class WtuSpec(wiring.Component):
         self.unit, self.mode, self.key_bits, self.step, self.cycles = unit, mode, key_bits, step, cycles
         sizes = unit.sizes
         cover_names = (
-            ("complete", "partial", "second_level")
+            ("complete", "partial", "long", "second_level")
             if mode is not SelectionMode.COUNT
-            else ("complete", "partial", "equal")
+            else ("complete", "partial", "long", "equal")
         )
         super().__init__(
             {
@@ -136,6 +137,7 @@ class WtuSpec(wiring.Component):
                 **{f"key{j}": In(key_bits) for j in range(sizes.max_row_clusters)},
                 **{f"tokens{j}": In(sizes.count_bits) for j in range(sizes.max_row_clusters)},
                 "length": In(range(sizes.max_row_clusters + 1)),
+                "long": In(1),
                 "target": In(TARGET),
                 "refine": In(range(sizes.levels)),
                 **{f"cover_{name}": Out(1) for name in cover_names},
@@ -161,41 +163,47 @@ class WtuSpec(wiring.Component):
         keys = [Cat(Const(0, self.step), first(f"key{j}")) if self.step else first(f"key{j}") for j in indices]
         keys = [Cat(key, Const(0, KEY_BITS - len(key))) for key in keys]
         tokens = [first(f"tokens{j}") for j in indices]
+        is_long = first("long")
         length, refine = first("length", sizes.max_row_clusters), first("refine", sizes.levels - 1)
         requested = first("target")
         target = Const(RATIO, TARGET_BITS) if self.mode is SelectionMode.RATIO else Mux(requested == 0, 1, requested)
         expected = Selection(m, sizes, self.mode, keys=keys, tokens=tokens, length=length, target=target, refine=refine)
 
-        # the packets
-        sent, beat = Signal(range(2 * sizes.beats + 1)), unit.i.payload
-        counting = sent < sizes.beats
+        # the packets: one, and of a long row one more for each request
+        sent, beat = Signal(range(sizes.beats + 1)), unit.i.payload
+        packets = Signal(2, init=1)  # packets to be sent; one of them may have begun
         beats = Mux(length == 0, 1, (length + sizes.lanes - 1) // sizes.lanes)
+        accept, requested_again = unit.i.valid & unit.i.ready, Signal()
         m.d.comb += [
             unit.cfg_selection_mode.eq(self.mode),
             unit.cfg_key_order.eq(KeyOrder.PLAIN),
             unit.cfg_selection_target.eq(target),
             unit.cfg_refine_levels.eq(refine),
-            unit.i.valid.eq(sent < sizes.beats + beats),
-            beat.op.eq(Mux(counting, Op.COUNTS, Op.KEYS)),
-            beat.last.eq((sent == sizes.beats - 1) | (sent == sizes.beats + beats - 1)),
-            beat.used.eq(Mux(~beat.last | counting, sizes.lanes, length - (beats - 1) * sizes.lanes)),
+            unit.i.valid.eq(packets != 0),
+            beat.long.eq(is_long),
+            beat.last.eq(sent == beats - 1),
+            beat.used.eq(Mux(~beat.last, sizes.lanes, length - (beats - 1) * sizes.lanes)),
+            requested_again.eq(unit.o_again.valid & unit.o_again.payload.again),
+            unit.o_again.ready.eq(1),
             unit.o_row.ready.eq(1),
             unit.o.ready.eq(1),
             unit.o_index.ready.eq(1),
         ]
         with m.Switch(sent):
             for n in range(sizes.beats):
-                clusters = range(n * sizes.lanes, (n + 1) * sizes.lanes)
                 with m.Case(n):
-                    m.d.comb += [beat.words[w].eq(tokens[j]) for w, j in enumerate(clusters)]
-                with m.Case(sizes.beats + n):
-                    m.d.comb += [beat.words[w].eq(keys[j]) for w, j in enumerate(clusters)]
-        with m.If(unit.i.valid & unit.i.ready):
-            m.d.sync += sent.eq(sent + 1)
+                    for w, j in enumerate(range(n * sizes.lanes, (n + 1) * sizes.lanes)):
+                        m.d.comb += [beat.words[w].eq(keys[j]), beat.counts[w].eq(tokens[j])]
+        m.d.sync += packets.eq(packets + requested_again - (accept & beat.last))
+        with m.If(accept):
+            m.d.sync += sent.eq(Mux(beat.last, 0, sent + 1))
+        released = Signal(init=0)  # the unit has asked for the next row
+        with m.If(unit.o_again.valid):
+            m.d.sync += released.eq(~unit.o_again.payload.again)
 
         # the results, each compared when it is valid
         rows, maps, reported = Signal(2), Signal(range(sizes.beats + 1)), Signal(sizes.max_row_clusters)
-        mapped, list_ended, mismatch, bad = Signal(), Signal(), Signal(), Signal(3)
+        mapped, list_ended, mismatch, bad = Signal(), Signal(), Signal(), Signal(4)
         row, bitmap, index = unit.o_row.payload, unit.o.payload, unit.o_index.payload
         remaining = expected.selected & ~reported
         bits = Cat(expected.selected, Const(0, sizes.lanes)).word_select(maps, sizes.lanes)
@@ -209,7 +217,10 @@ class WtuSpec(wiring.Component):
             ~list_ended & (index.last == (remaining == 0)) & (index.cluster == number),
         ]
         streams = (unit.o_row, unit.o, unit.o_index)
-        m.d.comb += bad.eq(Cat(stream.valid & ~correct for stream, correct in zip(streams, good, strict=True)))
+        wrong_request = unit.o_again.valid & (released | ~is_long)
+        m.d.comb += bad.eq(
+            Cat(wrong_request, *(stream.valid & ~correct for stream, correct in zip(streams, good, strict=True)))
+        )
         m.d.sync += mismatch.eq(mismatch | bad.any())
         with m.If(unit.o_row.valid):
             m.d.sync += rows.eq(rows + 1)
@@ -221,12 +232,14 @@ class WtuSpec(wiring.Component):
                 reported.eq(reported | (1 << lowest_set_bit(remaining))[: sizes.max_row_clusters]),
             ]
         done = Signal()
-        m.d.comb += [done.eq((rows == 1) & mapped & list_ended), Assert((time != self.cycles) | (done & ~mismatch))]
+        row_done = (rows == 1) & mapped & list_ended & (released == is_long)
+        m.d.comb += [done.eq(row_done), Assert((time != self.cycles) | (done & ~mismatch))]
         full = done & (length == sizes.max_row_clusters)
         events = {
             "complete": full & expected.complete,
             "partial": full & ~expected.selected.all(),
             "second_level": full & (expected.passes > sizes.buckets),
+            "long": full & is_long,
             "equal": full & (keys[0] == keys[1]) & ~expected.selected[1],
         }
         for name, event in events.items():
@@ -246,5 +259,5 @@ def _never_reset(m: Module) -> Module:
 
 def small(design: WtuDesign, mode: SelectionMode) -> WtuSpec:
     """A WTU with rows of up to two clusters and four buckets; scores have eight exponents and four fractions."""
-    unit = WTU(lanes=1, max_row_clusters=2, buckets=4, count_bits=2, cluster_bits=2, design=design)
+    unit = WTU(lanes=1, pairs=2, max_row_clusters=2, buckets=4, count_bits=2, cluster_bits=2, design=design)
     return WtuSpec(unit, mode=mode, key_bits=5, step=5 if mode is SelectionMode.RATIO else 0, cycles=CYCLES[design])
