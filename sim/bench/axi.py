@@ -43,6 +43,17 @@ class FixedTiming:
 
 
 @dataclass(frozen=True)
+class BatchTiming:
+    """Reads are answered after `latency` cycles, all writes of a period at the next multiple of `period`."""
+
+    period: int
+    latency: int = 4
+
+    def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
+        return (cycle // self.period + 1) * self.period if write else cycle + self.latency
+
+
+@dataclass(frozen=True)
 class Failure:
     """Error response: read beat number `at` of all read beats, or write burst number `at` of all write bursts."""
 

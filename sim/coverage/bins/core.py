@@ -22,6 +22,8 @@ def _dma(run: Run) -> Iterator[Met]:
     names = ("source_tier", "target_tier", "bytes")
     for source, target, size in zip(*(columns[name].tolist() for name in names), strict=True):
         words = size * 8 // run.component.word
+        if not words:
+            continue  # a copy of zero words is dropped
         length = "one word" if words == 1 else "one burst" if words <= BURST else "several bursts"
         yield f"{SIDES[source]} to {SIDES[target]}", length, 0
 

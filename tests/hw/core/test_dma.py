@@ -12,18 +12,19 @@ from hw.axi.ports import Cause, check_burst
 from hw.config import PRESETS, Config
 from hw.core.dma import BURST, Dma
 from hw.emit import to_rtlil
-from sim.bench.axi import DECERR, SLVERR, Failure, FixedTiming
+from sim.bench.axi import DECERR, SLVERR, BatchTiming, Failure, FixedTiming
 from sim.bench.axi_run import Image, simulate
 
 SIZE = 1 << 16
 BASES = {"device": 0xA5A5_8000_0000, "host": 0x5A40_0000_0000}
+COMPLEMENTS = {port: (1 << 48) - SIZE - base for port, base in BASES.items()}  # every address bit of a base is inverted
 SEEN = ("arvalid", "arready", "rvalid", "rlast", "awvalid", "awready", "bvalid")
 
 
 def copies(rng, word, count, longest=2048):
     """Descriptors of complete words, independent of their order; lengths from one word to `longest`.
 
-    The first one is as long as a descriptor can be, and ends where the sources end.
+    The first one is as long as a descriptor can be, and ends where the sources end. Bit 1 of a tag is the target.
     """
     half, out, starts = SIZE // 2, [], {Tier.DEVICE: SIZE // 2, Tier.HOST: SIZE // 2}
     for n in range(count):
@@ -32,15 +33,15 @@ def copies(rng, word, count, longest=2048):
         if starts[target] + nbytes > SIZE:
             break
         where = int(rng.integers(0, (half - nbytes) // word)) * word if n else half - nbytes
-        out.append(Descriptor(where, starts[target], int(source), int(target), nbytes, 0, n % 4, 0))
+        out.append(Descriptor(where, starts[target], int(source), int(target), nbytes, 0, 2 * int(target) + n % 2, 0))
         starts[target] += nbytes
     return out
 
 
-def images(rng, **options):
-    data = {port: rng.integers(0, 256, SIZE, np.uint8).tobytes() for port in BASES}
+def images(rng, *, bases=BASES, **options):
+    data = {port: rng.integers(0, 256, SIZE, np.uint8).tobytes() for port in bases}
     shared = {"longest": BURST, "outstanding": 16, **options}
-    return {port: Image(data[port], start=BASES[port], **shared) for port in BASES}
+    return {port: Image(data[port], start=bases[port], **shared) for port in bases}
 
 
 def expected(memories, moved):
@@ -53,6 +54,11 @@ def expected(memories, moved):
 def far(rng):
     """Offset of each memory in its region: any multiple of 4 KiB that a word address can express."""
     return dict(zip(BASES, (rng.integers(0, ((1 << 35) - SIZE) // 4096, 2) * 4096).tolist(), strict=True))
+
+
+def tags(completions, tier):
+    """Tags of the copies to `tier`, in the order of their completion."""
+    return [tag for tag in completions if tag >> 1 == tier]
 
 
 def run(unit, memories, moved, offsets=None, done=None, **options):
@@ -70,7 +76,7 @@ def run(unit, memories, moved, offsets=None, done=None, **options):
         inputs={"i_dma": columns},
         outputs={"o_done": len(moved) if done is None else done},
         config={
-            **{f"cfg_{port}_base": (base - offsets[port]) % (1 << 48) for port, base in BASES.items()},
+            **{f"cfg_{port}_base": (image.start - offsets[port]) % (1 << 48) for port, image in memories.items()},
             **{f"cfg_{port}_words": (offsets[port] + SIZE) * 8 // unit.word for port in BASES},
         },
         **options,
@@ -86,7 +92,8 @@ def test_moves_every_byte(stall, rng, seed):
     record = run(unit, memories, moved, far(rng), stall=stall, seed=seed, ports=ports)
     assert record.images == expected(memories, moved)
     assert len(moved) > 25
-    assert sorted(record.outputs["o_done"]["tag"].tolist()) == sorted(d.tag for d in moved)
+    for tier in (Tier.DEVICE, Tier.HOST):
+        assert tags(record.outputs["o_done"]["tag"].tolist(), tier) == tags([d.tag for d in moved], tier)
     assert record.status["stat_fault"] == 0 and record.status["stat_idle"] == 1
     assert sum(t["beats"]["write"] for t in record.traffic.values()) == sum(d.bytes for d in moved) * 8 // unit.word
     assert np.array_equal(record.ports["stat_idle"] == 1, ~in_flight(record.ports))
@@ -104,6 +111,96 @@ def in_flight(ports):
             pending = np.cumsum((asks & begins).astype(int) - ends)
             busy |= asks | (np.r_[0, pending[:-1]] > 0)
     return busy
+
+
+def test_complement_of_the_base_addresses(rng, seed):
+    """With the base addresses of the other tests, every address bit above the memory's size has both values."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = [Descriptor(512 * n, SIZE // 2 + 512 * n, n % 2, n // 2, 512, 0, 0, 0) for n in range(4)]
+    memories = images(rng, bases=COMPLEMENTS)
+    assert run(unit, memories, moved, far(rng), seed=seed).images == expected(memories, moved)
+
+
+def test_completions_of_both_sides_in_the_same_cycles(rng):
+    """Completions of the host side wait while the device side completes one copy per cycle, and keep their order."""
+    unit, group = Dma.from_config(Config.preset("tiny")), 12  # two groups of copies can be in flight
+    moved = []
+    for n in range(6 * group):
+        target, tag = 1 - n // group % 2, int(rng.integers(2))
+        moved.append(Descriptor(8 * n, SIZE // 2 + 8 * n, 1 - target, target, 8, 0, 2 * target + tag, 0))
+    memories = images(rng, timing=BatchTiming(256))
+    record = run(unit, memories, moved, ports=[f"{port}__bvalid" for port in BASES])
+    assert record.images == expected(memories, moved)
+    assert np.count_nonzero(record.ports["device__bvalid"] & record.ports["host__bvalid"]) >= 2 * group
+    for tier in (Tier.DEVICE, Tier.HOST):
+        assert tags(record.outputs["o_done"]["tag"].tolist(), tier) == tags([d.tag for d in moved], tier)
+
+
+@pytest.mark.parametrize("port", BASES)
+def test_reads_run_ahead_by_the_depth(port, rng):
+    """The read engine requests words until its buffer is reserved, before the first word arrives."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    side = list(BASES).index(port)
+    moved = [Descriptor(4096 * n, 4096 * n, side, 1 - side, 4096, 0, 0, 0) for n in range(2)]
+    record = run(unit, images(rng, timing=FixedTiming(latency=100)), moved, ports=[f"{port}__{n}" for n in SEEN])
+    request = (record.ports[f"{port}__arvalid"] & record.ports[f"{port}__arready"]).astype(bool)
+    first_word = np.flatnonzero(record.ports[f"{port}__rvalid"])[0]
+    assert np.count_nonzero(request[:first_word]) == unit.depth // BURST
+
+
+@pytest.mark.parametrize("port", BASES)
+@pytest.mark.parametrize("latency", [4, 1200], ids=["fast responses", "late responses"])
+def test_no_burst_before_its_words(port, latency, rng, seed):
+    """A burst is requested when all its words are in the buffer, also after late responses filled the buffer."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    word, target = unit.word // 8, list(BASES).index(port)
+    source = list(BASES)[1 - target]
+    moved, at = [], 0
+    for nbytes in (4096, *((1 + n % 2) * word for n in range(40))):
+        moved.append(Descriptor(at, SIZE // 2 + at, 1 - target, target, nbytes, 0, 0, 0))
+        at += nbytes
+    memories = images(rng)
+    memories[port].timing, memories[source].stall = FixedTiming(latency=latency), 0.6
+    names = [f"{source}__rvalid", *(f"{port}__aw{name}" for name in ("valid", "ready", "len"))]
+    record = run(unit, memories, moved, seed=seed, ports=names)
+    assert record.images == expected(memories, moved)
+    received, valid, ready, length = (record.ports[name].astype(int) for name in names)
+    assert np.all(np.cumsum((valid & ready) * (length + 1)) <= np.cumsum(received))
+    assert latency == 4 or record.traffic[port]["most"]["write"] == 16  # the responses are late enough
+
+
+def test_words_after_the_address_of_their_burst(rng, seed):
+    """Words of one-word bursts never precede their address, although each channel pauses on its own."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = [Descriptor(8 * n, SIZE // 2 + 8 * n, n % 2, 1 - n % 2, 8, 0, n % 4, 0) for n in range(200)]
+    memories = images(rng, stall=0.6)
+    assert run(unit, memories, moved, seed=seed).images == expected(memories, moved)
+
+
+@pytest.mark.parametrize("port", BASES)
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_region_fault_in_the_cycle_of_a_response(port, write, rng, seed):
+    """A response without an error does not hide the fault of a later copy that leaves the region."""
+    unit = Dma.from_config(Config.preset("tiny"))
+    word, side, offsets = unit.word // 8, list(BASES).index(port), far(rng)
+    addresses, wrong = ((0, SIZE // 2), (0, SIZE)) if write else ((0, SIZE // 2), (SIZE, 0))
+    tiers = (1 - side, side) if write else (side, 1 - side)
+    moved = [Descriptor(*addresses, *tiers, 256 * word, 0, 0, 0), Descriptor(*wrong, *tiers, word, 0, 0, 0)]
+    memories = images(rng, timing=BatchTiming(260))  # the last burst is requested after about 260 cycles
+    response = f"{port}__{'b' if write else 'r'}valid"
+    record = run(unit, memories, moved, offsets, seed=seed, cycles=600, ports=["stat_fault", response])
+    assert record.status["stat_fault"] == (offsets[port] + SIZE) // word << 4 | Cause.REGION.value
+    assert record.ports[response][np.flatnonzero(record.ports["stat_fault"])[0] - 1]
+    assert record.status["stat_idle"] == 1
+
+
+@pytest.mark.parametrize("source", [Tier.DEVICE, Tier.HOST], ids=["device", "host"])
+def test_copy_of_zero_words_requests_no_burst(source, rng):
+    unit = Dma.from_config(Config.preset("tiny"))
+    moved = [Descriptor(0, 0, int(source), 1 - int(source), 0, 0, 0, 0)]
+    record = run(unit, images(rng), moved, done=0, cycles=100)
+    assert record.status["stat_fault"] == 0 and record.status["stat_idle"] == 1
+    assert not any(number for t in record.traffic.values() for number in t["bursts"].values())
 
 
 def test_a_side_that_answers_late(rng, seed):
@@ -134,7 +231,10 @@ def test_errors_one_after_the_other(rng, seed):
     unit, offsets, rounds = Dma.from_config(Config.preset("tiny")), far(rng), 24
     ports = [f"{port}__a{kind}{name}" for port in BASES for kind in "rw" for name in ("valid", "ready", "addr", "len")]
     failing = [(str(rng.choice(list(BASES))), bool(rng.integers(2)), int(rng.integers(8))) for _ in range(rounds)]
-    script = [step for fail in failing for step in (["fail", *fail, SLVERR], ["wait", 200], ["reset"])]
+    script: list[list] = []
+    for fail in failing:
+        script += [["fail", port, False, -1, SLVERR] for port in BASES]  # no failure remains from an earlier round
+        script += [["fail", *fail, SLVERR], ["wait", 200], ["reset"]]
     moved = [d for _ in range(rounds // 4) for d in copies(rng, 8, 40, longest=300)[1:]]
     ports += ["rst", "stat_fault"]
     record = run(unit, images(rng, stall=0.1), moved, offsets, done=0, seed=seed, script=script, ports=ports)
@@ -154,9 +254,25 @@ def test_errors_one_after_the_other(rng, seed):
 
 
 def test_refuses_parts_of_words_and_one_word_too_much(rng):
-    """Unaligned and out-of-range copies raise faults on both sides, as source and as target; a reset clears each."""
+    """Unaligned and out-of-range copies raise faults on both sides, as source and as target; a reset clears each.
+
+    The second round complements the offsets, so every bit of a fault's address has both values.
+    """
     unit, offsets = Dma.from_config(Config.preset("tiny")), far(rng)
-    word, moved, faults = unit.word // 8, [], []
+    complements = {port: (1 << 35) - 4096 - offset for port, offset in offsets.items()}
+    for offset in (offsets, complements):
+        moved, faults = faulty_copies(unit.word // 8, offset)
+        script = [["wait", 12], ["reset"]] * len(moved)
+        memories = images(rng, timing=FixedTiming(latency=60))
+        record = run(unit, memories, moved, offset, done=0, script=script, ports=["stat_fault"])
+        reported = [int(value) for value in record.ports["stat_fault"] if value]
+        assert [value for n, value in enumerate(reported) if not n or value != reported[n - 1]] == faults
+        assert record.images == {port: image.data for port, image in memories.items()}
+
+
+def faulty_copies(word, offsets):
+    """Copies with an unaligned part or one word beyond a region, and the fault of each."""
+    moved, faults = [], []
     for k in range(word.bit_length() - 1):
         for n, parts in enumerate(np.eye(3, dtype=int) << k):
             source, target, nbytes = (word * np.array([9, 24 + 8 * k + n, 2]) + parts).tolist()
@@ -171,12 +287,7 @@ def test_refuses_parts_of_words_and_one_word_too_much(rng):
                 )
                 moved += [Descriptor(*addresses, nbytes, 0, 0, 0)] * 4
                 faults.append((offsets[list(BASES)[side]] + address) // word << 4 | Cause.REGION.value)
-    script = [["wait", 12], ["reset"]] * len(moved)
-    memories = images(rng, timing=FixedTiming(latency=60))
-    record = run(unit, memories, moved, offsets, done=0, script=script, ports=["stat_fault"])
-    reported = [int(value) for value in record.ports["stat_fault"] if value]
-    assert [value for n, value in enumerate(reported) if not n or value != reported[n - 1]] == faults
-    assert record.images == {port: image.data for port, image in memories.items()}
+    return moved, faults
 
 
 def test_a_word_per_cycle(rng):
