@@ -1,18 +1,15 @@
 """Selection rules of the systems that V-Rex is compared with, as their public code implements them.
 
 Every function takes arrays of real numbers and returns the indices that the system keeps, retrieves or recomputes, in
-ascending order. The lowest index wins ties. FlexGen (arXiv 2303.06865) keeps all tokens and has no rule.
+ascending order. The lowest index wins ties (`golden.ranking`). FlexGen (arXiv 2303.06865) keeps all tokens and has no
+rule.
 """
 
 import numpy as np
 
+from golden.ranking import TIE, largest
 from golden.scores import query_rows
 from util import checks
-
-
-def largest(scores: np.ndarray, k: int) -> np.ndarray:
-    """Indices of the k largest values along the last axis, largest first; the lowest index first on ties."""
-    return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
 
 
 def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
@@ -23,7 +20,7 @@ def infinigen_columns(queries: np.ndarray, ratio: float = 0.3) -> np.ndarray:
 
     Returns int64 (Hq, int(d * ratio)): the columns with the largest sum of |q| over the prompt.
     """
-    q = checks.reals("queries", queries, None, None, None)
+    q = _queries(queries)
     n_columns = int(q.shape[2] * checks.real("ratio", ratio, 0, 1))
     return np.sort(largest(np.abs(q).sum(axis=0), n_columns), axis=1)
 
@@ -43,21 +40,25 @@ def infinigen(
 
     Returns one int64 array for each query head.
     """
-    q = checks.reals("queries", queries, None, None, None)
+    q = _queries(queries)
     k = checks.reals("keys", keys, None, None, q.shape[2])
     heads = q.shape[1]
-    if not k.shape[1] or heads % k.shape[1]:
-        raise ValueError(f"queries must have a multiple of {k.shape[1]} heads, got {heads}")
+    _check_heads("queries", heads, k.shape[1])
     picked = checks.integers("columns", columns, heads, None, low=0, high=q.shape[2] - 1)
+    checks.real("alpha", alpha, 0)
+    if budget is not None:
+        checks.integer("budget", budget, 0)
     if not len(k):
         return [np.zeros(0, np.int64)] * heads
-    kv_head_of = np.arange(heads) // (heads // k.shape[1])
-    score = np.stack([q[:, a, picked[a]] @ k[:, kv_head_of[a], picked[a]].T for a in range(heads)])  # (Hq, T, N)
-    above = score > score.max(axis=2, keepdims=True) - checks.real("alpha", alpha, 0)
+    score, scale = np.empty((2, heads, len(q), len(k)))
+    for a in range(heads):
+        partial_q, partial_k = q[:, a, picked[a]], k[:, a // (heads // k.shape[1]), picked[a]]
+        score[a], scale[a] = partial_q @ partial_k.T, _scale(partial_q, partial_k)
+    above = score - (score.max(axis=2, keepdims=True) - alpha) > TIE * scale
     count = int(above.sum(axis=2).mean())
     if budget is not None:
-        count = min(count, checks.integer("budget", budget, 0))
-    return [np.unique(rows) for rows in largest(score, count)]
+        count = min(count, budget)
+    return [np.unique(rows) for rows in largest(score, count, scale)]
 
 
 def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
@@ -77,24 +78,35 @@ def rekv_blocks(keys: np.ndarray, sizes: np.ndarray, group: int) -> np.ndarray:
     return np.repeat(means, group, axis=1).reshape(len(lengths), width)
 
 
-def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1) -> np.ndarray:
+def rekv(queries: np.ndarray, blocks: np.ndarray, k: int, chunk: int = 1, complete_chunks: bool = False) -> np.ndarray:
     """ReKV: the `k` frames whose vectors have the largest dot product with the mean query; int64 ascending.
 
-    queries  (T, Hq, d) of the question, before RoPE
-    blocks   (F, Hq * d) from `rekv_blocks`
-    k        frames to retrieve
-    chunk    consecutive frames that are scored by their mean and retrieved together (k // chunk chunks)
+    queries          (T, Hq, d) of the question, before RoPE
+    blocks           (F, Hq * d) from `rekv_blocks`
+    k                frames to retrieve; all frames if there are at most k
+    chunk            consecutive frames that are scored by their mean; the last chunk can be shorter
+    complete_chunks  False: chunks are retrieved in descending order of score until there are k frames, of the last of
+                     these chunks only its first frames; True: the k // chunk best chunks (at least one), as in the
+                     public code, which are fewer than k frames if chunk does not divide k or the last chunk is shorter
     """
-    q = checks.reals("queries", queries, None, None, None)
+    q = _queries(queries)
+    if not q.shape[1]:
+        raise ValueError("queries must have at least one head, got none")
     frames = checks.reals("blocks", blocks, None, q.shape[1] * q.shape[2])
+    checks.integer("k", k, 1)
     checks.integer("chunk", chunk, 1)
-    score = frames @ q.mean(axis=0).ravel()
-    starts = np.arange(0, len(score), chunk)
-    if not len(starts):
-        return starts
-    mean = np.add.reduceat(score, starts) / np.diff(np.r_[starts, len(score)])
-    best = np.sort(largest(mean, max(1, checks.integer("k", k, 1) // chunk)))
-    return np.concatenate([np.arange(c * chunk, min((c + 1) * chunk, len(score))) for c in best])
+    if len(frames) <= k:
+        return np.arange(len(frames))
+    mean_query = q.mean(axis=0).ravel()
+    starts = np.arange(0, len(frames), chunk)
+    sizes = np.diff(np.r_[starts, len(frames)])
+    score, scale = (
+        np.add.reduceat(x, starts) / sizes for x in (frames @ mean_query, _scale(mean_query[None], frames)[0])
+    )
+    n_chunks = max(1, k // chunk) if checks.flag("complete_chunks", complete_chunks) else len(starts)
+    ranked = largest(score, n_chunks, scale)
+    selected = np.concatenate([np.arange(starts[c], starts[c] + sizes[c]) for c in ranked])
+    return np.sort(selected if complete_chunks else selected[:k])
 
 
 def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> list[np.ndarray]:
@@ -110,6 +122,7 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
     """
     q = checks.reals("query", query, None, None)
     k = checks.reals("keys", keys, None, None, q.shape[1])
+    _check_heads("query", len(q), k.shape[1])
     checks.integer("page", page, 1)
     n_pages = max(3, checks.integer("budget", budget, 1) // page)
     starts = np.arange(0, len(k), page)
@@ -120,7 +133,8 @@ def quest(query: np.ndarray, keys: np.ndarray, budget: int, page: int = 16) -> l
     for a, row in enumerate(q):
         h = a // (len(q) // k.shape[1])
         bound = np.maximum(row * low[:, h], row * high[:, h]).sum(axis=1)
-        page_ids = np.sort(largest(bound, n_pages))
+        scale = _scale(row[None], np.maximum(np.abs(low[:, h]), np.abs(high[:, h])))[0]
+        page_ids = np.sort(largest(bound, n_pages, scale))
         out.append(np.concatenate([np.arange(s, min(s + page, len(k))) for s in starts[page_ids]]))
     return out
 
@@ -135,12 +149,18 @@ def retroinfer(queries: np.ndarray, centroids: np.ndarray, probes: int) -> list[
     c = checks.reals("centroids", centroids, None, None, None)
     q = checks.reals("queries", queries, None, None, c.shape[2])
     checks.integer("probes", probes, 1)
+    row_groups = query_rows(q, c.shape[1])
+    if not len(c):
+        return [np.zeros(0, np.int64)] * len(row_groups)
     out = []
-    for h, rows in enumerate(query_rows(q, c.shape[1])):
-        logit = rows @ c[:, h].T / np.sqrt(c.shape[2])
-        weight = np.exp(logit - logit.max(axis=1, keepdims=True, initial=-np.inf))
-        weight /= weight.sum(axis=1, keepdims=True)
-        out.append(np.sort(largest(weight.sum(axis=0), probes)))
+    for h, rows in enumerate(row_groups):
+        root = np.sqrt(max(1, c.shape[2]))
+        logit = rows @ c[:, h].T / root
+        # sums are compared by their logarithms, whose rounding errors are those of the logits
+        log_weight = logit - np.logaddexp.reduce(logit, axis=1, keepdims=True)
+        log_sum = np.logaddexp.reduce(log_weight, axis=0)
+        scale = 1 + _scale(rows, c[:, h]).max(axis=0) / root
+        out.append(np.sort(largest(log_sum, probes, scale)))
     return out
 
 
@@ -157,9 +177,9 @@ def cacheblend(values: np.ndarray, cached: np.ndarray, suffix: int, ratio: float
         raise ValueError("values must have a row for every token, got a scalar")
     old = checks.reals("cached", cached, *new.shape)
     past = len(new) - checks.integer("suffix", suffix, 0, len(new))
-    distance = ((new - old)[:past] ** 2).reshape(past, -1).sum(axis=1)
-    page_ids = largest(distance, int(past * checks.real("ratio", ratio, 0, 1)))
-    return np.r_[np.sort(page_ids), past : len(new)]
+    distance = ((new - old)[:past] ** 2).sum(axis=tuple(range(1, new.ndim)))
+    token_ids = largest(distance, int(past * checks.real("ratio", ratio, 0, 1)))
+    return np.r_[np.sort(token_ids), past : len(new)]
 
 
 def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
@@ -168,3 +188,21 @@ def vlcache(sizes: np.ndarray, ratio: float = 0.05) -> np.ndarray:
     second_counts = np.floor(checks.real("ratio", ratio, 0, 1) * lengths).astype(np.int64)
     starts = np.cumsum(lengths) - lengths
     return np.concatenate([np.arange(s, s + n) for s, n in zip(starts, second_counts, strict=True)] or [lengths])
+
+
+def _queries(queries: np.ndarray) -> np.ndarray:
+    """Queries (T, Hq, d) with T at least 1."""
+    q = checks.reals("queries", queries, None, None, None)
+    if not len(q):
+        raise ValueError("queries must hold at least one token, got none")
+    return q
+
+
+def _check_heads(name: str, heads: int, kv_heads: int) -> None:
+    if not heads or not kv_heads or heads % kv_heads:
+        raise ValueError(f"{name} must have a multiple of {kv_heads} heads, got {heads}")
+
+
+def _scale(rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Bound of the dot products of rows (R, d) and vectors (N, d): products of their lengths, (R, N)."""
+    return np.linalg.norm(rows, axis=-1)[:, None] * np.linalg.norm(vectors, axis=-1)

@@ -14,10 +14,16 @@ TRANSFORMS = ("exp", "raw", "shift_min", "relu")
 
 def query_rows(queries: np.ndarray, kv_heads: int) -> np.ndarray:
     """Queries (T, Hq, d) as rows for each KV head: (Hkv, T * group, d), ordered by token, then by query head."""
+    if np.ndim(queries) != 3:
+        raise ValueError(f"queries must have shape (T, Hq, d), got {np.shape(queries)}")
     tokens, heads, d = queries.shape
-    if not heads or heads % kv_heads:
+    if not tokens:
+        raise ValueError("queries must hold at least one token, got none")
+    if not heads or not kv_heads or heads % kv_heads:
         raise ValueError(f"queries must have a multiple of {kv_heads} heads, got {heads}")
-    return queries.reshape(tokens, kv_heads, -1, d).transpose(1, 0, 2, 3).reshape(kv_heads, -1, d)
+    group = heads // kv_heads
+    rows = queries.reshape(tokens, kv_heads, group, d).transpose(1, 0, 2, 3)
+    return rows.reshape(kv_heads, tokens * group, d)
 
 
 def dots(rows: np.ndarray, means: np.ndarray) -> np.ndarray:

@@ -16,6 +16,10 @@ def best(scores, k):
     return sorted(sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k])
 
 
+def best_first(scores):
+    return sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+
+
 def dot(a, b):
     return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
@@ -56,7 +60,7 @@ def test_rekv(chunk, rng):
     chunks = [score[i : i + chunk] for i in range(0, 7, chunk)]
     chosen = best([sum(c) / len(c) for c in chunks], max(1, 4 // chunk))
     expected = [f for c in chosen for f in range(c * chunk, min(7, (c + 1) * chunk))]
-    assert baselines.rekv(q, blocks, 4, chunk).tolist() == expected
+    assert baselines.rekv(q, blocks, 4, chunk, complete_chunks=True).tolist() == expected
     assert baselines.rekv(q, blocks[:0], 4).tolist() == []
 
 
@@ -106,6 +110,123 @@ def test_infinigen_without_past_selects_nothing(rng):
     queries, columns = rng.standard_normal((2, 4, 8)), np.zeros((4, 3), np.int64)
     selected = baselines.infinigen(queries, np.zeros((0, 2, 8)), columns)
     assert [tokens.tolist() for tokens in selected] == [[]] * 4
+
+
+# -- ties: identical content has identical ranks, however its scores are rounded
+
+# the sums of these rows are equal real numbers, but the last two are larger in float64
+ROTATED = np.array([[0.3, 0.2, 0.1], [0.2, 0.3, 0.1], [0.1, 0.2, 0.3], [0.1, 0.3, 0.2]])
+
+
+def copies(rng, n, d):
+    """One random vector n times; BLAS gives the rows of such a matrix products that differ in the last bit."""
+    return np.tile(rng.standard_normal(d), (n, 1))
+
+
+@pytest.mark.parametrize("n", [5, 7, 11, 33])
+@pytest.mark.parametrize("d", [3, 20, 80])
+def test_lowest_index_wins_among_identical_vectors(n, d, rng):
+    q, same = rng.standard_normal((3, 2, d)), np.repeat(copies(rng, n, d)[:, None], 2, axis=1)
+    columns = np.tile(np.arange(d), (2, 1))
+    assert [t.tolist() for t in baselines.infinigen(q, same, columns, budget=2)] == [[0, 1]] * 2
+    assert baselines.rekv(q, same.reshape(n, -1), 2).tolist() == [0, 1]
+    assert [c.tolist() for c in baselines.retroinfer(q, same, 2)] == [[0, 1]] * 2
+    assert [t.tolist() for t in baselines.quest(q[0], same, 3, page=1)] == [[0, 1, 2]] * 2
+
+
+def test_lowest_index_wins_among_equal_sums():
+    assert ROTATED.sum(axis=1).argmax() == 2
+    q, keys = np.ones((1, 1, 3)), ROTATED[:, None]
+    assert baselines.infinigen(q, keys, np.arange(3)[None], budget=1)[0].tolist() == [0]
+    assert baselines.rekv(q, ROTATED, 1).tolist() == [0]
+    assert baselines.retroinfer(q, keys, 1)[0].tolist() == [0]
+    assert baselines.quest(q[0], keys, 1, page=1)[0].tolist() == [0, 1, 2]
+    assert baselines.infinigen_columns(ROTATED[:, [2, 1, 0]].T[:, None], 0.25).tolist() == [[0]]
+    assert baselines.cacheblend(np.sqrt(ROTATED), np.zeros((4, 3)), 0, 0.25).tolist() == [0]
+
+
+def test_infinigen_does_not_count_scores_on_the_threshold():
+    """Four scores equal the maximum minus alpha, two of them only before rounding."""
+    keys = np.concatenate([ROTATED, [[1.2, 0, 0]]])[:, None]
+    assert (keys[:, 0].sum(axis=1) > 1.2 - 0.6).sum() == 3
+    assert baselines.infinigen(np.ones((1, 1, 3)), keys, np.arange(3)[None], alpha=0.6)[0].tolist() == [4]
+
+
+def test_retroinfer_ranks_centroids_of_negligible_weight():
+    """Weights below the smallest float64 are ranked by their logarithm."""
+    centroids = np.array([0.0, -1002.0, -1001.0, -1000.0])[:, None, None]
+    assert baselines.retroinfer(np.ones((1, 1, 1)), centroids, 2)[0].tolist() == [0, 3]
+
+
+# -- boundaries
+
+
+def test_rekv_retrieves_all_of_at_most_k_frames(rng):
+    q, blocks = rng.standard_normal((2, 4, 6)), rng.standard_normal((5, 24))
+    for k, chunk in ((5, 4), (5, 2), (6, 4), (9, 7), (5, 1)):
+        assert baselines.rekv(q, blocks, k, chunk).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("k", range(1, 12))
+@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5])
+def test_rekv_retrieves_exactly_k_frames(k, chunk, rng):
+    q, blocks = rng.standard_normal((2, 4, 6)), rng.standard_normal((11, 24))
+    score = blocks @ q.mean(axis=0).ravel()
+    chunks = [list(range(i, min(11, i + chunk))) for i in range(0, 11, chunk)]
+    ranked = [frame for c in best_first([score[c].mean() for c in chunks]) for frame in chunks[c]]
+    assert baselines.rekv(q, blocks, k, chunk).tolist() == sorted(ranked[:k])
+
+
+def test_rekv_published_rule_retrieves_complete_chunks(rng):
+    q = np.ones((1, 1, 1))
+    blocks = np.array([1.0, 1, 1, 1, 0, 0, 0, 0, 2])[:, None]  # the last chunk is short and the best one
+    assert baselines.rekv(q, blocks, 4, 4, complete_chunks=True).tolist() == [8]
+    assert baselines.rekv(q, blocks, 6, 4, complete_chunks=True).tolist() == [8]
+    assert baselines.rekv(q, blocks, 8, 4, complete_chunks=True).tolist() == [0, 1, 2, 3, 8]
+    assert baselines.rekv(q, blocks, 9, 4, complete_chunks=True).tolist() == list(range(9))
+    assert baselines.rekv(q, blocks, 4, 4).tolist() == [0, 1, 2, 8]
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 6), (5,), (0, 2, 6), (0,), (4, 0)])
+def test_cacheblend_without_prefix_recomputes_the_suffix(shape):
+    new = np.ones(shape)
+    assert baselines.cacheblend(new, new, suffix=len(new)).tolist() == list(range(len(new)))
+    assert baselines.cacheblend(new, new, suffix=0).dtype == np.int64
+
+
+EMPTY = [
+    ("queries must hold at least one token, got none", lambda q, k: baselines.infinigen_columns(q[:0])),
+    ("queries must hold at least one token", lambda q, k: baselines.infinigen(q[:0], k, np.zeros((4, 2), int))),
+    ("queries must hold at least one token", lambda q, k: baselines.rekv(q[:0], np.ones((2, 24)), 1)),
+    ("queries must hold at least one token", lambda q, k: baselines.retroinfer(q[:0], k, 1)),
+    ("queries must have a multiple of 2 heads, got 0", lambda q, k: baselines.retroinfer(q[:, :0], k, 1)),
+    (
+        "queries must have a multiple of 2 heads, got 0",
+        lambda q, k: baselines.infinigen(q[:, :0], k, np.zeros((0, 2), int)),
+    ),
+    ("queries must have at least one head, got none", lambda q, k: baselines.rekv(q[:, :0], np.ones((2, 0)), 1)),
+    ("query must have a multiple of 2 heads, got 3", lambda q, k: baselines.quest(q[0, :3], k, 8)),
+    ("query must have a multiple of 2 heads, got 3", lambda q, k: baselines.quest(q[0, :3], k[:0], 8)),
+    ("query must have a multiple of 2 heads, got 1", lambda q, k: baselines.quest(q[0, :1], k, 8)),
+    ("query must have a multiple of 0 heads, got 4", lambda q, k: baselines.quest(q[0], k[:, :0], 8)),
+    ("k must be at least 1, got 0", lambda q, k: baselines.rekv(q, np.ones((0, 24)), 0)),
+    (
+        "alpha must be finite and at least 0, got -1",
+        lambda q, k: baselines.infinigen(q, k[:0], np.zeros((4, 2), int), -1),
+    ),
+    (
+        "budget must be at least 0, got -1",
+        lambda q, k: baselines.infinigen(q, k[:0], np.zeros((4, 2), int), budget=-1),
+    ),
+    ("suffix must be between 0 and 0, got 1", lambda q, k: baselines.cacheblend(k[:0], k[:0], 1)),
+    ("ratio must be finite and between 0 and 1, got 2", lambda q, k: baselines.cacheblend(k, k, 5, 2)),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), EMPTY, ids=[f"{i}" for i in range(len(EMPTY))])
+def test_empty_and_indivisible_input_is_named(message, call, rng):
+    with pytest.raises(ValueError, match=message):
+        call(rng.standard_normal((2, 4, 6)), rng.standard_normal((5, 2, 6)))
 
 
 def test_bad_input_is_named(rng):
