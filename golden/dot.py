@@ -37,7 +37,11 @@ def dot(a: np.ndarray, b: np.ndarray, align_bits: int = 24) -> np.ndarray:
         sign.
     """
     width = checks.integer("align_bits", align_bits, *ALIGN_BITS)
-    a, b = np.broadcast_arrays(bf16.codes("a", a), bf16.codes("b", b))
+    a, b = bf16.codes("a", a), bf16.codes("b", b)
+    try:
+        a, b = np.broadcast_arrays(a, b)
+    except ValueError as error:
+        raise ValueError(f"a and b must have shapes that broadcast, got {a.shape} and {b.shape}") from error
     if a.ndim == 0 or a.shape[-1] == 0:
         raise ValueError(f"a and b must have a last axis of at least 1, got shape {a.shape}")
     exponent_a, exponent_b = (x.astype(np.int32) >> 7 & 0xFF for x in (a, b))
@@ -80,6 +84,9 @@ def matmul(x: np.ndarray, weights: np.ndarray, inputs: int, align_bits: int = 24
     x, weights = bf16.codes("x", x), bf16.codes("weights", weights)
     if x.ndim != 2 or weights.ndim != 2 or x.shape[1] != weights.shape[1] or x.shape[1] == 0:
         raise ValueError(f"x and weights must have shapes (T, K) and (M, K), got {x.shape} and {weights.shape}")
+    for name, rows in (("x", x), ("weights", weights)):
+        if not len(rows):
+            raise ValueError(f"{name} must have at least one row, got none")
     pad = (0, -x.shape[1] % inputs)
     tiles = [np.pad(v, ((0, 0), pad)).reshape(len(v), -1, inputs) for v in (x, weights)]
     total = dot(tiles[0][:, None, 0], tiles[1][None, :, 0], align_bits)

@@ -1,6 +1,7 @@
 """Hash bits of keys: the signs of projections onto random hyperplanes (V-Rex, section IV-B)."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 from ml_dtypes import bfloat16
@@ -40,7 +41,7 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     Raises
     ------
     ValueError
-        Wrong shapes, more than 32 hyperplanes, NaN or infinite values.
+        Wrong shapes, no tokens, more than 32 hyperplanes, NaN or infinite values.
     """
     normals = checks.reals("planes", planes, None, None)
     dimension, hash_bits = normals.shape
@@ -48,14 +49,19 @@ def hash_codes(keys: np.ndarray, planes: np.ndarray, *, center: np.ndarray | Non
     array = np.asarray(keys)
     if array.ndim < 2:
         raise ValueError(f"keys must have shape (T, ...), got {array.shape}")
-    vectors = checks.reals("keys", array.reshape(len(array), -1), None, dimension)
-    exact = center is None
+    if not len(array):
+        raise ValueError("keys must hold at least one token, got none")
+    vectors = checks.reals("keys", array.reshape(len(array), math.prod(array.shape[1:])), None, dimension)
     if center is not None:
         vectors = vectors - checks.reals("center", center, dimension)
     dots = vectors @ normals
     # products of BF16 values are exact in float64, but their sum is rounded: sums near zero are computed again, exactly
     doubt = np.abs(dots) <= dimension * 2.0**-51 * (np.abs(vectors) @ np.abs(normals))
-    for t, j in np.argwhere(doubt) if exact else ():
-        dots[t, j] = math.fsum(vectors[t] * normals[:, j])
+    for t, j in np.argwhere(doubt):
+        products = vectors[t] * normals[:, j]
+        dots[t, j] = math.fsum(products)
+        if center is not None and abs(dots[t, j]) <= 2.0**-52 * np.abs(products).sum():  # the products are rounded
+            terms = zip(vectors[t].tolist(), normals[:, j].tolist(), strict=True)
+            dots[t, j] = 1 if sum(Fraction(x) * Fraction(y) for x, y in terms) > 0 else 0
     weights = np.uint32(1) << np.arange(hash_bits, dtype=np.uint32)
     return ((dots > 0) * weights).sum(axis=1, dtype=np.uint32)

@@ -5,6 +5,8 @@ queries, (4) select clusters by WiCSum, (5) attend to their tokens and to those 
 one layer, without values. `Resv` adds caches, page tables and attention for all layers.
 """
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -140,15 +142,24 @@ class LayerSelection:
 
 
 class ResvLayer:
-    """Clusters and mean keys of one layer: one table, or one table for each KV head."""
+    """Clusters and mean keys of one layer: one table, or one table for each KV head.
 
-    def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
+    `planes` are the normal vectors of the hyperplanes (key_dim, hash_bits), rounded to BF16, with key_dim = kv_heads *
+    head_dim for one table and head_dim for a table for each KV head; None: those of `golden.hashing` for `config.seed`.
+    """
+
+    def __init__(
+        self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0, planes: np.ndarray | None = None
+    ) -> None:
         self.config = config
         self.kv_heads = checks.integer("kv_heads", kv_heads, 1)
         self.head_dim = checks.integer("head_dim", head_dim, 1)
         tables = 1 if config.cluster_scope == "layer" else kv_heads
         self.dimension = kv_heads * head_dim // tables
-        self.planes = hashing.hyperplanes(self.dimension, config.hash_bits, seed=config.seed, layer=layer)
+        if planes is None:
+            self.planes = hashing.hyperplanes(self.dimension, config.hash_bits, seed=config.seed, layer=layer)
+        else:
+            self.planes = rounded("planes", checks.reals("planes", planes, self.dimension, config.hash_bits))
         self.tables = [ClusterTable(config.rule()) for _ in range(tables)]
         self.means = [MeanKeys(self.dimension, config.mean_store) for _ in range(tables)]
         self.cluster_of = [GrowableArray((), np.int32) for _ in range(tables)]  # -1: not clustered
@@ -158,6 +169,22 @@ class ResvLayer:
     def tokens(self) -> int:
         """Tokens of the layer."""
         return len(self.cluster_of[0])
+
+    def clusters_after(self, keys: np.ndarray, stage: str = "frame") -> int:
+        """Upper bound of the clusters of the longest table after `append` of these keys. Changes nothing.
+
+        The bound is exact if it exceeds `wtu.max_row_clusters`.
+        """
+        clusters = max(len(table) for table in self.tables)
+        if stage == "text" and not self.config.cluster_text:
+            return clusters
+        limit = self.config.max_clusters
+        bound = clusters + len(keys) if limit is None else max(clusters, min(clusters + len(keys), limit))
+        if bound <= self.config.wtu.max_row_clusters:
+            return bound
+        trial = copy.deepcopy(self)
+        trial.append(keys, stage)
+        return max(len(table) for table in trial.tables)
 
     def append(self, keys: np.ndarray, stage: str = "frame") -> list[Assignment]:
         """Hash and cluster the keys of one step, bfloat16 (T, Hkv, d) after RoPE; one assignment per table."""
@@ -207,7 +234,7 @@ class ResvLayer:
             always[: config.sink_tokens] = True
             always[past - min(past, config.recent_always_tokens) :] = True
             if config.gqa_select == "per_q_head":
-                group = rows.reshape(selected.new_tokens, -1, rows.shape[1])
+                group = rows.reshape(selected.new_tokens, len(rows) // selected.new_tokens, rows.shape[1])
                 rows = np.tile(group.any(axis=0), (selected.new_tokens, 1)) if config.attend == "union" else rows
             ids = np.flatnonzero(np.r_[selected.clusters[h], False][owner] | always)
             tokens.append(ids)
@@ -260,12 +287,24 @@ class LayerStep:
 
 
 class Resv:
-    """Indices, caches and page tables of all layers of one sequence."""
+    """Indices, caches and page tables of all layers of one sequence. `planes` has the hyperplanes of each layer."""
 
-    def __init__(self, config: ResvConfig, layers: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        config: ResvConfig,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        planes: Sequence[np.ndarray] | None = None,
+    ) -> None:
         checks.integer("layers", layers, 1)
+        if planes is not None and len(planes) != layers:
+            raise ValueError(f"planes must have one array for each of {layers} layers, got {len(planes)}")
         self.config = config
-        self.layers = [ResvLayer(config, kv_heads, head_dim, layer) for layer in range(layers)]
+        self.layers = [
+            ResvLayer(config, kv_heads, head_dim, layer, None if planes is None else planes[layer])
+            for layer in range(layers)
+        ]
         self.keys = [GrowableArray((kv_heads, head_dim), bfloat16) for _ in range(layers)]
         self.values = [GrowableArray((kv_heads, head_dim), bfloat16) for _ in range(layers)]
         tables = len(self.layers[0].tables)
@@ -280,7 +319,8 @@ class Resv:
     ) -> LayerStep:
         """One step of one layer: queries (T, Hq, d), keys and values (T, Hkv, d), after RoPE, rounded to BF16.
 
-        Layers must be called in order. Raises ValueError for a layer out of order and for invalid tensors.
+        Layers must be called in order. Raises ValueError for a layer out of order, for invalid tensors and if a table
+        has more clusters than a row of the WTU.
         """
         if layer != self._next_layer:
             raise ValueError(f"layer must be {self._next_layer}, the next one in order, got {layer}")
@@ -295,6 +335,9 @@ class Resv:
                 f"queries, keys and values must have equally many tokens, got {len(q)}, {len(k)}, {len(v)}"
             )
 
+        self._check_prefetch(q)
+        self._check_rows(layer, k, stage)
+
         selected = self._prefetched
         if selected is None and not self.config.score_includes_current:
             selected = index.select(q)
@@ -303,8 +346,7 @@ class Resv:
             selected = index.select(q, past)
         last = layer + 1 == len(self.layers)
         self._next_layer = 0 if last else layer + 1
-        prefetches = self.config.prefetch == "next_layer" and not last
-        self._prefetched = self.layers[layer + 1].select(q) if prefetches else None
+        self._prefetched = self.layers[layer + 1].select(q) if self._prefetches(layer) else None
 
         attended, allowed = index.attended(selected, past)
         pages = self.pages[layer]
@@ -317,10 +359,50 @@ class Resv:
         output = light_attention(q, self.keys[layer].array, self.values[layer].array, attended, allowed)
         return LayerStep(assigned, selected, attended, fetches, output)
 
+    def _prefetches(self, layer: int) -> bool:
+        """True if a step of `layer` selects for the next layer."""
+        return self.config.prefetch == "next_layer" and layer + 1 < len(self.layers)
+
+    def _check_prefetch(self, queries: np.ndarray) -> None:
+        """ValueError if the queries have another shape than those that selected for this layer."""
+        if self._prefetched is None:
+            return
+        tokens, rows = self._prefetched.new_tokens, len(self._prefetched.rows[0])
+        shape = (tokens, rows // tokens * len(self._prefetched.rows), queries.shape[2])
+        if queries.shape != shape:
+            raise ValueError(f"queries must have shape {shape} as in layer {self._next_layer - 1}, got {queries.shape}")
+
+    def _check_rows(self, layer: int, keys: np.ndarray, stage: str) -> None:
+        """ValueError if a selection of this step would have rows that exceed the WTU."""
+        if self.config.selector != "wtu":
+            return
+        sizes = {}
+        if self._prefetched is None:
+            index = self.layers[layer]
+            present = max(len(table) for table in index.tables)
+            sizes[layer] = index.clusters_after(keys, stage) if self.config.score_includes_current else present
+        if self._prefetches(layer):
+            sizes[layer + 1] = max(len(table) for table in self.layers[layer + 1].tables)
+        limit = self.config.wtu.max_row_clusters
+        for number, clusters in sizes.items():
+            if clusters > limit:
+                raise ValueError(
+                    f"clusters of layer {number} must be at most max_row_clusters = {limit}, got {clusters}"
+                )
+
 
 def bf16_tensor(name: str, value: np.ndarray, heads: int | None, head_dim: int) -> np.ndarray:
     """Check that `value` has shape (T, heads, head_dim) with T at least 1 and finite elements; returns bfloat16."""
     array = checks.reals(name, value, None, heads, head_dim)
     if not len(array):
         raise ValueError(f"{name} must hold at least one token, got none")
-    return bf16.encode(array).view(bfloat16)
+    return rounded(name, array)
+
+
+def rounded(name: str, array: np.ndarray) -> np.ndarray:
+    """Finite numbers, rounded to bfloat16. ValueError if a number rounds to infinity."""
+    result = bf16.encode(array).view(bfloat16)
+    if not (finite := np.isfinite(result)).all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(f"{name} must be finite in BF16, got {array[index]} at index {index}")
+    return result

@@ -4,6 +4,8 @@ A row belongs to one query token and one query head; its entries are the cluster
 one of the hardware, `tokens * weight` estimates the softmax mass of a cluster. The other transforms serve comparisons.
 """
 
+import math
+
 import numpy as np
 
 from golden.exp import exp_rows
@@ -19,7 +21,7 @@ def query_rows(queries: np.ndarray, kv_heads: int) -> np.ndarray:
     tokens, heads, d = queries.shape
     if not tokens:
         raise ValueError("queries must hold at least one token, got none")
-    if not heads or not kv_heads or heads % kv_heads:
+    if not heads or heads % checks.integer("kv_heads", kv_heads, 1):
         raise ValueError(f"queries must have a multiple of {kv_heads} heads, got {heads}")
     group = heads // kv_heads
     rows = queries.reshape(tokens, kv_heads, group, d).transpose(1, 0, 2, 3)
@@ -27,12 +29,18 @@ def query_rows(queries: np.ndarray, kv_heads: int) -> np.ndarray:
 
 
 def dots(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Scores of rows (R, d) and mean keys (C, d): float32 (R, C), exact products rounded once.
+    """Scores of rows (R, d) and mean keys (C, d): float32 (R, C), the exact sum of products, rounded.
 
     The matrix engine adds in another order. Models of the hardware compute the scores with `golden.dot`.
     """
     q = checks.reals("rows", rows, None, None)
-    return (q @ checks.reals("means", means, None, q.shape[1]).T).astype(np.float32)
+    vectors = checks.reals("means", means, None, q.shape[1])
+    sums = q @ vectors.T
+    # the last bits of a sum depend on the library: where they decide the rounding to float32, the sum is computed again
+    error = q.shape[1] * 2.0**-51 * (np.abs(q) @ np.abs(vectors).T)
+    for r, c in np.argwhere((sums - error).astype(np.float32) != (sums + error).astype(np.float32)):
+        sums[r, c] = math.fsum(q[r] * vectors[c])
+    return sums.astype(np.float32)
 
 
 def weights(scores: np.ndarray, head_dim: int, transform: str = "exp") -> np.ndarray:

@@ -1,10 +1,10 @@
 """WiCSum: selection of clusters by a weighted cumulative sum (V-Rex, Section IV-C, Eq. 1 to 3), as the WTU does it.
 
 A row holds one score and one token count for each cluster. Clusters are selected in descending order of score until the
-sum of `score * count` exceeds a ratio of the total. `exact` computes this in float64. `select` models the hardware,
-which never sorts: it divides the range of the keys into buckets, adds whole buckets from the top, and divides the
-bucket that crosses the threshold again, `refine_levels` times. All values of `select` are integers, so that the RTL
-matches bit for bit and the order of evaluation does not matter.
+sum of `score * count` exceeds a ratio of the total. `exact` computes this in float64, `prefix` in the integers of the
+hardware. `select` models the hardware, which never sorts: it divides the range of the keys into buckets, adds whole
+buckets from the top, and divides the bucket that crosses the threshold again, `refine_levels` times. All values of
+`select` are integers, so that the RTL matches bit for bit and the order of evaluation does not matter.
 """
 
 from dataclasses import dataclass
@@ -128,21 +128,8 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
     config  parameters; None: defaults
     """
     config = config or WtuConfig()
-    scored = config.weight.startswith("score")
-    keys = checks.integers("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
-    if keys.shape[1] > config.max_row_clusters:
-        raise ValueError(
-            f"codes must have at most max_row_clusters = {config.max_row_clusters} columns, got {keys.shape[1]}"
-        )
-    tc = _counts(counts, keys.shape)
-
-    value = fixed_point(keys) if scored else np.ones_like(keys)
-    weight = value * tc if config.weight in ("score_x_tc", "tc") else value
+    keys, value, weight, threshold = _addends(codes, counts, target, config)
     total = weight.sum(axis=1)
-    if config.stop_rule == "ratio":
-        threshold = ratio_threshold(total, target)
-    else:
-        threshold = np.full(len(keys), checks.integer("target", target, 1) - 1, np.int64)
     domain = value if config.bucket_domain == "linear" else keys
     bound, passes, levels = _sweep(domain, weight, total, threshold, config)
     selected = domain >= bound[:, None]
@@ -162,6 +149,40 @@ def select(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
         total=total,
         stop_sum=threshold,
     )
+
+
+def prefix(codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig | None = None) -> np.ndarray:
+    """Eq. 1 to 3 in integers: the shortest prefix in descending code whose sum exceeds the threshold of `select`.
+
+    Equal codes are ordered by index. The whole row is selected if no prefix exceeds the threshold. Arguments are those
+    of `select`, which adds whole buckets and therefore selects at least this prefix. Returns bool (R, C).
+    """
+    keys, _, weight, threshold = _addends(codes, counts, target, config or WtuConfig())
+    order = np.argsort(-keys, axis=1, kind="stable")
+    weight_before = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1) - np.take_along_axis(weight, order, 1)
+    selected = np.zeros(keys.shape, bool)
+    np.put_along_axis(selected, order, weight_before <= threshold[:, None], axis=1)
+    return selected
+
+
+def _addends(
+    codes: np.ndarray, counts: np.ndarray, target: int, config: WtuConfig
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Keys, values and weights of the clusters, int64 (R, C), and the sum (R,) that a selection exceeds."""
+    scored = config.weight.startswith("score")
+    keys = checks.integers("codes", codes, None, None, low=0, high=MAX_FINITE_CODE if scored else 0xFFFF)
+    if keys.shape[1] > config.max_row_clusters:
+        raise ValueError(
+            f"codes must have at most max_row_clusters = {config.max_row_clusters} columns, got {keys.shape[1]}"
+        )
+    tc = _counts(counts, keys.shape)
+    value = fixed_point(keys) if scored else np.ones_like(keys)
+    weight = value * tc if config.weight in ("score_x_tc", "tc") else value
+    if config.stop_rule == "ratio":
+        threshold = ratio_threshold(weight.sum(axis=1), target)
+    else:
+        threshold = np.full(len(keys), checks.integer("target", target, 1) - 1, np.int64)
+    return keys, value, weight, threshold
 
 
 def _sweep(

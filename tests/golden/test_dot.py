@@ -84,3 +84,15 @@ def test_bad_arguments():
         dot(np.zeros(1), one)
     with pytest.raises(ValueError, match="must have shapes"):
         matmul(np.zeros((1, 2), np.uint16), np.zeros((1, 3), np.uint16), 4)
+
+
+def test_matmul_without_rows_is_refused():
+    some, none = np.zeros((3, 8), np.uint16), np.zeros((0, 8), np.uint16)
+    for x, weights, name in ((none, some, "x"), (some, none, "weights"), (none, none, "x")):
+        with pytest.raises(ValueError, match=f"{name} must have at least one row, got none"):
+            matmul(x, weights, 4)
+
+
+def test_operands_that_do_not_broadcast_are_named():
+    with pytest.raises(ValueError, match=r"a and b must have shapes that broadcast, got \(3, 8\) and \(7,\)"):
+        dot(np.zeros((3, 8), np.uint16), np.zeros(7, np.uint16))

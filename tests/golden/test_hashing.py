@@ -50,6 +50,24 @@ def test_center_is_subtracted(rng):
     assert hash_codes(keys, planes, center=center).tolist() == expected.tolist()
 
 
+def test_centred_cancellation_is_decided_exactly():
+    """Products of a centred key are not exact in float64, so their sum needs rational arithmetic."""
+    third = 1 / 3
+    keys = np.array([[third, third, 0.0], [third, third, 0.0]])
+    center = np.array([0.0, 0.0, 2.0**-60])
+    planes = np.array([[1.5, 1.5], [-1.5, -1.5], [-1.0, 1.0]], bfloat16)
+    assert hash_codes(keys, planes, center=center).tolist() == [1, 1]
+    assert hash_codes(keys, planes, center=np.zeros(3)).tolist() == [0, 0]
+
+
+def test_no_tokens_and_no_elements_are_named():
+    for shape in ((0, 8), (0, 2, 4)):
+        with pytest.raises(ValueError, match="keys must hold at least one token, got none"):
+            hash_codes(np.zeros(shape), hyperplanes(8))
+    with pytest.raises(ValueError, match=r"keys must have shape \(any, 8\), got \(3, 0\)"):
+        hash_codes(np.zeros((3, 0)), hyperplanes(8))
+
+
 @pytest.mark.parametrize(
     "keys,planes,text",
     [

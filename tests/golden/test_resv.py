@@ -406,3 +406,110 @@ def test_bad_steps_are_named(rng):
     with pytest.raises(TypeError, match="center_keys must be True or False, got 1"):
         replace(SMALL, center_keys=1)
     assert len(model.keys[0]) == 0 and model.layers[0].tokens == 0  # the failed call changed nothing
+
+
+# -- edges
+
+
+@pytest.mark.parametrize("attend", ["union", "own"])
+@pytest.mark.parametrize("scope", ["layer", "kv_head"])
+@pytest.mark.parametrize("first", [{"cluster_text": False}, {"score_includes_current": False}])
+def test_per_q_head_selection_of_empty_table(attend, scope, first, rng):
+    """The first step selects from a table without clusters, because its text is not clustered or not yet scored."""
+    config = replace(SMALL, gqa_select="per_q_head", attend=attend, cluster_scope=scope, **first)
+    model, union = (Resv(c, 1, HKV, D) for c in (config, replace(config, gqa_select="union", attend="union")))
+    for stage in ("text", "text", "frame"):
+        q, k, v = (rng.standard_normal((3, heads, D)) for heads in (HQ, HKV, HKV))
+        got = model.step(0, q, k, v, stage)
+        expected = union.step(0, q, k, v, stage)
+        if not len(model.layers[0].tables[0]):
+            np.testing.assert_array_equal(got.output, expected.output)
+    assert len(model.keys[0]) == len(model.layers[0].cluster_of[0]) == model.pages[0][0].tokens == 9
+
+
+def snapshot(model):
+    """All state of a model that a step can change."""
+    return [
+        (
+            [table.codes.tolist() for table in layer.tables],
+            [table.counts.tolist() for table in layer.tables],
+            [means.means.tolist() for means in layer.means],
+            [owner.array.tolist() for owner in layer.cluster_of],
+            layer._sum.tolist(),
+            len(keys),
+            len(values),
+            [unit.tokens for unit in pages],
+        )
+        for layer, keys, values, pages in zip(model.layers, model.keys, model.values, model.pages, strict=True)
+    ] + [model._next_layer, model._prefetched]
+
+
+@pytest.mark.parametrize("name", ["queries", "keys", "values"])
+def test_overflow_of_bf16_changes_nothing(name, rng):
+    """The largest BF16 number is about 3.39e38; larger numbers would round to infinity."""
+    arguments = {n: rng.standard_normal((2, h, D)) for n, h in (("queries", HQ), ("keys", HKV), ("values", HKV))}
+    model = Resv(replace(SMALL, center_keys=True), LAYERS, HKV, D)
+    before = snapshot(model)
+    arguments[name][1, 1, 3] = 1e39
+    with pytest.raises(ValueError, match=rf"{name} must be finite in BF16, got 1e\+39 at index \(1, 1, 3\)"):
+        model.step(0, **arguments)
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("prefetch", ["same_layer", "next_layer"])
+@pytest.mark.parametrize("current", [True, False])
+def test_step_that_exceeds_the_row_of_the_wtu_changes_nothing(prefetch, current, rng):
+    config = replace(
+        SMALL, prefetch=prefetch, score_includes_current=current, hamming_threshold=0, wtu=WtuConfig(max_row_clusters=5)
+    )
+    model = Resv(config, LAYERS, HKV, D)
+    with pytest.raises(ValueError, match="max_row_clusters = 5"):
+        for _ in range(4):
+            for layer in range(LAYERS):
+                before = snapshot(model)
+                model.step(layer, *(rng.standard_normal((3, heads, D)) for heads in (HQ, HKV, HKV)))
+    assert snapshot(model) == before
+
+
+def test_row_of_the_wtu_can_be_filled(rng):
+    config = replace(SMALL, prefetch="same_layer", hamming_threshold=0, wtu=WtuConfig(max_row_clusters=6))
+    limited = Resv(replace(config, max_clusters=6), 1, HKV, D)
+    for model, steps in ((Resv(config, 1, HKV, D), 2), (limited, 5)):
+        for _ in range(steps):
+            model.step(0, *(rng.standard_normal((3, heads, D)) for heads in (HQ, HKV, HKV)))
+        assert len(model.layers[0].tables[0]) == 6
+
+
+def test_queries_of_another_size_than_the_prefetch_change_nothing(rng):
+    model = Resv(replace(SMALL, prefetch="next_layer", attend="own"), LAYERS, HKV, D)
+    step = [rng.standard_normal((3, heads, D)) for heads in (HQ, HKV, HKV)]
+    for _ in range(LAYERS):
+        model.step(model._next_layer, *step)
+    model.step(0, *step)
+    before = snapshot(model)
+    for queries, others in ((step[0][:2], 2), (np.tile(step[0], (1, 2, 1)), 3)):
+        with pytest.raises(ValueError, match=r"queries must have shape \(3, 4, 8\) as in layer 0, got"):
+            model.step(1, queries, *(x[:others] for x in step[1:]))
+    assert snapshot(model) == before
+
+
+def test_hyperplanes_of_the_caller_are_used(rng):
+    keys = rng.standard_normal((6, HKV, D)).astype(bfloat16)
+    for scope, dimension in (("layer", HKV * D), ("kv_head", D)):
+        config = replace(SMALL, cluster_scope=scope)
+        planes = [hashing.hyperplanes(dimension, config.hash_bits, seed=90 + n) for n in range(LAYERS)]
+        model = Resv(config, LAYERS, HKV, D, planes=planes)
+        for layer, normals in zip(model.layers, planes, strict=True):
+            np.testing.assert_array_equal(layer.planes, normals)
+        alone = ResvLayer(config, HKV, D, planes=planes[1])
+        alone.append(keys)
+        codes = hashing.hash_codes(keys[0].reshape(-1, dimension), planes[1])
+        assert [table.codes[0] for table in alone.tables] == codes.tolist()
+    for planes, message in (
+        (np.ones((15, 16)), r"planes must have shape \(16, 16\), got \(15, 16\)"),
+        (np.full((16, 16), np.nan), "planes must be finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ResvLayer(replace(SMALL, hash_bits=16), HKV, D, planes=planes)
+    with pytest.raises(ValueError, match=f"planes must have one array for each of {LAYERS} layers, got 1"):
+        Resv(SMALL, LAYERS, HKV, D, planes=[np.ones((16, 16))])

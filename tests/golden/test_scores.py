@@ -58,6 +58,30 @@ def test_dots_are_rounded_once(rng):
             assert got[r, c] == np.float32(math.fsum(a * b for a, b in zip(q[r], means[c], strict=True)))
 
 
+def test_equal_mean_keys_have_equal_scores(rng):
+    """The exact score lies halfway between two float32 numbers, so a last bit of a sum would decide the rounding."""
+    tiny = [2.0**-30, -(2.0**-30)]
+    means = np.array([[1.0, 2.0**-24, *tiny], [1.0, *tiny, 2.0**-24], [*tiny, 2.0**-24, 1.0]])
+    q = 3 * np.ones((1, 4)) / 3
+    assert len(set(scores.dots(q, means)[0].tolist())) == 1
+    wide = rng.standard_normal(77)
+    for scale in 2.0 ** np.arange(24):
+        row = np.r_[wide * scale, 1.0 + 2.0**-24, -wide * scale][None]
+        means = np.concatenate([row, row[:, ::-1], np.roll(row, 20)] * 3)
+        assert scores.dots(np.ones((1, 155)), means)[0].tolist() == [np.float32(1.0)] * 9
+
+
+def test_no_tokens_and_wrong_axes_of_queries_are_named():
+    for queries, heads, message in (
+        (np.ones((0, 4, 8)), 2, "queries must hold at least one token, got none"),
+        (np.ones((4, 8)), 2, r"queries must have shape \(T, Hq, d\), got \(4, 8\)"),
+        (np.ones((2, 4, 8)), 0, "kv_heads must be at least 1, got 0"),
+        (np.ones((2, 0, 8)), 2, "queries must have a multiple of 2 heads, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scores.query_rows(queries, heads)
+
+
 def test_empty_tables_score_nothing():
     assert scores.dots(np.ones((4, 8)), np.ones((0, 8))).shape == (4, 0)
     assert scores.codes(np.zeros((4, 0), np.float32), 8).shape == (4, 0)

@@ -148,6 +148,54 @@ def test_count_selects_k_in_index_order(codes, k):
     assert got.acc[0] == min(k, len(codes))
 
 
+@SETTINGS
+@given(
+    codes_and_counts,
+    st.sampled_from([0, 1, 6554, 19661, 32768, 60000, 65536]),
+    st.sampled_from(["score_x_tc", "score", "tc", "one"]),
+)
+def test_integer_prefix_matches_python_integers(row, ratio, weight):
+    codes, counts = row
+    largest = max(codes) >> 7
+    value = [plain_value(c, largest) if weight.startswith("score") else 1 for c in codes]
+    adds = [v * t if weight in ("score_x_tc", "tc") else v for v, t in zip(value, counts, strict=True)]
+    config = WtuConfig(refine_levels=3, weight=weight)
+    got = wicsum.prefix(np.array([codes]), np.array(counts), ratio, config)
+    assert np.flatnonzero(got[0]).tolist() == sorted(plain_prefix(codes, adds, sum(adds) * ratio >> 16))
+    assert (got <= select(np.array([codes]), np.array(counts), ratio, config).selected).all()
+
+
+@SETTINGS
+@given(codes_and_counts, st.integers(1, 70_000))
+def test_integer_prefix_reaches_budget_and_count(row, target):
+    codes, counts = row
+    for weight, rule, adds in (("tc", "budget", counts), ("one", "count", [1] * len(codes))):
+        config = WtuConfig(refine_levels=3, weight=weight, stop_rule=rule)
+        got = wicsum.prefix(np.array([codes]), np.array(counts), target, config)
+        assert np.flatnonzero(got[0]).tolist() == sorted(plain_prefix(codes, adds, target - 1))
+        if rule == "count":
+            assert (got == select(np.array([codes]), np.array(counts), target, config).selected).all()
+
+
+def test_integer_prefix_ends_on_threshold_where_float64_does_not():
+    """Ten clusters of weight one: three of them are 30 % of the total, so a fourth one exceeds it."""
+    codes, counts = np.full((2, 10), 0x3F80), np.ones(10, int)
+    assert wicsum.prefix(codes, counts, 19660).sum(axis=1).tolist() == [3, 3], "a ratio just below 0.3"
+    assert wicsum.prefix(codes, counts, 19661).sum(axis=1).tolist() == [4, 4], "a ratio just above 0.3"
+    assert wicsum.prefix(np.zeros((3, 0), int), np.zeros(0, int), 19661).shape == (3, 0)
+    assert wicsum.prefix(np.zeros((1, 4), int), np.ones(4, int), 19661).all(), "a sum of zero selects all"
+
+
+def test_integer_prefix_names_bad_input():
+    for codes, counts, target, message in (
+        ([[0x7F80]], [1], 1, "codes must be between 0 and 32639, got 32640"),
+        ([[1]], [1, 2], 1, "counts must have shape"),
+        ([[1]], [1], 65537, "wics_ratio_q16 must be between 0 and 65536, got 65537"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wicsum.prefix(np.array(codes), np.array(counts), target)
+
+
 def test_exact_equations_against_rational_arithmetic(rng):
     for n in (1, 2, 17, 60):
         # multiples of 1/64, so that neither computation rounds; signs and ties both occur
