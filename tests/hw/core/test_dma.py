@@ -61,8 +61,12 @@ def tags(completions, tier):
     return [tag for tag in completions if tag >> 1 == tier]
 
 
-def run(unit, memories, moved, offsets=None, done=None, **options):
-    """Simulate copies. `offsets`: bytes of each region before its memory; `done`: copies that end, by default all."""
+def run(unit, memories, moved, offsets=None, done=None, end=SIZE, **options):
+    """Simulate copies.
+
+    offsets : bytes of each region before its memory ; end : bytes of each memory that belong to its region
+    done : copies that end, by default all
+    """
     names = ("source", "target", "source_tier", "target_tier", "bytes", "tag")
     offsets = offsets or dict.fromkeys(BASES, 0)
     starts = np.array(list(offsets.values()))
@@ -77,7 +81,7 @@ def run(unit, memories, moved, offsets=None, done=None, **options):
         outputs={"o_done": len(moved) if done is None else done},
         config={
             **{f"cfg_{port}_base": (image.start - offsets[port]) % (1 << 48) for port, image in memories.items()},
-            **{f"cfg_{port}_words": (offsets[port] + SIZE) * 8 // unit.word for port in BASES},
+            **{f"cfg_{port}_words": (offsets[port] + end) * 8 // unit.word for port in BASES},
         },
         **options,
     )
@@ -256,30 +260,31 @@ def test_errors_one_after_the_other(rng, seed):
 def test_refuses_parts_of_words_and_one_word_too_much(rng):
     """Unaligned and out-of-range copies raise faults on both sides, as source and as target; a reset clears each.
 
-    The second round complements the offsets, so every bit of a fault's address has both values.
+    The second round complements the offsets, so every bit of a fault's address has both values. Its regions end at any
+    word.
     """
     unit, offsets = Dma.from_config(Config.preset("tiny")), far(rng)
     complements = {port: (1 << 35) - 4096 - offset for port, offset in offsets.items()}
-    for offset in (offsets, complements):
-        moved, faults = faulty_copies(unit.word // 8, offset)
+    for offset, end in ((offsets, SIZE), (complements, SIZE - 8 * int(rng.integers(1, 512)))):
+        moved, faults = faulty_copies(rng, unit.word // 8, offset, end)
         script = [["wait", 12], ["reset"]] * len(moved)
         memories = images(rng, timing=FixedTiming(latency=60))
-        record = run(unit, memories, moved, offset, done=0, script=script, ports=["stat_fault"])
+        record = run(unit, memories, moved, offset, done=0, end=end, script=script, ports=["stat_fault"])
         reported = [int(value) for value in record.ports["stat_fault"] if value]
         assert [value for n, value in enumerate(reported) if not n or value != reported[n - 1]] == faults
         assert record.images == {port: image.data for port, image in memories.items()}
 
 
-def faulty_copies(word, offsets):
-    """Copies with an unaligned part or one word beyond a region, and the fault of each."""
-    moved, faults = [], []
+def faulty_copies(rng, word, offsets, end):
+    """Copies with an unaligned part or one word beyond a region that ends at byte `end`, and the fault of each."""
+    moved, faults, words = [], [], iter(rng.permutation(end // word - 4).tolist())
     for k in range(word.bit_length() - 1):
-        for n, parts in enumerate(np.eye(3, dtype=int) << k):
-            source, target, nbytes = (word * np.array([9, 24 + 8 * k + n, 2]) + parts).tolist()
+        for parts in np.eye(3, dtype=int) << k:
+            source, target, nbytes = (word * np.array([next(words), next(words), 2]) + parts).tolist()
             moved += [Descriptor(source, target, 0, 1, nbytes, 0, 0, 0)] * 4  # a reset may swallow some
             faults.append((offsets["host"] + target) // word << 4 | Cause.REGION.value)
     for k in range((4096 // word).bit_length()):
-        nbytes, address = word << k, SIZE - (word << k) + word
+        nbytes, address = word << k, end - (word << k) + word
         for target in (False, True):
             for side in (Tier.DEVICE, Tier.HOST):
                 addresses = (
