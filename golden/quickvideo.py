@@ -14,8 +14,8 @@ from math import floor
 
 import numpy as np
 
-from golden import bf16, dot
-from golden.reference_decoder import Decoder, KVCache, LayerInput, attention, attention_weights, causal
+from golden import bf16, dot, ranking
+from golden.reference_decoder import Decoder, KVCache, LayerInput, attention, attention_weights, causal, embeddings
 from util import checks
 
 SCORES = ("key_norms_small", "key_norms", "value_norms_small", "value_norms", "attention")
@@ -169,11 +169,14 @@ def group_scores(
     """
     keys = checks.reals("keys", keys, None, None, None)
     values = checks.reals("values", values, *keys.shape)
+    if not len(keys):
+        raise ValueError("keys must hold at least one token, got none")
     per_head = config.head_mode == "per_head"
     if config.score == "attention":
-        if queries is None or len(queries) == 0:
+        text = np.zeros((0, 1, 1)) if queries is None else checks.reals("queries", queries, None, None, keys.shape[2])
+        if not len(text):
             raise ValueError("queries must hold the text's queries for score 'attention', got none")
-        summed = attention_weights(queries, keys).sum(axis=1)  # (Hq, N)
+        summed = attention_weights(text, keys).sum(axis=1)  # (Hq, N)
         by_head = summed.reshape(keys.shape[1], -1, len(keys)).mean(axis=1).T
         return by_head if per_head else by_head.mean(axis=1)
     vectors = keys if config.score.startswith("key") else values
@@ -184,13 +187,15 @@ def group_scores(
 def top_tokens(scores: np.ndarray, rho: float) -> np.ndarray:
     """The floor(N rho) tokens with the largest scores, int64 ascending: (k,) for scores (N,), (k, Hkv) for (N, Hkv).
 
-    The lower index wins ties. All tokens stay if floor(N rho) is 0 or N.
+    The lower index wins ties (`golden.ranking`). All tokens stay if floor(N rho) is 0 or N.
     """
     scores = checks.reals("scores", scores)
+    if scores.ndim not in (1, 2):
+        raise ValueError(f"scores must have shape (N,) or (N, Hkv), got {scores.shape}")
     count = floor(len(scores) * checks.real("rho", rho, 0, 1))
     if not 0 < count < len(scores):
         count = len(scores)
-    return np.sort(np.argsort(-scores, axis=0, kind="stable")[:count], axis=0)
+    return np.sort(ranking.largest(scores.T, count).T, axis=0)
 
 
 def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
@@ -201,6 +206,8 @@ def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
     """
     checks.integer("inputs", inputs, 1)
     codes = bf16.codes("keys", keys)
+    if codes.ndim != 2 or not codes.size:
+        raise ValueError(f"keys must have shape (N, D), both at least 1, got {codes.shape}")
     tiles = np.pad(codes, ((0, 0), (0, -codes.shape[1] % inputs))).reshape(len(codes), -1, inputs)
     total = dot.dot(tiles[:, 0], tiles[:, 0])
     for k in range(1, tiles.shape[1]):
@@ -225,6 +232,8 @@ def quick_prefill(
     score `attention`, the text runs after every group to give its queries, and is then removed from the cache.
     """
     config = config or QuickVideoConfig()
+    groups = [embeddings(f"groups[{i}]", group, decoder.config) for i, group in enumerate(groups)]
+    text = embeddings("text", text, decoder.config)
     cache = KVCache.empty(decoder.config)
     asking = config.score == "attention"
     start = 0

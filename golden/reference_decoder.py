@@ -4,7 +4,7 @@ Pre-norm layers as in Llama: RMSNorm, grouped-query attention with half-split Ro
 attention as a function (`Attend`), so that pruned, refreshed, masked and fused attention run on one decoder.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,16 +124,45 @@ class KVCache:
         shape = (slots, config.kv_heads, config.d)
         return cls([np.zeros(shape) for _ in range(config.layers)], [np.zeros(shape) for _ in range(config.layers)])
 
+    def check(self, config: DecoderConfig) -> None:
+        """ValueError if the cache does not belong to a decoder of this shape."""
+        for name, side in (("k", self.k), ("v", self.v)):
+            if len(side) != config.layers:
+                raise ValueError(f"cache must have {config.layers} layers, got {len(side)} in {name}")
+        for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
+            if k.ndim != 3 or k.shape[1:] != (config.kv_heads, config.d):
+                shape = f"(any, {config.kv_heads}, {config.d})"
+                raise ValueError(f"cache.k[{layer}] must have shape {shape}, got {k.shape}")
+            if v.shape != k.shape:
+                raise ValueError(f"cache.v[{layer}] must have shape {k.shape}, got {v.shape}")
+
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
         """Append keys and values to a layer."""
         self.k[layer] = np.concatenate([self.k[layer], k])
         self.v[layer] = np.concatenate([self.v[layer], v])
 
 
-class Decoder:
-    """Decoder with random weights from `rng`, scaled so that activations have magnitudes near 1."""
+def embeddings(name: str, x: np.ndarray, config: DecoderConfig) -> np.ndarray:
+    """Check that `x` has shape (T, hidden) with T at least 1 and finite elements; returns float64."""
+    array = checks.reals(name, x, None, config.hidden)
+    if not len(array):
+        raise ValueError(f"{name} must hold at least one token, got none")
+    return array
 
-    def __init__(self, config: DecoderConfig, rng: np.random.Generator):
+
+class Decoder:
+    """Decoder with random weights from `rng`, scaled so that activations have magnitudes near 1, or with `weights`.
+
+    `weights` has one mapping for each layer with float matrices (inputs, outputs), which are copied: `q`, `k`, `v`, `o`
+    of the attention and `gate`, `up`, `down` of the feed-forward layer.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        rng: np.random.Generator | None = None,
+        weights: Sequence[Mapping[str, np.ndarray]] | None = None,
+    ):
         self.config = config
         q_width, kv_width = config.q_heads * config.d, config.kv_heads * config.d
         shapes = {
@@ -145,15 +174,20 @@ class Decoder:
             "up": (config.hidden, config.ffn),
             "down": (config.ffn, config.hidden),
         }
-        self.weights = [
-            {name: rng.standard_normal(shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
-            for _ in range(config.layers)
-        ]
+        if (rng is None) == (weights is None):
+            raise ValueError("either rng or weights must be given, got both or none")
+        if rng is not None:
+            self.weights = [
+                {name: rng.standard_normal(shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
+                for _ in range(config.layers)
+            ]
+        if weights is not None:
+            self.weights = _checked_weights(weights, shapes, config.layers)
 
     def run(self, x: np.ndarray, positions: np.ndarray, attend: Attend) -> np.ndarray:
         """Hidden states (T, hidden) after all layers; `x` (T, hidden) are the embeddings at `positions`."""
         c = self.config
-        x = checks.reals("x", x, None, c.hidden)
+        x = embeddings("x", x, c)
         where = checks.reals("positions", positions)
         if where.shape[:1] != x.shape[:1]:
             raise ValueError(f"positions must be one per row of x ({len(x)}), got shape {where.shape}")
@@ -171,6 +205,7 @@ class Decoder:
 
     def prefill(self, x: np.ndarray, positions: np.ndarray, cache: KVCache) -> np.ndarray:
         """Run new tokens (T, hidden) after those in the cache, with a causal mask, and append their keys and values."""
+        cache.check(self.config)
 
         def attend(new: LayerInput) -> tuple[np.ndarray, None]:
             cache.append(new.layer, new.k, new.v)
@@ -178,6 +213,22 @@ class Decoder:
             return attention(new.q, keys, cache.v[new.layer], causal(len(new.q), len(keys))), None
 
         return self.run(x, positions, attend)
+
+
+def _checked_weights(
+    weights: Sequence[Mapping[str, np.ndarray]], shapes: dict[str, tuple[int, int]], layers: int
+) -> list[dict[str, np.ndarray]]:
+    if len(weights) != layers:
+        raise ValueError(f"weights must have one entry for each of {layers} layers, got {len(weights)}")
+    for i, layer in enumerate(weights):
+        problems = [f"lacks {name}" for name in shapes if name not in layer]
+        problems += [f"got {name}" for name in layer if name not in shapes]
+        if problems:
+            raise ValueError(f"weights[{i}] must have the keys {', '.join(shapes)}, {problems[0]}")
+    return [
+        {name: checks.reals(f"weights[{i}]['{name}']", layer[name], *shape) for name, shape in shapes.items()}
+        for i, layer in enumerate(weights)
+    ]
 
 
 def _rms_norm(x: np.ndarray) -> np.ndarray:

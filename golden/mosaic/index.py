@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from golden import ranking
 from golden.mosaic.statistics import MosaicConfig, absorb, cosines, kmeans, nearest, spread, threshold
 from util import checks
+
+UNIT_ERROR = 1e-6  # largest deviation of an entry's length from 1, so that entries can be rounded to float32
 
 
 @dataclass
@@ -35,6 +38,9 @@ class SemanticIndex:
     `max_resident_tokens` limits the tokens of resident clusters; None: no limit. The statistics of all clusters stay on
     the device, so that an offloaded cluster can absorb an entry, but cannot be split (Mosaic, Algorithm 1).
 
+    A refused call changes nothing: ValueError for a wrong entry, token, query or number, KeyError for a cluster or a
+    partition that does not exist.
+
     Counters: `splits`, `deferred` (entries that waited for a split), `loads` (offloaded clusters that were loaded),
     `moves` (clusters cut or moved by a split of their visual partition).
     """
@@ -57,32 +63,38 @@ class SemanticIndex:
 
     def tokens(self, cluster: int) -> np.ndarray:
         """Token ids of a cluster, int64 ascending."""
-        return np.concatenate([self._tokens[entry] for entry in self.clusters[cluster].members])
+        return np.concatenate([self._tokens[entry] for entry in self._cluster(cluster).members])
 
     def resident(self, cluster: int) -> bool:
         """True if the cluster is in device memory."""
         return cluster in self._resident
 
     def offload(self, cluster: int) -> None:
-        """Move a cluster out of device memory. KeyError if the cluster does not exist."""
-        if cluster not in self.clusters:
-            raise KeyError(f"no cluster {cluster}")
+        """Move a cluster out of device memory."""
+        self._cluster(cluster)
         self._n_resident -= self._resident.pop(cluster, 0)
 
     # -- growing
 
     def seed(self, partition: int, x: np.ndarray, tokens: Iterable[np.ndarray], k: int) -> None:
         """Divide the first entries `x` (n, D) of a new partition into `k` clusters by spherical K-means."""
-        first = len(self._entries)
-        self._entries.extend(x)
-        self._tokens.extend(tokens)
-        self.partitions.setdefault(partition, [])
+        checks.integer("partition", partition)
         labels = kmeans(x, k, self.config.kmeans_iters)
+        entries = [self._entry(row) for row in x]
+        token_ids = [_token_ids(ids) for ids in tokens]
+        if len(token_ids) != len(entries):
+            raise ValueError(f"tokens must have one array for each of {len(entries)} entries, got {len(token_ids)}")
+        first = len(self._entries)
+        self._entries.extend(entries)
+        self._tokens.extend(token_ids)
+        self.partitions.setdefault(partition, [])
         for label in range(labels.max() + 1):
             self._open(partition, (first + np.flatnonzero(labels == label)).tolist())
 
     def add(self, partition: int, x: np.ndarray, tokens: np.ndarray) -> None:
         """Add one unit entry `x` (D,) with its tokens to a partition; a missing partition is created."""
+        checks.integer("partition", partition)
+        x, tokens = self._entry(x), _token_ids(tokens)
         entry = len(self._entries)
         self._entries.append(x)
         self._tokens.append(tokens)
@@ -109,18 +121,22 @@ class SemanticIndex:
 
     def retrieve(self, cluster: int) -> np.ndarray:
         """Load a cluster and return its token ids, int64 ascending. A deferred split is done first."""
+        lazy = self._cluster(cluster).lazy
         if not self.resident(cluster):
             self.loads += 1
         self._touch(cluster)
-        if not self.clusters[cluster].lazy:
+        if not lazy:
             return self.tokens(cluster)
         children = self._split(cluster)
         return np.sort(np.concatenate([self.tokens(half) for half in children]))
 
     def divide(self, partition: int, new: int, entries: Iterable[int]) -> None:
         """Move `entries` to partition `new`. A cluster that holds some of them and others is cut in two."""
+        if new == partition:
+            raise ValueError(f"new must be another partition than {partition}")
+        checks.integer("new", new)
         removed_ids = set(entries)
-        for cluster in [c for c in self.partitions[partition] if self.clusters[c].lazy]:
+        for cluster in [c for c in self._partition(partition) if self.clusters[c].lazy]:
             if cluster in self.clusters:
                 self.retrieve(cluster)
         self.partitions.setdefault(new, [])
@@ -139,7 +155,7 @@ class SemanticIndex:
 
     def representative(self, partition: int) -> np.ndarray:
         """Mean of the entries of a partition (D,): mean of the cluster means, weighted by size."""
-        ids = self.partitions[partition]
+        ids = self._partition(partition)
         sizes = np.array([len(self.clusters[c].members) for c in ids], np.float64)
         return sizes @ self._means(ids) / sizes.sum()
 
@@ -148,22 +164,26 @@ class SemanticIndex:
     ) -> tuple[list[int], list[int]]:
         """Two-stage selection for a query (D,): partitions, then clusters of these partitions within `budget` tokens.
 
-        Both lists are ordered by descending similarity, then by ascending id. The first cluster is always selected; the
-        first one that does not fit ends the selection. `partition_scores` replaces the similarities of the first stage.
-        Nothing is loaded or changed.
+        Both lists are ordered by descending similarity (`golden.ranking`), then by partition and by id. The first
+        cluster is always selected; the first one that does not fit ends the selection. `partition_scores` replaces the
+        similarities of the first stage. Nothing is loaded or changed.
         """
-        resident_partitions = [p for p, ids in self.partitions.items() if ids]
+        query = checks.reals("query", query, len(self._entries[0]) if self._entries else None)
+        checks.integer("budget", budget, 0)
+        present = sorted(p for p, ids in self.partitions.items() if ids)
         if partition_scores is None:
-            scores = self._similarity(query, [self.representative(p) for p in resident_partitions])
-            partition_scores = dict(zip(resident_partitions, scores, strict=True))
-        order = sorted(resident_partitions, key=lambda p: (-partition_scores[p], p))
-        partitions = order[: self.config.top_visual]
-        ids = [c for p in partitions for c in self.partitions[p]]
-        scores = self._similarity(query, [self.clusters[c].mean for c in ids])
-        ranked = sorted(zip(-scores, (self.clusters[c].partition for c in ids), ids, strict=True))
+            scores, scale = self._similarity(query, [self.representative(p) for p in present])
+        else:
+            if missing := [p for p in present if p not in partition_scores]:
+                raise ValueError(f"partition_scores must hold every partition, lacks {missing[0]}")
+            scores = checks.reals("partition_scores", [partition_scores[p] for p in present], len(present))
+            scale = np.maximum(1, np.abs(scores))
+        partitions = [present[i] for i in ranking.largest(scores, self.config.top_visual, scale)]
+        ids = [c for p in sorted(partitions) for c in sorted(self.partitions[p])]
+        scores, scale = self._similarity(query, [self.clusters[c].mean for c in ids])
         cluster_ids: list[int] = []
         used = 0
-        for _, _, cluster in ranked:
+        for cluster in (ids[i] for i in ranking.order(scores, scale)):
             size = self.clusters[cluster].size
             if cluster_ids and used + size > budget:
                 break
@@ -173,10 +193,33 @@ class SemanticIndex:
 
     # -- within
 
-    def _similarity(self, query: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    def _cluster(self, cluster: int) -> MosaicCluster:
+        if cluster not in self.clusters:
+            raise KeyError(f"no cluster {cluster}")
+        return self.clusters[cluster]
+
+    def _partition(self, partition: int) -> list[int]:
+        """Ids of the clusters of a partition that has some."""
+        if not self.partitions.get(partition):
+            raise KeyError(f"no partition {partition}")
+        return self.partitions[partition]
+
+    def _entry(self, x: np.ndarray) -> np.ndarray:
+        """Check one entry: finite, length 1, as many elements as the other entries."""
+        entry = checks.reals("x", x, len(self._entries[0]) if self._entries else None)
+        length = float(np.linalg.norm(entry))
+        if abs(length - 1) > UNIT_ERROR:
+            raise ValueError(f"x must have length 1, got {length}")
+        return entry
+
+    def _similarity(self, query: np.ndarray, rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Similarities of a query with n rows, float64 (n,), and the scale of each for the comparison."""
         if not rows:
-            return np.empty(0)
-        return np.stack(rows) @ query if self.config.sim == "dot" else cosines(query, np.stack(rows))
+            return np.empty(0), np.empty(0)
+        vectors = np.stack(rows)
+        if self.config.sim == "dot":
+            return vectors @ query, np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+        return cosines(query, vectors), np.ones(len(rows))
 
     def _means(self, ids: list[int]) -> np.ndarray:
         return np.stack([self.clusters[c].mean for c in ids])
@@ -247,3 +290,13 @@ class SemanticIndex:
             return
         while self._n_resident > self.max_resident_tokens and (oldest := next(iter(self._resident))) != cluster:
             self.offload(oldest)
+
+
+def _token_ids(tokens: np.ndarray) -> np.ndarray:
+    """Check the tokens of one entry: at least one, strictly ascending."""
+    ids = checks.integers("tokens", tokens, None, low=0)
+    if not len(ids):
+        raise ValueError("tokens must hold at least one token, got none")
+    if (np.diff(ids) <= 0).any():
+        raise ValueError(f"tokens must be strictly ascending, got {ids.tolist()}")
+    return ids

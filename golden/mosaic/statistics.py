@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from golden.ranking import TIE
 from util import checks
-
-TIE = 1e-12  # cosines closer than this count as equal, so that the order of summation has no effect
 
 
 @dataclass(frozen=True)

@@ -369,6 +369,34 @@ def test_ties_order_by_partition_and_id():
     assert index.select(same, 10) == ([0, 1], [1, 2])
 
 
+@pytest.mark.parametrize("sim", ["cosine", "dot"])
+@pytest.mark.parametrize("n", [5, 7, 11, 30])
+@pytest.mark.parametrize("d", [3, 20, 80])
+def test_identical_clusters_are_selected_by_id(sim, n, d, rng):
+    """BLAS gives identical rows products that differ in the last bit."""
+    config = MosaicConfig(sim=sim, tau_min=0, tau_max=0, top_visual=n)  # every entry opens a cluster
+    same = units(rng, 1, d)[0]
+    one, many = SemanticIndex(config), SemanticIndex(config)
+    for token in range(n):
+        one.add(0, same, np.array([token]))
+        one.offload(token)  # the next entry does not split the cluster
+        many.add(n - token, same, np.array([token]))
+    for query in rng.standard_normal((4, d)):
+        assert one.select(query, n) == ([0], sorted(one.clusters))
+        assert many.select(query, n) == (list(range(1, n + 1)), list(range(n - 1, -1, -1)))
+        assert many.select(query, n, dict.fromkeys(range(n + 1), 0.5))[0] == list(range(1, n + 1))
+
+
+def test_equal_partition_scores_with_rounding_errors_are_ordered_by_partition():
+    index = SemanticIndex(MosaicConfig(top_visual=2))
+    for partition in range(3):
+        index.add(partition, np.eye(3)[partition], np.array([partition]))
+    scores = {0: 0.1 + 0.2, 1: 0.3, 2: 0.1 + 0.2 + 1e-16}
+    assert scores[0] > scores[1]
+    assert index.select(np.ones(3), 9, {0: 0.3, 1: 0.1 + 0.2, 2: 0.3})[0] == [0, 1]
+    assert index.select(np.ones(3), 9, {0: 1e-17, 1: 2e-17, 2: 3e-17})[0] == [0, 1], "similarities of zero"
+
+
 # -- the complete model
 
 
@@ -548,3 +576,82 @@ def test_rejected_frame_changes_nothing():
     assert model.frames == 1 and len(model.layers[0].clusters) == 1
     with pytest.raises(KeyError, match="no cluster 7"):
         model.layers[0].offload(7)
+
+
+def state_of(index):
+    """All that a call of an index can change."""
+    return (
+        {c: (x.partition, list(x.members), x.size, x.mean.tolist(), x.lazy) for c, x in index.clusters.items()},
+        {p: list(ids) for p, ids in index.partitions.items()},
+        (index.splits, index.deferred, index.loads, index.moves),
+        (len(index._entries), len(index._tokens), dict(index._resident), index._n_resident, index._next_id),
+    )
+
+
+ENTRY = np.array([0.6, 0.8, 0.0])
+BAD_CALLS = [
+    (lambda i: i.add(0, np.array([np.nan, 1, 0]), np.array([5])), r"x must be finite, got nan at index \(0,\)"),
+    (lambda i: i.add(0, np.array([3.0, 4, 0]), np.array([5])), "x must have length 1, got 5.0"),
+    (lambda i: i.add(0, np.zeros(3), np.array([5])), "x must have length 1, got 0.0"),
+    (lambda i: i.add(0, np.array([0.6, 0.8]), np.array([5])), r"x must have shape \(3\), got \(2,\)"),
+    (lambda i: i.add(9, np.array([0.6, 0.8]), np.array([5])), r"x must have shape \(3\), got \(2,\)"),
+    (lambda i: i.add(0, ENTRY[None], np.array([5])), r"x must have shape \(3\), got \(1, 3\)"),
+    (lambda i: i.add(0, ENTRY, np.array([], int)), "tokens must hold at least one token, got none"),
+    (lambda i: i.add(0, ENTRY, np.array([-5])), "tokens must be at least 0, got -5"),
+    (lambda i: i.add(0, ENTRY, np.array([6, 5])), r"tokens must be strictly ascending, got \[6, 5\]"),
+    (lambda i: i.add(0, ENTRY, np.array([5.5])), "tokens must be an array of integers"),
+    (lambda i: i.add("a", ENTRY, np.array([5])), "partition must be an integer, got 'a'"),
+    (lambda i: i.seed(9, np.zeros((0, 3)), [], 2), "x must hold at least one entry, got none"),
+    (lambda i: i.seed(9, ENTRY[None], [], 2), "tokens must have one array for each of 1 entries, got 0"),
+    (lambda i: i.seed(9, 2 * ENTRY[None], [np.array([5])], 2), "x must have length 1, got 2.0"),
+    (lambda i: i.seed(9, np.ones((1, 1)), [np.array([5])], 2), r"x must have shape \(3\), got \(1,\)"),
+    (lambda i: i.seed(9, ENTRY[None], [np.array([5])], 0), "k must be at least 1, got 0"),
+    (lambda i: i.divide(0, 0, [1]), "new must be another partition than 0"),
+    (lambda i: i.select(np.full(3, np.nan), 5), "query must be finite"),
+    (lambda i: i.select(np.ones(2), 5), r"query must have shape \(3\), got \(2,\)"),
+    (lambda i: i.select(np.ones(3), -1), "budget must be at least 0, got -1"),
+    (lambda i: i.select(np.ones(3), 5, {7: 1.0}), "partition_scores must hold every partition, lacks 0"),
+    (lambda i: i.select(np.ones(3), 5, {0: np.nan}), "partition_scores must be finite"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD_CALLS, ids=[f"{i}" for i in range(len(BAD_CALLS))])
+def test_refused_call_of_the_index_changes_nothing(call, words):
+    index = SemanticIndex(MosaicConfig())
+    index.add(0, np.array([1.0, 0, 0]), np.array([0, 1]))
+    before = state_of(index)
+    with pytest.raises(ValueError, match=words):
+        call(index)
+    assert state_of(index) == before
+    with pytest.raises(ValueError, match="x must"):
+        SemanticIndex(MosaicConfig()).add(0, np.array([]), np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda i: i.retrieve(7), "no cluster 7"),
+        (lambda i: i.tokens(7), "no cluster 7"),
+        (lambda i: i.offload(7), "no cluster 7"),
+        (lambda i: i.representative(7), "no partition 7"),
+        (lambda i: i.divide(7, 8, [0]), "no partition 7"),
+    ],
+)
+def test_unknown_cluster_and_partition_change_nothing(call, words):
+    index = SemanticIndex(MosaicConfig())
+    index.add(0, np.array([1.0, 0, 0]), np.array([0, 1]))
+    before = state_of(index)
+    with pytest.raises(KeyError, match=words):
+        call(index)
+    assert state_of(index) == before
+
+
+def test_identical_frames_rank_their_partitions_by_number(rng):
+    """Partitions of one scene have identical means, for keys and for the visual query."""
+    model = MosaicCache(1, 1, 8, 1, MosaicConfig(tau_visual=0, top_visual=3))
+    same, key, value = rng.standard_normal(7), rng.standard_normal((1, 1, 1, 8)), np.ones((1, 1, 1, 8))
+    for _ in range(9):
+        model.append(same, key, value)
+    for query in rng.standard_normal((5, 8)):
+        assert model.select(0, query)[0] == [0, 1, 2]
+        assert model.select(0, query, rng.standard_normal(7))[0] == [0, 1, 2]

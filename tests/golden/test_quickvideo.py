@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from golden import bf16, selection
+from golden import bf16, rope, selection
 from golden.quickvideo import (
     SCORES,
     QuickVideoConfig,
@@ -180,6 +180,17 @@ def test_top_tokens_in_order_with_lowest_index_on_ties(scores, rho):
     assert both[:, 0].tolist() == wanted and len(both) == len(wanted)
 
 
+def test_equal_norms_after_rotation_are_ordered_by_index(rng):
+    """Identical patches have keys that differ by their rotation only; the lowest token wins on every machine."""
+    keys = rope.rotate(np.tile(rng.standard_normal((1, 2, 64)), (40, 1, 1)), np.arange(40)[:, None])
+    for score in ("key_norms", "key_norms_small"):
+        for head_mode in ("shared", "per_head"):
+            scores = group_scores(keys, keys, QuickVideoConfig(score=score, head_mode=head_mode))
+            assert len(np.unique(scores)) > 1
+            got = top_tokens(scores, 0.25)
+            assert got.reshape(10, -1).T.tolist() == [list(range(10))] * (1 if got.ndim == 1 else 2)
+
+
 def test_take_per_head(rng):
     x = rng.standard_normal((5, 2, 3))
     chosen = np.array([[0, 1], [3, 4]])
@@ -329,3 +340,49 @@ def test_appendix_d():
 def test_bad_input(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("head_mode", ["shared", "per_head"])
+def test_scores_of_no_tokens_are_refused(score, head_mode, rng):
+    config = QuickVideoConfig(score=score, head_mode=head_mode)
+    keys, queries = rng.standard_normal((3, 2, 4)), rng.standard_normal((2, 4, 4))
+    with pytest.raises(ValueError, match="keys must hold at least one token, got none"):
+        group_scores(keys[:0], keys[:0], config, queries)
+    if score == "attention":
+        for wrong, message in ((queries[:, :3], "multiple of the 2 KV heads, got 3"), (3, "queries must have shape")):
+            with pytest.raises(ValueError, match=message):
+                group_scores(keys, keys, config, wrong)
+
+
+@pytest.mark.parametrize("score", ["key_norms_small", "attention"])
+@pytest.mark.parametrize(
+    ("groups", "text", "message"),
+    [
+        ([3, 0], 2, r"groups\[1\] must hold at least one token, got none"),
+        ([0], 2, r"groups\[0\] must hold at least one token, got none"),
+        ([3], 0, "text must hold at least one token, got none"),
+        ([], 0, "text must hold at least one token, got none"),
+    ],
+)
+def test_prefill_of_no_tokens_is_refused_before_any_layer_runs(score, groups, text, message, rng, monkeypatch):
+    decoder = Decoder(DecoderConfig(), rng)
+    monkeypatch.setattr(decoder, "run", lambda *_: pytest.fail("a layer ran"))
+    with pytest.raises(ValueError, match=message):
+        quick_prefill(decoder, [np.ones((n, 32)) for n in groups], np.ones((text, 32)), QuickVideoConfig(score=score))
+    with pytest.raises(ValueError, match=r"groups\[1\] must have shape \(any, 32\), got \(2, 3\)"):
+        quick_prefill(decoder, [np.ones((2, 32)), np.ones((2, 3))], np.ones((1, 32)), QuickVideoConfig(score=score))
+    with pytest.raises(ValueError, match=r"text must have shape \(any, 32\), got \(1, 3\)"):
+        quick_prefill(decoder, [np.ones((2, 32))], np.ones((1, 3)), QuickVideoConfig(score=score))
+
+
+def test_arrays_of_another_rank_are_named():
+    for call, message in (
+        (lambda: top_tokens(np.float64(1), 0.5), r"scores must have shape \(N,\) or \(N, Hkv\), got \(\)"),
+        (lambda: top_tokens(np.ones((2, 2, 2)), 0.5), r"scores must have shape \(N,\) or \(N, Hkv\)"),
+        (lambda: norm_codes(np.zeros(3, np.uint16)), r"keys must have shape \(N, D\), both at least 1, got \(3,\)"),
+        (lambda: norm_codes(np.zeros((0, 3), np.uint16)), "keys must have shape"),
+        (lambda: norm_codes(np.zeros((3, 0), np.uint16)), "keys must have shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

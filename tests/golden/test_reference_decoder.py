@@ -136,3 +136,76 @@ def test_small_functions():
 def test_bad_input(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def contents(cache):
+    return [[x.tolist() for x in side] for side in (cache.k, cache.v)]
+
+
+@pytest.mark.parametrize(
+    ("x", "positions", "cache", "words"),
+    [
+        (np.ones((0, 32)), np.zeros(0), None, "x must hold at least one token, got none"),
+        (np.ones((2, 31)), np.arange(2), None, r"x must have shape \(any, 32\), got \(2, 31\)"),
+        (np.ones((2, 32)), np.array([0, np.nan]), None, "positions must be finite"),
+        (np.ones((2, 32)), np.arange(2), KVCache.empty(DecoderConfig(layers=1), 3), "cache must have 2 layers, got 1"),
+        (
+            np.ones((2, 32)),
+            np.arange(2),
+            KVCache([np.zeros((3, 2, 8)), np.zeros((3, 2, 7))], [np.zeros((3, 2, 8))] * 2),
+            r"cache.k\[1\] must have shape \(any, 2, 8\), got \(3, 2, 7\)",
+        ),
+        (
+            np.ones((2, 32)),
+            np.arange(2),
+            KVCache([np.zeros((3, 2, 8))] * 2, [np.zeros((3, 2, 8)), np.zeros((4, 2, 8))]),
+            r"cache.v\[1\] must have shape \(3, 2, 8\), got \(4, 2, 8\)",
+        ),
+    ],
+)
+def test_refused_prefill_does_not_change_the_cache(x, positions, cache, words):
+    decoder = Decoder(DecoderConfig(), np.random.default_rng(0))
+    cache = cache or KVCache.empty(DecoderConfig(), 3)
+    before = contents(cache)
+    with pytest.raises(ValueError, match=words):
+        decoder.prefill(x, positions, cache)
+    assert contents(cache) == before
+
+
+def test_no_tokens_reach_no_layer(rng):
+    decoder = Decoder(DecoderConfig(), rng)
+    with pytest.raises(ValueError, match="x must hold at least one token, got none"):
+        decoder.run(np.ones((0, 32)), np.zeros(0), lambda _: pytest.fail("a layer ran"))
+
+
+def test_weights_of_the_caller_are_used(rng):
+    config = DecoderConfig(layers=2)
+    random = Decoder(config, rng)
+    same = Decoder(config, weights=random.weights)
+    x, positions = rng.standard_normal((5, 32)), np.arange(5)
+    results = [d.prefill(x, positions, KVCache.empty(config)) for d in (random, same)]
+    np.testing.assert_array_equal(*results)
+    random.weights[0]["q"][:] = 0
+    assert same.weights[0]["q"].any(), "the decoder has its own copy"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda w: w[:1], "weights must have one entry for each of 2 layers, got 1"),
+        (
+            lambda w: [w[0], {k: v for k, v in w[1].items() if k != "gate"}],
+            r"weights\[1\] must have the keys .* lacks gate",
+        ),
+        (lambda w: [{**w[0], "up": w[0]["up"][1:]}, w[1]], r"weights\[0\]\['up'\] must have shape \(32, 64\)"),
+        (lambda w: [{**w[0], "o": w[0]["o"] * np.nan}, w[1]], r"weights\[0\]\['o'\] must be finite"),
+        (lambda w: [{**w[0], "bias": w[0]["o"]}, w[1]], r"weights\[0\] must have the keys .* got bias"),
+    ],
+)
+def test_wrong_weights_of_the_caller_are_named(change, words, rng):
+    weights = Decoder(DecoderConfig(), rng).weights
+    with pytest.raises(ValueError, match=words):
+        Decoder(DecoderConfig(), weights=change(weights))
+    for arguments in ({}, {"rng": rng, "weights": weights}):
+        with pytest.raises(ValueError, match="either rng or weights must be given"):
+            Decoder(DecoderConfig(), **arguments)
