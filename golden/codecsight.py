@@ -11,11 +11,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from golden.reference_decoder import Decoder, DecoderConfig, KVCache, LayerInput, attention
+from golden.reference_decoder import Decoder, DecoderConfig, KVCache, LayerInput, attention, embeddings
 from util import checks
 
-FIELDS = ("w", "h", "dst_x", "dst_y", "motion_x", "motion_y", "motion_scale")
+RECTANGLE = ("w", "h", "dst_x", "dst_y")
+FIELDS = (*RECTANGLE, "motion_x", "motion_y", "motion_scale")
 COMPUTE, REFRESH, REUSE = "compute", "refresh", "reuse"
+ACTIONS = (COMPUTE, REFRESH, REUSE)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class CodecSightConfig:
     alpha              weight of the residual in the motion measure (0: motion only)
     resample           reduction of codec blocks to a patch: `max`, `mean` (by area) or `nearest` (centre)
     group              side, in patches, of the square that becomes one token
-    uncovered_dynamic  True: a patch without a motion vector (intra coded) is dynamic
+    uncovered_dynamic  True: a patch without a motion vector (intra coded) is dynamic; False: it has no motion, and its
+                       residual alone decides
     force_first_anchor True: the first reused frame of a window is always refreshed
     anchor             frames to refresh: `i_frames`, `none`, `all`, `random` or `topk`; the last two choose as many
                        frames as there are I-frames in the overlap
@@ -73,6 +76,9 @@ class MotionMask:
 
     def __init__(self, config: CodecSightConfig, coded: tuple[int, int], resized: tuple[int, int], patch: int):
         self.config = config
+        for name, size in (("coded", coded), ("resized", resized)):
+            if len(size) != 2:
+                raise ValueError(f"{name} must be (width, height), got {size}")
         self.coded = tuple(checks.integer("coded", side, 1) for side in coded)
         self.resized = tuple(checks.integer("resized", side, 1) for side in resized)
         self.patch = checks.integer("patch", patch, 1)
@@ -92,28 +98,58 @@ class MotionMask:
         """
         check_vectors(vectors)
         x, y, scale = (vectors[name].astype(np.int64) for name in ("motion_x", "motion_y", "motion_scale"))
-        return self._resample(vectors, np.sqrt(x * x + y * y) / scale)
+        return self._resample(_rectangles(vectors), np.sqrt(x * x + y * y) / scale)
 
-    def dynamic(self, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+    def dynamic(
+        self,
+        vectors: np.ndarray,
+        residual: np.ndarray | None = None,
+        intra: np.ndarray | None = None,
+        intra_residual: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Eq. 3 and 4: patches of one P- or B-frame that moved, bool (rows, columns).
 
-        `residual` has one value for each vector: the sum of absolute differences of its block, in any unit. It is
-        required when `alpha` is not 0.
+        vectors         motion vectors as in `motion`; an array of length 0 if the frame has none
+        residual        one value for each vector: the sum of absolute differences of its block, at least 0, in any
+                        unit; required when `alpha` is not 0
+        intra           intra-coded blocks, which have no vector: structured array with the fields of `RECTANGLE`;
+                        None: none
+        intra_residual  one value for each intra block, as `residual`; required when `alpha` is not 0
+
+        The motion of a patch comes from its vectors, its residual from all its blocks.
         """
         measure = self.motion(vectors)
-        covered = measure >= 0
+        decided = measure >= 0
+        blocks = _rectangles(vectors)
+        if intra is not None:
+            check_vectors(intra, RECTANGLE, "intra")
+            blocks = np.concatenate([blocks, _rectangles(intra)])
         if self.config.alpha:
             if residual is None:
                 raise ValueError(f"residual must not be None when alpha is {self.config.alpha}")
-            per_block = checks.reals("residual", residual, len(vectors))
-            measure = measure + self.config.alpha * self._resample(vectors, per_block)
+            values = _residuals("residual", residual, len(vectors))
+            if intra is not None and len(intra):
+                if intra_residual is None:
+                    raise ValueError("intra_residual must not be None when intra has blocks and alpha is not 0")
+                values = np.concatenate([values, _residuals("intra_residual", intra_residual, len(intra))])
+            patch_residual = self._resample(blocks, values)
+            measure = np.maximum(measure, 0) + self.config.alpha * np.maximum(patch_residual, 0)
+            if not self.config.uncovered_dynamic:
+                decided |= patch_residual >= 0
         over = np.greater if self.config.mv_compare == "gt" else np.greater_equal
         out = np.full(self.shape, self.config.uncovered_dynamic)
-        out[covered] = over(measure[covered], self.config.mv_threshold)
+        out[decided] = over(measure[decided], self.config.mv_threshold)
         return out
 
-    def update(self, kind: str, vectors: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-        """Mask of the next frame of kind `I`, `P` or `B`.
+    def update(
+        self,
+        kind: str,
+        vectors: np.ndarray,
+        residual: np.ndarray | None = None,
+        intra: np.ndarray | None = None,
+        intra_residual: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Mask of the next frame of kind `I`, `P` or `B`; the other arguments are those of `dynamic`.
 
         All patches of an I-frame are dynamic. For other frames, patches that moved since the last I-frame are dynamic.
         """
@@ -123,19 +159,20 @@ class MotionMask:
             return np.ones(self.shape, bool)
         if not self._started:
             raise ValueError(f"kind must be I for the first frame, got {kind!r}")
-        self._since_i |= self.dynamic(vectors, residual)
+        self._since_i |= self.dynamic(vectors, residual, intra, intra_residual)
         return self._since_i.copy()
 
-    def _resample(self, vectors: np.ndarray, value: np.ndarray) -> np.ndarray:
+    def _resample(self, blocks: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Reduce one non-negative value per codec block to one value per patch; -1 where no block is.
 
         Block [x0, x1) and patch column p overlap iff x0 * rw < (p + 1) * P * W and x1 * rw > p * P * W, all in
         integers; rows likewise.
         """
-        vectors, value = _longest_per_block(vectors, value)
+        blocks, value = _longest_per_block(blocks, value)
         rows, columns = self.shape
-        left, right = _extent(vectors["dst_x"], vectors["w"])
-        top, bottom = _extent(vectors["dst_y"], vectors["h"])
+        wide, tall, x_centre, y_centre = blocks.T
+        left, right = _extent(x_centre, wide)
+        top, bottom = _extent(y_centre, tall)
         if self.config.resample == "nearest":
             return self._at_centres(left, right, top, bottom, value)
         x = _Span(left, right, self.resized[0], self.patch * self.coded[0], columns)
@@ -145,12 +182,12 @@ class MotionMask:
         for i in range(y.longest):
             for j in range(x.longest):
                 row, in_row, height = y.step(i)
-                column, in_column, wide = x.step(j)
+                column, in_column, width = x.step(j)
                 overlap = in_row & in_column
                 at = (row[overlap], column[overlap])
                 np.maximum.at(max_motion, at, value[overlap])
-                np.add.at(area, at, (height * wide)[overlap])
-                np.add.at(total, at, (height * wide * value)[overlap])
+                np.add.at(area, at, (height * width)[overlap])
+                np.add.at(total, at, (height * width * value)[overlap])
         if self.config.resample == "max":
             return max_motion
         return np.divide(total, area, out=max_motion, where=area > 0)
@@ -185,36 +222,60 @@ class _Span:
         return patch, patch <= self.last, overlap
 
 
-def check_vectors(vectors: np.ndarray) -> None:
-    """Check motion vectors.
+def check_vectors(vectors: np.ndarray, fields: Sequence[str] = FIELDS, name: str = "vectors") -> None:
+    """Check motion vectors or intra blocks.
 
-    Raises ArgumentTypeError if fields of FFmpeg's export are missing, ValueError if a scale or size is 0.
+    Raises ArgumentTypeError if the array is not structured or lacks one of `fields`, ValueError if a scale or size is
+    not positive.
     """
+    if not isinstance(vectors, np.ndarray) or vectors.ndim != 1:
+        raise checks.ArgumentTypeError(
+            f"{name} must be a structured array of one axis with the fields {', '.join(fields)}, got {vectors!r}"
+        )
     names = vectors.dtype.names or ()
-    if missing := [name for name in FIELDS if name not in names]:
-        raise checks.ArgumentTypeError(f"vectors must have the fields {', '.join(FIELDS)}, lacks {', '.join(missing)}")
-    for name in ("w", "h", "motion_scale"):
-        if (vectors[name] == 0).any():
-            raise ValueError(f"vectors must have {name} above 0, got 0 at index {int(np.argmin(vectors[name]))}")
+    if missing := [field for field in fields if field not in names]:
+        raise checks.ArgumentTypeError(f"{name} must have the fields {', '.join(fields)}, lacks {', '.join(missing)}")
+    for field in fields:
+        if not np.issubdtype(vectors[field].dtype, np.integer):
+            raise checks.ArgumentTypeError(
+                f"{name} must have integer fields, got dtype {vectors[field].dtype} for {field}"
+            )
+        if field in ("w", "h", "motion_scale") and (vectors[field] <= 0).any():
+            index = int(np.argmax(vectors[field] <= 0))
+            raise ValueError(f"{name} must have {field} above 0, got {vectors[field][index]} at index {index}")
+
+
+def _residuals(name: str, residual: np.ndarray, count: int) -> np.ndarray:
+    values = checks.reals(name, residual, count)
+    if (values < 0).any():
+        index = int(np.argmax(values < 0))
+        raise ValueError(f"{name} must be at least 0, got {values[index]} at index {index}")
+    return values
+
+
+def _rectangles(vectors: np.ndarray) -> np.ndarray:
+    """Width, height and centre of each block, int64 (n, 4)."""
+    return np.stack([vectors[name].astype(np.int64) for name in RECTANGLE], axis=1)
 
 
 def _extent(centre: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    low = centre.astype(np.int64) - size.astype(np.int64) // 2
-    return low, low + size.astype(np.int64)
+    low = centre - size // 2
+    return low, low + size
 
 
-def _longest_per_block(vectors: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One vector per block: the largest value of those with the same position and size."""
-    block_rects = np.stack([vectors[name].astype(np.int64) for name in ("dst_x", "dst_y", "w", "h")], axis=1)
-    _, first, rect_index = np.unique(block_rects, axis=0, return_index=True, return_inverse=True)
-    longest = np.full(len(first), -np.inf)
-    np.maximum.at(longest, rect_index, value)
-    return vectors[first], longest
+def _longest_per_block(blocks: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct blocks (n, 4) and the largest value of those with the same position and size."""
+    distinct, block_index = np.unique(blocks, axis=0, return_inverse=True)
+    longest = np.full(len(distinct), -np.inf)
+    np.maximum.at(longest, block_index, value)
+    return distinct, longest
 
 
 def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
     """Groups of `group` x `group` patches with at least one dynamic patch: bool (rows / group, columns / group)."""
     checks.integer("group", group, 1)
+    if np.ndim(mask) != 2:
+        raise ValueError(f"mask must have two axes, got shape {np.shape(mask)}")
     rows, columns = mask.shape
     if rows % group or columns % group:
         raise ValueError(f"mask must have multiples of {group} patches, got {rows} x {columns} patches")
@@ -232,6 +293,8 @@ def restore(features: np.ndarray, mask: np.ndarray, fill: float = 0.0) -> np.nda
 
     `fill` is the value at all other positions.
     """
+    if np.asarray(mask).dtype != bool:
+        raise checks.ArgumentTypeError(f"mask must be an array of bool, got {np.asarray(mask).dtype}")
     if len(features) != np.count_nonzero(mask):
         raise ValueError(f"features must be one per selected position ({np.count_nonzero(mask)}), got {len(features)}")
     out = np.full((*mask.shape, *features.shape[1:]), fill)
@@ -289,7 +352,9 @@ def _anchors(
 
 def processed_fraction(plan: dict[int, str], gop: int, pruned: Fraction | float) -> Fraction:
     """Share of a window's tokens that are processed, if a share `pruned` of every computed P-frame is static."""
-    share = Fraction(pruned)
+    if not plan:
+        raise ValueError("plan must have at least one frame, got none")
+    share = pruned if isinstance(pruned, Fraction) else Fraction(checks.real("pruned", pruned))
     if not 0 <= share <= 1:
         raise ValueError(f"pruned must be between 0 and 1, got {pruned}")
     work = Fraction(0)
@@ -310,6 +375,14 @@ class TokenLayout:
     frames: dict[int, int]  # tokens of each frame, by frame number, ascending
     text: int
 
+    def __post_init__(self) -> None:
+        checks.integer("prefix", self.prefix, 0)
+        checks.integer("text", self.text, 0)
+        for frame, count in self.frames.items():
+            checks.integer(f"frames[{frame}]", count, 0)
+        if list(self.frames) != sorted(self.frames):
+            raise ValueError(f"frames must ascend, got {list(self.frames)}")
+
     @property
     def slots(self) -> int:
         """Tokens of the window."""
@@ -317,6 +390,8 @@ class TokenLayout:
 
     def of(self, frame: int) -> np.ndarray:
         """Token positions of a frame in the window."""
+        if frame not in self.frames:
+            raise ValueError(f"frame must be one of {', '.join(map(str, self.frames))}, got {frame}")
         start = self.prefix + sum(n for f, n in self.frames.items() if f < frame)
         return np.arange(start, start + self.frames[frame])
 
@@ -333,26 +408,38 @@ def carry_over(
 
     The prefix does not change. Reused frames keep their values. Their keys are rotated by `p_new - p_old` (Eq. 5),
     minus the tokens of the frames that left the window. With several position axes, height and width of a token do not
-    change, and its time moves by `temporal` for each frame that left.
+    change, and its time moves by `temporal` for each frame that left. `old` has at least the slots of `old_layout`.
     """
+    checks.real("temporal", temporal)
     if old_layout.prefix != new_layout.prefix:
         raise ValueError(f"new_layout must have a prefix of {old_layout.prefix} tokens, got {new_layout.prefix}")
-    cache = KVCache.empty(config, new_layout.slots)
+    for frame in new_layout.frames:
+        if frame not in plan:
+            raise ValueError(f"plan must have an action for every frame of new_layout, lacks frame {frame}")
+        checks.one_of(f"plan[{frame}]", plan[frame], ACTIONS)
     reused = [np.arange(new_layout.prefix)]
     sources = [np.arange(new_layout.prefix)]
     for frame in new_layout.frames:
         if plan[frame] == REUSE:
-            if old_layout.frames.get(frame) != new_layout.frames[frame]:
+            if frame not in old_layout.frames:
+                present = f"frames {', '.join(map(str, old_layout.frames))}" if old_layout.frames else "no frames"
+                raise ValueError(f"old_layout must have reused frame {frame}, got {present}")
+            if old_layout.frames[frame] != new_layout.frames[frame]:
                 raise ValueError(
                     f"old_layout must have {new_layout.frames[frame]} tokens for reused frame {frame}, "
-                    f"got {old_layout.frames.get(frame)}"
+                    f"got {old_layout.frames[frame]}"
                 )
             reused.append(new_layout.of(frame))
             sources.append(old_layout.of(frame))
+    old.check(config, "old")
+    for layer, keys in enumerate(old.k):
+        if len(keys) < old_layout.slots:
+            raise ValueError(f"old.k[{layer}] must have at least {old_layout.slots} slots, got {len(keys)}")
+    cache = KVCache.empty(config, new_layout.slots)
     to, source = np.concatenate(reused), np.concatenate(sources)
     shift = (to - source).astype(np.float64)[:, None]
     if config.sections is not None:
-        left = sum(1 for f in old_layout.frames if f < min(new_layout.frames))
+        left = sum(1 for f in old_layout.frames if f < min(new_layout.frames, default=0))
         steps = np.where(to < new_layout.prefix, 0.0, -temporal * left)
         shift = np.stack([steps] + [np.zeros(len(to))] * (len(config.sections) - 1), axis=1)[:, None, :]
     for layer in range(config.layers):
@@ -370,12 +457,14 @@ def refresh(decoder: Decoder, x: np.ndarray, positions: np.ndarray, slots: np.nd
     positions  RoPE positions of the active tokens
     slots      int (A,), ascending: their positions in `cache`, which receives their keys and values
 
-    Each active token attends to every slot up to its own.
-    one per kept place ==> one per selected position
+    Each active token attends to every slot up to its own. A refused call does not change the cache.
     """
+    x = embeddings("x", x, decoder.config)
+    cache.check(decoder.config)
+    cache.check(decoder.config, slots=len(cache.k[0]))
     slot_ids = checks.integers("slots", slots, len(x), low=0, high=len(cache.k[0]) - 1)
     if (np.diff(slot_ids) <= 0).any():
-        raise ValueError("slots must be strictly ascending, got {slots.tolist()}")
+        raise ValueError(f"slots must be strictly ascending, got {slot_ids.tolist()}")
     allowed = np.arange(len(cache.k[0])) <= slot_ids[:, None]
 
     def attend(new: LayerInput) -> tuple[np.ndarray, None]:

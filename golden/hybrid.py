@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.mamba import MambaParams, MambaState, mamba
-from golden.reference_decoder import Decoder, KVCache, LayerInput, attention
+from golden.reference_decoder import Decoder, KVCache, LayerInput, attention, embeddings
 from util import checks
 
 
@@ -103,17 +103,19 @@ class BlockPool:
 
     def share(self, block: int) -> None:
         """Add a reference to a block in use."""
-        if not self.references[block]:
-            raise ValueError(f"block must be in use, got the free block {block}")
+        self._check_used(block)
         self.references[block] += 1
 
     def release(self, block: int) -> None:
         """Remove a reference from a block in use."""
-        if not self.references[block]:
-            raise ValueError(f"block must be in use, got the free block {block}")
+        self._check_used(block)
         self.references[block] -= 1
         if not self.references[block]:
             self._free.append(block)
+
+    def _check_used(self, block: int) -> None:
+        if not self.references[checks.integer("block", block, 0, len(self.references) - 1)]:
+            raise ValueError(f"block must be in use, got the free block {block}")
 
 
 class BlockTable:
@@ -130,13 +132,27 @@ class BlockTable:
         """Tokens in all blocks."""
         return sum(len(block) for block in self.tokens)
 
+    def blocks_needed(self, count: int) -> int:
+        """Free blocks that `append` of `count` tokens takes from the pool, the copy of a shared block included."""
+        checks.integer("count", count, 0)
+        room = self.config.block - len(self.tokens[-1]) if self.blocks else 0
+        copied = count > 0 and room > 0 and self.pool.references[self.blocks[-1]] > 1
+        return copied + -(-max(0, count - room) // self.config.block)
+
+    def check_room(self, count: int) -> None:
+        """RuntimeError if the pool does not have the blocks for `count` tokens."""
+        needed = self.blocks_needed(count)
+        if needed > self.pool.free:
+            raise RuntimeError(f"{count} tokens need {needed} free blocks, got {self.pool.free}")
+
     def append(self, count: int) -> list[int]:
         """Write `count` new tokens, then evict. Returns the evicted token numbers, ascending.
 
-        A partly filled block with other references is copied before it is written. RuntimeError if the pool has no free
-        block; tokens written until then stay.
+        A partly filled block with other references is copied before it is written. RuntimeError if the pool has too few
+        free blocks; nothing changes then.
         """
-        for _ in range(checks.integer("count", count, 0)):
+        self.check_room(count)
+        for _ in range(count):
             if not self.blocks or len(self.tokens[-1]) == self.config.block:
                 self.blocks.append(self.pool.allocate())
                 self.tokens.append([])
@@ -225,7 +241,13 @@ class HybridDecoder:
         return held + (self.sums.size if self.config.ssm_mode == "prefix_sum" else 0)
 
     def step(self, x: np.ndarray) -> np.ndarray:
-        """Hidden states (T, hidden) after all layers of the next tokens (T, hidden)."""
+        """Hidden states (T, hidden) after all layers of the next tokens (T, hidden).
+
+        ValueError for invalid embeddings, RuntimeError if the table has no room; nothing changes then.
+        """
+        x = embeddings("x", x, self.decoder.config)
+        if self.table is not None:
+            self.table.check_room(len(x))
         new = np.arange(self._n_tokens, self._n_tokens + len(x))
         self.positions = np.concatenate([self.positions, new])
         sink = self.config.sink_blocks * self.config.block
@@ -284,38 +306,48 @@ class PromptRequest:
 class Client:
     """Orders the frames of a stream into prompts: `sink_frames` first frames, then up to `window` recent frames.
 
-    While the recent frames fit, each prompt extends the previous one. If one frame is too many, all but the last
+    While the recent frames fit, each prompt extends the previous one. If a request has more, all but the last
     `low_watermark` are dropped. With the paper's `low_watermark` = `window`, every later request drops a frame, and
-    only the sink hits the prefix cache.
+    only the sink hits the prefix cache. Every prompt starts with the token ids of `system`, the system prompt.
     """
 
-    def __init__(self, config: HybridConfig, sink_frames: int, window: int):
+    def __init__(self, config: HybridConfig, sink_frames: int, window: int, system: Sequence[int] = ()):
         self.sink_frames = checks.integer("sink_frames", sink_frames, 0)
         self.window = checks.integer("window", window, 1)
         low = window if config.low_watermark is None else config.low_watermark
         self.low = checks.integer("low_watermark", low, 1, window)
         self.block = config.block
+        self.system = _token_ids("system", system)
         self.sink: list[tuple[int, ...]] = []
         self.recent: list[tuple[int, ...]] = []
         self._last: tuple[int, ...] = ()
 
     def push(self, frame: Sequence[int], question: Sequence[int] = ()) -> PromptRequest:
-        """Add the token ids of a frame and return the next request; prefix hits count whole blocks.
+        """Add the token ids of one frame and return the next request."""
+        return self.request([frame], question)
 
-        The server caches the previous prompt. `question` follows the frames in this prompt only.
+    def request(self, frames: Sequence[Sequence[int]], question: Sequence[int] = ()) -> PromptRequest:
+        """Add the token ids of any number of frames and return the next request; prefix hits count whole blocks.
+
+        Frames fill the sink first. The window is compared once, after all frames of the request. The server caches the
+        previous prompt. `question` follows the frames in this prompt only. A refused request changes nothing.
         """
-        shifted = False
-        if len(self.sink) < self.sink_frames:
-            self.sink.append(tuple(frame))
-        else:
-            self.recent.append(tuple(frame))
-            if len(self.recent) > self.window:
-                self.recent = self.recent[-self.low :]
-                shifted = True
-        frames = [*self.sink, *self.recent]
-        prompt = (*(token for tokens in frames for token in tokens), *question)
+        new = [_token_ids(f"frames[{i}]", frame) for i, frame in enumerate(frames)]
+        question = _token_ids("question", question)
+        free = max(0, self.sink_frames - len(self.sink))
+        self.sink += new[:free]
+        self.recent += new[free:]
+        shifted = len(self.recent) > self.window
+        if shifted:
+            self.recent = self.recent[-self.low :]
+        frames_shown = [*self.sink, *self.recent]
+        prompt = (*self.system, *(token for tokens in frames_shown for token in tokens), *question)
         common = 0
         while common < min(len(prompt), len(self._last)) and prompt[common] == self._last[common]:
             common += 1
         self._last = prompt
-        return PromptRequest(prompt, len(frames), common // self.block * self.block, shifted)
+        return PromptRequest(prompt, len(frames_shown), common // self.block * self.block, shifted)
+
+
+def _token_ids(name: str, tokens: Sequence[int]) -> tuple[int, ...]:
+    return tuple(checks.integers(name, tokens, None, low=0).tolist())

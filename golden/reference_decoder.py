@@ -124,17 +124,18 @@ class KVCache:
         shape = (slots, config.kv_heads, config.d)
         return cls([np.zeros(shape) for _ in range(config.layers)], [np.zeros(shape) for _ in range(config.layers)])
 
-    def check(self, config: DecoderConfig) -> None:
-        """ValueError if the cache does not belong to a decoder of this shape."""
-        for name, side in (("k", self.k), ("v", self.v)):
-            if len(side) != config.layers:
-                raise ValueError(f"cache must have {config.layers} layers, got {len(side)} in {name}")
+    def check(self, config: DecoderConfig, name: str = "cache", slots: int | None = None) -> None:
+        """ValueError unless the cache belongs to a decoder of this shape, with `slots` entries in every layer.
+
+        `slots` None: any number, which may differ between layers. `name` is that of the cache in the message.
+        """
+        if len(self.k) != config.layers or len(self.v) != config.layers:
+            raise ValueError(f"{name} must have {config.layers} layers, got {len(self.k)} and {len(self.v)}")
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
-            if k.ndim != 3 or k.shape[1:] != (config.kv_heads, config.d):
-                shape = f"(any, {config.kv_heads}, {config.d})"
-                raise ValueError(f"cache.k[{layer}] must have shape {shape}, got {k.shape}")
-            if v.shape != k.shape:
-                raise ValueError(f"cache.v[{layer}] must have shape {k.shape}, got {v.shape}")
+            shape = (k.shape[0] if slots is None and k.ndim else slots, config.kv_heads, config.d)
+            for side, array in (("k", k), ("v", v)):
+                if array.shape != shape:
+                    raise ValueError(f"{name}.{side}[{layer}] must have shape {shape}, got {array.shape}")
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
         """Append keys and values to a layer."""

@@ -150,6 +150,39 @@ def test_residual_adds_to_the_motion():
     assert got[1, 1] and got.sum() == 1  # 0 + 0.01 * 100 > 0.25; the quarter pixel alone is not enough
 
 
+INTRA = blocks((16, 16, 8, 8, 0, 0, 1))  # the block that `grid_of_blocks()[1:]` leaves out
+
+
+@pytest.mark.parametrize("resample", ["max", "mean", "nearest"])
+@pytest.mark.parametrize("residual, wanted", [(0.0, False), (25.0, False), (26.0, True)])
+def test_residual_of_intra_block_decides_patch_without_motion(resample, residual, wanted):
+    """0.01 * 25 is the threshold. With `uncovered_dynamic` the patch is dynamic for any residual."""
+    for uncovered in (True, False):
+        config = CodecSightConfig(alpha=0.01, resample=resample, uncovered_dynamic=uncovered)
+        mask = MotionMask(config, (64, 64), (64, 64), 16)
+        got = mask.dynamic(grid_of_blocks()[1:], np.zeros(15), INTRA, [residual])
+        assert got[0, 0] == (wanted or uncovered) and got.sum() == got[0, 0]
+        mask.update("I", blocks())
+        again = mask.update("P", grid_of_blocks()[1:], np.zeros(15), INTRA, [residual])
+        np.testing.assert_array_equal(again, got)
+
+
+def test_residual_of_intra_block_adds_to_patch_that_also_has_motion():
+    """One patch over an inter and an intra block has the motion of the first and the residuals of both."""
+    pair = blocks((16, 16, 8, 8, 0, 0, 4), (16, 16, 8, 24, 0, 0, 4))
+    for resample, threshold, wanted in (("max", 0.9, True), ("mean", 0.9, False), ("mean", 0.49, True)):
+        config = CodecSightConfig(alpha=1, resample=resample, mv_threshold=threshold, group=1, uncovered_dynamic=False)
+        mask = MotionMask(config, (32, 32), (32, 32), 32)
+        assert mask.dynamic(pair[:1], [0.0], pair[1:], [1.0]).tolist() == [[wanted]]
+        assert mask.dynamic(pair[:1], [1.0], pair[1:], [0.0]).tolist() == [[wanted]]
+
+
+def test_all_blocks_intra_are_judged_by_their_residuals():
+    config = CodecSightConfig(alpha=1, uncovered_dynamic=False)
+    got = MotionMask(config, (64, 64), (64, 64), 16).dynamic(blocks(), [], grid_of_blocks(), np.arange(16) == 5)
+    assert got[1, 1] and got.sum() == 1
+
+
 def test_mask_accumulates_until_the_next_i_frame():
     mask = MotionMask(DEFAULT, (64, 64), (64, 64), 16)
     none = blocks()
@@ -450,3 +483,110 @@ def test_bad_input(call, words):
 def test_invalid_vector_dtype_raises():
     with pytest.raises(TypeError, match="lacks motion_scale"):
         mask().motion(np.zeros(1, BLOCK.descr[:-1]))
+
+
+BAD_VECTORS = [
+    ([], "vectors must be a structured array of one axis with the fields w, h, dst_x"),
+    (None, "vectors must be a structured array of one axis"),
+    (np.array([]), "vectors must have the fields"),
+    (blocks((8, 8, 4, 4, 0, 0, 1))[0], "vectors must be a structured array of one axis"),
+    (blocks((8, 8, 4, 4, 0, 0, 1))[None], "vectors must be a structured array of one axis"),
+    (np.array([(-8, 8, 4, 4, 0, 0, 1)], [(n, "i4") for n in BLOCK.names]), "w above 0, got -8 at index 0"),
+    (np.array([(8, 8, 4, 4, 0, 0, -4)], [(n, "i4") for n in BLOCK.names]), "motion_scale above 0, got -4 at index 0"),
+    (np.array([(8, 8, 4, 0.5, 0, 0, 4)], [(n, "f4") for n in BLOCK.names]), "vectors must have integer fields"),
+]
+
+
+@pytest.mark.parametrize(("vectors", "words"), BAD_VECTORS, ids=[f"{i}" for i in range(len(BAD_VECTORS))])
+def test_refused_vectors_change_no_mask(vectors, words):
+    moved = mask()
+    moved.update("I", blocks())
+    before = moved.update("P", grid_of_blocks((4, 0)))
+    for call in (moved.motion, moved.dynamic, lambda x: moved.update("P", x)):
+        with pytest.raises(ValueError, match=words):
+            call(vectors)
+    np.testing.assert_array_equal(moved.update("P", grid_of_blocks()), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((np.zeros(15), INTRA, None), "intra_residual must not be None when intra has blocks"),
+        ((np.zeros(15), INTRA, [1.0, 2.0]), r"intra_residual must have shape \(1\), got \(2,\)"),
+        ((np.zeros(15), INTRA, [-1.0]), "intra_residual must be at least 0, got -1.0"),
+        ((-np.ones(15), INTRA, [1.0]), "residual must be at least 0, got -1.0"),
+        ((np.zeros(15), [1], [1.0]), "intra must be a structured array"),
+    ],
+)
+def test_bad_residuals_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        mask(alpha=1).dynamic(grid_of_blocks()[1:], *arguments)
+
+
+PLAN = {1: REFRESH, 2: REUSE, 3: COMPUTE}
+OLD, NEW = TokenLayout(2, {0: 3, 1: 3, 2: 3}, 2), TokenLayout(2, {1: 3, 2: 3, 3: 3}, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"plan": {1: REFRESH, 2: REUSE}}, "plan must have an action for every frame of new_layout, lacks frame 3"),
+        ({"plan": {**PLAN, 2: "keep"}}, r"plan\[2\] must be one of compute, refresh, reuse, got 'keep'"),
+        ({"old_layout": TokenLayout(2, {0: 3}, 2)}, "old_layout must have reused frame 2, got frames 0"),
+        ({"old_layout": TokenLayout(2, {}, 2)}, "old_layout must have reused frame 2, got no frames"),
+        ({"old": KVCache.empty(DecoderConfig(), 3)}, r"old.k\[0\] must have at least 13 slots, got 3"),
+        ({"old": KVCache.empty(DecoderConfig(layers=1), 13)}, "old must have 2 layers, got 1"),
+        ({"old": KVCache.empty(DecoderConfig(d=6), 13)}, r"old.k\[0\] must have shape"),
+        ({"temporal": np.nan}, "temporal must be finite"),
+    ],
+)
+def test_carry_over_names_bad_input(change, words):
+    arguments = {"old": KVCache.empty(DecoderConfig(), 13), "old_layout": OLD, "new_layout": NEW, "plan": PLAN}
+    assert carry_over(**arguments, config=DecoderConfig())[1].tolist() == [2, 3, 4, 8, 9, 10, 11, 12]
+    with pytest.raises(ValueError, match=words):
+        carry_over(**{**arguments, **change}, config=DecoderConfig())
+
+
+@pytest.mark.parametrize("sections", [None, (1, 2, 1)], ids=["rope", "m-rope"])
+def test_carry_over_to_window_without_frames(sections):
+    config = DecoderConfig(sections=sections)
+    cache, slots = carry_over(KVCache.empty(config, 13), OLD, TokenLayout(2, {}, 1), {}, config)
+    assert slots.tolist() == [2] and len(cache.k[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: TokenLayout(-1, {}, 0), "prefix must be at least 0, got -1"),
+        (lambda: TokenLayout(0, {}, -1), "text must be at least 0, got -1"),
+        (lambda: TokenLayout(0, {0: -3}, 0), r"frames\[0\] must be at least 0, got -3"),
+        (lambda: TokenLayout(0, {3: 1, 1: 1}, 0), r"frames must ascend, got \[3, 1\]"),
+        (lambda: OLD.of(9), "frame must be one of 0, 1, 2, got 9"),
+        (lambda: complete_groups(np.ones(4, bool), 2), r"mask must have two axes, got shape \(4,\)"),
+        (lambda: restore(np.ones((2, 2)), np.array([[1, 0], [0, 1]])), "mask must be an array of bool, got int64"),
+        (lambda: processed_fraction({}, 16, 0), "plan must have at least one frame, got none"),
+        (lambda: processed_fraction({0: COMPUTE}, 16, float("nan")), "pruned must be finite, got nan"),
+        (lambda: MotionMask(DEFAULT, (64,), (64, 64), 16), r"coded must be \(width, height\), got \(64,\)"),
+        (lambda: MotionMask(DEFAULT, (64, 64), (64, 64, 64), 16), r"resized must be \(width, height\)"),
+    ],
+)
+def test_bad_layouts_and_masks_are_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_refused_refresh_does_not_change_the_cache(rng):
+    decoder = Decoder(DecoderConfig(), rng)
+    cache = KVCache.empty(DecoderConfig(), 4)
+    some, x = np.array([0, 1]), rng.standard_normal((2, 32))
+    short = KVCache(cache.k, [cache.v[0], np.zeros((3, 2, 8))])
+    for call, words in (
+        (lambda: refresh(decoder, x[:0], some[:0], some[:0], cache), "x must hold at least one token, got none"),
+        (lambda: refresh(decoder, x, some, np.array([1, 1]), cache), r"strictly ascending, got \[1, 1\]"),
+        (lambda: refresh(decoder, x, some, some, KVCache()), "cache must have 2 layers, got 0"),
+        (lambda: refresh(decoder, x, some, some, short), r"cache.v\[1\] must have shape \(4, 2, 8\)"),
+        (lambda: refresh(decoder, x * np.nan, some, some, cache), "x must be finite"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+        assert not any(side.any() for side in (*cache.k, *cache.v))

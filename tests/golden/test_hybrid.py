@@ -138,9 +138,43 @@ def test_block_freed_when_reference_count_is_zero():
 
 
 def test_empty_pool_raises():
-    table = BlockTable(BlockPool(2), HybridConfig(block=1))
+    pool = BlockPool(2)
+    pool.allocate(), pool.allocate()
     with pytest.raises(RuntimeError, match="all 2 blocks are in use"):
-        table.append(3)
+        pool.allocate()
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=200)
+@given(
+    block=st.integers(1, 4), size=st.integers(1, 6), steps=st.lists(st.integers(0, 9), max_size=6), fork=st.booleans()
+)
+def test_append_that_exceeds_the_pool_changes_nothing(block, size, steps, fork):
+    """The needed blocks are counted before the first token is written, the copy of a shared block included."""
+    pool = BlockPool(size)
+    table = BlockTable(pool, HybridConfig(block=block))
+    other = None
+    for count in steps:
+        before = (list(table.blocks), [list(t) for t in table.tokens], table.next_position, list(pool.references))
+        free = pool.free
+        needed = table.blocks_needed(count)
+        if needed <= free:
+            table.append(count)
+            assert pool.free == free - needed
+            other = other or (table.fork() if fork else None)
+        else:
+            with pytest.raises(RuntimeError, match=f"{count} tokens need {needed} free blocks, got {free}"):
+                table.append(count)
+            assert before == (table.blocks, table.tokens, table.next_position, pool.references)
+
+
+@pytest.mark.parametrize("call", ["share", "release"])
+@pytest.mark.parametrize("block", [-1, 2])
+def test_blocks_outside_the_pool_are_named(call, block):
+    pool = BlockPool(2)
+    pool.allocate(), pool.allocate()
+    with pytest.raises(ValueError, match=f"block must be between 0 and 1, got {block}"):
+        getattr(pool, call)(block)
+    assert pool.references == [1, 1]
 
 
 def test_table_2_of_the_paper():
@@ -267,7 +301,98 @@ def test_state_does_not_grow_after_the_window_fills(rng, mode):
     assert sizes[-1] == heads + branch
 
 
+@pytest.mark.parametrize("mode", ["disabled", "prefix_sum", "mamba"])
+@pytest.mark.parametrize(
+    ("x", "error", "words"),
+    [
+        (np.ones((0, 32)), ValueError, "x must hold at least one token, got none"),
+        (np.ones((2, 31)), ValueError, r"x must have shape \(any, 32\), got \(2, 31\)"),
+        (np.full((2, 32), np.nan), ValueError, "x must be finite"),
+        (np.ones((9, 32)), RuntimeError, "9 tokens need 4 free blocks, got 2"),
+    ],
+)
+def test_refused_step_changes_nothing(mode, x, error, words, rng):
+    config = HybridConfig(block=2, ssm_mode=mode)
+    model, *_ = hybrid(rng, config, table=BlockTable(BlockPool(4), config))
+    model.step(rng.standard_normal((3, 32)))
+    before = (model.positions.tolist(), model.state_values, model.sums.tolist(), model.table.next_position)
+    with pytest.raises(error, match=words):
+        model.step(x)
+    assert before == (model.positions.tolist(), model.state_values, model.sums.tolist(), model.table.next_position)
+    model.step(rng.standard_normal((1, 32)))
+    assert model.positions.tolist() == [0, 1, 2, 3]
+
+
 # -- phase 4
+
+
+@settings(derandomize=True, database=None, deadline=None)
+@given(
+    sink=st.integers(0, 3),
+    window=st.integers(1, 6),
+    low=st.integers(1, 6),
+    block=st.integers(1, 5),
+    system=st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    requests=st.lists(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=5), max_size=12),
+)
+def test_requests_of_several_frames_by_definition(sink, window, low, block, system, requests):
+    """The frames of a request are added together; then the window is checked once."""
+    low = min(low, window)
+    client = Client(HybridConfig(block=block, low_watermark=low), sink, window, system)
+    last, first, recent = [], [], []
+    for number, frames in enumerate(requests):
+        question = [number % 3]
+        got = client.request(frames, question)
+        for frame in frames:
+            (first if len(first) < sink else recent).append(frame)
+        shifted = len(recent) > window
+        if shifted:
+            recent = recent[-low:]
+        flat = [*system, *(t for frame in [*first, *recent] for t in frame), *question]
+        common = next(
+            (i for i, (a, b) in enumerate(zip(flat, last, strict=False)) if a != b), min(len(flat), len(last))
+        )
+        assert (list(got.prompt), got.frames, got.shifted) == (flat, len(first) + len(recent), shifted)
+        assert got.hit == common // block * block
+        last = flat
+
+
+def test_system_prompt_hits_after_every_shift():
+    client = Client(DEFAULT, sink_frames=1, window=2, system=range(100, 132))
+    requests = [client.request([range(8 * f, 8 * f + 8)]) for f in range(6)]
+    assert [r.hit for r in requests] == [0, 32, 48, 32, 32, 32]
+    assert all(r.prompt[:32] == tuple(range(100, 132)) for r in requests)
+    assert requests[-1].frames == 3, "the system prompt is no frame"
+
+
+def test_question_without_frames_extends_the_prompt():
+    client = Client(HybridConfig(block=1), sink_frames=1, window=2)
+    client.request([[1, 2], [3]], [9])
+    again = client.request([], [8, 7])
+    assert again.prompt == (1, 2, 3, 8, 7) and again.hit == 3 and not again.shifted
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: c.push("abc"), r"frames\[0\] must be an array of integers"),
+        (lambda c: c.push([1, 2.5]), r"frames\[0\] must be an array of integers"),
+        (lambda c: c.push(3), r"frames\[0\] must have shape \(any\), got \(\)"),
+        (lambda c: c.push([1], [-1]), r"question must be at least 0, got -1"),
+        (lambda c: c.request([[1], [-2]]), r"frames\[1\] must be at least 0, got -2"),
+        (lambda c: c.request([1, 2]), r"frames\[0\] must have shape \(any\), got \(\)"),
+    ],
+)
+def test_refused_request_changes_nothing(call, words):
+    client = Client(HybridConfig(block=1), sink_frames=1, window=1)
+    client.request([[5], [6]])
+    before = (list(client.sink), list(client.recent))
+    with pytest.raises(ValueError, match=words):
+        call(client)
+    assert (client.sink, client.recent) == before
+    assert client.request([]).hit == 2
+    with pytest.raises(ValueError, match="system must be at least 0, got -3"):
+        Client(HybridConfig(), 1, 1, [-3])
 
 
 def prompts(client, frames, tokens=8):

@@ -153,7 +153,7 @@ def contents(cache):
             np.ones((2, 32)),
             np.arange(2),
             KVCache([np.zeros((3, 2, 8)), np.zeros((3, 2, 7))], [np.zeros((3, 2, 8))] * 2),
-            r"cache.k\[1\] must have shape \(any, 2, 8\), got \(3, 2, 7\)",
+            r"cache.k\[1\] must have shape \(3, 2, 8\), got \(3, 2, 7\)",
         ),
         (
             np.ones((2, 32)),
