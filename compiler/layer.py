@@ -269,7 +269,8 @@ class LayerCompiler:
         }
         self.attended, self.projected = allocate(t * self.x_words), allocate(max_tokens * self.hashes)
         rows = t * self.group
-        self.score_words = 2 * max(self.key_blocks, -(-c.max_row_clusters // n))
+        self.cluster_blocks = -(-min(c.max_row_clusters, c.max_clusters) // n)
+        self.score_words = 2 * max(self.key_blocks, self.cluster_blocks)
         self.scores = [allocate(rows * self.score_words) for _ in range(c.kv_heads)]
         self.shares = [allocate(rows * self.key_blocks) for _ in range(c.kv_heads)]
         self.context = [allocate(rows * self.head) for _ in range(c.kv_heads)]
@@ -521,12 +522,14 @@ class LayerCompiler:
         }  # fmt: skip
 
     def _score(self, p: Operands, head: int, tokens: int, means: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
-        """Scores of all clusters for one KV head, sent to the WTU."""
-        c, chunk = self.config, self.half // self.head
-        length_fields, blocks = {"length": LengthSource.CLUSTERS}, -(-c.max_row_clusters // self.width)
+        """Select clusters for one KV head by the scores of all clusters.
+
+        The exponentials replace the scores in memory: each row is read before its exponentials are written.
+        """
+        chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
         for rows in self._row_blocks(tokens):
             x = self._queries(p, head, rows, after)
-            for block in range(0, blocks, chunk):
+            for block in range(0, self.cluster_blocks, chunk):
                 source = self.mean_keys_word + head * self.head + block * self.width * self.kv
                 keys = p.weights(
                     "LOAD",
@@ -535,13 +538,16 @@ class LayerCompiler:
                     [means],
                 )  # fmt: skip
                 products = p.multiply({**self._products(head, rows, block), **length_fields}, keys, x, self.width)
-        fields = {"repeat": tokens * self.group, "a": self.scores[head], "a_stride": self.score_words, "a_wide": 1,
-                  "destination": Destination.SCORES, "flag": head == c.kv_heads - 1, "head": head,
+        count, scores, stride = tokens * self.group, self.scores[head], self.score_words
+        fields = {"repeat": count, "a": scores, "a_stride": stride, "a_wide": 1, "out": scores, "out_stride": stride,
                   **length_fields}  # fmt: skip
-        if blocks <= c.vpe_rows:
-            return self._vector(p, "exponentials", [products], **fields)
-        self._vector(p, "exponentials", [products], fit=Fit.FITS, **fields)
-        return self._vector(p, "long exponentials", [products], fit=Fit.EXCEEDS, a_again=1, **fields)
+        if self.cluster_blocks <= self.config.vpe_rows:
+            exponentials = self._vector(p, "exponentials", [products], **fields)
+        else:
+            self._vector(p, "exponentials", [products], fit=Fit.FITS, **fields)
+            exponentials = self._vector(p, "long exponentials", [products], fit=Fit.EXCEEDS, a_again=1, **fields)
+        rows_in = {"source": scores, "stride": stride, "rows": count, "head": head, **length_fields}
+        return p.builder.add("SELECT", rows_in, after=[exponentials])
 
     def _gather(
         self, p: Operands, head: int, tokens: int, block: int, values: bool, after: Sequence[CommandRef]

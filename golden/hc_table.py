@@ -13,7 +13,7 @@ import numpy as np
 
 from util import checks
 
-RECORD_BYTES, INDEX_BYTES = 16, 4
+RECORD_BYTES, INDEX_BYTES, COUNT_BYTES = 16, 4, 2
 
 
 class Fault(IntEnum):
@@ -34,7 +34,8 @@ class HcTableConfig:
     max_list_pages    pages for token lists of one layer
     list_page_tokens  token indices of one list page
     key_dim           elements of a mean key, all KV heads
-    bases             byte addresses of the cluster records, the token lists, the list links and the mean keys
+    bases             byte addresses of the cluster records, the token lists, the list links, the mean keys and the
+                      token counts
     address_bits      width of a byte address
     """
 
@@ -42,7 +43,7 @@ class HcTableConfig:
     max_list_pages: int
     list_page_tokens: int
     key_dim: int
-    bases: tuple[int, int, int, int] = (0, 0, 0, 0)
+    bases: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     address_bits: int = 48
 
     def __post_init__(self) -> None:
@@ -59,6 +60,7 @@ class HcTableConfig:
             self.max_list_pages * self.list_page_tokens * INDEX_BYTES,
             self.max_list_pages * INDEX_BYTES,
             self.max_clusters * self.key_dim * 2,
+            self.max_clusters * COUNT_BYTES,
         )
         return any(base + size > 1 << self.address_bits for base, size in zip(self.bases, sizes, strict=True))
 
@@ -133,10 +135,11 @@ class HcTable:
         entry = ClusterEntry(old.hash, old.first_token, count, page if opened else old.first, page)
         self.entries[cluster:] = [entry, *self.entries[cluster + 1 :]]
         self.used += not slot
-        records, lists, links, _ = config.bases
+        records, lists, links, _, counts = config.bases
         address = lists + (page * config.list_page_tokens + slot) * INDEX_BYTES
         self.writes.append((address, token.to_bytes(INDEX_BYTES, "little")))
         self.writes.append((records + cluster * RECORD_BYTES, entry.record()))
+        self.writes.append((counts + cluster * COUNT_BYTES, count.to_bytes(COUNT_BYTES, "little")))
         if not slot and not opened:
             self.links[old.newest] = page
             self.writes.append((links + old.newest * INDEX_BYTES, page.to_bytes(INDEX_BYTES, "little")))

@@ -35,7 +35,7 @@ class WtuConfig:
     buckets: int = 16
     refine_levels: int = 1
     bucket_domain: str = "code"
-    max_row_clusters: int = 4096
+    max_row_clusters: int = 32768
     weight: str = "score_x_tc"
     stop_rule: str = "ratio"
 

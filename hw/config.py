@@ -44,8 +44,8 @@ class Config:
     max_window_tokens: int = 4096  # largest age in tokens up to which a cluster accepts new tokens
     # DRE: weighted cumulative-sum threshold unit (WTU).
     wtu_lanes: int = 16  # scores that the WTU of one core processes per cycle [N_WTU-w]
-    wtu_pairs: int = 4096  # (key, token count) pairs in the memory of the WTU; longer rows are read again from memory
-    max_row_clusters: int = 4096  # clusters of the longest score row
+    wtu_pairs: int = 2048  # (key, token count) pairs in the memory of the WTU; longer rows are read again from memory
+    max_row_clusters: int = 32768  # clusters of the longest score row
     wtu_buckets: int = 16  # buckets per refinement level
     # DRE: cluster table (HC table) and KV cache management unit (KVMU).
     max_clusters: int = 4096  # clusters of one layer
@@ -140,7 +140,7 @@ PRESETS = {
         max_step_tokens=8,
         max_window_tokens=64,
         wtu_lanes=4,
-        wtu_pairs=64,
+        wtu_pairs=32,
         max_row_clusters=64,
         max_clusters=64,
         page_tokens=4,
@@ -161,7 +161,7 @@ PRESETS = {
         max_candidates=256,
         max_window_tokens=1024,
         wtu_lanes=8,
-        wtu_pairs=512,
+        wtu_pairs=256,
         max_row_clusters=512,
         max_clusters=512,
         page_tokens=16,

@@ -24,7 +24,7 @@ from hw.dre.wtu.command import KeyOrder, SelectionMode
 
 PREFIX = "cfg_"
 # memory areas in the order of the golden `bases`
-TABLE_AREAS = ("cluster_records", "token_lists", "list_links", "mean_keys")
+TABLE_AREAS = ("cluster_records", "token_lists", "list_links", "mean_keys", "cluster_counts")
 KVMU_AREAS = ("page_frames", "host_pages", "storage_pages", "staging")
 # selection mode of the WTU -> weight and stop rule of the golden configuration
 SELECTIONS = {
@@ -62,7 +62,7 @@ def wtu_ports(config: WtuConfig, selection_target: int, key_order: KeyOrder = Ke
     }
 
 
-def hc_table_config(unit: HcTable, bases: tuple[int, int, int, int]) -> HcTableConfig:
+def hc_table_config(unit: HcTable, bases: tuple[int, int, int, int, int]) -> HcTableConfig:
     """The golden configuration with the sizes of `unit`."""
     names = ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
     return HcTableConfig(**{name: getattr(unit, name) for name in names}, bases=bases)

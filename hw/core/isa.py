@@ -78,8 +78,7 @@ class Destination(enum.IntEnum):
 
     MEMORY = 0
     CODES = 1  # hash codes: element 0 of each row, to be clustered
-    SCORES = 2  # rows of scores, one score per cluster, for the threshold unit
-    NONE = 3
+    NONE = 2
 
 
 @dataclass(frozen=True)
@@ -232,13 +231,13 @@ OPCODES = (
             Field("b_beats", COUNT, "beats of row b; 0: the length"),
             Field("b_wide", 1, "row b is FP32 (two words per beat), else BF16"),
             Field("b_used", 1, "there is a row b"),
-            Field("destination", 2, "0 memory, 1 hash codes, 2 scores, 3 none"),
+            Field("destination", 2, "0 memory, 1 hash codes, 2 none"),
             Field("out", ADDRESS, "first word of the output"),
             Field("out_stride", STRIDE, "words from the output of one repetition to the next"),
             Field("out_beats", COUNT, "beats of an output row; 0: the length, with zeros up to `pad` more elements"),
             Field("out_wide", 1, "output is FP32 (two words per beat), else BF16"),
             Field("pad", 8, "zero padding in elements, see `out_beats`"),
-            Field("flag", 1, "hash codes: queries follow in this step; scores: the last KV head of the step"),
+            Field("flag", 1, "hash codes: queries follow in this step"),
             Field("group", 8, "the row length grows by 1 every `group` repetitions (causal mask); 0: it is constant"),
             Field("fit", 2, "condition on the padded row: 0 none, 1 it fits the vector memory, 2 it does not fit"),
             *_LENGTH,
@@ -256,7 +255,24 @@ OPCODES = (
     ),
     Opcode("BEGIN", 0x50, ExecUnit.RETRIEVAL, "Clear the tables for a layer.", (Field("layer", 8, "layer"),)),
     Opcode("CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until all tokens of the step have a cluster and a slot."),
-    Opcode("FETCH", 0x52, ExecUnit.RETRIEVAL, "Wait until the selected pages of the step are in device memory."),
+    Opcode(
+        "SELECT",
+        0x54,
+        ExecUnit.RETRIEVAL,
+        "Select clusters for KV head `head` by rows of scores in device memory, and unite the selections of all rows.",
+        (
+            Field("source", ADDRESS, "first word of the first row, one BF16 score per cluster"),
+            Field("stride", STRIDE, "words from one row to the next"),
+            Field("rows", COUNT, "number of rows"),
+            *_LENGTH,
+        ),
+    ),
+    Opcode(
+        "FETCH",
+        0x52,
+        ExecUnit.RETRIEVAL,
+        "Fetch the pages of the selected clusters of the step; complete when they are in device memory.",
+    ),
     Opcode("OFFLOAD", 0x53, ExecUnit.RETRIEVAL, "Wait until the pages that leave device memory are written."),
 )
 BY_NAME = {op.name: op for op in OPCODES}

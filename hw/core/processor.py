@@ -29,6 +29,8 @@ READ_ENGINES = {
     "load": (ExecUnit.LOAD, 64),
     "vector": (ExecUnit.VECTOR, 32),
     "copy": (ExecUnit.COPY, 64),
+    "scores": (ExecUnit.RETRIEVAL, 16),
+    "counts": (ExecUnit.RETRIEVAL, 16),
 }
 WRITE_ENGINES = {
     "matrix": (ExecUnit.MATRIX, 32),
@@ -55,7 +57,7 @@ class Processor(wiring.Component):
 
     ```
                       ┌─> LOAD ────────> operand memory ─> MATRIX (DPE)
-    program ──> sequencer ─> VECTOR (VPE) ──> codes, scores ──> RETRIEVAL (KVPU)
+    program ──> sequencer ─> VECTOR (VPE) ──> codes ──────────> RETRIEVAL (KVPU)
                       └─> COPY <── transfers, slots ───────────────┘
     ```
     Each unit has its own read and write engines; the masters of the core connect them to AXI.
@@ -100,7 +102,7 @@ class Processor(wiring.Component):
         self.word = word = 16 * config.dpe_inputs
         self.key_words = config.head_dim // config.dpe_inputs  # words of the key of one token and KV head
         self.matrix_unit, self.retrieval_unit = MatrixUnit(config), RetrievalUnit(config)
-        self.vector_unit = VectorUnit(config, self.retrieval_unit.kvpu.score)
+        self.vector_unit = VectorUnit(config)
         self.load_unit = LoadUnit(
             self.matrix_unit.memory,
             key_words=self.key_words,
@@ -229,6 +231,8 @@ class Processor(wiring.Component):
             ("load", load.job, load.words),
             ("code", vector.code_job, vector.code_words),
             ("vector", vector.in_job, vector.in_words),
+            ("scores", retrieval.score_job, retrieval.score_words),
+            ("counts", retrieval.count_job, retrieval.count_words),
         ):
             wiring.connect(m, job, memory.read[name].i)
             wiring.connect(m, memory.read[name].o, words)
@@ -242,6 +246,7 @@ class Processor(wiring.Component):
         m.d.comb += [
             matrix.write_done.eq(memory.write["matrix"].done),
             vector.write_done.eq(memory.write["vector"].done),
+            retrieval.write_done.eq(memory.write["table"].done),
         ]
 
     def _connect_units(self, m: Module) -> None:
@@ -250,7 +255,6 @@ class Processor(wiring.Component):
         retrieval, copy = self.retrieval_unit, self.copy_unit
         wiring.connect(m, load.write, matrix.load)
         wiring.connect(m, vector.codes, retrieval.codes)
-        wiring.connect(m, vector.scores, retrieval.scores)
         wiring.connect(m, retrieval.updates, vector.updates)
         wiring.connect(m, retrieval.descriptors, copy.descriptors)
         shift = (self.word // 8).bit_length() - 1

@@ -13,6 +13,7 @@ from hw.config import Config
 
 RECORD_BYTES = 16  # bytes of a cluster record in memory
 INDEX_BYTES = 4  # bytes of a token index and of a list link in memory
+COUNT_BYTES = 2  # bytes of a token count in memory
 
 
 class Op(enum.Enum, shape=unsigned(3)):
@@ -114,8 +115,8 @@ class HcTable(wiring.Component):
     key of a cluster is at a fixed address: `cfg_mean_keys_base` + number * size of a key. A token list is a chain of
     list pages in memory. All pages of a list are full except the last one; page numbers are handed out in ascending
     order. UPDATE accepts the assignment stream of the HCU without changes. Every change is also written to memory: a
-    record of 16 bytes per cluster, and an index of 4 bytes per token and per link. BEGIN, LOAD and LINK restore a
-    table from these data.
+    record of 16 bytes and a token count of 2 bytes per cluster, and an index of 4 bytes per token and per link. BEGIN,
+    LOAD and LINK restore a table from these data.
 
     A refused command changes nothing and sets a sticky bit. A refused READ or LIST answers with the cause. A cluster
     whose update was refused takes no more tokens, because the next count is wrong.
@@ -123,7 +124,7 @@ class HcTable(wiring.Component):
     Timing
     ------
     One command at a time. Cycles from the transfer of a command to the first cycle in which the next command can be
-    accepted, while no output stalls: UPDATE 4, or 5 if a list continues on a new page, or 2 if it is refused; BEGIN,
+    accepted, while no output stalls: UPDATE 5, or 6 if a list continues on a new page, or 2 if it is refused; BEGIN,
     LOAD, LINK and READ 2; LIST 2 * pages + 2; COUNTS ceil(clusters / lanes) + 2, one beat per cycle. Outputs depend
     on registers only.
 
@@ -144,7 +145,7 @@ class HcTable(wiring.Component):
     o : stream of `reply`: one beat for READ, one beat per list page for LIST
     o_counts : stream of `beat`, at least one beat; clusters 0 to `clusters` - 1
     o_write : stream of `write`: `bytes` bytes of `data` at `address`
-    cfg_cluster_records_base, cfg_token_lists_base, cfg_list_links_base, cfg_mean_keys_base :
+    cfg_cluster_records_base, cfg_token_lists_base, cfg_list_links_base, cfg_mean_keys_base, cfg_cluster_counts_base :
         byte addresses of the memory regions
     clusters : clusters in the table
     stat_* : see `Stat` ; stat_faults : sticky, one bit per `Fault`
@@ -235,7 +236,7 @@ class HcTable(wiring.Component):
                 "o_write": Out(stream.Signature(self.write)),
                 **{
                     f"cfg_{name}_base": In(address_bits)
-                    for name in ("cluster_records", "token_lists", "list_links", "mean_keys")
+                    for name in ("cluster_records", "token_lists", "list_links", "mean_keys", "cluster_counts")
                 },
                 "clusters": Out(range(max_clusters + 1)),
                 "stat_clear": In(1),
@@ -264,7 +265,7 @@ class HcTable(wiring.Component):
         """Latency and cycle formulas, as written into the JSON of the generated unit."""
         return {
             "latency": self.latency,
-            "cycles_update": "4, or 5 when a list continues on a new page",
+            "cycles_update": "5, or 6 when a list continues on a new page",
             "cycles_read": 2,
             "cycles_list": "2 * pages + 2",
             "cycles_counts": f"ceil(clusters / {self.lanes}) + 2",
@@ -423,6 +424,7 @@ class HcTable(wiring.Component):
             (self.cfg_token_lists_base, self.max_list_pages * self._list_page_bytes),
             (self.cfg_list_links_base, self.max_list_pages * INDEX_BYTES),
             (self.cfg_mean_keys_base, self.max_clusters * self.key_dim * 2),
+            (self.cfg_cluster_counts_base, self.max_clusters * COUNT_BYTES),
         )
         region_bad = Cat(base + size > 1 << self.address_bits for base, size in regions).any()
         with m.If(region_bad):
@@ -483,7 +485,7 @@ class HcTable(wiring.Component):
         ]
 
     def _write_update(self, m: Module, update: Update) -> None:
-        """Write the changes of an UPDATE to memory: token index, cluster record, link to a new list page."""
+        """Write the changes of an UPDATE to memory: token index, cluster record, token count, link to a list page."""
         command, record, payload = update.command, update.record, self.o_write.payload
 
         def write(address: Value, value: Value, size: int) -> None:
@@ -508,6 +510,10 @@ class HcTable(wiring.Component):
             ]
             words = Cat(Cat(value, Const(0, width - len(value))) for value, width in fields)
             write(self.cfg_cluster_records_base + command.cluster * RECORD_BYTES, words, RECORD_BYTES)
+            with m.If(self.o_write.ready):
+                m.next = "WRITE_COUNT"
+        with m.State("WRITE_COUNT"):
+            write(self.cfg_cluster_counts_base + command.cluster * COUNT_BYTES, command.count, COUNT_BYTES)
             with m.If(self.o_write.ready):
                 m.next = "IDLE"
                 with m.If(update.relink):

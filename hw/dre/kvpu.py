@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In, Out
 
 from hw.common.counters import count
 from hw.common.fork import fork
-from hw.common.memory import Ram
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.dre import hc_table, hcu
@@ -17,17 +16,18 @@ from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import command as kvmu_command
 from hw.dre.kvmu.kvmu import KVMU
-from hw.dre.wtu import command as wtu_command
 from hw.dre.wtu.wtu import WTU
 
 MAX_ROW_GROUPS = 8  # groups of joined score rows in the WTU at one time
 
 
-class Op(enum.Enum, shape=unsigned(1)):
+class Op(enum.Enum, shape=unsigned(2)):
     """Operation of one input beat."""
 
     CODE = 0  # the hash code of the next token
     BEGIN = 1  # start empty tables for layer `layer`
+    SELECT = 2  # after the codes of a step with `query`: the next group of joined score rows is for KV head `head`
+    FETCH = 3  # after the last SELECT of a step: fetch the selected pages, then end the step
 
 
 class Stat(python_enum.StrEnum):
@@ -44,17 +44,17 @@ class KVPU(wiring.Component):
 
     A step is a packet of hash codes. The HCU assigns each code to a cluster. The assignment updates the HC table,
     stores the token in the KVMU (APPEND) and leaves on `o_assignment`. With `query` in the last code, score rows
-    follow: one key per cluster in cluster order, KV head after KV head. `join` unites the selection of a row with that
-    of the next row. The token counts of the HC table go to the WTU before the rows. Each list of selected clusters
-    becomes SELECT commands for its KV head. After the last row, one FETCH reads the selected pages into the staging
-    bank that the previous step did not use. STEP, the offload, ends every step. No software is involved between the
-    hash codes and the descriptors.
+    follow: one word and one token count per cluster in cluster order. They go to the WTU directly. The operation
+    SELECT gives the KV head of a group of joined rows; it is accepted when the table of the step is complete in memory
+    or on `o_write`. Each list of selected clusters becomes SELECT commands of the KVMU for this KV head. After FETCH
+    and the last list, one FETCH of the KVMU reads the selected pages into the staging bank that the previous step did
+    not use. STEP, the offload, ends every step.
 
     Steps follow one another. Inside a step the units overlap: a token is stored while the next one is compared, and
     the clusters of one KV head are marked while the rows of the next KV head are selected.
 
     Timing: `latency` is None, it depends on the data; the cycle formulas of the units hold. No combinational path
-    leads from one stream to another, but `i.ready` and `i_scores.ready` depend on fields of their own beats.
+    leads from one stream to another, but `i.ready` depends on a field of its own beat.
 
     Numerics: integers only.
 
@@ -64,7 +64,7 @@ class KVPU(wiring.Component):
 
     Members
     -------
-    i : stream of `command` ; i_scores : stream of `score`
+    i : stream of `command` ; i_scores, o_again : streams `i` and `o_again` of the WTU
     o_assignment : assignments of the HCU; the LXE updates the mean keys with them
     o_write : writes of the HC table to memory
     o_row : cutoff of every score row ; o : replies of the KVMU, except those of SELECT
@@ -84,16 +84,13 @@ class KVPU(wiring.Component):
         self.wtu, self.kvmu = WTU.from_config(config), KVMU.from_config(config)
         self.units = {"hcu": self.hcu, "hc_table": self.table, "wtu": self.wtu, "kvmu": self.kvmu}
         self.command = data.StructLayout(
-            {"op": Op, "hash": config.hash_bits, "layer": range(self.kvmu.layers), "query": 1, "last": 1}
-        )
-        self.score = data.StructLayout(
             {
-                "words": data.ArrayLayout(wtu_command.KEY_BITS, config.wtu_lanes),
-                "used": range(config.wtu_lanes + 1),
-                "join": 1,  # see `WtuSizes.beat`
-                "last": 1,  # last beat of the row
-                "head": range(config.kv_heads),  # KV head of the row
-                "final": 1,  # the row is the last one of the step
+                "op": Op,
+                "hash": config.hash_bits,
+                "layer": range(self.kvmu.layers),
+                "head": range(config.kv_heads),
+                "query": 1,
+                "last": 1,
             }
         )
         settings, counters = {}, {}
@@ -107,7 +104,8 @@ class KVPU(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(self.command)),
-                "i_scores": In(stream.Signature(self.score)),
+                "i_scores": In(stream.Signature(self.wtu.sizes.beat)),
+                "o_again": Out(stream.Signature(self.wtu.sizes.again)),
                 "o_assignment": Out(stream.Signature(self.hcu.assignment)),
                 "o_write": Out(stream.Signature(self.table.write)),
                 "o_row": Out(stream.Signature(self.wtu.sizes.result)),
@@ -141,21 +139,20 @@ class KVPU(wiring.Component):
         append = stream.Signature(self.kvmu.command).create(path=("append",))
         self._split_assignment(m, update, append)
         m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
+        wiring.connect(m, wiring.flipped(self.i_scores), rows.i)
         wiring.connect(m, rows.o, self.wtu.i)
-        row = self.i_scores.payload
-        sizes = self.wtu.sizes
-        m.submodules.counts = counts = Ram(depth=sizes.beats, width=sizes.count_bits, words=sizes.lanes)
-        m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(row.head)), depth=MAX_ROW_GROUPS)
+        wiring.connect(m, self.wtu.o_again, wiring.flipped(self.o_again))
+        head = self.i.payload.head
+        m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(head)), depth=MAX_ROW_GROUPS)
 
         in_step = Signal()  # tokens of a step are clustered
         marking = Signal()  # the lists of the WTU become SELECT commands
         with m.FSM(init="CODES") as fsm:
             self._cluster_tokens(m, update, append, in_step)
-            self._load_counts(m, counts)
-            self._select_clusters(m, rows, counts, heads, marking)
+            self._select_clusters(m, heads, marking)
             self._end_step(m)
             steps = fsm.ongoing("STEP") & self.kvmu.i.ready
-            selecting = Cat(fsm.ongoing(name) for name in ("COUNTS", "LOAD", "ROWS", "LISTS")).any()
+            selecting = Cat(fsm.ongoing(name) for name in ("TABLE", "ROWS", "LISTS")).any()
             fetching = fsm.ongoing("FETCH") | fsm.ongoing("STEP")
         self._mark_clusters(m, heads, marking)
         events = {
@@ -187,7 +184,6 @@ class KVPU(wiring.Component):
             self.clusters.eq(self.table.clusters),
             self.table.o.ready.eq(1),  # the KVPU does not use READ and LIST
             self.wtu.o.ready.eq(1),  # the KVPU uses the list of clusters instead of the bitmap
-            self.wtu.o_again.ready.eq(1),  # every row fits the memory of the WTU
             self.o.payload.eq(reply),
             self.o.valid.eq(self.kvmu.o.valid & (reply.op != kvmu_command.Op.SELECT)),
             self.kvmu.o.ready.eq(self.o.ready | (reply.op == kvmu_command.Op.SELECT)),
@@ -220,7 +216,9 @@ class KVPU(wiring.Component):
         with m.State("CODES"):
             begins = (beat.op == Op.BEGIN) & ~codes_complete
             # the HCU accepts BEGIN when it is idle; its last assignment must have left as well
-            blocked = codes_complete | (begins & hcu_out.valid)
+            # SELECT and FETCH wait for the state ROWS
+            is_selection = (beat.op == Op.SELECT) | (beat.op == Op.FETCH)
+            blocked = codes_complete | (begins & hcu_out.valid) | is_selection
             m.d.comb += [
                 hcu_in.payload.op.eq(Mux(begins, hcu.Op.BEGIN, hcu.Op.TOKEN)),
                 hcu_in.valid.eq(self.i.valid & ~blocked),
@@ -238,7 +236,7 @@ class KVPU(wiring.Component):
                 m.d.sync += [codes_complete.eq(0), in_step.eq(0)]
                 m.next = "STEP"
                 with m.If(queried):
-                    m.next = "COUNTS"
+                    m.next = "TABLE"
         with m.State("BEGIN_TABLE"):
             m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.BEGIN)]
             with m.If(self.table.i.ready):
@@ -248,63 +246,25 @@ class KVPU(wiring.Component):
             with m.If(self.kvmu.i.ready):
                 m.next = "CODES"
 
-    def _load_counts(self, m: Module, counts: Ram) -> None:
-        """COUNTS and LOAD copy the token counts from the HC table to the memory `counts`."""
-        sizes, table_counts = self.wtu.sizes, self.table.o_counts
-        address = Signal(range(sizes.beats + 1))
-        m.d.comb += [
-            counts.w_addr.eq(address[: len(counts.w_addr)]),
-            *(counts.w_data[k].eq(table_counts.payload.counts[k]) for k in range(sizes.lanes)),
-        ]
-        with m.State("COUNTS"):
-            m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.COUNTS)]
-            with m.If(self.table.i.ready):
-                m.d.sync += address.eq(0)
-                m.next = "LOAD"
-        with m.State("LOAD"):
-            fits = address != sizes.beats
-            m.d.comb += [
-                table_counts.ready.eq(1),
-                counts.w_mask.eq((table_counts.valid & fits).replicate(sizes.lanes)),
-            ]
-            with m.If(table_counts.valid):
-                m.d.sync += address.eq(address + fits)
-                with m.If(table_counts.payload.last):
-                    m.next = "ROWS"
-
-    def _select_clusters(
-        self, m: Module, rows: SkidBuffer, counts: Ram, heads: SyncFIFOBuffered, marking: Signal
-    ) -> None:
-        """ROWS sends the score rows with the token counts to the WTU; LISTS waits for the last list of clusters.
+    def _select_clusters(self, m: Module, heads: SyncFIFOBuffered, marking: Signal) -> None:
+        """TABLE waits for the writes of the HC table; ROWS accepts SELECT and FETCH; LISTS waits for the last list.
 
         `heads` holds the KV head of every list that the WTU has not completed.
         """
-        row, scores, beat, index = self.i_scores.payload, self.i_scores, rows.i.payload, self.wtu.o_index
-        ends_group = Signal()  # a list follows this row
-        row_beat = Signal.like(counts.r_addr)  # number of the beat in its row
-        accept = scores.valid & scores.ready
-        m.d.sync += row_beat.eq(counts.r_addr)
+        index, op = self.wtu.o_index, self.i.payload.op
         m.d.comb += [
-            counts.r_en.eq(1),
-            counts.r_addr.eq(Mux(accept, Mux(row.last, 0, row_beat + 1), row_beat)),
-            ends_group.eq(row.last & (~row.join | row.final)),
-            heads.w_data.eq(row.head),
-            heads.w_en.eq(scores.valid & scores.ready & ends_group),
-            heads.r_en.eq(index.valid & index.ready & index.payload.last),
+            heads.w_data.eq(self.i.payload.head),
+            heads.r_en.eq(marking & index.valid & index.ready & index.payload.last),
         ]
+        with m.State("TABLE"), m.If(self.table.i.ready):  # the last update has written its entry
+            m.next = "ROWS"
         with m.State("ROWS"):
-            head_stored = heads.w_rdy | ~ends_group
             m.d.comb += [
                 marking.eq(1),
-                rows.i.valid.eq(scores.valid & head_stored),
-                beat.words.eq(row.words),
-                *(beat.counts[k].eq(counts.r_data[k]) for k in range(self.wtu.sizes.lanes)),
-                beat.used.eq(row.used),
-                beat.join.eq(row.join & ~row.final),
-                beat.last.eq(row.last),
-                scores.ready.eq(rows.i.ready & head_stored),
+                heads.w_en.eq(self.i.valid & (op == Op.SELECT)),
+                self.i.ready.eq(Mux(op == Op.SELECT, heads.w_rdy, op == Op.FETCH)),
             ]
-            with m.If(scores.valid & scores.ready & row.last & row.final):
+            with m.If(self.i.valid & (op == Op.FETCH)):
                 m.next = "LISTS"
         with m.State("LISTS"):
             m.d.comb += marking.eq(1)
@@ -314,7 +274,7 @@ class KVPU(wiring.Component):
     def _mark_clusters(self, m: Module, heads: SyncFIFOBuffered, marking: Signal) -> None:
         """While `marking`, turn each selected cluster into a SELECT command for its KV head."""
         index, kv_heads = self.wtu.o_index, self.config.kv_heads
-        with m.If(marking):
+        with m.If(marking & heads.r_rdy):
             m.d.comb += [
                 self.kvmu.i.valid.eq(index.valid & ~index.payload.last),
                 self.kvmu.i.payload.op.eq(kvmu_command.Op.SELECT),

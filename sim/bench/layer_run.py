@@ -61,6 +61,7 @@ class LayerRun:
     hamming_threshold : Hamming distance below which a token joins a cluster
     policy : selection rule of a row of scores, one of `POLICIES`
     selection_target : ratio of the row in 1/65536 (`ratio`), tokens (`budget`) or clusters (`count`)
+    window_tokens : a cluster takes new tokens while its first token is at most this many tokens old; 0: no limit
     max_resident_tokens : tokens that stay in device memory ; staging_head_pages : head pages of each staging bank
     storage : offload pages to storage instead of host memory
     host_pages : pages of the host region, doubled with `storage` ; device_bytes : size of the device memory
@@ -80,6 +81,7 @@ class LayerRun:
         sizes: LayerSizes | None = None,
         policy: str = "ratio",
         selection_target: int = 19661,
+        window_tokens: int = 0,
         staging_head_pages: int = 32,
         storage: bool = False,
         host_pages: int = 0,
@@ -106,6 +108,7 @@ class LayerRun:
             ("token_lists", unit.table.max_list_pages * c.page_tokens * 4),
             ("list_links", unit.table.max_list_pages * 4),
             ("mean_keys", unit.table.max_clusters * unit.table.key_dim * 2),
+            ("cluster_counts", unit.table.max_clusters * 2),
             ("page_frames", c.page_frames * page),
             ("staging", 2 * staging_head_pages * unit.kvmu.head_page_bytes),
         ):
@@ -116,7 +119,9 @@ class LayerRun:
             regions["host"].allocate(host_pages * page // word) * word if used else 0 for used in (True, storage)
         )
         prediction = Kvpu(
-            ClusterRule(hamming_threshold=hamming_threshold, window_tokens=0, max_candidates=unit.hcu.max_candidates),
+            ClusterRule(
+                hamming_threshold=hamming_threshold, window_tokens=window_tokens, max_candidates=unit.hcu.max_candidates
+            ),
             hc_table_config(unit.table, _ordered(bases, TABLE_AREAS)),
             kvmu_config(
                 unit.kvmu,
@@ -277,10 +282,9 @@ class LayerRun:
             assert device[at : at + mean.nbytes] == mean.tobytes(), f"mean of cluster {cluster}"
 
 
-def _ordered(bases: Mapping[str, int], areas: Sequence[str]) -> tuple[int, int, int, int]:
-    """Base addresses of four areas, as the golden configurations take them."""
-    first, second, third, fourth = (bases[area] for area in areas)
-    return first, second, third, fourth
+def _ordered(bases: Mapping[str, int], areas: Sequence[str]) -> Any:
+    """Base addresses of areas, as the golden configurations take them."""
+    return tuple(bases[area] for area in areas)
 
 
 def frames(run: LayerRun, count: int, tokens: int, drift: float = 0.3) -> Iterator[np.ndarray]:

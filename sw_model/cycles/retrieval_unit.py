@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from golden.kvmu import Descriptor, Tier
-from hw.core.isa import ExecUnit
+from hw.core.isa import Command, ExecUnit
 from hw.dre.kvmu.kvmu import GROUP
 from hw.dre.kvmu.timing import KvmuTiming
 from sw_model.cycles.processes import Counter, Process, Wait
@@ -13,12 +13,15 @@ from sw_model.cycles.unit import UnitModel
 
 
 class RetrievalUnitModel(UnitModel):
-    """Commands BEGIN, CLUSTER, FETCH and OFFLOAD."""
+    """Commands BEGIN, CLUSTER, SELECT, FETCH and OFFLOAD."""
 
     def begin(self) -> None:
         c = self.core.config
         self.kvmu = KvmuTiming(c.kv_heads, min(GROUP, c.max_pages), max(c.max_candidates, c.max_pages))
-        self.clustered, self.fetched, self.offloaded = (Counter(self.clock) for _ in range(3))
+        self.clustered, self.selecting, self.fetched, self.offloaded = (Counter(self.clock) for _ in range(4))
+        self.fetches = Counter(self.clock)  # FETCH commands
+        self.selector = self.marking = 0  # cycles in which the WTU and the KVMU become free
+        self.row_ends = [0, 0]  # of the two previous rows: depth of the queue of the WTU
         self.clock.start(self._commands())
         self.clock.start(self._tokens())
 
@@ -31,18 +34,24 @@ class RetrievalUnitModel(UnitModel):
             elif command.name == "CLUSTER":
                 steps += 1
                 yield from self.clustered.reach(steps)
+            elif command.name == "SELECT":
+                yield 1
+                yield from self.selecting.reach(steps)
+                yield from self._select(command)
             elif command.name == "OFFLOAD":
                 yield from self.offloaded.reach(steps)
             else:
                 fetches += 1
+                yield from self.selecting.reach(steps)
+                self.fetches.add()
                 yield from self.fetched.reach(fetches)
             core.accept(ExecUnit.RETRIEVAL)
             core.complete(ExecUnit.RETRIEVAL)
             yield 1
 
     def _tokens(self) -> Process:
-        """A step: its tokens one after the other, score rows, transfers."""
-        core, clock, hcu = self.core, self.clock, self.core.hcu
+        """A step: its tokens one after the other, transfers."""
+        core, clock, hcu, fetches = self.core, self.clock, self.core.hcu, 0
         while True:
             last, number, clusters = False, 0, 0
             slot_ready = 0  # cycle in which the newest token has its slot
@@ -59,33 +68,65 @@ class RetrievalUnitModel(UnitModel):
                 number += 1
             yield from clock.until(slot_ready + 1)
             self.clustered.add()
-            yield from self._select(clusters)
-            yield 4 + -(-core.data.used // self.kvmu.group)  # FETCH searches the marks
-            yield from self._transfer(core.data.fetch)
-            self.fetched.add()
+            if core.data.rows:
+                yield 5  # the last update of the HC table
+                self.selecting.add()
+                fetches += 1
+                yield from self.fetches.reach(fetches)
+                yield from clock.until(self.marking)
+                yield 4 + -(-core.data.used // self.kvmu.group)  # FETCH searches the marks
+                yield from self._transfer(core.data.fetch)
+                self.fetched.add()
+            else:
+                self.selecting.add()
             yield 4
             yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of the other kind
             self.offloaded.add()
 
-    def _select(self, clusters: int) -> Wait:
-        """Each row loads while the previous one is selected. Pages of a head are marked during the next head."""
-        core, clock = self.core, self.clock
-        yield 4 + -(-clusters // core.config.wtu_lanes)  # token counts of the clusters
-        selector = marking = 0  # cycles in which they become free
-        ends = [0, 0]  # of the two previous rows: depth of the queue
-        for head, rows in enumerate(core.data.rows):
-            for passes, levels in rows:
-                yield from clock.until(ends[-2])
-                end = False
-                while not end:
-                    _, end, _ = yield from core.rows.get()
-                    yield 1
-                # input register of the WTU
-                selector = max(clock.now + 2, selector) + core.wtu.cycles(clusters, passes, levels)
-                ends.append(selector)
-            marking = max(marking, selector + -(-clusters // core.config.wtu_lanes) + 3)
-            marking += sum(self.kvmu.select(pages) for pages in core.data.selected[head])
-        yield from clock.until(marking)
+    def _select(self, command: Command) -> Wait:
+        """Rows from memory to the WTU. Each row loads while the previous one is selected.
+
+        Pages of a head are marked while the next head is selected.
+        """
+        core, clock, f = self.core, self.clock, command.fields
+        clusters, wtu = core.length(command), core.wtu
+        head, beats = f.get("head", 0), -(-clusters // core.config.wtu_lanes)
+        rows = core.data.rows[head] if core.data.rows else [(0, 0)] * f["rows"]
+        is_long = clusters > core.config.wtu_pairs
+        packets = [wtu.packets(passes, levels) if is_long else 1 for passes, levels in rows]
+        words = -(-clusters // core.width)
+        addresses = [f["source"] + row * f["stride"] for row, count in enumerate(packets) for _ in range(count)]
+        clock.start(self._request_rows(addresses, words))
+        for (passes, levels), count in zip(rows, packets, strict=True):
+            yield from clock.until(self.row_ends[-2])
+            for _ in range(count):
+                yield from self._send_packet(clusters)
+            # the row waits one cycle in the input register of the WTU
+            if is_long:  # the selector processes the beats of the passes while they arrive
+                beat_cycles = (count - 2) * beats
+                yield max(0, wtu.cycles(clusters, passes, levels) - beat_cycles)
+                self.selector = clock.now + 2
+            else:
+                self.selector = max(clock.now + 2, self.selector) + wtu.cycles(clusters, passes, levels)
+            self.row_ends.append(self.selector)
+        self.marking = max(self.marking, self.selector + beats + 3)
+        self.marking += sum(self.kvmu.select(pages) for pages in core.data.selected[head]) if core.data.rows else 0
+
+    def _request_rows(self, addresses: Sequence[int], words: int) -> Process:
+        readers = [self.core.readers[name] for name in ("scores", "counts")]
+        for address in addresses:
+            for reader in readers:
+                yield from reader.request(address, words)
+            yield 1
+
+    def _send_packet(self, clusters: int) -> Wait:
+        """The beats of one packet of a row: all clusters of a pair of words before the next pair."""
+        core, remaining = self.core, clusters
+        while remaining > 0:
+            for name in ("scores", "counts"):
+                yield from core.readers[name].word()
+            yield -(-min(core.width, remaining) // core.config.wtu_lanes)
+            remaining -= core.width
 
     def _transfer(self, descriptors: Sequence[Descriptor]) -> Wait:
         """Issue descriptors after the tokens of the step are stored; wait for the last acknowledgement."""

@@ -108,7 +108,7 @@ class CoreState:
         self.spans: list[tuple[ExecUnit, str, int, int]] = []
         self.starts: dict[ExecUnit, deque[tuple[str, int]]] = {unit: deque() for unit in ExecUnit}
         self.data, self.steps, self.past = StepData(), 0, [0] * config.kv_heads
-        self.codes, self.rows = Queue(clock, depth=1, latency=0), Queue(clock, depth=1, latency=0)  # to the cache unit
+        self.codes = Queue(clock, depth=1, latency=0)  # to the retrieval unit
         self.slots_written = Counter(clock)
         self.copier = CopyEngineModel(clock, self.readers, self.writers)
 

@@ -195,21 +195,12 @@ class VectorUnitModel(UnitModel):
             to, lengths = f.get("destination", 0), self._lengths(command)
             if to == Destination.NONE:
                 lengths = []
-            for row, (elements, beats) in enumerate(lengths):
+            for row, (_, beats) in enumerate(lengths):
                 final = row + 1 == len(lengths)
                 if to == Destination.CODES:
                     yield from self.out.get()
                     yield from core.codes.put(final)
                     yield 1
-                elif to == Destination.SCORES:
-                    lanes = core.config.wtu_lanes
-                    for beat in range(beats):
-                        yield from self.out.get()
-                        pieces = -(-min(n, elements - beat * n) // lanes)
-                        for piece in range(pieces):
-                            end = beat + 1 == beats and piece + 1 == pieces
-                            yield from core.rows.put((f.get("head", 0), end, end and final and bool(f.get("flag", 0))))
-                            yield 1
                 else:
                     stored = f.get("out_beats", 0)
                     width, wide = stored or -(-(lengths[0][0] + f.get("pad", 0)) // n), f.get("out_wide", 0)

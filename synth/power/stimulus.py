@@ -30,6 +30,7 @@ from hw.dre.hc_table import Op as TableOp
 from hw.dre.hcu import HCU, Op
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
+from hw.dre.kvpu import Op as KvpuOp
 from hw.dre.wtu.wtu import WTU
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
@@ -158,6 +159,11 @@ def _bases(address_bits: int, offset: int = 0) -> Bases:
     return first, second, third, fourth
 
 
+def _table_bases(address_bits: int) -> tuple[int, int, int, int, int]:
+    """Five regions of the HC table; the region of the token counts lies behind the first records."""
+    return (*_bases(address_bits), 1 << address_bits - 4)
+
+
 def _packets(packets: Sequence[tuple[Mapping[str, np.ndarray], dict[str, int]]], lanes: int) -> list[dict[str, Any]]:
     """Rows of words, by field, as beats of `lanes`; the other fields of a row are in each of its beats."""
     beats = []
@@ -186,7 +192,7 @@ def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
 
 def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """Updates for every token of a step, then the counts, and the entry and tokens of the last token's cluster."""
-    config = hc_table_config(unit, _bases(unit.address_bits))
+    config = hc_table_config(unit, _table_bases(unit.address_bits))
     table = GoldenTable(config)
     commands: list[dict[str, int]] = []
     replies = beats = 0
@@ -247,7 +253,7 @@ def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
 def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """The complete retrieval: codes of the step's tokens, then its rows of scores for one head."""
     hcu, wtu = cast(HCU, unit.units["hcu"]), cast(WTU, unit.units["wtu"])
-    table = hc_table_config(unit.table, _bases(unit.table.address_bits))
+    table = hc_table_config(unit.table, _table_bases(unit.table.address_bits))
     paging = _pages(unit.kvmu, _bases(unit.kvmu.address_bits, offset=1 << unit.kvmu.address_bits - 4))
     rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.max_candidates)
     golden = Kvpu(rule, table, paging, RESV, TARGET)
@@ -255,6 +261,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
     packets: list[tuple[dict[str, np.ndarray], dict[str, int]]] = []
     assignments: list[dict[str, int]] = []
     cutoffs: list[dict[str, int]] = []
+    requests: list[dict[str, int]] = []
     replies: list[Reply] = []
     for number, step in enumerate(_steps(keys, hcu.hash_bits, rule, count, rng)):
         head = number % unit.kvmu.kv_heads
@@ -267,12 +274,18 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
             cutoffs += [{"cutoff": int(c), "passes": int(p)} for c, p in zip(rows.cutoff, rows.passes, strict=True)]
         ends = np.arange(len(step.codes)) == len(step.codes) - 1
         beats += [{"hash": code, "query": 1, "last": int(end)} for code, end in zip(step.codes, ends, strict=True)]
+        beats += [{"op": _code(KvpuOp.SELECT), "head": head}, {"op": _code(KvpuOp.FETCH)}]
+        (results,) = step_result.rows
+        is_long = len(step.counts) > wtu.sizes.pairs
         for k, row in enumerate(step.rows):
-            final = int(k + 1 == len(step.rows))
-            packets.append(({"words": row}, {"head": head, "join": 1 - final, "final": final}))
+            times = wtu.packets(int(results.passes[k]), int(results.levels[k])) if is_long else 1
+            row_fields = {"join": int(k + 1 < len(step.rows)), "long": int(is_long)}
+            packets += times * [({"words": row, "counts": step.counts}, row_fields)]
+            requests += [{"again": int(n + 1 < times)} for n in range(times)] if is_long else []
     answers = {
         "o_assignment": assignments,
         "o_row": cutoffs,
+        "o_again": requests,
         "o_write": [
             {"address": address, "data": int.from_bytes(value, "little"), "bytes": len(value)}
             for address, value in golden.table.writes

@@ -260,9 +260,13 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     """Two error responses to each reader and writer, at a random beat or burst and address."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
-    engines = [("device", False, n, source, 1) for n, (source, _) in enumerate(READ_ENGINES.values())]
+    # the engines of the score rows and token counts read few words in a step
+    steps_of = {ExecUnit.RETRIEVAL: 2}
+    engines = [
+        ("device", False, n, source, steps_of.get(source, 1)) for n, (source, _) in enumerate(READ_ENGINES.values())
+    ]
     engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITE_ENGINES.values())]
-    engines += [("host", write, 0, ExecUnit.COPY, 4) for write in (False, True)]  # pages are offloaded and fetched
+    engines += [("host", write, 0, ExecUnit.COPY, 8) for write in (False, True)]  # pages are offloaded and fetched
     expected, batches = [], []
     for side, write, number, source, steps in 2 * engines:
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
@@ -276,7 +280,9 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     outcomes, record = bench.run_on.simulate(stall=0.2 * mirrored, seed=seed)
     addresses = {side: iter(record.traffic[side]["failed"]) for side in BASES}
     for batch, (side, cause, source) in zip(batches, expected, strict=True):
-        (failed,) = [outcome for outcome in outcomes[batch] if outcome.failed]
+        failures = [outcome for outcome in outcomes[batch] if outcome.failed]
+        assert len(failures) == 1, (side, source)
+        failed = failures[0]
         address = next(addresses[side]) - bench.run_on.bases[side]
         assert (failed.cause, failed.source, failed.address * bench.run_on.word_bytes) == (cause, source, address)
         assert all(outcome.done and not outcome.hung for outcome in outcomes[batch] if outcome is not failed)

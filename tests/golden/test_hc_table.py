@@ -7,7 +7,7 @@ from golden.clustering import ClusterRule, ClusterTable
 from golden.hc_table import ClusterEntry, Fault, HcTable, HcTableConfig
 
 CONFIG = HcTableConfig(
-    max_clusters=64, max_list_pages=128, list_page_tokens=4, key_dim=16, bases=(0, 0x1000, 0x4000, 0x8000)
+    max_clusters=64, max_list_pages=128, list_page_tokens=4, key_dim=16, bases=(0, 0x1000, 0x4000, 0x8000, 0xC000)
 )
 
 
@@ -94,7 +94,7 @@ def test_rejected_commands_change_nothing():
     assert (table.entries, table.writes) == before
     high = HcTable(
         HcTableConfig(
-            max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1, bases=(0, 0, 0, 61), address_bits=6
+            max_clusters=2, max_list_pages=2, list_page_tokens=2, key_dim=1, bases=(0, 0, 0, 61, 0), address_bits=6
         )
     )
     assert high.begin() == high.cluster_fault(0) == Fault.REGION

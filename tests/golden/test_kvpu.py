@@ -22,7 +22,7 @@ PAGES = KvmuConfig(
     max_clusters=256,
     staging_head_pages=512,
     max_resident_tokens=30,
-    bases=(0, 1 << 20, 2 << 20, 3 << 20),
+    bases=(0, 1 << 20, 2 << 20, 3 << 20, 4 << 20),
 )
 TARGET = 19661
 

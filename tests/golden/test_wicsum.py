@@ -276,7 +276,7 @@ def test_cycles_of_the_plain_sweep():
         ([[1]], [65536], 1, "counts must be between 0 and 65535, got 65536"),
         ([[1]], [1], 65537, "wics_ratio_q16 must be between 0 and 65536, got 65537"),
         ([1], [1], 1, r"codes must have shape \(any, any\)"),
-        ([[1] * 4097], [1] * 4097, 1, "max_row_clusters = 4096 columns, got 4097"),
+        ([[1] * 32769], [1] * 32769, 1, "max_row_clusters = 32768 columns, got 32769"),
     ],
 )
 def test_bad_rows_are_named(codes, counts, target, message):

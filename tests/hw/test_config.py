@@ -28,7 +28,7 @@ CHANGES = {
     "max_step_tokens": (16, "hcu"),
     "max_window_tokens": (128, "hcu"),
     "wtu_lanes": (8, "wtu"),
-    "wtu_pairs": (32, "wtu"),
+    "wtu_pairs": (16, "wtu"),
     "max_row_clusters": (128, "wtu"),
     "wtu_buckets": (32, "wtu"),
     "max_clusters": (128, "kvmu"),
@@ -52,10 +52,12 @@ def test_paper_preset_has_the_published_sizes():
     paper = Config.preset("paper")
     assert (paper.dpe_trees, paper.dpe_inputs, paper.vpe_lanes) == (64, 64, 64)
     assert (paper.hcu_accumulators, paper.hcu_lanes, paper.wtu_lanes) == (1, 16, 16)
-    # section VI-F: 20.125 KB of DRE memory = scores and counts of a row, cluster bits, bits of the current step
-    scores_counts = paper.max_row_clusters * (16 + paper.count_bits)
+    # section VI-F: 20.125 KB of DRE memory = scores and counts of 4096 clusters, cluster bits, bits of the current step
+    scores_counts = 4096 * (16 + paper.count_bits)
     bits = scores_counts + (paper.max_candidates + paper.max_step_tokens) * paper.hash_bits
     assert bits / 8 / 1024 == 20.125
+    # the WTU holds fewer pairs of score and count, and reads longer rows again from memory
+    assert (paper.wtu_pairs, paper.max_row_clusters) == (2048, 32768)
 
 
 def test_replace_does_not_change_the_original():

@@ -28,7 +28,7 @@ def unit():
 @pytest.fixture
 def golden(unit):
     pages = ports.kvmu_config(unit.kvmu, bases=(5, 6, 7, 8), staging_head_pages=9, max_resident_tokens=10)
-    table = ports.hc_table_config(unit.table, (1, 2, 3, 4))
+    table = ports.hc_table_config(unit.table, (1, 2, 3, 4, 5))
     rule = ports.cluster_rule(unit.hcu, hamming_threshold=11, window_tokens=0)
     return Kvpu(rule, table, pages, RESV, 12, retain=True)
 
@@ -56,6 +56,7 @@ def test_values_of_kvpu_ports(golden):
         "cfg_token_lists_base": 2,
         "cfg_list_links_base": 3,
         "cfg_mean_keys_base": 4,
+        "cfg_cluster_counts_base": 5,
         "cfg_page_frames_base": 5,
         "cfg_host_pages_base": 6,
         "cfg_storage_pages_base": 7,

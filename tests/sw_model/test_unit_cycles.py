@@ -21,7 +21,7 @@ CONFIG = CORE.config
 @pytest.mark.parametrize("design", WtuDesign)
 def test_wtu_rows_load_while_the_row_before_is_selected(design):
     wtu, core = WTU.from_config(CONFIG, design), replace(CORE, wtu_design=design.value)
-    for clusters, passes in ((16, 3), (1250, 12), (4096, 2)):
+    for clusters, passes in ((16, 3), (1250, 12), (2048, 2)):
         expected = -(-clusters // CONFIG.wtu_lanes) + 8 * wtu.cycles(clusters, passes, 2)
         assert wtu_cycles(8 * CONFIG.cores, clusters, passes, core) == expected
     assert wtu_cycles(0, 4096, 2, core) == 0
@@ -29,8 +29,8 @@ def test_wtu_rows_load_while_the_row_before_is_selected(design):
 
 @pytest.mark.parametrize("design", WtuDesign)
 def test_long_rows_do_not_overlap(design):
-    config = CONFIG.replace(wtu_pairs=2048, max_row_clusters=32768)
-    wtu, core = WTU.from_config(config, design), replace(CORE, config=config, wtu_design=design.value)
+    config = CONFIG
+    wtu, core = WTU.from_config(config, design), replace(CORE, wtu_design=design.value)
     for clusters, passes in ((2049, 1), (32768, 7)):
         assert wtu_cycles(8 * config.cores, clusters, passes, core) == 8 * wtu.long_row_cycles(clusters, passes, 2)
 

@@ -6,13 +6,14 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.engines import write_word_layout
+from hw.axi.engines import read_word_layout, write_word_layout
 from hw.axi.ports import FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.config import Config
 from hw.core.isa import BY_NAME
-from hw.core.lengths import lengths_layout
+from hw.core.lengths import command_length, lengths_layout
 from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanUpdates
 from hw.core.retrieval.page_lists import LIST_ENTRY, PageLists
+from hw.core.retrieval.row_reader import RowReader
 from hw.core.retrieval.step_slots import StepSlots
 from hw.core.retrieval.table_writer import TableWriter
 from hw.core.sequencer import COMMAND, view
@@ -25,19 +26,20 @@ HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code 
 
 
 class RetrievalUnit(wiring.Component):
-    """Executes BEGIN, CLUSTER, FETCH and OFFLOAD and keeps the state of the current step.
+    """Executes BEGIN, CLUSTER, SELECT, FETCH and OFFLOAD and keeps the state of the current step.
 
-    Hash codes and scores from the vector engine drive the KV prediction unit (KVPU) without commands. Three parts
+    Hash codes from the vector engine drive the KV prediction unit (KVPU) without commands. SELECT makes the row reader
+    send score rows and token counts from memory to it, after all writes of the HC table are acknowledged. Three parts
     record its results for the other units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of the step's
     tokens, `PageLists` the past tokens of each KV head. The commands wait for phases of the step: CLUSTER until all
-    tokens have a cluster and a slot, FETCH until the selected pages are in device memory, OFFLOAD until the pages that
-    leave device memory are written.
+    tokens have a cluster and a slot, SELECT until its rows are sent, FETCH until the selected pages are in device
+    memory, OFFLOAD until the pages that leave device memory are written.
 
     ```
-    codes, scores ──> KVPU ──> assignments ──> MeanUpdates ──> VECTOR unit
-                       │ └──> replies ──> StepSlots (COPY unit), PageLists (LOAD unit)
-                       ├──> descriptors ──> COPY unit
-                       └──> table writes ──> TableWriter ──> memory
+    codes ─────────────────────> KVPU ──> assignments ──> MeanUpdates ──> VECTOR unit
+    memory ──> RowReader ──> rows ─┘│ └──> replies ──> StepSlots (COPY unit), PageLists (LOAD unit)
+                                    ├──> descriptors ──> COPY unit
+                                    └──> table writes ──> TableWriter ──> memory
     ```
 
     Timing: data dependent. BEGIN takes as long as the KVPU needs to clear its tables; the other commands complete one
@@ -51,14 +53,15 @@ class RetrievalUnit(wiring.Component):
     -------
     i : stream of COMMAND
     complete : the command is complete
-    codes, scores : streams of HASH_CODE and of pieces of scores from the vector engine
+    codes : stream of HASH_CODE from the vector engine
+    score_job, score_words, count_job, count_words : read engines of the score rows and of the token counts
     lengths : run-time lengths: clusters, and past tokens of each KV head
     list_head, list_index, list_read, list_entry : read port of the page lists
     slot_index, slot_word, tokens, stored : slots of the step's tokens, see `StepSlots`
     request_updates, updates : mean updates, see `MeanUpdates`
     descriptors : stream of transfers; held back until the step's keys and values are stored
     transfer_done, done_tag : a transfer is complete
-    job, words : write engine for the HC table
+    job, words, write_done : write engine for the HC table
     fault : TABLE (a table is full or refuses a command) or SIZE (a page list is full)
     cfg_* : settings of the KVPU
     """
@@ -76,7 +79,10 @@ class RetrievalUnit(wiring.Component):
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
                 "codes": In(stream.Signature(HASH_CODE)),
-                "scores": In(stream.Signature(self.kvpu.score)),
+                "score_job": Out(stream.Signature(JOB)),
+                "score_words": In(stream.Signature(read_word_layout(self.word))),
+                "count_job": Out(stream.Signature(JOB)),
+                "count_words": In(stream.Signature(read_word_layout(self.word))),
                 "lengths": Out(lengths_layout(config.kv_heads)),
                 "list_head": In(range(config.kv_heads)),
                 "list_index": In(range(self.list_pages)),
@@ -93,6 +99,7 @@ class RetrievalUnit(wiring.Component):
                 "done_tag": In(range(kvmu.tags)),
                 "job": Out(stream.Signature(JOB)),
                 "words": Out(stream.Signature(write_word_layout(self.word))),
+                "write_done": In(1),
                 "fault": Out(FAULT),
                 **{name: In(shape) for name, shape in self.settings.items()},
             }
@@ -107,10 +114,11 @@ class RetrievalUnit(wiring.Component):
         lists = PageLists(**sizes, kv_heads=self.config.kv_heads, max_pages=self.list_pages)
         writer = TableWriter(write=unit.o_write.payload.shape(), word=self.word)
         m.submodules.kvpu, m.submodules.mean_updates, m.submodules.step_slots = unit, means, slots
-        m.submodules.page_lists, m.submodules.table_writer = lists, writer
+        rows = RowReader(unit.wtu.sizes, self.word // 16)
+        m.submodules.page_lists, m.submodules.table_writer, m.submodules.row_reader = lists, writer, rows
 
         m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.settings]
-        wiring.connect(m, wiring.flipped(self.scores), unit.i_scores)
+        self._connect_rows(m, rows)
         m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1), unit.o.ready.eq(1)]
         wiring.connect(m, unit.o_assignment, means.assignments)
         wiring.connect(m, means.o, wiring.flipped(self.updates))
@@ -135,9 +143,21 @@ class RetrievalUnit(wiring.Component):
             self.lengths.tokens.eq(lists.tokens),
         ]
         self._connect_transfers(m, slots)
-        self._execute(m, means, slots, self._open_tags(m))
+        m.d.comb += writer.write_done.eq(self.write_done)
+        self._execute(m, means, slots, rows, writer, self._open_tags(m))
         self._report_faults(m, lists)
         return m
+
+    def _connect_rows(self, m: Module, rows: RowReader) -> None:
+        """Score rows and token counts from memory to the KVPU."""
+        for inner, outer in ((rows.score_job, self.score_job), (rows.count_job, self.count_job)):
+            wiring.connect(m, inner, wiring.flipped(outer))
+        wiring.connect(m, wiring.flipped(self.score_words), rows.score_words)
+        wiring.connect(m, wiring.flipped(self.count_words), rows.count_words)
+        wiring.connect(m, rows.o, self.kvpu.i_scores)
+        wiring.connect(m, self.kvpu.o_again, rows.again)
+        shift = (self.word // 8).bit_length() - 1
+        m.d.comb += rows.counts_base.eq((self.cfg_cluster_counts_base >> shift)[:WORD_ADDRESS_BITS])
 
     def _connect_transfers(self, m: Module, slots: StepSlots) -> None:
         """Descriptors wait until the keys and values of the step are stored; completions go back."""
@@ -163,7 +183,9 @@ class RetrievalUnit(wiring.Component):
         m.d.sync += open_tags.eq(open_tags ^ replied ^ completed)
         return open_tags
 
-    def _execute(self, m: Module, means: MeanUpdates, slots: StepSlots, open_tags: Signal) -> None:
+    def _execute(
+        self, m: Module, means: MeanUpdates, slots: StepSlots, rows: RowReader, writer: TableWriter, open_tags: Signal
+    ) -> None:
         """State machine of the commands."""
         reply, opcode = self.kvpu.o.payload, self.i.payload.opcode
         last_reply = self.kvpu.o.valid & reply.last
@@ -188,11 +210,10 @@ class RetrievalUnit(wiring.Component):
                         all_have_slots = (slots.tokens == means.tokens) & ~slots.step_over
                         m.d.comb += self.complete.eq(means.clustered & all_have_slots)
                         m.d.comb += means.clear_clustered.eq(self.complete)
+                    with m.Case(BY_NAME["SELECT"].code):
+                        m.next = "SELECT"
                     with m.Case(BY_NAME["FETCH"].code):
-                        transferring = fetch_transfers & open_tags.bit_select(fetch_tag, 1)
-                        m.d.comb += self.complete.eq(fetch_replied & ~transferring)
-                        with m.If(self.complete):
-                            m.d.sync += fetch_replied.eq(0)
+                        m.next = "FETCH"
                     with m.Case(BY_NAME["OFFLOAD"].code):
                         m.d.comb += self.complete.eq(slots.step_over & (open_tags == 0))
             with m.State("BEGIN"):
@@ -204,11 +225,49 @@ class RetrievalUnit(wiring.Component):
                 ]
                 with m.If(unit.i.ready):
                     m.next = "BEGIN_REPLY"
+            self._select(m, rows, writer)
+            with m.State("FETCH"):
+                m.d.comb += [unit.i.valid.eq(1), unit.i.payload.op.eq(kvpu.Op.FETCH)]
+                with m.If(unit.i.ready):
+                    m.next = "FETCH_REPLY"
+            with m.State("FETCH_REPLY"):
+                transferring = fetch_transfers & open_tags.bit_select(fetch_tag, 1)
+                m.d.comb += self.complete.eq(fetch_replied & ~transferring)
+                with m.If(self.complete):
+                    m.d.sync += fetch_replied.eq(0)
+                    m.next = "IDLE"
             with m.State("BEGIN_REPLY"):
                 m.d.comb += self.complete.eq(begin_done)
                 with m.If(begin_done):
                     m.d.sync += begin_done.eq(0)
                     m.next = "IDLE"
+
+    def _select(self, m: Module, rows: RowReader, writer: TableWriter) -> None:
+        """SELECT sends the KV head to the KVPU, ROWS lets the row reader send the rows."""
+        unit, select = self.kvpu, view(self.i.payload, "SELECT")
+        clusters = command_length(m, "select_length", self.lengths, select, self.config.kv_heads)
+        m.d.comb += [
+            rows.i.payload.source.eq(select.source),
+            rows.i.payload.stride.eq(select.stride),
+            rows.i.payload.rows.eq(select.rows),
+            rows.i.payload.clusters.eq(clusters),
+        ]
+        with m.State("SELECT"):
+            with m.If((select.rows == 0) | (clusters == 0)):
+                m.d.comb += self.complete.eq(1)
+                m.next = "IDLE"
+            with m.Else():
+                m.d.comb += [
+                    unit.i.valid.eq(1),
+                    unit.i.payload.op.eq(kvpu.Op.SELECT),
+                    unit.i.payload.head.eq(select.head[: len(unit.i.payload.head)]),
+                ]
+                with m.If(unit.i.ready):
+                    m.next = "ROWS"
+        with m.State("ROWS"):
+            m.d.comb += [rows.i.valid.eq(writer.acknowledged), self.complete.eq(rows.i.valid & rows.i.ready)]
+            with m.If(self.complete):
+                m.next = "IDLE"
 
     def _send_code(self, m: Module) -> None:
         """The hash code from the vector engine as a command of the KVPU; the state machine overrides it for BEGIN."""

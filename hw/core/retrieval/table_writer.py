@@ -9,7 +9,8 @@ from amaranth.lib.wiring import In, Out
 from hw.axi.engines import write_word_layout
 from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 
-RECORD_BYTES, INDEX_BYTES = 16, 4  # writes are a cluster record or a token index
+RECORD_BYTES, INDEX_BYTES, COUNT_BYTES = 16, 4, 2  # writes are a cluster record, a token index or a token count
+MAX_UNACKNOWLEDGED = 63  # writes that memory has not acknowledged
 
 
 class TableWriter(wiring.Component):
@@ -28,7 +29,8 @@ class TableWriter(wiring.Component):
     Members
     -------
     i : stream of writes
-    job, words : write engine
+    job, words, write_done : write engine; memory has acknowledged a job
+    acknowledged : memory has acknowledged all writes
     """
 
     def __init__(self, *, write: data.StructLayout, word: int):
@@ -39,6 +41,8 @@ class TableWriter(wiring.Component):
                 "i": In(stream.Signature(write)),
                 "job": Out(stream.Signature(JOB)),
                 "words": Out(stream.Signature(write_word_layout(word))),
+                "write_done": In(1),
+                "acknowledged": Out(1),
             }
         )
 
@@ -52,22 +56,29 @@ class TableWriter(wiring.Component):
         # accepted before this cycle; accepted now or before
         job_accepted, words_accepted, job_done, words_done = Signal(), Signal(), Signal(), Signal()
         long_bytes = min(word_bytes, RECORD_BYTES)
-        mask = Mux(write.bytes >= long_bytes, (1 << long_bytes) - 1, (1 << INDEX_BYTES) - 1)
+        short_mask = Mux(write.bytes == COUNT_BYTES, (1 << COUNT_BYTES) - 1, (1 << INDEX_BYTES) - 1)
+        mask = Mux(write.bytes >= long_bytes, (1 << long_bytes) - 1, short_mask)
+        open_jobs = Signal(range(MAX_UNACKNOWLEDGED + 1))  # jobs that memory has not acknowledged
+        has_room = open_jobs != MAX_UNACKNOWLEDGED
         m.d.comb += [
             several_words.eq(write.bytes > word_bytes),
             last_word.eq(~several_words | (index == self.words_per_record - 1)),
             content.eq(write.data.word_select(index, min(self.word, 8 * RECORD_BYTES)) << (offset << 3)),
             strobe.eq(mask << offset),
-            self.job.valid.eq(self.i.valid & ~job_accepted),
+            self.job.valid.eq(self.i.valid & ~job_accepted & has_room),
+            self.job.payload.last.eq(1),
+            self.acknowledged.eq((open_jobs == 0) & ~self.i.valid),
             self.job.payload.address.eq((write.address >> shift)[:WORD_ADDRESS_BITS]),
             self.job.payload.count.eq(Mux(several_words, self.words_per_record, 1)),
             self.words.valid.eq(self.i.valid & ~words_accepted),
             self.words.payload.data.eq(content),
             self.words.payload.strobe.eq(strobe),
-            job_done.eq(job_accepted | self.job.ready),
+            job_done.eq(job_accepted | (self.job.ready & has_room)),
             words_done.eq(words_accepted | (self.words.ready & last_word)),
             self.i.ready.eq(job_done & words_done),
         ]
+        job_sent = self.job.valid & self.job.ready
+        m.d.sync += open_jobs.eq((open_jobs + job_sent - self.write_done)[: len(open_jobs)])
         with m.If(self.i.valid):
             m.d.sync += [job_accepted.eq(job_done & ~self.i.ready), words_accepted.eq(words_done & ~self.i.ready)]
             with m.If(word_sent):

@@ -1,4 +1,4 @@
-"""Result writer of the VECTOR unit: beats of the engine to memory, hash codes to the HCU, scores to the WTU."""
+"""Result writer of the VECTOR unit: beats of the engine to memory, hash codes to the HCU."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -50,21 +50,19 @@ class ResultWriter(wiring.Component):
     """Sends the results of each command to its destination and reports the commands that are complete, in order.
 
     Memory: BF16 or FP32 words; zeros fill a row from its length up to its padded length. Hash codes: lane 0 of each
-    row. Scores: a beat is sent in pieces of as many scores as the WTU has lanes. MEANS writes one mean key per
-    MeanOp.STORE; its last update is always a STORE.
+    row. MEANS writes one mean key per MeanOp.STORE; its last update is always a STORE.
 
-    A command that writes to memory is complete when memory has acknowledged its last word. A command for the HCU or
-    the WTU is complete when its last result is accepted. A command without output is reported as complete when it
-    starts, because the unit executes its commands in order.
+    A command that writes to memory is complete when memory has acknowledged its last word. A command for the HCU is
+    complete when its last result is accepted. A command without output is reported as complete when it starts, because
+    the unit executes its commands in order.
 
-    Timing: one word, one hash code or one piece of scores per cycle, and one more cycle per row for the write job.
+    Timing: one word or one hash code per cycle, and one more cycle per row for the write job.
 
     Parameters
     ----------
-    beat, score : layouts of a beat of the engine and of a piece of scores
+    beat : layout of a beat of the engine
     width : lanes of the engine = BF16 elements of a memory word
     key_words : words of the key of one token, all KV heads
-    score_lanes : scores of a piece
 
     Members
     -------
@@ -74,12 +72,12 @@ class ResultWriter(wiring.Component):
     i : stream of beats
     job, words : write engine
     write_done : the write engine has completed the last job of a command
-    codes, scores : streams of HASH_CODE and of pieces of scores
+    codes : stream of HASH_CODE
     complete : a command is complete
     """
 
-    def __init__(self, *, beat: data.Layout, score: data.StructLayout, width: int, key_words: int, score_lanes: int):
-        self.width, self.key_words, self.score_lanes = width, key_words, score_lanes
+    def __init__(self, *, beat: data.Layout, width: int, key_words: int):
+        self.width, self.key_words = width, key_words
         self.word = 16 * width
         super().__init__(
             {
@@ -91,7 +89,6 @@ class ResultWriter(wiring.Component):
                 "words": Out(stream.Signature(write_word_layout(self.word))),
                 "write_done": In(1),
                 "codes": Out(stream.Signature(HASH_CODE)),
-                "scores": Out(stream.Signature(score)),
                 "complete": Out(1),
             }
         )
@@ -112,10 +109,7 @@ class ResultWriter(wiring.Component):
         p = _Progress(command, busy, row, beat, row_beats, destination, last_row, all_rows_sent, row_done)
         memory_accepts, memory_row_done = self._write_memory(m, p, start)
         hcu_accepts = self._send_codes(m, p)
-        wtu_accepts = self._send_scores(m, p)
-        dre_accepts = Mux(destination == Destination.CODES, hcu_accepts, wtu_accepts)
-        is_dre = (destination == Destination.CODES) | (destination == Destination.SCORES)
-        m.d.comb += self.i.ready.eq(Mux(is_dre, dre_accepts, memory_accepts))
+        m.d.comb += self.i.ready.eq(Mux(destination == Destination.CODES, hcu_accepts, memory_accepts))
         self._report(m, p, memory_row_done)
         return m
 
@@ -188,34 +182,6 @@ class ResultWriter(wiring.Component):
         with m.If(accepted):
             m.d.sync += p.row.eq(p.row + 1)
         return accepted
-
-    def _send_scores(self, m: Module, p: _Progress) -> Value:
-        """Scores to the WTU, a beat in pieces. Returns: the beat is accepted."""
-        lanes, pieces = self.score_lanes, self.width // self.score_lanes
-        piece, first_score = Signal(range(max(2, pieces))), Signal(LENGTH_BITS + 1)
-        row_end, accepted = Signal(), Signal()
-        words, scores = Cat(self.i.payload[k][16:] for k in range(self.width)), self.scores.payload
-        m.d.comb += [
-            first_score.eq((p.beat << (self.width.bit_length() - 1)) + piece * lanes),
-            row_end.eq(first_score + lanes >= p.command.elements),
-            self.scores.valid.eq(p.busy & (p.destination == Destination.SCORES) & ~p.all_rows_sent & self.i.valid),
-            Value.cast(scores.words).eq(words.word_select(piece, 16 * lanes)),
-            scores.used.eq(Mux(row_end, p.command.elements - first_score, lanes)),
-            scores.last.eq(row_end),
-            scores.join.eq(~p.last_row),
-            scores.head.eq(p.command.head[: len(scores.head)]),
-            scores.final.eq(p.last_row & p.command.flag),
-            accepted.eq(self.scores.valid & self.scores.ready),
-        ]
-        beat_accepted = accepted & ((piece == pieces - 1) | row_end)
-        with m.If(accepted):
-            m.d.sync += piece.eq(piece + 1)
-        with m.If(beat_accepted):
-            m.d.sync += [piece.eq(0), p.beat.eq(p.beat + 1)]
-            with m.If(row_end):
-                m.d.comb += p.row_done.eq(1)
-                m.d.sync += [p.beat.eq(0), p.row.eq(p.row + 1)]
-        return beat_accepted
 
     def _report(self, m: Module, p: _Progress, memory_row_done: Signal) -> None:
         """Completion of commands, in order; one that writes to memory waits for the acknowledgement."""

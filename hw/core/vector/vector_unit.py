@@ -3,7 +3,7 @@
 # mypy: disable-error-code="assignment,arg-type"
 
 from amaranth import Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout, write_word_layout
@@ -31,7 +31,7 @@ class VectorUnit(wiring.Component):
 
     ```
               ┌─> instruction fetch ──> instructions ─┐
-    command ──┼─> operand fetch ──────> beats ───────>┤ VPE ├─> result writer ─> memory, HCU, WTU
+    command ──┼─> operand fetch ──────> beats ───────>┤ VPE ├─> result writer ─> memory, HCU
               └─────────────────────────────────────────────────────^
     ```
 
@@ -40,7 +40,6 @@ class VectorUnit(wiring.Component):
     Parameters
     ----------
     config : sizes of the core
-    score : layout of a piece of scores
 
     Members
     -------
@@ -50,14 +49,14 @@ class VectorUnit(wiring.Component):
     code_job, code_words : read engine for programs
     in_job, in_words : read engine for operands
     out_job, out_words, write_done : write engine
-    codes, scores : streams to the KV prediction unit
+    codes : stream of HASH_CODE to the KV prediction unit
     updates, request_updates : stream of the mean updates of the step, which the unit requests for MEANS
     mean_keys_base : word address of the mean keys
     stat_busy : the engine sends a beat
     """
 
-    def __init__(self, config: Config, score: data.StructLayout):
-        self.config, self.score = config, score
+    def __init__(self, config: Config):
+        self.config = config
         self.engine = VPE.from_config(config)
         self.width = config.vpe_lanes
         self.word = 16 * self.width
@@ -77,7 +76,6 @@ class VectorUnit(wiring.Component):
                 "out_words": Out(writing),
                 "write_done": In(1),
                 "codes": Out(stream.Signature(HASH_CODE)),
-                "scores": Out(stream.Signature(score)),
                 "updates": In(stream.Signature(MEAN_UPDATE)),
                 "request_updates": Out(1),
                 "mean_keys_base": In(WORD_ADDRESS_BITS),
@@ -90,7 +88,7 @@ class VectorUnit(wiring.Component):
         sizes = {"width": self.width, "key_words": self.key_words}
         instructions = InstructionFetch(instruction=self.engine.instruction, **sizes)
         operands = OperandFetch(beat=self.engine.beat, **sizes)
-        results = ResultWriter(beat=self.engine.beat, score=self.score, score_lanes=self.config.wtu_lanes, **sizes)
+        results = ResultWriter(beat=self.engine.beat, **sizes)
         m.submodules.engine = self.engine
         m.submodules.instruction_fetch = instructions
         m.submodules.operand_fetch = operands
@@ -105,7 +103,6 @@ class VectorUnit(wiring.Component):
             (results.job, self.out_job),
             (results.words, self.out_words),
             (results.codes, self.codes),
-            (results.scores, self.scores),
         ):
             wiring.connect(m, inner, wiring.flipped(outer))
         wiring.connect(m, wiring.flipped(self.code_words), instructions.words)

@@ -15,6 +15,7 @@ from hw.dre.kvmu import command as kvmu_command
 from hw.dre.wtu import command as wtu_command
 from hw.dre.wtu.wtu import WtuDesign
 from sim.coverage.bins.cover import RESET, Cover, Met, Run
+from sim.ports import TABLE_AREAS
 
 
 def _rows(columns: Any) -> Iterator[dict[str, int]]:
@@ -69,9 +70,9 @@ def _hcu(run: Run) -> Iterator[Met]:
                 yield mode, "tie", at
 
 
-def _packets(run: Run) -> Iterator[tuple[np.ndarray, np.ndarray, bool, bool]]:
-    """Rows of the WTU's input, a long row once: words, token counts, `long` and `join`."""
-    columns = {name: np.asarray(values) for name, values in run.inputs["i"].items()}
+def _packets(run: Run, port: str = "i") -> Iterator[tuple[np.ndarray, np.ndarray, bool, bool]]:
+    """Score rows of a stream, a long row once: words, token counts, `long` and `join`."""
+    columns = {name: np.asarray(values) for name, values in run.inputs[port].items()}
     requests = iter(np.asarray(run.outputs["o_again"]["again"]).tolist())
     first, again = 0, 0
     for last in np.flatnonzero(columns["last"]).tolist():
@@ -147,10 +148,8 @@ def _hc_table(run: Run) -> Iterator[Met]:
     sizes = {
         n: getattr(unit, n) for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
     }
-    record, list_, link, mean = (
-        run.config.get(f"cfg_{name}_base", 0) for name in ("cluster_records", "token_lists", "list_links", "mean_keys")
-    )
-    table = golden.HcTable(golden.HcTableConfig(**sizes, bases=(record, list_, link, mean)))
+    record, list_, link, mean, counts = (run.config.get(f"cfg_{name}_base", 0) for name in TABLE_AREAS)
+    table = golden.HcTable(golden.HcTableConfig(**sizes, bases=(record, list_, link, mean, counts)))
     codes: dict[int, Any] = {op.value: op for op in hc_table.Op}
     for at, beat in zip(run.cycles["i"].tolist(), _rows(run.inputs["i"]), strict=True):
         op, met = codes.get(beat["op"]), "done"
@@ -238,7 +237,7 @@ _KVMU: dict[str, tuple[str, ...]] = {
 
 
 _STEP = ("first of its tables", "one token", "several tokens", "all clusters old", "opens a cluster", "offloads")
-_QUERY = ("joined rows", "several heads", "nothing moves", "moves")
+_QUERY = ("joined rows", "long rows", "several heads", "nothing moves", "moves")
 
 
 def _kvpu(run: Run) -> Iterator[Met]:
@@ -246,24 +245,29 @@ def _kvpu(run: Run) -> Iterator[Met]:
     kind = "query, retaining" if run.config.get("cfg_retain_fetched") else "query"
     replies = zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True)
     assigned = _rows(run.outputs["o_assignment"])
-    scores = _rows({k: v for k, v in run.inputs["i_scores"].items() if k != "words"})
+    rows = _packets(run, "i_scores")
     tokens, fresh, opened = 0, True, False
+    heads: set[int] = set()  # of the selections of a step
+    joined = long = False
     for beat in _rows(run.inputs["i"]):
         if beat["op"] == kvpu.Op.BEGIN.value:
             yield "begin", "done", next(replies)[0]
             fresh = True
             continue
-        tokens, opened = tokens + 1, opened or bool(next(assigned)["opened"])
-        if not beat["last"]:
+        if beat["op"] == kvpu.Op.SELECT.value:
+            heads.add(beat["head"])
+            for _, _, is_long, join in rows:
+                joined, long = joined or join, long or is_long
+                if not join:
+                    break
             continue
-        mode, met = kind if beat["query"] else "no query", []
-        if beat["query"]:
-            heads, joined, final = set(), False, False
-            while not final:
-                row = next(scores)
-                heads.add(row["head"])
-                joined, final = joined or bool(row["join"]), bool(row["final"] and row["last"])
-            met += ["joined rows"] * joined + ["several heads"] * (len(heads) > 1)
+        queried = beat["op"] == kvpu.Op.FETCH.value
+        if not queried:
+            tokens, opened = tokens + 1, opened or bool(next(assigned)["opened"])
+            if beat["query"] or not beat["last"]:
+                continue
+        mode = kind if queried else "no query"
+        met = ["joined rows"] * joined + ["long rows"] * long + ["several heads"] * (len(heads) > 1)
         moves = offloads = False
         at = 0
         for cycle, reply in replies:
@@ -275,10 +279,10 @@ def _kvpu(run: Run) -> Iterator[Met]:
                     at = cycle
                     break
         met += ["first of its tables"] * fresh + ["offloads"] * offloads
-        met += ["moves" if moves else "nothing moves"] * beat["query"]
+        met += ["moves" if moves else "nothing moves"] * queried
         met += ["one token" if tokens == 1 else "several tokens", "opens a cluster" if opened else "all clusters old"]
         yield from ((mode, boundary, at) for boundary in met)
-        tokens, fresh, opened = 0, False, False
+        tokens, fresh, opened, joined, long, heads = 0, False, False, False, False, set()
 
 
 _MODES = [mode.name.lower() for mode in wtu_command.SelectionMode]

@@ -16,8 +16,8 @@ def covers() -> dict[str, Cover]:
 
 
 def write(unit: str, run: Run, folder: Path) -> None:
-    """Leave what a run met in its folder, when the unit has bins; design points have bins of their own."""
-    unit = f"{unit}, {point}" if (point := getattr(run.component, "point", None)) else unit
+    """Write the bins that a run met to its folder if the unit has bins; the designs of a unit have separate bins."""
+    unit = f"{unit}, {design}" if (design := getattr(run.component, "design", None)) else unit
     if unit in (table := covers()):
         (folder / "bins.json").write_text(json.dumps({"unit": unit, "met": sorted(table[unit].met(run))}))
 

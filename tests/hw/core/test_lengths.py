@@ -195,8 +195,8 @@ def test_many_rows_of_scores(rng, seed, monkeypatch):
 
     def longer(command):
         many = (
-            {"repeat": 257, "a_stride": 0}
-            if command.fields.get("destination") == Destination.SCORES and command.fields["flag"]
+            {"rows": 257, "stride": 0}
+            if command.name == "SELECT" and command.fields["head"] == bench.config.kv_heads - 1
             else {}
         )
         return replace(command, fields={**command.fields, **many})

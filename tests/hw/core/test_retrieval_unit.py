@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from compiler.layer import LayerSizes
-from hw.core.isa import Command
+from hw.axi.ports import Cause
+from hw.core.isa import Command, ExecUnit
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun
 from tests.compiler.test_layer import tokens
@@ -43,6 +44,41 @@ def test_steps_of_any_size(mirrored, rng, seed):
             if base <= at < base + len(image):
                 image[at - base : at - base + len(entry)] = entry
         assert record.images["device"][base : base + len(image)] == image
+
+
+@pytest.mark.parametrize("policy, target", [("ratio", 19661), ("budget", 20), ("count", 9)])
+def test_rows_longer_than_the_memory_of_the_wtu(policy, target, rng, seed):
+    """The row reader repeats rows that the WTU requests again; shorter rows come before them."""
+    options = {"policy": policy, "selection_target": target, "window_tokens": 8, "max_resident_tokens": 4}
+    bench = LayerRun("tiny", rng, sizes=SIZES, hamming_threshold=1, staging_head_pages=128, **options)
+    pairs, clusters = bench.config.wtu_pairs, bench.golden.table.clusters
+    queried = []
+    for count in (8, 2, 8, 8, 8, 2, 2):
+        queries = tokens(bench, 4).reshape(2, 4, -1) if count == 2 else None
+        bench.attend(tokens(bench, count), tokens(bench, count), queries)
+        queried += [len(clusters)] if count == 2 else []
+    assert queried[0] <= pairs < queried[1] < queried[2]
+    bench.check(stall=0.2, seed=seed)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_select_outside_of_the_region_raises_fault(rows, rng, seed):
+    """The first word of the row is reported; a SELECT without rows reads nothing and the program completes."""
+    bench = LayerRun("tiny", rng, sizes=SIZES, hamming_threshold=1, max_resident_tokens=16)
+    bench.begin()
+    program = bench.layer.attention(2)
+    bench.run(
+        [
+            Command(c.name, {**c.fields, "source": bench.words, "rows": rows}, c.waits) if c.name == "SELECT" else c
+            for c in program
+        ],
+        clear=True,
+    )
+    *_, outcome = bench.run_on.simulate(seed=seed)[0]
+    if rows:
+        assert (outcome.cause, outcome.source, outcome.address) == (Cause.REGION, ExecUnit.RETRIEVAL, bench.words)
+    else:
+        assert outcome.done and not outcome.failed
 
 
 def test_reset_before_tokens_are_waited_for(rng, seed):

@@ -24,7 +24,7 @@ GOOD = {
     "cluster_bits": 8,
     "address_bits": 20,
 }
-BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000)
+BASES = (0xA5A5_C3C0_0040, 0x5A5A_3CF0_1000, 0x0F0F_F0F0_3010, 0xF0F0_0F00_8000, 0x3C3C_A5A5_4000)
 FLIPPED = tuple(base ^ 0xFFFF_FFFF_FFFF for base in BASES)
 NEEDS = {  # fields that an operation reads besides `opened`; the others are random
     Op.UPDATE: {"token", "cluster", "hash", "count"},
@@ -251,10 +251,11 @@ def test_region_beyond_address_space_raises_fault(region, seed):
         unit.max_list_pages * unit.list_page_tokens * 4,
         unit.max_list_pages * 4,
         unit.max_clusters * unit.key_dim * 2,
+        unit.max_clusters * 2,
     )
     at = TABLE_AREAS.index(region)
     for beyond in (0, 1):
-        bases = [0, 0, 0, 0]
+        bases = [0] * len(TABLE_AREAS)
         bases[at] = (1 << unit.address_bits) - sizes[at] + beyond
         bench = Bench(bases=tuple(bases))
         update = {"token": 0, "cluster": 0, "hash": 1, "count": 1, "opened": 1}
@@ -283,7 +284,7 @@ def test_reset_restores_initial_state(rng, seed):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset(preset, rng, seed):
     """A stream of tokens through the unit of every preset."""
-    bench = Bench(unit=HcTable.from_config(Config.preset(preset)), bases=(0, 0x100000, 0x200000, 0x300000))
+    bench = Bench(unit=HcTable.from_config(Config.preset(preset)), bases=(0, 0x100000, 0x200000, 0x300000, 0x400000))
     for update in bench.tokens(codes(rng, 200, bench.unit.hash_bits, centers=6, flip=0.02)):
         bench.do(Op.UPDATE, **update)
     bench.do(Op.COUNTS)

@@ -27,7 +27,13 @@ from sw_model.media.stream import Geometry
 from tests.hw.dre.test_hcu import codes
 from tests.hw.dre.wtu.wtu_rows import KEYS, Settings
 
-TABLE_BASES = {"cluster_records": 0x100000, "token_lists": 0x200000, "list_links": 0x300000, "mean_keys": 0x400000}
+TABLE_BASES = {
+    "cluster_records": 0x100000,
+    "token_lists": 0x200000,
+    "list_links": 0x300000,
+    "mean_keys": 0x400000,
+    "cluster_counts": 0x500000,
+}
 RATIO = Settings()
 KVMU_BASES = {
     "page_frames": 0x1000000,
@@ -78,6 +84,7 @@ class Bench:
         self.compared, self.overflowed, self.overlong, self.opened, self.refused = 0, False, False, 0, []
         self.golden.table.update = self._listing(self.golden.table.update)
         self.beats, self.scores, self.assigned, self.rows, self.replies, self.steps = [], [], [], [], [], 0
+        self.again = []
 
     def _listing(self, update):
         """`update` of the golden table that also records the refusals."""
@@ -114,25 +121,32 @@ class Bench:
             self.assigned.append({"token": start + n, "hash": code, "last": n == last})
             for name in ("cluster", "count", "distance", "opened", "overflow"):
                 self.assigned[-1][name] = int(getattr(assigned, name)[n])
-        for at, group in enumerate(query_groups):
+        counts = np.array([entry.count for entry in self.golden.table.entries], np.int64)
+        for group, results in zip(query_groups, rows, strict=True):
+            self.beats.append({"op": HwOp.SELECT.value, "head": group.head})
             for n, keys in enumerate(group.keys):
-                end = n + 1 == len(group.keys)
-                final = end and at + 1 == len(query_groups)
-                # the last row of a step ends its group, whatever its join bit
-                self._row(keys, group.head, join=not end or (final and self.steps % 2), final=final)
+                self._row(keys, counts, n + 1 < len(group.keys), int(results.passes[n]), int(results.levels[n]))
+        if query_groups:
+            self.beats.append({"op": HwOp.FETCH.value})
         return selected
 
-    def _row(self, keys, head, join, final):
-        lanes = self.unit.wtu.sizes.lanes
-        for first in range(0, len(keys), lanes):
-            words = np.zeros(lanes, np.int64)
-            part = keys[first : first + lanes]
-            words[: len(part)] = part
-            beat = {"words": words, "used": len(part), "join": join, "head": head, "final": final}
-            self.scores.append({**beat, "last": first + lanes >= len(keys)})
+    def _row(self, keys, counts, join, passes, levels):
+        """The packets of a row: one, or as many as a long row needs."""
+        wtu = self.unit.wtu
+        lanes, is_long = wtu.sizes.lanes, len(keys) > wtu.sizes.pairs
+        packets = wtu.packets(passes, levels) if is_long else 1
+        self.again += [int(n + 1 < packets) for n in range(packets)] if is_long else []
+        counts = np.pad(counts, (0, max(0, len(keys) - len(counts))))
+        for first in [*range(0, len(keys), lanes)] * packets:
+            used = min(lanes, len(keys) - first)
+            columns = {"words": keys[first : first + used], "counts": counts[first : first + used]}
+            padded = {name: np.pad(np.asarray(values, np.int64), (0, lanes - used)) for name, values in columns.items()}
+            self.scores.append(
+                {**padded, "used": used, "join": join, "long": is_long, "last": first + lanes >= len(keys)}
+            )
 
     def check(self, reset_after=0, **options):
-        golden, names = self.golden, ("op", "hash", "layer", "query", "last")
+        golden, names = self.golden, ("op", "hash", "layer", "head", "query", "last")
         inputs = {
             "i": {n: np.array([beat.get(n, 0) for beat in self.beats], np.int64) for n in names},
             "i_scores": {n: np.array([beat[n] for beat in self.scores], np.int64) for n in self.scores[0]},
@@ -140,6 +154,7 @@ class Bench:
         moved, writes = golden.kvmu.descriptors, golden.table.writes
         outputs = {
             "o_assignment": len(self.assigned),
+            "o_again": len(self.again),
             "o_row": sum(len(rows.cutoff) for rows in self.rows),
             "o": len(self.replies),
             "o_write": len(writes),
@@ -160,6 +175,7 @@ class Bench:
         got = record.outputs
         for name in self.assigned[0]:
             assert got["o_assignment"][name].tolist() == [beat[name] for beat in self.assigned], name
+        assert got["o_again"]["again"].tolist() == self.again
         for name in ("cutoff", "passes"):
             assert got["o_row"][name].tolist() == [int(v) for rows in self.rows for v in getattr(rows, name)], name
         for stream, want, kind in (("o", self.replies, Reply), ("o_dma", moved, Descriptor)):
@@ -214,8 +230,11 @@ class Bench:
         }
         assert {name: status[name] for name in want} == want
         # the last cycle comes too late to be read
-        for unit in ("hcu", "wtu"):
-            assert sum(status[f"stat_{unit}_{kind}"] for kind in ("busy", "blocked", "starved")) == cycles - 1
+        for unit, kinds in (
+            ("hcu", ("busy", "blocked", "starved")),
+            ("wtu", ("busy", "blocked", "waiting", "starved")),
+        ):
+            assert sum(status[f"stat_{unit}_{kind}"] for kind in kinds) == cycles - 1
 
 
 def growth(record, unit):
@@ -254,7 +273,7 @@ def random_steps(bench, rng, config, steps, begin_at=()):
 
 def anywhere(rng):
     """Base addresses of all regions, far apart in the address space."""
-    tables, pages = (rng.integers(0, (1 << 48) - (1 << 24), 4).tolist() for _ in range(2))
+    tables, pages = (rng.integers(0, (1 << 48) - (1 << 24), len(areas)).tolist() for areas in (TABLE_BASES, KVMU_BASES))
     return {
         "table_bases": {name: base & ~15 for name, base in zip(TABLE_BASES, tables, strict=True)},
         "kvmu_bases": dict(zip(KVMU_BASES, pages, strict=True)),
@@ -293,7 +312,7 @@ def test_random_steps(name, rng, seed):
     kinds = {TransferKind.RETAIN if settings.get("retain") else TransferKind.FETCH, TransferKind.OFFLOAD}
     assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds
     inside = [record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching")]
-    assert all(inside) and sum(inside) < max(cycles[-1] for cycles in record.cycles.values())
+    assert all(inside) and sum(inside) < max(cycles[-1] for cycles in record.cycles.values() if len(cycles))
 
 
 def test_counters_grow_event_by_event(rng, seed):
@@ -401,7 +420,11 @@ def test_thousands_of_transfers_and_of_waits(rng, seed):
             bench.begin()
         bench.step(codes(rng, 5, config.hash_bits, centers=4), everything(0))
     record = bench.check(stall={"o": 0.9}, seed=seed)
-    assert 1 << 14 < record.status["stat_kvmu_blocked_reply"] < max(cycles[-1] for cycles in record.cycles.values())
+    assert (
+        1 << 14
+        < record.status["stat_kvmu_blocked_reply"]
+        < max(cycles[-1] for cycles in record.cycles.values() if len(cycles))
+    )
 
 
 def test_cycles_are_those_recorded():
@@ -415,7 +438,7 @@ def test_cycles_are_those_recorded():
         record = bench.check(stall=stall, seed=n)
         phases = [record.status[f"stat_{name}"] for name in ("clustering", "selecting", "fetching", "kvmu_waiting")]
         totals.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
-    assert totals == [(14098, 5272, 6950, 1727, 0), (12036, 4430, 6151, 1291, 18)]
+    assert totals == [(10548, 5274, 3398, 1727, 0), (8528, 4431, 2642, 1291, 18)]
 
 
 def test_reset_in_mid_flight(rng, seed):

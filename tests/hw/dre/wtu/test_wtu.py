@@ -242,7 +242,7 @@ def test_sender_that_waits_for_every_request(design, rng, seed):
 @pytest.mark.parametrize("name", MODES)
 def test_rows_of_32768_clusters(name, design, rng, seed):
     """The longest rows of a context, joined and single, in every mode."""
-    unit, settings = build("paper", design, wtu_pairs=2048, max_row_clusters=32768), MODES[name]
+    unit, settings = build("paper", design), MODES[name]
     full = unit.sizes.max_row_clusters
     rows = [row for row in boundary_rows(unit.sizes) if len(row.words) in (full, full // 2)][:9]
     rows += [Row(words, rng.integers(1, 65536, full), join=True) for words in rng.integers(0, 0x7F80, (2, full))]
@@ -354,6 +354,11 @@ def test_paper_preset_over_ten_thousand_rows(name, design, rng, seed):
         assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
         done += len(rows)
     assert done >= 10_000
+
+
+@pytest.mark.parametrize("design", WtuDesign)
+def test_memory_of_the_paper_preset_is_at_most_84_kbit(design):
+    assert sum(build("paper", design).memory_bits.values()) <= 84_000
 
 
 @pytest.mark.parametrize("design", WtuDesign)
