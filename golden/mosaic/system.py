@@ -136,8 +136,7 @@ class MosaicCache:
         With `visual_query` (E,) the first stage ranks partitions by the embeddings of their frames instead of their
         keys. The prefetch of Mosaic selects in layer l + 1 with the query of layer l.
         """
-        if not self.frames:
-            raise ValueError("the cache must hold a frame before a query, got an empty cache")
+        self._check_not_empty()
         query = checks.reals("query", query, self.kv_heads * self.d)
         scores = None
         if visual_query is not None:
@@ -154,15 +153,15 @@ class MosaicCache:
     ) -> Retrieval:
         """Fetch the clusters that a query (Hkv * d,) selects. `prefetched` changes the traffic, not the result."""
         index = self._layer(layer)
+        prefetched_ids = checks.integers("prefetched", prefetched or [], None, low=0).tolist()
         _, clusters = self.select(layer, query, visual_query)
         # a missing cluster was merged into one retrieved before it
         retrievals = [index.retrieve(cluster) for cluster in clusters if cluster in index.clusters]
-        prefetched_tokens = prefetched or []
         return Retrieval(
             np.unique(np.concatenate(retrievals)),
             clusters,
-            [c for c in clusters if c not in prefetched_tokens],
-            [c for c in prefetched_tokens if c not in clusters],
+            [c for c in clusters if c not in prefetched_ids],
+            [c for c in prefetched_ids if c not in clusters],
         )
 
     def representatives(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
@@ -178,6 +177,7 @@ class MosaicCache:
     def kv(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """All keys and values of a layer, (N, Hkv, d), in token order."""
         self._layer(layer)
+        self._check_not_empty()
         return np.concatenate(self._keys[layer]), np.concatenate(self._values[layer])
 
     def context(
@@ -194,6 +194,10 @@ class MosaicCache:
         return np.concatenate([mean_keys, keys[window_ids]]), np.concatenate([mean_values, values[window_ids]])
 
     # -- within
+
+    def _check_not_empty(self) -> None:
+        if not self.frames:
+            raise ValueError("the cache must hold a frame before a query, got an empty cache")
 
     def _layer(self, layer: int) -> SemanticIndex:
         return self.layers[checks.integer("layer", layer, 0, len(self.layers) - 1)]

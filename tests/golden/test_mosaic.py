@@ -646,6 +646,27 @@ def test_unknown_cluster_and_partition_change_nothing(call, words):
     assert state_of(index) == before
 
 
+def test_reads_of_an_empty_cache_are_named():
+    model = MosaicCache(1, 1, 2, 1)
+    for call in (
+        lambda: model.kv(0),
+        lambda: model.representatives(0),
+        lambda: model.context(0, np.array([], int)),
+        lambda: model.retrieve(0, np.ones(2)),
+    ):
+        with pytest.raises(ValueError, match="the cache must hold a frame before a query, got an empty cache"):
+            call()
+
+
+def test_prefetch_of_unknown_clusters_is_refused(rng):
+    model, *_ = fed(rng)
+    before = state_of(model.layers[0])
+    for prefetched, message in (([-1], "prefetched must be at least 0, got -1"), ([0.5], "array of integers")):
+        with pytest.raises(ValueError, match=message):
+            model.retrieve(0, rng.standard_normal(16), prefetched=prefetched)
+    assert state_of(model.layers[0]) == before
+
+
 def test_identical_frames_rank_their_partitions_by_number(rng):
     """Partitions of one scene have identical means, for keys and for the visual query."""
     model = MosaicCache(1, 1, 8, 1, MosaicConfig(tau_visual=0, top_visual=3))
