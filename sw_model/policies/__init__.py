@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import ModuleType
 
-from sw_model.policies.base import LLAMA3_8B, Matmul, ModelShape, Policy, Selection, Step, Work
+from sw_model.policies.base import LLAMA3_8B, STAGES, Matmul, ModelShape, Policy, Selection, Step, Work
 from sw_model.policies.codecsight import CodecSight
 from sw_model.policies.full import Full
 from sw_model.policies.hybrid import Hybrid
@@ -15,8 +15,8 @@ from sw_model.policies.rekv import ReKV
 from sw_model.policies.resv import ReSV
 
 __all__ = [
-    "COMPARED", "DEFAULT", "LLAMA3_8B", "POLICIES", "Matmul", "ModelShape", "Policy", "Selection", "Step", "Work",
-    "load",
+    "COMPARED", "DEFAULT", "LLAMA3_8B", "POLICIES", "STAGES", "Matmul", "ModelShape", "Policy", "ReSV", "Selection",
+    "Step", "Work", "load",
 ]  # fmt: skip
 
 POLICIES: dict[str, type[Policy]] = {

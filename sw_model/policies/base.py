@@ -8,7 +8,7 @@ model without any keys.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -258,6 +258,13 @@ class Policy(ABC):
         self._chunks[layer].append(Chunk(start, start + len(k), ""))
         self._keys[layer].extend(k)
         self._values[layer].extend(v)
+
+    def attach(self, layer: int, keys: Any, values: Any) -> None:
+        """Read the keys and values of a layer from objects of the caller instead of own copies.
+
+        Both have the interface of `golden.growable_array.GrowableArray` and hold the tokens appended so far.
+        """
+        self._keys[layer], self._values[layer] = keys, values
 
     @abstractmethod
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:

@@ -1,0 +1,132 @@
+"""Attention of a step to the past tokens that a policy selects and to the step's own tokens.
+
+`prepare` sets the attention function of a model to `IMPLEMENTATION`. With a `RetrievalCache` this function selects and
+attends; with any other cache, or without one, it calls the scaled dot product attention (SDPA) of transformers.
+
+Past tokens are read block by block, and the softmax is accumulated in float32 over the blocks, so that the device holds
+one block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sw_model.huggingface.store import LayerStore
+from sw_model.policies.base import Selection
+
+IMPLEMENTATION = "vrex_retrieval"
+MARK = "_vrex_layer"  # attribute of the keys that a `RetrievalCache` returns
+
+
+class Block(NamedTuple):
+    """Keys and values of some KV heads: (H, S, d) each, for heads `heads`.
+
+    mask    bool (H or 1, rows, S), or None: all rows attend to all tokens
+    shifts  int64 (S,), change of the position of every key; None: none
+    """
+
+    heads: slice
+    keys: torch.Tensor
+    values: torch.Tensor
+    mask: torch.Tensor | None = None
+    shifts: np.ndarray | None = None
+
+
+def prepare(model: PreTrainedModel) -> PreTrainedModel:
+    """Set the attention function of a model, so that it accepts a `RetrievalCache`; returns the model.
+
+    The same as `from_pretrained(..., attn_implementation="vrex_retrieval")`. Other caches still work.
+    """
+    model.set_attn_implementation(IMPLEMENTATION)
+    return model
+
+
+def attention(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """Attention function of transformers: query (1, Hq, T, d), new keys and values (1, Hkv, T, d)."""
+    layer = getattr(key, MARK, None)
+    if layer is None:
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
+    if options.get("sliding_window") is not None:
+        raise ValueError(f"sliding_window must be None with a RetrievalCache, got {options['sliding_window']}")
+    if options.get("dropout"):
+        raise ValueError(f"dropout must be 0 with a RetrievalCache, got {options['dropout']}")
+    return layer.attend(module, query, key, value, attention_mask, options), None
+
+
+AttentionInterface.register(IMPLEMENTATION, attention)
+AttentionMaskInterface.register(IMPLEMENTATION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def blocks(
+    store: LayerStore, selection: Selection, past: int, group: int, block_tokens: int, compact: bool
+) -> Iterator[Block]:
+    """The selected past tokens and pseudo tokens, at most `block_tokens` tokens at a time."""
+    device, dtype = store.device, store.dtype
+    if selection.pseudo_keys is not None and selection.pseudo_values is not None:
+        pair = (torch.from_numpy(np.asarray(x, np.float32)) for x in (selection.pseudo_keys, selection.pseudo_values))
+        keys, values = (x.to(device, dtype).transpose(0, 1) for x in pair)
+        for start in range(0, keys.shape[1], block_tokens):
+            stop = start + block_tokens
+            yield Block(slice(None), keys[:, start:stop], values[:, start:stop])
+    tokens = selection.tokens
+    shared = selection.allowed is None and all(t is tokens[0] for t in tokens)
+    for h in range(1 if shared else len(tokens)):
+        ids, heads = tokens[h], slice(None) if shared else slice(h, h + 1)
+        contiguous = len(ids) > 0 and int(ids[-1]) - int(ids[0]) + 1 == len(ids)
+        for start in range(0, len(ids), block_tokens):
+            part = ids[start : start + block_tokens]
+            first, last = int(part[0]), int(part[-1]) + 1
+            if selection.keys is not None and selection.values is not None:
+                pair = (torch.from_numpy(np.asarray(x[part], np.float32)) for x in (selection.keys, selection.values))
+                keys, values = (x.to(device, dtype).transpose(0, 1)[heads] for x in pair)
+            else:
+                rows = store.gather(None if shared else h, first, last, None if contiguous else part)
+                rows = rows if shared else rows[:, None]  # (S, H, 2, d)
+                keys, values = rows[:, :, 0].transpose(0, 1), rows[:, :, 1].transpose(0, 1)
+            mask = None
+            if selection.allowed is not None:
+                # rows are ordered by token, then by query head; here by query head, then by token
+                allowed = np.ascontiguousarray(selection.allowed[h][:, start : start + block_tokens])
+                mask = torch.from_numpy(allowed).view(-1, group, len(part)).transpose(0, 1).reshape(1, -1, len(part))
+                mask = mask.to(device)
+            shifts = start + np.arange(len(part)) - part if compact else None
+            yield Block(heads, keys, values, mask, shifts)
+
+
+class Softmax:
+    """Attention output of query rows (Hkv, R, d), accumulated over blocks of keys in float32 (float64 for float64)."""
+
+    def __init__(self, queries: torch.Tensor, scaling: float) -> None:
+        kind = torch.promote_types(queries.dtype, torch.float32)
+        self.queries = queries.to(kind) * scaling
+        self.maximum = torch.full((*queries.shape[:2], 1), -torch.inf, dtype=kind, device=queries.device)
+        self.total = torch.zeros_like(self.maximum)
+        self.output = torch.zeros_like(self.queries)
+
+    def add(self, heads: slice, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> None:
+        """Add keys and values (H, S, d) of some KV heads; `mask` is bool (H or 1, R, S), None: all keys."""
+        kind = self.queries.dtype
+        scores = torch.matmul(self.queries[heads], keys.to(kind).transpose(1, 2))
+        if mask is not None:
+            scores.masked_fill_(~mask, -torch.inf)
+        old = self.maximum[heads]
+        maximum = torch.maximum(old, scores.amax(dim=-1, keepdim=True))
+        finite = torch.where(maximum.isfinite(), maximum, torch.zeros_like(maximum))  # no token so far
+        weights = (scores - finite).exp_()
+        rescale = (old - finite).exp_()
+        self.total[heads] = self.total[heads] * rescale + weights.sum(dim=-1, keepdim=True)
+        self.output[heads] = self.output[heads] * rescale + torch.matmul(weights, values.to(kind))
+        self.maximum[heads] = maximum
+
+    def result(self) -> torch.Tensor:
+        """Attention output (Hkv, R, d); zero for a row that attended to no token."""
+        return self.output / torch.where(self.total > 0, self.total, torch.ones_like(self.total))

@@ -1,0 +1,343 @@
+"""`RetrievalCache`: a cache of transformers that attends to the past tokens that a retrieval policy selects.
+
+For every step and layer the cache stores the new keys and values, gives the keys (rounded to BF16) to the policy, and
+attends to the tokens that the policy selects for the queries. A policy is a class of `sw_model.policies`: its index is
+in host memory, and its selections are those of the golden models on the same keys.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from ml_dtypes import bfloat16
+from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sw_model.huggingface import rope
+from sw_model.huggingface.attention import IMPLEMENTATION, MARK, Softmax, blocks
+from sw_model.huggingface.resv import CompiledReSV
+from sw_model.huggingface.store import LayerStore, StoredRows
+from sw_model.policies import STAGES, ModelShape, Policy, ReSV, Selection, load
+from util import checks
+
+NEEDS_POSITIONS = ("rekv", "mosaic")  # policies that undo the rotary embedding
+POSITIONS = ("absolute", "compact")
+
+
+def policy_class(name: str) -> type[Policy]:
+    """The policy class of a name or a Python file; ReSV with compiled kernels."""
+    found = load(name)
+    return CompiledReSV if found is ReSV else found
+
+
+def bf16_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor (heads, T, d) of any float type as bfloat16 (T, heads, d)."""
+    bits = tensor.transpose(0, 1).detach().to("cpu", torch.bfloat16).contiguous().view(torch.int16)
+    return bits.numpy().view(bfloat16)
+
+
+class Snapshot(NamedTuple):
+    """State of a cache between two steps: policy, its index as a pickle, and the figures of every layer."""
+
+    policy: Policy | None
+    state: bytes
+    layers: list[tuple[int, int, int]]
+
+
+class RetrievalLayer(CacheLayerMixin):
+    """Cache of one decoder layer. `update` accepts the keys and values of a step; `attend` uses them."""
+
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, cache: RetrievalCache, index: int) -> None:
+        super().__init__()
+        self.cache, self.index = cache, index
+        self.store: LayerStore | None = None
+        self.attached = False  # the policy reads the rows of the store
+        self.retrieved = self.past_tokens = 0  # sums over steps and KV heads
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        batch, kv_heads, _, head_dim = key_states.shape
+        if batch != 1:
+            raise ValueError(f"batch must be 1 with a RetrievalCache, got {batch}")
+        if value_states.shape != key_states.shape:
+            raise ValueError(
+                f"values must have the shape of the keys, got {tuple(value_states.shape)} and {tuple(key_states.shape)}"
+            )
+        self._open_store(kv_heads, head_dim, key_states.dtype, key_states.device)
+
+    def _open_store(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> LayerStore:
+        folder = self.cache.folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        file = None if folder is None else folder / f"layer{self.index}.rows"
+        self.store = LayerStore(kv_heads, head_dim, dtype, device, self.cache.device_tokens, file)
+        self.is_initialized = True
+        return self.store
+
+    def restore(self, rows: torch.Tensor, device: torch.device) -> None:
+        """Start with the rows (N, Hkv, 2, d) of an earlier cache."""
+        self._open_store(rows.shape[1], rows.shape[3], rows.dtype, device).extend(rows)
+
+    def bind_rows(self, policy: Policy) -> None:
+        """Let the policy read keys and values from the store instead of own copies."""
+        if self.store is not None:
+            policy.attach(self.index, StoredRows(self.store, False), StoredRows(self.store, True))
+            self.attached = True
+
+    def crop(self, tokens_to_remove: int) -> None:
+        raise NotImplementedError("a RetrievalCache removes tokens with `snapshot` and `rewind` only")
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Accept the keys and values (1, Hkv, T, d) of a step; they are stored when `attend` is called with them."""
+        if self.cache.pending is not None:
+            raise RuntimeError(
+                f"attention of layer {self.cache.pending} must be {IMPLEMENTATION!r}: call prepare(model) first"
+            )
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.cache.pending = self.index
+        marked = key_states.view_as(key_states)
+        setattr(marked, MARK, self)
+        return marked, value_states
+
+    def attend(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, options: Any
+    ) -> torch.Tensor:
+        """Store the tokens of a step and attend: output (1, T, Hq, d)."""
+        cache, store = self.cache, self.store
+        assert store is not None
+        cache.pending = None
+        if mask is not None and not (isinstance(mask, torch.Tensor) and mask.dtype == torch.bool):
+            raise ValueError(f"attention_mask must be boolean or None, got {getattr(mask, 'dtype', type(mask))}")
+        if mask is not None and not mask.diagonal(dim1=-2, dim2=-1).all():
+            raise ValueError("attention_mask must have no padding with a RetrievalCache")
+        policy = cache.bind(module, query.shape[1], store)
+        if not self.attached:
+            self.bind_rows(policy)
+        tokens = query.shape[2]
+        scaling = options.get("scaling") or query.shape[3] ** -0.5
+        step = cache.block if cache.block is not None and mask is None else tokens
+        outputs = []
+        for start in range(0, tokens, step):
+            part = slice(start, min(start + step, tokens))
+            q, k, v = query[0, :, part], key[0, :, part], value[0, :, part]
+            own_mask = None if mask is None else mask[0, 0, part, part]
+            past = store.length
+            store.append(k.transpose(0, 1), v.transpose(0, 1))
+            policy.append(self.index, bf16_array(k), bf16_array(v))
+            stage = cache.stage or ("text" if q.shape[1] == 1 else "frame")
+            selection = policy.select(self.index, bf16_array(q), stage)
+            self.past_tokens += past * store.kv_heads
+            self.retrieved += sum(map(len, selection.tokens))
+            if not past and selection.pseudo_keys is None:
+                plain = {name: x for name, x in options.items() if name == "scaling"}
+                sdpa_mask = None if own_mask is None else own_mask[None, None]
+                out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, q[None], k[None], v[None], sdpa_mask, **plain)
+                outputs.append(out[0])
+            else:
+                outputs.append(self._retrieve(q, k, v, selection, past, own_mask, scaling))
+        return torch.cat(outputs)[None] if len(outputs) > 1 else outputs[0][None]
+
+    def _retrieve(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, selection: Selection, past: int,
+        own_mask: torch.Tensor | None, scaling: float,
+    ) -> torch.Tensor:  # fmt: skip
+        """Attention output (T, Hq, d): queries (Hq, T, d), the selection, and own keys and values (Hkv, T, d)."""
+        cache, store = self.cache, self.store
+        assert store is not None
+        kv_heads, tokens, d = k.shape
+        group = q.shape[0] // kv_heads
+        compact = cache.positions == "compact"
+        rows = q.reshape(kv_heads, group * tokens, d)  # ordered by query head, then by token
+        if compact:
+            # the step's own tokens follow the tokens that the head attends to
+            shifts = [len(ids) - past for ids in selection.tokens]
+            new = [np.full(tokens, shift) for shift in shifts]
+            q = torch.stack(
+                [
+                    rope.rotate(x, s, cache.frequency)
+                    for x, s in zip(q.view(kv_heads, group, tokens, d), new, strict=True)
+                ]
+            )
+            rows = q.reshape(kv_heads, group * tokens, d)
+            k = torch.stack([rope.rotate(x, s, cache.frequency) for x, s in zip(k, new, strict=True)])
+        softmax = Softmax(rows, scaling)
+        for block in blocks(store, selection, past, group, cache.block_tokens, compact):
+            keys = block.keys if block.shifts is None else rope.rotate(block.keys, block.shifts, cache.frequency)
+            softmax.add(block.heads, keys, block.values, block.mask)
+        causal = (
+            torch.ones((tokens, tokens), dtype=torch.bool, device=q.device).tril() if own_mask is None else own_mask
+        )
+        softmax.add(slice(None), k, v, causal.repeat(group, 1)[None] if tokens > 1 else None)
+        return softmax.result().view(kv_heads * group, tokens, d).transpose(0, 1).to(store.dtype)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The mask covers the step's own tokens; past tokens are selected by the policy."""
+        return query_length, self.get_seq_length()
+
+    def get_seq_length(self) -> int:
+        """Number of tokens so far, evicted ones included: the position of the next token."""
+        return 0 if self.store is None else self.store.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        self.store, self.is_initialized, self.attached = None, False, False
+        self.retrieved = self.past_tokens = 0
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        raise NotImplementedError("beam search needs more than one sequence; a RetrievalCache has one")
+
+
+class RetrievalCache(Cache):
+    """A cache with bounded device memory that retrieves past tokens by a policy.
+
+    model.generate(**inputs, past_key_values=RetrievalCache(policy="resv", device_tokens=4096))
+
+    Call `prepare(model)` once before. One sequence; the positions count all tokens so far.
+
+    policy         name of a policy (`sw_model.policies.POLICIES`), path of a Python file with one, or a function that
+                   makes a policy from a `ModelShape`
+    device_tokens  newest tokens of every layer in device memory; all tokens are in host memory
+    block_tokens   tokens of one layer that are copied to the device at a time
+    options        arguments of the policy's constructor, for instance `config`
+    frame_tokens   tokens of one video frame (`Policy.for_stream`)
+    budget_frames  number of frames that a policy may retrieve or keep; None: as published
+    stage          stage of every step, `frame` or `text`; None: a step with one token is `text`, a longer one `frame`
+    block          a step is divided into steps of this many tokens before it is given to the policy; None: it is not.
+                   Policies that change all layers together (mosaic) need None
+    positions      `absolute`: keys keep the positions at which the model computed them; `compact`: the attended tokens
+                   of a KV head get the positions 0, 1, ..., and those of the step follow (keys and queries are rotated
+                   again), so that no distance exceeds the number of attended tokens
+    folder         folder for memory-mapped files with the rows of the host; None: memory, pinned for a CUDA device
+    """
+
+    def __init__(
+        self,
+        policy: Any = "resv",
+        *,
+        device_tokens: int = 4096,
+        block_tokens: int = 1024,
+        options: Mapping[str, Any] | None = None,
+        frame_tokens: int = 10,
+        budget_frames: int | None = None,
+        stage: str | None = None,
+        block: int | None = None,
+        positions: str = "absolute",
+        folder: Path | str | None = None,
+    ) -> None:
+        super().__init__(layers=[])
+        if isinstance(policy, str):
+            policy_class(policy)  # raises ValueError for an unknown name
+        self.policy_name = policy
+        self.device_tokens = checks.integer("device_tokens", device_tokens, 0)
+        self.block_tokens = checks.integer("block_tokens", block_tokens, 1)
+        self.options = dict(options or {})
+        self.frame_tokens = checks.integer("frame_tokens", frame_tokens, 1)
+        self.budget_frames = None if budget_frames is None else checks.integer("budget_frames", budget_frames, 1)
+        self.stage = stage if stage is None else checks.one_of("stage", stage, STAGES)
+        self.block = None if block is None else checks.integer("block", block, 1)
+        self.positions = checks.one_of("positions", positions, POSITIONS)
+        self.folder = None if folder is None else Path(folder)
+        self.policy: Policy | None = None
+        self.frequency = np.zeros(0)
+        self.pending: int | None = None  # layer whose update waits for its attention
+
+    # -- interface of transformers
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        while len(self.layers) <= layer_idx:
+            self.layers.append(RetrievalLayer(self, len(self.layers)))
+        return self.layers[layer_idx].update(key_states, value_states)
+
+    def reset(self) -> None:
+        """Remove all tokens."""
+        super().reset()
+        self.policy = self.pending = None
+
+    # -- figures
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far."""
+        return self.get_seq_length()
+
+    def statistics(self) -> dict[str, float]:
+        """Figures of the cache.
+
+        tokens         tokens so far, `resident_tokens` of every layer in device memory
+        device_bytes   bytes of keys and values in device memory between steps; `host_bytes` in host memory
+        ratio          share of the past that the policy retrieved, mean over steps, layers and KV heads (0 to 1)
+        """
+        stores = [layer.store for layer in self.layers if layer.store is not None]
+        past = sum(layer.past_tokens for layer in self.layers)
+        return {
+            "tokens": self.tokens,
+            "resident_tokens": max((s.length - s.first_resident for s in stores), default=0),
+            "device_bytes": sum(s.ring.numel() * s.dtype.itemsize for s in stores),
+            "host_bytes": sum(s.host_bytes for s in stores),
+            "ratio": sum(layer.retrieved for layer in self.layers) / past if past else 0.0,
+        }
+
+    # -- going back
+
+    def snapshot(self) -> Snapshot:
+        """State between two steps, for `rewind`. Copies the index of the policy, not the keys and values."""
+        figures = [(layer.get_seq_length(), layer.retrieved, layer.past_tokens) for layer in self.layers]
+        return Snapshot(self.policy, pickle.dumps(None if self.policy is None else self.policy.__dict__), figures)
+
+    def rewind(self, snapshot: Snapshot) -> None:
+        """Remove all tokens since a snapshot of this cache."""
+        self.pending = None
+        if snapshot.policy is None:
+            self.reset()
+            return
+        self.policy = snapshot.policy
+        self.policy.__dict__.update(pickle.loads(snapshot.state))
+        for layer, (length, retrieved, past_tokens) in zip(self.layers, snapshot.layers, strict=True):
+            layer.store.crop(length)
+            layer.retrieved, layer.past_tokens = retrieved, past_tokens
+            layer.bind_rows(self.policy)
+
+    # -- the policy
+
+    def bind(self, module: Any, q_heads: int, store: LayerStore) -> Policy:
+        """The policy of the cache; made for the model at the first call."""
+        if self.policy is None:
+            config = module.config
+            shape = ModelShape(
+                config.num_hidden_layers, q_heads * store.head_dim, q_heads, store.kv_heads, store.head_dim
+            )
+            self.policy = self._make(shape, config)
+        return self.policy
+
+    def _make(self, shape: ModelShape, config: Any) -> Policy:
+        if self.positions == "compact":
+            if reason := rope.rejected(config, default_only=False):
+                raise ValueError(f"positions = 'compact' needs a static rotary embedding: {reason}")
+            self.frequency = rope.frequencies(config, shape.head_dim)
+        if not isinstance(self.policy_name, str):
+            return self.policy_name(shape)
+        found = policy_class(self.policy_name)
+        if found.name in NEEDS_POSITIONS and (reason := rope.rejected(config, default_only=True)):
+            raise ValueError(f"policy {found.name} undoes the rotary embedding: {reason}")
+        if found.name == "mosaic" and self.block is not None:
+            raise ValueError(f"block must be None for policy mosaic, got {self.block}")
+        if self.options:
+            return found(shape, **self.options)
+        theta = float(rope.parameters(config)["rope_theta"])
+        return found.for_stream(
+            shape, tokens_per_frame=self.frame_tokens, theta=theta, budget_frames=self.budget_frames
+        )

@@ -1,0 +1,201 @@
+"""ReSV with compiled kernels: the index of `golden.resv.ResvLayer` and the policy `sw_model.policies.ReSV`, faster.
+
+Hash codes and scores come from the same NumPy expressions as in the golden model, on the same shapes. All other steps
+are integers or sequences of single float32 additions, so clusters, mean keys and selections are equal in every bit.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+
+from golden import bf16, exp, scores
+from golden.clustering import Assignment, ClusterTable
+from golden.mean_keys import MeanKeys, flush
+from golden.resv import ResvConfig, ResvLayer, bf16_tensor
+from golden.wicsum import WtuConfig
+from sw_model.huggingface import kernels
+from sw_model.policies.base import ModelShape, Selection
+from sw_model.policies.resv import ReSV
+from util import checks
+
+LONGEST_ROW = 1 << 20  # clusters of a row, the most that `WtuConfig` allows: software has no memory of fixed size
+NO_LIMIT = -1
+
+
+def default_config() -> ResvConfig:
+    """The parameters of the paper; a row can have more clusters than the memory of the WTU."""
+    return ResvConfig(wtu=WtuConfig(max_row_clusters=LONGEST_ROW))
+
+
+@cache
+def _exponentials() -> np.ndarray:
+    """BF16 exponential of 0 to `exp.FARTHEST` steps, uint16."""
+    steps = bf16.encode(np.arange(exp.FARTHEST + 1), bf16.FP32)
+    return exp.exp(np.zeros_like(steps), steps, bf16.encode(np.ones(1), bf16.FP32))
+
+
+class CompiledTable(ClusterTable):
+    """`golden.clustering.ClusterTable` with a compiled search. `cluster_hash` = `majority` uses the golden search."""
+
+    def assign(self, codes: np.ndarray) -> Assignment:
+        rule = self.rule
+        if rule.cluster_hash == "majority":
+            return super().assign(codes)
+        wanted = codes
+        if not (isinstance(codes, np.ndarray) and codes.dtype == np.uint32 and codes.ndim == 1):
+            wanted = checks.integers("codes", codes, None, low=0, high=2**32 - 1).astype(np.uint32)
+        n = len(wanted)
+        self._reserve(n)
+        result = Assignment(
+            np.empty(n, np.int32), np.empty(n, bool), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, bool),
+            np.empty(n, np.int64),
+        )  # fmt: skip
+        self._first, self._size = kernels.assign(
+            wanted, self.tokens, self._first, self._size, self._codes, self._counts, self._born, rule.limit,
+            rule.first_match, rule.window_tokens, rule.max_cluster_tokens, rule.max_candidates or NO_LIMIT,
+            rule.max_clusters or NO_LIMIT, result.cluster, result.opened, result.count, result.distance,
+            result.overflow, result.compared,
+        )  # fmt: skip
+        self.tokens += n
+        self.overflowed |= bool(result.overflow.any())
+        return result
+
+    def _reserve(self, clusters: int) -> None:
+        """Make room for more clusters."""
+        while self._size + clusters > len(self._codes):
+            for name in ("_codes", "_counts", "_born"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+
+
+class CompiledMeans(MeanKeys):
+    """`golden.mean_keys.MeanKeys` with compiled sums. The mean keys are stored in float32 for the scores."""
+
+    def __init__(self, dimension: int, mean_store: str = "bf16"):
+        self._size = 0
+        self._store = np.zeros((64, dimension), np.float32)
+        super().__init__(dimension, mean_store)
+
+    @property
+    def means(self) -> np.ndarray:
+        """Mean keys, float32 (C, D); every value is a BF16 number."""
+        return self._store[: self._size]
+
+    @means.setter
+    def means(self, value: np.ndarray) -> None:
+        self._size = len(value)
+
+    def update(self, keys: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> None:
+        vectors = keys.astype(np.float32)
+        while len(counts) > len(self._store):
+            self._store = np.concatenate([self._store, np.zeros_like(self._store)])
+        if self.mean_store == "fp32_sum" and len(counts) > len(self._sums):
+            self._sums = np.concatenate(
+                [self._sums, np.zeros((2 * len(counts) - len(self._sums), self.dimension), np.float32)]
+            )
+        self._size = len(counts)
+        touched, slots, added = np.unique(clusters, return_inverse=True, return_counts=True)
+        total = counts[touched].astype(np.float32)
+        if self.mean_store == "bf16":
+            sums = flush(self._store[touched] * (total - added.astype(np.float32))[:, None])
+        else:
+            sums = self._sums[touched]
+        kernels.add_keys(sums, slots, vectors)
+        if self.mean_store == "fp32_sum":
+            self._sums[touched] = sums
+        self._store[touched] = bf16.decode(bf16.encode(sums / total[:, None].astype(np.float64)))
+
+
+class CompiledResvLayer(ResvLayer):
+    """`golden.resv.ResvLayer` with compiled clustering and, for the default selector, compiled selection."""
+
+    def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
+        super().__init__(config, kv_heads, head_dim, layer)
+        tables = len(self.tables)
+        self.tables = [CompiledTable(config.rule()) for _ in range(tables)]
+        self.means = [CompiledMeans(self.dimension, config.mean_store) for _ in range(tables)]
+        self._normals = self.planes.astype(np.float64)
+        self._lengths = np.linalg.norm(self._normals, axis=0)
+        self._factor = bf16.decode(exp.scale(head_dim), bf16.FP32).astype(np.float32)[()]
+
+    def _append(self, index: int, vectors: np.ndarray) -> Assignment:
+        if self.config.center_keys or self.config.cluster_hash == "rehash_mean":
+            return super()._append(index, vectors)
+        table = self.tables[index]
+        assignment = table.assign(self._hash_codes(vectors))
+        self.means[index].update(vectors, assignment.cluster, table.counts)
+        self.cluster_of[index].extend(assignment.cluster)
+        return assignment
+
+    def _hash_codes(self, vectors: np.ndarray) -> np.ndarray:
+        """Hash codes, uint32 (T,), as `golden.hashing.hash_codes` computes them.
+
+        A bit is the sign of an exact sum. A float64 sum with an error bound below its absolute value has this sign. The
+        bound is that of the golden model with |v| |n| >= sum of |v_i n_i|; all other sums are computed exactly.
+        """
+        v = vectors.astype(np.float64)
+        sums = v @ self._normals
+        lengths = np.sqrt(np.einsum("ti,ti->t", v, v))
+        doubt = np.abs(sums) <= self.dimension * 2.0**-50 * lengths[:, None] * self._lengths
+        if doubt.any():
+            for t, j in np.argwhere(doubt):
+                sums[t, j] = math.fsum(v[t] * self._normals[:, j])
+        return kernels.pack_signs(sums)
+
+    @property
+    def fused(self) -> bool:
+        """True if `attended_tokens` applies: all rows of a KV head share the union of their selections."""
+        c, wtu = self.config, self.config.wtu
+        return (
+            (c.selector, c.gqa_select, c.attend) == ("wtu", "union", "union")
+            and (wtu.weight, wtu.bucket_domain) == ("score_x_tc", "code")
+        )  # fmt: skip
+
+    def attended_tokens(self, queries: np.ndarray, past: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Selected tokens and attended tokens of every KV head, as `select` and `attended` give them together.
+
+        Valid if `fused`. Queries are (T, Hq, d).
+        """
+        checks.integer("past", past, 0, self.tokens)
+        config, wtu = self.config, self.config.wtu
+        q = bf16_tensor("queries", queries, None, self.head_dim).astype(np.float64)
+        selections, attended = [], []
+        for h, rows in enumerate(scores.query_rows(q, self.kv_heads)):
+            table = self.tables[self._table(h)]
+            clusters = len(table)
+            if clusters > wtu.max_row_clusters:
+                raise ValueError(f"wtu.max_row_clusters must be at least {clusters}, got {wtu.max_row_clusters}")
+            selected = np.zeros(clusters, bool)
+            if clusters:
+                score = (rows @ self._means_of(h).astype(np.float64).T).astype(np.float32)
+                kernels.select_clusters(
+                    score, score.max(axis=1), score.min(axis=1), table.counts, self._factor, _exponentials(),
+                    config.wics_ratio_q16, wtu.buckets, wtu.refine_levels, selected,
+                )  # fmt: skip
+            owner = self._owners(h, past)
+            attended.append(kernels.tokens_of(selected, owner, config.sink_tokens, config.recent_always_tokens))
+            plain = not config.sink_tokens and not config.recent_always_tokens and config.cluster_text
+            selections.append(attended[-1] if plain else np.flatnonzero(np.r_[selected, False][owner]))
+        return selections, attended
+
+
+class CompiledReSV(ReSV):
+    """The policy ReSV with compiled kernels; selections equal those of `ReSV`."""
+
+    def __init__(self, model: ModelShape, config: ResvConfig | None = None) -> None:
+        super().__init__(model, config or default_config())
+        self.index = [
+            CompiledResvLayer(self.config, model.kv_heads, model.head_dim, layer) for layer in range(model.layers)
+        ]
+
+    def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
+        index = self.index[layer]
+        if not isinstance(index, CompiledResvLayer) or not index.fused:
+            return super().select(layer, queries, stage)
+        self.queries(layer, queries, stage)
+        selections, tokens = index.attended_tokens(queries, self.past(layer))
+        self.note(layer, stage, selections)
+        return Selection(tuple(tokens))

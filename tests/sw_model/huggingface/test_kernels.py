@@ -1,0 +1,148 @@
+"""Compiled kernels of ReSV give the clusters, mean keys and selections of the golden models, bit for bit."""
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+from golden.clustering import ClusterRule, ClusterTable
+from golden.mean_keys import MeanKeys
+from golden.resv import ResvConfig, ResvLayer
+from golden.wicsum import WtuConfig
+from sw_model.huggingface.resv import CompiledMeans, CompiledReSV, CompiledResvLayer, CompiledTable, default_config
+from sw_model.policies import LLAMA3_8B, ModelShape, ReSV
+
+FIELDS = ("cluster", "opened", "count", "distance", "overflow", "compared")
+
+
+def similar_codes(rng, n, groups=40, flips=4):
+    """Hash codes around some centres."""
+    centres = rng.integers(0, 2**32, groups, np.uint32)
+    codes = centres[rng.integers(0, groups, n)]
+    for _ in range(flips):
+        codes = codes ^ (rng.integers(0, 2, n).astype(np.uint32) << rng.integers(0, 32, n).astype(np.uint32))
+    return codes
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ClusterRule(),
+        ClusterRule(first_match=True),
+        ClusterRule(window_tokens=0),
+        ClusterRule(window_tokens=37, hamming_threshold=5, hamming_inclusive=True),
+        ClusterRule(max_cluster_tokens=3, window_tokens=90),
+        ClusterRule(max_cluster_tokens=2, max_clusters=9),
+        ClusterRule(max_candidates=5, window_tokens=64, first_match=True),
+        ClusterRule(max_clusters=7, hamming_threshold=1),
+        ClusterRule(max_candidates=1, hamming_threshold=0),
+        ClusterRule(hamming_threshold=33),
+        ClusterRule(cluster_hash="majority"),
+    ],
+    ids=str,
+)
+def test_clusters_equal_those_of_the_golden_table(rule, rng):
+    golden, compiled = ClusterTable(rule), CompiledTable(rule)
+    for size in (1, 10, 0, 700, 13, 1):
+        codes = similar_codes(rng, size)
+        expected, result = golden.assign(codes), compiled.assign(codes)
+        for field in FIELDS:
+            assert np.array_equal(getattr(result, field), getattr(expected, field)), field
+            assert getattr(result, field).dtype == getattr(expected, field).dtype
+    for name in ("codes", "counts", "first_token", "first_candidate", "tokens", "overflowed"):
+        assert np.array_equal(getattr(compiled, name), getattr(golden, name)), name
+
+
+def test_codes_outside_32_bits_are_rejected():
+    with pytest.raises(ValueError, match="codes must be between 0 and 4294967295"):
+        CompiledTable().assign(np.array([2**32]))
+
+
+@pytest.mark.parametrize("store", ["bf16", "fp32_sum"])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-128])
+def test_mean_keys_equal_the_golden_ones(store, scale, rng):
+    """With a scale near the smallest normal number, sums are flushed to zero."""
+    golden, compiled = MeanKeys(24, store), CompiledMeans(24, store)
+    counts = np.zeros(0, np.int32)
+    for step in range(12):
+        keys = (rng.standard_normal((9, 24)) * scale).astype(bfloat16)
+        n = min(200, len(counts) + (100 if step == 5 else 2))
+        counts = np.r_[counts, np.zeros(n - len(counts), np.int32)]
+        new = np.arange(len(golden.means), n)
+        clusters = np.r_[new, rng.integers(0, n, 9)][:9] if len(new) <= 9 else new
+        keys = np.resize(keys, (len(clusters), 24)).astype(bfloat16)
+        np.add.at(counts, clusters, 1)
+        golden.update(keys, clusters, counts)
+        compiled.update(keys, clusters, counts)
+        assert np.array_equal(compiled.means.astype(bfloat16).view(np.uint16), golden.means.view(np.uint16))
+
+
+def stream(rng, steps, heads, d, group, scenes=6):
+    """Keys (T, heads, d) and queries (T, heads * group, d) that form clusters, bfloat16."""
+    centres = rng.standard_normal((scenes, heads, d))
+    for step in range(steps):
+        tokens = int(rng.integers(1, 12))
+        keys = centres[step * scenes // steps] + 0.2 * rng.standard_normal((tokens, heads, d))
+        queries = 2 * centres[rng.integers(0, scenes)].repeat(group, axis=0) + rng.standard_normal(
+            (tokens, heads * group, d)
+        )
+        yield keys.astype(bfloat16), queries.astype(bfloat16)
+
+
+CONFIGS = [
+    default_config(),
+    ResvConfig(cluster_scope="kv_head", wics_ratio=0.0),
+    ResvConfig(wics_ratio=1.0, hash_bits=8, hamming_threshold=2),
+    ResvConfig(sink_tokens=5, recent_always_tokens=17, wtu=WtuConfig(buckets=2, refine_levels=0)),
+    ResvConfig(wtu=WtuConfig(buckets=64, refine_levels=32), center_keys=True),
+    ResvConfig(cluster_hash="rehash_mean", mean_store="fp32_sum", window_tokens=50),
+    ResvConfig(selector="exact"),
+    ResvConfig(gqa_select="per_q_head", attend="own"),
+    ResvConfig(wtu=WtuConfig(weight="tc")),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
+def test_selections_equal_those_of_the_policy(config, rng):
+    model = ModelShape(1, 8 * 32, 8, 2, 32)
+    golden, compiled = ReSV(model, config), CompiledReSV(model, config)
+    for step, (keys, queries) in enumerate(stream(rng, 40, 2, 32, 4)):
+        stage = "frame" if step % 3 else "text"
+        selections = []
+        for policy in (golden, compiled):
+            policy.append(0, keys, keys)
+            selections.append(policy.select(0, queries, stage))
+        expected, result = selections
+        for h in range(2):
+            assert np.array_equal(result.tokens[h], expected.tokens[h])
+            assert (result.allowed is None) == (expected.allowed is None)
+            if expected.allowed is not None:
+                assert np.array_equal(result.allowed[h], expected.allowed[h])
+    assert compiled._measured == golden._measured
+
+
+def test_text_that_is_not_clustered_is_always_attended(rng):
+    config = ResvConfig(cluster_text=False, wics_ratio=0.1)
+    golden, compiled = ResvLayer(config, 2, 16), CompiledResvLayer(config, 2, 16)
+    past = 0
+    for step, (keys, queries) in enumerate(stream(rng, 30, 2, 16, 2)):
+        stage = "text" if step % 4 == 3 else "frame"
+        for layer in (golden, compiled):
+            layer.append(keys, stage)
+        expected = golden.select(queries, past)
+        selections, attended = compiled.attended_tokens(queries, past)
+        tokens, _ = golden.attended(expected, past)
+        for h in range(2):
+            assert np.array_equal(selections[h], expected.tokens[h])
+            assert np.array_equal(attended[h], tokens[h])
+        past += len(keys)
+
+
+def test_row_longer_than_the_limit_is_rejected(rng):
+    layer = CompiledResvLayer(ResvConfig(hamming_threshold=0, wtu=WtuConfig(max_row_clusters=8)), 1, 16)
+    layer.append(rng.standard_normal((9, 1, 16)))
+    with pytest.raises(ValueError, match="max_row_clusters must be at least 9, got 8"):
+        layer.attended_tokens(rng.standard_normal((1, 1, 16)), 9)
+
+
+def test_default_configuration_has_no_short_rows():
+    assert CompiledReSV(LLAMA3_8B).config.wtu.max_row_clusters == 1 << 20
