@@ -141,16 +141,16 @@ def _bit_length(value):
 
 @compiled
 def select_clusters(
-    scores, highest, lowest, counts, factor, exponentials, ratio_q16, buckets, refine_levels, selected
+    scores, highest, lowest, counts, factor, exponentials, wics_ratio_q16, buckets, refine_levels, selected
 ):  # fmt: skip
     """Select the clusters of every row as `golden.wicsum.select` does with its default weight, domain and stop rule.
 
-    scores        float32 (R, C), C at least 1; highest, lowest: float32 (R,), their extremes
-    counts        int32 (C,), tokens of each cluster
-    factor        float32, distance in steps of the exponential per unit of score
-    exponentials  uint16, BF16 exponential of each number of steps; the last entry is that of all longer distances
-    ratio_q16     share of the weighted sum that the selection exceeds, in units of 2**-16
-    selected      bool (C,): set for the clusters that any row selects; other entries keep their values
+    scores          float32 (R, C), C at least 1; highest, lowest: float32 (R,), their extremes
+    counts          int32 (C,), tokens of each cluster
+    factor          float32, distance in steps of the exponential per unit of score
+    exponentials    uint16, BF16 exponential of each number of steps; the last entry is that of all longer distances
+    wics_ratio_q16  share of the weighted sum that the selection exceeds, in units of 2**-16
+    selected        bool (C,): set for the clusters that any row selects; other entries keep their values
 
     Returns the number of buckets that the WTU examines, a sum over the rows.
     """
@@ -175,7 +175,7 @@ def select_clusters(
             keys[c], weights[c] = key, weight
             total += weight
             sums[high - key >> shift] += weight
-        stop = (total >> 16) * ratio_q16 + ((total & 0xFFFF) * ratio_q16 >> 16)
+        stop = (total >> 16) * wics_ratio_q16 + ((total & 0xFFFF) * wics_ratio_q16 >> 16)
         bound, top, above, n = low, high, 0, clusters
         for level in range(refine_levels + 1 if total > stop else 0):
             if level:

@@ -56,7 +56,7 @@ def main():
         hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=300, max_position_embeddings=1 << 20,
     )  # fmt: skip
-    model = LlamaForCausalLM._from_config(config).eval()
+    model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.q_proj.weight.mul_(args.sharpness)

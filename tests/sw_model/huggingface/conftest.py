@@ -37,6 +37,6 @@ def make_model(torch, seed):
     def make(family="llama", **sizes):
         config, model = classes[family]
         torch.manual_seed(seed)
-        return model._from_config(config(**{**SIZES, **sizes}), attn_implementation="sdpa").eval()
+        return model(config(**{**SIZES, **sizes})).eval()
 
     return make
