@@ -23,7 +23,7 @@ from hw.lxe.vpe_lane import STAGES
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
-MAX_KEYS = (1 << 16) - 1  # lengths have 16 bits
+MAX_KEYS, MAX_BLOCKS = 1 << 20, (1 << 16) - 1  # attended keys, and blocks of them
 MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 
 
@@ -165,6 +165,7 @@ class LayerSizes:
     hidden, ffn : hidden and feed-forward width ; q_heads : query heads, a multiple of the KV heads
     tokens : tokens of the largest step ; keys : keys of the longest attention row
     fill : tokens of the largest step without queries, when it is larger than `tokens`
+    head : elements of a head of the model, when they are fewer than `head_dim`; zeros pad each half of a head
     """
 
     hidden: int
@@ -172,6 +173,7 @@ class LayerSizes:
     tokens: int
     keys: int
     fill: int = 0
+    head: int = 0
     q_heads: int = field(kw_only=True)
 
 
@@ -194,6 +196,7 @@ class LayerCompiler:
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     code : word address and number of instructions of each vector program
     images, instructions : vector programs by word address, as bytes and as instructions
+    varying : word addresses of the vector programs whose instructions take the length of a row
 
     Raises
     ------
@@ -209,6 +212,7 @@ class LayerCompiler:
     code: dict[str, tuple[int, int]] = field(default_factory=dict)
     images: dict[int, bytes] = field(default_factory=dict)
     instructions: dict[int, list[Instruction]] = field(default_factory=dict)
+    varying: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
@@ -230,12 +234,14 @@ class LayerCompiler:
             ("hidden", MAX_HIDDEN),
             ("ffn", MAX_FFN),
             ("q_heads", MAX_Q_HEADS),
-            ("keys", MAX_KEYS),
+            ("keys", min(MAX_KEYS, MAX_BLOCKS * n)),
             ("tokens", c.max_step_tokens),
             ("fill", c.max_step_tokens),
         ):
             if getattr(s, name) > maximum:
                 raise ValueError(f"{name} must be at most {maximum}, got {getattr(s, name)}")
+        if s.head % 2 or not 0 <= s.head <= c.head_dim:
+            raise ValueError(f"head must be even and at most head_dim = {c.head_dim}, got {s.head}")
         head_words = min(self.half, self.accumulators, self.rows)
         if self.head > head_words:
             raise ValueError(
@@ -298,10 +304,11 @@ class LayerCompiler:
             "gated": programs.gated(self.piece * n, n),
             "residual": residual(self.x_piece * n, n),
         }
+        head = s.head or c.head_dim  # elements of the model's head determine the scale of the scores
         varying = {
-            "exponentials": programs.exponentials(1, n, c.head_dim),
-            "softmax": programs.softmax(1, n, c.head_dim),
-            "long exponentials": programs.long_exponentials(1, n, c.head_dim),
+            "exponentials": programs.exponentials(1, n, head),
+            "softmax": programs.softmax(1, n, head),
+            "long exponentials": programs.long_exponentials(1, n, head),
             "divide by sum": programs.divide_by_sum(1, n),
         }
         for name, program in (fixed | varying).items():
@@ -309,6 +316,8 @@ class LayerCompiler:
             address = self.region.allocate(-(-len(image) * 8 // (16 * n)))
             self.code[name] = address, len(image) // INSTRUCTION_BYTES
             self.images[address], self.instructions[address] = image, program
+            if name in varying:
+                self.varying.add(address)
 
     def step(self, tokens: int) -> list[Command]:
         """Program of the layer for a step of `tokens` tokens, from `x` to `out`.

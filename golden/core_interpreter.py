@@ -21,7 +21,8 @@ from golden.dot import dot, to_bf16
 from golden.vpe import VectorEngine, widen
 from util import checks
 
-NUMBERS = 1 << 16  # modulus of lengths and of row and tile numbers of the operand memories
+NUMBERS = 1 << 16  # modulus of row and tile numbers of the operand memories
+LENGTHS = 1 << 24  # modulus of lengths
 INSTRUCTION_BYTES = 16  # of the vector engine
 SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
 LOADS = ("NOTHING", "ROWS", "WORDS")
@@ -107,7 +108,7 @@ class CoreInterpreter:
 
     def _length(self, f: "_Fields") -> int:
         run_time_length = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.length])
-        return ((self.past(f.head) if run_time_length is None else run_time_length) + f.extra) % NUMBERS
+        return ((self.past(f.head) if run_time_length is None else run_time_length) + f.extra) % LENGTHS
 
     def past(self, head: int) -> int:
         """Tokens from before the step that a KV head attends to."""
@@ -235,4 +236,4 @@ class _Fields:
 
 def _remaining(total: int, start: int, limit: int) -> int:
     """Number of items of `total` from number `start` on, at most `limit`."""
-    return min(max(total - start % NUMBERS, 0), limit % NUMBERS)
+    return min(max(total - start % LENGTHS, 0), limit % LENGTHS)

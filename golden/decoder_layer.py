@@ -32,7 +32,8 @@ class LayerShape:
 
     hidden, ffn        width of the hidden states and of the feed-forward layer, in elements
     q_heads, kv_heads  query and KV heads
-    head_dim           elements of one head
+    head_dim           elements of one head in memory
+    head_elements      elements of one head that the model has, the others are zero (`pad_heads`); 0: all
     hash_bits          hash bits of a key (N_hp in the paper)
     inputs             products of a tile; also lanes of the vector engine
     align_bits         bits of an aligned product (`golden.dot`)
@@ -48,12 +49,20 @@ class LayerShape:
     inputs: int
     align_bits: int = 24
     theta: float = rope.THETA_LLAMA3
+    head_elements: int = 0
 
     def __post_init__(self) -> None:
         for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim", "hash_bits", "inputs"):
             checks.integer(name, getattr(self, name), 1)
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
+        if checks.integer("head_elements", self.head_elements, 0, self.head_dim) % 2:
+            raise ValueError(f"head_elements must be even, got {self.head_elements}")
+
+    @property
+    def model_head_dim(self) -> int:
+        """Elements of one head of the model, which determine the scale of the scores and the angles of RoPE."""
+        return self.head_elements or self.head_dim
 
     def weights(self) -> dict[str, tuple[int, int]]:
         """Shape (outputs, inputs) of every weight matrix."""
@@ -78,9 +87,30 @@ def pair_order(head_dim: int, inputs: int) -> np.ndarray:
     return np.stack([half.reshape(-1, inputs), half.reshape(-1, inputs) + head_dim // 2], axis=1).ravel()
 
 
-def angles(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines of RoPE, FP32 bit patterns (T, head_dim / 2) each."""
-    angle = np.asarray(positions, np.float64)[:, None] * rope.frequencies(head_dim, theta)
+def pad_heads(matrix: np.ndarray, heads: int, head_dim: int, axis: int) -> np.ndarray:
+    """Pad the heads along an axis of a matrix with zeros to `head_dim` elements.
+
+    The two halves of a head that RoPE rotates with each other keep their places at the beginning of the two halves of
+    `head_dim`.
+    """
+    moved = np.moveaxis(np.asarray(matrix), axis, 0)
+    half = moved.shape[0] // (2 * heads)
+    if moved.shape[0] != 2 * heads * half or 2 * half > head_dim:
+        raise ValueError(
+            f"axis must have {heads} heads of an even size up to {head_dim}, got {moved.shape[0]} elements"
+        )
+    padded = np.zeros((heads, 2, head_dim // 2, *moved.shape[1:]), moved.dtype)
+    padded[:, :, :half] = moved.reshape(heads, 2, half, *moved.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(heads * head_dim, *moved.shape[1:]), 0, axis))
+
+
+def angles(positions: np.ndarray, head_dim: int, theta: float, head_elements: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines of RoPE, FP32 bit patterns (T, head_dim / 2) each.
+
+    They are those of a head of `head_elements` elements (0: `head_dim`); the padding has angle 0.
+    """
+    angle = np.asarray(positions, np.float64)[:, None] * rope.frequencies(head_elements or head_dim, theta)
+    angle = np.pad(angle, ((0, 0), (0, head_dim // 2 - angle.shape[1])))
     return bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)
 
 
@@ -141,7 +171,7 @@ class DecoderLayer:
         """Run the layer on hidden states (T, hidden), BF16 bit patterns, at `positions`; T tokens join the tables"""
         s, w = self.shape, self.weights
         normed = kernels.rms_norm(x, self.norms[0], s.inputs)
-        cos, sin = angles(np.asarray(positions), s.head_dim, s.theta)
+        cos, sin = angles(np.asarray(positions), s.head_dim, s.theta, s.head_elements)
         q = kernels.rope(self.product(normed, w["q"]).reshape(len(x), s.q_heads, -1), cos, sin)[:, :, self.order]
         k = kernels.rope(self.product(normed, w["k"]).reshape(len(x), s.kv_heads, -1), cos, sin)[:, :, self.order]
         v = to_bf16(self.product(normed, w["v"])).reshape(len(x), s.kv_heads, -1)
@@ -187,7 +217,7 @@ class DecoderLayer:
         groups = []
         for h in range(s.kv_heads):
             scores = self.product(rows[h], np.ascontiguousarray(means[:, h]))
-            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.head_dim) for row in scores])))
+            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
         cutoffs, _, fetch_replies = self.table.fetch(groups)
 
         context, lists, pages = [], [], []
@@ -202,7 +232,7 @@ class DecoderLayer:
             weights = np.zeros((tokens * group, len(ids)), np.uint16)
             for r in range(tokens * group):
                 row_length = len(past) + r // group + 1
-                weights[r, :row_length] = kernels.softmax(scores[r, :row_length], s.head_dim, s.inputs)
+                weights[r, :row_length] = kernels.softmax(scores[r, :row_length], s.model_head_dim, s.inputs)
             context.append(to_bf16(self.product(weights, np.ascontiguousarray(values.T))))
         out = np.stack(context).reshape(s.kv_heads, tokens, group, -1).swapaxes(0, 1)
         nothing = np.zeros((0, s.hidden), np.uint16)

@@ -36,7 +36,7 @@ class Cause(enum.Enum, shape=unsigned(4)):
     OPCODE = 4  # unknown opcode
     TRUNCATED = 5  # a program without END
     TABLE = 6  # a table of the DRE is full or refused a command
-    SIZE = 7  # a row, list or tile does not fit its memory
+    SIZE = 7  # a row or tile does not fit its memory
 
 
 FAULT = data.StructLayout({"cause": Cause, "address": WORD_ADDRESS_BITS})  # a fault, or Cause.NONE

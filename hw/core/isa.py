@@ -122,7 +122,7 @@ ADDRESS, STRIDE, COUNT, ROW = 32, 24, 16, 16  # widths of fields
 _LENGTH = (
     Field("length", 2, "run-time length: 0 constant, 1 clusters, 2 past tokens of `head`"),
     Field("head", 8, "KV head"),
-    Field("extra", 16, "added to the run-time length; the length itself when `length` is 0"),
+    Field("extra", 24, "added to the run-time length; the length itself when `length` is 0"),
 )
 
 OPCODES = (

@@ -7,7 +7,7 @@ from amaranth.lib import data
 
 from hw.core.isa import LengthSource
 
-LENGTH_BITS = 16
+LENGTH_BITS = 24
 
 
 def lengths_layout(kv_heads: int) -> data.StructLayout:

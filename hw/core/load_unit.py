@@ -14,7 +14,7 @@ from hw.axi.engines import read_word_layout
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.core.isa import BY_NAME, STRIDE
 from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_length, lengths_layout
-from hw.core.retrieval.page_lists import LIST_ENTRY
+from hw.core.retrieval.page_lists import LIST_ENTRY, PageListReader
 from hw.core.sequencer import COMMAND, view
 from hw.core.transpose import Transposer
 from hw.lxe.operand_memory import OperandMemory
@@ -55,7 +55,6 @@ class _Registers:
     address, stride : LOAD: word of the next row, words from one row to the next; GATHER: stride of the step's tokens
     values, head : GATHER: values instead of keys, KV head
     page, page_valid, slot : current entry of the page list, whether it has more tokens, and the next of them
-    index : next entry of the page list
     position : tokens of the head that are requested since the last restart
     step_word : word of the step's next token
     """
@@ -69,7 +68,6 @@ class _Registers:
     page: Signal = field(default_factory=lambda: Signal(LIST_ENTRY, name="page"))
     page_valid: Signal = field(default_factory=lambda: Signal(name="page_valid"))
     slot: Signal = field(default_factory=lambda: Signal(8, name="slot"))
-    index: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="index"))
     position: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="position"))
     step_word: Signal = field(default_factory=lambda: Signal(WORD_ADDRESS_BITS, name="step_word"))
 
@@ -87,7 +85,6 @@ class LoadRequest(wiring.Component):
     width : BF16 elements of a word
     key_words : words of the key of one token and KV head
     kv_heads : number of page lists
-    list_pages : entries of a page list
 
     Members
     -------
@@ -95,10 +92,11 @@ class LoadRequest(wiring.Component):
     lengths : run-time lengths
     fill : stream of FILL
     job : stream of read jobs
-    list_head, list_index, list_read, list_entry : read port of the page lists
+    list_start, list_head : a GATHER begins with the page list of this KV head
+    pages : stream of the entries of this list
     """
 
-    def __init__(self, *, width: int, key_words: int, kv_heads: int, list_pages: int):
+    def __init__(self, *, width: int, key_words: int, kv_heads: int):
         self.width, self.key_words, self.kv_heads = width, key_words, kv_heads
         super().__init__(
             {
@@ -106,10 +104,9 @@ class LoadRequest(wiring.Component):
                 "lengths": In(lengths_layout(kv_heads)),
                 "fill": Out(stream.Signature(FILL)),
                 "job": Out(stream.Signature(JOB)),
+                "list_start": Out(1),
                 "list_head": Out(range(kv_heads)),
-                "list_index": Out(range(list_pages)),
-                "list_read": Out(1),
-                "list_entry": In(LIST_ENTRY),
+                "pages": In(stream.Signature(LIST_ENTRY)),
             }
         )
 
@@ -121,9 +118,7 @@ class LoadRequest(wiring.Component):
         tokens = self._gather_size(m, gather, r)
         m.d.comb += [
             self.fill.payload.eq(r.fill),
-            self.list_read.eq(1),
-            self.list_index.eq(r.index[: len(self.list_index)]),
-            self.list_head.eq(r.head[: len(self.list_head)]),
+            self.list_head.eq(gather.head[: len(self.list_head)]),
         ]
         with m.FSM(name="request"):
             with m.State("IDLE"):
@@ -177,7 +172,8 @@ class LoadRequest(wiring.Component):
             r.head.eq(gather.head),
         ]
         with m.If(gather.restart):
-            m.d.sync += [r.page_valid.eq(0), r.index.eq(0), r.position.eq(0), r.step_word.eq(gather.step_word)]
+            m.d.comb += self.list_start.eq(1)
+            m.d.sync += [r.page_valid.eq(0), r.position.eq(0), r.step_word.eq(gather.step_word)]
         m.next = "GATHER"
 
     def _start_load(self, m: Module, load: data.View, r: _Registers, rows: Value, beats: Value) -> None:
@@ -227,8 +223,10 @@ class LoadRequest(wiring.Component):
             with m.Elif(r.page_valid):
                 m.next = "PAST_TOKEN"
         with m.State("PAGE"):
-            m.d.sync += [r.page.eq(self.list_entry), r.page_valid.eq(1), r.slot.eq(0), r.index.eq(r.index + 1)]
-            m.next = "PAST_TOKEN"
+            m.d.comb += self.pages.ready.eq(1)
+            with m.If(self.pages.valid):
+                m.d.sync += [r.page.eq(self.pages.payload), r.page_valid.eq(1), r.slot.eq(0)]
+                m.next = "PAST_TOKEN"
         offset = Mux(r.values, self.key_words, 0) + r.slot * (2 * self.key_words)
         with m.State("PAST_TOKEN"):
             self._request_token(m, r, (r.page.address + offset)[:WORD_ADDRESS_BITS])
@@ -359,22 +357,23 @@ class LoadUnit(wiring.Component):
     """Executes LOAD and GATHER.
 
     `LoadRequest` sends read jobs, `OperandFill` writes the words that arrive; a queue of fill descriptions between them
-    lets the requests of up to `MAX_OPEN_COMMANDS` commands run ahead.
+    lets the requests of up to `MAX_OPEN_COMMANDS` commands run ahead. `PageListReader` reads the page list of a GATHER.
 
     ```
+    memory ──> PageListReader
+                     v
     command ──> LoadRequest ──> jobs ──> read engine ──> words ──> OperandFill ──> operand memory
                      └────────> fill descriptions ──────────────────────^
     ```
 
     Timing: one word per cycle; the requests of a LOAD take one cycle per row, those of a GATHER two cycles per token
-    and one more per page.
+    and one more per page, after one memory latency for the first entry of the page list.
 
     Parameters
     ----------
     memory : the operand memory
     key_words : words of the key of one token and KV head
-    kv_heads : number of page lists
-    list_pages : entries of a page list
+    kv_heads, max_pages : number of page lists, and largest number of their entries
 
     Members
     -------
@@ -383,12 +382,13 @@ class LoadUnit(wiring.Component):
     lengths : run-time lengths
     job, words : read engine
     write : stream of writes to the operand memory
-    list_head, list_index, list_read, list_entry : read port of the page lists
+    list_base, list_entries : word address of the page lists, number of entries of each list
+    list_job, list_words : read engine for the page lists
     fault : SIZE: a row beyond the operand memory
     """
 
-    def __init__(self, memory: OperandMemory, *, key_words: int, kv_heads: int, list_pages: int):
-        self.memory, self.key_words, self.kv_heads, self.list_pages = memory, key_words, kv_heads, list_pages
+    def __init__(self, memory: OperandMemory, *, key_words: int, kv_heads: int, max_pages: int):
+        self.memory, self.key_words, self.kv_heads, self.max_pages = memory, key_words, kv_heads, max_pages
         self.word = 16 * memory.inputs
         super().__init__(
             {
@@ -398,10 +398,10 @@ class LoadUnit(wiring.Component):
                 "job": Out(stream.Signature(JOB)),
                 "words": In(stream.Signature(read_word_layout(self.word))),
                 "write": Out(stream.Signature(memory.write)),
-                "list_head": Out(range(kv_heads)),
-                "list_index": Out(range(list_pages)),
-                "list_read": Out(1),
-                "list_entry": In(LIST_ENTRY),
+                "list_base": In(WORD_ADDRESS_BITS),
+                "list_entries": In(data.ArrayLayout(range(max_pages + 1), kv_heads)),
+                "list_job": Out(stream.Signature(JOB)),
+                "list_words": In(stream.Signature(read_word_layout(self.word))),
                 "fault": Out(FAULT),
             }
         )
@@ -409,14 +409,18 @@ class LoadUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.request = request = LoadRequest(
-            width=self.memory.inputs, key_words=self.key_words, kv_heads=self.kv_heads, list_pages=self.list_pages
+            width=self.memory.inputs, key_words=self.key_words, kv_heads=self.kv_heads
         )
+        m.submodules.pages = pages = PageListReader(word=self.word, kv_heads=self.kv_heads, max_pages=self.max_pages)
         m.submodules.fill = fill = OperandFill(self.memory, key_words=self.key_words)
         m.submodules.descriptions = descriptions = SyncFIFOBuffered(width=FILL.size, depth=MAX_OPEN_COMMANDS)
         wiring.connect(m, wiring.flipped(self.i), request.i)
         wiring.connect(m, request.job, wiring.flipped(self.job))
         wiring.connect(m, wiring.flipped(self.words), fill.words)
         wiring.connect(m, fill.write, wiring.flipped(self.write))
+        wiring.connect(m, pages.o, request.pages)
+        wiring.connect(m, pages.job, wiring.flipped(self.list_job))
+        wiring.connect(m, wiring.flipped(self.list_words), pages.words)
         m.d.comb += [
             descriptions.w_data.eq(request.fill.payload),
             descriptions.w_en.eq(request.fill.valid),
@@ -425,10 +429,10 @@ class LoadUnit(wiring.Component):
             fill.fill.valid.eq(descriptions.r_rdy),
             descriptions.r_en.eq(fill.fill.ready),
             request.lengths.eq(self.lengths),
-            self.list_head.eq(request.list_head),
-            self.list_index.eq(request.list_index),
-            self.list_read.eq(request.list_read),
-            request.list_entry.eq(self.list_entry),
+            pages.start.eq(request.list_start),
+            pages.head.eq(request.list_head),
+            pages.base.eq(self.list_base),
+            pages.entries.eq(self.list_entries),
             self.complete.eq(fill.complete),
             self.fault.eq(fill.fault),
         ]

@@ -31,12 +31,14 @@ READ_ENGINES = {
     "copy": (ExecUnit.COPY, 64),
     "scores": (ExecUnit.RETRIEVAL, 16),
     "counts": (ExecUnit.RETRIEVAL, 16),
+    "pages": (ExecUnit.LOAD, 16),
 }
 WRITE_ENGINES = {
     "matrix": (ExecUnit.MATRIX, 32),
     "vector": (ExecUnit.VECTOR, 32),
     "table": (ExecUnit.RETRIEVAL, 16),
     "copy": (ExecUnit.COPY, 32),
+    "pages": (ExecUnit.RETRIEVAL, 16),
 }
 
 
@@ -107,7 +109,7 @@ class Processor(wiring.Component):
             self.matrix_unit.memory,
             key_words=self.key_words,
             kv_heads=config.kv_heads,
-            list_pages=self.retrieval_unit.list_pages,
+            max_pages=config.max_pages,
         )
         kvmu = self.retrieval_unit.kvpu.kvmu
         self.copy_unit = CopyUnit(
@@ -233,6 +235,7 @@ class Processor(wiring.Component):
             ("vector", vector.in_job, vector.in_words),
             ("scores", retrieval.score_job, retrieval.score_words),
             ("counts", retrieval.count_job, retrieval.count_words),
+            ("pages", load.list_job, load.list_words),
         ):
             wiring.connect(m, job, memory.read[name].i)
             wiring.connect(m, memory.read[name].o, words)
@@ -240,6 +243,7 @@ class Processor(wiring.Component):
             ("matrix", matrix.job, matrix.words),
             ("vector", vector.out_job, vector.out_words),
             ("table", retrieval.job, retrieval.words),
+            ("pages", retrieval.list_job, retrieval.list_words),
         ):
             wiring.connect(m, job, memory.write[name].i)
             wiring.connect(m, words, memory.write[name].i_data)
@@ -247,6 +251,7 @@ class Processor(wiring.Component):
             matrix.write_done.eq(memory.write["matrix"].done),
             vector.write_done.eq(memory.write["vector"].done),
             retrieval.write_done.eq(memory.write["table"].done),
+            retrieval.list_write_done.eq(memory.write["pages"].done),
         ]
 
     def _connect_units(self, m: Module) -> None:
@@ -261,10 +266,8 @@ class Processor(wiring.Component):
         m.d.comb += [
             *(unit.lengths.eq(retrieval.lengths) for unit in (load, matrix, vector)),
             *(getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings),
-            retrieval.list_head.eq(load.list_head),
-            retrieval.list_index.eq(load.list_index),
-            retrieval.list_read.eq(load.list_read),
-            load.list_entry.eq(retrieval.list_entry),
+            load.list_base.eq(retrieval.list_base),
+            load.list_entries.eq(retrieval.list_entries),
             retrieval.request_updates.eq(vector.request_updates),
             vector.mean_keys_base.eq((self.cfg_mean_keys_base >> shift)[:WORD_ADDRESS_BITS]),
             retrieval.transfer_done.eq(copy.transfer_done),

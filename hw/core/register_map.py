@@ -48,6 +48,7 @@ SETTINGS = {
     "list_links_base": "byte address of the links of the token lists",
     "mean_keys_base": "byte address of the mean keys, a multiple of a word",
     "cluster_counts_base": "byte address of the token counts of the clusters, a multiple of a word",
+    "page_lists_base": "byte address of the page lists, a multiple of a word",
     "selection_mode": "0 ratio, 1 token budget, 2 cluster count",
     "key_order": "order of the scores: 0 unsigned, 1 signed, 2 reversed",
     "selection_target": "ratio in units of 1/65536, tokens or clusters, see selection_mode",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from compiler.layer import LayerCompiler, LayerSizes, Region, tiles
 from golden import bf16
 from golden.clustering import ClusterRule
-from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles
+from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles, pad_heads
 from golden.hashing import hyperplanes
 from golden.kvpu import Kvpu
 from golden.selection import MOSAIC, RESV, TOP_K
@@ -19,6 +19,7 @@ from hw.axi.ports import BOUNDARY, WORD_ADDRESS_BITS
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command
+from hw.core.retrieval.page_lists import ENTRY_BYTES
 from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES, CoreRun, Outcome
@@ -109,10 +110,12 @@ class LayerRun:
             ("list_links", unit.table.max_list_pages * 4),
             ("mean_keys", unit.table.max_clusters * unit.table.key_dim * 2),
             ("cluster_counts", unit.table.max_clusters * 2),
+            ("page_lists", c.kv_heads * c.max_pages * ENTRY_BYTES),
             ("page_frames", c.page_frames * page),
             ("staging", 2 * staging_head_pages * unit.kvmu.head_page_bytes),
         ):
             bases[name] = regions["device"].allocate(-(-size // word)) * word
+        self.page_lists = bases["page_lists"]
         self.words, self.region = regions["device"].words, regions["device"]
         self.layer = LayerCompiler(c, self.sizes, self.region, bases["mean_keys"] // word)
         bases["host_pages"], bases["storage_pages"] = (
@@ -133,7 +136,7 @@ class LayerRun:
             POLICIES[policy],
             selection_target,
         )
-        settings = core_settings(prediction)
+        settings = core_settings(prediction) | {"page_lists_base": bases["page_lists"]}
         kind: type[bytearray] | type[Sparse] = Sparse if scattered else bytearray
         device, host = (kind(regions[side].words * word) for side in BASES)
         starts = {"device": BASES["device"] + number * len(device), "host": BASES["host"] + number * len(host)}
@@ -145,13 +148,18 @@ class LayerRun:
         self.storage_at = starts["host"] + drive  # first address of the storage on the host port
 
         shape = LayerShape(
-            self.sizes.hidden, self.sizes.ffn, self.sizes.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n
-        )
+            self.sizes.hidden, self.sizes.ffn, self.sizes.q_heads, c.kv_heads, c.head_dim, c.hash_bits, n,
+            head_elements=self.sizes.head,
+        )  # fmt: skip
+        model_shape = replace(shape, head_dim=shape.model_head_dim)
         weights = {
             name: bf16.encode(rng.standard_normal((rows, columns)) / np.sqrt(columns))
-            for name, (rows, columns) in shape.weights().items()
+            for name, (rows, columns) in model_shape.weights().items()
         }
-        weights["planes"] = hyperplanes(c.kv_heads * c.head_dim, c.hash_bits).view(np.uint16).T.copy()
+        weights["planes"] = hyperplanes(c.kv_heads * shape.model_head_dim, c.hash_bits).view(np.uint16).T.copy()
+        padding = {"q": (shape.q_heads, 0), "k": (c.kv_heads, 0), "v": (c.kv_heads, 0), "o": (shape.q_heads, 1),
+                 "planes": (c.kv_heads, 1)}  # fmt: skip
+        weights |= {name: pad_heads(weights[name], count, c.head_dim, axis) for name, (count, axis) in padding.items()}
         norms = (
             bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
             bf16.encode(1 + rng.standard_normal(self.sizes.hidden) / 8),
@@ -205,7 +213,8 @@ class LayerRun:
     def run_step(self, x: np.ndarray) -> int:
         """A step on the core only; returns the byte address of its output."""
         tokens, n = len(x), self.config.dpe_inputs
-        cos, sin = angles(np.arange(self.position, self.position + tokens), self.config.head_dim, 5e5)
+        positions = np.arange(self.position, self.position + tokens)
+        cos, sin = angles(positions, self.config.head_dim, 5e5, self.sizes.head)
         rope_angles = np.stack([cos.reshape(tokens, -1, n), sin.reshape(tokens, -1, n)], axis=2)
         self.fill({self.layer.x: x.tobytes(), self.layer.cosines: rope_angles.astype("<u4").tobytes()})
         self.steps.append(len(self.programs))
@@ -277,9 +286,19 @@ class LayerRun:
             np.testing.assert_array_equal(actual, output, err_msg=f"step {n}")
         for at, entry in dict(self.golden.table.table.writes).items():  # the last write of each address
             assert device[at : at + len(entry)] == entry, f"table at {at:#x}"
+        self._verify_page_lists(device)
         for cluster, mean in enumerate(self.golden.means.means):
             at = self.layer.mean_keys_word * self.run_on.word_bytes + cluster * mean.nbytes
             assert device[at : at + mean.nbytes] == mean.tobytes(), f"mean of cluster {cluster}"
+
+    def _verify_page_lists(self, device: bytes | bytearray | Sparse) -> None:
+        """Compare the page lists of the last step with the golden model."""
+        size = self.config.max_pages * ENTRY_BYTES
+        for head, pages in enumerate(self.traces[-1].pages if self.traces else ()):
+            entries = [(address // self.run_on.word_bytes, tokens) for address, tokens in pages if tokens]
+            expected = np.array(entries, "<u4").tobytes()
+            at = self.page_lists + head * size
+            assert device[at : at + len(expected)] == expected, f"page list of KV head {head}"
 
 
 def _ordered(bases: Mapping[str, int], areas: Sequence[str]) -> Any:

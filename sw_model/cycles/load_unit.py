@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hw.core.isa import ExecUnit
+from hw.core.retrieval.page_lists import LIST_ENTRY, list_words
 from sw_model.cycles.processes import Process, Queue, Wait
 from sw_model.cycles.unit import UnitModel, remaining
 
@@ -14,6 +15,9 @@ class LoadUnitModel(UnitModel):
 
     def begin(self) -> None:
         self.fill_queue = Queue(self.clock, depth=4)
+        config, word = self.core.config, 8 * self.core.word_bytes
+        self.entries_per_word, self.list_words = word // LIST_ENTRY.size, list_words(config.max_pages, word)
+        self.entries = Queue(self.clock, latency=0)  # entries of the page list that have arrived
         self.at, self.tokens_read, self.slot = 0, 0, 0  # page of the list, tokens served, token of the page
         self.clock.start(self._request())
         self.clock.start(self._write_operands())
@@ -44,9 +48,13 @@ class LoadUnitModel(UnitModel):
     def _gather(self, f: Mapping[str, int]) -> Wait:
         core, reader = self.core, self.core.readers["load"]
         head, values = f.get("head", 0), f.get("values", 0)
+        past, pages = core.past[head], core.data.pages[head] if core.data.pages else ()
         if f.get("restart", 0):
             self.at = self.tokens_read = self.slot = 0
-        past, pages = core.past[head], core.data.pages[head] if core.data.pages else ()
+            words = -(-len(pages) // self.entries_per_word)
+            self.entries = Queue(self.clock, latency=0)
+            if past:
+                self.clock.start(self._read_list(self.entries, head * self.list_words, words))
         tokens = remaining(past + f["tokens"], self.tokens_read, f["blocks"] * core.width)
         yield from self.fill_queue.put((tokens, core.head, bool(values)))
         yield 1
@@ -54,6 +62,7 @@ class LoadUnitModel(UnitModel):
             yield 1  # NEXT
             if self.tokens_read < past:
                 if not self.slot:
+                    yield from self.entries.get()
                     yield 1  # PAGE
                 place, count = pages[self.at]
                 address = place // core.word_bytes + (2 * self.slot + values) * core.head
@@ -66,6 +75,17 @@ class LoadUnitModel(UnitModel):
             yield 1
             self.tokens_read += 1
         yield 1
+
+    def _read_list(self, entries: Queue, word_address: int, words: int) -> Process:
+        """Read a page list ahead of its use. The lists are taken to be at the start of the region."""
+        reader = self.core.readers["pages"]
+        yield 1
+        yield from reader.request(word_address, words)
+        for _ in range(words):
+            yield from reader.word()
+            for _ in range(self.entries_per_word):
+                entries.push(None)
+            yield 1
 
     def _write_operands(self) -> Process:
         core, reader = self.core, self.core.readers["load"]

@@ -260,12 +260,13 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     """Two error responses to each reader and writer, at a random beat or burst and address."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
-    # the engines of the score rows and token counts read few words in a step
-    steps_of = {ExecUnit.RETRIEVAL: 2}
+    # page lists of the first step are empty; the engines of score rows and token counts read few words in a step
+    steps_of = {"pages": 8, "scores": 2, "counts": 2}
     engines = [
-        ("device", False, n, source, steps_of.get(source, 1)) for n, (source, _) in enumerate(READ_ENGINES.values())
+        ("device", write, n, source, steps_of.get(name, 1))
+        for write, kinds in ((False, READ_ENGINES), (True, WRITE_ENGINES))
+        for n, (name, (source, _)) in enumerate(kinds.items())
     ]
-    engines += [("device", True, n, source, 1) for n, (source, _) in enumerate(WRITE_ENGINES.values())]
     engines += [("host", write, 0, ExecUnit.COPY, 8) for write in (False, True)]  # pages are offloaded and fetched
     expected, batches = [], []
     for side, write, number, source, steps in 2 * engines:
@@ -569,6 +570,7 @@ SHAPES = {  # sizes of a layer at `tiny`, which has 8 accumulators, 64 rows of a
     "activations in pieces": LayerSizes(hidden=64, ffn=240, tokens=5, keys=64, q_heads=4),
     "more tokens than accumulators fit": LayerSizes(hidden=32, ffn=24, tokens=8, keys=64, q_heads=8),
     "more query heads than accumulators": LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, q_heads=20),
+    "padded heads": LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, head=6, q_heads=4),
 }
 
 

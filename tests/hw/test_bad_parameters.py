@@ -58,8 +58,10 @@ BAD = {
     "hidden must be a multiple of .*, got 30": lambda: layer(hidden=30),
     "hidden must be at most 8192, got 8196": lambda: layer(hidden=8196),
     "ffn must be at most 28672, got 28676": lambda: layer(ffn=28676),
+    "head must be even and at most head_dim = 8, got 10": lambda: layer(head=10),
+    "head must be even and at most head_dim = 8, got 5": lambda: layer(head=5),
     "q_heads must be at most 128, got 130": lambda: layer(q_heads=130),
-    "keys must be at most 65535, got 65536": lambda: layer(keys=1 << 16),
+    "keys must be at most 262140, got 262141": lambda: layer(keys=262141),
     "tokens must be at most 8, got 9": lambda: layer(tokens=9),
     "fill must be at most 8, got 9": lambda: layer(fill=9),
     "head_dim must be at most .* got 80": lambda: LayerCompiler(

@@ -1,28 +1,47 @@
-"""Page lists: the past tokens that each KV head attends to in the current step."""
+"""Page lists in device memory: the past tokens that each KV head attends to in the current step."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Array, Module, Signal, Value
+from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from hw.axi.ports import WORD_ADDRESS_BITS
-from hw.common.memory import Ram
+from hw.axi.engines import read_word_layout, write_word_layout
+from hw.axi.gearbox import Gearbox
+from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 from hw.core.lengths import LENGTH_BITS
 from hw.dre.kvmu.command import Op
 
-LIST_ENTRY = data.StructLayout({"address": WORD_ADDRESS_BITS, "count": 8})  # tokens of one page for one KV head
+# Entry of a list: first word of the keys and values of one page for one KV head, and number of tokens.
+LIST_ENTRY = data.StructLayout({"address": WORD_ADDRESS_BITS, "count": 8, "unused": 24})
+ENTRY_BYTES = LIST_ENTRY.size // 8
+QUEUE_DEPTH = 4  # entries that wait for the write engine
+
+
+def list_words(max_pages: int, word: int) -> int:
+    """Memory words between the lists of two KV heads, for words of `word` bits."""
+    return max(1, max_pages * LIST_ENTRY.size // word)
+
+
+def _entries_per_word(word: int) -> int:
+    if word < LIST_ENTRY.size:
+        raise ValueError(f"word must be at least {LIST_ENTRY.size}, got {word}")
+    return word // LIST_ENTRY.size
 
 
 class PageLists(wiring.Component):
-    """Collects the pages that the FETCH replies report, one list per KV head.
+    """Writes the pages that the FETCH replies report to memory, one list per KV head.
 
-    Timing: one entry per cycle; an entry is read one cycle after its address.
+    The list of head h begins `h * list_words(max_pages, word)` words after `base`. An entry is 8 bytes, see
+    `LIST_ENTRY`.
+
+    Timing: one entry per cycle, limited by the write engine; a full queue stops the replies.
 
     Parameters
     ----------
     reply : layout of a reply of the KV prediction unit
-    word_bytes : bytes of a memory word
+    word : bits of a memory word, at least 64
     kv_heads : number of lists
     max_pages : entries of each list
 
@@ -31,55 +50,148 @@ class PageLists(wiring.Component):
     reply : stream of replies
     past_count : tokens on the page of the current reply that were there before the step
     clear : empties all lists
-    head, index, read : reads entry `index` of the list of `head`
-    entry : the entry, one cycle later
-    tokens : for each head, number of tokens in its list
-    overflow : the list of the current reply is full
+    base : word address of the first list
+    job, words, write_done : write engine
+    entries, tokens : for each head, number of entries in its list and their tokens
+    idle : memory has acknowledged all entries
+
+    Raises
+    ------
+    ValueError
+        When `word` is below 64.
     """
 
-    def __init__(self, *, reply: data.StructLayout, word_bytes: int, kv_heads: int, max_pages: int):
-        self.word_bytes, self.kv_heads, self.max_pages = word_bytes, kv_heads, max_pages
+    def __init__(self, *, reply: data.StructLayout, word: int, kv_heads: int, max_pages: int):
+        self.word, self.kv_heads, self.max_pages = word, kv_heads, max_pages
+        self.entries_per_word = _entries_per_word(word)
         super().__init__(
             {
-                "reply": In(stream.Signature(reply, always_ready=True)),
+                "reply": In(stream.Signature(reply)),
                 "past_count": In(8),
                 "clear": In(1),
-                "head": In(range(kv_heads)),
-                "index": In(range(max_pages)),
-                "read": In(1),
-                "entry": Out(LIST_ENTRY),
+                "base": In(WORD_ADDRESS_BITS),
+                "job": Out(stream.Signature(JOB)),
+                "words": Out(stream.Signature(write_word_layout(word))),
+                "write_done": In(1),
+                "entries": Out(data.ArrayLayout(range(max_pages + 1), kv_heads)),
                 "tokens": Out(data.ArrayLayout(LENGTH_BITS, kv_heads)),
-                "overflow": Out(1),
+                "idle": Out(1),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        reply, entry = self.reply.payload, Signal(LIST_ENTRY)
-        report = self.reply.valid & (reply.op == Op.FETCH) & ~reply.last
+        reply, shift = self.reply.payload, (self.entries_per_word - 1).bit_length()
+        entry_write = data.StructLayout(
+            {"word": WORD_ADDRESS_BITS, "position": range(self.entries_per_word), "entry": LIST_ENTRY}
+        )
+        m.submodules.queue = queue = SyncFIFOBuffered(width=entry_write.size, depth=QUEUE_DEPTH)
+        newest, index, append = Signal(entry_write), Signal(range(self.max_pages + 1)), Signal()
         m.d.comb += [
-            entry.address.eq(reply.address >> (self.word_bytes.bit_length() - 1)),
-            entry.count.eq(self.past_count),
+            self.reply.ready.eq(queue.w_rdy),
+            append.eq(self.reply.valid & queue.w_rdy & (reply.op == Op.FETCH) & ~reply.last & (self.past_count != 0)),
+            index.eq(Array(self.entries[h] for h in range(self.kv_heads))[reply.head]),
+            newest.word.eq(self.base + reply.head * list_words(self.max_pages, self.word) + (index >> shift)),
+            newest.position.eq(index[:shift]),
+            newest.entry.address.eq(reply.address >> ((self.word // 8).bit_length() - 1)),
+            newest.entry.count.eq(self.past_count),
+            queue.w_data.eq(newest),
+            queue.w_en.eq(append),
         ]
-        memories = [Ram(depth=self.max_pages, width=LIST_ENTRY.size) for _ in range(self.kv_heads)]
-        for h, memory in enumerate(memories):
-            m.submodules[f"list{h}"] = memory
-            length = Signal(range(self.max_pages + 1), name=f"length{h}")
-            append = report & (reply.head == h) & (self.past_count != 0)
-            m.d.comb += [
-                memory.w_addr.eq(length[: len(memory.w_addr)]),
-                memory.w_data[0].eq(entry),
-                memory.w_mask.eq(append & (length != self.max_pages)),
-                memory.r_addr.eq(self.index),
-                memory.r_en.eq(self.read),
-            ]
+        for h in range(self.kv_heads):
             with m.If(self.clear):
-                m.d.sync += [length.eq(0), self.tokens[h].eq(0)]
-            with m.Elif(append):
-                m.d.sync += [length.eq(length + 1), self.tokens[h].eq(self.tokens[h] + self.past_count)]
-            with m.If(append & (length == self.max_pages)):
-                m.d.comb += self.overflow.eq(1)
-        head = Signal.like(self.head)
-        m.d.sync += head.eq(self.head)
-        m.d.comb += Value.cast(self.entry).eq(Array(memory.r_data[0] for memory in memories)[head])
+                m.d.sync += [self.entries[h].eq(0), self.tokens[h].eq(0)]
+            with m.Elif(append & (reply.head == h)):
+                m.d.sync += [self.entries[h].eq(index + 1), self.tokens[h].eq(self.tokens[h] + self.past_count)]
+        self._write(m, queue, data.View(entry_write, queue.r_data))
+        unacknowledged = Signal(8)
+        m.d.sync += unacknowledged.eq(unacknowledged + append - self.write_done)
+        m.d.comb += self.idle.eq(unacknowledged == 0)
+        return m
+
+    def _write(self, m: Module, queue: SyncFIFOBuffered, oldest: data.View) -> None:
+        """One job and one word with byte strobes per entry."""
+        # of the oldest entry: accepted in an earlier cycle; accepted by the end of this one
+        job_accepted, word_accepted, job_done, word_done = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.job.valid.eq(queue.r_rdy & ~job_accepted),
+            self.job.payload.address.eq(oldest.word),
+            self.job.payload.count.eq(1),
+            self.job.payload.last.eq(1),
+            self.words.valid.eq(queue.r_rdy & ~word_accepted),
+            self.words.payload.data.eq(Cat(Value.cast(oldest.entry) for _ in range(self.entries_per_word))),
+            self.words.payload.strobe.eq(((1 << ENTRY_BYTES) - 1) << (oldest.position * ENTRY_BYTES)),
+            job_done.eq(job_accepted | self.job.ready),
+            word_done.eq(word_accepted | self.words.ready),
+            queue.r_en.eq(job_done & word_done),
+        ]
+        with m.If(queue.r_rdy):
+            m.d.sync += [job_accepted.eq(job_done & ~queue.r_en), word_accepted.eq(word_done & ~queue.r_en)]
+
+
+class PageListReader(wiring.Component):
+    """Reads the entries of a page list from memory, in order, ahead of their use.
+
+    `start` begins with the first entry of a list. Words of the list before that are not used yet are dropped.
+
+    Timing: one entry per cycle after the latency of memory.
+
+    Parameters
+    ----------
+    word : bits of a memory word, at least 64
+    kv_heads, max_pages : as `PageLists`
+
+    Members
+    -------
+    start, head : begin with the list of KV head `head`
+    base, entries : as `PageLists`
+    job, words : read engine
+    o : stream of LIST_ENTRY
+
+    Raises
+    ------
+    ValueError
+        When `word` is below 64.
+    """
+
+    def __init__(self, *, word: int, kv_heads: int, max_pages: int):
+        self.word, self.kv_heads, self.max_pages = word, kv_heads, max_pages
+        self.entries_per_word = _entries_per_word(word)
+        super().__init__(
+            {
+                "start": In(1),
+                "head": In(range(kv_heads)),
+                "base": In(WORD_ADDRESS_BITS),
+                "entries": In(data.ArrayLayout(range(max_pages + 1), kv_heads)),
+                "job": Out(stream.Signature(JOB)),
+                "words": In(stream.Signature(read_word_layout(word))),
+                "o": Out(stream.Signature(LIST_ENTRY)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.gearbox = gearbox = Gearbox(word=self.word, item=LIST_ENTRY.size)
+        head, pending, reading = Signal.like(self.head), Signal(), Signal()  # `reading`: words of a job are outstanding
+        entries = Array(self.entries[h] for h in range(self.kv_heads))[head]
+        shift = (self.entries_per_word - 1).bit_length()
+        word_received = self.words.valid & self.words.ready
+        m.d.comb += [
+            self.job.valid.eq(pending & ~reading & (entries != 0)),
+            self.job.payload.address.eq(self.base + head * list_words(self.max_pages, self.word)),
+            self.job.payload.count.eq((entries + (self.entries_per_word - 1)) >> shift),
+            gearbox.i.valid.eq(self.words.valid & ~pending),
+            gearbox.i.payload.eq(self.words.payload),
+            gearbox.flush.eq(pending),
+            self.words.ready.eq(Mux(pending, reading, gearbox.i.ready)),
+            self.o.valid.eq(gearbox.o.valid & ~pending),
+            Value.cast(self.o.payload).eq(Value.cast(gearbox.o.payload)),
+            gearbox.o.ready.eq(self.o.ready & ~pending),
+        ]
+        with m.If(word_received & self.words.payload.last):
+            m.d.sync += reading.eq(0)
+        with m.If(pending & ~reading & (self.job.ready | (entries == 0))):
+            m.d.sync += [pending.eq(0), reading.eq(entries != 0)]
+        with m.If(self.start):
+            m.d.sync += [pending.eq(1), head.eq(self.head)]
         return m

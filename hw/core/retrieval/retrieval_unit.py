@@ -12,7 +12,7 @@ from hw.config import Config
 from hw.core.isa import BY_NAME
 from hw.core.lengths import command_length, lengths_layout
 from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanUpdates
-from hw.core.retrieval.page_lists import LIST_ENTRY, PageLists
+from hw.core.retrieval.page_lists import PageLists
 from hw.core.retrieval.row_reader import RowReader
 from hw.core.retrieval.step_slots import StepSlots
 from hw.core.retrieval.table_writer import TableWriter
@@ -21,7 +21,6 @@ from hw.dre import kvpu
 from hw.dre.kvmu.command import Op
 from hw.dre.kvpu import KVPU
 
-MAX_LIST_PAGES = 1024  # limit of the pages that one KV head attends to in a step
 HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code of a key from the vector engine
 
 
@@ -37,7 +36,7 @@ class RetrievalUnit(wiring.Component):
 
     ```
     codes ─────────────────────> KVPU ──> assignments ──> MeanUpdates ──> VECTOR unit
-    memory ──> RowReader ──> rows ─┘│ └──> replies ──> StepSlots (COPY unit), PageLists (LOAD unit)
+    memory ──> RowReader ──> rows ─┘│ └──> replies ──> StepSlots (COPY unit), PageLists ──> memory
                                     ├──> descriptors ──> COPY unit
                                     └──> table writes ──> TableWriter ──> memory
     ```
@@ -56,23 +55,25 @@ class RetrievalUnit(wiring.Component):
     codes : stream of HASH_CODE from the vector engine
     score_job, score_words, count_job, count_words : read engines of the score rows and of the token counts
     lengths : run-time lengths: clusters, and past tokens of each KV head
-    list_head, list_index, list_read, list_entry : read port of the page lists
+    list_base, list_entries : page lists in memory, see `PageLists`
+    list_job, list_words, list_write_done : write engine for the page lists
     slot_index, slot_word, tokens, stored : slots of the step's tokens, see `StepSlots`
     request_updates, updates : mean updates, see `MeanUpdates`
     descriptors : stream of transfers; held back until the step's keys and values are stored
     transfer_done, done_tag : a transfer is complete
     job, words, write_done : write engine for the HC table
-    fault : TABLE (a table is full or refuses a command) or SIZE (a page list is full)
-    cfg_* : settings of the KVPU
+    fault : TABLE: a table is full or refuses a command
+    cfg_page_lists_base : byte address of the page lists ; cfg_* : settings of the KVPU
     """
 
     def __init__(self, config: Config):
         self.config, self.kvpu = config, KVPU.from_config(config)
         self.word = 16 * config.dpe_inputs
-        self.list_pages, self.max_step_tokens = min(MAX_LIST_PAGES, config.max_pages), config.max_step_tokens
-        self.settings = {
+        self.max_step_tokens = config.max_step_tokens
+        self.kvpu_settings = {
             name: member.shape for name, member in self.kvpu.signature.members.items() if name.startswith("cfg_")
         }
+        self.settings = {**self.kvpu_settings, "cfg_page_lists_base": self.kvpu.kvmu.address_bits}
         kvmu = self.kvpu.kvmu
         super().__init__(
             {
@@ -84,10 +85,11 @@ class RetrievalUnit(wiring.Component):
                 "count_job": Out(stream.Signature(JOB)),
                 "count_words": In(stream.Signature(read_word_layout(self.word))),
                 "lengths": Out(lengths_layout(config.kv_heads)),
-                "list_head": In(range(config.kv_heads)),
-                "list_index": In(range(self.list_pages)),
-                "list_read": In(1),
-                "list_entry": Out(LIST_ENTRY),
+                "list_base": Out(WORD_ADDRESS_BITS),
+                "list_entries": Out(data.ArrayLayout(range(config.max_pages + 1), config.kv_heads)),
+                "list_job": Out(stream.Signature(JOB)),
+                "list_words": Out(stream.Signature(write_word_layout(self.word))),
+                "list_write_done": In(1),
                 "slot_index": In(range(self.max_step_tokens)),
                 "slot_word": Out(WORD_ADDRESS_BITS),
                 "tokens": Out(range(self.max_step_tokens + 1)),
@@ -108,25 +110,25 @@ class RetrievalUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         unit, reply = self.kvpu, self.kvpu.o.payload.shape()
-        sizes = {"reply": reply, "word_bytes": self.word // 8}
         means = MeanUpdates(assignment=unit.o_assignment.payload.shape(), max_tokens=self.max_step_tokens)
-        slots = StepSlots(**sizes, max_tokens=self.max_step_tokens)
-        lists = PageLists(**sizes, kv_heads=self.config.kv_heads, max_pages=self.list_pages)
+        slots = StepSlots(reply=reply, word_bytes=self.word // 8, max_tokens=self.max_step_tokens)
+        lists = PageLists(reply=reply, word=self.word, kv_heads=self.config.kv_heads, max_pages=self.config.max_pages)
         writer = TableWriter(write=unit.o_write.payload.shape(), word=self.word)
         m.submodules.kvpu, m.submodules.mean_updates, m.submodules.step_slots = unit, means, slots
         rows = RowReader(unit.wtu.sizes, self.word // 16)
         m.submodules.page_lists, m.submodules.table_writer, m.submodules.row_reader = lists, writer, rows
 
-        m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.settings]
+        m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.kvpu_settings]
         self._connect_rows(m, rows)
-        m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1), unit.o.ready.eq(1)]
+        m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1)]
         wiring.connect(m, unit.o_assignment, means.assignments)
         wiring.connect(m, means.o, wiring.flipped(self.updates))
         wiring.connect(m, unit.o_write, writer.i)
         wiring.connect(m, writer.job, wiring.flipped(self.job))
         wiring.connect(m, writer.words, wiring.flipped(self.words))
-        for recorder in (slots, lists):
-            m.d.comb += [recorder.reply.valid.eq(unit.o.valid), recorder.reply.payload.eq(unit.o.payload)]
+        wiring.connect(m, unit.o, lists.reply)
+        wiring.connect(m, lists.job, wiring.flipped(self.list_job))
+        wiring.connect(m, lists.words, wiring.flipped(self.list_words))
         m.d.comb += [
             means.request.eq(self.request_updates),
             slots.slot_index.eq(self.slot_index),
@@ -134,18 +136,20 @@ class RetrievalUnit(wiring.Component):
             self.slot_word.eq(slots.slot_word),
             self.tokens.eq(slots.tokens),
             lists.past_count.eq(slots.past_count),
+            slots.reply.valid.eq(unit.o.valid & unit.o.ready),
+            slots.reply.payload.eq(unit.o.payload),
             lists.clear.eq(slots.step_starts),
-            lists.head.eq(self.list_head),
-            lists.index.eq(self.list_index),
-            lists.read.eq(self.list_read),
-            self.list_entry.eq(lists.entry),
+            lists.write_done.eq(self.list_write_done),
+            lists.base.eq((self.cfg_page_lists_base >> ((self.word // 8).bit_length() - 1))[:WORD_ADDRESS_BITS]),
+            self.list_base.eq(lists.base),
+            self.list_entries.eq(lists.entries),
             self.lengths.clusters.eq(unit.clusters),
             self.lengths.tokens.eq(lists.tokens),
         ]
         self._connect_transfers(m, slots)
         m.d.comb += writer.write_done.eq(self.write_done)
-        self._execute(m, means, slots, rows, writer, self._open_tags(m))
-        self._report_faults(m, lists)
+        self._execute(m, means, slots, rows, lists, writer, self._open_tags(m))
+        self._report_faults(m)
         return m
 
     def _connect_rows(self, m: Module, rows: RowReader) -> None:
@@ -175,7 +179,7 @@ class RetrievalUnit(wiring.Component):
         reply, completion = self.kvpu.o, self.kvpu.o_complete
         tags = 1 << len(reply.payload.tag)
         open_tags, replied, completed = Signal(tags), Signal(tags), Signal(tags)
-        tagged = reply.valid & reply.payload.last & reply.payload.tagged
+        tagged = reply.valid & reply.ready & reply.payload.last & reply.payload.tagged
         m.d.comb += [
             replied.eq(Mux(tagged, 1 << reply.payload.tag, 0)),
             completed.eq(Mux(completion.valid, 1 << completion.payload.tag, 0)),
@@ -184,11 +188,18 @@ class RetrievalUnit(wiring.Component):
         return open_tags
 
     def _execute(
-        self, m: Module, means: MeanUpdates, slots: StepSlots, rows: RowReader, writer: TableWriter, open_tags: Signal
+        self,
+        m: Module,
+        means: MeanUpdates,
+        slots: StepSlots,
+        rows: RowReader,
+        lists: PageLists,
+        writer: TableWriter,
+        open_tags: Signal,
     ) -> None:
         """State machine of the commands."""
         reply, opcode = self.kvpu.o.payload, self.i.payload.opcode
-        last_reply = self.kvpu.o.valid & reply.last
+        last_reply = self.kvpu.o.valid & self.kvpu.o.ready & reply.last
         begin_done, fetch_replied = Signal(), Signal()
         fetch_transfers, fetch_tag = Signal(), Signal.like(reply.tag)  # the fetch moves pages, with this tag
         with m.If(slots.step_starts):
@@ -232,7 +243,7 @@ class RetrievalUnit(wiring.Component):
                     m.next = "FETCH_REPLY"
             with m.State("FETCH_REPLY"):
                 transferring = fetch_transfers & open_tags.bit_select(fetch_tag, 1)
-                m.d.comb += self.complete.eq(fetch_replied & ~transferring)
+                m.d.comb += self.complete.eq(fetch_replied & lists.idle & ~transferring)
                 with m.If(self.complete):
                     m.d.sync += fetch_replied.eq(0)
                     m.next = "IDLE"
@@ -279,8 +290,8 @@ class RetrievalUnit(wiring.Component):
             command.last.eq(code.last),
         ]
 
-    def _report_faults(self, m: Module, lists: PageLists) -> None:
-        """A refused command or a full table; a full page list."""
+    def _report_faults(self, m: Module) -> None:
+        """A refused command or a full table."""
         unit, reply = self.kvpu, self.kvpu.o.payload
         table_fault = Signal()
         m.d.comb += table_fault.eq(
@@ -294,5 +305,3 @@ class RetrievalUnit(wiring.Component):
                 self.fault.cause.eq(Cause.TABLE),
                 self.fault.address.eq(Cat(Value.cast(reply.fault), Value.cast(reply.op))),
             ]
-        with m.Elif(lists.overflow):
-            m.d.comb += [self.fault.cause.eq(Cause.SIZE), self.fault.address.eq(reply.head)]

@@ -5,7 +5,7 @@ from itertools import product
 
 from golden import bf16
 from golden.bf16 import FP32
-from golden.core_interpreter import NUMBERS, CoreInterpreter
+from golden.core_interpreter import LENGTHS, NUMBERS, CoreInterpreter
 from golden.decoder_layer import StepResult
 from hw.axi.ports import BOUNDARY
 from hw.core.isa import Command, Destination, SyncEvent, all_but
@@ -105,7 +105,7 @@ class Author:
         """Fields of a command that encode this length."""
         size, head = self.number(0, 2), self.number(0, len(self.machine.pages) - 1)
         known = (0, self.machine.clusters, self.machine.past(head))[size]
-        return {"length": size, "head": head, "extra": (elements - known) % NUMBERS}
+        return {"length": size, "head": head, "extra": (elements - known) % LENGTHS}
 
     def limit(self, count: int) -> int:
         """A limit field of which `count` remain after the length is applied."""
@@ -136,16 +136,16 @@ class Author:
         fields = {"source": source, "stride": stride, "rows": rows, "beats": beats, "target": to, "step": step,
                   "activations": activations, "tiled": tiled, "limit": vary}  # fmt: skip
         if vary == 1:
-            block = self.any(0, 13)
+            block = self.any(0, 16)
             fields |= {"rows": self.limit(rows), "block": block, **self.length(block * self.n + rows)}
         if vary == 2:
-            block = self.any(0, 13)
+            block = self.any(0, 16)
             length = (block + beats) * self.n - self.number(0, self.n - 1)
             fields |= {"beats": self.limit(beats), "block": block, **self.length(length)}
         return [Command("LOAD", fields)]
 
     def gather(self) -> list[Command]:
-        """GATHER commands that together read all tokens of one head; the first one restarts."""
+        """GATHER commands that together read all tokens of one head, or the first ones; the first command restarts."""
         head, values = self.number(0, len(self.machine.pages) - 1), int(self.flip())
         own, tokens = self.machine.head_words, self.number(1, 3)
         first, stride = self.rows(tokens, own)
@@ -158,6 +158,8 @@ class Author:
                       "step_word": first if index == 0 else self.any(0, 32), "stride": stride,
                       "tokens": tokens}  # fmt: skip
             commands.append(Command("GATHER", fields))
+        if self.flip(0.3):  # the rest of the page list is not used
+            return commands[: self.number(1, len(commands))]
         return commands
 
     def multiply(self) -> list[Command]:
@@ -181,7 +183,7 @@ class Author:
                   "activations": row, "x_stride": x_stride, "vectors": t, "first": 1, "last": 1, "spread": spread,
                   "out": self.allocate(t, stride, 2 * m), "stride": stride, "wide": wide, "limit": vary}  # fmt: skip
         if vary == 1:
-            block = self.any(0, 13)
+            block = self.any(0, 16)
             length = (block + m) * self.n - self.number(0, self.n - 1)
             return [Command("MULTIPLY", {**fields, "m_blocks": self.limit(m), "block": block, **self.length(length)})]
         length = k * self.n - self.number(0, self.n - 1)
