@@ -295,6 +295,18 @@ def faulty_copies(rng, word, offsets, end):
     return moved, faults
 
 
+@pytest.mark.parametrize("end", [SIZE, SIZE - 8], ids=["whole pages", "one word less"])
+def test_copies_up_to_the_end_of_a_region(end, rng, seed):
+    """The last words of both regions can be read and written."""
+    unit, at = Dma.from_config(Config.preset("tiny")), end - 256
+    ways = [(source, target) for source in range(2) for target in range(2)]
+    moved = [Descriptor(at, 512 * n, *way, 256, 0, 0, 0) for n, way in enumerate(ways)]
+    moved += [Descriptor(512 * n, at, *way, 256, 0, 0, 0) for n, way in enumerate(ways[1:3], start=4)]
+    memories = images(rng)
+    record = run(unit, memories, moved, far(rng), end=end, seed=seed)
+    assert record.images == expected(memories, moved) and record.status["stat_fault"] == 0
+
+
 def test_a_word_per_cycle(rng):
     """Long copies from device to host read and write one word a cycle after the start."""
     unit = Dma.from_config(Config.preset("tiny"))
