@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hw.core.core import TRACE
-from hw.core.isa import Command, ExecUnit
-from sim.bench.timeline import busy, chrome_trace, column, concurrency, picture, spans
+from hw.core.isa import OPCODES, Command, ExecUnit
+from sim.bench.timeline import COLOURS, busy, chrome_trace, column, concurrency, picture, spans
 
 
 def event(**fields):
@@ -59,3 +59,7 @@ def test_chrome_trace_and_picture_contain_all_spans(trace):
 def test_trace_of_another_program_raises_error(trace):
     with pytest.raises(ValueError, match="LOAD must have 1 start and end events, got 2 and 2"):
         spans(trace, [PROGRAM[:2]])
+
+
+def test_every_command_of_a_unit_has_a_colour():
+    assert set(COLOURS) == {opcode.name for opcode in OPCODES if opcode.unit is not None}
