@@ -187,7 +187,8 @@ def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
         n_listed += int(np.logical_or.reduce(step.selection().selected, axis=0).sum()) + 1
     inputs = {"i": _columns(_packets(packets, lanes), unit.sizes.beat)}
     config = wtu_ports(RESV, TARGET)
-    return Stimulus(name, inputs, {"o_row": rows, "o": beats, "o_index": n_listed}, config, drain_cycles=drain(count))
+    outputs = {"o_row": rows, "o": beats, "o_index": n_listed, "o_again": 0}  # every row fits the pair memory
+    return Stimulus(name, inputs, outputs, config, drain_cycles=drain(count))
 
 
 def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:

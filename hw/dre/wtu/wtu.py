@@ -233,7 +233,8 @@ class WTU(wiring.Component):
         row_done = Signal()
         waiting = selector.read & ~store.read_accepted
         m.d.comb += row_done.eq(selector.o.valid & selector.o.ready)
-        clusters = ((choice.beats - 1) * sizes.lanes + choice.tail)[: sizes.max_row_clusters.bit_length()]
+        last_beat = (choice.beats - 1)[: len(choice.beats)]
+        clusters = (last_beat * sizes.lanes + choice.tail)[: sizes.max_row_clusters.bit_length()]
         events = {
             Stat.ROWS: row_done,
             Stat.CLUSTERS: Mux(row_done, clusters, 0),
