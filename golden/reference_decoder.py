@@ -176,7 +176,7 @@ class Decoder:
             "down": (config.ffn, config.hidden),
         }
         if (rng is None) == (weights is None):
-            raise ValueError("either rng or weights must be given, got both or none")
+            raise ValueError("one of rng and weights must be set, got both or none")
         if rng is not None:
             self.weights = [
                 {name: rng.standard_normal(shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}

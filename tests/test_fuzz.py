@@ -312,7 +312,7 @@ def test_random_damage_is_handled(name, many, seed, tmp_path, refusal):
 
 
 DEEP = "[" * 5000
-# errors that random damage has found: reader, text of its file, replacement, error message; None: the file is valid
+# errors that random damage revealed: reader, text of its file, replacement, error message; None: the file is valid
 KNOWN_DAMAGE = [
     (
         "Liberty",

@@ -25,14 +25,13 @@ from sw_model.huggingface.store import LayerStore, StoredRows
 from sw_model.policies import STAGES, ModelShape, Policy, ReSV, Selection, load
 from util import checks
 
-NEEDS_POSITIONS = ("rekv", "mosaic")  # policies that undo the rotary embedding
 POSITIONS = ("absolute", "compact")
 
 
 def policy_class(name: str) -> type[Policy]:
     """The policy class of a name or a Python file; ReSV with compiled kernels."""
-    found = load(name)
-    return CompiledReSV if found is ReSV else found
+    policy = load(name)
+    return CompiledReSV if policy is ReSV else policy
 
 
 def bf16_array(tensor: torch.Tensor) -> np.ndarray:
@@ -214,8 +213,8 @@ class RetrievalCache(Cache):
     frame_tokens   tokens of one video frame (`Policy.for_stream`)
     budget_frames  number of frames that a policy may retrieve or keep; None: as published
     stage          stage of every step, `frame` or `text`; None: a step with one token is `text`, a longer one `frame`
-    block          a step is divided into steps of this many tokens before it is given to the policy; None: it is not.
-                   Policies that change all layers together (mosaic) need None
+    block          the policy receives a step in blocks of this many tokens; None: as a whole.
+                   A policy with `whole_steps` needs None
     positions      `absolute`: keys keep the positions at which the model computed them; `compact`: the attended tokens
                    of a KV head get the positions 0, 1, ..., and those of the step follow (keys and queries are rotated
                    again), so that no distance exceeds the number of attended tokens
@@ -330,14 +329,14 @@ class RetrievalCache(Cache):
             self.frequency = rope.frequencies(config, shape.head_dim)
         if not isinstance(self.policy_name, str):
             return self.policy_name(shape)
-        found = policy_class(self.policy_name)
-        if found.name in NEEDS_POSITIONS and (reason := rope.rejected(config, default_only=True)):
-            raise ValueError(f"policy {found.name} undoes the rotary embedding: {reason}")
-        if found.name == "mosaic" and self.block is not None:
-            raise ValueError(f"block must be None for policy mosaic, got {self.block}")
+        policy = policy_class(self.policy_name)
+        if policy.undoes_rope and (reason := rope.rejected(config, default_only=True)):
+            raise ValueError(f"policy {policy.name} undoes the rotary embedding: {reason}")
+        if policy.whole_steps and self.block is not None:
+            raise ValueError(f"block must be None for policy {policy.name}, got {self.block}")
         if self.options:
-            return found(shape, **self.options)
+            return policy(shape, **self.options)
         theta = float(rope.parameters(config)["rope_theta"])
-        return found.for_stream(
+        return policy.for_stream(
             shape, tokens_per_frame=self.frame_tokens, theta=theta, budget_frames=self.budget_frames
         )

@@ -214,8 +214,8 @@ def tokens_of(selected, owners, first_always, last_always):
     """
     n = len(owners)
     tokens = np.empty(n, np.int64)
-    found = 0
+    count = 0
     for t in range(n):
-        tokens[found] = t
-        found += t < first_always or t >= n - last_always or owners[t] < 0 or selected[owners[t]]
-    return tokens[:found].copy()
+        tokens[count] = t
+        count += t < first_always or t >= n - last_always or owners[t] < 0 or selected[owners[t]]
+    return tokens[:count].copy()

@@ -18,8 +18,8 @@ STATIC_TYPES = ("default", "linear", "llama3")  # frequencies that do not depend
 
 def parameters(config: Any) -> dict[str, Any]:
     """Parameters of the rotary embedding of a decoder."""
-    found = getattr(config, "rope_parameters", None) or {}
-    return {"rope_type": "default", "rope_theta": 10000.0, **found}
+    model_values = getattr(config, "rope_parameters", None) or {}
+    return {"rope_type": "default", "rope_theta": 10000.0, **model_values}
 
 
 def rejected(config: Any, default_only: bool) -> str | None:

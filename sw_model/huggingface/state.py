@@ -42,9 +42,9 @@ class _Reader(pickle.Unpickler):
         if module == "builtins" and name in CONTAINERS:
             return super().find_class(module, name)
         if top in PROJECT and "." not in name:
-            found = getattr(importlib.import_module(module), name, None)
-            if isinstance(found, type) and found.__module__ == module:
-                return found
+            value = getattr(importlib.import_module(module), name, None)
+            if isinstance(value, type) and value.__module__ == module:
+                return value
         raise pickle.UnpicklingError(f"class {module}.{name} is not allowed")
 
 
@@ -120,8 +120,7 @@ def load(
             f"state {folder} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}"
         ) from error
     if index:
-        found = policy_class(values["policy"])
-        cache.policy = object.__new__(found)
+        cache.policy = object.__new__(policy_class(values["policy"]))
         cache.policy.__dict__.update(index)
         for layer in cache.layers:
             layer.bind_rows(cache.policy)

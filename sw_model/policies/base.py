@@ -209,11 +209,15 @@ class Policy(ABC):
                   `Step.resident_tokens` tokens and a share of the fetched ones stay in device memory
     blocking      kinds of machine ("vrex", "gpu") on which each layer waits until its own fetch is complete; default:
                   none, so that the fetch of a layer overlaps the computation of the layer before it
+    undoes_rope   the policy scores keys before the rotary embedding, so it must be able to undo the embedding
+    whole_steps   the policy changes all layers at the end of a step, so a step cannot be divided layer by layer
     """
 
     name: ClassVar[str]
     offloads_all: ClassVar[frozenset[str]] = frozenset()
     blocking: ClassVar[frozenset[str]] = frozenset()
+    undoes_rope: ClassVar[bool] = False
+    whole_steps: ClassVar[bool] = False
 
     def __init__(self, model: ModelShape) -> None:
         self.model = model

@@ -29,6 +29,7 @@ class Mosaic(Policy):
     """
 
     name = "mosaic"
+    undoes_rope = whole_steps = True
 
     def __init__(
         self,

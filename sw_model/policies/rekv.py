@@ -28,6 +28,7 @@ class ReKV(Policy):
 
     name = "rekv"
     offloads_all = blocking = frozenset({"gpu"})
+    undoes_rope = True
 
     def __init__(
         self,

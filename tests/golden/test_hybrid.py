@@ -325,13 +325,12 @@ def test_refused_step_changes_nothing(mode, x, error, words, rng):
 
 # -- phase 4
 
+TABLES = {"sink": st.integers(0, 3), "window": st.integers(1, 6), "low": st.integers(1, 6), "block": st.integers(1, 5)}
+
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(
-    sink=st.integers(0, 3),
-    window=st.integers(1, 6),
-    low=st.integers(1, 6),
-    block=st.integers(1, 5),
+    **TABLES,
     system=st.lists(st.integers(0, 2), min_size=1, max_size=6),
     requests=st.lists(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=5), max_size=12),
 )
@@ -421,10 +420,7 @@ def test_low_watermark_restores_accumulating_phase():
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(
-    sink=st.integers(0, 3),
-    window=st.integers(1, 6),
-    low=st.integers(1, 6),
-    block=st.integers(1, 5),
+    **TABLES,
     frames=st.lists(st.lists(st.integers(0, 2), max_size=5), max_size=30),
     question=st.lists(st.integers(0, 2), max_size=3),
 )

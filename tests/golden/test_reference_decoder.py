@@ -207,5 +207,5 @@ def test_wrong_weights_of_the_caller_are_named(change, words, rng):
     with pytest.raises(ValueError, match=words):
         Decoder(DecoderConfig(), weights=change(weights))
     for arguments in ({}, {"rng": rng, "weights": weights}):
-        with pytest.raises(ValueError, match="either rng or weights must be given"):
+        with pytest.raises(ValueError, match="one of rng and weights must be set"):
             Decoder(DecoderConfig(), **arguments)

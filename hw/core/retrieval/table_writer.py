@@ -10,7 +10,7 @@ from hw.axi.engines import write_word_layout
 from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 
 RECORD_BYTES, INDEX_BYTES, COUNT_BYTES = 16, 4, 2  # writes are a cluster record, a token index or a token count
-MAX_UNACKNOWLEDGED = 63  # writes that memory has not acknowledged
+MAX_UNACKNOWLEDGED = 63  # writes that wait for their acknowledgement
 
 
 class TableWriter(wiring.Component):
@@ -58,7 +58,7 @@ class TableWriter(wiring.Component):
         long_bytes = min(word_bytes, RECORD_BYTES)
         short_mask = Mux(write.bytes == COUNT_BYTES, (1 << COUNT_BYTES) - 1, (1 << INDEX_BYTES) - 1)
         mask = Mux(write.bytes >= long_bytes, (1 << long_bytes) - 1, short_mask)
-        open_jobs = Signal(range(MAX_UNACKNOWLEDGED + 1))  # jobs that memory has not acknowledged
+        open_jobs = Signal(range(MAX_UNACKNOWLEDGED + 1))  # jobs that wait for their acknowledgement
         has_room = open_jobs != MAX_UNACKNOWLEDGED
         m.d.comb += [
             several_words.eq(write.bytes > word_bytes),

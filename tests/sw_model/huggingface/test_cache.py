@@ -220,7 +220,7 @@ def test_compact_positions_are_those_of_the_attended_tokens(kind, policy, make_m
         assert np.allclose(rotate(np.ones(16), 3.0, 10000.0), rope.rotate(torch.ones(1, 16), np.array([3]), frequency))
     kept = {layer: [call[3:5]] for layer, call in enumerate(recorded[:3])}
 
-    def turned(x, shifts):
+    def rotated(x, shifts):
         return rope.rotate(torch.from_numpy(x).double().transpose(0, -2), shifts, frequency).transpose(0, -2).numpy()
 
     moved = 0
@@ -231,8 +231,8 @@ def test_compact_positions_are_those_of_the_attended_tokens(kind, policy, make_m
             ids = np.r_[selected[h], past : past + len(k)]
             shifts = np.arange(len(ids)) - ids
             moved += shifts[-1] < 0
-            head_keys = turned(keys[ids, h], shifts)[:, None]
-            queries = turned(q[:, 2 * h : 2 * h + 2], shifts[-len(k) :])
+            head_keys = rotated(keys[ids, h], shifts)[:, None]
+            queries = rotated(q[:, 2 * h : 2 * h + 2], shifts[-len(k) :])
             out = light_attention(queries, head_keys, values[ids, h][:, None], [np.arange(len(selected[h]))])
             assert np.abs(out - output[:, 2 * h : 2 * h + 2]).max() < 1e-4 * max(1, np.abs(out).max())
     assert moved
