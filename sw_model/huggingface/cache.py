@@ -131,10 +131,8 @@ class RetrievalLayer(CacheLayerMixin):
             q, k, v = query[0, :, part], key[0, :, part], value[0, :, part]
             own_mask = None if mask is None else mask[0, 0, part, part]
             past = store.length
-            store.append(k.transpose(0, 1), v.transpose(0, 1))
-            policy.append(self.index, bf16_array(k), bf16_array(v))
-            stage = cache.stage or ("text" if q.shape[1] == 1 else "frame")
-            selection = policy.select(self.index, bf16_array(q), stage)
+            self.append(policy, k, v)
+            selection = self.select(policy, q)
             self.past_tokens += past * store.kv_heads
             self.retrieved += sum(map(len, selection.tokens))
             if not past and selection.pseudo_keys is None:
@@ -145,6 +143,17 @@ class RetrievalLayer(CacheLayerMixin):
             else:
                 outputs.append(self._retrieve(q, k, v, selection, past, own_mask, scaling))
         return torch.cat(outputs)[None] if len(outputs) > 1 else outputs[0][None]
+
+    def append(self, policy: Policy, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store the keys and values (Hkv, T, d) of a step and give them to the policy."""
+        assert self.store is not None
+        self.store.append(keys.transpose(0, 1), values.transpose(0, 1))
+        policy.append(self.index, bf16_array(keys), bf16_array(values))
+
+    def select(self, policy: Policy, queries: torch.Tensor) -> Selection:
+        """The past tokens that the queries (Hq, T, d) of the last step attend to."""
+        stage = self.cache.stage or ("text" if queries.shape[1] == 1 else "frame")
+        return policy.select(self.index, bf16_array(queries), stage)
 
     def _retrieve(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, selection: Selection, past: int,

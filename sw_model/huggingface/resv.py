@@ -1,19 +1,19 @@
 """ReSV with compiled kernels: the index of `golden.resv.ResvLayer` and the policy `sw_model.policies.ReSV`, faster.
 
-Hash codes and scores come from the same NumPy expressions as in the golden model, on the same shapes. All other steps
-are integers or sequences of single float32 additions, so clusters, mean keys and selections are equal in every bit.
+Hash codes and scores are defined by exact sums, so float64 sums with an error bound are enough. All other steps are
+integers or sequences of single float32 additions. Clusters, mean keys and selections are therefore equal in every bit.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from golden import bf16, exp, scores
 from golden.clustering import Assignment, ClusterTable
-from golden.mean_keys import MeanKeys, flush
+from golden.mean_keys import MeanKeys
 from golden.resv import ResvConfig, ResvLayer, bf16_tensor
 from golden.wicsum import WtuConfig
 from sw_model.huggingface import kernels
@@ -30,11 +30,13 @@ def default_config() -> ResvConfig:
     return ResvConfig(wtu=WtuConfig(max_row_clusters=LONGEST_ROW))
 
 
-@cache
-def _exponentials() -> np.ndarray:
-    """BF16 exponential of 0 to `exp.FARTHEST` steps, uint16."""
-    steps = bf16.encode(np.arange(exp.FARTHEST + 1), bf16.FP32)
-    return exp.exp(np.zeros_like(steps), steps, bf16.encode(np.ones(1), bf16.FP32))
+def _valid(tensor: np.ndarray, heads: int | None, head_dim: int) -> bool:
+    """True for a bfloat16 tensor (T, heads, head_dim), T at least 1, of finite numbers: it needs no conversion."""
+    return (
+        isinstance(tensor, np.ndarray) and tensor.dtype == bfloat16 and tensor.ndim == 3 and len(tensor) > 0
+        and heads in (None, tensor.shape[1]) and tensor.shape[2] == head_dim
+        and bool((tensor.view(np.uint16) & bf16.BF16.infinity != bf16.BF16.infinity).all())
+    )  # fmt: skip
 
 
 class CompiledTable(ClusterTable):
@@ -64,24 +66,28 @@ class CompiledTable(ClusterTable):
         return result
 
     def _reserve(self, clusters: int) -> None:
-        """Make room for more clusters."""
-        while self._size + clusters > len(self._codes):
+        """Make room for more clusters, and for those that the search reads beyond the last one."""
+        while self._size + clusters + kernels.SEARCH_CLUSTERS > len(self._codes):
             for name in ("_codes", "_counts", "_born"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
 
 
 class CompiledMeans(MeanKeys):
-    """`golden.mean_keys.MeanKeys` with compiled sums. The mean keys are stored in float32 for the scores."""
+    """`golden.mean_keys.MeanKeys` with compiled sums. The mean keys are stored in float64 for the scores.
 
-    def __init__(self, dimension: int, mean_store: str = "bf16"):
+    heads  number of heads whose keys form a row; length and spread of a mean key are those of one head
+    """
+
+    def __init__(self, dimension: int, mean_store: str = "bf16", heads: int = 1):
         self._size = 0
-        self._store = np.zeros((64, dimension), np.float32)
+        self._store = np.zeros((64, dimension))
+        self._lengths, self._spreads = np.zeros((2, 64, heads))
         super().__init__(dimension, mean_store)
 
     @property
     def means(self) -> np.ndarray:
-        """Mean keys, float32 (C, D); every value is a BF16 number."""
+        """Mean keys, float64 (C, D); every value is a BF16 number."""
         return self._store[: self._size]
 
     @means.setter
@@ -89,37 +95,56 @@ class CompiledMeans(MeanKeys):
         self._size = len(value)
 
     def update(self, keys: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> None:
-        vectors = keys.astype(np.float32)
-        while len(counts) > len(self._store):
-            self._store = np.concatenate([self._store, np.zeros_like(self._store)])
-        if self.mean_store == "fp32_sum" and len(counts) > len(self._sums):
-            self._sums = np.concatenate(
-                [self._sums, np.zeros((2 * len(counts) - len(self._sums), self.dimension), np.float32)]
-            )
         self._size = len(counts)
-        touched, slots, added = np.unique(clusters, return_inverse=True, return_counts=True)
-        total = counts[touched].astype(np.float32)
-        if self.mean_store == "bf16":
-            sums = flush(self._store[touched] * (total - added.astype(np.float32))[:, None])
-        else:
-            sums = self._sums[touched]
-        kernels.add_keys(sums, slots, vectors)
-        if self.mean_store == "fp32_sum":
-            self._sums[touched] = sums
-        self._store[touched] = bf16.decode(bf16.encode(sums / total[:, None].astype(np.float64)))
+        while self._size > len(self._store):
+            for name in ("_store", "_lengths", "_spreads"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        if self.mean_store == "fp32_sum" and len(self._sums) < len(self._store):
+            new = np.zeros((len(self._store) - len(self._sums), self.dimension), np.float32)
+            self._sums = np.concatenate([self._sums, new])
+        kernels.update_means(
+            self._store, self._sums, self._lengths, self._spreads, keys.astype(np.float32), clusters, counts
+        )
+
+    def dots(self, rows: np.ndarray, head: int) -> np.ndarray:
+        """Scores of rows (R, d) and the mean keys of a head, as `golden.scores.dots`: exact sums, rounded to float32.
+
+        A row whose rounding is in doubt is computed by the golden model.
+        """
+        columns = slice(head * rows.shape[1], (head + 1) * rows.shape[1])
+        vectors = self.means[:, columns]
+        sums = rows @ vectors.T
+        result = np.empty(sums.shape, np.float32)
+        lengths, spreads = kernels.lengths_and_spreads(rows)
+        errors = rows.shape[1] * 2.0**-52 * lengths
+        doubtful = kernels.round_scores(
+            sums, errors, spreads, self._lengths[: self._size, head], self._spreads[: self._size, head], result
+        )
+        for r in np.flatnonzero(doubtful):
+            result[r] = scores.dots(rows[r : r + 1], vectors)[0]
+        return result
 
 
 class CompiledResvLayer(ResvLayer):
     """`golden.resv.ResvLayer` with compiled clustering and, for the default selector, compiled selection."""
 
+    means: list[CompiledMeans]  # type: ignore[assignment]
+
     def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
         super().__init__(config, kv_heads, head_dim, layer)
         tables = len(self.tables)
         self.tables = [CompiledTable(config.rule()) for _ in range(tables)]
-        self.means = [CompiledMeans(self.dimension, config.mean_store) for _ in range(tables)]
+        heads = kv_heads // tables
+        self.means = [CompiledMeans(self.dimension, config.mean_store, heads) for _ in range(tables)]
         self._normals = self.planes.astype(np.float64)
         self._lengths = np.linalg.norm(self._normals, axis=0)
         self._factor = bf16.decode(exp.scale(head_dim), bf16.FP32).astype(np.float32)[()]
+
+    def append(self, keys: np.ndarray, stage: str = "frame") -> list[Assignment]:
+        if not _valid(keys, self.kv_heads, self.head_dim) or stage != "frame":
+            return super().append(keys, stage)
+        return [self._append(t, v) for t, v in enumerate(keys.reshape(len(keys), len(self.tables), -1).swapaxes(0, 1))]
 
     def _append(self, index: int, vectors: np.ndarray) -> Assignment:
         if self.config.center_keys or self.config.cluster_hash == "rehash_mean":
@@ -161,7 +186,8 @@ class CompiledResvLayer(ResvLayer):
         """
         checks.integer("past", past, 0, self.tokens)
         config, wtu = self.config, self.config.wtu
-        q = bf16_tensor("queries", queries, None, self.head_dim).astype(np.float64)
+        valid = _valid(queries, None, self.head_dim)
+        q = (queries if valid else bf16_tensor("queries", queries, None, self.head_dim)).astype(np.float64)
         selections, attended = [], []
         for h, rows in enumerate(scores.query_rows(q, self.kv_heads)):
             table = self.tables[self._table(h)]
@@ -170,11 +196,11 @@ class CompiledResvLayer(ResvLayer):
                 raise ValueError(f"wtu.max_row_clusters must be at least {clusters}, got {wtu.max_row_clusters}")
             selected = np.zeros(clusters, bool)
             if clusters:
-                score = (rows @ self._means_of(h).astype(np.float64).T).astype(np.float32)
+                one_table = len(self.tables) == 1
+                score = self.means[self._table(h)].dots(rows, h if one_table else 0)
                 kernels.select_clusters(
-                    score, score.max(axis=1), score.min(axis=1), table.counts, self._factor, _exponentials(),
-                    config.wics_ratio_q16, wtu.buckets, wtu.refine_levels, selected,
-                )  # fmt: skip
+                    score, table.counts, self._factor, config.wics_ratio_q16, wtu.buckets, wtu.refine_levels, selected
+                )
             owner = self._owners(h, past)
             attended.append(kernels.tokens_of(selected, owner, config.sink_tokens, config.recent_always_tokens))
             plain = not config.sink_tokens and not config.recent_always_tokens and config.cluster_text

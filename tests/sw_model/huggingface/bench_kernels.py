@@ -18,7 +18,7 @@ from golden.clustering import ClusterTable
 from golden.hashing import hash_codes, hyperplanes
 from golden.resv import ResvLayer
 from sw_model.huggingface import kernels
-from sw_model.huggingface.resv import CompiledResvLayer, CompiledTable, _exponentials, default_config
+from sw_model.huggingface.resv import CompiledResvLayer, CompiledTable, default_config
 from sw_model.media.generator import Generator, coin
 
 KV_HEADS, GROUP, HEAD_DIM = 8, 4, 128
@@ -83,8 +83,7 @@ def main():
     def threshold():
         selected = np.zeros(len(counts), bool)
         ratio = compiled.config.wics_ratio_q16
-        extremes = score.max(axis=1), score.min(axis=1)
-        kernels.select_clusters(score, *extremes, counts, compiled._factor, _exponentials(), ratio, 16, 1, selected)
+        kernels.select_clusters(score, counts, compiled._factor, ratio, 16, 1, selected)
         return selected
 
     row(

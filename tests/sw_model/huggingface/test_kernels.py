@@ -1,13 +1,16 @@
 """Compiled kernels of ReSV give the clusters, mean keys and selections of the golden models, bit for bit."""
 
+import numba
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
+from golden import bf16, exp, scores, wicsum
 from golden.clustering import ClusterRule, ClusterTable
 from golden.mean_keys import MeanKeys
 from golden.resv import ResvConfig, ResvLayer
 from golden.wicsum import WtuConfig
+from sw_model.huggingface import kernels
 from sw_model.huggingface.resv import CompiledMeans, CompiledReSV, CompiledResvLayer, CompiledTable, default_config
 from sw_model.policies import LLAMA3_8B, ModelShape, ReSV
 
@@ -50,6 +53,76 @@ def test_clusters_equal_those_of_the_golden_table(rule, rng):
             assert getattr(result, field).dtype == getattr(expected, field).dtype
     for name in ("codes", "counts", "first_token", "first_candidate", "tokens", "overflowed"):
         assert np.array_equal(getattr(compiled, name), getattr(golden, name)), name
+
+
+@pytest.mark.parametrize("clusters", [1, 63, 64, 65, 128, 129])
+def test_search_reads_no_cluster_beyond_the_last_one(clusters, rng):
+    """Words beyond the last cluster can hold codes of removed clusters, for instance after a cache was rewound."""
+    rule = ClusterRule(hamming_threshold=1, max_cluster_tokens=2)
+    golden, compiled = ClusterTable(rule), CompiledTable(rule)
+    codes = rng.permutation(2**16).astype(np.uint32)[:clusters] << 8
+    for table in (golden, compiled):
+        table.assign(codes)
+    new = rng.integers(0, 2**32, 40, np.uint32)
+    compiled._reserve(len(new))
+    compiled._codes[clusters:] = np.resize(new, len(compiled._codes) - clusters)
+    for step in (new, codes, new, codes):
+        expected, result = golden.assign(step), compiled.assign(step)
+        for field in FIELDS:
+            assert np.array_equal(getattr(result, field), getattr(expected, field)), field
+
+
+def test_exponential_equals_the_golden_one_for_every_distance():
+    @numba.njit
+    def exponentials(distances, codes):
+        for i in range(len(distances)):
+            codes[i] = kernels._exponential(distances[i])
+
+    steps = np.arange(exp.FARTHEST + 2, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        distances = np.concatenate([steps, np.nextafter(steps[1:], 0), [1e30, np.inf], [0.5, 1e-40]]).astype(np.float32)
+    codes = np.empty(len(distances), np.int32)
+    exponentials(distances, codes)
+    assert np.array_equal(codes, exp.power(bf16.encode(distances, bf16.FP32)))
+
+
+@pytest.mark.parametrize(("buckets", "levels"), [(2, 0), (2, 20), (16, 1), (64, 0), (4096, 3)])
+def test_thresholding_equals_that_of_the_wtu(buckets, levels, rng):
+    factor = bf16.decode(exp.scale(64), bf16.FP32).astype(np.float32)[()]
+    for clusters in (1, 2, 15, 16, 17, 64, 333):
+        for spread in (0.0, 1.0, 40.0, 1e4):
+            row = (spread * rng.standard_normal((5, clusters))).astype(np.float32)
+            counts = rng.integers(1, 65536, clusters, dtype=np.int32)
+            for ratio in (0, 1, 19661, 65535, 65536):
+                config = WtuConfig(buckets=buckets, refine_levels=levels)
+                expected = wicsum.select(scores.codes(row, 64), counts, ratio, config).selected.any(axis=0)
+                selected = np.zeros(clusters, bool)
+                kernels.select_clusters(row, counts, factor, ratio, buckets, levels, selected)
+                assert np.array_equal(selected, expected)
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "wide", "cancelling", "zero"])
+def test_scores_are_exact_sums_rounded_to_float32(kind, rng):
+    """Sums halfway between two float32 numbers, elements of very different sizes, and sums near zero."""
+    rows, keys = rng.standard_normal((9, 2 * 32)), rng.standard_normal((40, 2 * 32))
+    if kind == "ties":
+        rows, keys = np.round(rows * 64), np.round(keys * 64)
+        keys[:, 0], rows[:, 0] = 2.0**20, 2.0**10
+    elif kind == "wide":
+        keys *= 2.0 ** rng.integers(-60, 60, keys.shape)
+    elif kind == "cancelling":
+        keys[:, 1::2], rows[:, 1::2] = keys[:, ::2] * (1 + 2.0**-7), -rows[:, ::2]
+    elif kind == "zero":
+        keys[3], rows[2] = 0, 0
+    rows, keys = rows.astype(bfloat16), keys.astype(bfloat16)
+    golden, compiled = MeanKeys(64), CompiledMeans(64, heads=2)
+    for means in (golden, compiled):
+        means.update(keys, np.arange(40), np.ones(40, np.int32))
+    for head in range(2):
+        columns = slice(32 * head, 32 * head + 32)
+        head_rows = np.ascontiguousarray(rows[:, columns]).astype(np.float64)
+        expected = scores.dots(head_rows, golden.means[:, columns])
+        assert np.array_equal(compiled.dots(head_rows, head), expected)
 
 
 def test_codes_outside_32_bits_are_rejected():
