@@ -113,6 +113,8 @@ REFUSED = {
     "quality t.safetensors --policy best": "policy must be one of full, ",
     "quality t.safetensors --policy policy.py": "policy file 'policy.py' must define one subclass of Policy, got 0",
     "quality t.safetensors --budget-frames 0": "frames must be at least 1, got 0",
+    "quality m --video film.mp4": "--questions must be a file when MODEL answers questions about a video, got none",
+    "quality m --questions policy.py": "--video must be a file when MODEL answers questions about a video, got none",
     "capture m --prompt x --block 0": "block must be at least 1, got 0",
     "capture m --prompt x --answer-tokens -1": "answer_tokens must be at least 0, got -1",
     "capture m --video film.mp4 --frames 0": "max_frames must be at least 1, got 0",

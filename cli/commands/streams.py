@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import Console
-from cli.options import add_json, add_seed, add_source, chunks_with_progress, command, source
+from cli.options import add_json, add_seed, add_source, add_source_options, chunks_with_progress, command, source
+
+MODEL_OPTIONS = (
+    "prompt", "answer_tokens", "size", "frames", "device_tokens", "budget_frames", "random_weights", "seed",
+)  # fmt: skip
 
 
 def picture_size(text: str) -> tuple[int, int]:
@@ -67,6 +71,9 @@ def quality(args: argparse.Namespace, console: Console) -> None:
     from sw_model.policies import POLICIES
     from sw_model.quality import as_text, policies_for, quality_table
 
+    if args.video is not None or args.questions is not None:
+        compare_answers(args, console)
+        return
     stream = source(args)
     policies = policies_for(stream.geometry, stream.tokens_per_frame, args.policy or POLICIES, args.budget_frames)
     rows = quality_table(chunks_with_progress(stream, console), policies, every=args.every)
@@ -75,6 +82,35 @@ def quality(args: argparse.Namespace, console: Console) -> None:
         print(json.dumps({"source": stream.about, "table": [asdict(row) for row in rows]}, indent=2, default=str))
     else:
         print(as_text(rows))
+
+
+def compare_answers(args: argparse.Namespace, console: Console) -> None:
+    """Compare answers of a model under each policy with those of its full cache."""
+    for name in ("video", "questions"):
+        if getattr(args, name) is None:
+            raise ValueError(f"--{name} must be a file when MODEL answers questions about a video, got none")
+    from sw_model.media.capture import libraries
+
+    libraries()
+    from sw_model.huggingface.quality import Comparison, Settings, as_text, plot
+    from sw_model.policies import POLICIES
+    from util import files
+
+    settings = Settings(
+        model=args.source, video=str(args.video), questions=str(args.questions), fps=args.fps or 2.0,
+        **{name: getattr(args, name) for name in MODEL_OPTIONS},
+    )  # fmt: skip
+    comparison = Comparison(settings, args.out, device=args.device, progress=console.progress)
+    rows = comparison.run(args.policy or POLICIES)
+    console.close()
+    results = [asdict(result) for row in rows for result in comparison.results(row.policy)]
+    table = {"settings": asdict(settings), "table": [asdict(row) for row in rows], "results": results}
+    files.write_all(args.out, {"quality.json": json.dumps(table, indent=2) + "\n", "quality.svg": plot(rows)})
+    if args.json:
+        print(json.dumps(table, indent=2))
+        return
+    print(as_text(rows))
+    print(f"{args.out / 'quality.svg'}, {args.out / 'quality.json'} (with all answers)")
 
 
 def capture(args: argparse.Namespace, console: Console) -> None:
@@ -145,14 +181,39 @@ def add_stats(commands: Any) -> None:
 
 def add_quality(commands: Any) -> None:
     parser = command(
-        commands, "quality", quality, "compare the attention under each retrieval policy with full attention"
+        commands,
+        "quality",
+        quality,
+        "compare attention or answers under each retrieval policy with those of the full cache",
     )
-    add_source(parser)
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a trace (safetensors), a video, or the word `generator`: attention without a trained model; or, with "
+        "--video and --questions, a vision-language model (folder of a checkpoint or name on the hub): its answers",
+    )
+    add_source_options(parser)
+    add_json(parser, "table")
     parser.add_argument(
         "--policy", action="append", metavar="NAME", help="a policy or a Python file; repeatable (default all)"
     )
     parser.add_argument(
         "--budget-frames", type=int, metavar="N", help="frames to retrieve, for policies with a frame budget"
+    )
+    group = parser.add_argument_group("answers of a model", "Results are stored as they come; the command continues.")
+    group.add_argument("--video", type=Path, metavar="FILE", help="video input of the model (2 frames per second)")
+    group.add_argument(
+        "--questions", type=Path, metavar="FILE", help="one question per line; before it, its time in seconds and a tab"
+    )
+    out = Path("build/quality")
+    group.add_argument("--out", type=Path, default=out, metavar="FOLDER", help=f"results and plot (default {out})")
+    group.add_argument("--prompt", default="", metavar="TEXT", help="text before the video (default none)")
+    group.add_argument("--answer-tokens", type=int, default=32, help="maximum tokens of an answer (default 32)")
+    group.add_argument("--size", type=int, default=224, help="pixels per side of a frame, Qwen2-VL only (default 224)")
+    group.add_argument("--device", default="cpu", help="device of PyTorch (default cpu)")
+    group.add_argument("--device-tokens", type=int, default=4096, help="newest tokens on the device (default 4096)")
+    group.add_argument(
+        "--random-weights", action="store_true", help="use random weights; the model needs only a config.json"
     )
 
 

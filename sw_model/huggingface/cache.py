@@ -8,7 +8,7 @@ in host memory, and its selections are those of the golden models on the same ke
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,6 +133,8 @@ class RetrievalLayer(CacheLayerMixin):
             past = store.length
             self.append(policy, k, v)
             selection = self.select(policy, q)
+            if cache.observer is not None:
+                cache.observer(self, q, selection, scaling)
             self.past_tokens += past * store.kv_heads
             self.retrieved += sum(map(len, selection.tokens))
             if not past and selection.pseudo_keys is None:
@@ -259,6 +261,8 @@ class RetrievalCache(Cache):
         self.folder = None if folder is None else Path(folder)
         self.policy: Policy | None = None
         self.frequency = np.zeros(0)
+        # called after every selection: layer, queries (Hq, T, d), selection, factor of the scores
+        self.observer: Callable[[RetrievalLayer, torch.Tensor, Selection, float], None] | None = None
         self.pending: int | None = None  # layer whose update waits for its attention
 
     # -- interface of transformers

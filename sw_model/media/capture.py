@@ -34,7 +34,8 @@ class CaptureError(ValueError):
     """A model cannot be captured. The message is one line and names the model."""
 
 
-def _libraries() -> tuple[Any, Any]:
+def libraries() -> tuple[Any, Any]:
+    """PyTorch and transformers. Raises CaptureError with one line if they are not installed."""
     try:
         import torch
         import transformers
@@ -51,7 +52,7 @@ def load_model(name: Path | str, *, random_weights: bool = False, seed: int = 0)
     `random_weights` needs only the config.json of the folder and draws the weights with `seed`. Raises `CaptureError`
     if the model does not exist or cannot be loaded.
     """
-    torch, transformers = _libraries()
+    torch, transformers = libraries()
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         kind = (
@@ -121,7 +122,7 @@ def _array(tensor: Any) -> np.ndarray:
 @contextmanager
 def recording(model: Any) -> Iterator[Recorder]:
     """Context manager: every forward pass of `model` stores Q, K and V of its decoder in the recorder."""
-    _libraries()
+    libraries()
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -193,7 +194,7 @@ def video_calls(
         raise ValueError(f"size must be a multiple of {step} pixels for this model, got {size}")
     grid = size // vision.patch_size
     tokens = (size // step) ** 2
-    mean, deviation = _normalisation(Path(name))
+    mean, deviation = normalisation(Path(name))
     ids = [config.vision_start_token_id, *[config.video_token_id] * tokens, config.vision_end_token_id]
     kinds = [0, *[2] * tokens, 0]
     input_ids, thw = torch.tensor([ids]), torch.tensor([[1, grid, grid]])
@@ -211,14 +212,19 @@ def video_calls(
         offset += int(position_ids.max()) + 1
 
 
-def _tokens(model: Any, name: Path | str, text: str, random_weights: bool) -> list[int]:
+def token_ids(model: Any, name: Path | str, text: str, random_weights: bool) -> list[int]:
     """Token numbers of a text. With random weights and no tokenizer, the bytes of the text."""
     if random_weights:
         size = model.config.get_text_config().vocab_size
         return [byte % size for byte in text.encode()]
-    _, transformers = _libraries()
+    return list(tokenizer(name)(text)["input_ids"])
+
+
+def tokenizer(name: Path | str) -> Any:
+    """The tokenizer of a model. Raises CaptureError if there is none."""
+    _, transformers = libraries()
     try:
-        return list(transformers.AutoTokenizer.from_pretrained(name)(text)["input_ids"])
+        return transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise CaptureError(f"model {str(name)!r} has no tokenizer that loads: {_first_line(error)}") from None
 
@@ -227,7 +233,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _normalisation(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
+def normalisation(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
     for file in (folder / "video_preprocessor_config.json", folder / "preprocessor_config.json"):
         if file.is_file():
             model_config = json.loads(file.read_text())
@@ -323,9 +329,9 @@ def capture(
     if video_path is not None:
         video.probe(video_path)
     model = load_model(name, random_weights=random_weights, seed=seed)
-    question_ids = _tokens(model, name, question, random_weights) if question else []
+    question_ids = token_ids(model, name, question, random_weights) if question else []
     if video_path is None:
-        context = prompt_calls(_tokens(model, name, prompt or "", random_weights), block)
+        context = prompt_calls(token_ids(model, name, prompt or "", random_weights), block)
     elif hasattr(model.model, "get_rope_index") and hasattr(model.config, "video_token_id"):
         context = video_calls(model, name, video_path, fps=fps, size=size, max_frames=max_frames)
     else:

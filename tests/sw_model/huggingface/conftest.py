@@ -12,6 +12,15 @@ SIZES = {
     "vocab_size": 300,
 }
 
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+}
+
 
 @pytest.fixture
 def torch():
@@ -40,3 +49,19 @@ def make_model(torch, seed):
         return model(config(**{**SIZES, **sizes})).eval()
 
     return make
+
+
+@pytest.fixture
+def qwen(torch, seed):
+    """A tiny Qwen2.5-VL: M-RoPE over sections of 2, 3 and 3 pairs."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    vision = {
+        "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64, "patch_size": 4,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
+    }  # fmt: skip
+    special = {"vision_start_token_id": 290, "vision_end_token_id": 291, "video_token_id": 292, "image_token_id": 293}
+    torch.manual_seed(seed)
+    config = Qwen2_5_VLConfig(text_config={**TEXT, "rope_parameters": rope}, vision_config=vision, **special)
+    return Qwen2_5_VLForConditionalGeneration(config).eval()
