@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cycle-model reproduction unit-areas
+    python -m docs.measure cycle-model reproduction streaming-memory unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
+import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from amaranth.hdl import UnusedElaboratable
 
@@ -20,6 +24,7 @@ from util.files import git_revision, write
 
 FOLDER = Path(__file__).resolve().parent / "measurements"
 AREA_PRESETS = ("tiny", "small")
+KILLED_MINUTE = 32  # of the stream of `streaming_memory`
 # the core and the multi-core take many minutes
 AREA_UNITS = ("dot_tree", "dma", "hcu", "hc_table", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
 
@@ -119,9 +124,77 @@ def unit_areas() -> Iterator[str]:
         yield table(("unit", "cells", "flip-flops", "um2", "NAND2 equivalents", "memory bits", "fmax in MHz"), rows)
 
 
+def streaming_memory() -> Iterator[str]:
+    """Memory over an hour of video with the retrieval cache for Hugging Face models; one process of two is killed."""
+    from util.report.charts import curves
+
+    def rows(folder: str | None, kill_after: int | None = None) -> list[dict[str, Any]]:
+        """Figures of every minute of a new process; the process is killed after a minute."""
+        session = [] if folder is None else ["--session", folder]
+        command = [sys.executable, "-m", "tests.sw_model.huggingface.bench_stream", "--json", *session]
+        result = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                result.append(json.loads(line))
+                print(f"streaming-memory: minute {result[-1]['minute']}", file=sys.stderr)
+                if result[-1]["minute"] == kill_after:
+                    process.kill()
+        if process.returncode and kill_after is None:
+            raise RuntimeError(f"the stream ended with status {process.returncode}")
+        return result
+
+    whole = rows(None)
+    with tempfile.TemporaryDirectory() as folder:
+        before = rows(f"{folder}/session", kill_after=KILLED_MINUTE)
+        after = rows(f"{folder}/session")
+    first = after[0]["minute"]
+    resumed = [row for row in before if row["minute"] < first] + after
+    equal = sum(a["answer"] == b["answer"] for a, b in zip(whole, resumed, strict=True))
+    points = {
+        "keys and values in host memory": [(row["minute"], row["host_bytes"] / 1e6) for row in resumed],
+        "keys and values on the device": [
+            (row["minute"], (row["device_bytes"] + row["block_bytes"]) / 1e6) for row in resumed
+        ],
+    }
+    alt = "Keys and values in host memory grow with the stream; those on the device are constant"
+    image = curves(points, x="minutes of video", y="MB", alt=alt)
+    write(FOLDER.parent / "pictures/streaming-memory.svg", image.content)
+    yield (
+        "A decoder of two layers with random weights reads two frames of ten tokens per second for one hour and "
+        'answers a question every minute, with `RetrievalCache(policy="resv", device_tokens=4096)`. The device is the '
+        "processor, so the figures of the device are sums over its tensors: the newest 4,096 tokens of every layer and "
+        "the largest block of retrieved tokens that a step copies. Process memory includes the Python libraries. "
+        "[The cache](../../sw_model/huggingface/README.md) explains the figures."
+    )
+    yield f"![{alt}](../pictures/streaming-memory.svg)"
+    yield (
+        f"The stream of the figure was killed (SIGKILL) in minute {KILLED_MINUTE + 1} and resumed by a new process "
+        f"from the state of minute {first - 1}. A second stream ran without interruption: {equal} of {len(whole)} "
+        "answers are equal."
+    )
+    yield table(
+        ("minute", "tokens", "device in MB", "host in MB", "process in MB", "retrieved", "frame in ms"),
+        (
+            (
+                row["minute"],
+                f"{row['tokens']:,}",
+                f"{(row['device_bytes'] + row['block_bytes']) / 1e6:.2f}",
+                f"{row['host_bytes'] / 1e6:.2f}",
+                f"{row['resident_bytes'] / 1e6:.0f}",
+                f"{row['ratio']:.1%}",
+                f"{row['frame_ms']:.1f}",
+            )
+            for row in resumed
+            if row["minute"] % 5 == 0
+        ),
+    )
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cycle-model": ("Error of the cycle model", cycle_model),
     "reproduction": ("Published figures and the model", reproduction),
+    "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "unit-areas": ("Areas of the units", unit_areas),
 }
 

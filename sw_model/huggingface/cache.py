@@ -182,6 +182,8 @@ class RetrievalLayer(CacheLayerMixin):
             k = torch.stack([rope.rotate(x, s, cache.frequency) for x, s in zip(k, new, strict=True)])
         softmax = Softmax(rows, scaling)
         for block in blocks(store, selection, past, group, cache.block_tokens, compact):
+            block_bytes = (block.keys.numel() + block.values.numel()) * block.keys.element_size()
+            cache.block_bytes = max(cache.block_bytes, block_bytes)
             keys = block.keys if block.shifts is None else rope.rotate(block.keys, block.shifts, cache.frequency)
             softmax.add(block.heads, keys, block.values, block.mask)
         causal = (
@@ -261,6 +263,7 @@ class RetrievalCache(Cache):
         self.folder = None if folder is None else Path(folder)
         self.policy: Policy | None = None
         self.frequency = np.zeros(0)
+        self.block_bytes = 0  # largest block of past keys and values that a step had on the device
         # called after every selection: layer, queries (Hq, T, d), selection, factor of the scores
         self.observer: Callable[[RetrievalLayer, torch.Tensor, Selection, float], None] | None = None
         self.pending: int | None = None  # layer whose update waits for its attention
@@ -278,6 +281,7 @@ class RetrievalCache(Cache):
         """Remove all tokens."""
         super().reset()
         self.policy = self.pending = None
+        self.block_bytes = 0
 
     # -- figures
 

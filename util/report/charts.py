@@ -221,6 +221,23 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
     return _svg(draw, alt, caption)
 
 
+def curves(
+    series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, alt: str, caption: str = ""
+) -> Image:
+    """Curves over two linear axes from zero, with a legend."""
+
+    def draw(axes: Axes) -> None:
+        for (name, points), color in zip(series.items(), _colors(len(series)), strict=True):
+            axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6, label=name)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend()
+
+    return _svg(draw, alt, caption)
+
+
 def roofline(
     points: Mapping[str, tuple[float, float]], *, peak_tflops: float, memory_gbps: float, caption: str = ""
 ) -> Image:

@@ -123,6 +123,14 @@ def test_paired_bars_tell_every_value(drawn):
     assert [p.get_width() for p in axes.patches] == [0.5, 0, 0.28, 1.23]
 
 
+def test_curves_have_every_point_and_start_at_zero(drawn):
+    charts.curves({"host": [(1, 2), (2, 4)], "device": [(1, 3), (2, 3)]}, x="minutes", y="MB", alt="memory")
+    axes = drawn[-1]
+    assert [line.get_xydata().tolist() for line in axes.get_lines()] == [[[1, 2], [2, 4]], [[1, 3], [2, 3]]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["host", "device"]
+    assert (axes.get_xlim()[0], axes.get_ylim()[0]) == (0, 0)
+
+
 def test_empty_data_still_draws():
     for image in (
         charts.cluster_sizes({"none": np.zeros(0, int)}),
