@@ -147,6 +147,9 @@ def measure(
     model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_keys_word, layer.layer.instructions)
     predicted = []
     for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
+        # refresh of the memory depends on the time: the model starts each program when the simulation started it
+        outcome = layer.outcomes[number]
+        model.clock.now = max(model.clock.now, outcome.end - outcome.cycles)
         predicted.append(model.run(address, program, data.get(number)))
     for step, number in zip(results, layer.steps, strict=True):
         step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}

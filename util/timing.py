@@ -15,6 +15,33 @@ class MemoryTiming(Protocol):
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
         """First clock cycle of the answer to a burst of `nbytes` at byte `address` that arrives in `cycle`.
 
+        Bursts that arrive later do not change the result. Callers must call it in the order of arrival.
+        """
+        ...
+
+    def arrive(self, cycle: int, address: int, nbytes: int, write: bool) -> tuple[int, int]:
+        """Earliest cycle of the answer to a burst, and the number of the burst for `confirm`.
+
         Callers must call it in the order of arrival.
         """
         ...
+
+    def confirm(self, number: int, cycle: int) -> int:
+        """Earliest cycle of the answer to burst `number` when all bursts that arrive up to `cycle` are known.
+
+        The result is `cycle` when the answer can start now; otherwise callers ask again in the resulting cycle.
+        """
+        ...
+
+
+class FinalTiming:
+    """Base of timing models in which no burst delays an earlier one: `ready` is final."""
+
+    def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
+        raise NotImplementedError
+
+    def arrive(self, cycle: int, address: int, nbytes: int, write: bool) -> tuple[int, int]:
+        return self.ready(cycle, address, nbytes, write), 0
+
+    def confirm(self, number: int, cycle: int) -> int:
+        return cycle

@@ -14,10 +14,11 @@ from typing import Any
 from cocotb.triggers import RisingEdge
 
 from sim.bench.streams import cycle, pause
-from util.timing import MemoryTiming
+from util.timing import FinalTiming, MemoryTiming
 
 OKAY, EXOKAY, SLVERR, DECERR = range(4)
 BOUNDARY = 4096
+CONFIRMED = -1  # number of a burst whose answer has started
 CHANNELS = {
     "aw": ("id", "addr", "len", "size", "burst"),
     "w": ("data", "strb", "last"),
@@ -28,7 +29,7 @@ CHANNELS = {
 
 
 @dataclass
-class FixedTiming:
+class FixedTiming(FinalTiming):
     """Every burst is answered after `latency` cycles and occupies the memory for `gap` cycles per beat."""
 
     latency: int = 4
@@ -43,7 +44,7 @@ class FixedTiming:
 
 
 @dataclass(frozen=True)
-class BatchTiming:
+class BatchTiming(FinalTiming):
     """Reads are answered after `latency` cycles, all writes of a period at the next multiple of `period`."""
 
     period: int
@@ -238,11 +239,11 @@ class AxiMemory:
     def reset(self) -> None:
         """Clear the state as after power-on; the image is unchanged."""
         self.checker.reset()
-        # open bursts; reads by ID: ready cycle, address, remaining words, first address
-        # writes: ID, address, remaining words, first address
+        # open bursts; reads by ID: ready cycle, number of the timing model, address, remaining words, first address
+        # writes: ID, address, remaining words, first address; answers by ID: ready cycle, number, response
         self.reads: dict[int, deque[list[int]]] = defaultdict(deque)
         self.writes: deque[tuple[int, int, int, int]] = deque()
-        self.answers: dict[int, deque[tuple[int, int]]] = defaultdict(deque)  # per ID: ready cycle, response
+        self.answers: dict[int, deque[list[int]]] = defaultdict(deque)
         self.bad: dict[int, int] = {}  # error response of an open write burst, by ID
         self.pauses = dict.fromkeys(CHANNELS, 0)
         self.offer: dict[str, tuple[int, ...] | None] = {"r": None, "b": None}
@@ -313,8 +314,8 @@ class AxiMemory:
         return response
 
     def _accept_ar(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
-        ready = self.timing.ready(now, address, (length + 1) * self.word_bytes, False)
-        self.reads[identity].append([ready, address, length + 1, address])
+        ready, number = self.timing.arrive(now, address, (length + 1) * self.word_bytes, False)
+        self.reads[identity].append([ready, number, address, length + 1, address])
 
     def _accept_aw(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
         self.writes.append((identity, address, length + 1, address))
@@ -336,11 +337,23 @@ class AxiMemory:
             self.writes.appendleft((identity, address + self.word_bytes, remaining - 1, first))
             return
         response = self._fails(True, identity, first, self.bad.pop(identity, OKAY))
-        ready = self.timing.ready(now, address, self.word_bytes, True)
-        self.answers[identity].append((ready, response))
+        ready, number = self.timing.arrive(now, first, address + self.word_bytes - first, True)
+        self.answers[identity].append([ready, number, response])
+
+    def _is_ready(self, burst: list[int], now: int) -> bool:
+        """True if the answer of a burst can start; otherwise its ready cycle is later."""
+        if burst[0] > now:
+            return False
+        if burst[1] != CONFIRMED:
+            ready = self.timing.confirm(burst[1], now)
+            if ready > now:
+                burst[0] = ready
+                return False
+            burst[1] = CONFIRMED
+        return True
 
     def _pick(self, queues: dict[int, Any], now: int) -> int | None:
-        candidates = [identity for identity, queue in queues.items() if queue and queue[0][0] <= now]
+        candidates = [identity for identity, queue in queues.items() if queue and self._is_ready(queue[0], now)]
         if not candidates:
             return None
         if self.stall:
@@ -352,19 +365,19 @@ class AxiMemory:
         if identity is None:
             return None
         burst = self.reads[identity][0]
-        offset = self._offset(burst[1])
+        offset = self._offset(burst[2])
         word = b"" if offset is None else self.image[offset : offset + self.word_bytes]
-        burst[1] += self.word_bytes
-        burst[2] -= 1
-        last = burst[2] == 0
+        burst[2] += self.word_bytes
+        burst[3] -= 1
+        last = burst[3] == 0
         if last:
             self.reads[identity].popleft()
-        response = self._fails(False, identity, burst[3], OKAY if offset is not None else DECERR)
+        response = self._fails(False, identity, burst[4], OKAY if offset is not None else DECERR)
         return identity, int.from_bytes(word, "little"), response, int(last)
 
     def _next_b(self, now: int) -> tuple[int, ...] | None:
         identity = self._pick(self.answers, now)
-        return None if identity is None else (identity, self.answers[identity].popleft()[1])
+        return None if identity is None else (identity, self.answers[identity].popleft()[2])
 
 
 class AxiLite:

@@ -24,7 +24,7 @@ LIMIT = 200_000  # cycles after which a program counts as hung
 
 @dataclass
 class Outcome:
-    """End of one program: its events, fault and number of cycles."""
+    """End of one program: its events, fault and number of cycles; `end` is the cycle of its interrupt."""
 
     done: bool
     failed: bool
@@ -33,6 +33,7 @@ class Outcome:
     source: int
     address: int
     cycles: int
+    end: int = 0
 
 
 @lru_cache(maxsize=2)
@@ -147,5 +148,5 @@ class CoreRun:
         for at in self.runs:
             interrupt, (events, _), (_, _), (cause, _), (address, _), _, (cycles, _) = answers[at : at + 7]
             status = bool(events & 1), bool(events & 2), interrupt < 0
-            result.append(Outcome(*status, Cause(cause & 15), cause >> 4, address, cycles))
+            result.append(Outcome(*status, Cause(cause & 15), cause >> 4, address, cycles, interrupt))
         return result

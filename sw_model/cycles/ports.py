@@ -11,6 +11,7 @@ from util.timing import MemoryTiming
 
 BUFFERED = 2  # cycles through a buffered FIFO
 BURSTS = 16  # bursts that a reader or writer has in flight
+CONFIRMED = -1  # number of a burst whose answer has started
 
 
 class Port:
@@ -32,8 +33,8 @@ class Port:
 
     def _read(self, reader: ReadEngineModel, address: int, words: int) -> Process:
         nbytes = words * self.word_bytes
-        ready = self.timing.ready(self.clock.now, self.base + address * self.word_bytes, nbytes, False)
-        self.reading.setdefault(reader, deque()).append([max(ready, self.clock.now), words])
+        ready, number = self.timing.arrive(self.clock.now, self.base + address * self.word_bytes, nbytes, False)
+        self.reading.setdefault(reader, deque()).append([max(ready, self.clock.now), number, words])
         self.arrived.ring()
         return
         yield
@@ -52,8 +53,14 @@ class Port:
                 yield self.arrived
                 continue
             burst = self.reading[reader][0]
-            burst[1] -= 1
-            if not burst[1]:
+            if burst[1] != CONFIRMED:
+                ready = self.timing.confirm(burst[1], clock.now)
+                if ready > clock.now:
+                    burst[0] = ready
+                    continue
+                burst[1] = CONFIRMED
+            burst[2] -= 1
+            if not burst[2]:
                 self.reading[reader].popleft()
                 reader.finish_burst()
             reader.beat()
@@ -66,17 +73,22 @@ class Port:
         yield from self.clock.until(start)
         begin = max(start + 2, self.w_free)
         self.w_free = begin + words
-        self.clock.start(self._write(writer, address + words - 1, words, report), begin - start)
+        self.clock.start(self._write(writer, address, words, report), begin - start)
 
-    def _write(self, writer: WriteEngineModel, last: int, words: int, report: bool) -> Process:
+    def _write(self, writer: WriteEngineModel, address: int, words: int, report: bool) -> Process:
         for _ in range(words):
             yield 1
             writer.free()
         yield 1
-        now = self.clock.now
-        ready = self.timing.ready(now, self.base + last * self.word_bytes, self.word_bytes, True)
-        writer.last_response = max(ready, now, writer.last_response + 1)
-        yield from self.clock.until(writer.last_response)
+        clock, turn = self.clock, writer.bursts
+        writer.bursts += 1
+        nbytes = words * self.word_bytes
+        ready, number = self.timing.arrive(clock.now, self.base + address * self.word_bytes, nbytes, True)
+        while ready > clock.now or (ready := self.timing.confirm(number, clock.now)) > clock.now:
+            yield from clock.until(ready)
+        yield from writer.responses.reach(turn)
+        writer.last_response = max(clock.now, writer.last_response + 1)
+        yield from clock.until(writer.last_response)
         writer.answer(report)
 
 
@@ -161,6 +173,7 @@ class WriteEngineModel(BurstSplitterModel):
         self.waiting = self.level = 0  # words not yet assigned to a burst; all words
         self.word_bell, self.burst_bell = Bell(clock), Bell(clock)
         self.stored, self.last_response = Counter(clock), 0
+        self.bursts, self.responses = 0, Counter(clock)  # bursts with all words written; responses
 
     def request(self, address: int, count: int, last: bool = False) -> Wait:
         """Issue a job; ends in the cycle in which it is accepted."""
@@ -188,6 +201,7 @@ class WriteEngineModel(BurstSplitterModel):
         self.burst_bell.ring()
 
     def answer(self, report: bool) -> None:
+        self.responses.add()
         self.in_flight -= 1
         self.response_bell.ring()
         if report:

@@ -3,8 +3,9 @@
 Modelled per bank: activate, precharge, column and refresh timing. Per bank group and rank: short and long column and
 activate distances, the four-activate window and bus turnarounds. Per channel: a command bus (HBM has one for rows and
 one for columns), bounded read and write queues, write drain between 80 and 20 %, all-bank or per-bank refresh. An
-activate of LPDDR5 is two commands; the second takes the first free command slot and delays other activates until then.
-The data clock of LPDDR5 must be started again after a pause.
+activate of LPDDR5 is two commands; the second takes the first free command slot, at the latest `aad` clocks after the
+first one, and delays other activates until then. The data clock of LPDDR5 must be started again after a pause. An
+activate of HBM takes two clocks of its bus; distances to and from it count from the second one.
 
 Scheduling order: requests whose row was opened for them, oldest ready one first; a due refresh, which delays everything
 else; then the read or write queue, oldest ready command first. A precharge waits for older requests to the open row.
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from sw_model.memory import dram_kernel as k
 from sw_model.memory.spec import DIGITS, REFRESH, Memory
+
+ACTIVATE_CLOCKS = {"hbm": 2}  # clocks of an activate command on its bus
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def parameters(memory: Memory) -> NDArray[np.int64]:
         k.RAS: "ras", k.RC: "rc", k.WR: "wr", k.RTP: "rtp", k.CCD_S: "ccd_s", k.CCD_L: "ccd_l", k.WTR_S: "wtr_s",
         k.WTR_L: "wtr_l", k.RRD_S: "rrd_s", k.RRD_L: "rrd_l", k.FAW: "faw", k.RFC: "rfc", k.REFI: "refi",
         k.RFC_BANK: "rfc_bank", k.REFI_BANK: "refi_bank", k.PBR_PBR: "pbr_to_pbr", k.PBR_ACT: "pbr_to_act",
-        k.AAD: "aad", k.CS: "cs",
+        k.AAD: "aad", k.PPD: "ppd", k.CS: "cs",
     }  # fmt: skip
     out = np.zeros(k.N_PARAMETERS, np.int64)
     for state_index, name in columns.items():
@@ -143,9 +146,27 @@ def parameters(memory: Memory) -> NDArray[np.int64]:
     out[k.READ_Q], out[k.WRITE_Q] = memory.read_queue, memory.write_queue
     out[k.RANKS], out[k.GROUPS], out[k.BANKS] = memory.ranks, memory.bank_groups, memory.banks_per_group
     out[k.LPDDR], out[k.HBM] = lpddr, memory.style == "hbm"
+    out[k.ACT_CLOCKS] = ACTIVATE_CLOCKS.get(memory.style, 1)
+    if memory.style == "hbm":
+        out[k.PBR_PBR] = out[k.PBR_ACT] = t.get("rrefd", 0)
+    # a distance to or from an activate counts from the last clock of the activate
+    for parameter in (k.RCD_RD, k.RCD_WR, k.RAS):
+        out[parameter] += out[k.ACT_CLOCKS] - 1
+    for parameter in (k.RP, k.RP_ALL, k.RFC, k.RFC_BANK, k.PBR_ACT):
+        out[parameter] -= out[k.ACT_CLOCKS] - 1
     out[k.REFRESH], out[k.ROW_HIT] = REFRESH.index(memory.refresh), memory.row_hit_first
-    out[k.WCK] = 0 if lpddr and memory.data_clock_stops else -1
+    out[k.WCK] = t.get("wck_post", 0) if lpddr and memory.data_clock_stops else -1
     return out
+
+
+def digits_of(memory: Memory, mapping: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Number, radix and weight of every digit of a mapping, for the compiled kernel."""
+    weights, product = [], dict.fromkeys(DIGITS, 1)
+    for digit, radix in memory.mapping[mapping]:
+        weights.append(product[digit])
+        product[digit] *= radix
+    numbers = [DIGITS.index(digit) for digit, _ in memory.mapping[mapping]]
+    return np.array(numbers), np.array([radix for _, radix in memory.mapping[mapping]]), np.array(weights)
 
 
 def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
@@ -160,15 +181,10 @@ def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
     if trace.outstanding.min() < 1:
         raise ValueError("outstanding must be at least 1 for every stream")
     per = max(1, trace.size // memory.burst_bytes)
-    digits = memory.mapping[mapping]
-    weights, product = [], dict.fromkeys(DIGITS, 1)
-    for digit, radix in digits:
-        weights.append(product[digit])
-        product[digit] *= radix
     channel, bank, row = (np.empty(n * per, np.int32) for _ in range(3))
+    digit, radix, weight = digits_of(memory, mapping)
     k.decode_bursts(
-        trace.address, per, memory.burst_bytes, np.array([DIGITS.index(d) for d, _ in digits]),
-        np.array([r for _, r in digits]), np.array(weights), len(digits), memory.ranks, memory.bank_groups,
+        trace.address, per, memory.burst_bytes, digit, radix, weight, len(digit), memory.ranks, memory.bank_groups,
         memory.banks_per_group, channel, bank, row,
     )  # fmt: skip
     order = np.argsort(trace.stream, kind="stable").astype(np.int64)

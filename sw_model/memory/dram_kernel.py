@@ -13,14 +13,14 @@ from util.compiled import compiled, inlined, unowned
 FAR = 1 << 60
 # the parameter vector
 (CL, CWL, BL, BL_MAX, RCD_RD, RCD_WR, RP, RP_ALL, RAS, RC, WR, RTP, CCD_S, CCD_L, WTR_S, WTR_L, RRD_S, RRD_L, FAW,
- RFC, REFI, RFC_BANK, REFI_BANK, PBR_PBR, PBR_ACT, AAD, CS, READ_Q, WRITE_Q, RANKS, GROUPS, BANKS, LPDDR, HBM, REFRESH,
- WCK, ROW_HIT, N_PARAMETERS) = range(38)  # fmt: skip
+ RFC, REFI, RFC_BANK, REFI_BANK, PBR_PBR, PBR_ACT, AAD, PPD, CS, READ_Q, WRITE_Q, RANKS, GROUPS, BANKS, LPDDR, HBM,
+ ACT_CLOCKS, REFRESH, WCK, ROW_HIT, N_PARAMETERS) = range(40)  # fmt: skip
 # bank, bank group, rank (of a pseudo-channel), channel
 B_ROW, B_ACT, B_PRE, B_RD, B_WR, N_BANK = range(6)
 G_ACT, G_RD, G_WR, N_GROUP = range(4)
-S_ACT, S_RD, S_WR, S_TURNAROUND, S_SYNC, S_WINDOW, N_RANK = 0, 1, 2, 3, 4, 5, 9
-(C_ACT2, C_ACT2_ROW, C_ACT2_FROM, C_BUS, C_DRAIN, C_IDLE, C_REFS, C_REF_NEXT, C_REF_FROM, C_STAMP, C_FREE, C_ARRIVED,
- N_CHANNEL) = range(13)  # fmt: skip
+S_ACT, S_RD, S_WR, S_PRE, S_REF, S_OLDEST, S_SYNC, S_WINDOW, N_RANK = 0, 1, 2, 3, 4, 5, 6, 7, 11
+(C_ACT2, C_ACT2_ROW, C_ACT2_LAST, C_BUS, C_DRAIN, C_IDLE, C_REFS, C_REF_AT, C_REF_NEXT, C_STAMP, C_FREE, C_ARRIVED,
+ C_WAKE, C_FIRST, C_LAST, C_NEXT, C_APPENDED, N_CHANNEL) = range(18)  # fmt: skip
 CLOSED, HALF_OPEN = -1, -2
 READS, WRITES, ACTIVE, FREE = range(4)
 # request: number in order of arrival, next request of its chain, and, for the first one, the last of the chain
@@ -85,17 +85,17 @@ def _scan(tm, now, channel, bank, group, rank, chan, slots, queue, n, space, mar
             if opened == HALF_OPEN:
                 if channel != ACTIVE:
                     continue
-                ready, command = chan[C_ACT2_FROM], ACTIVATE_2
+                ready, command = now, ACTIVATE_2
             elif opened == CLOSED:
                 if not space or chan[C_ACT2] >= 0:
                     continue
-                window = rank[r, S_WINDOW + rank[r, S_TURNAROUND]] + tm[FAW]
+                window = rank[r, S_WINDOW + rank[r, S_OLDEST]] + tm[FAW]
                 ready = max(bank[b, B_ACT], group[g, G_ACT], rank[r, S_ACT], window, chan[C_BUS])
                 command = ACTIVATE
             else:
                 if mark[b, 1] == stamp or (tm[ROW_HIT] and mark[b, 0] == stamp):
                     continue
-                ready, command = max(bank[b, B_PRE], chan[C_BUS]), PRECHARGE
+                ready, command = max(bank[b, B_PRE], rank[r, S_PRE], chan[C_BUS]), PRECHARGE
             if ready > now:
                 next_ready = min(next_ready, ready)
             elif slots[e, Q_NUMBER] < row_at:
@@ -171,13 +171,14 @@ def _refresh(tm, now, bank, rank, chan, slots, queue, active, stats):
     """Try the oldest due refresh: (issued, earliest clock of the next try). It waits for requests to open rows."""
     per_rank = tm[GROUPS] * tm[BANKS]
     all_bank = tm[REFRESH] == 1
-    channel = chan[C_REF_NEXT]
-    lo, hi = (channel * per_rank, (channel + 1) * per_rank) if all_bank else (channel, channel + 1)
-    is_open, pre_from, act_from = False, 0, chan[C_REF_FROM]
+    target = chan[C_REF_NEXT]
+    r = target if all_bank else target // per_rank
+    lo, hi = (target * per_rank, (target + 1) * per_rank) if all_bank else (target, target + 1)
+    is_open, pre_from, act_from = False, rank[r, S_PRE], rank[r, S_REF]
     for b in range(lo, hi):
         is_open |= bank[b, B_ROW] != CLOSED
         pre_from = max(pre_from, bank[b, B_PRE])
-        act_from = max(act_from, bank[b, B_ACT])
+        act_from = max(act_from, bank[b, B_ACT] + tm[ACT_CLOCKS] - 1)
     if is_open:
         if chan[C_ACT2] >= 0:
             return False, FAR
@@ -189,6 +190,7 @@ def _refresh(tm, now, bank, rank, chan, slots, queue, active, stats):
         for b in range(lo, hi):
             bank[b, B_ROW] = CLOSED
             bank[b, B_ACT] = max(bank[b, B_ACT], now + tm[RP_ALL if all_bank else RP])
+        rank[r, S_PRE] = now + tm[PPD]
         stats[N_PRE] += 1
         return True, now + 1
     if act_from > now:
@@ -197,13 +199,12 @@ def _refresh(tm, now, bank, rank, chan, slots, queue, active, stats):
         bank[b, B_ACT] = now + tm[RFC if all_bank else RFC_BANK]
     chan[C_REFS] -= 1
     if all_bank:
-        chan[C_REF_NEXT] = (channel + 1) % rank.shape[0]
+        chan[C_REF_NEXT] = (target + 1) % rank.shape[0]
         stats[N_REF] += 1
     else:
-        chan[C_REF_NEXT] = (channel + 1) % bank.shape[0]
-        chan[C_REF_FROM] = now + tm[PBR_PBR]
-        for r in range(rank.shape[0]):
-            rank[r, S_ACT] = max(rank[r, S_ACT], now + tm[PBR_ACT])
+        chan[C_REF_NEXT] = (target + 1) % bank.shape[0]
+        rank[r, S_REF] = now + tm[PBR_PBR]
+        rank[r, S_ACT] = max(rank[r, S_ACT], now + tm[PBR_ACT])
         stats[N_REF_BANK] += 1
     return True, now + 1
 
@@ -214,6 +215,7 @@ def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
     if kind == PRECHARGE:
         bank[b, B_ROW] = CLOSED
         bank[b, B_ACT] = max(bank[b, B_ACT], now + tm[RP])
+        rank[r, S_PRE] = now + tm[PPD]
         stats[N_PRE] += 1
     elif kind == ACTIVATE_2:
         bank[b, B_ROW] = chan[C_ACT2_ROW]
@@ -221,16 +223,15 @@ def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
     else:
         rank[r, S_ACT] = max(rank[r, S_ACT], now + tm[RRD_S])
         group[g, G_ACT] = max(group[g, G_ACT], now + tm[RRD_L])
-        rank[r, S_WINDOW + rank[r, S_TURNAROUND]] = now
-        rank[r, S_TURNAROUND] = (rank[r, S_TURNAROUND] + 1) % 4
+        rank[r, S_WINDOW + rank[r, S_OLDEST]] = now
+        rank[r, S_OLDEST] = (rank[r, S_OLDEST] + 1) % 4
         bank[b, B_ACT], bank[b, B_PRE] = now + tm[RC], now + tm[RAS]
         bank[b, B_RD], bank[b, B_WR] = now + tm[RCD_RD], now + tm[RCD_WR]
         bank[b, B_ROW] = slots[e, Q_ROW]
         if tm[LPDDR]:
             bank[b, B_ROW] = HALF_OPEN
-            chan[C_ACT2], chan[C_ACT2_ROW], chan[C_ACT2_FROM] = b, slots[e, Q_ROW], now + 1
-        if tm[HBM]:
-            chan[C_BUS] = now + 2
+            chan[C_ACT2], chan[C_ACT2_ROW], chan[C_ACT2_LAST] = b, slots[e, Q_ROW], now + tm[AAD]
+        chan[C_BUS] = now + tm[ACT_CLOCKS]
         stats[N_ACT] += 1
 
 
@@ -263,13 +264,15 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, d
         next_ready = min(next_ready, soon)
         if column < 0:
             column, column_q = more, side
-        if row < 0 or (half and more_row >= 0 and now < chan[C_ACT2_FROM] + tm[AAD] - 2):
+        if row < 0 or (half and more_row >= 0 and now < chan[C_ACT2_LAST]):
             row, row_q, kind = more_row, side, more_kind
     chan[C_IDLE] = now if length[READS] == 0 else -1
     if not hbm and column >= 0 and row >= 0:
         # one command bus; the second half of an activate takes the first free slot, or the last possible one
         if kind == ACTIVATE_2:
-            column_first = now < chan[C_ACT2_FROM] + tm[AAD] - 2
+            e = queue[column_q, column]
+            starts_clock = tm[WCK] >= 0 and now >= rank[slots[e, Q_RANK], S_SYNC]
+            column_first = now + starts_clock < chan[C_ACT2_LAST]
         else:
             column_first = slots[queue[column_q, column], Q_NUMBER] < slots[queue[row_q, row], Q_NUMBER]
         if column_first:
@@ -290,7 +293,7 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, d
     if column >= 0:
         e = queue[column_q, column]
         write, r = slots[e, Q_WRITE], slots[e, Q_RANK]
-        if tm[WCK] >= 0 and now > rank[r, S_SYNC]:
+        if tm[WCK] >= 0 and now >= rank[r, S_SYNC]:
             # the data clock of LPDDR5 has stopped: one command starts it
             rank[r, S_SYNC] = now + (tm[CWL] if write else tm[CL]) + tm[BL] + tm[WCK]
         else:
@@ -308,20 +311,68 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, d
     return now + 1 if refreshed or row >= 0 or column >= 0 else max(next_ready, now + 1)
 
 
+@inlined
+def _step(tm, now, per, b_bank, b_row, write, next_burst, bank, group, rank, chan, slots, queue, heads, length, mark,
+          done, tail, stats):  # fmt: skip
+    """Simulate one clock of one channel: up to four bursts enter the queues, refresh becomes due, one command issues.
+
+    Request and write flag of burst k are k // per and write[k // per]. Returns the next clock in which the channel has
+    work.
+    """
+    for _ in range(4):
+        k = chan[C_FIRST]
+        if k < 0:
+            break
+        side = WRITES if write[k // per] else READS
+        if length[side] >= tm[WRITE_Q if side == WRITES else READ_Q]:
+            break
+        slot = queue[FREE, chan[C_FREE]]
+        chan[C_FREE] += 1
+        slots[slot, Q_REQUEST], slots[slot, Q_WRITE] = k // per, side
+        slots[slot, Q_BANK], slots[slot, Q_ROW] = b_bank[k], b_row[k]
+        slots[slot, Q_NUMBER], slots[slot, Q_NEXT] = chan[C_ARRIVED], -1
+        chan[C_ARRIVED] += 1
+        slots[slot, Q_GROUP] = b_bank[k] // tm[BANKS]
+        slots[slot, Q_RANK] = slots[slot, Q_GROUP] // tm[GROUPS]
+        _enter(slots, queue, heads, side, slot)
+        length[side] += 1
+        chan[C_FIRST] = next_burst[k]
+        chan[C_WAKE] = now
+    if now >= chan[C_REF_AT]:
+        all_bank = tm[REFRESH] == 1
+        chan[C_REFS] += rank.shape[0] if all_bank else 1
+        chan[C_REF_AT] += tm[REFI if all_bank else REFI_BANK]
+        chan[C_WAKE] = now
+    if chan[C_WAKE] <= now:
+        chan[C_WAKE] = _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, done, tail, stats)
+    k = chan[C_FIRST]
+    if k >= 0:
+        side = WRITES if write[k // per] else READS
+        if length[side] < tm[WRITE_Q if side == WRITES else READ_Q]:
+            return now + 1
+    return min(chan[C_WAKE], chan[C_REF_AT])
+
+
+@inlined
+def _append(chan, next_burst, k):
+    """Append burst k to the bursts of a channel that have not entered its queues."""
+    if chan[C_FIRST] < 0:
+        chan[C_FIRST] = k
+    else:
+        next_burst[chan[C_LAST]] = k
+    chan[C_LAST] = k
+
+
 @unowned
-def _run(tm, per, bursts, requests, outcome, state):
-    b_ch, b_bank, b_row, next_slot = bursts
+def _run(tm, per, bursts, requests, outcome, state, done, counters):
+    """Replay all requests. Returns the clocks from the first issue to the last completion."""
+    b_ch, b_bank, b_row, next_burst = bursts
     write, stream, order, first, arrival, qd = requests
     latency, stats = outcome
-    (bank, group, rank, chan, slots, queue, heads, length, mark, group_of, rank_of, head, head_req, last, wake, done,
-     accepted, tail, remaining, issued, blocked, cursor) = state  # fmt: skip
-    n_req, n_rank, n_ch = len(latency), rank.shape[1], len(wake)
-    period = FAR
-    if tm[REFRESH] > 0:
-        period = tm[REFI if tm[REFRESH] == 1 else REFI_BANK]
-    next_refresh = period
+    bank, group, rank, chan, slots, queue, heads, length, mark = state
+    accepted, tail, remaining, issued, blocked, cursor = counters
+    n_req, n_ch = len(latency), len(chan)
     finished, start, end, t = 0, -1, 0, 0
-
     while True:
         for d in range(2):
             k = accepted[d]
@@ -337,7 +388,7 @@ def _run(tm, per, bursts, requests, outcome, state):
             accepted[d] = k
         if finished == n_req:
             return end - start
-        next_time = next_refresh - 1
+        next_time = FAR
         for s in range(len(qd)):
             while cursor[s] < first[s + 1] and blocked[s] < qd[s]:
                 req = order[cursor[s]]
@@ -350,59 +401,22 @@ def _run(tm, per, bursts, requests, outcome, state):
                 blocked[s] += 1
                 cursor[s] += 1
                 for k in range(req * per, (req + 1) * per):
-                    c = b_ch[k]
-                    if head[c] < 0:
-                        head[c], head_req[c] = k, req
-                    else:
-                        next_slot[last[c]] = k
-                    last[c] = k
+                    _append(chan[b_ch[k]], next_burst, k)
         now = t + 1
-        refresh_due = now >= next_refresh
-        if refresh_due:
-            next_refresh += period
         for c in range(n_ch):
-            for _ in range(4):
-                k = head[c]
-                if k < 0:
-                    break
-                side = WRITES if write[head_req[c]] else READS
-                if length[c, side] >= tm[WRITE_Q if side == WRITES else READ_Q]:
-                    break
-                slot = queue[c, FREE, chan[c, C_FREE]]
-                chan[c, C_FREE] += 1
-                slots[c, slot, Q_REQUEST], slots[c, slot, Q_WRITE] = head_req[c], side
-                slots[c, slot, Q_BANK], slots[c, slot, Q_ROW] = b_bank[k], b_row[k]
-                slots[c, slot, Q_NUMBER], slots[c, slot, Q_NEXT] = chan[c, C_ARRIVED], -1
-                chan[c, C_ARRIVED] += 1
-                slots[c, slot, Q_GROUP], slots[c, slot, Q_RANK] = group_of[b_bank[k]], rank_of[b_bank[k]]
-                _enter(slots[c], queue[c], heads[c], side, slot)
-                length[c, side] += 1
-                head[c] = next_slot[k]
-                if head[c] >= 0:
-                    head_req[c] = head[c] // per
-                wake[c] = now
-            if refresh_due:
-                chan[c, C_REFS] += n_rank if tm[REFRESH] == 1 else 1
-                wake[c] = now
-            if wake[c] <= now:
-                wake[c] = _tick(
-                    tm, now, bank[c], group[c], rank[c], chan[c], slots[c], queue[c], heads[c], length[c], mark[c],
-                    done, tail, stats,
-                )  # fmt: skip
-            next_time = min(next_time, wake[c] - 1)
-            if head[c] >= 0:
-                side = WRITES if write[head_req[c]] else READS
-                if length[c, side] < tm[WRITE_Q if side == WRITES else READ_Q]:
-                    next_time = now
+            soon = _step(
+                tm, now, per, b_bank, b_row, write, next_burst, bank[c], group[c], rank[c], chan[c], slots[c], queue[c],
+                heads[c], length[c], mark[c], done, tail, stats,
+            )  # fmt: skip
+            next_time = min(next_time, soon - 1)
         for d in range(2):
             if accepted[d] != tail[d]:
                 next_time = min(next_time, done[d, accepted[d], 0])
         t = max(next_time, now)
 
 
-def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order, first, arrival, qd, latency, stats):
-    """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
-    Returns the clocks from the first issue to the last completion."""
+def new_state(tm, n_ch, n_pc):
+    """State of all channels before the first clock, as arrays with one row per channel."""
     n_rank = n_pc * tm[RANKS]
     n_group = n_rank * tm[GROUPS]
     n_bank = n_group * tm[BANKS]
@@ -410,9 +424,13 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
     bank[:, :, B_ROW] = CLOSED
     group = np.zeros((n_ch, n_group, N_GROUP), np.int64)
     rank = np.full((n_ch, n_rank, N_RANK), -FAR, np.int64)
-    rank[:, :, S_TURNAROUND] = 0
+    rank[:, :, S_OLDEST] = 0
     chan = np.zeros((n_ch, N_CHANNEL), np.int64)
-    chan[:, C_ACT2] = -1
+    chan[:, C_ACT2] = chan[:, C_FIRST] = -1
+    chan[:, C_WAKE] = chan[:, C_REF_AT] = FAR
+    if tm[REFRESH]:
+        chan[:, C_REF_AT] = tm[REFI if tm[REFRESH] == 1 else REFI_BANK]
+    chan[:, C_NEXT] = chan[:, C_REF_AT]
     # requests are stored in slots; queues hold slot numbers; the used part of the free list is C_FREE long
     cap = max(tm[READ_Q], tm[WRITE_Q])
     slots = np.zeros((n_ch, tm[READ_Q] + tm[WRITE_Q] + cap, N_ENTRY), np.int64)
@@ -421,13 +439,34 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
     heads = np.zeros((n_ch, 3), np.int64)
     length = np.zeros((n_ch, 2), np.int64)  # requests in the read and the write queue
     mark = np.zeros((n_ch, n_bank, 4), np.int64)
-    group_of = np.arange(n_bank) // tm[BANKS]
-    rank_of = group_of // tm[GROUPS]
-    head = np.full(n_ch, -1, np.int64)
-    head_req = np.zeros(n_ch, np.int64)
-    last = np.full(n_ch, -1, np.int64)
-    next_slot = np.full(len(b_ch), -1, np.int32)
-    wake = np.full(n_ch, FAR, np.int64)
+    return bank, group, rank, chan, slots, queue, heads, length, mark
+
+
+def new_pool(size):
+    """Storage of bursts that are not done: bank, row, write flag, next burst of the channel, transfer, free list."""
+    kinds = (np.int32, np.int32, np.uint8, np.int32, np.int64)
+    return (*(np.zeros(size, kind) for kind in kinds), np.arange(size), np.array([size]))
+
+
+def larger_pool(pool, count):
+    """Copy of a pool with at least `count` free places."""
+    *arrays, free, free_count = pool
+    size, used = len(free), int(free_count[0])
+    more = max(count, size, 1024)
+    larger = [np.concatenate([array, np.zeros(more, array.dtype)]) for array in arrays]
+    places = np.concatenate([free[:used], np.arange(size, size + more), np.zeros(size - used, np.int64)])
+    return (*larger, places, np.array([used + more]))
+
+
+def new_transfers(size, n_ch):
+    """State of the last transfers: number, open bursts, end; open bursts and last position for every channel."""
+    number, remaining, end = (np.zeros(size, np.int64) for _ in range(3))
+    return number, remaining, end, np.zeros((size, n_ch), np.int32), np.zeros((size, n_ch), np.int64)
+
+
+def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order, first, arrival, qd, latency, stats):
+    """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
+    Returns the clocks from the first issue to the last completion."""
     # completions in flight, one list for reads and one for writes, each in order of time
     done = np.zeros((2, n_ch * (tm[CL] + tm[BL] + 4), 2), np.int64)
     accepted = np.zeros(2, np.int64)
@@ -435,10 +474,149 @@ def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order
     remaining = np.full(len(latency), per, np.int64)
     issued = np.zeros(len(latency), np.int64)
     blocked = np.zeros(len(qd), np.int64)
-    cursor = first[:-1].copy()
-    bursts, requests = (b_ch, b_bank, b_row, next_slot), (write, stream, order, first, arrival, qd)
-    state = (
-        bank, group, rank, chan, slots, queue, heads, length, mark, group_of, rank_of, head, head_req, last, wake, done,
-        accepted, tail, remaining, issued, blocked, cursor,
-    )  # fmt: skip
-    return _run(tm, per, bursts, requests, (latency, stats), state)
+    bursts = (b_ch, b_bank, b_row, np.full(len(b_ch), -1, np.int32))
+    requests = (write, stream, order, first, arrival, qd)
+    counters = (accepted, tail, remaining, issued, blocked, first[:-1].copy())
+    return _run(tm, per, bursts, requests, (latency, stats), new_state(tm, n_ch, n_pc), done, counters)
+
+
+@inlined
+def _copy_row(target, source):
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@inlined
+def _copy(target, source):
+    for i in range(len(source)):
+        _copy_row(target[i], source[i])
+
+
+@inlined
+def _place(number, digits, tm):
+    """Channel, bank (numbered over pseudo-channels, ranks and groups) and row of a DRAM burst."""
+    digit, radix, weight, value = digits
+    for d in range(len(value)):
+        value[d] = 0
+    for d in range(len(digit)):
+        value[digit[d]] += number % radix[d] * weight[d]
+        number //= radix[d]
+    bank = ((value[1] * tm[RANKS] + value[2]) * tm[GROUPS] + value[3]) * tm[BANKS] + value[4]
+    return value[0], bank, value[5]
+
+
+@inlined
+def _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats):
+    """Simulate channel c up to clock t and record the bursts that are done or will be done without another command."""
+    bank, group, rank, chan, slots, queue, heads, length, mark = state
+    b_bank, b_row, b_write, next_burst, owner, free, free_count = pool
+    number, remaining, end, left, _ = transfers
+    while chan[c, C_NEXT] <= t:
+        chan[c, C_NEXT] = _step(
+            tm, chan[c, C_NEXT], 1, b_bank, b_row, b_write, next_burst, bank[c], group[c], rank[c], chan[c], slots[c],
+            queue[c], heads[c], length[c], mark[c], done, tail, stats,
+        )  # fmt: skip
+        for d in range(2):
+            for j in range(tail[d]):
+                k = done[d, j, 1]
+                i = owner[k] % len(number)
+                if number[i] == owner[k]:
+                    remaining[i] -= 1
+                    left[i, c] -= 1
+                    end[i] = max(end[i], done[d, j, 0])
+                free[free_count[0]] = k
+                free_count[0] += 1
+            tail[d] = 0
+
+
+@inlined
+def _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, stats):
+    """Clock at which the bursts of transfer i in channel c are done if no others arrive after clock t.
+
+    With `exact` false, the result is a lower bound while more bursts than a queue holds are in front of them.
+    """
+    bank, group, rank, chan, slots, queue, heads, length, mark = state
+    bank_a, group_a, rank_a, chan_a, slots_a, queue_a, heads_a, length_a, mark_a = ahead
+    b_bank, b_row, b_write, next_burst, owner, _, _ = pool
+    number, _, _, left, sequence = transfers
+    in_front = sequence[i, c] - chan[c, C_ARRIVED]
+    if not exact and in_front > tm[READ_Q]:
+        return t + in_front * tm[BL] * tm[RANKS] // len(rank_a)
+    _copy(bank_a, bank[c])
+    _copy(group_a, group[c])
+    _copy(rank_a, rank[c])
+    _copy(slots_a, slots[c])
+    _copy(queue_a, queue[c])
+    _copy(mark_a, mark[c])
+    _copy_row(chan_a, chan[c])
+    _copy_row(heads_a, heads[c])
+    _copy_row(length_a, length[c])
+    remaining_here, finish = left[i, c], t
+    while remaining_here > 0:
+        chan_a[C_NEXT] = _step(
+            tm, chan_a[C_NEXT], 1, b_bank, b_row, b_write, next_burst, bank_a, group_a, rank_a, chan_a, slots_a,
+            queue_a, heads_a, length_a, mark_a, done, tail, stats,
+        )  # fmt: skip
+        for d in range(2):
+            for j in range(tail[d]):
+                if owner[done[d, j, 1]] == number[i]:
+                    remaining_here -= 1
+                    finish = max(finish, done[d, j, 0])
+            tail[d] = 0
+    return finish
+
+
+@unowned
+def arrive_kernel(tm, first, count, write, t, exact, digits, state, ahead, pool, transfers, counter, scratch):
+    """DRAM bursts `first` to `first + count - 1` arrive together at clock t, as one transfer.
+
+    The channels that they use are simulated up to clock t. Returns the clock at which the last burst is done if no
+    others arrive; see `_look_ahead`.
+    """
+    chan = state[3]
+    b_bank, b_row, b_write, next_burst, owner, free, free_count = pool
+    number, remaining, end, left, sequence = transfers
+    done, tail, stats = scratch
+    counter[0] += 1
+    i = counter[0] % len(number)
+    number[i], remaining[i], end[i] = counter[0], count, t
+    for c in range(len(chan)):
+        left[i, c] = 0
+    for burst in range(first, first + count):
+        c, bank, row = _place(burst, digits, tm)
+        if left[i, c] == 0:
+            _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats)
+        free_count[0] -= 1
+        k = free[free_count[0]]
+        b_bank[k], b_row[k], b_write[k], next_burst[k], owner[k] = bank, row, write, -1, counter[0]
+        _append(chan[c], next_burst, k)
+        chan[c, C_NEXT] = t + 1
+        chan[c, C_APPENDED] += 1
+        left[i, c] += 1
+        sequence[i, c] = chan[c, C_APPENDED]
+    finish = t
+    for c in range(len(chan)):
+        if left[i, c]:
+            finish = max(finish, _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, stats))
+    return finish
+
+
+@unowned
+def confirm_kernel(tm, transfer, t, state, ahead, pool, transfers, scratch):
+    """Clock at which a transfer is done, after the arrivals up to clock t are known; see `_look_ahead`."""
+    chan = state[3]
+    number, remaining, end, left, _ = transfers
+    done, tail, stats = scratch
+    i = transfer % len(number)
+    if number[i] != transfer:
+        return t
+    if remaining[i]:
+        for c in range(len(chan)):
+            if left[i, c]:
+                _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats)
+    finish = end[i]
+    if remaining[i]:
+        for c in range(len(chan)):
+            if left[i, c]:
+                finish = max(finish, _look_ahead(tm, t, c, i, False, state, ahead, pool, transfers, done, tail, stats))
+    return finish

@@ -8,56 +8,79 @@ link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `Driv
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import ceil, floor
 
 import numpy as np
 
-from sw_model.memory.dram import decode
+from sw_model.memory import dram_kernel as k
+from sw_model.memory.dram import digits_of, parameters
 from sw_model.memory.pcie import PcieLink
-from sw_model.memory.spec import Memory
+from sw_model.memory.spec import DIGITS, Memory
 from sw_model.memory.ssd import Ssd
+from util import checks
+from util.timing import FinalTiming
 
 
-@dataclass
 class DramTiming:
-    """DRAM behind an AXI port. `fixed_ns` is the delay of controller, PHY and interconnect, added to every burst."""
+    """DRAM behind an AXI port: the controller of `sw_model.memory.dram`, with bursts that arrive one after the other.
 
-    memory: Memory
-    clock_mhz: float = 800.0
-    mapping: str = "A"
-    fixed_ns: float = 0.0
-    rows: dict[tuple[int, ...], int] = field(default_factory=dict)  # open row of a bank
-    ready_at: dict[tuple[int, ...], float] = field(default_factory=dict)  # next command to a bank, in its clocks
-    closes_at: dict[tuple[int, ...], float] = field(default_factory=dict)  # earliest precharge
-    bus_free: dict[tuple[int, ...], float] = field(default_factory=dict)
+    Parameters
+    ----------
+    memory : description of the DRAM
+    clock_mhz : clock of the port
+    mapping : address mapping of the memory
+    fixed_ns : delay of interconnect and PHY, added to every burst
+    """
+
+    OPEN = 1 << 12  # transfers whose state is kept
+
+    def __init__(self, memory: Memory, clock_mhz: float = 800.0, mapping: str = "A", fixed_ns: float = 0.0):
+        checks.one_of("mapping", mapping, memory.mapping)
+        self.memory, self.clock_mhz, self.mapping, self.fixed_ns = memory, clock_mhz, mapping, fixed_ns
+        self.clocks_per_cycle = 1e6 / clock_mhz / memory.clock_ps
+        self.fixed_cycles = fixed_ns * clock_mhz / 1000
+        self.bursts = memory.capacity_bytes // memory.burst_bytes
+        self.parameters = parameters(memory)
+        self.digits = (*digits_of(memory, mapping), np.zeros(len(DIGITS), np.int64))
+        self.state = k.new_state(self.parameters, memory.channels, memory.pseudo_channels)
+        self.ahead = tuple(array[0].copy() for array in self.state)
+        self.pool = k.new_pool(0)
+        self.transfers = k.new_transfers(self.OPEN, memory.channels)
+        self.counter = np.zeros(1, np.int64)
+        self.scratch = (np.zeros((2, 4, 2), np.int64), np.zeros(2, np.int64), np.zeros(k.N_STATS, np.int64))
+
+    def _arrive(self, cycle: int, address: int, nbytes: int, write: bool, exact: bool) -> int:
+        if nbytes < 1:
+            raise ValueError(f"nbytes must be at least 1, got {nbytes}")
+        burst_bytes = self.memory.burst_bytes
+        first, last = address // burst_bytes, (address + nbytes - 1) // burst_bytes
+        count = last - first + 1
+        if self.pool[-1][0] < count:
+            self.pool = k.larger_pool(self.pool, count)
+        end = k.arrive_kernel(
+            self.parameters, first % self.bursts, count, write, floor(cycle * self.clocks_per_cycle), exact,
+            self.digits, self.state, self.ahead, self.pool, self.transfers, self.counter, self.scratch,
+        )  # fmt: skip
+        return self._cycle(end)
+
+    def _cycle(self, clock: int) -> int:
+        return ceil(clock / self.clocks_per_cycle + self.fixed_cycles)
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
-        """First cycle of the answer to a burst that arrives in `cycle`: all its data have been transferred."""
-        m, t = self.memory, self.memory.timing
-        scale = 1e6 / self.clock_mhz / m.clock_ps  # memory clocks of a cycle
-        now = cycle * scale
-        address %= m.capacity_bytes
-        first, last = address // m.burst_bytes, (address + nbytes - 1) // m.burst_bytes
-        coordinates = decode(m, self.mapping, np.arange(first, last + 1) % (m.capacity_bytes // m.burst_bytes))
-        end = now
-        for k in range(last - first + 1):
-            at = {digit: int(values[k]) for digit, values in coordinates.items()}
-            channel = (at["ch"], at["pc"])
-            bank = (*channel, at["ra"], at["bg"], at["ba"])
-            command = max(now, self.ready_at.get(bank, 0.0))
-            if self.rows.get(bank) != at["ro"]:
-                if bank in self.rows:
-                    command = max(command, self.closes_at[bank]) + t["rp"]
-                self.closes_at[bank] = command + t["ras"]
-                command += t["rcd_write" if write else "rcd_read"]
-                self.rows[bank] = at["ro"]
-            # the data bus is taken for one burst after the other, but a burst whose row opens late holds up no other
-            latency = t["cwl" if write else "cl"]
-            self.bus_free[channel] = max(self.bus_free.get(channel, 0.0), now) + m.burst_clocks
-            done = max(command + latency + m.burst_clocks, self.bus_free[channel])
-            self.ready_at[bank] = command + t["ccd_l"]
-            self.closes_at[bank] = max(self.closes_at[bank], done + t["wr"] if write else command + t["rtp"])
-            end = max(end, done)
-        return int(np.ceil(end / scale + self.fixed_ns * self.clock_mhz / 1000))
+        """First cycle of the answer to a burst that arrives in `cycle`, if no other bursts arrive before the answer."""
+        return self._arrive(cycle, address, nbytes, write, True)
+
+    def arrive(self, cycle: int, address: int, nbytes: int, write: bool) -> tuple[int, int]:
+        """Earliest cycle of the answer to a burst, and the number of the burst for `confirm`."""
+        return self._arrive(cycle, address, nbytes, write, False), int(self.counter[0])
+
+    def confirm(self, number: int, cycle: int) -> int:
+        """Cycle of the answer to a burst, after all arrivals up to `cycle` are known; `cycle` if it is answered now."""
+        clock = floor((cycle - self.fixed_cycles) * self.clocks_per_cycle)
+        end = k.confirm_kernel(
+            self.parameters, number, clock, self.state, self.ahead, self.pool, self.transfers, self.scratch
+        )
+        return max(cycle, self._cycle(end))
 
 
 @dataclass
@@ -86,7 +109,7 @@ class DriveTiming:
 
 
 @dataclass
-class PcieTiming:
+class PcieTiming(FinalTiming):
     """Host memory behind a PCIe link. A burst is one or more requests; each occupies a tag until its data arrive.
 
     With a `drive`, addresses from `drive_at` on belong to the drive behind the same link; it buffers writes.
