@@ -91,6 +91,8 @@ def pattern(
     if not 0 <= write_share <= 1:
         raise ValueError(f"write_share must be between 0 and 1, got {write_share}")
     capacity = memory.capacity_bytes
+    if size % memory.burst_bytes:
+        raise ValueError(f"size must be a multiple of the burst of {memory.burst_bytes} bytes, got {size}")
     if size > capacity // 2:
         raise ValueError(f"size must be at most half of the {capacity} bytes of {memory.name}, got {size}")
     i = np.arange(n, dtype=np.int64)
@@ -169,18 +171,41 @@ def digits_of(memory: Memory, mapping: str) -> tuple[NDArray[np.int64], NDArray[
     return np.array(numbers), np.array([radix for _, radix in memory.mapping[mapping]]), np.array(weights)
 
 
-def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
-    """Replay a trace with an address mapping of the memory. Raises ValueError for invalid traces and mappings."""
+def _check(memory: Memory, trace: Trace, mapping: str) -> None:
+    """Raise ValueError for a trace that the memory or its mapping cannot replay."""
     n = len(trace.address)
     if mapping not in memory.mapping:
         raise ValueError(f"mapping must be one of {', '.join(memory.mapping)} for {memory.name}, got {mapping!r}")
     if n == 0 or trace.size < 1:
         raise ValueError(f"trace must not be empty, got {n} requests of {trace.size} bytes")
+    burst_bytes, streams = memory.burst_bytes, len(trace.outstanding)
+    for name, array in (("write", trace.write), ("stream", trace.stream), ("arrival", trace.arrival)):
+        if len(array) != n:
+            raise ValueError(f"{name} must have one value for each of {n} requests, got {len(array)}")
+    if trace.size % burst_bytes:
+        raise ValueError(f"size must be a multiple of the burst of {burst_bytes} bytes, got {trace.size}")
+    if (trace.address % burst_bytes).any():
+        partial = int(trace.address[np.argmax(trace.address % burst_bytes != 0)])
+        raise ValueError(f"address must be a multiple of the burst of {burst_bytes} bytes, got {partial}")
     if trace.address.min() < 0 or int(trace.address.max()) + trace.size > memory.capacity_bytes:
-        raise ValueError(f"addresses must be inside the {memory.capacity_bytes} bytes of {memory.name}")
-    if trace.outstanding.min() < 1:
-        raise ValueError("outstanding must be at least 1 for every stream")
-    per = max(1, trace.size // memory.burst_bytes)
+        outside = int(trace.address.min() if trace.address.min() < 0 else trace.address.max())
+        raise ValueError(
+            f"addresses must be inside the {memory.capacity_bytes} bytes of {memory.name}, got {outside} for "
+            f"{trace.size} bytes"
+        )
+    if streams == 0 or trace.outstanding.min() < 1:
+        raise ValueError(f"outstanding must be at least 1 for every stream, got {trace.outstanding.tolist()}")
+    if trace.stream.min() < 0 or trace.stream.max() >= streams:
+        wrong = int(trace.stream.min() if trace.stream.min() < 0 else trace.stream.max())
+        raise ValueError(f"stream must be in [0, {streams}), one for each value of outstanding, got {wrong}")
+    if trace.arrival.min() < 0:
+        raise ValueError(f"arrival must be at least 0, got {int(trace.arrival.min())}")
+
+
+def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
+    """Replay a trace with an address mapping of the memory. Raises ValueError for invalid traces and mappings."""
+    _check(memory, trace, mapping)
+    n, per = len(trace.address), trace.size // memory.burst_bytes
     channel, bank, row = (np.empty(n * per, np.int32) for _ in range(3))
     digit, radix, weight = digits_of(memory, mapping)
     k.decode_bursts(

@@ -249,6 +249,97 @@ def test_unphysical_memories_are_rejected(table, key, value, message):
         parse_memory(data)
 
 
+def changed(name, refresh=None, **timing):
+    """A preset with other timing values."""
+    memory = load_memory(name)
+    return replace(memory, refresh=refresh or memory.refresh, timing={**memory.timing, **timing})
+
+
+LPDDR5, HBM, DDR4 = "lpddr5-6400-256b", "hbm2e-3024-5120b", "ddr4-3200-8ch"
+
+
+@pytest.mark.parametrize(
+    ("name", "refresh", "timing", "message"),
+    [
+        (LPDDR5, None, {"ccd_s": 1}, "timing ccd_s must be at least the burst of 2 clocks, got 1"),
+        (HBM, None, {"ccd_s": 1}, "timing ccd_s must be at least the burst of 2 clocks, got 1"),
+        (DDR4, None, {"ccd_s": 3}, "timing ccd_s must be at least the burst of 4 clocks, got 3"),
+        (DDR4, None, {"ccd_l": 3, "ccd_s": 4}, "timing ccd_l must be at least ccd_s = 4, got 3"),
+        (LPDDR5, None, {"rc": 48}, r"timing rc must be at least ras \+ rp = 49, got 48"),
+        (LPDDR5, None, {"rrd_l": 3}, "timing rrd_l must be at least rrd_s = 4, got 3"),
+        (LPDDR5, None, {"wtr_l": 4}, "timing wtr_l must be at least wtr_s = 5, got 4"),
+        (LPDDR5, None, {"bl_max": 1}, "timing bl_max must be at least bl_min = 2, got 1"),
+        (LPDDR5, None, {"aad": 0}, "timing aad must be at least 1, got 0"),
+        (LPDDR5, None, {"cas": 2}, "timing cas must be at most 1, got 2"),
+        (LPDDR5, None, {"refi": 0}, "timing refi must be positive, got 0"),
+        (LPDDR5, None, {"refi": 300}, r"timing refi must be at least 330 \(rfc \+ rp_all \+ an access\), got 300"),
+        (LPDDR5, "per-bank", {"refi_bank": 0}, "timing refi_bank must be positive, got 0"),
+        (LPDDR5, "per-bank", {"refi_bank": 150}, r"timing refi_bank must be at least 175 .*, got 150"),
+        (HBM, "per-bank", {"refi_bank": 20}, r"timing refi_bank must be at least 142 .*, got 20"),
+        (LPDDR5, "per-bank", {"rfc_bank": 9000}, "timing rfc_bank must be below 6168, got 9000"),
+        (DDR4, "per-bank", {}, "refresh must be none or all-bank for style ddr, got 'per-bank'"),
+        (LPDDR5, None, {"clx": 3}, r"timing must have only keys of style lpddr5 \(aad, .*\), got 'clx'"),
+        (DDR4, None, {"aad": 8}, r"timing must have only keys of style ddr .*, got 'aad'"),
+    ],
+)
+def test_impossible_timings_are_rejected(name, refresh, timing, message):
+    with pytest.raises(ValueError, match=message):
+        changed(name, refresh, **timing)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(LPDDR5, "pbr_to_pbr"), (LPDDR5, "pbr_to_act"), (LPDDR5, "rfc_bank"), (HBM, "rrefd"), (HBM, "refi_bank")],
+)
+def test_per_bank_refresh_needs_its_numbers(name, key):
+    memory = load_memory(name)
+    timing = {k: v for k, v in memory.timing.items() if k != key}
+    assert replace(memory, timing=timing).refresh == "all-bank"
+    with pytest.raises(ValueError, match=f"timing {key} is missing"):
+        replace(memory, timing=timing, refresh="per-bank")
+
+
+@pytest.mark.parametrize("name", memory_names())
+@pytest.mark.parametrize("refresh", ["all-bank", "per-bank"])
+def test_shortest_valid_refresh_interval_leaves_time_for_accesses(name, refresh):
+    """At the shortest interval that is not refused, random reads and writes end."""
+    if refresh == "per-bank" and name == DDR4:
+        refresh = "all-bank"
+    key = "refi" if refresh == "all-bank" else "refi_bank"
+    with pytest.raises(ValueError, match=f"timing {key} must be at least") as error:
+        changed(name, refresh, **{key: load_memory(name).timing["rfc"] + 1 if key == "refi" else 100})
+    shortest = int(str(error.value).split("at least ")[1].split()[0])
+    memory = changed(name, refresh, **{key: shortest, "rfc_bank": 100} if refresh == "per-bank" else {key: shortest})
+    result = replay(memory, pattern(memory, "rand", 256, 500, outstanding=64, write_share=0.3))
+    assert 0 < result.share < load_memory(name).stream_share
+
+
+def test_traces_of_incomplete_bursts_are_rejected():
+    """Bytes of a part of a burst would be lost."""
+    memory = load_memory(LPDDR5)
+    trace = pattern(memory, "rand", 64, 4, outstanding=2)
+    with pytest.raises(ValueError, match="size must be a multiple of the burst of 32 bytes, got 100"):
+        pattern(memory, "seq", 100, 4)
+    with pytest.raises(ValueError, match="size must be a multiple of the burst of 32 bytes, got 48"):
+        replay(memory, replace(trace, size=48))
+    with pytest.raises(ValueError, match="address must be a multiple of the burst of 32 bytes, got 7"):
+        replay(memory, replace(trace, address=trace.address * 0 + 7))
+    with pytest.raises(ValueError, match=r"addresses must be inside the \d+ bytes of .*, got -64 for 64 bytes"):
+        replay(memory, replace(trace, address=trace.address * 0 - 64))
+    with pytest.raises(ValueError, match="arrival must be at least 0, got -1"):
+        replay(memory, replace(trace, arrival=trace.arrival - 1))
+    with pytest.raises(ValueError, match="write must have one value for each of 4 requests, got 3"):
+        replay(memory, replace(trace, write=trace.write[:3]))
+
+
+@pytest.mark.parametrize("stream", [1, -1, 1 << 20])
+def test_streams_without_a_limit_are_rejected(stream):
+    memory = load_memory(LPDDR5)
+    trace = pattern(memory, "rand", 64, 4, outstanding=2)
+    with pytest.raises(ValueError, match=rf"stream must be in \[0, 1\), .*, got {stream}"):
+        replay(memory, replace(trace, stream=trace.stream + np.int32(stream)))
+
+
 def test_an_unknown_kind_of_memory_is_rejected():
     data = tomllib.loads((PRESETS / "lpddr5-6400-256b.toml").read_text())
     with pytest.raises(ValueError, match="style must be one of"):
