@@ -127,18 +127,16 @@ class PcieTiming(FinalTiming):
         """First cycle of the answer to a burst that arrives in `cycle`. Writes are posted."""
         link, now = self.link, cycle * 1000 / self.clock_mhz
         if write:
-            self.up_free = max(self.up_free, now) + link.write_wire_bytes(nbytes) / link.packet_gbps
+            self.up_free = max(self.up_free, now) + link.write_wire_bytes(nbytes, address) / link.packet_gbps
             return int(np.ceil(self.up_free * self.clock_mhz / 1000))
         if self.drive and address >= self.drive_at:
             now = self.drive.read_ns(now, address - self.drive_at, nbytes)
-        remaining_bytes, end = nbytes, now
-        while remaining_bytes:
-            size = min(remaining_bytes, link.max_read_request)
-            remaining_bytes -= size
+        end = now
+        for start, size in link.requests(nbytes, address):
             issue = now
             if len(self.arrivals) == link.tags:
                 issue = max(issue, self.arrivals.popleft())
-            wire = link.read_wire_bytes(size) / link.packet_gbps
+            wire = link.read_wire_bytes(size, start) / link.packet_gbps
             self.down_free = max(self.down_free, issue + link.round_trip_ns - wire) + wire
             self.arrivals.append(self.down_free)
             end = self.down_free

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sw_model.memory.live import PcieTiming
 from sw_model.memory.pcie import PcieLink, transfer
 
 DATA = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())
@@ -65,11 +66,46 @@ def test_small_units_are_descriptor_bound():
 @pytest.mark.parametrize(
     "bad",
     [{"generation": 9}, {"lanes": 3}, {"max_payload": 100}, {"max_read_request": 8192}, {"tags": 0},
-     {"round_trip_ns": -1.0}],
+     {"round_trip_ns": -1.0}, {"max_read_request": 300}, {"max_read_request": 64}, {"max_payload": 8192},
+     {"tags": 769}, {"descriptor_ns": -1.0}, {"lanes": 32}],
 )  # fmt: skip
 def test_bad_links(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
+    ((key, value),) = bad.items()
+    with pytest.raises(ValueError, match=f"{key} must be .*, got {value}"):
         PcieLink(**({"generation": 3, "lanes": 4} | bad))
+
+
+def test_unaligned_reads():
+    """A first completion ends at the boundary of 64 bytes; no request crosses 4 KiB."""
+    one = PcieLink(3, 4)
+    assert one.completions(512) == 2 == one.completions(512, 4096)
+    assert one.completions(512, 32) == 3  # 32, 256 and 224 bytes
+    assert one.completions(64, 32) == 2
+    assert list(one.requests(512, 4000)) == [(4000, 96), (4096, 416)]
+    assert one.completions(512, 4000) == 2 + 2  # 32 and 64 bytes; 256 and 160 bytes
+    assert one.read_wire_bytes(512, 4000) == 512 + 4 * 20 and one.request_wire_bytes(512, 4000) == 2 * 24
+    assert one.write_wire_bytes(256, 4000) == 256 + 2 * 24 > one.write_wire_bytes(256)
+    assert PcieLink(3, 4, rcb64=True).completions(128, 32) == 3
+    aligned, unaligned = (PcieTiming(one).ready(0, address, 4096, False) for address in (0, 32))
+    assert unaligned > aligned
+
+
+def test_sizes_that_are_no_bytes_are_rejected():
+    one = PcieLink(3, 4)
+    for call in (one.completions, one.read_wire_bytes, one.write_wire_bytes, one.request_wire_bytes, one.fetch_gbps):
+        with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+            call(0)
+    with pytest.raises(ValueError, match="address must be at least 0, got -64"):
+        one.completions(64, -64)
+
+
+def test_steady_rate_is_the_closed_form_at_small_units():
+    """The rate of a short transfer has the round trip of its first request; the steady rate has not."""
+    one = PcieLink(3, 4, descriptor_ns=0.0)
+    short = transfer(one, 1 << 17, unit=4096)
+    assert short.steady_gbps == pytest.approx(one.fetch_gbps(4096), rel=0.01)
+    assert short.gbps < 0.99 * short.steady_gbps
+    assert transfer(one, 4096, unit=4096).steady_gbps == transfer(one, 4096, unit=4096).gbps
 
 
 def test_requests_of_a_read():
