@@ -37,11 +37,12 @@ class Rates:
 def ssd_bytes_per_s(extent: int) -> float:
     """Useful rate of the drive's flash for reads of `extent` bytes, 64 outstanding, in blocks of 4 KiB.
 
-    The link of the drive preset is left out, because the drive sits behind the link of the system.
+    It is the steady rate, without the first and the last reads. The link of the drive preset is left out, because the
+    drive sits behind the link of the system.
     """
     drive, block_bytes = load_ssd("bg6-like"), ceil(extent / 4096) * 4096
     drive = replace(drive, link_gbps=drive.channels * drive.channel_gbps)
-    return read(drive, block_bytes, 400, 64, random=True).bandwidth_gbps * 1e9 * extent / block_bytes
+    return read(drive, block_bytes, 4000, 64, random=True).steady_gbps * 1e9 * extent / block_bytes
 
 
 @lru_cache(maxsize=256)
