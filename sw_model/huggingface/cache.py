@@ -26,6 +26,7 @@ from sw_model.policies import STAGES, ModelShape, Policy, ReSV, Selection, load
 from util import checks
 
 POSITIONS = ("absolute", "compact")
+HOST_SELECTION = ("cpu", "mps")  # devices of models for which the processor selects: MPS has no float64
 
 
 def policy_class(name: str) -> type[Policy]:
@@ -154,6 +155,8 @@ class RetrievalLayer(CacheLayerMixin):
 
     def select(self, policy: Policy, queries: torch.Tensor) -> Selection:
         """The past tokens that the queries (Hq, T, d) of the last step attend to."""
+        if isinstance(policy, CompiledReSV) and queries.device.type not in HOST_SELECTION:
+            policy.use_device(self.index, str(queries.device))
         stage = self.cache.stage or ("text" if queries.shape[1] == 1 else "frame")
         return policy.select(self.index, bf16_array(queries), stage)
 

@@ -7,6 +7,7 @@ integers or sequences of single float32 additions. Clusters, mean keys and selec
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from ml_dtypes import bfloat16
@@ -81,6 +82,8 @@ class CompiledMeans(MeanKeys):
 
     def __init__(self, dimension: int, mean_store: str = "bf16", heads: int = 1):
         self._size = 0
+        self.steps = 0
+        self._changed = np.zeros(64, np.int64)  # last step that changed a mean key
         self._store = np.zeros((64, dimension))
         self._lengths, self._spreads = np.zeros((2, 64, heads))
         super().__init__(dimension, mean_store)
@@ -97,15 +100,21 @@ class CompiledMeans(MeanKeys):
     def update(self, keys: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> None:
         self._size = len(counts)
         while self._size > len(self._store):
-            for name in ("_store", "_lengths", "_spreads"):
+            for name in ("_store", "_lengths", "_spreads", "_changed"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         if self.mean_store == "fp32_sum" and len(self._sums) < len(self._store):
             new = np.zeros((len(self._store) - len(self._sums), self.dimension), np.float32)
             self._sums = np.concatenate([self._sums, new])
+        self.steps += 1
+        self._changed[clusters] = self.steps
         kernels.update_means(
             self._store, self._sums, self._lengths, self._spreads, keys.astype(np.float32), clusters, counts
         )
+
+    def changed_since(self, step: int) -> np.ndarray:
+        """Clusters whose mean key changed after a step, int64 ascending."""
+        return np.flatnonzero(self._changed[: self._size] > step)
 
     def dots(self, rows: np.ndarray, head: int) -> np.ndarray:
         """Scores of rows (R, d) and the mean keys of a head, as `golden.scores.dots`: exact sums, rounded to float32.
@@ -127,8 +136,12 @@ class CompiledMeans(MeanKeys):
 
 
 class CompiledResvLayer(ResvLayer):
-    """`golden.resv.ResvLayer` with compiled clustering and, for the default selector, compiled selection."""
+    """`golden.resv.ResvLayer` with compiled clustering and, for the default selector, compiled selection.
 
+    device  name of a PyTorch device that computes scores and thresholds; None: the processor, without PyTorch
+    """
+
+    device: str | None = None
     means: list[CompiledMeans]  # type: ignore[assignment]
 
     def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
@@ -139,6 +152,7 @@ class CompiledResvLayer(ResvLayer):
         self.means = [CompiledMeans(self.dimension, config.mean_store, heads) for _ in range(tables)]
         self._normals = self.planes.astype(np.float64)
         self._lengths = np.linalg.norm(self._normals, axis=0)
+        self._mirrors: dict[int, Any] = {}  # mean keys of each table on the device
         self._factor = bf16.decode(exp.scale(head_dim), bf16.FP32).astype(np.float32)[()]
 
     def append(self, keys: np.ndarray, stage: str = "frame") -> list[Assignment]:
@@ -185,27 +199,63 @@ class CompiledResvLayer(ResvLayer):
         Valid if `fused`. Queries are (T, Hq, d).
         """
         checks.integer("past", past, 0, self.tokens)
-        config, wtu = self.config, self.config.wtu
+        config = self.config
         valid = _valid(queries, None, self.head_dim)
         q = (queries if valid else bf16_tensor("queries", queries, None, self.head_dim)).astype(np.float64)
         selections, attended = [], []
-        for h, rows in enumerate(scores.query_rows(q, self.kv_heads)):
-            table = self.tables[self._table(h)]
-            clusters = len(table)
-            if clusters > wtu.max_row_clusters:
-                raise ValueError(f"wtu.max_row_clusters must be at least {clusters}, got {wtu.max_row_clusters}")
-            selected = np.zeros(clusters, bool)
-            if clusters:
-                one_table = len(self.tables) == 1
-                score = self.means[self._table(h)].dots(rows, h if one_table else 0)
-                kernels.select_clusters(
-                    score, table.counts, self._factor, config.wics_ratio_q16, wtu.buckets, wtu.refine_levels, selected
-                )
+        for h, selected in enumerate(self._selected(scores.query_rows(q, self.kv_heads))):
             owner = self._owners(h, past)
             attended.append(kernels.tokens_of(selected, owner, config.sink_tokens, config.recent_always_tokens))
             plain = not config.sink_tokens and not config.recent_always_tokens and config.cluster_text
             selections.append(attended[-1] if plain else np.flatnonzero(np.r_[selected, False][owner]))
         return selections, attended
+
+    def _selected(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Clusters that any row of each KV head selects, bool (C,); rows (Hkv, R, d)."""
+        limit = self.config.wtu.max_row_clusters
+        clusters = max(map(len, self.tables))
+        if clusters > limit:
+            raise ValueError(f"wtu.max_row_clusters must be at least {clusters}, got {limit}")
+        if self.device is None:
+            return [self._selected_on_host(h, head_rows) for h, head_rows in enumerate(rows)]
+        heads = self.kv_heads // len(self.tables)
+        selected: list[np.ndarray] = []
+        for first in range(0, self.kv_heads, heads):
+            selected += self._selected_on_device(self.device, first, rows[first : first + heads])
+        return selected
+
+    def _selected_on_host(self, h: int, rows: np.ndarray) -> np.ndarray:
+        table, wtu = self.tables[self._table(h)], self.config.wtu
+        selected = np.zeros(len(table), bool)
+        if len(table):
+            score = self.means[self._table(h)].dots(rows, h if len(self.tables) == 1 else 0)
+            ratio = self.config.wics_ratio_q16
+            kernels.select_clusters(score, table.counts, self._factor, ratio, wtu.buckets, wtu.refine_levels, selected)
+        return selected
+
+    def _selected_on_device(self, device: str, first: int, rows: np.ndarray) -> list[np.ndarray]:
+        """Clusters that the KV heads of one table select, heads `first` and following; rows (H, R, d)."""
+        from sw_model.huggingface import tensor_kernels
+
+        index, wtu = self._table(first), self.config.wtu
+        table, heads = self.tables[index], range(first, first + len(rows))
+        if not len(table):
+            return [np.zeros(0, bool) for _ in heads]
+        if index not in self._mirrors:
+            self._mirrors[index] = tensor_kernels.DeviceMeans(device, len(rows))
+        score, doubtful = self._mirrors[index].dots(rows, self.means[index])
+        if doubtful:
+            return [self._selected_on_host(h, head_rows) for h, head_rows in zip(heads, rows, strict=True)]
+        ratio = self.config.wics_ratio_q16
+        return list(
+            tensor_kernels.select_clusters(
+                score, tensor_kernels.upload(table.counts.astype(np.int64)[None], device), float(self._factor),
+                ratio, wtu.buckets, wtu.refine_levels,
+            ).any(dim=1).cpu().numpy()
+        )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "device": None, "_mirrors": {}}
 
 
 class CompiledReSV(ReSV):
@@ -216,6 +266,12 @@ class CompiledReSV(ReSV):
         self.index = [
             CompiledResvLayer(self.config, model.kv_heads, model.head_dim, layer) for layer in range(model.layers)
         ]
+
+    def use_device(self, layer: int, device: str | None) -> None:
+        """Compute scores and thresholds of a layer on a PyTorch device; None: on the processor, without PyTorch."""
+        index = self.index[layer]
+        if isinstance(index, CompiledResvLayer):
+            index.device = device
 
     def select(self, layer: int, queries: np.ndarray, stage: str) -> Selection:
         index = self.index[layer]

@@ -1,5 +1,7 @@
 """Compiled kernels of ReSV give the clusters, mean keys and selections of the golden models, bit for bit."""
 
+import pickle
+
 import numba
 import numpy as np
 import pytest
@@ -219,3 +221,61 @@ def test_row_longer_than_the_limit_is_rejected(rng):
 
 def test_default_configuration_has_no_short_rows():
     assert CompiledReSV(LLAMA3_8B).config.wtu.max_row_clusters == 1 << 20
+
+
+@pytest.mark.parametrize("config", CONFIGS[:5], ids=range(5))
+def test_selections_of_tensor_operations_equal_those_of_the_policy(config, rng, torch):
+    """The operations for a GPU run on the processor; a copy of the policy starts without mean keys on the device."""
+    model = ModelShape(1, 8 * 32, 8, 2, 32)
+    golden, compiled = ReSV(model, config), CompiledReSV(model, config)
+    for step, (keys, queries) in enumerate(stream(rng, 40, 2, 32, 4)):
+        if step == 20:
+            compiled = pickle.loads(pickle.dumps(compiled))
+            assert compiled.index[0].device is None
+        compiled.use_device(0, "cpu")
+        for policy in (golden, compiled):
+            policy.append(0, keys, keys)
+        expected, result = (policy.select(0, queries, "frame") for policy in (golden, compiled))
+        for h in range(2):
+            assert np.array_equal(result.tokens[h], expected.tokens[h])
+    if compiled.index[0].fused:
+        assert len(compiled.index[0]._mirrors) == len(compiled.index[0].tables)
+
+
+@pytest.mark.parametrize(("buckets", "levels"), [(2, 0), (2, 20), (16, 1), (4096, 3)])
+def test_thresholding_of_tensor_operations_equals_that_of_the_wtu(buckets, levels, rng, torch):
+    from sw_model.huggingface import tensor_kernels
+
+    factor = float(bf16.decode(exp.scale(64), bf16.FP32))
+    for clusters in (1, 2, 17, 333):
+        for spread in (0.0, 1.0, 40.0, 1e4):
+            rows = (spread * rng.standard_normal((3, 5, clusters))).astype(np.float32)
+            counts = rng.integers(1, 65536, clusters, dtype=np.int32)
+            for ratio in (0, 1, 19661, 65535, 65536):
+                config = WtuConfig(buckets=buckets, refine_levels=levels)
+                counts_tensor = torch.from_numpy(counts.astype(np.int64))[None]
+                selected = tensor_kernels.select_clusters(
+                    torch.from_numpy(rows), counts_tensor, factor, ratio, buckets, levels
+                )
+                for head in range(3):
+                    expected = wicsum.select(scores.codes(rows[head], 64), counts, ratio, config).selected
+                    assert np.array_equal(selected[head].numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "wide"])
+def test_scores_of_tensor_operations_are_exact_or_in_doubt(kind, rng, torch):
+    from sw_model.huggingface import tensor_kernels
+
+    rows, keys = rng.standard_normal((2, 9, 32)), rng.standard_normal((2, 40, 32))
+    if kind == "ties":
+        rows, keys = np.round(rows * 64), np.round(keys * 64)
+        keys[..., 0], rows[..., 0] = 2.0**20, 2.0**10
+    elif kind == "wide":
+        keys *= 2.0 ** rng.integers(-60, 60, keys.shape)
+    rows, keys = (x.astype(bfloat16).astype(np.float64) for x in (rows, keys))
+    result, doubtful = tensor_kernels.dots(torch.from_numpy(rows), torch.from_numpy(keys))
+    for head in range(2):
+        expected = scores.dots(rows[head], keys[head])
+        same = (result[head].numpy() == expected).all(axis=1)
+        assert (same | doubtful[head].numpy()).all()
+    assert kind == "wide" or not doubtful.any()
