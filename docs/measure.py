@@ -99,6 +99,25 @@ def reproduction() -> Iterator[str]:
     )
 
 
+def memory_models() -> Iterator[str]:
+    """Errors of DRAM, link and drives on their references, by pattern, and the largest ones with their causes."""
+    from tests.sw_model.memory.bench_accuracy import GROUP_HEAD, LARGEST_HEAD, MODELS, groups, largest
+
+    yield (
+        "Errors are (model - reference) / reference; a mean is that of absolute values. The DRAM model is compared "
+        "with 432 runs of Ramulator 2.1 (commit c5b1c3a), simulated ports with the replay of the same requests, the "
+        "link with the closed form of pcie-bench, the drives with 168 runs of MQSim (commit 7ec40e3). [The memory "
+        "models](../../sw_model/memory/README.md) says what they contain. The data are in `tests/sw_model/memory/data`."
+    )
+    for title, measure in MODELS.items():
+        print(f"memory-models: {title}", file=sys.stderr)
+        errors = list(measure())
+        yield f"## {title}"
+        yield table(GROUP_HEAD, groups(errors))
+        yield "Largest errors:"
+        yield table(LARGEST_HEAD, largest(errors))
+
+
 def unit_areas() -> Iterator[str]:
     """Area, memory and clock frequency of the units at small presets."""
     from hw.config import PRESETS
@@ -193,6 +212,7 @@ def streaming_memory() -> Iterator[str]:
 
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cycle-model": ("Error of the cycle model", cycle_model),
+    "memory-models": ("Errors of the memory models", memory_models),
     "reproduction": ("Published figures and the model", reproduction),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "unit-areas": ("Areas of the units", unit_areas),
