@@ -71,5 +71,5 @@ def _picture_steps(
             with torch.inference_mode():
                 features = getattr(model.model, method)(pixels)
             features = getattr(features, "pooler_output", features)
-            ids = torch.full((1, sum(x.shape[:-1].numel() for x in features)), token)
+            ids = torch.full((1, sum(x.shape[:-1].numel() for x in features)), token, device="cpu")
         yield FrameStep(number / fps, {"input_ids": ids, name: pixels})

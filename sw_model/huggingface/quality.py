@@ -164,7 +164,7 @@ class _Recorder:
         kv_heads = keys.shape[1]
         rows = queries.detach().to("cpu", torch.float32).reshape(kv_heads, -1, queries.shape[2])
         scores = torch.matmul(rows, keys.permute(1, 2, 0)) * scaling  # (Hkv, group * T, N + T)
-        later = torch.ones((tokens, tokens), dtype=torch.bool).triu(1).repeat(rows.shape[1] // tokens, 1)
+        later = torch.ones((tokens, tokens), dtype=torch.bool, device="cpu").triu(1).repeat(rows.shape[1] // tokens, 1)
         scores[:, :, past:].masked_fill_(later, -torch.inf)
         weights = scores.softmax(dim=-1)
         attended = weights[:, :, past:].sum(dim=-1)
@@ -320,7 +320,7 @@ class Comparison:
             tokens = answer.tokens
             reference.parent.mkdir(parents=True, exist_ok=True)
             temporary = reference.with_suffix(".tmp")
-            save_file({"logits": logits, "tokens": torch.tensor(tokens)}, temporary)
+            save_file({"logits": logits, "tokens": torch.tensor(tokens, device="cpu")}, temporary)
             temporary.replace(reference)
         else:
             stored = load_file(reference)
@@ -333,7 +333,7 @@ class Comparison:
         p, q = (x.double().log_softmax(dim=-1) for x in (expected, logits))
         result = Result(
             label, number, answer.text or " ".join(map(str, answer.tokens)), answer.tokens, answer.tokens == tokens,
-            float((logits.argmax(dim=-1) == torch.tensor(tokens)).double().mean()),
+            float((logits.argmax(dim=-1) == torch.tensor(tokens, device="cpu")).double().mean()),
             max(0.0, float((p.exp() * (p - q)).sum(dim=-1).mean())), mean(recorder.recalls), mean(recorder.ratios),
         )  # fmt: skip
         path = self.folder / label / f"{SESSION}{frames}"

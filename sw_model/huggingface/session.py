@@ -83,9 +83,9 @@ class StreamingSession:
                 tokens.append(int(logits.argmax()) if choose is None else choose(logits))
                 if tokens[-1] in ends or len(tokens) == max_new_tokens:
                     break
-                logits = self._step("text", {"input_ids": torch.tensor([[tokens[-1]]])})
+                logits = self._step("text", {"input_ids": self._ids(tokens[-1:])})
             if keep:  # the last token is part of the conversation
-                self._step("text", {"input_ids": torch.tensor([[tokens[-1]]])})
+                self._step("text", {"input_ids": self._ids(tokens[-1:])})
         finally:
             if start is not None:
                 self.cache.rewind(start[0])
@@ -112,7 +112,7 @@ class StreamingSession:
         ids = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
         positions = inputs.get("position_ids")
         if positions is None:
-            positions = self.next_position + torch.arange(ids.shape[1])[None]
+            positions = self.next_position + torch.arange(ids.shape[1], device="cpu")[None]
         inputs = {**inputs, "position_ids": positions}
         inputs = {name: x.to(self.model.device) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
         before, self.cache.stage = self.cache.stage, stage
@@ -129,7 +129,7 @@ class StreamingSession:
             if self.tokenizer is None:
                 raise ValueError("question must be token ids without a tokenizer, got a string")
             text = self.tokenizer(text)["input_ids"]
-        ids = torch.as_tensor(text, dtype=torch.long).reshape(1, -1)
+        ids = torch.as_tensor(text, dtype=torch.long, device="cpu").reshape(1, -1)
         if not ids.shape[1]:
             raise ValueError("question must hold at least one token, got none")
         return ids

@@ -105,18 +105,22 @@ class LayerStore:
 
     def _fill_ring(self, rows: torch.Tensor) -> None:
         """Write the newest rows, which end at `length`, to their slots of the ring."""
-        if len(rows):
-            slots = torch.arange(self.length - len(rows), self.length, device=self.device) % len(self.ring)
-            self.ring.index_copy_(0, slots, rows.to(self.device))
+        if not len(rows):
+            return
+        start = (self.length - len(rows)) % len(self.ring)
+        before_end = min(len(rows), len(self.ring) - start)
+        self.ring[start : start + before_end].copy_(rows[:before_end])
+        if before_end < len(rows):
+            self.ring[: len(rows) - before_end].copy_(rows[before_end:])
 
     def _allocate(self, rows: int) -> torch.Tensor:
         shape = (rows, self.kv_heads, 2, self.head_dim)
         size = rows * self.kv_heads * 2 * self.head_dim
         if self.file is None:
-            return torch.empty(shape, dtype=self.dtype, pin_memory=self.device.type == "cuda")
+            return torch.empty(shape, dtype=self.dtype, device="cpu", pin_memory=self.device.type == "cuda")
         with self.file.open("ab"):
             os.truncate(self.file, size * self.dtype.itemsize)
-        return torch.from_file(str(self.file), shared=True, size=size, dtype=self.dtype).view(shape)
+        return torch.from_file(str(self.file), shared=True, size=size, dtype=self.dtype, device="cpu").view(shape)
 
 
 class StoredRows:

@@ -93,7 +93,9 @@ def select_clusters(
 
     Returns bool (H, R, C).
     """
-    distance = (scores.amax(dim=2, keepdim=True) - scores) * torch.tensor(factor, dtype=torch.float32)
+    distance = (scores.amax(dim=2, keepdim=True) - scores) * torch.tensor(
+        factor, dtype=torch.float32, device=scores.device
+    )
     keys = _exponentials(scores.device)[distance.clamp(max=exp.FARTHEST).long()]
     shift = ((ONE >> 7) - (keys >> 7)).clamp(max=63)
     weights = torch.where(keys >= 128, ((keys & 127 | 128) << 17) >> shift, 0) * counts[:, None]

@@ -216,3 +216,19 @@ def _with_function(model):
     from sw_model.policies import POLICIES
 
     return StreamingSession(model, policy=POLICIES["full"])
+
+
+@pytest.mark.parametrize("policy", ARGUMENTS)
+def test_tensors_are_on_the_device_of_the_model_or_on_the_host(policy, make_model, torch):
+    """The default device of PyTorch is `meta`, which has no values: every tensor of the cache names its own device."""
+    model = make_model()
+    plain, session = (open_session(model, policy) for _ in range(2))
+    ids = list(frames(torch, 0, 6))
+    for one, context in ((plain, torch.device("cpu")), (session, torch.device("meta"))):
+        with context:
+            for frame in ids:
+                one.frame(input_ids=frame)
+            one.ask([11, 12], max_new_tokens=3, end=-1)
+            one.ask([11, 12], max_new_tokens=3, end=-1, keep=False)
+    assert np.array_equal(logits_of(session, torch), logits_of(plain, torch))
+    assert session.cache.statistics() == plain.cache.statistics()
