@@ -132,8 +132,8 @@ class RetrievalLayer(CacheLayerMixin):
             q, k, v = query[0, :, part], key[0, :, part], value[0, :, part]
             own_mask = None if mask is None else mask[0, 0, part, part]
             past = store.length
-            self.append(policy, k, v)
-            selection = self.select(policy, q)
+            store.append(k.transpose(0, 1), v.transpose(0, 1))
+            selection = self.select(policy, q, k, v)
             if cache.observer is not None:
                 cache.observer(self, q, selection, scaling)
             self.past_tokens += past * store.kv_heads
@@ -147,14 +147,10 @@ class RetrievalLayer(CacheLayerMixin):
                 outputs.append(self._retrieve(q, k, v, selection, past, own_mask, scaling))
         return torch.cat(outputs)[None] if len(outputs) > 1 else outputs[0][None]
 
-    def append(self, policy: Policy, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store the keys and values (Hkv, T, d) of a step and give them to the policy."""
-        assert self.store is not None
-        self.store.append(keys.transpose(0, 1), values.transpose(0, 1))
+    def select(self, policy: Policy, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Selection:
+        """Give the keys and values (Hkv, T, d) of a step to the policy; the past tokens that its queries (Hq, T, d)
+        attend to."""
         policy.append(self.index, bf16_array(keys), bf16_array(values))
-
-    def select(self, policy: Policy, queries: torch.Tensor) -> Selection:
-        """The past tokens that the queries (Hq, T, d) of the last step attend to."""
         if isinstance(policy, CompiledReSV) and queries.device.type not in HOST_SELECTION:
             policy.use_device(self.index, str(queries.device))
         stage = self.cache.stage or ("text" if queries.shape[1] == 1 else "frame")

@@ -170,15 +170,32 @@ def assign(
 
 
 @compiled
-def pack_signs(sums):
-    """Bit j of entry t is 1 if `sums[t, j]` is positive: uint32 (T,)."""
-    codes = np.empty(len(sums), np.uint32)
-    for t in range(len(sums)):
-        code = np.int64(0)
-        for j in range(sums.shape[1]):
-            code |= np.int64(sums[t, j] > 0) << j
-        codes[t] = code
-    return codes
+def hash_codes(vectors, normals, lengths, error, codes):
+    """Hash codes of vectors (T, D): bit j is 1 if the dot product with column j of `normals` (D, B) is positive.
+
+    lengths  float64 (B,), Euclidean length of each column
+    error    bound of the error of a float64 sum, as a share of the product of the lengths
+    codes    uint32 (T,), result
+
+    Returns bool (T,): vectors with a sum whose sign is in doubt.
+    """
+    doubtful = np.empty(len(vectors), np.bool_)
+    sums = np.empty(normals.shape[1])
+    for t in range(len(vectors)):
+        sums[:] = 0
+        square = 0.0
+        for i in range(vectors.shape[1]):
+            value, normal = np.float64(vectors[t, i]), normals[i]
+            square += value * value
+            for j in range(len(sums)):
+                sums[j] += value * normal[j]
+        limit = error * np.sqrt(square)
+        code, doubts = np.int64(0), 0
+        for j in range(len(sums)):
+            doubts += abs(sums[j]) <= limit * lengths[j]
+            code |= np.int64(sums[j] > 0) << j
+        codes[t], doubtful[t] = code, doubts > 0
+    return doubtful
 
 
 @inlined

@@ -6,19 +6,18 @@ integers or sequences of single float32 additions. Clusters, mean keys and selec
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from ml_dtypes import bfloat16
 
-from golden import bf16, exp, scores
+from golden import bf16, exp, hashing, scores
 from golden.clustering import Assignment, ClusterTable
 from golden.mean_keys import MeanKeys
 from golden.resv import ResvConfig, ResvLayer, bf16_tensor
 from golden.wicsum import WtuConfig
 from sw_model.huggingface import kernels
-from sw_model.policies.base import ModelShape, Selection
+from sw_model.policies.base import STAGES, Chunk, ModelShape, Selection
 from sw_model.policies.resv import ReSV
 from util import checks
 
@@ -173,16 +172,15 @@ class CompiledResvLayer(ResvLayer):
         """Hash codes, uint32 (T,), as `golden.hashing.hash_codes` computes them.
 
         A bit is the sign of an exact sum. A float64 sum with an error bound below its absolute value has this sign. The
-        bound is that of the golden model with |v| |n| >= sum of |v_i n_i|; all other sums are computed exactly.
+        bound is that of the golden model with |v| |n| >= sum of |v_i n_i|; the golden model computes all other codes.
         """
-        v = vectors.astype(np.float64)
-        sums = v @ self._normals
-        lengths = np.sqrt(np.einsum("ti,ti->t", v, v))
-        doubt = np.abs(sums) <= self.dimension * 2.0**-50 * lengths[:, None] * self._lengths
-        if doubt.any():
-            for t, j in np.argwhere(doubt):
-                sums[t, j] = math.fsum(v[t] * self._normals[:, j])
-        return kernels.pack_signs(sums)
+        codes = np.empty(len(vectors), np.uint32)
+        doubtful = kernels.hash_codes(
+            vectors.astype(np.float32), self._normals, self._lengths, self.dimension * 2.0**-50, codes
+        )
+        for t in np.flatnonzero(doubtful):
+            codes[t] = hashing.hash_codes(vectors[t : t + 1], self.planes)[0]
+        return codes
 
     @property
     def fused(self) -> bool:
@@ -267,6 +265,18 @@ class CompiledReSV(ReSV):
             CompiledResvLayer(self.config, model.kv_heads, model.head_dim, layer) for layer in range(model.layers)
         ]
 
+    def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
+        """As `Policy.append`; bfloat16 tensors need no conversion to check them."""
+        heads, d = self.model.kv_heads, self.model.head_dim
+        if not (_valid(keys, heads, d) and _valid(values, heads, d) and len(keys) == len(values)):
+            super().append(layer, keys, values)
+            return
+        start = len(self._keys[layer])
+        self._chunks[layer].append(Chunk(start, start + len(keys), ""))
+        self._keys[layer].extend(keys)
+        self._values[layer].extend(values)
+        self.index[layer].append(keys)
+
     def use_device(self, layer: int, device: str | None) -> None:
         """Compute scores and thresholds of a layer on a PyTorch device; None: on the processor, without PyTorch."""
         index = self.index[layer]
@@ -277,7 +287,12 @@ class CompiledReSV(ReSV):
         index = self.index[layer]
         if not isinstance(index, CompiledResvLayer) or not index.fused:
             return super().select(layer, queries, stage)
-        self.queries(layer, queries, stage)
+        last = self._chunks[layer][-1] if self._chunks[layer] else None
+        valid = _valid(queries, self.model.q_heads, self.model.head_dim) and stage in STAGES
+        if last is not None and valid and len(queries) == last.stop - last.start:
+            self._chunks[layer][-1] = last._replace(stage=stage)
+        else:
+            self.queries(layer, queries, stage)  # converts, or raises an error
         selections, tokens = index.attended_tokens(queries, self.past(layer))
         self.note(layer, stage, selections)
         return Selection(tuple(tokens))

@@ -317,7 +317,7 @@ class Policy(ABC):
     def note(self, layer: int, stage: str, tokens: Sequence[np.ndarray]) -> None:
         """Record the retrieved share of the past. `tokens`: one array per KV head, or one array for all of them."""
         if self.past(layer):
-            self._measured[stage].append(float(np.mean([len(t) for t in tokens])) / self.past(layer))
+            self._measured[stage].append(sum(map(len, tokens)) / len(tokens) / self.past(layer))
 
     def ratio(self, step: Step) -> float:
         """Share of the past that `step` retrieves, 0 to 1: `step.ratio`, else the mean that `select` measured, else

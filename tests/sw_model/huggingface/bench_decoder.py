@@ -2,7 +2,8 @@
 
 Run by hand: python -m tests.sw_model.huggingface.bench_decoder [--tokens 10000] [--steps 10] [--dtype bfloat16]
 [--threads 1]. The weights are random. The cache is filled with synthetic keys, so that no long prompt runs. Steps with
-the retrieval cache and steps with all tokens (`DynamicCache`) alternate; the printed times are the best ones.
+the retrieval cache and steps with all tokens (`DynamicCache`) alternate; the printed times are the best ones. With one
+thread they are processor times, so that other programs disturb them little.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import torch
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from sw_model.huggingface import RetrievalCache, prepare
-from sw_model.huggingface.cache import RetrievalLayer
+from sw_model.huggingface.cache import RetrievalLayer, bf16_array
 from sw_model.media.generator import Generator, GeneratorConfig
 from sw_model.media.stream import Geometry
 
@@ -30,21 +31,19 @@ HEADS, KV_HEADS, HEAD_DIM, FRAME_TOKENS = 14, 2, 64, 10
 
 
 class Stopwatch:
-    """Sum of the times of calls of some methods of `RetrievalLayer`."""
+    """Sum of the times of `RetrievalLayer.select`: hash codes, clusters, mean keys, scores, thresholds, token lists."""
 
-    def __init__(self, *names):
+    def __init__(self, clock):
         self.seconds = 0.0
-        for name in names:
-            setattr(RetrievalLayer, name, self.timed(getattr(RetrievalLayer, name)))
+        method = RetrievalLayer.select
 
-    def timed(self, method):
-        def wrapper(*arguments):
-            start = time.perf_counter()
+        def timed(*arguments):
+            start = clock()
             result = method(*arguments)
-            self.seconds += time.perf_counter() - start
+            self.seconds += clock() - start
             return result
 
-        return wrapper
+        RetrievalLayer.select = timed
 
 
 def fill(model, tokens):
@@ -64,7 +63,8 @@ def fill(model, tokens):
         layer = retrieval.layers[index]
         policy = retrieval.bind(model, HEADS, layer.store)
         for k, v in frames:
-            layer.append(policy, k, v)
+            layer.store.append(k.transpose(0, 1), v.transpose(0, 1))
+            policy.append(index, bf16_array(k), bf16_array(v))
     return retrieval, full
 
 
@@ -85,7 +85,8 @@ def main():
     clusters = statistics.mean(len(index.tables[0]) for index in retrieval.policy.index)
     print(f"{parameters / 1e6:.0f} million parameters in {args.dtype}, {torch.get_num_threads()} threads")
     print(f"{args.tokens} tokens, {clusters:.0f} clusters in a layer")
-    stopwatch = Stopwatch("append", "select")
+    clock = time.thread_time if args.threads == 1 else time.perf_counter
+    stopwatch = Stopwatch(clock)
     print("step                full cache   retrieval cache   selection   share of the step with the full cache")
     for new in (1, FRAME_TOKENS):
         ids = torch.randint(0, 1000, (1, new))
@@ -95,10 +96,10 @@ def main():
             for cache in (full, retrieval):
                 stopwatch.seconds = 0.0
                 positions = cache.get_seq_length() + torch.arange(new)[None]
-                start = time.perf_counter()
+                start = clock()
                 with torch.inference_mode():
                     model(input_ids=ids, position_ids=positions, past_key_values=cache, logits_to_keep=1)
-                row.append(time.perf_counter() - start)
+                row.append(clock() - start)
             times.append([*row, stopwatch.seconds])
         whole, cached, selection = (1e3 * min(column) for column in zip(*times[1:], strict=True))
         print(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from golden import bf16, exp, scores, wicsum
+from golden import bf16, exp, hashing, scores, wicsum
 from golden.clustering import ClusterRule, ClusterTable
 from golden.mean_keys import MeanKeys
 from golden.resv import ResvConfig, ResvLayer
@@ -125,6 +125,41 @@ def test_scores_are_exact_sums_rounded_to_float32(kind, rng):
         head_rows = np.ascontiguousarray(rows[:, columns]).astype(np.float64)
         expected = scores.dots(head_rows, golden.means[:, columns])
         assert np.array_equal(compiled.dots(head_rows, head), expected)
+
+
+@pytest.mark.parametrize("bits", [1, 7, 32])
+def test_hash_codes_equal_the_golden_ones(bits, rng):
+    """Also those of zero keys, of keys with very different elements, and of sums that cancel."""
+    layer = CompiledResvLayer(ResvConfig(hash_bits=bits), 2, 16)
+    keys = rng.standard_normal((60, 32))
+    keys[3] = 0
+    keys[4:20] *= 2.0 ** rng.integers(-50, 50, (16, 32))
+    normals = layer.planes.astype(np.float64)
+    keys[20:30] = 0
+    keys[20:30, 0], keys[20:30, 1] = normals[1, 0], -normals[0, 0]  # orthogonal to the first plane
+    keys = keys.astype(bfloat16)
+    assert np.array_equal(layer._hash_codes(keys), hashing.hash_codes(keys, layer.planes))
+
+
+@pytest.mark.parametrize("change", ["none", "tokens", "heads", "stage", "nan"])
+def test_invalid_steps_raise_the_errors_of_the_policy(change, rng):
+    model = ModelShape(1, 64, 4, 2, 16)
+    keys, queries = (rng.standard_normal((3, heads, 16)).astype(bfloat16) for heads in (2, 4))
+    arguments = {"tokens": (0, queries[:2], "frame"), "heads": (0, queries[:, :2], "frame")}
+    arguments |= {"stage": (0, queries, "film"), "nan": (0, np.full_like(queries, np.nan), "frame")}
+    messages = []
+    for policy in (ReSV(model), CompiledReSV(model)):
+        policy.append(0, keys, keys)
+        try:
+            policy.select(*arguments.get(change, (0, queries, "frame")))
+        except ValueError as error:
+            messages.append(str(error))
+        with pytest.raises(ValueError, match="values"):
+            policy.append(0, keys, keys[:2])
+        assert policy.past(0) == 0
+        assert len(policy.keys(0)) == 3
+    assert len(messages) == (0 if change == "none" else 2)
+    assert len(set(messages)) <= 1
 
 
 def test_codes_outside_32_bits_are_rejected():
