@@ -1,14 +1,14 @@
 """Memory timing burst by burst for simulated AXI ports: cycle in which the answer to a burst starts.
 
-`DramTiming` models the open row of every bank and the data bus of every channel with the parameters of the memory,
-without refresh; the bank-level controller of `sw_model.memory.dram` schedules every command. `PcieTiming` models the
-link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `DriveTiming` models the drive of
-`sw_model.memory.ssd`: chips, their page registers, channels. All count cycles of the core's clock.
+`DramTiming` runs the controller of `sw_model.memory.dram`, with the same compiled step of a channel. `PcieTiming`
+models the link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `DriveTiming` models the drive of
+`sw_model.memory.ssd`: chips, their page registers, channels; a command reads one page. All count cycles of the core's
+clock.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import ceil, floor
+from math import ceil, floor, inf
 
 import numpy as np
 
@@ -30,12 +30,18 @@ class DramTiming:
     clock_mhz : clock of the port
     mapping : address mapping of the memory
     fixed_ns : delay of interconnect and PHY, added to every burst
+
+    Raises ValueError for an unknown mapping, a clock of 0 or less and a negative delay.
     """
 
     OPEN = 1 << 12  # transfers whose state is kept
 
     def __init__(self, memory: Memory, clock_mhz: float = 800.0, mapping: str = "A", fixed_ns: float = 0.0):
         checks.one_of("mapping", mapping, memory.mapping)
+        if not 0 < clock_mhz < inf:
+            raise ValueError(f"clock_mhz must be positive, got {clock_mhz}")
+        if not 0 <= fixed_ns < inf:
+            raise ValueError(f"fixed_ns must be at least 0, got {fixed_ns}")
         self.memory, self.clock_mhz, self.mapping, self.fixed_ns = memory, clock_mhz, mapping, fixed_ns
         self.clocks_per_cycle = 1e6 / clock_mhz / memory.clock_ps
         self.fixed_cycles = fixed_ns * clock_mhz / 1000
@@ -52,6 +58,8 @@ class DramTiming:
     def _arrive(self, cycle: int, address: int, nbytes: int, write: bool, exact: bool) -> int:
         if nbytes < 1:
             raise ValueError(f"nbytes must be at least 1, got {nbytes}")
+        if address < 0:
+            raise ValueError(f"address must be at least 0, got {address}")
         burst_bytes = self.memory.burst_bytes
         first, last = address // burst_bytes, (address + nbytes - 1) // burst_bytes
         count = last - first + 1

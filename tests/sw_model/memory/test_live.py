@@ -112,8 +112,29 @@ def test_answers_of_later_bursts_do_not_change_ready():
     assert cycle <= alone < timing.confirm(number, cycle)
     with pytest.raises(ValueError, match="nbytes must be at least 1, got 0"):
         timing.ready(0, 0, 0, False)
-    with pytest.raises(ValueError, match=r"mapping must be one of .* got 'Z'"):
-        DramTiming(memory, mapping="Z")
+    with pytest.raises(ValueError, match="address must be at least 0, got -64"):
+        timing.ready(0, -64, 64, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mapping": "Z"}, r"mapping must be one of .* got 'Z'"),
+        ({"clock_mhz": 0.0}, "clock_mhz must be positive, got 0.0"),
+        ({"fixed_ns": -1.0}, "fixed_ns must be at least 0, got -1.0"),
+    ],
+)
+def test_impossible_ports_are_rejected(options, message):
+    with pytest.raises(ValueError, match=message):
+        DramTiming(load_memory("lpddr5-6400-256b"), **options)
+
+
+def test_fixed_delay_is_added_to_every_answer():
+    """Also to a confirmed answer."""
+    memory = dataclasses.replace(load_memory("lpddr5-6400-256b"), refresh="none", data_clock_stops=False)
+    addresses = pattern(memory, "rand", 256, 500).address.tolist()
+    near, far = (closed_loop(DramTiming(memory, fixed_ns=ns), addresses, 256, 1)[0] for ns in (0.0, 40.0))
+    assert np.median(far) == pytest.approx(np.median(near) + 40)
 
 
 @pytest.mark.parametrize("size", [128, 512, 4096])
