@@ -139,12 +139,12 @@ def measure(
                 "tokens": len(x),
                 "clusters": step_data.clusters,
                 "attended": float(np.mean([len(tokens) for tokens in trace.attended])),
-                "fetched": sum(reply.transit for reply in trace.replies if reply.op == Op.FETCH),
+                "fetched": sum(reply.transit for reply in trace.replies if reply.op == Op.SELECT),
             }
         )
     progress("simulation of the core", 0, 0)
     record = layer.check(timing=timing(), **options)
-    model = CoreModel(layer.config, timing(), BASES, layer.layer.mean_keys_word, layer.layer.instructions)
+    model = CoreModel(layer.config, timing(), BASES, layer.layer.context.mean_keys_word, layer.layer.instructions)
     predicted = []
     for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
         # refresh of the memory depends on the time: the model starts each program when the simulation started it

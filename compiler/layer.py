@@ -8,6 +8,7 @@ tokens at run time.
 # mypy: disable-error-code="arg-type"
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -177,6 +178,19 @@ class LayerSizes:
     q_heads: int = field(kw_only=True)
 
 
+@dataclass(frozen=True)
+class Context:
+    """State of one layer of one stream.
+
+    Attributes
+    ----------
+    number : entry of the table of contexts of the store ; mean_keys_word : word address of its mean keys
+    """
+
+    number: int
+    mean_keys_word: int
+
+
 @dataclass
 class LayerCompiler:
     """Allocates the memory of a layer and compiles the programs of its steps.
@@ -184,7 +198,7 @@ class LayerCompiler:
     Parameters
     ----------
     config : configuration of the core ; sizes : sizes of the layer
-    region : device memory for the layer ; mean_keys_word : word address of the mean keys
+    region : device memory for the layer ; context : state of the layer that its programs use
 
     Attributes
     ----------
@@ -207,7 +221,7 @@ class LayerCompiler:
     config: Config
     sizes: LayerSizes
     region: Region
-    mean_keys_word: int
+    context: Context
     weights: dict[str, int] = field(default_factory=dict)
     code: dict[str, tuple[int, int]] = field(default_factory=dict)
     images: dict[int, bytes] = field(default_factory=dict)
@@ -279,7 +293,7 @@ class LayerCompiler:
         self.score_words = 2 * max(self.key_blocks, self.cluster_blocks)
         self.scores = [allocate(rows * self.score_words) for _ in range(c.kv_heads)]
         self.shares = [allocate(rows * self.key_blocks) for _ in range(c.kv_heads)]
-        self.context = [allocate(rows * self.head) for _ in range(c.kv_heads)]
+        self.outputs = [allocate(rows * self.head) for _ in range(c.kv_heads)]
         self._programs()
 
     def _words(self, name: str, value: int) -> int:
@@ -326,23 +340,27 @@ class LayerCompiler:
         are loaded while the activations are still computed. Pages are offloaded concurrently with attention and the
         rest of the layer.
         """
+        return model_step([self], tokens)
+
+    def add_step(self, p: Operands, tokens: int, after: Sequence[CommandRef] = ()) -> CommandRef:
+        """Append the commands of a step, which follow the commands `after`, and return the last one."""
         self._check(tokens)
-        t, w, p = tokens, self.wide, self._program()
-        norm = self._norm(p, 0, self.x, t)
+        t, w, opened = tokens, self.wide, self._open(p)
+        norm = self._norm(p, 0, self.x, t, after)
         x = Activations([Columns(self.normed, self.x_words)], [norm])
         # x stays in the operand memory only if the keys fit there at the same time
         both_fit = max(t * self.x_words, t * self.kv) <= self.rows // 2 or not self._fits(t, self.x_words)
         k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
         q = self._multiply(p, "q", t, x, w["q"], wide=True)
         v = None if both_fit else self._multiply(p, "v", t, x, self.rotated["v"], wide=False)
-        codes = self._hash(p, t, True, [k])
+        codes = self._hash(p, t, True, [opened, k])
         q = self._rope(p, "q", t, q)
         clustered = p.builder.add("CLUSTER", {}, after=[codes])
         means = self._means(p, clustered)
         v = v or self._multiply(p, "v", t, x, self.rotated["v"], wide=False)
-        self._store_kv(p, clustered, [v])
-        context = self._retrieve(p, t, means, [q, v])
-        x = Activations([Columns(address, self.group * self.head) for address in self.context], [context])
+        stored = self._store_kv(p, clustered, [v])
+        context = self._retrieve(p, t, [means, stored], [q, v])
+        x = Activations([Columns(address, self.group * self.head) for address in self.outputs], [context])
         attended = self._residual(p, t, self.x, w["o"], self.attended, self._multiply(p, "o", t, x, w["o"], wide=True))
         norm = self._norm(p, 1, self.attended, t, [attended])
         x = Activations([Columns(self.normed, self.x_words)], [norm])
@@ -354,8 +372,8 @@ class LayerCompiler:
             b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece, extra=1,
         )  # fmt: skip
         x = Activations([Columns(self.middle, self.ffn)], [gated])
-        self._residual(p, t, self.attended, w["down"], self.out, self._multiply(p, "down", t, x, w["down"], wide=True))
-        return [*p.builder.commands, Command("OFFLOAD"), Command("END")]
+        down = self._multiply(p, "down", t, x, w["down"], wide=True)
+        return self._residual(p, t, self.attended, w["down"], self.out, down)
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """Program of attention alone, from rotated queries and keys and values to the context of every head.
@@ -363,13 +381,21 @@ class LayerCompiler:
         Without `query` the tokens are only clustered and stored.
         """
         self._check(tokens, query)
-        p = self._program()
-        clustered = p.builder.add("CLUSTER", {}, after=[self._hash(p, tokens, query, [])])
-        means = self._means(p, clustered)
-        self._store_kv(p, clustered, [])
+        p = self.program()
+        clustered = p.builder.add("CLUSTER", {}, after=[self._hash(p, tokens, query, [self._open(p)])])
+        written = [self._means(p, clustered), self._store_kv(p, clustered, [])]
         if query:
-            self._retrieve(p, tokens, means, [])
-        return [*p.builder.commands, Command("OFFLOAD"), Command("END")]
+            self._retrieve(p, tokens, written, [])
+        else:
+            p.builder.add("OFFLOAD", {}, after=written)
+        return [*p.builder.commands, Command("END")]
+
+    def for_context(self, context: Context, x: int | None = None, cosines: int | None = None) -> "LayerCompiler":
+        """The same layer and buffers with the state `context`, and optionally with another input or RoPE angles."""
+        other = copy(self)
+        other.context = context
+        other.x, other.cosines = self.x if x is None else x, self.cosines if cosines is None else cosines
+        return other
 
     def _check(self, tokens: int, query: bool = True) -> None:
         if not 1 <= tokens <= self.max_tokens[query]:
@@ -377,8 +403,12 @@ class LayerCompiler:
 
     # commands
 
-    def _program(self) -> Operands:
+    def program(self) -> Operands:
+        """An empty program."""
         return Operands(ProgramBuilder(), self.half * self.width, self.rows)
+
+    def _open(self, p: Operands) -> CommandRef:
+        return p.builder.add("OPEN", {"context": self.context.number})
 
     def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], **fields: int) -> CommandRef:
         code, instructions = self.code[name]
@@ -487,14 +517,19 @@ class LayerCompiler:
         }
         return p.builder.add("STORE", fields, after=[clustered, *after])
 
-    def _retrieve(self, p: Operands, tokens: int, means: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
-        """Score, select, fetch and attend; returns the last command.
+    def _retrieve(
+        self, p: Operands, tokens: int, written: Sequence[CommandRef], after: Sequence[CommandRef]
+    ) -> CommandRef:
+        """Score, select, fetch and attend; returns the last command. `written`: mean keys, and keys and values.
+
+        The step is committed during the attention, when its mean keys, keys and values are written.
 
         The keys of a head are gathered and multiplied while the softmax of the previous head runs; its values follow.
         """
         heads = range(self.config.kv_heads)
-        scored = [self._score(p, h, tokens, means, after) for h in heads]
+        scored = [self._score(p, h, tokens, written[0], after) for h in heads]
         fetched = p.builder.add("FETCH", {}, after=scored)
+        p.builder.add("OFFLOAD", {}, after=written)
         shares = [self._attend(p, 0, tokens, fetched, after)]
         for h in heads[1:]:
             shares.append(self._attend(p, h, tokens, fetched, after))
@@ -539,7 +574,7 @@ class LayerCompiler:
         for rows in self._row_blocks(tokens):
             x = self._queries(p, head, rows, after)
             for block in range(0, self.cluster_blocks, chunk):
-                source = self.mean_keys_word + head * self.head + block * self.width * self.kv
+                source = self.context.mean_keys_word + head * self.head + block * self.width * self.kv
                 keys = p.weights(
                     "LOAD",
                     {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
@@ -618,9 +653,17 @@ class LayerCompiler:
                 product = p.multiply(
                     {
                         "m_stride": 1, "k_stride": self.head, "m_blocks": self.head, "k_blocks": chunk,
-                        "x_stride": chunk, "vectors": rows, "spread": 1, "out": self.context[head] + row * self.head,
+                        "x_stride": chunk, "vectors": rows, "spread": 1, "out": self.outputs[head] + row * self.head,
                         "stride": self.head, "limit": 2, "block": block, **length_fields,
                     },
                     values, x, self.width,
                 )  # fmt: skip
         return product
+
+
+def model_step(layers: Sequence[LayerCompiler], tokens: int) -> list[Command]:
+    """Program of a step through `layers`, each of which reads its input where the layer before writes its output."""
+    p, last = layers[0].program(), list[CommandRef]()
+    for layer in layers:
+        last = [layer.add_step(p, tokens, last)]
+    return [*p.builder.commands, Command("END")]

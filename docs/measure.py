@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent / "measurements"
 AREA_PRESETS = ("tiny", "small")
 KILLED_MINUTE = 32  # of the stream of `streaming_memory`
 # the core and the multi-core take many minutes
-AREA_UNITS = ("dot_tree", "dma", "hcu", "hc_table", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
+AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -60,6 +60,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Units": ["docs/units/index.md", *({name: f"docs/units/{name}.md"} for name in UNITS)]},
         {"Instructions": "docs/instructions.md"},
         {"Registers": "docs/registers.md"},
+        {"Store": "docs/STORE.md"},
         {"Numerics": "docs/numerics.md"},
         {"Area, timing and power": "docs/synthesis.md"},
         {

@@ -91,6 +91,36 @@ class ClusterTable:
         self._born = np.zeros(64, np.int64)
         self._ones = np.zeros((64, 32), np.int32) if self.rule.cluster_hash == "majority" else None
 
+    @classmethod
+    def restore(
+        cls,
+        rule: ClusterRule,
+        *,
+        tokens: int,
+        first_candidate: int,
+        codes: np.ndarray,
+        counts: np.ndarray,
+        first_token: np.ndarray,
+    ) -> "ClusterTable":
+        """The table of a layer that was saved after `tokens` tokens. Arrays have one entry per cluster.
+
+        Raises
+        ------
+        ValueError
+            The rule is not `leader`, or the arrays differ in length.
+        """
+        if rule.cluster_hash != "leader":
+            raise ValueError(f"cluster_hash must be leader, got {rule.cluster_hash!r}")
+        table = cls(rule)
+        table._open(
+            checks.integers("codes", codes, None, low=0, high=2**32 - 1),
+            checks.integers("first_token", first_token, len(codes), low=0, high=tokens),
+        )
+        table._counts[: len(codes)] = checks.integers("counts", counts, len(codes), low=0)
+        table._first = checks.integer("first_candidate", first_candidate, 0, len(codes))
+        table.tokens = checks.integer("tokens", tokens, 0)
+        return table
+
     def __len__(self) -> int:
         return self._size
 

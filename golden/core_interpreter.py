@@ -46,7 +46,7 @@ class CoreInterpreter:
 
     Attributes
     ----------
-    clusters : clusters in the HC table
+    clusters : clusters of the open context
     pages : for every KV head, the pages that it attends to as (first word, tokens)
     reads, writes : for every unit, its accesses in order as (memory, first word, words)
     products : products of a tile with an activation row, that is, beats of the matrix engine

@@ -1,8 +1,11 @@
 """One decoder layer with ReSV attention as the core computes it, bit exact (V-Rex, Fig. 10).
 
 It combines the fused products of `dot`, the vector kernels of `vector_kernels`, clustering, selection and paging of
-`kvpu`, and the mean keys of `mean_keys`. It adds the order in which a head attends to keys: the selected pages in
-ascending order, in each page the tokens from before the step, then the tokens of the step with a causal mask.
+`kvpu`, and the mean keys of `mean_keys`. It adds the order in which a head attends to keys: the selected clusters in
+ascending order, the pages of a cluster in the order of its chain, in each page the tokens from before the step, then
+the tokens of the step with a causal mask.
+
+Layers and streams share one `Kvpu`; each layer of each stream has its own context in the store.
 
 The elements of a head are stored in `pair_order`: blocks of `inputs` elements of the lower half, each followed by the
 block of the upper half that RoPE rotates with it. This order affects only the order of the sums.
@@ -123,7 +126,7 @@ class StepResult:
     assigned  clusters of the tokens
     rows      for each KV head, the selections of its rows (query token, query head)
     attended  for each KV head, the past tokens that it attends to, in order
-    pages     for each KV head, its pages as (byte address, tokens)
+    pages     for each KV head, its pages as (byte address, tokens from before the step)
     replies   replies of the KVMU
     context   attention output, BF16 bit patterns (T, Hq, d)
     """
@@ -140,27 +143,28 @@ class StepResult:
 
 @dataclass
 class DecoderLayer:
-    """State and execution of one layer.
+    """State and execution of one layer of one stream.
 
     shape    sizes
     weights  BF16 bit patterns of every matrix, shapes as in `LayerShape.weights`
     norms    BF16 bit patterns (hidden,) of the RMSNorm weights before the attention and before the feed-forward layer
-    table    KV prediction unit of the layer
+    table    KV prediction unit, shared with other layers and streams
+    context  number of the context of this layer and stream in the store of `table`
+    keys, values  BF16 codes (Hkv, d) of the tokens so far, in memory order; not empty if the stream is resumed
     """
 
     shape: LayerShape
     weights: dict[str, np.ndarray]
     norms: tuple[np.ndarray, np.ndarray]
     table: Kvpu
-    keys: list[np.ndarray] = field(default_factory=list)  # (Hkv, d) BF16 codes of every token, in memory order
+    context: int = 0
+    keys: list[np.ndarray] = field(default_factory=list)
     values: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
             if self.weights[name].shape != size:
                 raise ValueError(f"weights[{name!r}] must have shape {size}, got {self.weights[name].shape}")
-        self.means = MeanKeys(self.shape.kv_heads * self.shape.head_dim)
-        self.token_of_slot: dict[tuple[int, int], int] = {}  # (page, slot) -> token
         self.order = pair_order(self.shape.head_dim, self.shape.inputs)
 
     def product(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -188,16 +192,18 @@ class DecoderLayer:
 
         Returns the hash codes, the clusters and the replies of the KVMU.
         """
-        start = len(self.keys)
+        opening = self.table.open(self.context)
         vectors = k.reshape(len(k), -1)
         codes = kernels.signs(self.product(vectors, self.hyperplanes()))
         assigned, replies = self.table.cluster(codes)
-        for n, reply in enumerate(r for r in replies if r.op == Op.APPEND):
-            self.token_of_slot[reply.page, reply.slot] = start + n
-        self.means.update(vectors.view(bfloat16), assigned.cluster, self.table.clusters.counts)
+        means = MeanKeys(vectors.shape[1])
+        stored = self.table.context.mean_keys
+        means.means = stored[: len(self.table.clusters) - assigned.opened.sum()].view(bfloat16)
+        means.update(vectors.view(bfloat16), assigned.cluster, self.table.clusters.counts)
+        stored[: len(means.means)] = means.means.view(np.uint16)
         self.keys += list(k)
         self.values += list(v)
-        return codes, assigned, replies
+        return codes, assigned, opening + replies
 
     def fill(self, k: np.ndarray, v: np.ndarray) -> None:
         """Append keys and values without queries."""
@@ -213,7 +219,7 @@ class DecoderLayer:
         codes, assigned, replies = self.append(k, v)
         group = s.q_heads // s.kv_heads
         rows = q.reshape(tokens, s.kv_heads, group, -1).swapaxes(0, 1).reshape(s.kv_heads, tokens * group, -1)
-        means = self.means.means.view(np.uint16).reshape(-1, s.kv_heads, s.head_dim)
+        means = self.table.context.mean_keys[: len(self.table.clusters)].reshape(-1, s.kv_heads, s.head_dim)
         groups = []
         for h in range(s.kv_heads):
             scores = self.product(rows[h], np.ascontiguousarray(means[:, h]))
@@ -222,7 +228,7 @@ class DecoderLayer:
 
         context, lists, pages = [], [], []
         for h in range(s.kv_heads):
-            pages.append(self._past(fetch_replies, h, start))
+            pages.append(self._past(fetch_replies, h))
             past = [token for _, tokens in pages[-1] for token in tokens]
             lists.append(past)
             ids = [*past, *range(start, start + tokens)]
@@ -245,11 +251,10 @@ class DecoderLayer:
         planes = self.weights["planes"].reshape(self.shape.hash_bits, self.shape.kv_heads, -1)
         return np.ascontiguousarray(planes[:, :, self.order].reshape(self.shape.hash_bits, -1))
 
-    def _past(self, replies: list[Reply], head: int, start: int) -> list[tuple[int, list[int]]]:
-        """Tokens before `start` in the pages that a head selected, with the address of each page."""
-        out: list[tuple[int, list[int]]] = []
-        for reply in replies:
-            if reply.op == Op.FETCH and not reply.last and reply.head == head:
-                page_tokens = [self.token_of_slot[reply.page, slot] for slot in range(reply.count)]
-                out.append((reply.address, [token for token in page_tokens if token < start]))
-        return out
+    def _past(self, replies: list[Reply], head: int) -> list[tuple[int, list[int]]]:
+        """Tokens from before the step in the pages that a head selected, with the address of each page."""
+        return [
+            (reply.address, self.table.context.lists[reply.page, : reply.count].tolist())
+            for reply in replies
+            if reply.op == Op.SELECT and not reply.last and reply.head == head
+        ]

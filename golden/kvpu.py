@@ -1,17 +1,17 @@
-"""KV prediction unit: one step of one layer through HCU, HC table, WTU and KVMU (V-Rex, Fig. 9 and 10).
+"""KV prediction unit: one step of one layer through HCU, WTU and KVMU (V-Rex, Fig. 9 and 10).
 
 A step clusters its tokens, stores them in pages, selects clusters by the scores of its queries, fetches their pages and
 offloads the oldest pages. Inputs (hash codes, BF16 scores) and outputs are integers; the RTL gives the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from golden.clustering import Assignment, ClusterRule, ClusterTable
-from golden.hc_table import HcTable, HcTableConfig
 from golden.kvmu import Command, Kvmu, KvmuConfig, Op, Reply
+from golden.store import Context
 from golden.wicsum import RowSelections, WtuConfig, select
 from util import checks
 
@@ -31,7 +31,7 @@ class KvpuStep:
     assignment  clusters of the new tokens
     rows        for each group of scores, the results of the WTU
     selected    for each group, bool (C,): clusters that any row selects
-    replies     replies of the KVMU, except to SELECT
+    replies     replies of the KVMU
     """
 
     assignment: Assignment
@@ -41,11 +41,11 @@ class KvpuStep:
 
 
 class Kvpu:
-    """Tables of one layer. `kvmu.descriptors` and `table.writes` collect the transfers and writes.
+    """Executes steps on the contexts of one store. `kvmu.descriptors` collects the transfers.
 
-    rule    parameters of the clustering
-    table   sizes of the HC table
+    rule    parameters of the clustering; they replace `window_tokens` and `max_cluster_tokens` of `kvmu`
     kvmu    sizes and settings of the KVMU
+    memory  image of device memory from byte address `origin` on, with a store at byte address `base`
     wtu     parameters of the WTU
     target  stop value of the selection, as in `golden.wicsum.select`
     retain  True: fetched pages become resident
@@ -54,44 +54,60 @@ class Kvpu:
     def __init__(
         self,
         rule: ClusterRule,
-        table: HcTableConfig,
         kvmu: KvmuConfig,
+        memory: np.ndarray,
+        base: int,
         wtu: WtuConfig,
         target: int,
         retain: bool = False,
+        origin: int = 0,
     ) -> None:
         self.rule, self.wtu, self.target, self.retain = rule, wtu, target, retain
-        self.table, self.kvmu = HcTable(table), Kvmu(kvmu)
+        config = replace(kvmu, window_tokens=rule.window_tokens, max_cluster_tokens=rule.max_cluster_tokens)
+        self.kvmu = Kvmu(config, memory, base, origin)
         self.clusters = ClusterTable(rule)
         self._bank = 0
 
-    def begin(self, layer: int) -> list[Reply]:
-        """Empty all tables for `layer`."""
-        self.clusters = ClusterTable(self.rule)
-        self.table.begin()
-        return self.kvmu.execute(Command(Op.BEGIN, layer=layer))
+    @property
+    def context(self) -> Context:
+        """Tables of the open context."""
+        return self.kvmu.tables.context
+
+    def open(self, number: int) -> list[Reply]:
+        """Open a context. A context that is open already, without a step in progress, stays as it is."""
+        replies = self.kvmu.execute(Command(Op.OPEN, context=number))
+        if opened := self.kvmu.opened:
+            records = self.context.clusters[: int(self.context.header["clusters"])]
+            self.clusters = ClusterTable.restore(
+                self.rule,
+                tokens=opened.tokens,
+                first_candidate=opened.cluster,
+                codes=records["hash"],
+                counts=records["count"],
+                first_token=records["first_token"],
+            )
+        return replies
 
     def cluster(self, codes: np.ndarray) -> tuple[Assignment, list[Reply]]:
-        """First half of a step: cluster tokens by their hash codes, uint32 (T,), and store them in lists and pages"""
-        token = self.clusters.tokens
+        """First half of a step: cluster tokens by their hash codes, uint32 (T,), and store them in pages"""
         assigned, replies = self.clusters.assign(codes), []
         for n, code in enumerate(checks.integers("codes", codes, None, low=0).tolist()):
-            cluster, count = int(assigned.cluster[n]), int(assigned.count[n])
-            self.table.update(token=token + n, cluster=cluster, hash=code, count=count, opened=bool(assigned.opened[n]))
-            replies += self.kvmu.execute(Command(Op.APPEND, cluster=cluster))
+            append = {"cluster": int(assigned.cluster[n]), "opened": int(assigned.opened[n]), "hash": code}
+            replies += self.kvmu.execute(Command(Op.APPEND, **append))
         return assigned, replies
 
     def fetch(self, groups: Sequence[HeadScores]) -> tuple[list[RowSelections], list[np.ndarray], list[Reply]]:
-        """Second half of a step: select by the scores of all clusters in the table, fetch, offload."""
-        counts = np.array([entry.count for entry in self.table.entries], np.int64)
+        """Second half of a step: select by the scores of all clusters of the context, fetch, offload."""
+        counts = self.context.counts[: int(self.context.header["clusters"])].astype(np.int64)
         rows, selected, replies = [], [], []
         for group in groups:
             rows.append(select(group.keys, counts, self.target, self.wtu))
             selected.append(np.logical_or.reduce(rows[-1].selected, axis=0))
+            options = {"heads": 1 << group.head, "retain": int(self.retain), "bank": self._bank}
             for cluster in np.flatnonzero(selected[-1]).tolist():
-                self.kvmu.execute(Command(Op.SELECT, cluster=cluster, heads=1 << group.head))
+                replies += self.kvmu.execute(Command(Op.SELECT, cluster=cluster, **options))
         if groups:
-            replies += self.kvmu.execute(Command(Op.FETCH, retain=self.retain, bank=self._bank))
+            replies += self.kvmu.execute(Command(Op.FETCH))
             self._bank ^= 1
         replies += self.kvmu.execute(Command(Op.STEP))
         return rows, selected, replies

@@ -52,6 +52,8 @@ class Config:
     page_tokens: int = 32  # tokens of one page
     max_pages: int = 4096  # pages of one layer
     page_frames: int = 512  # page frames: pages of one layer that fit into device memory
+    max_contexts: int = 8192  # contexts: layers of all streams
+    cache_lines: int = 16  # lines of the store on chip; a line is one memory word, at least 32 bytes
     # Several cores on one memory.
     cores: int = 8  # cores of the unit `multicore`
     # Widths of numbers, in bits.
@@ -146,6 +148,8 @@ PRESETS = {
         page_tokens=4,
         max_pages=64,
         page_frames=16,
+        max_contexts=64,
+        cache_lines=4,
         cores=2,
     ),
     "small": Config(
@@ -167,6 +171,8 @@ PRESETS = {
         page_tokens=16,
         max_pages=512,
         page_frames=128,
+        max_contexts=1024,
+        cache_lines=16,
         cores=2,
     ),
     "paper": Config(),

@@ -16,7 +16,6 @@ from hw.config import Config
 from hw.core.core import Core
 from hw.core.dma import Dma
 from hw.core.multicore import MultiCore
-from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
@@ -84,21 +83,15 @@ UNITS = {
             "hw.dre.hcu",
         ),
         RegisteredUnit(
-            "hc_table",
-            HcTable.from_config,
-            "Hash cluster table: token count, mean key address and token list of each cluster",
-            "hw.dre.hc_table",
-        ),
-        RegisteredUnit(
             "kvmu",
             KVMU.from_config,
-            "KV cache management unit: page table, offload of old pages, DMA descriptors for selected pages",
+            "KV cache management unit: state of all contexts in memory, offload of old pages, DMA descriptors",
             "hw.dre.kvmu.kvmu",
         ),
         RegisteredUnit(
             "kvpu",
             KVPU.from_config,
-            "KV prediction unit: HCU, HC table, WTU and KVMU, connected by streams",
+            "KV prediction unit: HCU, WTU and KVMU, connected by streams",
             "hw.dre.kvpu",
         ),
         RegisteredUnit(

@@ -13,19 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 from golden.clustering import ClusterRule
-from golden.hc_table import HcTableConfig
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
+from golden.store import StoreSizes
 from golden.wicsum import WtuConfig
-from hw.dre.hc_table import HcTable
 from hw.dre.hcu import HCU
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.wtu.command import KeyOrder, SelectionMode
 
 PREFIX = "cfg_"
-# memory areas in the order of the golden `bases`
-TABLE_AREAS = ("cluster_records", "token_lists", "list_links", "mean_keys", "cluster_counts")
-KVMU_AREAS = ("page_frames", "host_pages", "storage_pages", "staging")
 # selection mode of the WTU -> weight and stop rule of the golden configuration
 SELECTIONS = {
     SelectionMode.RATIO: ("score_x_tc", "ratio"),
@@ -62,41 +58,44 @@ def wtu_ports(config: WtuConfig, selection_target: int, key_order: KeyOrder = Ke
     }
 
 
-def hc_table_config(unit: HcTable, bases: tuple[int, int, int, int, int]) -> HcTableConfig:
-    """The golden configuration with the sizes of `unit`."""
-    names = ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
-    return HcTableConfig(**{name: getattr(unit, name) for name in names}, bases=bases)
-
-
-def hc_table_ports(config: HcTableConfig) -> dict[str, int]:
-    """Port values of the HC table."""
-    return {f"{PREFIX}{area}_base": base for area, base in zip(TABLE_AREAS, config.bases, strict=True)}
-
-
 def kvmu_config(unit: KVMU, **settings: Any) -> KvmuConfig:
     """The golden configuration with the sizes of `unit`; `settings` are its other fields."""
-    names = ("kv_heads", "head_dim", "page_tokens", "max_pages", "page_frames", "max_clusters", "tags", "address_bits")
-    return KvmuConfig(**{name: getattr(unit, name) for name in names}, **settings)
+    names = ("kv_heads", "head_dim", "page_tokens", "tags")
+    return KvmuConfig(**{name: getattr(unit.sizes, name) for name in names}, **settings)
 
 
-def kvmu_ports(config: KvmuConfig) -> dict[str, int]:
-    """Port values of the KVMU."""
+def store_sizes(unit: KVMU, **settings: int) -> StoreSizes:
+    """The sizes of a store for `unit`; `settings` are the other fields of `StoreSizes`."""
+    sizes = unit.sizes
+    return StoreSizes(
+        page_tokens=sizes.page_tokens,
+        key_bytes=2 * sizes.head_dim * sizes.kv_heads,
+        line_bytes=sizes.line // 8,
+        **settings,
+    )
+
+
+def kvmu_ports(config: KvmuConfig, store_base: int) -> dict[str, int]:
+    """Port values of the KVMU with a store at byte address `store_base`."""
     return {
-        **{f"{PREFIX}{area}_base": base for area, base in zip(KVMU_AREAS, config.bases, strict=True)},
+        f"{PREFIX}store_base": store_base,
+        f"{PREFIX}page_frames_base": config.page_frames_base,
+        f"{PREFIX}staging_base": config.staging_base,
         f"{PREFIX}staging_head_pages": config.staging_head_pages,
         f"{PREFIX}max_resident_tokens": config.max_resident_tokens,
+        f"{PREFIX}max_cluster_tokens": config.max_cluster_tokens,
+        f"{PREFIX}window_tokens": config.window_tokens,
         f"{PREFIX}offload_to_storage": int(config.offload_to_storage),
         f"{PREFIX}max_descriptor_bytes": config.max_descriptor_bytes % MAX_DESCRIPTOR_BYTES,
     }
 
 
 def kvpu_ports(golden: Kvpu, key_order: KeyOrder = KeyOrder.PLAIN) -> dict[str, int]:
-    """Port values of the KV prediction unit: those of its four units, and whether fetched pages stay resident."""
+    """Port values of the KV prediction unit: those of its three units, and whether fetched pages stay resident."""
     return {
+        **kvmu_ports(golden.kvmu.config, golden.kvmu.base),
         **hcu_ports(golden.rule),
         **wtu_ports(golden.wtu, golden.target, key_order),
-        **hc_table_ports(golden.table.config),
-        **kvmu_ports(golden.kvmu.config),
         f"{PREFIX}retain_fetched": int(golden.retain),
     }
 

@@ -262,8 +262,10 @@ def _tool(tool: str, arguments: Sequence[str], folder: Path, log: str, label: st
 def vectors(unit: wiring.Component, stimulus: Stimulus) -> Vectors:
     """The beats of a stimulus and the golden model's answers as words.
 
-    Raises `ValueError` if the stimulus has no answers.
+    Raises `ValueError` if the stimulus has no answers, or if the unit needs a memory.
     """
+    if stimulus.memory is not None:
+        raise ValueError(f"unit must be one without jobs for memory, got {type(unit).__name__}")
     if set(stimulus.answers) != set(stimulus.outputs):
         raise ValueError(
             f"stimulus of unit {type(unit).__name__} must have golden answers, got {stimulus.name!r} without"

@@ -21,7 +21,6 @@ PUBLISHED: dict[str, tuple[float, float] | None] = {
     "HCU": (0.01, 2.99),
     "WTU": (0.02, 39.04),
     "KVMU": (0.01, 15.01),
-    "HC table": None,
 }
 # unit -> row of its logic, row of its memories
 UNITS = {
@@ -31,9 +30,8 @@ UNITS = {
     "hcu": ("HCU", "HCU"),
     "wtu": ("WTU", "WTU"),
     "kvmu": ("KVMU", "KVMU"),
-    "hc_table": ("HC table", "HC table"),
 }
-DRE = ("HCU", "WTU", "KVMU", "HC table")
+DRE = ("HCU", "WTU", "KVMU")
 DRE_SHARES = (2.0, 2.2)  # per cent of area and power, V-Rex's abstract
 # one 2-input NAND, placed: 3 gate pitches wide in rows that are 70 % full
 NAND2_UM2_14NM = PREDICTIVE.area_um2(3) / PREDICTIVE.utilisation

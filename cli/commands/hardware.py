@@ -197,10 +197,13 @@ def add_synth(commands: Any) -> None:
 
 def add_board(commands: Any) -> None:
     parser = command(
-        commands, "board", board, "build a bitstream for an FPGA board: retrieval engine, serial port and self-test"
+        commands,
+        "board",
+        board,
+        "build a bitstream for an FPGA board: unit of the retrieval engine, serial port and self-test",
     )
     parser.add_argument("board", nargs="?", default="ulx3s", help="board (default ulx3s, with an ECP5-85F)")
-    parser.add_argument("--unit", default="kvpu", help="kvpu (HCU, HC table, WTU and KVMU) or kvmu (default kvpu)")
+    parser.add_argument("--unit", default="wtu", help="wtu or hcu, units without memory jobs (default wtu)")
     add_configuration(parser, "small")
     add_yosys(parser)
     parser.add_argument("--beats", type=int, default=160, help="tokens of the test vectors (default 160)")

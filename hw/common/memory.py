@@ -9,7 +9,8 @@ class Ram(wiring.Component):
     """Memory with one write port and one read port. A row has `words` words with a write enable each.
 
     A read and a write of the same row in the same cycle return the new words. The bypass is outside the array, so a
-    macro with undefined read-during-write behaviour can replace the array.
+    macro with undefined read-during-write behaviour can replace the array. Without the bypass, the user must not read
+    and write the same row in the same cycle.
 
     Timing: `r_data` has the row `r_addr` one cycle after `r_en`, and keeps it until the cycle after the next `r_en`.
 
@@ -18,6 +19,7 @@ class Ram(wiring.Component):
     depth : rows
     width : bits of one word
     words : words of one row
+    bypass : True: a row can be read and written in the same cycle
 
     Members
     -------
@@ -32,11 +34,11 @@ class Ram(wiring.Component):
 
     latency = 1
 
-    def __init__(self, *, depth: int, width: int, words: int = 1):
+    def __init__(self, *, depth: int, width: int, words: int = 1, bypass: bool = True):
         for name, value in (("depth", depth), ("width", width), ("words", words)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.depth, self.width, self.words = depth, width, words
+        self.depth, self.width, self.words, self.bypass = depth, width, words, bypass
         row = data.ArrayLayout(width, words)
         super().__init__(
             {
@@ -67,6 +69,9 @@ class Ram(wiring.Component):
             read.addr.eq(self.r_addr),
             read.en.eq(self.r_en),
         ]
+        if not self.bypass:
+            m.d.comb += self.r_data.eq(read.data)
+            return m
         new_mask, new_row = Signal(self.words), Signal(row)  # write to the row that is read
         with m.If(self.r_en):
             m.d.sync += [

@@ -61,7 +61,7 @@ class LengthSource(enum.IntEnum):
     """Run-time length of a command; the field `extra` is added to it."""
 
     CONSTANT = 0  # 0
-    CLUSTERS = 1  # clusters in the HC table
+    CLUSTERS = 1  # clusters of the open context
     TOKENS = 2  # past tokens that the KV head of the field `head` attends to
 
 
@@ -253,7 +253,13 @@ OPCODES = (
             Field("stride", STRIDE, "words from one token's key to the next"),
         ),
     ),
-    Opcode("BEGIN", 0x50, ExecUnit.RETRIEVAL, "Clear the tables for a layer.", (Field("layer", 8, "layer"),)),
+    Opcode(
+        "OPEN",
+        0x50,
+        ExecUnit.RETRIEVAL,
+        "Open a context: the state of one layer of one stream.",
+        (Field("context", 16, "number of the context"),),
+    ),
     Opcode("CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until all tokens of the step have a cluster and a slot."),
     Opcode(
         "SELECT",
@@ -273,7 +279,12 @@ OPCODES = (
         ExecUnit.RETRIEVAL,
         "Fetch the pages of the selected clusters of the step; complete when they are in device memory.",
     ),
-    Opcode("OFFLOAD", 0x53, ExecUnit.RETRIEVAL, "Wait until the pages that leave device memory are written."),
+    Opcode(
+        "OFFLOAD",
+        0x53,
+        ExecUnit.RETRIEVAL,
+        "Write the pages that leave device memory, and commit the step.",
+    ),
 )
 BY_NAME = {op.name: op for op in OPCODES}
 BY_CODE = {op.code: op for op in OPCODES}

@@ -21,6 +21,7 @@ from hw.core.register_map import SEQUENCER, SOURCE_BITS
 from hw.core.retrieval.retrieval_unit import RetrievalUnit
 from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer
 from hw.core.vector.vector_unit import VectorUnit
+from hw.dre.kvmu.records import TABLE_BYTES
 
 # Engines of the device port. The position is the AXI ID; the value is the fault source and the depth in words.
 READ_ENGINES = {
@@ -29,6 +30,7 @@ READ_ENGINES = {
     "load": (ExecUnit.LOAD, 64),
     "vector": (ExecUnit.VECTOR, 32),
     "copy": (ExecUnit.COPY, 64),
+    "store": (ExecUnit.RETRIEVAL, 32),
     "scores": (ExecUnit.RETRIEVAL, 16),
     "counts": (ExecUnit.RETRIEVAL, 16),
     "pages": (ExecUnit.LOAD, 16),
@@ -36,7 +38,7 @@ READ_ENGINES = {
 WRITE_ENGINES = {
     "matrix": (ExecUnit.MATRIX, 32),
     "vector": (ExecUnit.VECTOR, 32),
-    "table": (ExecUnit.RETRIEVAL, 16),
+    "store": (ExecUnit.RETRIEVAL, 16),
     "copy": (ExecUnit.COPY, 32),
     "pages": (ExecUnit.RETRIEVAL, 16),
 }
@@ -116,7 +118,7 @@ class Processor(wiring.Component):
             word=word,
             key_words=self.key_words,
             kv_heads=config.kv_heads,
-            head_page_words=kvmu.head_page_bytes * 8 // word,
+            head_page_words=kvmu.sizes.head_page_bytes * 8 // word,
             max_step_tokens=self.retrieval_unit.max_step_tokens,
             descriptor=kvmu.o_dma.payload.shape(),
             tags=kvmu.tags,
@@ -233,6 +235,7 @@ class Processor(wiring.Component):
             ("load", load.job, load.words),
             ("code", vector.code_job, vector.code_words),
             ("vector", vector.in_job, vector.in_words),
+            ("store", retrieval.read_job, retrieval.read_words),
             ("scores", retrieval.score_job, retrieval.score_words),
             ("counts", retrieval.count_job, retrieval.count_words),
             ("pages", load.list_job, load.list_words),
@@ -242,7 +245,7 @@ class Processor(wiring.Component):
         for name, job, words in (
             ("matrix", matrix.job, matrix.words),
             ("vector", vector.out_job, vector.out_words),
-            ("table", retrieval.job, retrieval.words),
+            ("store", retrieval.write_job, retrieval.write_words),
             ("pages", retrieval.list_job, retrieval.list_words),
         ):
             wiring.connect(m, job, memory.write[name].i)
@@ -250,7 +253,7 @@ class Processor(wiring.Component):
         m.d.comb += [
             matrix.write_done.eq(memory.write["matrix"].done),
             vector.write_done.eq(memory.write["vector"].done),
-            retrieval.write_done.eq(memory.write["table"].done),
+            retrieval.write_done.eq(memory.write["store"].done),
             retrieval.list_write_done.eq(memory.write["pages"].done),
         ]
 
@@ -262,14 +265,14 @@ class Processor(wiring.Component):
         wiring.connect(m, vector.codes, retrieval.codes)
         wiring.connect(m, retrieval.updates, vector.updates)
         wiring.connect(m, retrieval.descriptors, copy.descriptors)
-        shift = (self.word // 8).bit_length() - 1
+        mean_keys_base = retrieval.mean_keys_base * (TABLE_BYTES * 8 // self.word)
         m.d.comb += [
             *(unit.lengths.eq(retrieval.lengths) for unit in (load, matrix, vector)),
             *(getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings),
             load.list_base.eq(retrieval.list_base),
             load.list_entries.eq(retrieval.list_entries),
             retrieval.request_updates.eq(vector.request_updates),
-            vector.mean_keys_base.eq((self.cfg_mean_keys_base >> shift)[:WORD_ADDRESS_BITS]),
+            vector.mean_keys_base.eq(mean_keys_base[:WORD_ADDRESS_BITS]),
             retrieval.transfer_done.eq(copy.transfer_done),
             retrieval.done_tag.eq(copy.done_tag),
             retrieval.slot_index.eq(copy.slot_index),

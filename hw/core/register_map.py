@@ -10,7 +10,7 @@ from hw.axi.registers import Access, Register, RegisterMap
 from hw.core.isa import ExecUnit
 from hw.core.sequencer import PROGRAM_BITS
 
-VERSION = 1
+VERSION = 2
 START, CLEAR = 0, 1  # bits of `control`
 DONE, FAILED = 0, 1  # bits of `events`
 SEQUENCER = len(ExecUnit)  # fault source of the sequencer; the other sources are units
@@ -43,22 +43,16 @@ SETTINGS = {
     "first_match": "1: a token joins the lowest matching cluster, 0: the nearest one",
     "window_tokens": "age in tokens up to which a cluster accepts tokens; 0: no limit",
     "max_cluster_tokens": "tokens of a full cluster",
-    "cluster_records_base": "byte address of the cluster records, a multiple of 16",
-    "token_lists_base": "byte address of the token lists",
-    "list_links_base": "byte address of the links of the token lists",
-    "mean_keys_base": "byte address of the mean keys, a multiple of a word",
-    "cluster_counts_base": "byte address of the token counts of the clusters, a multiple of a word",
     "page_lists_base": "byte address of the page lists, a multiple of a word",
     "selection_mode": "0 ratio, 1 token budget, 2 cluster count",
     "key_order": "order of the scores: 0 unsigned, 1 signed, 2 reversed",
     "selection_target": "ratio in units of 1/65536, tokens or clusters, see selection_mode",
     "refine_levels": "number of times that the last bucket is divided again",
+    "store_base": "byte address of the store, a multiple of 128",
     "page_frames_base": "byte address of the page frames in device memory",
-    "host_pages_base": "byte address of the pages in host memory",
     "staging_base": "byte address of the staging area",
     "staging_head_pages": "head pages of each of the two staging banks",
-    "storage_pages_base": "byte address of the pages in storage",
-    "max_resident_tokens": "tokens that remain in device memory after a step",
+    "max_resident_tokens": "tokens of all contexts that remain in device memory after a step",
     "offload_to_storage": "1: pages are offloaded to storage, 0: to host memory",
     "max_descriptor_bytes": "longest descriptor in bytes, a multiple of a word; 0: 4096",
     "retain_fetched": "1: fetched pages stay in device memory",

@@ -1,60 +1,68 @@
-"""KVPU: KV prediction unit. It connects HCU, HC table, WTU and KVMU (V-Rex, Fig. 9 and 10)."""
+"""KVPU: KV prediction unit. It connects HCU, WTU and KVMU (V-Rex, Fig. 9 and 10)."""
+
+# mypy: disable-error-code="assignment,arg-type"
 
 import enum as python_enum
 
-from amaranth import Cat, Const, Module, Mux, Signal, Value, unsigned
+from amaranth import Const, Module, Mux, Signal, Value, unsigned
+from amaranth.hdl import Shape
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from hw.axi.engines import read_word_layout, write_word_layout
+from hw.axi.ports import JOB
 from hw.common.counters import count
 from hw.common.fork import fork
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
-from hw.dre import hc_table, hcu
-from hw.dre.hc_table import HcTable
+from hw.dre import hcu
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import command as kvmu_command
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.wtu.wtu import WTU
 
-MAX_ROW_GROUPS = 8  # groups of joined score rows in the WTU at one time
+MAX_GROUPS = 8  # SELECT commands in the WTU at one time
 
 
-class Op(enum.Enum, shape=unsigned(2)):
+class Op(enum.Enum, shape=unsigned(3)):
     """Operation of one input beat."""
 
     CODE = 0  # the hash code of the next token
-    BEGIN = 1  # start empty tables for layer `layer`
-    SELECT = 2  # after the codes of a step with `query`: the next group of joined score rows is for KV head `head`
-    FETCH = 3  # after the last SELECT of a step: fetch the selected pages, then end the step
+    OPEN = 1  # open `context`
+    SELECT = 2  # rows for KV head `head` follow on `i_scores`; their selections are united
+    FETCH = 3  # fetch the selected pages
+    STEP = 4  # offload the oldest pages and commit the step
 
 
 class Stat(python_enum.StrEnum):
     """Counters of the KVPU itself, 32 bits each, cleared by `stat_clear`."""
 
-    STEPS = "steps"  # steps completed
+    STEPS = "steps"  # steps whose commit was started
+    OPENING = "opening"  # cycles in which a context is opened
     CLUSTERING = "clustering"  # cycles in which tokens of a step are clustered
-    SELECTING = "selecting"  # cycles from the last token of a step to its last selected cluster
-    FETCHING = "fetching"  # cycles from there until the KVMU has accepted FETCH and STEP
+    SELECTING = "selecting"  # cycles in which a SELECT is in progress
+    ENDING = "ending"  # cycles in which FETCH or STEP waits until the KVMU accepts it
 
 
 class KVPU(wiring.Component):
     """Clusters the tokens of a step, selects clusters by the scores of its queries, and issues the transfers.
 
-    A step is a packet of hash codes. The HCU assigns each code to a cluster. The assignment updates the HC table,
-    stores the token in the KVMU (APPEND) and leaves on `o_assignment`. With `query` in the last code, score rows
-    follow: one word and one token count per cluster in cluster order. They go to the WTU directly. The operation
-    SELECT gives the KV head of a group of joined rows; it is accepted when the table of the step is complete in memory
-    or on `o_write`. Each list of selected clusters becomes SELECT commands of the KVMU for this KV head. After FETCH
-    and the last list, one FETCH of the KVMU reads the selected pages into the staging bank that the previous step did
-    not use. STEP, the offload, ends every step.
+    A context is the state of one layer of one stream; it is in device memory. OPEN reads the headers of a context and
+    loads its candidates into the HCU. A step is a packet of hash codes. The HCU assigns each code to a cluster. The
+    assignment goes to the KVMU, which stores the token (APPEND), and leaves on `o_assignment`. With `query` in the last
+    code, the KVMU then writes its changed lines to memory (SYNC), so that the token counts in memory are up to date.
 
-    Steps follow one another. Inside a step the units overlap: a token is stored while the next one is compared, and
-    the clusters of one KV head are marked while the rows of the next KV head are selected.
+    SELECT announces score rows of a KV head: one packet of (key, token count) pairs per row, one pair per cluster in
+    cluster order. The rows of one SELECT are joined; the last one has `join` = 0. The list of selected clusters becomes
+    SELECT commands of the KVMU, which reports their pages at once. FETCH ends the fetch: the KVMU completes the
+    transfers into the staging bank that the previous fetch did not use. STEP offloads the oldest pages and commits.
+
+    Commands execute in order. A token is stored while the next one is compared, and the pages of one KV head are read
+    while the rows of the next KV head are selected.
 
     Timing: `latency` is None, it depends on the data; the cycle formulas of the units hold. No combinational path
-    leads from one stream to another, but `i.ready` depends on a field of its own beat.
+    leads from one stream to another, but `i.ready` depends on the operation.
 
     Numerics: integers only.
 
@@ -64,12 +72,12 @@ class KVPU(wiring.Component):
 
     Members
     -------
-    i : stream of `command` ; i_scores, o_again : streams `i` and `o_again` of the WTU
+    i : stream of `command` ; i_scores, o_again : see `WTU`
     o_assignment : assignments of the HCU; the LXE updates the mean keys with them
-    o_write : writes of the HC table to memory
-    o_row : cutoff of every score row ; o : replies of the KVMU, except those of SELECT
+    o_row : cutoff of every score row ; o : replies of the KVMU
     o_dma, i_done, o_complete : see `KVMU`
-    clusters : clusters in the table, the length of a score row
+    read_job, read_words, write_job, write_words, write_done : read engine and write engine for the store
+    clusters, counts_base, mean_keys_base : of the open context: clusters; byte addresses in units of 128
     cfg_* : see the units ; cfg_retain_fetched : fetched pages stay in device memory
     stat_* : see `Stat` ; stat_UNIT_* : the counters of the units
 
@@ -80,47 +88,65 @@ class KVPU(wiring.Component):
 
     def __init__(self, config: Config):
         self.config = config
-        self.hcu, self.table = HCU.from_config(config), HcTable.from_config(config)
-        self.wtu, self.kvmu = WTU.from_config(config), KVMU.from_config(config)
-        self.units = {"hcu": self.hcu, "hc_table": self.table, "wtu": self.wtu, "kvmu": self.kvmu}
+        self.hcu, self.wtu, self.kvmu = HCU.from_config(config), WTU.from_config(config), KVMU.from_config(config)
+        self.units = {"hcu": self.hcu, "wtu": self.wtu, "kvmu": self.kvmu}
+        self.word = 16 * config.dpe_inputs
         self.command = data.StructLayout(
             {
                 "op": Op,
                 "hash": config.hash_bits,
-                "layer": range(self.kvmu.layers),
-                "head": range(config.kv_heads),
                 "query": 1,
                 "last": 1,
+                "context": self.kvmu.command["context"].shape,
+                "head": range(config.kv_heads),
             }
         )
-        settings, counters = {}, {}
-        for unit, component in self.units.items():
-            for name, member in component.signature.members.items():
-                if name.startswith("cfg_"):
-                    assert name not in settings
-                    settings[name] = In(member.shape)
-                elif name.startswith("stat_") and name != "stat_clear":
-                    counters[f"stat_{unit}_{name.removeprefix('stat_')}"] = Out(member.shape)
         super().__init__(
             {
                 "i": In(stream.Signature(self.command)),
-                "i_scores": In(stream.Signature(self.wtu.sizes.beat)),
-                "o_again": Out(stream.Signature(self.wtu.sizes.again)),
+                "i_scores": In(stream.Signature(self.wtu.i.payload.shape())),
+                "o_again": Out(stream.Signature(self.wtu.o_again.payload.shape())),
                 "o_assignment": Out(stream.Signature(self.hcu.assignment)),
-                "o_write": Out(stream.Signature(self.table.write)),
                 "o_row": Out(stream.Signature(self.wtu.sizes.result)),
                 "o": Out(stream.Signature(self.kvmu.reply)),
                 "o_dma": Out(stream.Signature(self.kvmu.o_dma.payload.shape())),
                 "i_done": In(stream.Signature(self.kvmu.i_done.payload.shape())),
                 "o_complete": Out(stream.Signature(self.kvmu.o_complete.payload.shape())),
-                "clusters": Out(range(self.table.max_clusters + 1)),
-                **settings,
+                "read_job": Out(stream.Signature(JOB)),
+                "read_words": In(stream.Signature(read_word_layout(self.word))),
+                "write_job": Out(stream.Signature(JOB)),
+                "write_words": Out(stream.Signature(write_word_layout(self.word))),
+                "write_done": In(1),
+                "clusters": Out(self.kvmu.clusters.shape()),
+                "counts_base": Out(self.kvmu.counts_base.shape()),
+                "mean_keys_base": Out(self.kvmu.mean_keys_base.shape()),
+                **self._settings(),
                 "cfg_retain_fetched": In(1),
                 "stat_clear": In(1),
                 **{f"stat_{name}": Out(32) for name in Stat},
-                **counters,
+                **self._counters(),
             }
         )
+
+    def _settings(self) -> dict[str, wiring.Member]:
+        """Ports for the settings of the units. Units share a setting of the same name; the widest port counts."""
+        settings: dict[str, wiring.Member] = {}
+        for unit in self.units.values():
+            for name, member in unit.signature.members.items():
+                if name.startswith("cfg_"):
+                    width = Shape.cast(member.shape).width
+                    if name not in settings or width > Shape.cast(settings[name].shape).width:
+                        settings[name] = In(member.shape)
+        return settings
+
+    def _counters(self) -> dict[str, wiring.Member]:
+        """Ports for the counters of the units."""
+        return {
+            f"stat_{unit}_{name.removeprefix('stat_')}": Out(member.shape)
+            for unit, component in self.units.items()
+            for name, member in component.signature.members.items()
+            if name.startswith("stat_") and name != "stat_clear"
+        }
 
     @classmethod
     def from_config(cls, config: Config) -> "KVPU":
@@ -135,31 +161,35 @@ class KVPU(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         self._connect_units(m)
-        update = stream.Signature(self.table.command).create(path=("update",))
         append = stream.Signature(self.kvmu.command).create(path=("append",))
-        self._split_assignment(m, update, append)
-        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
-        wiring.connect(m, wiring.flipped(self.i_scores), rows.i)
-        wiring.connect(m, rows.o, self.wtu.i)
-        wiring.connect(m, self.wtu.o_again, wiring.flipped(self.o_again))
-        head = self.i.payload.head
-        m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(head)), depth=MAX_ROW_GROUPS)
-
+        self._split_assignment(m, append)
+        m.submodules.commands = commands = SkidBuffer(self.kvmu.command)
+        wiring.connect(m, commands.o, self.kvmu.i)
+        m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(self.i.payload.head)), depth=MAX_GROUPS)
+        bank = Signal()  # staging bank of the next fetch
         in_step = Signal()  # tokens of a step are clustered
-        marking = Signal()  # the lists of the WTU become SELECT commands
-        with m.FSM(init="CODES") as fsm:
-            self._cluster_tokens(m, update, append, in_step)
-            self._select_clusters(m, heads, marking)
-            self._end_step(m)
-            steps = fsm.ongoing("STEP") & self.kvmu.i.ready
-            selecting = Cat(fsm.ongoing(name) for name in ("TABLE", "ROWS", "LISTS")).any()
-            fetching = fsm.ongoing("FETCH") | fsm.ongoing("STEP")
-        self._mark_clusters(m, heads, marking)
+        selecting = Signal()  # a list of clusters is outstanding
+        m.d.comb += selecting.eq((heads.level != 0) | heads.r_rdy)
+
+        with m.FSM(init="COMMANDS") as fsm:
+            with m.State("COMMANDS"):
+                self._cluster_tokens(m, in_step)
+                with m.If(append.valid):
+                    m.d.comb += _drive(commands.i, append)
+                with m.Elif(self.wtu.o_index.valid & heads.r_rdy):
+                    self._select_pages(m, commands, heads, bank)
+                with m.Elif(self.i.valid & ~in_step):
+                    self._execute(m, commands, heads, bank, selecting)
+            self._synchronize(m, commands)
+            self._open(m, commands)
+            opening = fsm.ongoing("OPEN") | fsm.ongoing("OPENING")
+        op = self.i.payload.op
         events = {
-            Stat.STEPS: steps,
+            Stat.STEPS: self.i.valid & self.i.ready & (op == Op.STEP),
+            Stat.OPENING: opening,
             Stat.CLUSTERING: in_step,
             Stat.SELECTING: selecting,
-            Stat.FETCHING: fetching,
+            Stat.ENDING: self.i.valid & ((op == Op.FETCH) | (op == Op.STEP)),
         }
         count(m, self, events)
         return m
@@ -171,135 +201,133 @@ class KVPU(wiring.Component):
             m.d.comb += unit.stat_clear.eq(self.stat_clear)
             for port in unit.signature.members:
                 if port.startswith("cfg_"):
-                    m.d.comb += getattr(unit, port).eq(getattr(self, port))
+                    setting = Value.cast(getattr(self, port))
+                    m.d.comb += getattr(unit, port).eq(setting[: len(Value.cast(getattr(unit, port)))])
                 elif port.startswith("stat_") and port != "stat_clear":
                     m.d.comb += getattr(self, f"stat_{name}_{port.removeprefix('stat_')}").eq(getattr(unit, port))
-        wiring.connect(m, self.table.o_write, wiring.flipped(self.o_write))
+        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
+        wiring.connect(m, wiring.flipped(self.i_scores), rows.i)
+        wiring.connect(m, rows.o, self.wtu.i)
+        wiring.connect(m, self.wtu.o_again, wiring.flipped(self.o_again))
         wiring.connect(m, self.wtu.o_row, wiring.flipped(self.o_row))
-        wiring.connect(m, self.kvmu.o_dma, wiring.flipped(self.o_dma))
-        wiring.connect(m, wiring.flipped(self.i_done), self.kvmu.i_done)
-        wiring.connect(m, self.kvmu.o_complete, wiring.flipped(self.o_complete))
-        reply = self.kvmu.o.payload
+        for name in ("o", "o_dma", "o_complete", "read_job", "write_job", "write_words"):
+            wiring.connect(m, getattr(self.kvmu, name), wiring.flipped(getattr(self, name)))
+        for name in ("i_done", "read_words"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(self.kvmu, name))
         m.d.comb += [
-            self.clusters.eq(self.table.clusters),
-            self.table.o.ready.eq(1),  # the KVPU does not use READ and LIST
+            self.kvmu.write_done.eq(self.write_done),
+            self.clusters.eq(self.kvmu.clusters),
+            self.counts_base.eq(self.kvmu.counts_base),
+            self.mean_keys_base.eq(self.kvmu.mean_keys_base),
             self.wtu.o.ready.eq(1),  # the KVPU uses the list of clusters instead of the bitmap
-            self.o.payload.eq(reply),
-            self.o.valid.eq(self.kvmu.o.valid & (reply.op != kvmu_command.Op.SELECT)),
-            self.kvmu.o.ready.eq(self.o.ready | (reply.op == kvmu_command.Op.SELECT)),
         ]
 
-    def _split_assignment(self, m: Module, update: stream.Interface, append: stream.Interface) -> None:
-        """Send each assignment of the HCU to the HC table, to the KVMU and to `o_assignment`."""
+    def _split_assignment(self, m: Module, append: stream.Interface) -> None:
+        """Send each assignment of the HCU to the KVMU and to `o_assignment`."""
         assignment = self.hcu.o.payload
-        fork(m, "assignment", self.hcu.o, [update, append, self.o_assignment])
+        fork(m, "assignment", self.hcu.o, [append, self.o_assignment])
         m.d.comb += [
             self.o_assignment.payload.eq(assignment),
-            update.payload.op.eq(hc_table.Op.UPDATE),
-            update.payload.token.eq(assignment.token),
-            update.payload.cluster.eq(assignment.cluster),
-            update.payload.hash.eq(assignment.hash),
-            update.payload.count.eq(assignment.count),
-            update.payload.opened.eq(assignment.opened),
             append.payload.op.eq(kvmu_command.Op.APPEND),
             append.payload.cluster.eq(assignment.cluster),
-            self.hcu.i.payload.hash.eq(self.i.payload.hash),
-            self.hcu.i.payload.last.eq(self.i.payload.last),
+            append.payload.opened.eq(assignment.opened),
+            append.payload.hash.eq(assignment.hash),
         ]
 
-    def _cluster_tokens(self, m: Module, update: stream.Interface, append: stream.Interface, in_step: Signal) -> None:
-        """CODES clusters the tokens of a step; BEGIN_TABLE and BEGIN_KVMU start empty tables."""
-        beat, hcu_in, hcu_out = self.i.payload, self.hcu.i, self.hcu.o
+    def _cluster_tokens(self, m: Module, in_step: Signal) -> None:
+        """Send hash codes to the HCU; after the last one wait until its assignment has left."""
+        command, hcu_in, hcu_out = self.i.payload, self.hcu.i, self.hcu.o
         codes_complete = Signal()  # the last code of the step has entered
         queried = Signal()  # score rows follow
-        layer = Signal.like(beat.layer)
-        with m.State("CODES"):
-            begins = (beat.op == Op.BEGIN) & ~codes_complete
-            # the HCU accepts BEGIN when it is idle; its last assignment must have left as well
-            # SELECT and FETCH wait for the state ROWS
-            is_selection = (beat.op == Op.SELECT) | (beat.op == Op.FETCH)
-            blocked = codes_complete | (begins & hcu_out.valid) | is_selection
-            m.d.comb += [
-                hcu_in.payload.op.eq(Mux(begins, hcu.Op.BEGIN, hcu.Op.TOKEN)),
-                hcu_in.valid.eq(self.i.valid & ~blocked),
-                self.i.ready.eq(hcu_in.ready & ~blocked),
-                *_drive(self.table.i, update),
-                *_drive(self.kvmu.i, append),
-            ]
-            with m.If(self.i.valid & self.i.ready):
-                m.d.sync += [in_step.eq(~begins), layer.eq(beat.layer)]
-                with m.If(begins):
-                    m.next = "BEGIN_TABLE"
-                with m.Elif(beat.last):
-                    m.d.sync += [codes_complete.eq(1), queried.eq(beat.query)]
-            with m.If(hcu_out.valid & hcu_out.ready & hcu_out.payload.last):
-                m.d.sync += [codes_complete.eq(0), in_step.eq(0)]
-                m.next = "STEP"
-                with m.If(queried):
-                    m.next = "TABLE"
-        with m.State("BEGIN_TABLE"):
-            m.d.comb += [self.table.i.valid.eq(1), self.table.i.payload.op.eq(hc_table.Op.BEGIN)]
-            with m.If(self.table.i.ready):
-                m.next = "BEGIN_KVMU"
-        with m.State("BEGIN_KVMU"):
-            self._command_kvmu(m, op=kvmu_command.Op.BEGIN, layer=layer)
-            with m.If(self.kvmu.i.ready):
-                m.next = "CODES"
-
-    def _select_clusters(self, m: Module, heads: SyncFIFOBuffered, marking: Signal) -> None:
-        """TABLE waits for the writes of the HC table; ROWS accepts SELECT and FETCH; LISTS waits for the last list.
-
-        `heads` holds the KV head of every list that the WTU has not completed.
-        """
-        index, op = self.wtu.o_index, self.i.payload.op
+        is_code = (command.op == Op.CODE) & ~codes_complete
         m.d.comb += [
-            heads.w_data.eq(self.i.payload.head),
-            heads.r_en.eq(marking & index.valid & index.ready & index.payload.last),
+            hcu_in.payload.op.eq(hcu.Op.TOKEN),
+            hcu_in.payload.hash.eq(command.hash),
+            hcu_in.payload.last.eq(command.last),
+            hcu_in.valid.eq(self.i.valid & is_code),
+            self.i.ready.eq(hcu_in.ready & is_code),
         ]
-        with m.State("TABLE"), m.If(self.table.i.ready):  # the last update has written its entry
-            m.next = "ROWS"
-        with m.State("ROWS"):
+        with m.If(hcu_in.valid & hcu_in.ready):
+            m.d.sync += in_step.eq(1)
+            with m.If(command.last):
+                m.d.sync += [codes_complete.eq(1), queried.eq(command.query)]
+        with m.If(hcu_out.valid & hcu_out.ready & hcu_out.payload.last):
+            m.d.sync += [codes_complete.eq(0), in_step.eq(0)]
+            with m.If(queried):
+                m.next = "SYNC"
+
+    def _select_pages(self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal) -> None:
+        """Turn a selected cluster into a SELECT command for its KV head; the end of a list ends its head."""
+        index = self.wtu.o_index
+        heads_mask = Const(1, self.config.kv_heads) << heads.r_data
+        _command(
+            m,
+            commands,
+            valid=~index.payload.last,
+            op=kvmu_command.Op.SELECT,
+            cluster=index.payload.cluster,
+            heads=heads_mask[: self.config.kv_heads],
+            retain=self.cfg_retain_fetched,
+            bank=bank,
+        )
+        m.d.comb += [
+            index.ready.eq(index.payload.last | commands.i.ready),
+            heads.r_en.eq(index.payload.last),
+        ]
+
+    def _execute(
+        self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal, selecting: Signal
+    ) -> None:
+        """Execute a command other than CODE. FETCH and STEP wait for all lists of clusters."""
+        command = self.i.payload
+        with m.Switch(command.op):
+            with m.Case(Op.OPEN):
+                m.next = "OPEN"
+            with m.Case(Op.SELECT):
+                m.d.comb += [heads.w_data.eq(command.head), heads.w_en.eq(1), self.i.ready.eq(heads.w_rdy)]
+            with m.Case(Op.FETCH):
+                _command(m, commands, valid=~selecting, op=kvmu_command.Op.FETCH)
+                m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)
+                with m.If(self.i.ready):
+                    m.d.sync += bank.eq(~bank)
+            with m.Case(Op.STEP):
+                _command(m, commands, valid=~selecting, op=kvmu_command.Op.STEP)
+                m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)
+
+    def _synchronize(self, m: Module, commands: SkidBuffer) -> None:
+        """SYNC writes the changed lines of the store to memory."""
+        with m.State("SYNC"):
+            _command(m, commands, valid=1, op=kvmu_command.Op.SYNC)
+            with m.If(commands.i.ready):
+                m.next = "COMMANDS"
+
+    def _open(self, m: Module, commands: SkidBuffer) -> None:
+        """OPEN sends the command to the KVMU; OPENING loads the candidates into the HCU until the reply."""
+        candidates, candidate, request = self.kvmu.o_candidates, self.kvmu.o_candidates.payload, self.hcu.i.payload
+        reply = self.kvmu.o
+        with m.State("OPEN"):
+            _command(m, commands, valid=1, op=kvmu_command.Op.OPEN, context=self.i.payload.context)
+            m.d.comb += self.i.ready.eq(commands.i.ready)
+            with m.If(commands.i.ready):
+                m.next = "OPENING"
+        with m.State("OPENING"):
             m.d.comb += [
-                marking.eq(1),
-                heads.w_en.eq(self.i.valid & (op == Op.SELECT)),
-                self.i.ready.eq(Mux(op == Op.SELECT, heads.w_rdy, op == Op.FETCH)),
+                self.hcu.i.valid.eq(candidates.valid),
+                candidates.ready.eq(self.hcu.i.ready),
+                request.op.eq(Mux(candidate.begin, hcu.Op.BEGIN, hcu.Op.LOAD)),
+                request.hash.eq(candidate.hash),
+                request.count.eq(candidate.count),
+                request.index.eq(Mux(candidate.begin, candidate.tokens, candidate.first_token)),
+                request.cluster.eq(candidate.cluster),
             ]
-            with m.If(self.i.valid & (op == Op.FETCH)):
-                m.next = "LISTS"
-        with m.State("LISTS"):
-            m.d.comb += marking.eq(1)
-            with m.If((heads.level == 0) & ~heads.r_rdy):
-                m.next = "FETCH"
+            with m.If(reply.valid & reply.ready & reply.payload.last & (reply.payload.op == kvmu_command.Op.OPEN)):
+                m.next = "COMMANDS"
 
-    def _mark_clusters(self, m: Module, heads: SyncFIFOBuffered, marking: Signal) -> None:
-        """While `marking`, turn each selected cluster into a SELECT command for its KV head."""
-        index, kv_heads = self.wtu.o_index, self.config.kv_heads
-        with m.If(marking & heads.r_rdy):
-            m.d.comb += [
-                self.kvmu.i.valid.eq(index.valid & ~index.payload.last),
-                self.kvmu.i.payload.op.eq(kvmu_command.Op.SELECT),
-                self.kvmu.i.payload.cluster.eq(index.payload.cluster),
-                self.kvmu.i.payload.heads.eq((Const(1, kv_heads) << heads.r_data)[:kv_heads]),
-                index.ready.eq(index.payload.last | self.kvmu.i.ready),
-            ]
 
-    def _end_step(self, m: Module) -> None:
-        """FETCH reads the selected pages, STEP offloads the oldest pages."""
-        bank = Signal()  # staging bank of the next FETCH
-        with m.State("FETCH"):
-            self._command_kvmu(m, op=kvmu_command.Op.FETCH, retain=self.cfg_retain_fetched, bank=bank)
-            with m.If(self.kvmu.i.ready):
-                m.d.sync += bank.eq(~bank)
-                m.next = "STEP"
-        with m.State("STEP"):
-            self._command_kvmu(m, op=kvmu_command.Op.STEP)
-            with m.If(self.kvmu.i.ready):
-                m.next = "CODES"
-
-    def _command_kvmu(self, m: Module, **fields: Value | kvmu_command.Op) -> None:
-        """Offer a command to the KVMU in the present state."""
-        m.d.comb += self.kvmu.i.valid.eq(1)
-        m.d.comb += [self.kvmu.i.payload[name].eq(value) for name, value in fields.items()]
+def _command(m: Module, commands: SkidBuffer, *, valid: object, **fields: object) -> None:
+    """Offer a command to the KVMU in the present state."""
+    m.d.comb += commands.i.valid.eq(valid)
+    m.d.comb += [commands.i.payload[name].eq(value) for name, value in fields.items()]
 
 
 def _drive(sink: stream.Interface, source: stream.Interface) -> list:

@@ -13,6 +13,7 @@ import cocotb
 import numpy as np
 from cocotb.triggers import ClockCycles, Lock, RisingEdge, SimTimeoutError, gather, with_timeout
 
+from golden.store import recover
 from sim.bench.axi import AxiLite, AxiMemory, Failure
 from sim.bench.stream_bench import from_words, record_ports, to_words
 from sim.bench.streams import PERIOD_NS, Sink, Source, cycle, reset, start_clock
@@ -24,6 +25,7 @@ class Script:
     write ADDRESS VALUE [STROBE], read ADDRESS (gives [value, response]), wait CYCLES, reset,
     interrupt CYCLES BIT: wait until that bit of `irq` is 1, at most that long (gives the cycle, or -1)
     fail PORT WRITE AFTER RESPONSE [ID]: see `AxiMemory.fail`
+    recover PORT BASE SIZE: undo an interrupted step of the store in these bytes of a memory (gives the restored lines)
     parallel STEPS STEPS ..: several scripts at once (gives the answers of each)
     """
 
@@ -59,6 +61,13 @@ class Script:
 
     async def _fail(self, port: str, *failure: Any) -> None:
         self.memories[port].fail(*failure)
+
+    async def _recover(self, port: str, base: int, size: int) -> int:
+        image = self.memories[port].image
+        part = np.frombuffer(bytearray(image[base : base + size]), np.uint8)
+        lines = recover(part, base, origin=base)
+        image[base : base + size] = part.tobytes()
+        return lines
 
     async def _wait(self, cycles: int) -> None:
         await ClockCycles(self.dut.clk, cycles)

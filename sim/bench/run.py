@@ -23,6 +23,7 @@ from sim.coverage.bins import table as bins
 from sim.coverage.bins.cover import Run
 from util.files import ROOT
 
+MEMORY_STREAMS = ("read_job", "read_words", "write_job", "write_words")
 _SIMULATOR_ENVIRONMENT = {
     "PYTHONWARNINGS": "",
     # With assertion rewriting, pytest reads the nearest pyproject.toml above the run folder and puts its `pythonpath`
@@ -43,6 +44,7 @@ class Record:
     folder : folder with logs and waveforms
     ports : with `record_ports`, every port except the clock: uint8 (cycles, width), its bits at each clock edge from
         the reset on
+    memory : with `memory`, its `image` at the end, and the record of its writes, see `JobMemory`
     """
 
     outputs: dict[str, Any]
@@ -50,6 +52,7 @@ class Record:
     status: dict[str, int]
     folder: Path = field(repr=False)
     ports: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    memory: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def simulate(
     reset_after: int | Sequence[int] = 0,
     echo: Mapping[str, str] | None = None,
     record_ports: bool = False,
+    memory: np.ndarray | None = None,
+    memory_latency: tuple[int, int] = (1, 1),
 ) -> Record:
     """Run `component` in a simulator: send `inputs`, receive exactly `outputs[stream]` beats of each output stream.
 
@@ -95,6 +100,8 @@ def simulate(
     reset_after : number of cycles after which the run is reset and starts again; a sequence gives several resets, and
         every beat before a reset must repeat after it with the same payload
     record_ports : record every port in every cycle
+    memory : image of the memory behind the jobs of the unit, see `sim.bench.job_memory.JobMemory`
+    memory_latency : smallest and largest latency of this memory in cycles
 
     Raises
     ------
@@ -104,9 +111,10 @@ def simulate(
     members = dict(component.signature.members.items())
     streams = {k: m for k, m in members.items() if m.is_signature and isinstance(m.signature, stream.Signature)}
     echo = dict(echo or {})
+    served = () if memory is None else MEMORY_STREAMS
     resets = [reset_after] * bool(reset_after) if isinstance(reset_after, int) else list(reset_after)
     for names, flow in (((*inputs, *echo), wiring.In), (outputs, wiring.Out)):
-        ports = {key for key, member in streams.items() if member.flow is flow}
+        ports = {key for key, member in streams.items() if member.flow is flow and key not in served}
         if set(names) != ports:
             raise ValueError(f"streams must be {sorted(ports)}, got {sorted(names)}")
     shapes = {key: getattr(component, key).payload.shape() for key in streams}
@@ -128,6 +136,7 @@ def simulate(
         "timeout_cycles": timeout_cycles,
         "drain_cycles": drain_cycles,
         "reset_after": resets,
+        "memory_latency": None if memory is None else memory_latency,
         "repeats": not isinstance(reset_after, int),
         "ports": [*_ports(component), "rst"] if record_ports else [],
         "echo": {answer: [source, _common_fields(shapes[source], shapes[answer])] for answer, source in echo.items()},
@@ -136,18 +145,21 @@ def simulate(
     try:
         stimulus: dict[str, Any] = {key: pack(shapes[key], columns) for key, columns in inputs.items()}
         np.savez(folder / "stimulus.npz", **stimulus)
+        if memory is not None:
+            np.save(folder / "memory.npy", memory)
         (folder / "job.json").write_text(json.dumps(job))
         run_module(simulator_build, "sim.bench.stream_bench", folder, environment={"BENCH_FOLDER": str(folder)})
         with np.load(folder / "record.npz") as record:
             result = Record(
                 outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in outputs},
-                cycles={key: record[f"cycles.{key}"] for key in streams},
+                cycles={key: record[f"cycles.{key}"] for key in streams if key not in served},
                 status={key: int(record[f"status.{key}"]) for key in job["status"]},
                 folder=folder,
                 ports={
                     key: np.unpackbits(record[f"ports.{key}"], axis=1, bitorder="little", count=widths[key])
                     for key in job["ports"]
                 },
+                memory={key.removeprefix("memory."): record[key] for key in record if key.startswith("memory.")},
             )
         if simulator_build.coverage:
             bins.write(

@@ -13,6 +13,7 @@ import cocotb
 import numpy as np
 from cocotb.triggers import ClockCycles, RisingEdge, gather, with_timeout
 
+from sim.bench.job_memory import JobMemory
 from sim.bench.streams import PERIOD_NS, Echo, Sink, Source, reset, start_clock
 
 
@@ -50,6 +51,9 @@ async def streams(dut: Any) -> None:
         getattr(dut, name).value = value
     await reset(dut)
 
+    memories: list[JobMemory] = []
+    background: list[Any] = []
+
     def begin() -> tuple[dict[str, Source], dict[str, Sink], list[Coroutine[Any, Any, None]]]:
         sources = {n: Source(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in stimulus.files}
         sinks = {n: Sink(dut, n, stall=job["stall"].get(n, 0.0), seed=job["seed"]) for n in job["outputs"]}
@@ -57,6 +61,9 @@ async def streams(dut: Any) -> None:
         for name, (sink, fields) in job["echo"].items():
             sources[name] = Source(dut, name, stall=job["stall"].get(name, 0.0), seed=job["seed"])
             work.append(Echo(sinks[sink], sources[name], fields).run(job["outputs"][sink]))
+        if (latency := job["memory_latency"]) is not None:
+            memories.append(JobMemory(dut, np.load(folder / "memory.npy"), latency, job["stall"], job["seed"]))
+            background.extend(memories[-1].start())
         return sources, sinks, work + [sink.receive(job["outputs"][n]) for n, sink in sinks.items()]
 
     broken_off = []
@@ -65,8 +72,9 @@ async def streams(dut: Any) -> None:
         broken_off.append(sinks)
         tasks = [cocotb.start_soon(task) for task in work]
         await ClockCycles(dut.clk, cycles)
-        for task in tasks:
+        for task in [*tasks, *background]:
             task.cancel()
+        background.clear()
         await reset(dut, 1)  # no register needs a second cycle
     sources, sinks, work = begin()
     await with_timeout(gather(*work), job["timeout_cycles"] * PERIOD_NS, "ns")
@@ -81,6 +89,8 @@ async def streams(dut: Any) -> None:
         record[f"cycles.{name}"] = np.array(sink.cycles, np.int64)
     for name, source in sources.items():
         record[f"cycles.{name}"] = np.array(source.cycles, np.int64)
+    for memory in memories[-1:]:
+        record |= memory.record()
     for name in job["status"]:
         record[f"status.{name}"] = int(getattr(dut, name).value)
     for name, words in ports.items():

@@ -12,7 +12,6 @@ from hw.common.pipeline import SkidBuffer
 from hw.config import Config
 from hw.core.dma import Dma
 from hw.core.isa import ExecUnit
-from hw.dre.hc_table import HcTable
 from hw.dre.wtu.command import SelectionMode
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.registry import unit
@@ -55,11 +54,6 @@ PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stag
 FORK = Claim("fork", lambda: ForkSpec(readers=3))
 
 
-def _table() -> HcTable:
-    widths = {"hash_bits": 2, "count_bits": 3, "token_bits": 3, "cluster_bits": 3, "address_bits": 7}
-    return HcTable(max_clusters=4, max_list_pages=4, list_page_tokens=2, lanes=2, key_dim=1, **widths)
-
-
 def _dma() -> Dma:
     return Dma(word=8, burst=2, depth=2, address_bits=12, tags=2)
 
@@ -79,8 +73,6 @@ def _selection(design: WtuDesign, mode: str) -> Claim:
 # stream contracts that are not proved at preset `tiny` for all cycles and any memory
 CONTRACTS = {
     "dma": Claim("streams", lambda: StreamContract(_dma()), steps=2, any_memory=True),
-    "hc_table": Claim("streams", lambda: StreamContract(_table()), any_memory=True),
-    "kvmu": Claim("streams", lambda: StreamContract(kvmu_proofs.small_kvmu()), depth=30),
     "wtu": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.HISTOGRAM)), any_memory=True),
     "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.SWEEP)), any_memory=True),
 }
@@ -101,7 +93,7 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
     ),
     "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
     "kvmu": tuple(
-        Claim(name, build, depth, slow=name.startswith("kvmu")) for name, (build, depth) in kvmu_proofs.PROOFS.items()
+        Claim(name, build, depth, slow=name in kvmu_proofs.SLOW) for name, (build, depth) in kvmu_proofs.PROOFS.items()
     ),
     "kvpu": (FIFO, FORK, SKID),
     "wtu": (FIFO, PIPELINE, FORK, *(_selection(WtuDesign.HISTOGRAM, mode) for mode in ("BUDGET", "COUNT"))),
@@ -113,7 +105,7 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
 
 
 # units without a stream contract: their ports are buses, or streams of inner units that have their own contract
-COMPOSED = {"core", "kvpu", "multicore"}
+COMPOSED = {"core", "kvmu", "kvpu", "multicore"}
 
 
 def claims(name: str) -> tuple[Claim, ...]:

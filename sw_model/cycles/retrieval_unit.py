@@ -6,20 +6,28 @@ from collections.abc import Sequence
 
 from golden.kvmu import Descriptor, Tier
 from hw.core.isa import Command, ExecUnit
-from hw.dre.kvmu.kvmu import GROUP
+from hw.dre.kvmu.records import BLOCK_BYTES, HEADER_BLOCKS
 from hw.dre.kvmu.timing import KvmuTiming
 from sw_model.cycles.processes import Counter, Process, Wait
 from sw_model.cycles.unit import UnitModel
 
+TOKEN_LINES = 5  # lines of the store that a token changes: cluster, count, page, token list, page frame
+COMMIT_PHASES = 3  # lines, headers and the step number are acknowledged one after the other
+
 
 class RetrievalUnitModel(UnitModel):
-    """Commands BEGIN, CLUSTER, SELECT, FETCH and OFFLOAD."""
+    """Commands OPEN, CLUSTER, SELECT, FETCH and OFFLOAD.
+
+    The model of the line cache is simple: a token that opens a page misses all lines that it changes, other tokens hit.
+    """
 
     def begin(self) -> None:
-        c = self.core.config
-        self.kvmu = KvmuTiming(c.kv_heads, min(GROUP, c.max_pages), max(c.max_candidates, c.max_pages))
+        word = self.core.word_bytes
+        self.line_words = max(BLOCK_BYTES, word) // word
+        self.kvmu = KvmuTiming(self.line_words)
+        self.context = -1  # open context
         self.clustered, self.selecting, self.fetched, self.offloaded = (Counter(self.clock) for _ in range(4))
-        self.fetches = Counter(self.clock)  # FETCH commands
+        self.fetches, self.offloads = Counter(self.clock), Counter(self.clock)  # FETCH and OFFLOAD commands
         self.selector = self.marking = 0  # cycles in which the WTU and the KVMU become free
         self.row_ends = [0, 0]  # of the two previous rows: depth of the queue of the WTU
         self.clock.start(self._commands())
@@ -29,8 +37,8 @@ class RetrievalUnitModel(UnitModel):
         core, steps, fetches = self.core, 0, 0
         while True:
             command = yield from core.next(ExecUnit.RETRIEVAL)
-            if command.name == "BEGIN":
-                yield self.kvmu.begin()
+            if command.name == "OPEN":
+                yield from self._open(command.fields.get("context", 0))
             elif command.name == "CLUSTER":
                 steps += 1
                 yield from self.clustered.reach(steps)
@@ -39,6 +47,7 @@ class RetrievalUnitModel(UnitModel):
                 yield from self.selecting.reach(steps)
                 yield from self._select(command)
             elif command.name == "OFFLOAD":
+                self.offloads.add()
                 yield from self.offloaded.reach(steps)
             else:
                 fetches += 1
@@ -51,7 +60,7 @@ class RetrievalUnitModel(UnitModel):
 
     def _tokens(self) -> Process:
         """A step: its tokens one after the other, transfers."""
-        core, clock, hcu, fetches = self.core, self.clock, self.core.hcu, 0
+        core, clock, hcu, fetches, steps = self.core, self.clock, self.core.hcu, 0, 0
         while True:
             last, number, clusters = False, 0, 0
             slot_ready = 0  # cycle in which the newest token has its slot
@@ -61,27 +70,53 @@ class RetrievalUnitModel(UnitModel):
                     clusters = core.data.clusters
                 yield 2 + hcu.token_cycles(0, clusters) + 1
                 yield from clock.until(slot_ready)
-                slot_ready = clock.now + self.kvmu.append(
-                    opens=False
-                )  # writing the cluster's entry takes the same time
+                opened = core.data.opened[number]
+                if opened:
+                    yield from self._lines(TOKEN_LINES)
+                slot_ready = clock.now + self.kvmu.append(opens=opened, opened=opened, first=opened)
                 clusters += core.data.opened[number]
                 number += 1
             yield from clock.until(slot_ready + 1)
             self.clustered.add()
             if core.data.rows:
-                yield 5  # the last update of the HC table
+                yield from self._lines(1)  # changed lines are written
                 self.selecting.add()
                 fetches += 1
                 yield from self.fetches.reach(fetches)
                 yield from clock.until(self.marking)
-                yield 4 + -(-core.data.used // self.kvmu.group)  # FETCH searches the marks
+                yield self.kvmu.fetch()
                 yield from self._transfer(core.data.fetch)
                 self.fetched.add()
             else:
                 self.selecting.add()
+            steps += 1
+            yield from self.offloads.reach(steps)
+            yield from core.slots_written.reach(core.steps)
             yield 4
             yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of the other kind
+            yield from self._lines(COMMIT_PHASES)
             self.offloaded.add()
+
+    def _lines(self, count: int) -> Wait:
+        """Read lines of the store, one after the other."""
+        reader = self.core.readers["store"]
+        for _ in range(count):
+            yield from reader.request(0, self.line_words)
+            for _ in range(self.line_words):
+                yield from reader.word()
+            yield 1
+
+    def _open(self, context: int) -> Wait:
+        """Read the headers and the cluster records, unless the context is open."""
+        yield self.kvmu.refused()
+        if context == self.context:
+            return
+        self.context = context
+        yield from self._lines(2 * HEADER_BLOCKS * BLOCK_BYTES // (self.line_words * self.core.word_bytes))
+        words = self.core.data.clusters * BLOCK_BYTES // self.core.word_bytes
+        yield from self.core.readers["store"].request(0, words)
+        for _ in range(words):
+            yield from self.core.readers["store"].word()
 
     def _select(self, command: Command) -> Wait:
         """Rows from memory to the WTU. Each row loads while the previous one is selected.
@@ -110,7 +145,7 @@ class RetrievalUnitModel(UnitModel):
                 self.selector = max(clock.now + 2, self.selector) + wtu.cycles(clusters, passes, levels)
             self.row_ends.append(self.selector)
         self.marking = max(self.marking, self.selector + beats + 3)
-        self.marking += sum(self.kvmu.select(pages) for pages in core.data.selected[head]) if core.data.rows else 0
+        self.marking += sum(self.kvmu.select(pages, 1) for pages in core.data.selected[head]) if core.data.rows else 0
 
     def _request_rows(self, addresses: Sequence[int], words: int) -> Process:
         readers = [self.core.readers[name] for name in ("scores", "counts")]

@@ -33,7 +33,7 @@ class StepData:
     clusters : before the step ; opened, places : of each token, whether it opens a cluster, byte address of its place
     means : clusters with new tokens: their number, whether they are new, which tokens of the step
     rows : for each head (passes, levels) of every row ; selected : for each head, pages of each cluster it selected
-    pages : for each head, (byte address, past tokens) of every page ; used : page numbers in use
+    pages : for each head, (byte address, past tokens) of every page
     fetch, offload : transfers to the device and from it
     """
 
@@ -44,7 +44,6 @@ class StepData:
     rows: Sequence[Sequence[tuple[int, int]]] = ()
     selected: Sequence[Sequence[int]] = ()
     pages: Sequence[Sequence[tuple[int, int]]] = ()
-    used: int = 0
     fetch: Sequence[Descriptor] = ()
     offload: Sequence[Descriptor] = ()
 
@@ -52,6 +51,7 @@ class StepData:
     def of(cls, layer: DecoderLayer, step: Callable[[], StepResult]) -> StepData:
         """Of a step that the golden `layer` is about to do."""
         unit = layer.table.kvmu
+        layer.table.open(layer.context)
         clusters, before = len(layer.table.clusters.counts), len(unit.descriptors)
         trace = step()
         moved = unit.descriptors[before:]
@@ -59,13 +59,13 @@ class StepData:
         for token, cluster in enumerate(trace.assigned.cluster.tolist()):
             groups.setdefault(cluster, []).append(token)
         opened = [bool(flag) for flag in trace.assigned.opened]
-        chains = {cluster: len(pages) for cluster, pages in unit.table.chains.items()}
+        chains = layer.table.context.clusters["pages"]
         return cls(
             clusters, opened, [r.address for r in trace.replies if r.op == Op.APPEND],
             [(cluster, opened[tokens[0]], tokens) for cluster, tokens in groups.items()],
             [list(zip(rows.passes.tolist(), rows.levels.tolist(), strict=True)) for rows in trace.rows],
-            [[chains[c] for c in np.flatnonzero(rows.selected.any(axis=0)).tolist()] for rows in trace.rows],
-            [[page for page in pages if page[1]] for pages in trace.pages], len(unit.table.pages),
+            [[int(chains[c]) for c in np.flatnonzero(rows.selected.any(axis=0)).tolist()] for rows in trace.rows],
+            [[page for page in pages if page[1]] for pages in trace.pages],
             [d for d in moved if d.kind != TransferKind.OFFLOAD], [d for d in moved if d.kind == TransferKind.OFFLOAD],
         )  # fmt: skip
 

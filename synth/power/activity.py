@@ -55,6 +55,7 @@ def measure(circuit: Circuit, component: wiring.Component, stimulus: Stimulus) -
         echo=stimulus.echo,
         drain_cycles=stimulus.drain_cycles,
         record_ports=True,
+        memory=stimulus.memory,
     )
     run = circuit.run({name: record.ports[name] for name in circuit.inputs}, skip=RESET_CYCLES)
     for name, values in run.outputs.items():

@@ -15,7 +15,6 @@ import numpy as np
 
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.hashing import hash_codes, hyperplanes
-from golden.hc_table import HcTable as GoldenTable
 from golden.kvmu import Command, Kvmu, KvmuConfig, Reply
 from golden.kvmu import Op as PageOp
 from golden.kvpu import HeadScores, Kvpu
@@ -23,10 +22,9 @@ from golden.mean_keys import MeanKeys
 from golden.scores import codes as score_codes
 from golden.scores import dots
 from golden.selection import RESV
+from golden.store import ContextSizes, create_context, create_store, store_bytes
 from golden.wicsum import RowSelections, select
 from hw.arith.dot import DotTree
-from hw.dre.hc_table import HcTable
-from hw.dre.hc_table import Op as TableOp
 from hw.dre.hcu import HCU, Op
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
@@ -35,11 +33,13 @@ from hw.dre.wtu.wtu import WTU
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
-from sim.ports import hc_table_config, hc_table_ports, hcu_ports, kvmu_config, kvmu_ports, kvpu_ports, wtu_ports
+from sim.ports import hcu_ports, kvmu_config, kvmu_ports, kvpu_ports, store_sizes, wtu_ports
 from synth.power import engine_stimulus
 from synth.power.streams import BEATS, IDLE, RANDOM, STEP, Stimulus, drain
 
 QUERIES = 2  # rows of scores of a step
+STORE_BASE, LOG_ENTRIES = 0x1000, 4096  # byte address of the store in memory, entries of its undo log
+MAX_BACKING_BITS = 44  # width of the address of an offloaded page, which a context header holds in units of 4 KiB
 TARGET = 19661  # V-Rex's ratio of 0.3 in 1/65536
 
 
@@ -96,10 +96,17 @@ def _hcu(unit: HCU, name: str, keys: np.ndarray | None, count: int, rng: np.rand
     """Hash codes of the tokens, step by step."""
     codes = _codes(keys, unit.hash_bits, count, rng)
     n = len(codes)
-    token = _code(Op.TOKEN)
-    beats = {"op": np.full(n, token), "hash": codes, "last": np.arange(n) % STEP == STEP - 1}
-    rule = ClusterRule(hamming_threshold=_threshold(unit.hash_bits), window_tokens=unit.max_window_tokens)
-    return Stimulus(name, {"i": beats}, {"o": n}, hcu_ports(rule), drain_cycles=drain(n))
+    token, last = _code(Op.TOKEN), np.arange(n) % STEP == STEP - 1
+    beats = {"op": np.full(n, token), "hash": codes, "last": last}
+    rule = ClusterRule(
+        hamming_threshold=_threshold(unit.hash_bits),
+        window_tokens=unit.max_window_tokens,
+        max_candidates=unit.max_candidates,
+    )
+    result = ClusterTable(rule).assign(codes)
+    names = ("cluster", "count", "distance", "opened", "overflow")
+    answers = {"token": np.arange(n), "hash": codes, "last": last, **{name: getattr(result, name) for name in names}}
+    return Stimulus(name, {"i": beats}, {"o": n}, hcu_ports(rule), drain_cycles=drain(n), answers={"o": answers})
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class _Step:
 
     @property
     def tokens(self) -> Iterator[dict[str, Any]]:
-        """Operands of the HC table's update for each token."""
+        """Number, hash code and assignment of each token."""
         for n, code in enumerate(self.codes.tolist()):
             assignment_fields = {
                 name: int(getattr(self.assignment, name)[n]) for name in ("cluster", "count", "opened")
@@ -150,20 +157,6 @@ def _rule(bits: int, clusters: int) -> ClusterRule:
     return ClusterRule(hamming_threshold=_threshold(bits), window_tokens=0, max_clusters=clusters)
 
 
-Bases = tuple[int, int, int, int]
-
-
-def _bases(address_bits: int, offset: int = 0) -> Bases:
-    """Four regions far apart in the address space."""
-    first, second, third, fourth = ((k << address_bits - 3) + offset for k in range(1, 5))
-    return first, second, third, fourth
-
-
-def _table_bases(address_bits: int) -> tuple[int, int, int, int, int]:
-    """Five regions of the HC table; the region of the token counts lies behind the first records."""
-    return (*_bases(address_bits), 1 << address_bits - 4)
-
-
 def _packets(packets: Sequence[tuple[Mapping[str, np.ndarray], dict[str, int]]], lanes: int) -> list[dict[str, Any]]:
     """Rows of words, by field, as beats of `lanes`; the other fields of a row are in each of its beats."""
     beats = []
@@ -178,43 +171,61 @@ def _packets(packets: Sequence[tuple[Mapping[str, np.ndarray], dict[str, int]]],
 
 def _wtu(unit: WTU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """The rows of every step with their token counts, joined."""
-    lanes, packets, rows, beats, n_listed = unit.sizes.lanes, [], 0, 0, 0
+    lanes, packets = unit.sizes.lanes, []
+    answers: dict[str, list[dict[str, int]]] = {name: [] for name in ("o_row", "o", "o_index", "o_again")}
     for step in _steps(keys, 32, _rule(32, unit.sizes.pairs), count, rng):
         for k, row in enumerate(step.rows):
             packets.append(({"words": row, "counts": step.counts}, {"join": int(k + 1 < len(step.rows))}))
-        rows += len(step.rows)
-        beats += -(-len(step.counts) // lanes)
-        n_listed += int(np.logical_or.reduce(step.selection().selected, axis=0).sum()) + 1
+        rows = step.selection()
+        answers["o_row"] += [
+            {"cutoff": int(c), "passes": int(p)} for c, p in zip(rows.cutoff, rows.passes, strict=True)
+        ]
+        union = np.logical_or.reduce(rows.selected, axis=0)
+        answers["o"] += [
+            {
+                "mask": sum(int(bit) << k for k, bit in enumerate(union[first : first + lanes])),
+                "first": first,
+                "last": int(first + lanes >= len(union)),
+            }
+            for first in range(0, max(1, len(union)), lanes)
+        ]
+        clusters = np.flatnonzero(union).tolist()
+        answers["o_index"] += [{"cluster": cluster, "last": 0} for cluster in clusters]
+        answers["o_index"].append({"cluster": len(clusters), "last": 1})
     inputs = {"i": _columns(_packets(packets, lanes), unit.sizes.beat)}
     config = wtu_ports(RESV, TARGET)
-    outputs = {"o_row": rows, "o": beats, "o_index": n_listed, "o_again": 0}  # every row fits the pair memory
-    return Stimulus(name, inputs, outputs, config, drain_cycles=drain(count))
+    return _with_answers(unit, Stimulus(name, inputs, {}, config, drain_cycles=drain(count)), answers)
 
 
-def _hc_table(unit: HcTable, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
-    """Updates for every token of a step, then the counts, and the entry and tokens of the last token's cluster."""
-    config = hc_table_config(unit, _table_bases(unit.address_bits))
-    table = GoldenTable(config)
-    commands: list[dict[str, int]] = []
-    replies = beats = 0
-    for step in _steps(keys, unit.hash_bits, _rule(unit.hash_bits, unit.max_clusters), count, rng):
-        for token in step.tokens:
-            table.update(**token)
-            commands.append({"op": _code(TableOp.UPDATE), **token})
-        cluster = int(step.assignment.cluster[-1])
-        ops_with_reply = (TableOp.COUNTS, TableOp.READ, TableOp.LIST)
-        commands += [{"op": _code(op), "cluster": cluster} for op in ops_with_reply]
-        beats += len(table.counts(unit.lanes))
-        replies += 1 + len(table.pages(cluster))
-    outputs = {"o": replies, "o_counts": beats, "o_write": len(table.writes)}
-    inputs = {"i": _columns(commands, unit.command)}
-    return Stimulus(name, inputs, outputs, hc_table_ports(config), drain_cycles=drain(count))
+@dataclass(frozen=True)
+class _StoreImage:
+    """Memory with a store of one context, and the golden configuration of a KVMU on it."""
 
+    memory: np.ndarray
+    config: KvmuConfig
 
-def _pages(unit: KVMU, bases: Bases) -> KvmuConfig:
-    """The golden configuration of a KVMU with at most half of the stream's tokens resident."""
-    max_resident_tokens = min(BEATS // 2, unit.page_frames * unit.page_tokens // 4)
-    return kvmu_config(unit, bases=bases, staging_head_pages=64, max_resident_tokens=max_resident_tokens)
+    @classmethod
+    def of(cls, unit: KVMU) -> _StoreImage:
+        """A store with the sizes of `unit`; at most half of the stream's tokens are resident."""
+        sizes = unit.sizes
+        shared = store_sizes(unit, contexts=1, page_frames=sizes.page_frames, log_entries=LOG_ENTRIES)
+        own = ContextSizes(max_clusters=sizes.max_clusters, max_pages=min(sizes.max_pages, 4 * BEATS))
+        memory = np.zeros(STORE_BASE + store_bytes(shared, [own]), np.uint8)
+        store = create_store(memory, STORE_BASE, shared)
+        bases = {
+            name: k << min(sizes.address_bits, MAX_BACKING_BITS) - 3
+            for k, name in enumerate(("frames", "host", "storage", "staging"), 1)
+        }
+        backing = {"host_base": bases["host"], "storage_base": bases["storage"]}
+        create_context(store, 0, own, STORE_BASE + shared.nbytes, **backing)
+        config = kvmu_config(
+            unit,
+            page_frames_base=bases["frames"],
+            staging_base=bases["staging"],
+            staging_head_pages=64,
+            max_resident_tokens=min(BEATS // 2, sizes.page_frames * sizes.page_tokens // 4),
+        )
+        return cls(memory, config)
 
 
 def _paging(golden: Kvmu, replies: Sequence[Reply]) -> dict[str, list[dict[str, Any]]]:
@@ -234,40 +245,59 @@ def _with_answers(unit: Any, plain: Stimulus, answers: Mapping[str, Sequence[Map
 
 def _kvmu(unit: KVMU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """A slot for every token, then the clusters that the step selects for one head, their pages, and the offload."""
-    config = _pages(unit, _bases(unit.address_bits))
-    golden, commands, replies = Kvmu(config), [], []
-    for number, step in enumerate(_steps(keys, 32, _rule(32, unit.max_clusters), count, rng)):
-        heads = 1 << number % unit.kv_heads
-        step_commands = [Command(PageOp.APPEND, cluster=cluster) for cluster in step.assignment.cluster.tolist()]
+    image, sizes = _StoreImage.of(unit), unit.sizes
+    before = image.memory.copy()
+    golden = Kvmu(image.config, image.memory, STORE_BASE)
+    commands = [Command(PageOp.OPEN)] if count else []
+    replies = [reply for command in commands for reply in golden.execute(command)]
+    for number, step in enumerate(
+        _steps(keys, sizes.hash_bits, _rule(sizes.hash_bits, sizes.max_clusters), count, rng)
+    ):
+        heads = 1 << number % sizes.kv_heads
+        step_commands = [
+            Command(PageOp.APPEND, cluster=token["cluster"], opened=token["opened"], hash=token["hash"])
+            for token in step.tokens
+        ]
         selected = np.flatnonzero(np.logical_or.reduce(step.selection().selected, axis=0)).tolist()
-        step_commands += [Command(PageOp.SELECT, cluster=cluster, heads=heads) for cluster in selected]
-        step_commands += [Command(PageOp.FETCH, bank=number % 2), Command(PageOp.STEP)]
+        selects = [Command(PageOp.SELECT, cluster=cluster, heads=heads, bank=number % 2) for cluster in selected]
+        step_commands += [*selects, Command(PageOp.FETCH), Command(PageOp.STEP)]
         commands += step_commands
         replies += [reply for command in step_commands for reply in golden.execute(command)]
-    answers = _paging(golden, replies)
+    answers = {"o_candidates": [{"begin": 1, "last": 1}] * len(commands[:1]), **_paging(golden, replies)}
     inputs = {"i": {f.name: np.array([int(getattr(c, f.name)) for c in commands], np.int64) for f in fields(Command)}}
     return _with_answers(
-        unit, Stimulus(name, inputs, {}, kvmu_ports(config), {"i_done": "o_dma"}, drain(count)), answers
+        unit,
+        Stimulus(
+            name,
+            inputs,
+            {},
+            kvmu_ports(image.config, STORE_BASE),
+            {"i_done": "o_dma"},
+            drain(count),
+            memory=before,
+        ),
+        answers,
     )
 
 
 def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
     """The complete retrieval: codes of the step's tokens, then its rows of scores for one head."""
     hcu, wtu = cast(HCU, unit.units["hcu"]), cast(WTU, unit.units["wtu"])
-    table = hc_table_config(unit.table, _table_bases(unit.table.address_bits))
-    paging = _pages(unit.kvmu, _bases(unit.kvmu.address_bits, offset=1 << unit.kvmu.address_bits - 4))
+    image = _StoreImage.of(unit.kvmu)
+    before = image.memory.copy()
     rule = ClusterRule(hamming_threshold=_threshold(hcu.hash_bits), window_tokens=0, max_candidates=hcu.max_candidates)
-    golden = Kvpu(rule, table, paging, RESV, TARGET)
-    beats: list[dict[str, int]] = []
+    golden = Kvpu(rule, image.config, image.memory, STORE_BASE, RESV, TARGET)
+    beats: list[dict[str, int]] = [{"op": _code(KvpuOp.OPEN)}] if count else []
     packets: list[tuple[dict[str, np.ndarray], dict[str, int]]] = []
     assignments: list[dict[str, int]] = []
     cutoffs: list[dict[str, int]] = []
     requests: list[dict[str, int]] = []
-    replies: list[Reply] = []
+    replies = golden.open(0) if count else []
     for number, step in enumerate(_steps(keys, hcu.hash_bits, rule, count, rng)):
-        head = number % unit.kvmu.kv_heads
+        head = number % unit.kvmu.sizes.kv_heads
         step_result = golden.step(step.codes, [HeadScores(head, step.rows)])
-        replies += step_result.replies
+        appended = len(step.codes)
+        replies += [*step_result.replies[:appended], Reply(PageOp.SYNC, last=1), *step_result.replies[appended:]]
         for n, token in enumerate(step.tokens):
             more_fields = {name: int(getattr(step_result.assignment, name)[n]) for name in ("distance", "overflow")}
             assignments.append({**token, **more_fields, "last": int(n + 1 == len(step.codes))})
@@ -275,7 +305,8 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
             cutoffs += [{"cutoff": int(c), "passes": int(p)} for c, p in zip(rows.cutoff, rows.passes, strict=True)]
         ends = np.arange(len(step.codes)) == len(step.codes) - 1
         beats += [{"hash": code, "query": 1, "last": int(end)} for code, end in zip(step.codes, ends, strict=True)]
-        beats += [{"op": _code(KvpuOp.SELECT), "head": head}, {"op": _code(KvpuOp.FETCH)}]
+        ends_step = ({"op": _code(KvpuOp.FETCH)}, {"op": _code(KvpuOp.STEP)})
+        beats += [{"op": _code(KvpuOp.SELECT), "head": head}, *ends_step]
         (results,) = step_result.rows
         is_long = len(step.counts) > wtu.sizes.pairs
         for k, row in enumerate(step.rows):
@@ -287,10 +318,6 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         "o_assignment": assignments,
         "o_row": cutoffs,
         "o_again": requests,
-        "o_write": [
-            {"address": address, "data": int.from_bytes(value, "little"), "bytes": len(value)}
-            for address, value in golden.table.writes
-        ],
         **_paging(golden.kvmu, replies),
     }
     inputs = {
@@ -298,13 +325,14 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         "i_scores": _columns(_packets(packets, wtu.sizes.lanes), unit.i_scores.payload.shape()),
     }
     return _with_answers(
-        unit, Stimulus(name, inputs, {}, kvpu_ports(golden), {"i_done": "o_dma"}, drain(count)), answers
+        unit,
+        Stimulus(name, inputs, {}, kvpu_ports(golden), {"i_done": "o_dma"}, drain(count), memory=before),
+        answers,
     )
 
 
 _UNITS: dict[type, Callable[..., Stimulus]] = {
     HCU: _hcu,
-    HcTable: _hc_table,
     WTU: _wtu,
     KVMU: _kvmu,
     KVPU: _kvpu,

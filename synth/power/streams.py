@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 IDLE, RANDOM = "idle", "random"
 IDLE_CYCLES = 1000
 BEATS = 200  # tokens of a stream
@@ -17,6 +19,7 @@ class Stimulus:
     """Streams and port values of one run, as arguments of `sim.bench.run.simulate`.
 
     `answers` are the golden model's beats of the output streams as payload columns, for the units with answers.
+    `memory` is the image of the memory behind the jobs of a unit that has them.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Stimulus:
     echo: Mapping[str, str] = field(default_factory=dict)
     drain_cycles: int = 8
     answers: Mapping[str, Any] = field(default_factory=dict)
+    memory: np.ndarray | None = None
 
 
 def drain(count: int) -> int:

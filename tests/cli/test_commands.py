@@ -117,7 +117,7 @@ def test_synth_with_proof_and_table3(run):
 def test_board(run, monkeypatch, form):
     made = SimpleNamespace(json=lambda: {"board": "ulx3s"}, table=lambda: '{"board": "ulx3s"}')
     monkeypatch.setattr("synth.board.build", lambda *arguments, **options: made)
-    status, out, _ = run("board", "ulx3s", "--unit", "kvmu", "--preset", "tiny", "--beats", 20, *form)
+    status, out, _ = run("board", "ulx3s", "--unit", "hcu", "--preset", "tiny", "--beats", 20, *form)
     assert status == 0 and json.loads(out) == {"board": "ulx3s"}
 
 

@@ -27,7 +27,7 @@ def replace_rtl_by_model(monkeypatch):
     monkeypatch.setattr(StepData, "of", lambda layer, step: data.append(of(layer, step)) or data[-1])
 
     def check(layer, *, timing, **options):
-        model = CoreModel(layer.config, timing, BASES, layer.layer.mean_keys_word, layer.layer.instructions)
+        model = CoreModel(layer.config, timing, BASES, layer.layer.context.mean_keys_word, layer.layer.instructions)
         steps = dict(zip(layer.steps, data, strict=True))
         layer.outcomes = [
             Outcome(True, False, False, Cause.NONE, 0, 0, model.run(place, program, steps.get(number)))
@@ -87,7 +87,10 @@ def test_drive_adds_latency_to_link():
     host = timings(load_system("vrex8"), layer.storage_at)["host"]
     near, far = host.ready(0, BASES["host"], 64, False), host.ready(0, layer.storage_at, 64, False)
     assert 640 <= near < 700 and 40_000 < far < 42_000
-    assert layer.storage_at - BASES["host"] == len(layer.run_on.host) // 2
+    headers, page = layer.store.contexts, layer.core.processor.retrieval_unit.kvpu.kvmu.sizes.page_bytes
+    host_end = max(4096 * int(header["host_pages_base"]) + int(header["max_pages"]) * page for header in headers)
+    storage = min(4096 * int(header["storage_pages_base"]) for header in headers)
+    assert layer.storage_at - BASES["host"] == storage >= host_end
     assert 20 < timings(load_system("vrex8"), 0)["device"].ready(0, 0, 64, False) < 60
     without = timings(load_system("vrex8").replace(link={"behind": "cpu"}), layer.storage_at)["host"]
     assert without.ready(0, layer.storage_at, 64, False) == near

@@ -37,7 +37,7 @@ def test_layer_at_tiny(stall, rng, seed):
         bench.step(x)
     for _ in range(2):
         bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
-    assert any(reply.op == Op.FETCH and reply.transit for trace in bench.traces for reply in trace.replies)
+    assert any(reply.op == Op.SELECT and reply.transit for trace in bench.traces for reply in trace.replies)
     bench.check(stall=stall, seed=seed)
 
 
@@ -190,7 +190,7 @@ def test_layer_at_small(stall, rng, seed):
         bench.step(x)
     for _ in range(2):
         bench.step(bf16.encode(rng.standard_normal((1, bench.sizes.hidden))))
-    assert any(reply.op == Op.FETCH and reply.transit for trace in bench.traces for reply in trace.replies)
+    assert any(reply.op == Op.SELECT and reply.transit for trace in bench.traces for reply in trace.replies)
     bench.check(stall=stall, seed=seed)
 
 
@@ -408,8 +408,8 @@ def test_writers_share_memory_fairly(rng, seed):
     assert all(outcome.done for outcome in outcomes)
     writers = [identity for write, identity, *_ in filter(None, record.traffic["device"]["requests"]) if write]
     order = [list(WRITE_ENGINES)[identity] for identity in writers]
-    assert order.count("matrix") == 320 and order.count("table") >= 16
-    assert "table" not in order[-100:]
+    assert order.count("matrix") == 320 and order.count("store") >= 16
+    assert "store" not in order[-100:]
 
 
 def test_fault_during_table_writes(rng, seed):
@@ -474,8 +474,12 @@ def test_busy_counters_of_units(rng, seed):
     """Programs with commands of one unit: in every cycle this unit is busy, or no unit."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     step, names = bench.layer.step(2), ("cycles", "stalled", *(f"busy_{unit.name.lower()}" for unit in ExecUnit))
+    bench.begin()  # MEANS needs an open context
     for unit in ExecUnit:
-        alone = {ExecUnit.RETRIEVAL: [Command("BEGIN")] * 60, ExecUnit.COPY: [Command("COPY", {"words": 400})] * 5}
+        alone = {
+            ExecUnit.RETRIEVAL: [Command("OPEN", {"context": n % 2}) for n in range(60)],
+            ExecUnit.COPY: [Command("COPY", {"words": 400})] * 5,
+        }
         program = alone.get(unit) or [
             Command(c.name, c.fields)
             for c in step
@@ -485,7 +489,7 @@ def test_busy_counters_of_units(rng, seed):
         for name in names:
             bench.run_on.script += bench.run_on.driver.read(name)
     answers = bench.check(seed=seed).answers
-    for unit, at in zip(ExecUnit, bench.run_on.runs, strict=True):
+    for unit, at in zip(ExecUnit, bench.run_on.runs[1:], strict=True):
         values = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
         cycles, stalled, *busy = dict(zip(names, values, strict=True)).values()
         assert busy == [(cycles - stalled) * (other is unit) for other in ExecUnit] and cycles > 2 * stalled

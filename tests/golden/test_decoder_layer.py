@@ -1,4 +1,7 @@
-"""Errors of the golden decoder layer. tests/hw/core compares its results with the RTL of the core, bit for bit."""
+"""Golden decoder layer: errors, layers and streams that share a store.
+
+tests/hw/core compares its results with the RTL of the core, bit for bit.
+"""
 
 from dataclasses import replace
 
@@ -7,7 +10,12 @@ import pytest
 
 from golden import bf16, rope
 from golden.bf16 import FP32
+from golden.clustering import ClusterRule
 from golden.decoder_layer import DecoderLayer, LayerShape, angles, pad_heads, pair_order
+from golden.kvmu import KvmuConfig, TransferKind
+from golden.kvpu import Kvpu
+from golden.selection import RESV
+from golden.store import ContextSizes, StoreSizes, check, create_context, create_store
 
 SHAPE = LayerShape(hidden=8, ffn=16, q_heads=4, kv_heads=2, head_dim=8, hash_bits=16, inputs=4)
 
@@ -22,6 +30,50 @@ def test_mismatched_sizes_raise():
     DecoderLayer(SHAPE, weights, norms, table=None)
     with pytest.raises(ValueError, match=r"weights\['gate'\] must have shape \(16, 8\), got \(8, 16\)"):
         DecoderLayer(SHAPE, {**weights, "gate": weights["gate"].T}, norms, table=None)
+
+
+def shared_unit(contexts, max_resident_tokens):
+    """A KV prediction unit whose store has `contexts` contexts, and the store."""
+    sizes = StoreSizes(contexts, page_frames=200, page_tokens=4, key_bytes=32, log_entries=8)
+    context_sizes = ContextSizes(max_clusters=100, max_pages=100)
+    stride = context_sizes.nbytes(sizes)
+    memory = np.zeros(sizes.nbytes + contexts * stride, np.uint8)
+    store = create_store(memory, 0, sizes)
+    for n in range(contexts):
+        create_context(store, n, context_sizes, sizes.nbytes + n * stride, host_base=n << 16)
+    config = KvmuConfig(2, 8, 4, staging_head_pages=200, max_resident_tokens=max_resident_tokens)
+    return Kvpu(ClusterRule(hamming_threshold=5, window_tokens=0), config, memory, 0, RESV, 30000), store
+
+
+def test_layers_and_streams_share_a_store(rng):
+    """Two layers of three streams, interleaved at random: outputs equal those of layers with a store of their own."""
+    layers, streams = 2, 3
+    parameters = []
+    for _ in range(layers):
+        weights = {n: bf16.encode(rng.standard_normal(size) / 3) for n, size in SHAPE.weights().items()}
+        norms = tuple(bf16.encode(1 + rng.standard_normal(SHAPE.hidden) / 8) for _ in range(2))
+        parameters.append((weights, norms))
+    unit, store = shared_unit(layers * streams, max_resident_tokens=40)
+    shared, alone = {}, {}
+    for layer, (weights, norms) in enumerate(parameters):
+        for stream in range(streams):
+            context = stream * layers + layer
+            shared[stream, layer] = DecoderLayer(SHAPE, weights, norms, unit, context)
+            alone[stream, layer] = DecoderLayer(SHAPE, weights, norms, shared_unit(1, 1000)[0])
+    positions = [0] * streams
+    for _ in range(24):
+        stream, tokens = int(rng.integers(streams)), int(rng.integers(1, 4))
+        x = y = bf16.encode(rng.standard_normal((tokens, SHAPE.hidden)))
+        steps = range(positions[stream], positions[stream] + tokens)
+        for layer in range(layers):
+            first, second = shared[stream, layer].step(x, steps), alone[stream, layer].step(y, steps)
+            x, y = first.output, second.output
+            assert (x == y).all() and first.attended == second.attended
+            check(store)
+        positions[stream] += tokens
+    assert sum(d.kind == TransferKind.FETCH for d in unit.kvmu.descriptors) > 20
+    means = [unit.kvmu.tables.store.context(n).mean_keys for n in range(layers * streams)]
+    assert all(mean.any() for mean in means)
 
 
 def test_head_padding():

@@ -4,36 +4,54 @@ import numpy as np
 import pytest
 
 from golden.clustering import ClusterRule, ClusterTable
-from golden.hc_table import HcTableConfig
-from golden.kvmu import KvmuConfig, Op, TransferKind
+from golden.kvmu import Fault, KvmuConfig, Op, TransferKind
 from golden.kvpu import HeadScores, Kvpu
 from golden.page_table import PageTable, PagingConfig
 from golden.selection import RESV
+from golden.store import ContextSizes, StoreSizes, check, create_context, create_store
 from golden.wicsum import exact, fixed_point
 
 RULE = ClusterRule(hamming_threshold=5, window_tokens=60)
-TABLE = HcTableConfig(max_clusters=256, max_list_pages=256, list_page_tokens=4, key_dim=16)
-PAGES = KvmuConfig(
-    2,
-    8,
-    4,
-    max_pages=256,
-    page_frames=256,
-    max_clusters=256,
-    staging_head_pages=512,
-    max_resident_tokens=30,
-    bases=(0, 1 << 20, 2 << 20, 3 << 20, 4 << 20),
-)
+SIZES = StoreSizes(contexts=4, page_frames=256, page_tokens=4, key_bytes=32, log_entries=8)
+CONTEXT = ContextSizes(max_clusters=256, max_pages=256)
+PAGES = KvmuConfig(2, 8, 4, page_frames_base=1 << 20, staging_base=3 << 20, staging_head_pages=512)
 TARGET = 19661
+
+
+def chain_of(contexts, retain=False, max_resident_tokens=30):
+    """A KV prediction unit on a store with `contexts` contexts."""
+    size = CONTEXT.nbytes(SIZES)
+    memory = np.zeros(SIZES.nbytes + contexts * size, np.uint8)
+    store = create_store(memory, 0, SIZES)
+    for n in range(contexts):
+        create_context(store, n, CONTEXT, SIZES.nbytes + n * size, host_base=n << 20)
+    config = KvmuConfig(**{**vars(PAGES), "max_resident_tokens": max_resident_tokens})
+    return Kvpu(RULE, config, memory, 0, RESV, TARGET, retain), store
+
+
+def random_codes(rng):
+    """Hash codes of ten tokens around six centres."""
+    return (rng.integers(0, 2**16, 6)[rng.integers(0, 6, 10)] ^ (1 << rng.integers(0, 16, 10))).astype(np.uint32)
+
+
+def past_tokens(chain, replies, head):
+    """Tokens of the head pages that SELECT reported for one KV head, in order."""
+    return [
+        token
+        for reply in replies
+        if reply.op == Op.SELECT and not reply.last and reply.head == head
+        for token in chain.context.lists[reply.page, : reply.count].tolist()
+    ]
 
 
 @pytest.mark.parametrize("retain", [False, True])
 def test_step_equals_separate_units(retain, rng):
-    chain = Kvpu(RULE, TABLE, PAGES, RESV, TARGET, retain)
+    chain, store = chain_of(1, retain)
     clusters, pages = ClusterTable(RULE), PageTable(PagingConfig(4, 30, retain_fetched=retain), 2, 8)
     owner = np.empty(0, np.int64)
+    assert chain.open(0)[-1].fault == 0
     for _ in range(25):
-        codes = (rng.integers(0, 2**16, 6)[rng.integers(0, 6, 10)] ^ (1 << rng.integers(0, 16, 10))).astype(np.uint32)
+        codes = random_codes(rng)
         scores = {}
         assigned, appended = chain.cluster(codes)
         assert assigned.cluster.tolist() == clusters.assign(codes).cluster.tolist()
@@ -48,11 +66,66 @@ def test_step_equals_separate_units(retain, rng):
             scores[group.head] = chosen
         wanted = pages.fetch([np.flatnonzero(scores[head][owner]) for head in range(2)])
         fetched = [d for d in chain.kvmu.descriptors[before:] if d.kind in (TransferKind.FETCH, TransferKind.RETAIN)]
+        for head in range(2):
+            assert sorted(past_tokens(chain, moved, head)) == np.flatnonzero(scores[head][owner]).tolist()
         owner = np.concatenate([owner, assigned.cluster])
         pages.append(assigned.cluster)
         assert [r.op for r in appended] == [Op.APPEND] * 10
         assert not any(r.fault for r in appended + moved)
-        if not retain:  # a retained page is selected for every head
+        if not retain:  # a retained page is fetched for every head
             assert sum(d.bytes for d in fetched) == wanted.nbytes
-    assert len(chain.kvmu.descriptors) > 100 and chain.table.counts(4).sum() == 250
-    assert chain.begin(0)[-1].fault == 0 and not chain.table.entries
+        check(store)
+    assert len(chain.kvmu.descriptors) > 100 and chain.context.counts.sum() == 250
+
+
+def test_interleaved_contexts_equal_separate_contexts(rng):
+    """Steps of three contexts in random order: same clusters, selections and tokens as three units used alone."""
+    shared, store = chain_of(3, max_resident_tokens=50)
+    alone = [chain_of(1)[0] for _ in range(3)]
+    for chain in alone:
+        chain.open(0)
+    for _ in range(40):
+        number, codes = int(rng.integers(3)), random_codes(rng)
+        assert shared.open(number)[-1].fault == 0
+        halves = []
+        for chain in (shared, alone[number]):
+            assigned, _ = chain.cluster(codes)
+            keys = np.random.default_rng(len(chain.clusters)).integers(0x3C00, 0x3F81, (3, len(chain.clusters)))
+            _, selected, replies = chain.fetch([HeadScores(1, keys)])
+            tokens = past_tokens(chain, replies, 1)
+            halves.append((assigned.cluster.tolist(), assigned.count.tolist(), selected[0].tolist(), tokens))
+            assert not any(reply.fault for reply in replies)
+        assert halves[0] == halves[1]
+        check(store)
+    pages = {int(frame["context"]) for frame in store.frames}
+    assert {0, 1, 2} <= pages and any(d.kind == TransferKind.OFFLOAD for d in shared.kvmu.descriptors)
+
+
+def test_open_context_stays_as_it_is():
+    chain, _ = chain_of(2)
+    assert chain.open(3)[-1].fault == Fault.CONTEXT
+    chain.open(1)
+    chain.cluster(np.array([5], np.uint32))
+    assert chain.open(1)[-1].fault == chain.open(0)[-1].fault == Fault.UNCOMMITTED
+    chain.fetch([])
+    table = chain.clusters
+    assert chain.open(1)[-1].fault == 0 and chain.clusters is table
+    assert chain.open(0)[-1].fault == 0 and len(chain.clusters) == 0
+    chain.open(1)
+    assert chain.clusters is not table and chain.clusters.codes.tolist() == [5] and chain.clusters.tokens == 1
+
+
+def test_restored_cluster_table_continues(rng):
+    codes = np.concatenate([random_codes(rng) for _ in range(30)])
+    one, table = ClusterTable(RULE), ClusterTable(RULE)
+    expected = one.assign(codes)
+    for start in range(0, 300, 50):
+        assigned = table.assign(codes[start : start + 50])
+        assert assigned.cluster.tolist() == expected.cluster[start : start + 50].tolist()
+        assert assigned.compared.tolist() == expected.compared[start : start + 50].tolist()
+        saved = {name: getattr(table, name).copy() for name in ("codes", "counts", "first_token")}
+        table = ClusterTable.restore(RULE, tokens=table.tokens, first_candidate=table.first_candidate, **saved)
+    with pytest.raises(ValueError, match="cluster_hash must be leader, got 'majority'"):
+        ClusterTable.restore(ClusterRule(cluster_hash="majority"), tokens=0, first_candidate=0, **saved)
+    with pytest.raises(ValueError, match="first_candidate must be between 0 and"):
+        ClusterTable.restore(RULE, tokens=300, first_candidate=len(saved["codes"]) + 1, **saved)

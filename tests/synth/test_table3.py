@@ -31,11 +31,11 @@ def test_rows_and_shares_by_hand():
     assert rows["LXE memories"].mm2 == pytest.approx(each + 0.03)
     assert rows["LXE memories"].mw == pytest.approx(3 + 3)  # the operand memory's logic, three memories
     assert rows["HCU"].mw == pytest.approx(4 + 1)
-    total_mm2, total_mw = 7 * (each + 0.01), sum(range(1, 8)) + 7
+    total_mm2, total_mw = 6 * (each + 0.01), sum(range(1, 7)) + 6
     shares = comparison.shares()
-    assert shares["area"] == pytest.approx(100 * 4 * (each + 0.01) / total_mm2)
-    assert shares["logic area"] == pytest.approx(100 * 4 / 7)
-    assert shares["power"] == pytest.approx(100 * (4 + 5 + 6 + 7 + 4) / total_mw)
+    assert shares["area"] == pytest.approx(100 * 3 * (each + 0.01) / total_mm2)
+    assert shares["logic area"] == pytest.approx(100 * 3 / 6)
+    assert shares["power"] == pytest.approx(100 * (4 + 5 + 6 + 3) / total_mw)
     assert comparison.values()[-1][3] == pytest.approx(total_mm2) and f"{total_mm2:.4f}" in comparison.table()
 
 

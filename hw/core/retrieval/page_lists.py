@@ -31,7 +31,7 @@ def _entries_per_word(word: int) -> int:
 
 
 class PageLists(wiring.Component):
-    """Writes the pages that the FETCH replies report to memory, one list per KV head.
+    """Writes the pages that the SELECT replies report to memory, one list per KV head.
 
     The list of head h begins `h * list_words(max_pages, word)` words after `base`. An entry is 8 bytes, see
     `LIST_ENTRY`.
@@ -48,7 +48,6 @@ class PageLists(wiring.Component):
     Members
     -------
     reply : stream of replies
-    past_count : tokens on the page of the current reply that were there before the step
     clear : empties all lists
     base : word address of the first list
     job, words, write_done : write engine
@@ -67,7 +66,6 @@ class PageLists(wiring.Component):
         super().__init__(
             {
                 "reply": In(stream.Signature(reply)),
-                "past_count": In(8),
                 "clear": In(1),
                 "base": In(WORD_ADDRESS_BITS),
                 "job": Out(stream.Signature(JOB)),
@@ -89,12 +87,12 @@ class PageLists(wiring.Component):
         newest, index, append = Signal(entry_write), Signal(range(self.max_pages + 1)), Signal()
         m.d.comb += [
             self.reply.ready.eq(queue.w_rdy),
-            append.eq(self.reply.valid & queue.w_rdy & (reply.op == Op.FETCH) & ~reply.last & (self.past_count != 0)),
+            append.eq(self.reply.valid & queue.w_rdy & (reply.op == Op.SELECT) & ~reply.last),
             index.eq(Array(self.entries[h] for h in range(self.kv_heads))[reply.head]),
             newest.word.eq(self.base + reply.head * list_words(self.max_pages, self.word) + (index >> shift)),
             newest.position.eq(index[:shift]),
             newest.entry.address.eq(reply.address >> ((self.word // 8).bit_length() - 1)),
-            newest.entry.count.eq(self.past_count),
+            newest.entry.count.eq(reply.count),
             queue.w_data.eq(newest),
             queue.w_en.eq(append),
         ]
@@ -102,7 +100,7 @@ class PageLists(wiring.Component):
             with m.If(self.clear):
                 m.d.sync += [self.entries[h].eq(0), self.tokens[h].eq(0)]
             with m.Elif(append & (reply.head == h)):
-                m.d.sync += [self.entries[h].eq(index + 1), self.tokens[h].eq(self.tokens[h] + self.past_count)]
+                m.d.sync += [self.entries[h].eq(index + 1), self.tokens[h].eq(self.tokens[h] + reply.count)]
         self._write(m, queue, data.View(entry_write, queue.r_data))
         unacknowledged = Signal(8)
         m.d.sync += unacknowledged.eq(unacknowledged + append - self.write_done)

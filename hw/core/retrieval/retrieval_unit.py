@@ -15,34 +15,35 @@ from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanUpdates
 from hw.core.retrieval.page_lists import PageLists
 from hw.core.retrieval.row_reader import RowReader
 from hw.core.retrieval.step_slots import StepSlots
-from hw.core.retrieval.table_writer import TableWriter
 from hw.core.sequencer import COMMAND, view
 from hw.dre import kvpu
 from hw.dre.kvmu.command import Op
+from hw.dre.kvmu.records import TABLE_BYTES
 from hw.dre.kvpu import KVPU
 
 HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code of a key from the vector engine
 
 
 class RetrievalUnit(wiring.Component):
-    """Executes BEGIN, CLUSTER, SELECT, FETCH and OFFLOAD and keeps the state of the current step.
+    """Executes OPEN, CLUSTER, SELECT, FETCH and OFFLOAD and keeps the state of the current step.
 
-    Hash codes from the vector engine drive the KV prediction unit (KVPU) without commands. SELECT makes the row reader
-    send score rows and token counts from memory to it, after all writes of the HC table are acknowledged. Three parts
-    record its results for the other units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of the step's
-    tokens, `PageLists` the past tokens of each KV head. The commands wait for phases of the step: CLUSTER until all
-    tokens have a cluster and a slot, SELECT until its rows are sent, FETCH until the selected pages are in device
-    memory, OFFLOAD until the pages that leave device memory are written.
+    OPEN makes a context, the state of one layer of one stream, the one in use. Hash codes from the vector engine drive
+    the KV prediction unit (KVPU) without commands. SELECT makes the row reader send score rows and token counts from
+    memory to it, after the KVPU has written the token counts of the step. Three parts record its results for the other
+    units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of the step's tokens, `PageLists` the past
+    tokens of each KV head. CLUSTER waits until all tokens have a cluster and a slot, SELECT until its rows are sent,
+    FETCH until the selected pages are in device memory. OFFLOAD waits until the keys and values of the step are stored,
+    writes the pages that leave device memory and commits the step.
 
     ```
     codes ─────────────────────> KVPU ──> assignments ──> MeanUpdates ──> VECTOR unit
     memory ──> RowReader ──> rows ─┘│ └──> replies ──> StepSlots (COPY unit), PageLists ──> memory
                                     ├──> descriptors ──> COPY unit
-                                    └──> table writes ──> TableWriter ──> memory
+                                    └──> store <──> memory
     ```
 
-    Timing: data dependent. BEGIN takes as long as the KVPU needs to clear its tables; the other commands complete one
-    cycle after their phase.
+    Timing: data dependent. CLUSTER and FETCH complete one cycle after their phase, OPEN and OFFLOAD with the reply of
+    the KVPU.
 
     Parameters
     ----------
@@ -61,7 +62,8 @@ class RetrievalUnit(wiring.Component):
     request_updates, updates : mean updates, see `MeanUpdates`
     descriptors : stream of transfers; held back until the step's keys and values are stored
     transfer_done, done_tag : a transfer is complete
-    job, words, write_done : write engine for the HC table
+    read_job, read_words, write_job, write_words, write_done : read engine and write engine for the store
+    mean_keys_base : byte address of the mean keys of the open context, in units of 128
     fault : TABLE: a table is full or refuses a command
     cfg_page_lists_base : byte address of the page lists ; cfg_* : settings of the KVPU
     """
@@ -73,7 +75,7 @@ class RetrievalUnit(wiring.Component):
         self.kvpu_settings = {
             name: member.shape for name, member in self.kvpu.signature.members.items() if name.startswith("cfg_")
         }
-        self.settings = {**self.kvpu_settings, "cfg_page_lists_base": self.kvpu.kvmu.address_bits}
+        self.settings = {**self.kvpu_settings, "cfg_page_lists_base": self.kvpu.kvmu.sizes.address_bits}
         kvmu = self.kvpu.kvmu
         super().__init__(
             {
@@ -99,9 +101,12 @@ class RetrievalUnit(wiring.Component):
                 "descriptors": Out(stream.Signature(kvmu.o_dma.payload.shape())),
                 "transfer_done": In(1),
                 "done_tag": In(range(kvmu.tags)),
-                "job": Out(stream.Signature(JOB)),
-                "words": Out(stream.Signature(write_word_layout(self.word))),
+                "read_job": Out(stream.Signature(JOB)),
+                "read_words": In(stream.Signature(read_word_layout(self.word))),
+                "write_job": Out(stream.Signature(JOB)),
+                "write_words": Out(stream.Signature(write_word_layout(self.word))),
                 "write_done": In(1),
+                "mean_keys_base": Out(self.kvpu.mean_keys_base.shape()),
                 "fault": Out(FAULT),
                 **{name: In(shape) for name, shape in self.settings.items()},
             }
@@ -113,19 +118,18 @@ class RetrievalUnit(wiring.Component):
         means = MeanUpdates(assignment=unit.o_assignment.payload.shape(), max_tokens=self.max_step_tokens)
         slots = StepSlots(reply=reply, word_bytes=self.word // 8, max_tokens=self.max_step_tokens)
         lists = PageLists(reply=reply, word=self.word, kv_heads=self.config.kv_heads, max_pages=self.config.max_pages)
-        writer = TableWriter(write=unit.o_write.payload.shape(), word=self.word)
         m.submodules.kvpu, m.submodules.mean_updates, m.submodules.step_slots = unit, means, slots
         rows = RowReader(unit.wtu.sizes, self.word // 16)
-        m.submodules.page_lists, m.submodules.table_writer, m.submodules.row_reader = lists, writer, rows
+        m.submodules.page_lists, m.submodules.row_reader = lists, rows
 
         m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.kvpu_settings]
         self._connect_rows(m, rows)
         m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1)]
         wiring.connect(m, unit.o_assignment, means.assignments)
         wiring.connect(m, means.o, wiring.flipped(self.updates))
-        wiring.connect(m, unit.o_write, writer.i)
-        wiring.connect(m, writer.job, wiring.flipped(self.job))
-        wiring.connect(m, writer.words, wiring.flipped(self.words))
+        for name in ("read_job", "write_job", "write_words"):
+            wiring.connect(m, getattr(unit, name), wiring.flipped(getattr(self, name)))
+        wiring.connect(m, wiring.flipped(self.read_words), unit.read_words)
         wiring.connect(m, unit.o, lists.reply)
         wiring.connect(m, lists.job, wiring.flipped(self.list_job))
         wiring.connect(m, lists.words, wiring.flipped(self.list_words))
@@ -135,7 +139,8 @@ class RetrievalUnit(wiring.Component):
             slots.stored.eq(self.stored),
             self.slot_word.eq(slots.slot_word),
             self.tokens.eq(slots.tokens),
-            lists.past_count.eq(slots.past_count),
+            unit.write_done.eq(self.write_done),
+            self.mean_keys_base.eq(unit.mean_keys_base),
             slots.reply.valid.eq(unit.o.valid & unit.o.ready),
             slots.reply.payload.eq(unit.o.payload),
             lists.clear.eq(slots.step_starts),
@@ -147,8 +152,7 @@ class RetrievalUnit(wiring.Component):
             self.lengths.tokens.eq(lists.tokens),
         ]
         self._connect_transfers(m, slots)
-        m.d.comb += writer.write_done.eq(self.write_done)
-        self._execute(m, means, slots, rows, lists, writer, self._open_tags(m))
+        self._execute(m, means, slots, rows, lists, self._open_tags(m))
         self._report_faults(m)
         return m
 
@@ -160,8 +164,8 @@ class RetrievalUnit(wiring.Component):
         wiring.connect(m, wiring.flipped(self.count_words), rows.count_words)
         wiring.connect(m, rows.o, self.kvpu.i_scores)
         wiring.connect(m, self.kvpu.o_again, rows.again)
-        shift = (self.word // 8).bit_length() - 1
-        m.d.comb += rows.counts_base.eq((self.cfg_cluster_counts_base >> shift)[:WORD_ADDRESS_BITS])
+        counts_base = self.kvpu.counts_base * (TABLE_BYTES * 8 // self.word)
+        m.d.comb += rows.counts_base.eq(counts_base[:WORD_ADDRESS_BITS])
 
     def _connect_transfers(self, m: Module, slots: StepSlots) -> None:
         """Descriptors wait until the keys and values of the step are stored; completions go back."""
@@ -194,66 +198,61 @@ class RetrievalUnit(wiring.Component):
         slots: StepSlots,
         rows: RowReader,
         lists: PageLists,
-        writer: TableWriter,
         open_tags: Signal,
     ) -> None:
         """State machine of the commands."""
-        reply, opcode = self.kvpu.o.payload, self.i.payload.opcode
+        reply, opcode, unit = self.kvpu.o.payload, self.i.payload.opcode, self.kvpu
         last_reply = self.kvpu.o.valid & self.kvpu.o.ready & reply.last
-        begin_done, fetch_replied = Signal(), Signal()
         fetch_transfers, fetch_tag = Signal(), Signal.like(reply.tag)  # the fetch moves pages, with this tag
+        counts_written = Signal()  # memory has the token counts of the step
         with m.If(slots.step_starts):
-            m.d.sync += fetch_replied.eq(0)
-        with m.If(last_reply & (reply.op == Op.FETCH)):
-            m.d.sync += [fetch_replied.eq(1), fetch_transfers.eq(reply.tagged), fetch_tag.eq(reply.tag)]
-        with m.If(last_reply & (reply.op == Op.BEGIN)):
-            m.d.sync += begin_done.eq(1)
+            m.d.sync += counts_written.eq(0)
+        with m.If(last_reply & (reply.op == Op.SYNC)):
+            m.d.sync += counts_written.eq(1)
         m.d.comb += self.i.ready.eq(self.complete)
         self._send_code(m)
-        unit = self.kvpu
         with m.FSM(name="commands"):
             with m.State("IDLE"):
                 m.d.comb += [unit.i.valid.eq(self.codes.valid), self.codes.ready.eq(unit.i.ready)]
                 with m.If(self.i.valid), m.Switch(opcode):
-                    with m.Case(BY_NAME["BEGIN"].code):
-                        m.next = "BEGIN"
                     with m.Case(BY_NAME["CLUSTER"].code):
                         all_have_slots = (slots.tokens == means.tokens) & ~slots.step_over
                         m.d.comb += self.complete.eq(means.clustered & all_have_slots)
                         m.d.comb += means.clear_clustered.eq(self.complete)
-                    with m.Case(BY_NAME["SELECT"].code):
-                        m.next = "SELECT"
-                    with m.Case(BY_NAME["FETCH"].code):
-                        m.next = "FETCH"
-                    with m.Case(BY_NAME["OFFLOAD"].code):
-                        m.d.comb += self.complete.eq(slots.step_over & (open_tags == 0))
-            with m.State("BEGIN"):
-                layer = view(self.i.payload, "BEGIN").layer
-                m.d.comb += [
-                    unit.i.valid.eq(1),
-                    unit.i.payload.op.eq(kvpu.Op.BEGIN),
-                    unit.i.payload.layer.eq(layer[: len(unit.i.payload.layer)]),
-                ]
-                with m.If(unit.i.ready):
-                    m.next = "BEGIN_REPLY"
-            self._select(m, rows, writer)
-            with m.State("FETCH"):
-                m.d.comb += [unit.i.valid.eq(1), unit.i.payload.op.eq(kvpu.Op.FETCH)]
-                with m.If(unit.i.ready):
-                    m.next = "FETCH_REPLY"
-            with m.State("FETCH_REPLY"):
+                    for name in ("OPEN", "SELECT", "FETCH"):
+                        with m.Case(BY_NAME[name].code):
+                            m.next = name
+                    with m.Case(BY_NAME["OFFLOAD"].code), m.If(~slots.pending):
+                        m.next = "OFFLOAD"
+            self._select(m, rows, counts_written)
+            for name, op in (("OPEN", Op.OPEN), ("FETCH", Op.FETCH), ("OFFLOAD", Op.STEP)):
+                with m.State(name):
+                    self._send_command(m, name)
+                    with m.If(unit.i.ready):
+                        m.next = f"{name}_REPLY"
+                with m.State(f"{name}_REPLY"), m.If(last_reply & (reply.op == op)):
+                    m.d.sync += [fetch_transfers.eq(reply.tagged), fetch_tag.eq(reply.tag)]
+                    if name == "FETCH":
+                        m.next = "TRANSFER"
+                    else:
+                        m.d.comb += self.complete.eq(1)
+                        m.next = "IDLE"
+            with m.State("TRANSFER"):
                 transferring = fetch_transfers & open_tags.bit_select(fetch_tag, 1)
-                m.d.comb += self.complete.eq(fetch_replied & lists.idle & ~transferring)
+                m.d.comb += self.complete.eq(lists.idle & ~transferring)
                 with m.If(self.complete):
-                    m.d.sync += fetch_replied.eq(0)
-                    m.next = "IDLE"
-            with m.State("BEGIN_REPLY"):
-                m.d.comb += self.complete.eq(begin_done)
-                with m.If(begin_done):
-                    m.d.sync += begin_done.eq(0)
                     m.next = "IDLE"
 
-    def _select(self, m: Module, rows: RowReader, writer: TableWriter) -> None:
+    def _send_command(self, m: Module, name: str) -> None:
+        """Offer a command to the KVPU in the present state."""
+        command, context = self.kvpu.i.payload, view(self.i.payload, "OPEN").context
+        m.d.comb += [
+            self.kvpu.i.valid.eq(1),
+            command.op.eq({"OPEN": kvpu.Op.OPEN, "FETCH": kvpu.Op.FETCH, "OFFLOAD": kvpu.Op.STEP}[name]),
+            command.context.eq(context[: len(command.context)]),
+        ]
+
+    def _select(self, m: Module, rows: RowReader, counts_written: Signal) -> None:
         """SELECT sends the KV head to the KVPU, ROWS lets the row reader send the rows."""
         unit, select = self.kvpu, view(self.i.payload, "SELECT")
         clusters = command_length(m, "select_length", self.lengths, select, self.config.kv_heads)
@@ -276,12 +275,12 @@ class RetrievalUnit(wiring.Component):
                 with m.If(unit.i.ready):
                     m.next = "ROWS"
         with m.State("ROWS"):
-            m.d.comb += [rows.i.valid.eq(writer.acknowledged), self.complete.eq(rows.i.valid & rows.i.ready)]
+            m.d.comb += [rows.i.valid.eq(counts_written), self.complete.eq(rows.i.valid & rows.i.ready)]
             with m.If(self.complete):
                 m.next = "IDLE"
 
     def _send_code(self, m: Module) -> None:
-        """The hash code from the vector engine as a command of the KVPU; the state machine overrides it for BEGIN."""
+        """The hash code from the vector engine as a command of the KVPU; the state machine overrides it."""
         code, command = self.codes.payload, self.kvpu.i.payload
         m.d.comb += [
             command.op.eq(kvpu.Op.CODE),
@@ -295,10 +294,7 @@ class RetrievalUnit(wiring.Component):
         unit, reply = self.kvpu, self.kvpu.o.payload
         table_fault = Signal()
         m.d.comb += table_fault.eq(
-            (unit.o.valid & (Value.cast(reply.fault) != 0))
-            | unit.stat_hc_table_faults.any()
-            | unit.stat_hcu_fault
-            | unit.stat_wtu_fault
+            (unit.o.valid & (Value.cast(reply.fault) != 0)) | unit.stat_hcu_fault | unit.stat_wtu_fault
         )
         with m.If(table_fault):
             m.d.comb += [

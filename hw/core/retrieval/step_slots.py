@@ -2,7 +2,7 @@
 
 # mypy: disable-error-code="assignment,arg-type"
 
-from amaranth import Array, Module, Mux, Signal, Value
+from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,7 +15,7 @@ class StepSlots(wiring.Component):
 
     The first APPEND reply after the end of a step starts the next step.
 
-    Timing: a reply is recorded in one cycle; `slot_word` and `past_count` are combinational.
+    Timing: a reply is recorded in one cycle; `slot_word` is combinational.
 
     Parameters
     ----------
@@ -32,14 +32,10 @@ class StepSlots(wiring.Component):
     pending : slots are assigned, keys and values are not stored yet
     step_over : the last step has ended, the next one has not started
     step_starts : the current reply starts a step
-    past_count : tokens on the page of the current reply that were there before the step
     """
 
     def __init__(self, *, reply: data.StructLayout, word_bytes: int, max_tokens: int):
         self.word_bytes, self.max_tokens = word_bytes, max_tokens
-        self.slot = data.StructLayout(
-            {"page": reply["page"].width, "slot": reply["slot"].width, "word": WORD_ADDRESS_BITS}
-        )
         super().__init__(
             {
                 "reply": In(stream.Signature(reply, always_ready=True)),
@@ -50,14 +46,13 @@ class StepSlots(wiring.Component):
                 "pending": Out(1),
                 "step_over": Out(1, init=1),
                 "step_starts": Out(1),
-                "past_count": Out(8),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         reply, valid = self.reply.payload, self.reply.valid
-        slots = [Signal(self.slot, name=f"slot{n}") for n in range(self.max_tokens)]
+        slots = [Signal(WORD_ADDRESS_BITS, name=f"slot{n}") for n in range(self.max_tokens)]
         index, append = Mux(self.step_over, 0, self.tokens), valid & (reply.op == Op.APPEND)
         word = reply.address >> (self.word_bytes.bit_length() - 1)
         m.d.comb += self.step_starts.eq(append & self.step_over)
@@ -65,17 +60,10 @@ class StepSlots(wiring.Component):
             m.d.sync += [self.step_over.eq(0), self.tokens.eq(index + 1), self.pending.eq(1)]
             for n, slot in enumerate(slots):
                 with m.If(index == n):
-                    m.d.sync += [slot.page.eq(reply.page), slot.slot.eq(reply.slot), slot.word.eq(word)]
+                    m.d.sync += slot.eq(word)
         with m.If(self.stored):
             m.d.sync += self.pending.eq(0)
-        with m.If(valid & reply.last & ((reply.op == Op.STEP) | (reply.op == Op.BEGIN))):
+        with m.If(valid & reply.last & ((reply.op == Op.STEP) | (reply.op == Op.OPEN))):
             m.d.sync += self.step_over.eq(1)
-
-        past: Value = reply.count
-        for n in reversed(range(self.max_tokens)):
-            past = Mux((n < self.tokens) & (slots[n].page == reply.page), slots[n].slot, past)
-        m.d.comb += [
-            self.slot_word.eq(Array(slot.word for slot in slots)[self.slot_index]),
-            self.past_count.eq(past),
-        ]
+        m.d.comb += self.slot_word.eq(Array(slots)[self.slot_index])
         return m

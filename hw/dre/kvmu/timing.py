@@ -1,153 +1,109 @@
-"""Cycles of every KVMU command, exact while no stream stalls and no command waits for transfers in flight."""
+"""Cycles of KVMU commands, exact while no stream stalls and no command waits for transfers in flight."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-class _Clock:
-    """Cycle of the present command, and the cycle in which the splitter has finished its last extent.
-
-    `cuts` holds the number of descriptors of each extent. The first piece of extent n sends extent n - 1 to the
-    splitter and waits until the splitter has sent the last descriptor of extent n - 2.
-    """
-
-    def __init__(self, cuts: Sequence[int]):
-        self.cuts, self.cycle, self.splitter, self.extent = cuts, 0, 0, -1
-
-    def states(self, count: int) -> None:
-        self.cycle += count
-
-    def piece(self, extent: int) -> None:
-        if extent != self.extent:
-            self._hand_over()
-            self.extent = extent
-        self.cycle += 1
-
-    def end(self) -> int:
-        """States FINISH, DRAIN and ANSWER; returns the cycle in which the next command can be accepted."""
-        if self.extent < 0:
-            return self.cycle + 2
-        self._hand_over()
-        return self.splitter + 3
-
-    def _hand_over(self) -> None:
-        if self.extent >= 0:
-            self.cycle = max(self.cycle, self.splitter)
-            self.splitter = self.cycle + self.cuts[self.extent]
+READ, WRITE = 2, 1  # hits in the cache; a write to a line that was changed before
+COMMAND = 3  # acceptance, check, last beat
+COMPONENT = 2  # states IDLE and ANSWER of a component
+LAST_BEAT = 1
 
 
 @dataclass(frozen=True)
 class KvmuTiming:
     """Cycles from the transfer of a command on `i` to the first cycle in which the next one can be accepted.
 
-    For commands that copy, `units` gives for each head page the number of its extent, counted from 0, or None for a
-    head page that is not copied; `cuts` gives the number of descriptors of every extent.
+    The methods of commands hold if all lines are in the cache and have changed before; `fill` and `log` give the
+    further cycles of a line that is not there, and of the first change of a clean line.
 
-    kv_heads : KV heads ; group : pages per word of marks ; clear_rows : rows that BEGIN clears
+    line_words : memory words of a line of the cache
     """
 
-    kv_heads: int
-    group: int
-    clear_rows: int
+    line_words: int
 
-    def begin(self) -> int:
-        return self.clear_rows + 4
+    def fill(self, latency: int) -> int:
+        """A miss whose victim is clean; `latency`: cycles from the job to the first word, at least 1."""
+        return 1 + latency + self.line_words
 
-    def append(self, *, opens: bool) -> int:
-        return 5 if opens else 4
+    def log(self) -> int:
+        """The first change of a clean line."""
+        return 2 + 2 * self.line_words
 
-    def select(self, pages: int) -> int:
-        return 3 + pages
+    def refused(self) -> int:
+        """A command that is refused before a component starts."""
+        return COMMAND + LAST_BEAT
 
-    def find(self, pages: int) -> int:
-        """`pages`: pages of the cluster up to the page that holds the token."""
-        return 3 + pages
+    def _command(self, cycles: int) -> int:
+        return COMMAND + LAST_BEAT + COMPONENT + cycles
+
+    def append(
+        self,
+        *,
+        opens: bool = False,
+        opened: bool = False,
+        first: bool = False,
+        page_reused: bool = False,
+        frame_reused: bool = False,
+        only_frame: bool = False,
+    ) -> int:
+        """APPEND.
+
+        opens : the token opens a page; then `first`: the cluster has no page yet; `page_reused`, `frame_reused`: they
+            are from the free lists; `only_frame`: no other page is resident
+        opened : the cluster is new
+        """
+        cycles = 1 + (0 if opened else READ) + 3 * WRITE  # start, chain; token, chain, count
+        if not opens:
+            return self._command(cycles + READ + WRITE)
+        page = 2 + READ * page_reused
+        frame = 2 + READ * frame_reused + WRITE + WRITE * (not only_frame)
+        last_page = 0 if first else READ + WRITE  # read, link
+        return self._command(cycles + last_page + 1 + page + frame + WRITE)
 
     def lookup(self) -> int:
-        return 3
+        """LOOKUP."""
+        return self._command(READ + 1)
+
+    def find(self, pages: int) -> int:
+        """FIND; `pages`: pages of the cluster up to the page that holds the token."""
+        return self._command(READ + pages * (READ + 1) + (pages - 1))
 
     def seal(self) -> int:
-        return 3
-
-    def sync(self) -> int:
-        return 3
+        """SEAL."""
+        return self._command(READ + 1 + WRITE)
 
     def hold(self) -> int:
-        return 3
+        """HOLD."""
+        return self.seal()
 
-    def mark(self) -> int:
-        return 4
+    def mark(self, heads: int) -> int:
+        """MARK of a resident page with tokens from before the step for `heads` KV heads."""
+        return self._command(self._page(heads))
 
-    def free(self, *, last: bool) -> int:
-        """`last`: the page has no further references."""
-        return 8 if last else 3
+    def select(self, pages: int, heads: int) -> int:
+        """SELECT of `pages` resident pages with tokens from before the step for `heads` KV heads each."""
+        return self._command(READ + pages * self._page(heads))
 
-    def evict(self, pages: int, kept_pages: int) -> int:
-        """`pages`: pages that are removed from the chain; `kept_pages`: pages at its start that stay."""
-        return 4 + kept_pages + 5 * pages if pages else 3
-
-    def step(self, units: Sequence[Sequence[int | None]], cuts: Sequence[int]) -> int:
-        """`units`: one list for each page that is offloaded."""
-        clock = _Clock(cuts)
-        clock.states(1)
-        for page in units:
-            clock.states(4)
-            self._copy(clock, [extent for extent in page if extent is not None])
-        clock.states(1)
-        return clock.end()
-
-    def fetch(self, used: int, units: dict[int, Sequence[int | None]], cuts: Sequence[int]) -> int:
-        """`used`: page numbers that were ever used; `units`: one list for each marked page, by page number."""
-        clock = _Clock(cuts)
-        clock.states(2)
-        for row in range(max(1, -(-used // self.group))):
-            for page in sorted(page for page in units if page // self.group == row):
-                clock.states(2)
-                self._copy(clock, units[page])
-            clock.states(1)
-        return clock.end()
-
-    def move(self, *, opens: bool, empties: bool, extents: Sequence[int], cuts: Sequence[int]) -> int:
-        """`extents`: of each head, like `units`; `empties`: the source page holds no other token and is freed."""
-        clock = _Clock(cuts)
-        clock.states(5 if opens else 4)
-        self._copy(clock, extents)
-        clock.states(5 if empties else 1)
-        return clock.end()
-
-    def migrate(self, extents: Sequence[int], cuts: Sequence[int]) -> int:
-        """`extents`: of each head, like `units`; empty if nothing is copied."""
-        clock = _Clock(cuts)
-        clock.states(2)
-        self._copy(clock, extents)
-        return clock.end()
+    def fetch(self) -> int:
+        """FETCH of resident pages only."""
+        return COMMAND + LAST_BEAT + 1
 
     @staticmethod
-    def _copy(clock: _Clock, extents: Sequence[int | None]) -> None:
-        for extent in extents:
-            if extent is None:
-                clock.states(1)
-            else:
-                clock.piece(extent)
+    def _page(heads: int) -> int:
+        """A page: its record, the decision, the beats (or nothing), the next page."""
+        return READ + 1 + (1 + heads if heads else 0) + 1
 
     def formulas(self) -> dict[str, object]:
         """The cycle formulas as text, for the JSON of the generated unit; the methods give exact values."""
-        copies = "one per head page, but at least one per descriptor; 3 to drain"
+        longest = self.append(opens=True, page_reused=True, frame_reused=True)
         return {
-            "cycles_begin": self.begin(),
-            "cycles_append": "4, or 5 when a page opens",
-            "cycles_select": "3 + pages",
-            "cycles_find": "3 + pages walked",
+            "cycles_append": f"{self.append()}, or at most {longest} when a page opens",
+            "cycles_select": f"{self.select(0, 1)} + pages * ({self._page(0) + 1} + heads), resident pages",
+            "cycles_find": f"{self.find(1) - 4} + 4 * pages walked",
             "cycles_lookup": self.lookup(),
             "cycles_seal": self.seal(),
-            "cycles_sync": self.sync(),
             "cycles_hold": self.hold(),
-            "cycles_mark": self.mark(),
-            "cycles_free": "8, or 3 if the page has further references",
-            "cycles_evict": "4 + kept first pages + 5 per removed page, or 3 if none is removed",
-            "cycles_fetch": f"4 + ceil(pages in use / {self.group}) + 2 per marked page + copies",
-            "cycles_step": "4 + 4 per page + copies",
-            "cycles_move": "5 + copies, 1 more when a page opens, 4 more when one is freed",
-            "cycles_migrate": "2 + copies",
-            "copies": copies,
+            "cycles_mark": f"{self.mark(0) + 1} + heads, resident page",
+            "cycles_fetch": f"{self.fetch()}, or as long as descriptors are sent",
+            "cycles_line_fill": f"{self.fill(0)} + latency of memory",
+            "cycles_line_log": self.log(),
         }

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from golden import hc_table as golden
 from golden.selection import sortable
-from hw.dre import hc_table, kvpu
+from hw.dre import kvpu
 from hw.dre.hcu import Op
 from hw.dre.kvmu import command as kvmu_command
 from hw.dre.wtu import command as wtu_command
 from hw.dre.wtu.wtu import WtuDesign
 from sim.coverage.bins.cover import RESET, Cover, Met, Run
-from sim.ports import TABLE_AREAS
 
 
 def _rows(columns: Any) -> Iterator[dict[str, int]]:
@@ -142,147 +140,103 @@ def _refused(*causes: str) -> tuple[str, ...]:
     return tuple(f"refused: {cause}" for cause in causes)
 
 
-def _hc_table(run: Run) -> Iterator[Met]:
-    """Command by command, with the golden table as the state."""
-    unit = run.component
-    sizes = {
-        n: getattr(unit, n) for n in ("max_clusters", "max_list_pages", "list_page_tokens", "key_dim", "address_bits")
-    }
-    record, list_, link, mean, counts = (run.config.get(f"cfg_{name}_base", 0) for name in TABLE_AREAS)
-    table = golden.HcTable(golden.HcTableConfig(**sizes, bases=(record, list_, link, mean, counts)))
-    codes: dict[int, Any] = {op.value: op for op in hc_table.Op}
-    for at, beat in zip(run.cycles["i"].tolist(), _rows(run.inputs["i"]), strict=True):
-        op, met = codes.get(beat["op"]), "done"
-        fields: dict[str, Any] = {name: beat[name] for name in ("token", "cluster", "hash", "count", "opened")}
-        if op is None:
-            yield "no operation", "refused", at
-            continue
-        name = op.name
-        fault = golden.Fault.NONE
-        if op is hc_table.Op.UPDATE:
-            writes = len(table.writes)
-            fault = table.update(**fields)
-            met = "opens" if beat["opened"] else "new page" if len(table.writes) - writes > 2 else "joins"
-        elif op is hc_table.Op.BEGIN:
-            fault = table.begin(beat["first"])
-        elif op is hc_table.Op.LOAD:
-            fault = table.load(golden.Entry(*(beat[n] for n in ("hash", "token", "count", "first", "newest"))))
-        elif op is hc_table.Op.LINK:
-            fault = table.link(beat["first"], beat["newest"])
-        elif op is hc_table.Op.COUNTS:
-            fault = golden.Fault.REGION if table.config.region_bad else fault
-            size = len(table.entries)
-            met = "empty table" if not size else "full table" if size == unit.max_clusters else "some clusters"
-        else:
-            fault = table.known(beat["cluster"])
-            if not fault and op is hc_table.Op.LIST:
-                met = "one page" if len(table.pages(beat["cluster"])) == 1 else "several pages"
-        yield name, f"refused: {fault.name}" if fault else met, at
-
-
-_TABLE: dict[str, tuple[str, ...]] = {
-    "UPDATE": ("opens", "joins", "new page", *_refused("CLUSTER", "COUNT", "NO_PAGE", "REGION")),
-    "BEGIN": ("done", *_refused("REGION")),
-    "LOAD": ("done", *_refused("CLUSTER", "REGION")),
-    "LINK": ("done", *_refused("REGION")),
-    "READ": ("done", *_refused("CLUSTER", "REGION")),
-    "LIST": ("one page", "several pages", *_refused("CLUSTER", "REGION")),
-    "COUNTS": ("empty table", "some clusters", "full table", *_refused("REGION")),
-    "no operation": ("refused",),
-    RESET[0]: RESET[1:],
-}
-
-
 def _kvmu(run: Run) -> Iterator[Met]:
-    """Reply by reply: how every command ended, and what a FETCH found on its way."""
+    """Reply by reply: how every command ended, and what a fetch found on its way."""
     names = {op.value: op.name for op in kvmu_command.Op}
-    resident = transit = 0
+    resident = transit = beats = 0
     for at, reply in zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True):
-        op = names.get(reply["op"])
+        op, fault = names.get(reply["op"]), kvmu_command.Fault(reply["fault"]).name
         if not reply["last"]:
-            resident, transit = resident + (not reply["transit"]), transit + reply["transit"]
+            beats += 1
+            if op in ("SELECT", "MARK"):
+                resident, transit = resident + (not reply["transit"]), transit + reply["transit"]
             continue
         if op is None:
             yield "no operation", "refused", at
-        elif reply["fault"]:
-            yield op, f"refused: {kvmu_command.Fault(reply['fault']).name}", at
+        elif fault in _ANY_COMMAND and (op, fault) != ("OPEN", "CONTEXT"):
+            yield "any command", f"refused: {fault}", at
+        elif fault != "NONE":
+            yield op, f"refused: {fault}", at
         elif op == "FETCH":
             yield op, "nothing" if not resident + transit else "all resident" if not transit else "moves", at
         elif op in ("STEP", "EVICT", "SELECT"):
-            yield op, "something" if reply["count"] else "nothing", at
+            yield op, "something" if beats else "nothing", at
         else:
             yield op, "done", at
-        resident = transit = 0
+        beats = 0
+        if op == "FETCH":
+            resident = transit = 0
 
 
+_ANY_COMMAND = ("FETCHING", "CONTEXT", "LOG")  # causes that do not depend on the command
 _KVMU: dict[str, tuple[str, ...]] = {
-    "BEGIN": ("done", *_refused("REGION")),
-    "APPEND": ("done", *_refused("CLUSTER", "NO_PAGE", "NO_PAGE_FRAME", "REGION")),
-    "STEP": ("something", "nothing", *_refused("REGION")),
-    "SELECT": ("something", "nothing", *_refused("CLUSTER", "REGION")),
-    "FETCH": ("nothing", "all resident", "moves", *_refused("STAGING", "NO_PAGE_FRAME", "REGION")),
-    "LOOKUP": ("done", *_refused("ADDRESS", "REGION")),
-    "FIND": ("done", *_refused("CLUSTER", "ADDRESS", "REGION")),
-    "MOVE": ("done", *_refused("CLUSTER", "ADDRESS", "NO_PAGE", "NO_PAGE_FRAME", "NOT_RESIDENT", "HELD", "REGION")),
-    "SEAL": ("done", *_refused("ADDRESS", "REGION")),
-    "FREE": ("done", *_refused("ADDRESS", "REGION")),
-    "MIGRATE": ("done", *_refused("ADDRESS", "REGION")),
-    "SYNC": ("done", *_refused("REGION")),
-    "HOLD": ("done", *_refused("ADDRESS", "HELD", "REGION")),
-    "MARK": ("done", *_refused("ADDRESS", "REGION")),
-    "EVICT": ("something", "nothing", *_refused("CLUSTER", "REGION")),
+    "OPEN": ("done", *_refused("CONTEXT", "UNCOMMITTED", "REGION")),
+    "APPEND": ("done", *_refused("CLUSTER", "NO_PAGE", "NO_PAGE_FRAME")),
+    "STEP": ("something", "nothing"),
+    "SELECT": ("something", "nothing", *_refused("CLUSTER", "STAGING", "NO_PAGE_FRAME")),
+    "FETCH": ("nothing", "all resident", "moves", *_refused("STAGING", "NO_PAGE_FRAME")),
+    "LOOKUP": ("done", *_refused("ADDRESS")),
+    "FIND": ("done", *_refused("CLUSTER", "ADDRESS")),
+    "MOVE": ("done", *_refused("CLUSTER", "ADDRESS", "NO_PAGE", "NO_PAGE_FRAME", "NOT_RESIDENT", "HELD")),
+    "SEAL": ("done", *_refused("ADDRESS")),
+    "FREE": ("done", *_refused("ADDRESS")),
+    "MIGRATE": ("done", *_refused("ADDRESS")),
+    "SYNC": ("done",),
+    "HOLD": ("done", *_refused("ADDRESS", "HELD")),
+    "MARK": ("done", *_refused("ADDRESS", "STAGING", "NO_PAGE_FRAME")),
+    "EVICT": ("something", "nothing", *_refused("CLUSTER")),
+    "any command": _refused(*_ANY_COMMAND),
     "no operation": ("refused",),
     RESET[0]: RESET[1:],
 }
 
 
-_STEP = ("first of its tables", "one token", "several tokens", "all clusters old", "opens a cluster", "offloads")
+_STEP = ("first of its context", "one token", "several tokens", "all clusters old", "opens a cluster", "offloads")
 _QUERY = ("joined rows", "long rows", "several heads", "nothing moves", "moves")
 
 
 def _kvpu(run: Run) -> Iterator[Met]:
-    """Step by step; the replies of a step end with that of its STEP."""
+    """Command by command; the replies of a step end with that of its STEP."""
     kind = "query, retaining" if run.config.get("cfg_retain_fetched") else "query"
     replies = zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True)
     assigned = _rows(run.outputs["o_assignment"])
     rows = _packets(run, "i_scores")
-    tokens, fresh, opened = 0, True, False
+    tokens, opened, queried, joined, long, fresh = 0, False, False, False, False, True
     heads: set[int] = set()  # of the selections of a step
-    joined = long = False
     for beat in _rows(run.inputs["i"]):
-        if beat["op"] == kvpu.Op.BEGIN.value:
-            yield "begin", "done", next(replies)[0]
+        op = kvpu.Op(beat["op"])
+        if op is kvpu.Op.OPEN:
+            at, reply = next(replies)
+            fault = kvmu_command.Fault(reply["fault"])
+            yield "open", f"refused: {fault.name}" if reply["fault"] else "done", at
             fresh = True
-            continue
-        if beat["op"] == kvpu.Op.SELECT.value:
+        elif op is kvpu.Op.CODE:
+            tokens, opened = tokens + 1, opened or bool(next(assigned)["opened"])
+        elif op is kvpu.Op.SELECT:
             heads.add(beat["head"])
             for _, _, is_long, join in rows:
                 joined, long = joined or join, long or is_long
                 if not join:
                     break
-            continue
-        queried = beat["op"] == kvpu.Op.FETCH.value
-        if not queried:
-            tokens, opened = tokens + 1, opened or bool(next(assigned)["opened"])
-            if beat["query"] or not beat["last"]:
-                continue
-        mode = kind if queried else "no query"
-        met = ["joined rows"] * joined + ["long rows"] * long + ["several heads"] * (len(heads) > 1)
-        moves = offloads = False
-        at = 0
-        for cycle, reply in replies:
-            if reply["op"] == kvmu_command.Op.FETCH.value:
-                moves = moves or bool(reply["transit"])
-            if reply["op"] == kvmu_command.Op.STEP.value:
-                offloads = offloads or not reply["last"]
-                if reply["last"]:
-                    at = cycle
-                    break
-        met += ["first of its tables"] * fresh + ["offloads"] * offloads
-        met += ["moves" if moves else "nothing moves"] * queried
-        met += ["one token" if tokens == 1 else "several tokens", "opens a cluster" if opened else "all clusters old"]
-        yield from ((mode, boundary, at) for boundary in met)
-        tokens, fresh, opened, joined, long, heads = 0, False, False, False, False, set()
+        elif op is kvpu.Op.FETCH:
+            queried = True
+        else:
+            moves = offloads = False
+            at = 0
+            for cycle, reply in replies:
+                at = cycle
+                moves = moves or (reply["op"] == kvmu_command.Op.SELECT.value and bool(reply["transit"]))
+                if reply["op"] == kvmu_command.Op.STEP.value:
+                    if reply["last"]:
+                        break
+                    offloads = True
+            met = ["joined rows"] * joined + ["long rows"] * long + ["several heads"] * (len(heads) > 1)
+            met += ["first of its context"] * fresh + ["offloads"] * offloads
+            met += ["moves" if moves else "nothing moves"] * queried
+            met += ["one token" if tokens == 1 else "several tokens"]
+            met += ["opens a cluster" if opened else "all clusters old"]
+            yield from ((kind if queried else "no query", boundary, at) for boundary in met)
+            tokens, opened, queried, joined, long, fresh, heads = 0, False, False, False, False, False, set()
 
 
 _MODES = [mode.name.lower() for mode in wtu_command.SelectionMode]
@@ -298,7 +252,6 @@ COVERS = {
         },
         _hcu,
     ),
-    "hc_table": Cover(_TABLE, _hc_table),
     **{
         f"wtu, {design}": Cover(
             {**dict.fromkeys(_MODES, _ROW), "ratio": (*_ROW, "too long"), RESET[0]: RESET[1:]}, _wtu
@@ -311,7 +264,7 @@ COVERS = {
             "no query": _STEP,
             "query": (*_STEP, *_QUERY),
             "query, retaining": (*_STEP, *_QUERY),
-            "begin": ("done",),
+            "open": ("done", *_refused("CONTEXT", "UNCOMMITTED")),
             RESET[0]: RESET[1:],
         },
         _kvpu,

@@ -1,131 +1,431 @@
-"""Specifications of the KVMU and its submodules; the docstring of each specification is the property."""
+"""Specifications of the components of the KVMU; the docstring of each specification is the property."""
 
-from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
-from amaranth import Cat, Module, Mux, ResetSignal, Signal
-from amaranth.hdl import Assert, Assume, Shape
-from amaranth.lib import wiring
+from amaranth import Array, Cat, Const, Module, Mux, ResetSignal, Signal, Value
+from amaranth.hdl import Assert, Assume
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.dre.kvmu.age_list import AgeList
-from hw.dre.kvmu.command import Fault, Op
-from hw.dre.kvmu.free_list import FreeList
-from hw.dre.kvmu.kvmu import KVMU
-from hw.dre.transfer import Joiner, Splitter, Tier, Tracker
-from sim.formal.specifications.common import constant
+from hw.dre.kvmu.access import Access
+from hw.dre.kvmu.candidate_loader import CandidateLoader
+from hw.dre.kvmu.command import Op
+from hw.dre.kvmu.copy_generator import CopyGenerator
+from hw.dre.kvmu.free_pages import FreePages
+from hw.dre.kvmu.line_cache import LineCache
+from hw.dre.kvmu.page_frames import PageFrames
+from hw.dre.kvmu.page_walker import PageWalker
+from hw.dre.kvmu.records import CLUSTER_RECORD, CONTEXT_HEADER, FRAME_RECORD, NONE, PAGE_RECORD, STORE_HEADER
+from hw.dre.kvmu.sizes import KvmuSizes
+from hw.dre.kvmu.undo_log import LineWriter
+from hw.dre.transfer import Joiner, Splitter, Tracker
+from sim.formal.specifications.common import StreamContract, constant, stability
+
+SIZES = {
+    "kv_heads": 1,
+    "head_dim": 1,
+    "page_tokens": 2,
+    "max_pages": 4,
+    "page_frames": 4,
+    "max_clusters": 2,
+    "max_contexts": 2,
+    "word": 256,
+    "cache_lines": 2,
+    "max_window_tokens": 3,
+    "cluster_bits": 2,
+    "hash_bits": 2,
+    "address_bits": 16,
+    "tags": 2,
+    "reference_bits": 1,
+}
 
 
-class FreeListSpec(wiring.Component):
-    """No number is allocated twice and none is lost: the list offers a free number exactly while one is free.
+def held(m: Module, port: stream.Interface) -> None:
+    """Assume that the sender of a stream repeats a beat until it is accepted."""
+    waits, payload = Signal(), Value.cast(port.payload)
+    previous = Signal.like(payload)
+    m.d.sync += [waits.eq(port.valid & ~port.ready), previous.eq(payload)]
+    m.d.comb += Assume(~waits | (port.valid & (payload == previous)))
 
-    Assumption: the owner of the list releases only allocated numbers.
+
+class SteadyStreams(StreamContract):
+    """Every output stream repeats a beat unchanged until the reader accepts it, if every input stream does the same.
+
+    The inputs of the component that are not streams are constant; the KVMU changes them only between its jobs.
     """
 
-    def __init__(self, size: int):
-        self.size = size
-        ports = {"allocate": In(1), "release": In(1), "release_number": In(range(size)), "clear": In(1)}
-        super().__init__({**ports, "cover_exhausted": Out(1), "cover_reused": Out(1)})
+    def elaborate(self, platform: object) -> Module:
+        m = super().elaborate(platform)
+        constant(m, *(getattr(self, name) for name in self.inputs))
+        return m
+
+
+class LineCacheSpec(wiring.Component):
+    """A read returns what was written last, and no line is written back before its log entry is acknowledged.
+
+    The specification tracks one bit of an arbitrary block. Memory applies a write at its acknowledgement, as late as
+    possible. The old content in a log entry is the content that memory has then.
+    """
+
+    def __init__(self) -> None:
+        names = (
+            *(
+                "offer",
+                "bit",
+                "strobe",
+                "accept",
+                "job_ready",
+                "word",
+                "word_bit",
+                "write_ready",
+                "words_ready",
+                "done",
+            ),
+            *("cover_read_back", "cover_logged_again"),
+        )
+        super().__init__(
+            {
+                **{name: Out(1) if name.startswith("cover") else In(1) for name in names},
+                "op": In(2),
+                "address": In(2),
+                "tracked": In(2),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.list = free = FreeList(size=self.size)
-        allocated = Signal(self.size)
+        m.submodules.cache = cache = LineCache(word=256, lines=2)
+        constant(m, self.tracked)
+        request, response = cache.memory.request, cache.memory.response
         m.d.comb += [
-            free.allocate.eq(self.allocate),
-            free.release.eq(self.release),
-            free.release_number.eq(self.release_number),
-            free.clear.eq(self.clear),
-            Assume(~self.release | allocated.bit_select(self.release_number, 1)),
-            Assert(free.available == ~allocated.all()),
-            Assert(~free.available | ~allocated.bit_select(free.number, 1)),
+            Assume(~ResetSignal()),
+            Assume(self.op != Value.cast(Access.INVALIDATE)),
+            request.valid.eq(self.offer),
+            Value.cast(request.payload.op).eq(self.op),
+            request.payload.address.eq(self.address),
+            request.payload.data.eq(self.bit),
+            request.payload.strobe.eq(self.strobe),
+            response.ready.eq(self.accept),
+            cache.log_base.eq(1),
+            cache.log_capacity.eq(64),
+        ]
+        held(m, request)
+        for name in ("read_job", "write_job", "write_words"):
+            m.d.comb += Assert(stability(m, name, getattr(cache, name))[1])
+        m.d.comb += Assert(stability(m, "response", response)[1])
+        reference, expected, checks = Signal(), Signal(), Signal()
+        here = request.payload.address == self.tracked
+        with m.If(request.valid & request.ready & (request.payload.op != Access.FLUSH)):
+            m.d.sync += [checks.eq(here & (request.payload.op == Access.READ)), expected.eq(reference)]
+            with m.If(here & (request.payload.op == Access.WRITE) & self.strobe):
+                m.d.sync += reference.eq(self.bit)
+        with m.If(request.valid & request.ready & (request.payload.op == Access.FLUSH)):
+            m.d.sync += checks.eq(0)
+        m.d.comb += Assert(~response.valid | ~checks | (response.payload[0] == expected))
+        memory, evicted = Signal(), Signal()
+        self._reads(m, cache, memory)
+        self._writes(m, cache, memory, evicted)
+        m.d.comb += self.cover_read_back.eq(response.valid & checks & expected & evicted)
+        return m
+
+    def _reads(self, m: Module, cache: LineCache, memory: Signal) -> None:
+        """One read job at a time, of one word."""
+        busy, here, content = Signal(), Signal(), Signal()
+        m.d.comb += [
+            cache.read_job.ready.eq(self.job_ready & ~busy),
+            cache.read_words.valid.eq(busy & self.word),
+            cache.read_words.payload.data.eq(Mux(here, content, self.word_bit)),
+            cache.read_words.payload.last.eq(1),
+        ]
+        held(m, cache.read_words)
+        with m.If(cache.read_words.valid & cache.read_words.ready):
+            m.d.sync += busy.eq(0)
+        with m.If(cache.read_job.valid & cache.read_job.ready):
+            m.d.sync += [busy.eq(1), here.eq(cache.read_job.payload.address == self.tracked), content.eq(memory)]
+
+    def _writes(self, m: Module, cache: LineCache, memory: Signal, evicted: Signal) -> None:
+        """Jobs of one word (write-back) and of two words (log entry); acknowledged in order."""
+        job, words = cache.write_job, cache.write_words
+        m.d.comb += [
+            job.ready.eq(self.write_ready),
+            words.ready.eq(self.words_ready),
+            cache.write_done.eq(self.done),
+        ]
+        jobs, sending, count, address = Signal(4), Signal(), Signal(2), Signal(32)
+        index, old = Signal(1), Signal()
+        issued, sent = job.valid & job.ready, words.valid & words.ready
+        last = sent & (index == count - 1)
+        m.d.comb += [
+            Assume(jobs != 15),
+            Assume(~self.done | (jobs > sending)),
+            Assert(~words.valid | sending),
+            Assert(~job.valid | ~sending),
+        ]
+        m.d.sync += jobs.eq(jobs + issued - self.done)
+        with m.If(issued):
+            m.d.sync += [sending.eq(1), count.eq(job.payload.count), address.eq(job.payload.address), index.eq(0)]
+        with m.If(sent):
+            m.d.sync += [index.eq(index + 1), old.eq(words.payload.data[0])]
+        with m.If(last):
+            m.d.sync += sending.eq(0)
+        # acknowledgements until that of the tracked log entry, and of the tracked write-back
+        log_ahead, logged, home_ahead, content = Signal(4), Signal(), Signal(4), Signal()
+        entry = last & (count == 2) & (words.payload.data[:32] == self.tracked)
+        home = issued & (job.payload.count == 1) & (job.payload.address == self.tracked)
+        m.d.comb += [
+            Assert(~entry | (old == memory)),
+            Assert(~home | (logged & (log_ahead == 0) & (home_ahead == 0))),
+            self.cover_logged_again.eq(entry & evicted),
+        ]
+        with m.If(self.done & (log_ahead != 0)):
+            m.d.sync += log_ahead.eq(log_ahead - 1)
+        with m.If(entry):
+            m.d.sync += [logged.eq(1), log_ahead.eq(jobs - self.done)]
+        with m.If(self.done & (home_ahead != 0)):
+            m.d.sync += home_ahead.eq(home_ahead - 1)
+            with m.If(home_ahead == 1):
+                m.d.sync += [memory.eq(content), evicted.eq(1)]
+        with m.If(home):
+            m.d.sync += [logged.eq(0), home_ahead.eq(jobs + 1 - self.done)]
+        with m.If(last & (count == 1) & (address == self.tracked)):
+            m.d.sync += content.eq(words.payload.data[0])
+
+
+class PageWalkerSpec(wiring.Component):
+    """SELECT visits each page of the chain once, in the order of the chain, and reports the length of the chain.
+
+    The chain is an arbitrary path of up to three pages; the latencies of memory and of the copies are arbitrary.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                **{name: In(1) for name in ("start", "request_ready", "response", "copy_ready")},
+                "chain": In(data.ArrayLayout(2, 3)),
+                "pages": In(range(4)),
+                "resident": In(4),
+                "cover_three": Out(1),
+                "cover_none": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        sizes = KvmuSizes(**SIZES)
+        m.submodules.walker = walker = PageWalker(sizes=sizes)
+        constant(m, self.chain, self.pages, self.resident)
+        command, request, response = walker.i, walker.memory.request, walker.memory.response
+        started, visited = Signal(), Signal(range(5))
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            *(Assume(self.chain[a] != self.chain[b]) for a, b in ((0, 1), (0, 2), (1, 2))),
+            command.valid.eq(self.start | started),
+            command.payload.op.eq(Op.SELECT),
+            command.payload.heads.eq(1),
+            walker.context.clusters.eq(1),
+            walker.context.never_used.eq(4),
+            walker.context.clusters_base.eq(1),
+            walker.store.value.page_frames.eq(4),
+            request.ready.eq(self.request_ready),
+            walker.copies.ready.eq(self.copy_ready),
+            walker.o.ready.eq(1),
+        ]
+        m.d.sync += started.eq(command.valid & ~command.ready)
+        self._serve(m, request, response)
+        copied = walker.copies.valid & walker.copies.ready
+        with m.If(copied):
+            m.d.sync += visited.eq(visited + 1)
+        with m.If(walker.o.valid):
+            m.d.sync += visited.eq(0)
+        expected = Array(self.chain[n] for n in range(3))[visited]
+        m.d.comb += [
+            Assert(~walker.copies.valid | ((visited < self.pages) & (walker.copies.payload.page == expected))),
+            Assert(~walker.o.valid | ((visited == self.pages) & (walker.o.payload.count == self.pages))),
+            self.cover_three.eq(walker.o.valid & (self.pages == 3)),
+            self.cover_none.eq(walker.o.valid & (self.pages == 0)),
+        ]
+        return m
+
+    def _serve(self, m: Module, request: stream.Interface, response: stream.Interface) -> None:
+        """Answer reads: block 4 is the record of the cluster, the blocks below are those of the pages."""
+        busy, address = Signal(), Signal(32)
+        cluster, page = Signal(CLUSTER_RECORD), Signal(PAGE_RECORD)
+        m.d.comb += [
+            cluster.pages.eq(self.pages),
+            cluster.first_page.eq(self.chain[0]),
+            page.used.eq(1),
+            page.live.eq(1),
+            page.flags.chained.eq(1),
+            page.flags.resident.eq(self.resident.bit_select(address[:2], 1)),
+            page.next_page.eq(NONE),
+            response.valid.eq(busy & self.response),
+            response.payload.eq(Mux(address == 4, cluster, page)),
+            Assert(~request.valid | (request.payload.op == Access.READ)),
+            Assert(~busy | (address <= 4)),
+        ]
+        for before, after in ((0, 1), (1, 2)):
+            with m.If(address == self.chain[before]):
+                m.d.comb += page.next_page.eq(self.chain[after])
+        held(m, response)
+        with m.If(response.valid & response.ready):
+            m.d.sync += busy.eq(0)
+        with m.If(request.valid & request.ready):
+            m.d.sync += [busy.eq(1), address.eq(request.payload.address)]
+
+
+def _number(compact: Value) -> Value:
+    """A number of 32 bits from a compact one, whose highest bit stands for `NONE`."""
+    return Mux(compact[-1], Const(NONE, 32), compact[:-1])
+
+
+class FreePagesSpec(wiring.Component):
+    """No page is allocated twice and none is lost: a page is available exactly while one is free.
+
+    Memory has a record with the link of each page. Assumption: only allocated pages are released.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                **{name: In(1) for name in ("offer", "release", "request_ready", "response")},
+                "page": In(2),
+                "cover_exhausted": Out(1),
+                "cover_reused": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.pages = pages = FreePages(sizes=KvmuSizes(**SIZES))
+        context, call = Signal(CONTEXT_HEADER, init={"free_first": NONE, "free_last": NONE, "max_pages": 4}), pages.call
+        links, allocated = Array(Signal(3, name=f"link{n}") for n in range(4)), Signal(4)
+        request, response = pages.memory.request, pages.memory.response
+        busy, link = Signal(), Signal(3)
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            pages.context.value.eq(context),
+            call.request.valid.eq(self.offer),
+            call.request.payload.release.eq(self.release),
+            call.request.payload.page.eq(self.page),
+            Assume(~self.offer | ~self.release | allocated.bit_select(self.page, 1)),
+            Assume(~self.offer | self.release | call.available),
+            request.ready.eq(self.request_ready & ~busy),
+            response.valid.eq(busy & self.response),
+            response.payload[32:64].eq(_number(link)),
+        ]
+        held(m, call.request)
+        held(m, response)
+        with m.If(pages.context.write):
+            m.d.sync += context.eq(pages.context.next)
+        with m.If(response.valid & response.ready):
+            m.d.sync += busy.eq(0)
+        with m.If(request.valid & request.ready):
+            number, value = request.payload.address[:2], request.payload.data[32:64]
+            with m.If(request.payload.op == Access.READ):
+                m.d.sync += [busy.eq(1), link.eq(links[number])]
+            with m.Elif(request.payload.strobe[2]):
+                m.d.sync += links[number].eq(Cat(value[:2], value == NONE))
+        done = call.request.valid & call.request.ready
+        with m.If(done):
+            m.d.sync += allocated.bit_select(Mux(self.release, self.page, call.page), 1).eq(~self.release)
+        m.d.comb += [
+            Assert(call.available == ~allocated.all()),
+            Assert(~done | self.release | ~allocated.bit_select(call.page, 1)),
             self.cover_exhausted.eq(allocated.all()),
-            self.cover_reused.eq((free.never_used == self.size) & free.available & (free.number == self.size - 1)),
+            self.cover_reused.eq(done & ~self.release & (context.never_used == 4)),
         ]
-        with m.If(self.allocate & free.available):
-            m.d.sync += allocated.bit_select(free.number, 1).eq(1)
-        with m.If(self.release):
-            m.d.sync += allocated.bit_select(self.release_number, 1).eq(0)
-        with m.If(self.clear):
-            m.d.sync += allocated.eq(0)
         return m
 
 
-class AgeListSpec(wiring.Component):
-    """The list reports the oldest member, and the owner and the neighbours of every member, in order of entry.
+class PageFramesSpec(wiring.Component):
+    """No page frame is allocated twice, none is lost, and `oldest` is the frame that was allocated first.
 
-    The reference model is a matrix of the order of entry of all pairs of frames. Assumptions: the owner of the list
-    pushes only frames that are not members, and removes only the member that it has read.
+    Memory has the record of each frame. Assumption: only allocated frames are released.
     """
 
-    def __init__(self, size: int, owners: int):
-        self.size, self.owners = size, owners
-        ports = {
-            "push": In(1),
-            "frame": In(range(size)),
-            "owner": In(range(owners)),
-            "read": In(1),
-            "read_frame": In(range(size)),
-            "remove": In(1),
-            "clear": In(1),
-        }
-        super().__init__({**ports, "cover_full": Out(1), "cover_middle_removed": Out(1)})
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                **{name: In(1) for name in ("offer", "release", "request_ready", "response")},
+                "frame": In(2),
+                "cover_full": Out(1),
+                "cover_middle_released": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.list = ages = AgeList(size=self.size, owners=self.owners)
-        frames = range(self.size)
-        member, read_frame = Signal(self.size), Signal(range(self.size))
-        is_older = [Signal(self.size, name=f"is_older{f}") for f in frames]  # bit g: frame g is older than f
-        owner = [Signal(range(self.owners), name=f"owner{f}") for f in frames]
-        reading = Signal()
-        older = Signal(self.size)
+        m.submodules.frames = frames = PageFrames(sizes=KvmuSizes(**SIZES))
+        none = dict.fromkeys(("free_first", "free_last", "oldest", "newest"), NONE)
+        store, call = Signal(STORE_HEADER, init={**none, "page_frames": 4}), frames.call
+        member = Signal(4)
+        older = [Signal(4, name=f"older{f}") for f in range(4)]  # bit g: frame g was allocated before frame f
         m.d.comb += [
-            ages.push.eq(self.push),
-            ages.push_page_frame.eq(self.frame),
-            ages.push_owner.eq(self.owner),
-            ages.read.eq(self.read),
-            ages.read_page_frame.eq(self.read_frame),
-            ages.remove.eq(self.remove),
-            ages.clear.eq(self.clear),
-            Assume(~(self.push & self.remove) & ~(self.push & member.bit_select(self.frame, 1))),
-            Assume(~self.read | member.bit_select(self.read_frame, 1)),
-            Assume(~self.remove | (reading & ~self.read)),
-            Assert(ages.count == sum(member[f] for f in frames)),
+            Assume(~ResetSignal()),
+            frames.store.value.eq(store),
+            call.request.valid.eq(self.offer),
+            call.request.payload.release.eq(self.release),
+            call.request.payload.frame.eq(self.frame),
+            Assume(~self.offer | ~self.release | member.bit_select(self.frame, 1)),
+            Assume(~self.offer | self.release | call.available),
         ]
-        # a row describes the list at the time of the read
-        m.d.sync += reading.eq(self.read & ~self.push & ~self.clear)
-        with m.If(self.read):
-            m.d.sync += read_frame.eq(self.read_frame)
-        for f in frames:
-            with m.If(read_frame == f):
-                m.d.comb += older.eq(is_older[f] & member)
-            newer = [member[g] & is_older[g][f] for g in frames]  # members newer than f
-            m.d.comb += Assert(~member[f] | (is_older[f] & member).any() | (ages.oldest == f))
-            with m.If(reading & (read_frame == f)):
-                m.d.comb += Assert(ages.row.owner == owner[f])
-                for g in frames:
-                    nearest = ~Cat(member[h] & is_older[f][h] & is_older[h][g] for h in frames).any()
-                    m.d.comb += Assert(~(member[g] & is_older[f][g] & nearest) | (ages.row.older == g))
-                    is_next = ~Cat(newer[h] & is_older[g][h] for h in frames).any()
-                    m.d.comb += Assert(~(newer[g] & is_next) | (ages.row.newer == g))
-        m.d.comb += [
-            self.cover_full.eq(member.all()),
-            self.cover_middle_removed.eq(self.remove & older.any() & (ages.count == self.size)),
-        ]
-        with m.If(self.push):
-            m.d.sync += member.bit_select(self.frame, 1).eq(1)
-            for f in frames:
-                with m.If(self.frame == f):
-                    m.d.sync += [is_older[f].eq(member), owner[f].eq(self.owner)]
+        held(m, call.request)
+        with m.If(frames.store.write):
+            m.d.sync += store.eq(frames.store.next)
+        self._serve(m, frames)
+        done = call.request.valid & call.request.ready
+        with m.If(done & self.release):
+            m.d.sync += member.bit_select(self.frame, 1).eq(0)
+        with m.If(done & ~self.release):
+            m.d.sync += member.bit_select(call.frame, 1).eq(1)
+            for f in range(4):
+                with m.If(call.frame == f):
+                    m.d.sync += older[f].eq(member)
                 with m.Else():
-                    m.d.sync += is_older[f].bit_select(self.frame, 1).eq(0)
-        with m.If(self.remove):
-            m.d.sync += member.bit_select(read_frame, 1).eq(0)
-        with m.If(self.clear):
-            m.d.sync += member.eq(0)
+                    m.d.sync += older[f].bit_select(call.frame, 1).eq(0)
+        for f in range(4):
+            m.d.comb += Assert(~member[f] | (older[f] & member).any() | (store.oldest == f))
+        middle = Signal()
+        for f in range(4):
+            with m.If(self.frame == f):
+                m.d.comb += middle.eq((older[f] & member).any())
+        m.d.comb += [
+            Assert(call.available == ~member.all()),
+            Assert(~done | self.release | ~member.bit_select(call.frame, 1)),
+            Assert(store.resident_pages == sum(member[f] for f in range(4))),
+            self.cover_full.eq(member.all()),
+            self.cover_middle_released.eq(done & self.release & middle & (store.resident_pages == 3)),
+        ]
         return m
+
+    def _serve(self, m: Module, frames: PageFrames) -> None:
+        """Answer reads and execute writes; two records are in one block."""
+        request, response = frames.memory.request, frames.memory.response
+        busy, block = Signal(), Signal(1)
+        links = {word: Array(Signal(3, name=f"{name}{n}") for n in range(4)) for name, word in (("o", 2), ("n", 3))}
+        content = Signal(256)
+        m.d.comb += [
+            request.ready.eq(self.request_ready & ~busy),
+            response.valid.eq(busy & self.response),
+            response.payload.eq(content),
+        ]
+        for half in range(2):
+            for word, values in links.items():
+                start = half * FRAME_RECORD.size + 32 * word
+                m.d.comb += content[start : start + 32].eq(_number(values[(block << 1) + half]))
+        held(m, response)
+        with m.If(response.valid & response.ready):
+            m.d.sync += busy.eq(0)
+        with m.If(request.valid & request.ready):
+            with m.If(request.payload.op == Access.READ):
+                m.d.sync += [busy.eq(1), block.eq(request.payload.address[0])]
+            with m.Else():
+                for half in range(2):
+                    for word, values in links.items():
+                        value = request.payload.data[half * FRAME_RECORD.size + 32 * word :][:32]
+                        with m.If(request.payload.strobe[half * 8 + 2 * word]):
+                            number = (request.payload.address[0] << 1) + half
+                            m.d.sync += values[number].eq(Cat(value[:2], value == NONE))
 
 
 class TransferSpec(wiring.Component):
@@ -282,258 +582,20 @@ class TrackerSpec(wiring.Component):
         return m
 
 
-class KvmuSpec(wiring.Component):
-    """Live tokens map one-to-one to slots, pages never share a frame, and a fetch moves exactly the selected pages.
-
-    The specification holds for an arbitrary slot, two arbitrary pages and an arbitrary KV head:
-    - APPEND and MOVE return a slot without a live token. LOOKUP succeeds exactly while the slot is live.
-    - Two resident pages are never in the same frame. LOOKUP reports device memory exactly for resident pages.
-    - FETCH reports the head page once when it is selected, and otherwise never. FETCH reads the first byte of the slot
-      from host memory or storage once when the head page moves and the slot is used, and otherwise never.
-    - Every descriptor lies in the region of its tier at its source and its target, or ends in the staging area.
-
-    The unit executes the operations of `script` in order, with arbitrary arguments. The reply stream and the descriptor
-    stream are always ready. Completions arrive at arbitrary times.
-    """
-
-    def __init__(self, unit: KVMU, *, staging_head_pages: int, script: Sequence[object]):
-        self.unit, self.staging_head_pages, self.script = unit, staging_head_pages, tuple(script)
-        fields = {name: Shape.cast(f.shape).width for name, f in unit.command if name not in ("op", "layer", "tier")}
-        cover_ops = {
-            "appended": {Op.APPEND},
-            "moved": {Op.MOVE},
-            "offloaded": {Op.STEP},
-            "fetched": {Op.STEP, Op.FETCH},
-            "freed": {Op.FREE},
-        }
-        covers = [name for name, ops in cover_ops.items() if ops <= {*self.script}]
-        super().__init__(
-            {
-                **{f"ask_{name}": In(width) for name, width in fields.items()},
-                "done": In(1),
-                "done_tag": In(range(unit.tags)),
-                # constant
-                "slot": In(range(unit.page_tokens)),
-                "page": In(range(unit.max_pages)),
-                "other": In(range(unit.max_pages)),
-                "head": In(range(unit.kv_heads)),
-                **{f"cover_{name}": Out(1) for name in covers},
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        m.submodules.unit = unit = self.unit
-        bases, start = {}, 0
-        for tier, pages in (
-            (Tier.DEVICE, unit.page_frames),
-            (Tier.HOST, unit.max_pages),
-            (Tier.STORAGE, unit.max_pages),
-        ):
-            bases[tier] = (start, start + pages * unit.page_bytes)
-            start += pages * unit.page_bytes
-        staging = (start, start + 2 * self.staging_head_pages * unit.head_page_bytes)
-        constant(m, self.slot, self.page, self.other, self.head)
-        m.d.comb += [Assume(~ResetSignal()), Assume(self.page != self.other)]
-
-        request, index = unit.i.payload, Signal(range(len(self.script) + 1))
-        with m.Switch(index):
-            for n, op in enumerate(self.script):
-                with m.Case(n):
-                    m.d.comb += request.op.eq(op)
-        m.d.comb += [
-            unit.i.valid.eq(index != len(self.script)),
-            *(
-                request[name].eq(getattr(self, f"ask_{name}"))
-                for name, _ in unit.command
-                if hasattr(self, f"ask_{name}")
-            ),
-            unit.o.ready.eq(1),
-            unit.o_complete.ready.eq(1),
-            unit.o_dma.ready.eq(1),
-            unit.i_done.valid.eq(self.done),
-            unit.i_done.payload.tag.eq(self.done_tag),
-            unit.cfg_page_frames_base.eq(bases[Tier.DEVICE][0]),
-            unit.cfg_host_pages_base.eq(bases[Tier.HOST][0]),
-            unit.cfg_storage_pages_base.eq(bases[Tier.STORAGE][0]),
-            unit.cfg_staging_base.eq(staging[0]),
-            unit.cfg_staging_head_pages.eq(self.staging_head_pages),
-        ]
-        state = self._track_slot(m, request, index)
-        self._track_head_page(m, bases, state)
-        self._check_descriptors(m, bases, staging)
-        self._cover(m, state)
-        return m
-
-    def _track_slot(self, m: Module, request: Any, index: Signal) -> SimpleNamespace:
-        """State of the tracked slot, its page and the other page, derived from commands and replies."""
-        unit = self.unit
-        cmd, reply = Signal(unit.command), unit.o.payload
-        with m.If(unit.i.valid & unit.i.ready):
-            m.d.sync += [cmd.eq(request), index.eq(index + 1)]
-        replied, completed = Signal(), Signal()
-        good = Signal()
-        m.d.comb += [
-            replied.eq(unit.o.valid),
-            completed.eq(replied & reply.last),
-            good.eq(completed & (reply.fault == Fault.NONE)),
-        ]
-
-        live, used = Signal(), Signal(range(unit.page_tokens + 1))
-        is_slot = (reply.page == self.page) & (reply.slot == self.slot)
-        allocated = Signal()
-        moves_away = good & (cmd.op == Op.MOVE) & (cmd.page == self.page) & (cmd.slot == self.slot)
-        references = [Signal(unit.reference_bits + 1, name=f"references{k}") for k in range(2)]
-        resident = [Signal(name=f"resident{k}") for k in range(2)]
-        frame = [Signal(unit.address_bits, name=f"frame{k}") for k in range(2)]
-        m.d.comb += allocated.eq(good & ((cmd.op == Op.APPEND) | (cmd.op == Op.MOVE)))
-        freed = Signal(2)
-        for k, page in enumerate((self.page, self.other)):
-            here = allocated & (reply.page == page)
-            with m.If(here & (reply.slot == 0)):
-                m.d.sync += [references[k].eq(0), resident[k].eq(1)]
-                m.d.sync += frame[k].eq(reply.address)
-            with m.If(replied & ~reply.last & (reply.op == Op.STEP) & (reply.page == page)):
-                m.d.sync += resident[k].eq(0)
-            with m.If(
-                replied & ~reply.last & (reply.op == Op.FETCH) & (reply.page == page) & cmd.retain & reply.transit
-            ):
-                m.d.sync += [
-                    resident[k].eq(1),
-                    frame[k].eq((reply.address - reply.head * unit.head_page_bytes)[: unit.address_bits]),
-                ]
-            with m.If(good & (cmd.op == Op.HOLD) & (cmd.page == page)):
-                m.d.sync += references[k].eq(references[k] + 1)
-            with m.If(good & (cmd.op == Op.FREE) & (cmd.page == page)):
-                m.d.sync += references[k].eq(Mux(references[k] != 0, references[k] - 1, 0))
-                m.d.comb += freed[k].eq(reply.count == 0)
-            with m.If(replied & ~reply.last & (reply.op == Op.EVICT) & (reply.page == page)):
-                m.d.comb += freed[k].eq(references[k] == 0)
-            with m.If(freed[k]):
-                m.d.sync += resident[k].eq(0)
-        with m.If(allocated & is_slot):
-            m.d.comb += Assert(~live | moves_away)
-            m.d.sync += live.eq(1)
-        with m.Elif(moves_away | freed[0]):
-            m.d.sync += live.eq(0)
-        with m.If(allocated & (reply.page == self.page)):
-            m.d.sync += used.eq(reply.slot + 1)
-        with m.If(completed & (cmd.op == Op.LOOKUP) & (cmd.page == self.page) & (cmd.slot == self.slot)):
-            m.d.comb += [
-                Assert((reply.fault == Fault.NONE) == live),
-                Assert(~good | ((reply.tier == Tier.DEVICE) == resident[0])),
-            ]
-        m.d.comb += Assert(~(resident[0] & resident[1] & (frame[0] == frame[1])))
-
-        return SimpleNamespace(
-            cmd=cmd, reply=reply, replied=replied, completed=completed, good=good, live=live, used=used,
-            allocated=allocated, moves_away=moves_away, references=references, resident=resident, freed=freed,
-        )  # fmt: skip
-
-    def _track_head_page(self, m: Module, bases: Mapping[Any, tuple[int, int]], state: SimpleNamespace) -> None:
-        """State of the tracked head page: selected, reported and read. BEGIN resets the state."""
-        unit, cmd, reply = self.unit, state.cmd, state.reply
-        replied, completed, good = state.replied, state.completed, state.good
-        live, used, allocated, references = state.live, state.used, state.allocated, state.references
-        resident, freed = state.resident, state.freed
-        marked, owner, chained = Signal(), Signal.like(cmd.cluster), Signal()
-        reports, moved, reads = Signal(2), Signal(), Signal(2)
-        sent, descriptor = Signal(), unit.o_dma.payload
-        with m.If(allocated & (reply.page == self.page) & (reply.slot == 0)):
-            m.d.sync += [owner.eq(cmd.cluster), chained.eq(1), marked.eq(0)]
-        with m.If(replied & ~reply.last & (reply.op == Op.EVICT) & (reply.page == self.page)):
-            m.d.sync += chained.eq(0)
-        here = cmd.heads.bit_select(self.head, 1)
-        in_use = resident[0] | live | (references[0] != 0) | chained
-        with m.If(good & (cmd.op == Op.SELECT) & chained & (cmd.cluster == owner) & here):
-            m.d.sync += marked.eq(1)
-        with m.If(good & (cmd.op == Op.MARK) & (cmd.page == self.page) & here & in_use):
-            m.d.sync += marked.eq(1)
-        with m.If(freed[0]):
-            m.d.sync += [marked.eq(0), chained.eq(0)]
-        m.d.comb += sent.eq(unit.o_dma.valid & unit.o_dma.ready)
-        first = (self.page * unit.kv_heads + self.head) * unit.head_page_bytes + self.slot * unit.slot_bytes
-        backing_address = Mux(descriptor.source_tier == Tier.HOST, bases[Tier.HOST][0], bases[Tier.STORAGE][0]) + first
-        covers = (
-            (descriptor.source_tier != Tier.DEVICE)
-            & (descriptor.source <= backing_address)
-            & (backing_address < descriptor.source + descriptor.bytes)
-        )
-        with m.If(sent & covers & (cmd.op == Op.FETCH)):
-            m.d.sync += reads.eq(reads + (reads != 3))
-        with m.If(
-            replied & ~reply.last & (reply.op == Op.FETCH) & (reply.page == self.page) & (reply.head == self.head)
-        ):
-            m.d.sync += [reports.eq(reports + (reports != 3)), moved.eq(reply.transit)]
-        with m.If(completed & (cmd.op == Op.FETCH)):
-            m.d.sync += [reports.eq(0), moved.eq(0), reads.eq(0), marked.eq(0)]
-            m.d.comb += [
-                Assert(reports <= 1),
-                Assert(~good | cmd.retain | ((reports == 1) == marked)),
-                Assert(~good | ~cmd.retain | ~marked | (reports == 1)),
-                Assert(reads == (moved & (self.slot < used))),
-            ]
-        with m.If(good & (cmd.op == Op.BEGIN)):
-            m.d.sync += [
-                live.eq(0),
-                marked.eq(0),
-                chained.eq(0),
-                *(r.eq(0) for r in resident),
-                *(h.eq(0) for h in references),
-            ]
-        state.reads = reads
-
-    def _check_descriptors(self, m: Module, bases: Mapping[Any, tuple[int, int]], staging: tuple[int, int]) -> None:
-        """Source and target of every descriptor lie in one region."""
-        unit, descriptor = self.unit, self.unit.o_dma.payload
-        for side in ("source", "target"):
-            tier, begin = descriptor[f"{side}_tier"], descriptor[side]
-            end = begin + descriptor.bytes
-            in_region = [(tier == t) & (begin >= low) & (end <= high) for t, (low, high) in bases.items()]
-            if side == "target":
-                in_region.append((tier == Tier.DEVICE) & (begin >= staging[0]) & (end <= staging[1]))
-            m.d.comb += Assert(~unit.o_dma.valid | Cat(in_region).any())
-
-    def _cover(self, m: Module, state: SimpleNamespace) -> None:
-        """Events that must be reachable."""
-        offloads = (state.reply.op == Op.STEP) & (state.reply.page == self.page)
-        events = {
-            "appended": state.live & (self.slot == 1),
-            "moved": state.moves_away,
-            "offloaded": state.replied & ~state.reply.last & offloads,
-            "fetched": state.completed & (state.cmd.op == Op.FETCH) & (state.reads == 1),
-            "freed": state.freed[0],
-        }
-        for name, event in events.items():
-            if hasattr(self, f"cover_{name}"):
-                m.d.comb += getattr(self, f"cover_{name}").eq(event)
-
-
-def small_kvmu() -> KVMU:
-    """A KVMU with four pages of two slots and two page frames."""
-    sizes = {
-        "kv_heads": 2,
-        "head_dim": 1,
-        "page_tokens": 2,
-        "max_pages": 4,
-        "page_frames": 2,
-        "max_clusters": 2,
-        "layers": 1,
-    }
-    return KVMU(**sizes, cluster_bits=2, address_bits=9, tags=2, reference_bits=1)
-
-
-def _scripted(*script: object) -> Callable[[], KvmuSpec]:
-    return lambda: KvmuSpec(small_kvmu(), staging_head_pages=2, script=script)
+def _small_loader() -> SteadyStreams:
+    return SteadyStreams(CandidateLoader(word=512, cluster_bits=2, hash_bits=2, window_bits=2))
 
 
 # name -> specification, and number of cycles of the bounded proof (None: all cycles)
 PROOFS: dict[str, tuple[Callable[[], wiring.Component], int | None]] = {
-    "free_list": (lambda: FreeListSpec(4), None),
-    "age_list": (lambda: AgeListSpec(4, 4), None),
+    "free_pages": (FreePagesSpec, 24),
+    "page_frames": (PageFramesSpec, 26),
+    "page_walker": (PageWalkerSpec, None),
+    "line_cache": (LineCacheSpec, 24),
+    "line_writer_streams": (lambda: StreamContract(LineWriter(word=64, line=256)), None),
+    "copy_generator_streams": (lambda: SteadyStreams(CopyGenerator(sizes=KvmuSizes(**SIZES))), 12),
+    "candidate_loader_streams": (_small_loader, 12),
     "tracker": (lambda: TrackerSpec(tags=2, count_bits=2), None),
     "transfer": (lambda: TransferSpec(address_bits=3, boundary=2), 7),
-    "kvmu_fetching": (_scripted(Op.APPEND, Op.APPEND, Op.STEP, Op.SELECT, Op.FETCH, Op.LOOKUP), 48),
-    "kvmu_holding": (_scripted(Op.APPEND, Op.APPEND, Op.HOLD, Op.EVICT, Op.LOOKUP, Op.FREE, Op.LOOKUP), 55),
-    "kvmu_moving": (_scripted(Op.APPEND, Op.APPEND, Op.MOVE, Op.LOOKUP, Op.FREE, Op.APPEND, Op.LOOKUP), 48),
 }
+SLOW = ("free_pages", "page_frames", "line_cache", "candidate_loader_streams")  # proofs of minutes

@@ -49,7 +49,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     step_spans = [span for span in spans(record.ports["stat_trace"], layer.commands()) if span.program == step]
     first, end = min(span.start for span in step_spans), max(span.end for span in step_spans)
     part, cycles = record.ports["stat_trace"][first:end], layer.outcomes[step].cycles
-    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.mean_keys_word,
+    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.context.mean_keys_word,
                       layer.layer.instructions)  # fmt: skip
     predicted = model.run(layer.program_addresses[step], layer.commands()[step], data)
     fetched = [reply for reply in trace.replies if reply.op == Op.FETCH and reply.transit]

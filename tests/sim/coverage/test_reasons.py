@@ -36,7 +36,7 @@ def signals() -> set[tuple[str, str]]:
     """(file, `signal[bit] edge`) of every signal: all units at tiny, and at paper the ones that elaborate quickly."""
     tiny, paper = Config.preset("tiny"), Config.preset("paper")
     builds = [(unit, tiny) for unit in UNITS.values()]
-    builds += [(UNITS[name], paper) for name in ("hcu", "hc_table", "kvmu", "operand_memory")]
+    builds += [(UNITS[name], paper) for name in ("hcu", "kvmu", "operand_memory")]
     builds.append((UNITS["hcu"], tiny.replace(hcu_accumulators=4)))
     texts = set()
     for unit, config in builds:

@@ -7,6 +7,7 @@ from hw import registry
 from hw.arith.dot import DotCore, DotTree
 from hw.config import Config
 from sim.bench.payload import pack
+from sim.bench.run import MEMORY_STREAMS
 from synth.area import area
 from synth.power.activity import guessed, measure
 from synth.power.circuit import Circuit
@@ -68,7 +69,8 @@ def test_every_stimulus_fits_the_ports_of_its_unit(unit, rng):
     keys = rng.standard_normal((40, 2, 64)).astype("bfloat16")
     for name, beats in (("idle", 0), ("random", 40), ("keys", 40)):
         case = stimulus(component, name, keys=keys, beats=40)
-        assert streams.keys() == {*case.inputs, *case.outputs, *case.echo}
+        served = () if case.memory is None else MEMORY_STREAMS
+        assert streams.keys() == {*case.inputs, *case.outputs, *case.echo, *served}
         for port, columns in case.inputs.items():
             words = pack(getattr(component, port).payload.shape(), columns)
             assert bool(len(words)) == bool(beats)

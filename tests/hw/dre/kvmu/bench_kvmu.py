@@ -114,7 +114,7 @@ def main():
         lines += rows(f"{name}: {tokens} tokens, {clusters} clusters", fetches, links)
     print(table(lines[0], lines[1:]))
     if options.parse_args().area:
-        areas = {unit: area(unit, Config.preset("paper")) for unit in ("hcu", "hc_table", "wtu", "kvmu")}
+        areas = {unit: area(unit, Config.preset("paper")) for unit in ("hcu", "wtu", "kvmu")}
         lines = [["unit", "NAND2", "logic um2", "memory bits", "memory um2"]]
         lines += [[u, *map(round, (a.nand2, a.area_um2, a.memory_bits, a.macro_um2))] for u, a in areas.items()]
         print(table(lines[0], [[str(cell) for cell in line] for line in lines[1:]]))

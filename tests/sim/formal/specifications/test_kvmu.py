@@ -3,12 +3,13 @@
 import pytest
 from amaranth.lib import wiring
 
-from hw.dre.kvmu.age_list import AgeList
-from hw.dre.kvmu.free_list import FreeList
+from hw.dre.kvmu.free_pages import FreePages
+from hw.dre.kvmu.page_walker import PageWalker
 from sim.formal.engine import FormalError, prove
 from sim.formal.specifications import kvmu as kvmu_proofs
 
-NAMES = [pytest.param(n, marks=[pytest.mark.heavy] if n.startswith("kvmu") else []) for n in kvmu_proofs.PROOFS]
+SLOW = kvmu_proofs.SLOW
+NAMES = [pytest.param(n, marks=[pytest.mark.heavy] if n in SLOW else []) for n in kvmu_proofs.PROOFS]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -19,35 +20,33 @@ def test_specification_is_proved(name):
 
 
 def test_bounded_proof_reports_depth_and_covers():
-    proof = prove(kvmu_proofs.FreeListSpec(4), "free_list", depth=6)
-    assert (proof.depth, proof.covers) == (6, {"exhausted": 4, "reused": 5})
+    proof = prove(kvmu_proofs.PageWalkerSpec(), "page_walker", depth=20)
+    assert (proof.depth, proof.covers) == (20, {"three": 18, "none": 3})
 
 
-class _RestartingFreeList(FreeList):
-    """A free list that offers number 0 again when it is exhausted."""
-
-    def elaborate(self, platform):
-        m = super().elaborate(platform)
-        with m.If(self.never_used == self.size):
-            m.d.sync += self.never_used.eq(0)
-        return m
-
-
-class _UnsortedAgeList(AgeList):
-    """An age list whose oldest member becomes the neighbour of each removed member."""
+class _RepeatingWalker(PageWalker):
+    """A walker that reports one page more than the chain has."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
-        with m.If(self.remove):
-            m.d.sync += self.oldest.eq(self.row.newer)
+        m.d.comb += self.o.payload.count.eq(2)
         return m
 
 
-@pytest.mark.parametrize("name, broken", [("FreeList", _RestartingFreeList), ("AgeList", _UnsortedAgeList)])
+class _GenerousFreePages(FreePages):
+    """Free pages that offer a page when none is free."""
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        m.d.comb += self.call.available.eq(1)
+        return m
+
+
+@pytest.mark.parametrize("name, broken", [("PageWalker", _RepeatingWalker), ("FreePages", _GenerousFreePages)])
 def test_broken_submodule_fails_its_proof(name, broken, monkeypatch, tmp_path):
     assert issubclass(broken, wiring.Component)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kvmu_proofs, name, broken)
-    spec = {"FreeList": "free_list", "AgeList": "age_list"}[name]
+    spec = {"PageWalker": kvmu_proofs.PageWalkerSpec, "FreePages": kvmu_proofs.FreePagesSpec}[name]
     with pytest.raises(FormalError, match="a property fails in cycle"):
-        prove(kvmu_proofs.PROOFS[spec][0](), "broken")
+        prove(spec(), "broken", depth=20)

@@ -1,0 +1,56 @@
+"""Undo log: restores the state before an interrupted step.
+
+An entry holds the old content of a line and a tag with the line's address and the number of the step in progress. It is
+written before the line changes in memory. The entries of a committed step are not valid, because the number of the step
+in progress differs.
+"""
+
+import numpy as np
+
+from golden.store.layout import LOG_TAG, Store, StoreError
+
+LOG_ADDRESS_UNIT = 32
+# lines that change in memory, each at most once, if the cache keeps none of them
+APPEND_LINES = 7  # cluster, count, page, previous page, token list, page frame, older page frame
+PAGE_LINES = 4  # page, page frame, two neighbours in the lists of page frames
+HEADER_LINES = 8  # headers of the store and of the context
+
+
+def log_entries(tokens: int, pages: int) -> int:
+    """Entries of the undo log that suffice for a step that appends `tokens` tokens.
+
+    pages  pages that the step offloads or makes resident
+    """
+    return APPEND_LINES * tokens + PAGE_LINES * pages + HEADER_LINES
+
+
+def interrupted(store: Store) -> bool:
+    """True if a step is in progress, or was interrupted and not undone."""
+    return int(_tag(store.log[0])["step"]) == (int(store.header["step"]) + 1) & 0xFFFFFFFF
+
+
+def _tag(entry: np.ndarray) -> np.void:
+    return entry[1, : LOG_TAG.itemsize].view(LOG_TAG)[0]
+
+
+def recover(memory: np.ndarray, base: int, origin: int = 0) -> int:
+    """Undo the changes of an interrupted step. Returns the number of restored lines; 0: no step was interrupted.
+
+    The store must not be in use by hardware. Afterwards it is in the state of the last committed step, except that
+    `step` is one higher if lines were restored. The log does not cover mean keys, keys and values.
+    """
+    store = Store(memory, base, origin)
+    step, lines = int(store.header["step"]) + 1, []
+    for entry in store.log:
+        tag = _tag(entry)
+        if int(tag["step"]) != step & 0xFFFFFFFF:
+            break
+        address = int(tag["address"]) * LOG_ADDRESS_UNIT
+        if not store.contains(address, store.line_bytes):
+            raise StoreError(f"address of a log entry must be inside the memory, got {address:#x}")
+        lines.append((address, entry[0]))
+    for address, data in reversed(lines):
+        store.bytes(address, store.line_bytes)[:] = data
+    if lines:
+        store.header["step"] = step
+    return len(lines)

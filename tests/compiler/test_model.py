@@ -1,0 +1,130 @@
+"""Several layers and streams on one core: steps and the store in memory equal the golden model, also after faults."""
+
+import numpy as np
+import pytest
+
+from compiler.layer import model_step
+from golden.store import Store, check
+from hw.axi.ports import Cause
+from hw.core.isa import Command, ExecUnit
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
+from sim.bench.axi import SLVERR
+from sim.bench.layer_run import LayerRun, frames
+
+
+def interleave(bench, steps, layers=4, streams=3):
+    """Steps of random streams, of one or two tokens each."""
+    sources = [frames(bench, steps, 2) for _ in range(streams)]
+    for _ in range(steps):
+        stream = int(bench.rng.integers(streams))
+        x = next(sources[stream])
+        bench.step(x[: int(bench.rng.integers(1, 3))], stream)
+
+
+@pytest.mark.parametrize("storage", [False, True], ids=["host", "storage"])
+def test_layers_and_streams_interleaved_at_random(storage, rng, seed):
+    """Four layers of three streams; most pages are offloaded and fetched again."""
+    bench = LayerRun(
+        "tiny", rng, layers=4, streams=3, hamming_threshold=4, max_resident_tokens=8, storage=storage,
+        selection_target=45000, limit=400_000,
+    )  # fmt: skip
+    interleave(bench, 18)
+    bench.check(stall=0.1, seed=seed)
+    check(bench.store)
+    assert all(int(header["tokens"]) for header in bench.store.contexts[:12])
+    kinds = {descriptor.kind.name for descriptor in bench.golden.table.kvmu.descriptors}
+    assert kinds == {"FETCH", "OFFLOAD"}
+
+
+def small(rng, **options):
+    """Two layers of two streams, each with some steps."""
+    bench = LayerRun(
+        "tiny", rng, layers=2, streams=2, hamming_threshold=4, max_resident_tokens=6, selection_target=45000,
+        limit=60_000, **options,
+    )  # fmt: skip
+    interleave(bench, 6, layers=2, streams=2)
+    return bench
+
+
+def interrupted(bench, x):
+    """Put a step of the first layer of the first stream into memory; return its address and its length."""
+    bench.fill(bench.inputs(x))
+    program = model_step([bench.layer.for_context(bench.contexts[0])], len(x))
+    address = bench.region.allocate(len(bench.run_on.driver.image(program)) // bench.run_on.word_bytes)
+    bench.run_on.put(address, program)
+    return address, len(program)
+
+
+def stores(bench, x):
+    """The golden store before and after the step, as memory images without undo log and mean keys."""
+    before = bench.memory.copy()
+    bench.golden.step(x, range(bench.positions[0], bench.positions[0] + len(x)))
+    images = [without_log(bench, image) for image in (before, bench.memory)]
+    bench.memory[:] = before
+    return images
+
+
+def without_log(bench, image):
+    """A copy without the undo log, the mean keys and the number of the step."""
+    image = np.frombuffer(bytes(image), np.uint8).copy()
+    store = Store(image, bench.store_base, bench.store_base)
+    store.log[:] = 0
+    for number in range(len(store.contexts)):
+        store.context(number).mean_keys[:] = 0
+    store.header["step"] = 0
+    return image
+
+
+def check_recovered(bench, record, images):
+    """The store in memory is that before or after the step, and valid. Returns whether the step was committed."""
+    start, size = bench.store_base, len(bench.memory)
+    actual = np.frombuffer(bytes(record.images["device"][start : start + size]), np.uint8).copy()
+    check(Store(actual, start, start))
+    same = [np.array_equal(without_log(bench, actual), image) for image in images]
+    assert sum(same) == 1, f"equal to the store before, after the step: {same}"
+    return same[1]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_store_is_old_or_new_after_reset(part, rng, seed):
+    """A reset at a random moment of a step, then recovery: the store is that before or after the step."""
+    bench = small(rng)
+    x = next(frames(bench, 1, 2))
+    address, commands = interrupted(bench, x)
+    images = stores(bench, x)
+    bench.run_on.reset_after(address, commands, int(rng.integers(part * 1200, (part + 1) * 1200)))
+    bench.run_on.script.append(["recover", "device", bench.store_base, len(bench.memory)])
+    outcomes, record = bench.run_on.simulate(stall=0.1, seed=seed)
+    assert all(outcome.done for outcome in outcomes)
+    check_recovered(bench, record, images)
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+@pytest.mark.parametrize("after", [0, 3, 20])
+def test_memory_error_of_the_store_leaves_old_or_new_store(write, after, rng, seed):
+    """An error while a context is brought in or written back: its cause, the store before or after the step."""
+    bench = small(rng)
+    x = next(frames(bench, 1, 2))
+    address, commands = interrupted(bench, x)
+    images = stores(bench, x)
+    number = list(WRITE_ENGINES if write else READ_ENGINES).index("store")
+    bench.run_on.script.append(["fail", "device", write, after, SLVERR, number])
+    bench.run_on.run(address, commands, clear=True)
+    bench.run_on.script.append(["recover", "device", bench.store_base, len(bench.memory)])
+    outcomes, record = bench.run_on.simulate(stall=0.1, seed=seed)
+    assert (outcomes[-1].cause, outcomes[-1].source) == (Cause.SLVERR, ExecUnit.RETRIEVAL)
+    assert all(outcome.done for outcome in outcomes[:-1])
+    assert not check_recovered(bench, record, images)
+
+
+def test_absent_context_raises_fault(rng, seed):
+    """OPEN of a context that does not exist raises a fault; the next step is correct."""
+    bench = LayerRun("tiny", rng, layers=2, hamming_threshold=4, max_resident_tokens=6)
+    bench.run([Command("OPEN", {"context": 3}), Command("END")], clear=True)
+    bench.run([Command("OPEN", {"context": 60}), Command("END")], clear=True)
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    bench.check(failed=2, seed=seed)
+    assert [(outcome.cause, outcome.source) for outcome in bench.outcomes[:2]] == [
+        (Cause.TABLE, ExecUnit.RETRIEVAL)
+    ] * 2

@@ -1,0 +1,385 @@
+"""Layout, creation, refusals, invariants and recovery of the store."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from golden.kvmu import Command, Kvmu, KvmuConfig, Op
+from golden.store import (
+    NONE,
+    ContextSizes,
+    Store,
+    StoreError,
+    StoreSizes,
+    check,
+    create_context,
+    create_store,
+    delete_context,
+    interrupted,
+    layout,
+    log_entries,
+    recover,
+    store_bytes,
+)
+from golden.store.create import regions
+from golden.store.layout import CLUSTER, CONTEXT_HEADER, FRAME, PAGE, RESIDENT, STORE_HEADER
+from tests.golden.store_bench import CONTEXT_SIZES, SIZES, StoreBench
+
+STORE_WORDS = [
+    "magic",
+    "version",
+    "contexts",
+    "contexts_base",
+    "frames_base",
+    "log_base",
+    "log_entries",
+    "page_frames",
+    "never_used",
+    "free_first",
+    "free_last",
+    "free_count",
+    "oldest",
+    "newest",
+    "resident_pages",
+    "resident_tokens",
+    "page_tokens",
+    "key_bytes",
+    "line_bytes",
+]
+CONTEXT_WORDS = [
+    "magic",
+    "version",
+    "state",
+    "max_clusters",
+    "max_pages",
+    "clusters_base",
+    "counts_base",
+    "pages_base",
+    "lists_base",
+    "mean_keys_base",
+    "host_pages_base",
+    "storage_pages_base",
+    "tokens",
+    "clusters",
+    "first_candidate",
+    "never_used",
+    "free_first",
+    "free_last",
+    "free_count",
+]
+
+
+def filled(rng, rounds=3, **settings):
+    """A bench whose contexts have all received tokens; no page was released."""
+    bench = StoreBench(rng=rng, **settings)
+    mix = {"APPEND": 6, "SELECT": 1, "FETCH": 1, "HOLD": 0.2}
+    for context in bench.contexts * rounds:
+        assert bench.do(Op.OPEN, context=context)[-1].fault == 0
+        for _ in range(15):
+            bench.execute(bench.random_command(rng, mix, wild=0))
+        bench.do(Op.FETCH)
+        bench.do(Op.STEP)
+    bench.check()
+    return bench
+
+
+def test_fields_have_documented_offsets():
+    for kind, words in ((STORE_HEADER, STORE_WORDS), (CONTEXT_HEADER, CONTEXT_WORDS)):
+        assert [kind.fields[name][1] for name in words] == [4 * n for n in range(len(words))]
+        assert kind.itemsize == 128
+    assert STORE_HEADER.fields["step"][1] == 124
+    names = ["hash", "first_token", "count", "pages", "first_page", "last_page"]
+    assert [CLUSTER.fields[name][1] for name in names] == [0, 4, 8, 12, 16, 20] and CLUSTER.itemsize == 32
+    names = ["cluster", "next", "previous", "frame", "live", "used", "references", "flags", "step", "past"]
+    assert [PAGE.fields[name][1] for name in names] == [0, 4, 8, 12, 16, 20, 21, 22, 24, 28] and PAGE.itemsize == 32
+    assert [FRAME.fields[name][1] for name in ("context", "page", "older", "newer")] == [0, 4, 8, 12]
+
+
+def test_documented_tables_equal_the_records():
+    """The page docs/STORE.md has every field with its offset, and every flag."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "STORE.md").read_text()
+    kinds = {
+        "Store header": STORE_HEADER,
+        "Context header": CONTEXT_HEADER,
+        "Cluster": CLUSTER,
+        "Page": PAGE,
+        "Page frame": FRAME,
+    }
+    for title, kind in kinds.items():
+        section = text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+        rows = {name: int(offset) for offset, name in re.findall(r"^\| (\d+) \| `([a-z_]+)` \|", section, re.M)}
+        assert rows == {name: kind.fields[name][1] for name in kind.names if name != "reserved"}, title
+    flags = {name: 1 << int(bit) for bit, name in re.findall(r"^\| (\d) \| `([A-Z]+)` \|", text, re.M)}
+    assert flags == {name: getattr(layout, name) for name in ("CHAINED", "OPEN", "RESIDENT", "STORAGE", "SAVED")}
+
+
+def test_size_of_a_store():
+    sizes = StoreSizes(contexts=5120, page_frames=1000, page_tokens=32, key_bytes=2048, log_entries=100, line_bytes=128)
+    assert sizes.nbytes == 128 + 5120 * 128 + 16000 + 100 * 256
+    context = ContextSizes(max_clusters=32768, max_pages=40000)
+    tables = 32768 * (32 + 2 + 2048) + 40000 * (32 + 128)
+    assert context.nbytes(sizes) == tables
+    assert store_bytes(sizes, [context] * 3) == sizes.nbytes + 3 * tables
+
+
+def test_creation_writes_only_the_bytes_of_the_store(rng):
+    start = rng.integers(0, 256, 0x4000).astype(np.uint8)
+    memory = start.copy()
+    store = create_store(memory, 0x1080, SIZES, origin=0x1000)
+    end = 0x80 + SIZES.nbytes
+    assert (memory[:0x80] == start[:0x80]).all() and (memory[end:] == start[end:]).all()
+    create_context(store, 2, CONTEXT_SIZES, 0x1000 + end)
+    assert (memory[end + CONTEXT_SIZES.nbytes(store) :] == start[end + CONTEXT_SIZES.nbytes(store) :]).all()
+    again = Store(memory, 0x1080, origin=0x1000)
+    assert again.header == store.header and again.present(2) and not again.present(1) and not again.present(5)
+    check(again)
+    assert recover(memory, 0x1080, origin=0x1000) == 0
+
+
+def test_contexts_of_many_streams():
+    """80 layers of 64 streams in one store."""
+    sizes, context = StoreSizes(5120, 16, 4, 32, 16), ContextSizes(max_clusters=2, max_pages=2)
+    memory = np.zeros(store_bytes(sizes, [context] * 5120), np.uint8)
+    store, stride = create_store(memory, 0, sizes), context.nbytes(sizes)
+    for number in range(5120):
+        create_context(store, number, context, sizes.nbytes + number * stride)
+    config = KvmuConfig(2, 8, 4, max_resident_tokens=20)
+    unit = Kvmu(config, memory, 0)
+    for number in (5119, 0, 2560):
+        for command in (Command(Op.OPEN, context=number), Command(Op.APPEND, opened=1), Command(Op.STEP)):
+            assert unit.execute(command)[-1].fault == 0
+    check(store)
+
+
+def test_invalid_arguments_raise():
+    memory = np.zeros(0x8000, np.uint8)
+    store = create_store(memory, 0x400, SIZES)
+    tables = 0x400 + SIZES.nbytes
+    create_context(store, 0, CONTEXT_SIZES, tables)
+    for call, message in (
+        (lambda: StoreSizes(1, 1, 33, 32, 1), "page_tokens must be between 1 and 32, got 33"),
+        (lambda: StoreSizes(1, 1, 32, 33, 1), "key_bytes must be even, got 33"),
+        (lambda: StoreSizes(1, 1, 32, 32, 1, 48), "line_bytes must be a power of two, got 48"),
+        (lambda: create_store(memory, 0x410, SIZES), "base must be a multiple of 128 with"),
+        (lambda: create_store(memory, 0x7F80, SIZES), "base must be a multiple of 128 with"),
+        (lambda: create_context(store, 0, CONTEXT_SIZES, 0x4000), "context must be absent, got 0"),
+        (lambda: create_context(store, 5, CONTEXT_SIZES, 0x4000), "context must be between 0 and 4, got 5"),
+        (lambda: create_context(store, 1, CONTEXT_SIZES, 0x4010), "base must be a multiple of 128 below"),
+        (
+            lambda: create_context(store, 1, CONTEXT_SIZES, 0x4000, host_base=128),
+            "host_base must be a multiple of 4096",
+        ),
+        (lambda: create_context(store, 1, CONTEXT_SIZES, 0x7F80), "context 1 must lie inside the memory"),
+        (lambda: create_context(store, 1, CONTEXT_SIZES, tables), "context 1 must not overlap clusters of context 0"),
+        (lambda: create_context(store, 1, CONTEXT_SIZES, 0), "context 1 must not overlap the store header"),
+        (lambda: delete_context(store, 1), "context must be present in the store, got 1"),
+        (lambda: Store(memory.view(np.uint16), 0x400), "memory must be a uint8 array of one axis"),
+        (lambda: Store(memory, 0x410), "base must be a multiple of 128 inside the memory, got 0x410"),
+        (lambda: Store(memory, 0x480), "magic of the store header must be 0x53585256"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    check(store)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("magic", 1, "magic of the store header must be 0x53585256, got 0x1"),
+        ("version", 2, "version of the store header must be 0x1, got 0x2"),
+        ("page_tokens", 33, "page_tokens of the store header must be between 1 and 32, got 33"),
+        ("key_bytes", 7, "key_bytes of the store header must be even and positive, got 7"),
+        ("line_bytes", 96, "line_bytes of the store header must be a power of two from 32, got 96"),
+        ("frames_base", 0x10000, "frames must lie inside the memory"),
+        ("contexts", 1 << 20, "contexts must lie inside the memory"),
+    ],
+)
+def test_invalid_header_raises(field, value, message):
+    bench = StoreBench()
+    bench.store.header[field] = value
+    with pytest.raises(StoreError, match=message):
+        Store(bench.memory, bench.BASE)
+
+
+def test_deleted_context_releases_its_page_frames(rng):
+    bench = filled(rng)
+    tokens = int(bench.store.header["resident_tokens"])
+    for number in bench.contexts:
+        assert bench.store.context(number).in_use(0)
+        delete_context(bench.store, number)
+        check(bench.store, max_cluster_tokens=bench.config.max_cluster_tokens)
+        assert int(bench.store.header["resident_tokens"]) <= tokens
+    assert int(bench.store.header["resident_pages"]) == int(bench.store.header["resident_tokens"]) == 0
+    assert int(bench.store.header["oldest"]) == int(bench.store.header["newest"]) == NONE
+
+
+def test_check_detects_every_changed_field(rng):
+    """A changed field of any record in use is an error, except contents that no invariant defines."""
+    bench = filled(rng, max_cluster_tokens=65535)
+    store = bench.store
+    free = {"hash", "first_token", "reserved", "storage_pages_base", "host_pages_base", "max_clusters", "max_pages"}
+    undefined = free | {"line_bytes", "log_entries", "first_candidate", "mean_keys_base", "lists_base"}
+    records = [("store", store.header, {"contexts", "page_frames", "key_bytes", "step"} | undefined)]
+    frame = next(n for n in range(8) if int(store.frames[n]["context"]) != NONE)
+    records.append(("frame", store.frames[frame], set()))
+    for number in bench.contexts:
+        context = store.context(number)
+        pages = [n for n in range(16) if context.in_use(n)]
+        records.append(("header", context.header, undefined))
+        records.append(("cluster", context.clusters[0], undefined))
+        for page in pages[:3]:
+            record = context.pages[page]
+            hidden = set() if int(record["flags"]) & RESIDENT else {"used"}  # slots of moved tokens are not listed
+            records.append(("page", record, {"step", "past", "flags", "references"} | hidden))
+    image = bench.memory.copy()
+    for name, record, ignored in records:
+        for field in record.dtype.names:
+            if field in ignored:
+                continue
+            for change in (1, 0x55):
+                record[field] = int(record[field]) ^ change
+                with pytest.raises(StoreError):
+                    check(Store(bench.memory, bench.BASE))
+                    pytest.fail(f"{name}: {field} changed by {change:#x} is not detected")
+                bench.memory[:] = image
+    store.context(0).counts[0] += 1
+    with pytest.raises(StoreError, match="context 0: cluster 0: entry of counts must be"):
+        check(store)
+    bench.memory[:] = image
+    store.context(1).lists[0, 0] = 1 << 20
+    with pytest.raises(StoreError, match="context 1: tokens must be below"):
+        check(store)
+
+
+class LineWriter:
+    """Memory writes of hardware with a cache of lines and an undo log, in a random legal order.
+
+    The headers stay in registers until the commit. Other lines are logged when they become dirty, and may be written
+    back at any time after that.
+    """
+
+    def __init__(self, bench, rng, evicted=0.3):
+        self.bench, self.rng, self.line = bench, rng, bench.store.line_bytes
+        self.evicted = evicted  # share of the dirty lines that are written back after a command
+        self.memory = bench.memory.copy()  # content of memory, without the lines in the cache
+        self.image = self.memory.copy()  # content that the core sees
+        self.dirty, self.writes, self.entries = {}, [], 0
+        self.step = int(bench.store.header["step"]) + 1
+        self.log_base = int(bench.store.header["log_base"]) * 128
+        tables = regions(bench.store)
+        del tables["log"]
+        lines = {a // self.line for start, end in tables.values() for a in range(start, end, 32)}
+        headers = [*range(*tables["the store header"], self.line), *range(*tables["contexts"], self.line)]
+        self.headers = [a // self.line for a in headers]
+        self.tables = sorted(lines - set(self.headers))
+
+    def after_command(self):
+        """Lines that the command changed become dirty; some dirty lines are written back."""
+        self.dirty_lines(self.tables)
+        for line in [line for line in self.dirty if self.rng.random() < self.evicted]:
+            self.write_back(line)
+
+    def commit(self):
+        """Write back everything, the line with `step` last."""
+        self.dirty_lines(self.tables)
+        for line in self.rng.permutation(sorted(self.dirty)).tolist():
+            self.write_back(line)
+        step_line = (self.bench.BASE + 124) // self.line
+        self.dirty_lines([line for line in self.headers if line != step_line])
+        for line in [line for line in self.headers if line in self.dirty]:
+            self.write_back(line)
+        self.dirty_lines([step_line])
+        self.write_back(step_line)
+
+    def dirty_lines(self, lines):
+        for line in lines:
+            at = slice(line * self.line, (line + 1) * self.line)
+            if (self.bench.memory[at] != self.image[at]).any():
+                if line not in self.dirty:
+                    entry = self.log_base + 2 * self.line * self.entries
+                    self.put(entry, self.memory[at].tobytes())
+                    tag = np.array([line * self.line // 32, self.step, 0, 0, 0, 0, 0, 0], "<u4").tobytes()
+                    self.put(entry + self.line, tag)
+                    self.entries += 1
+                self.dirty[line] = self.bench.memory[at].tobytes()
+                self.image[at] = self.bench.memory[at]
+
+    def write_back(self, line):
+        self.put(line * self.line, self.dirty.pop(line))
+
+    def put(self, address, data):
+        self.writes.append((address, data))
+        self.memory[address : address + len(data)] = np.frombuffer(data, np.uint8)
+
+
+@pytest.mark.parametrize("line_bytes", [32, 128])
+def test_recovery_after_any_number_of_writes(line_bytes, rng):
+    """Stopped after any write, the store is as before or as after the step, and the next step works."""
+    sizes = StoreSizes(5, page_frames=8, page_tokens=4, key_bytes=32, log_entries=400, line_bytes=line_bytes)
+    bench = StoreBench(rng=rng, sizes=sizes)
+    undone = 0
+    for _ in range(12):
+        while bench.kvmu.fetching or bench.kvmu.uncommitted or bench.kvmu.context is None:
+            bench.execute(bench.random_command(rng, {"FETCH": 1, "STEP": 1, "OPEN": 1}, wild=0))
+        bench.do(Op.OPEN, context=int(rng.choice(bench.contexts)))
+        before = bench.memory.copy()
+        writer = LineWriter(bench, rng)
+        for _ in range(int(rng.integers(1, 14))):
+            bench.execute(bench.random_command(rng, {"APPEND": 9, "MOVE": 2, "FREE": 0.5, "SEAL": 0.3, "EVICT": 0.3}))
+            writer.after_command()
+        bench.do(Op.STEP)
+        writer.commit()
+        assert writer.entries <= sizes.log_entries
+        for stop in range(len(writer.writes) + 1):
+            memory = before.copy()
+            for address, data in writer.writes[:stop]:
+                memory[address : address + len(data)] = np.frombuffer(data, np.uint8)
+            restored = recover(memory, bench.BASE)
+            undone += restored > 0
+            store = Store(memory, bench.BASE)
+            done = stop == len(writer.writes)
+            assert int(store.header["step"]) == writer.step - (stop < 2) if not done else restored == 0
+            store.header["step"] = writer.step
+            expected = (bench.memory if done else before).copy()
+            Store(expected, bench.BASE).header["step"] = writer.step
+            for start, end in (span for name, span in regions(store).items() if name != "log"):
+                assert (memory[start:end] == expected[start:end]).all(), (stop, hex(start))
+            assert recover(memory, bench.BASE) == 0
+        bench.check()
+    assert undone > 100
+
+
+def test_log_entries_suffice_without_a_cache(rng):
+    """Every changed line is written back after each command: the log has no more entries than `log_entries`."""
+    sizes = StoreSizes(5, page_frames=8, page_tokens=4, key_bytes=32, log_entries=400)
+    bench, largest = StoreBench(rng=rng, sizes=sizes), 0.0
+    for _ in range(40):
+        bench.do(Op.OPEN, context=int(rng.choice(bench.contexts)))
+        writer = LineWriter(bench, rng, evicted=1.0)
+        for _ in range(tokens := int(rng.integers(1, 8))):
+            clusters = int(bench.kvmu.tables.header["clusters"])
+            cluster = min(int(rng.integers(6)), clusters)
+            bench.do(Op.APPEND, cluster=cluster, opened=cluster == clusters)
+            writer.after_command()
+        pages = len(bench.do(Op.STEP)) - 1
+        writer.commit()
+        assert writer.entries <= log_entries(tokens, pages)
+        largest = max(largest, writer.entries / log_entries(tokens, pages))
+    assert largest > 0.5
+
+
+def test_interrupted_step_is_visible():
+    bench = StoreBench()
+    assert not interrupted(bench.store)
+    bench.store.log[0, 1].view("<u4")[:2] = (bench.BASE // 32, 1)
+    bench.store.log[0, 0] = bench.memory[bench.BASE : bench.BASE + 32]
+    assert interrupted(bench.store) and recover(bench.memory, bench.BASE) == 1 and not interrupted(bench.store)
+
+
+def test_log_entry_outside_the_memory_raises():
+    bench = StoreBench()
+    bench.store.log[0, 1].view("<u4")[:2] = (1 << 30, 1)
+    with pytest.raises(StoreError, match="address of a log entry must be inside the memory, got 0x800000000"):
+        recover(bench.memory, bench.BASE)
