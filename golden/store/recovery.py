@@ -1,7 +1,8 @@
 """Undo log: restores the state before an interrupted step.
 
 An entry holds the old content of a line and a tag with the line's address and the number of the step in progress. It is
-written before the line changes in memory. The entries of a committed step are not valid, because the number of the step
+written before the line changes in memory. A line of a mean key is logged whenever its cluster gets a token; the oldest
+entry is restored last. The entries of a committed step are not valid, because the number of the step
 in progress differs.
 """
 
@@ -16,12 +17,14 @@ PAGE_LINES = 4  # page, page frame, two neighbours in the lists of page frames
 HEADER_LINES = 8  # headers of the store and of the context
 
 
-def log_entries(tokens: int, pages: int) -> int:
+def log_entries(tokens: int, pages: int, *, key_bytes: int, line_bytes: int) -> int:
     """Entries of the undo log that suffice for a step that appends `tokens` tokens.
 
-    pages  pages that the step offloads or makes resident
+    pages                  pages that the step offloads or makes resident
+    key_bytes, line_bytes  as in `StoreSizes`
     """
-    return APPEND_LINES * tokens + PAGE_LINES * pages + HEADER_LINES
+    mean_lines = key_bytes // line_bytes if key_bytes % line_bytes == 0 else key_bytes // line_bytes + 2
+    return (APPEND_LINES + mean_lines) * tokens + PAGE_LINES * pages + HEADER_LINES
 
 
 def interrupted(store: Store) -> bool:
@@ -37,7 +40,7 @@ def recover(memory: np.ndarray, base: int, origin: int = 0) -> int:
     """Undo the changes of an interrupted step. Returns the number of restored lines; 0: no step was interrupted.
 
     The store must not be in use by hardware. Afterwards it is in the state of the last committed step, except that
-    `step` is one higher if lines were restored. The log does not cover mean keys, keys and values.
+    `step` is one higher if lines were restored. The log does not cover keys and values.
     """
     store = Store(memory, base, origin)
     step, lines = int(store.header["step"]) + 1, []

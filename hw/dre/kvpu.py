@@ -77,6 +77,7 @@ class KVPU(wiring.Component):
     o_row : cutoff of every score row ; o : replies of the KVMU
     o_dma, i_done, o_complete : see `KVMU`
     read_job, read_words, write_job, write_words, write_done : read engine and write engine for the store
+    settled : memory has acknowledged all writes to the store
     clusters, counts_base, mean_keys_base : of the open context: clusters; byte addresses in units of 128
     cfg_* : see the units ; cfg_retain_fetched : fetched pages stay in device memory
     stat_* : see `Stat` ; stat_UNIT_* : the counters of the units
@@ -117,6 +118,7 @@ class KVPU(wiring.Component):
                 "write_job": Out(stream.Signature(JOB)),
                 "write_words": Out(stream.Signature(write_word_layout(self.word))),
                 "write_done": In(1),
+                "settled": Out(1),
                 "clusters": Out(self.kvmu.clusters.shape()),
                 "counts_base": Out(self.kvmu.counts_base.shape()),
                 "mean_keys_base": Out(self.kvmu.mean_keys_base.shape()),
@@ -216,6 +218,7 @@ class KVPU(wiring.Component):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(self.kvmu, name))
         m.d.comb += [
             self.kvmu.write_done.eq(self.write_done),
+            self.settled.eq(self.kvmu.settled),
             self.clusters.eq(self.kvmu.clusters),
             self.counts_base.eq(self.kvmu.counts_base),
             self.mean_keys_base.eq(self.kvmu.mean_keys_base),

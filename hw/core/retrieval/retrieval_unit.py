@@ -31,7 +31,8 @@ class RetrievalUnit(wiring.Component):
     the KV prediction unit (KVPU) without commands. SELECT makes the row reader send score rows and token counts from
     memory to it, after the KVPU has written the token counts of the step. Three parts record its results for the other
     units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of the step's tokens, `PageLists` the past
-    tokens of each KV head. CLUSTER waits until all tokens have a cluster and a slot, SELECT until its rows are sent,
+    tokens of each KV head. CLUSTER waits until all tokens have a cluster and a slot and the old mean
+    keys of their clusters are in the undo log, SELECT until its rows are sent,
     FETCH until the selected pages are in device memory. OFFLOAD waits until the keys and values of the step are stored,
     writes the pages that leave device memory and commits the step.
 
@@ -217,7 +218,7 @@ class RetrievalUnit(wiring.Component):
                 with m.If(self.i.valid), m.Switch(opcode):
                     with m.Case(BY_NAME["CLUSTER"].code):
                         all_have_slots = (slots.tokens == means.tokens) & ~slots.step_over
-                        m.d.comb += self.complete.eq(means.clustered & all_have_slots)
+                        m.d.comb += self.complete.eq(means.clustered & all_have_slots & unit.settled)
                         m.d.comb += means.clear_clustered.eq(self.complete)
                     for name in ("OPEN", "SELECT", "FETCH"):
                         with m.Case(BY_NAME[name].code):

@@ -16,13 +16,14 @@ from hw.dre.kvmu.records import BLOCK_BITS, BLOCK_WORDS, WORD_BITS, resized
 STROBE_BITS = BLOCK_BITS // 16  # one write enable for 16 bits
 
 
-class Access(enum.Enum, shape=unsigned(2)):
+class Access(enum.Enum, shape=unsigned(3)):
     """Operation of a request."""
 
     READ = 0  # the response has the block `address`
     WRITE = 1  # write the parts of a block that `strobe` selects; no response
     FLUSH = 2  # write all changed lines to memory; the response follows their acknowledgement
     INVALIDATE = 3  # drop all lines, which must not be changed; the response has no data
+    LOG = 4  # write the line of the block to the undo log, because another unit changes it; no response
 
 
 # Request for one block; `address` is its number.
@@ -105,6 +106,20 @@ def writing(
             request.payload.address.eq(address),
             request.payload.data.eq(parts[0]),
             request.payload.strobe.eq(parts[1]),
+        ]
+        with m.If(request.ready):
+            yield
+
+
+@contextmanager
+def logging(m: Module, memory: wiring.PureInterface, state: str, address: Value) -> Iterator[None]:
+    """State `state` writes the line of a block to the undo log. The body holds in the cycle of the transfer."""
+    request = memory.request
+    with m.State(state):
+        m.d.comb += [
+            request.valid.eq(1),
+            request.payload.op.eq(Access.LOG),
+            request.payload.address.eq(address),
         ]
         with m.If(request.ready):
             yield

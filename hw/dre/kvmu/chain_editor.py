@@ -8,7 +8,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.dre.kvmu.access import STROBE_BITS, access_port, element, reading, words, writing
+from hw.dre.kvmu.access import STROBE_BITS, access_port, element, logging, reading, words, writing
 from hw.dre.kvmu.command import COUNT_BITS, Fault, Op
 from hw.dre.kvmu.records import (
     CLUSTER_RECORD,
@@ -19,6 +19,7 @@ from hw.dre.kvmu.records import (
     STORE_HEADER,
     cluster_block,
     count_block,
+    mean_blocks,
     page_block,
     state_word,
     token_block,
@@ -36,6 +37,7 @@ class Token:
     last : record of the last page of the chain
     page, slot, page_frame : where it is stored
     opens : it opens a page
+    mean_block : line of the mean key that is logged next, as the number of its first block
     source : record of the page from which MOVE takes it
     """
 
@@ -46,15 +48,19 @@ class Token:
     slot: Signal
     page_frame: Signal
     opens: Signal
+    mean_block: Signal
     source: data.View
 
 
 class ChainEditor(wiring.Component):
     """Executes APPEND and MOVE: stores a token in the open page of its cluster, or opens a page.
 
+    APPEND to a cluster that exists also writes its mean key to the undo log, because the vector engine changes it next.
+
     MOVE also seals the page of the token, copies its key and value, and removes it from its page and its cluster.
 
-    Timing: APPEND 7 accesses in an open page, 9 to 14 if it opens a page; MOVE 7 more, and a release of a page.
+    Timing: APPEND 7 accesses in an open page, 9 to 14 if it opens a page, and one for each line of the mean key; MOVE 7
+    more, and a release of a page.
 
     Parameters
     ----------
@@ -104,6 +110,7 @@ class ChainEditor(wiring.Component):
             slot=Signal(sizes.slot_bits, name="slot"),
             page_frame=Signal(sizes.frame_bits, name="page_frame"),
             opens=Signal(name="opens"),
+            mean_block=Signal(32, name="mean_block"),
             source=Signal(PAGE_RECORD, name="source"),
         )
         fault = Signal(Fault)
@@ -176,9 +183,11 @@ class ChainEditor(wiring.Component):
         """Read the record of the cluster and that of its last page; an opened cluster starts without pages."""
         command, context, chain, last = self.i.payload, self.context.value, token.chain, token.last
         moves = command.op == Op.MOVE
+        mean_first, mean_last = mean_blocks(context, command.cluster, self.sizes.key_bytes, self.sizes.line_blocks)
         with m.State("START"):
             m.d.sync += [
                 token.number.eq(Mux(moves, token.number, context.tokens)),
+                token.mean_block.eq(mean_first),
                 chain.eq(0),
                 chain.hash.eq(command.hash),
                 chain.first_token.eq(context.tokens),
@@ -193,6 +202,14 @@ class ChainEditor(wiring.Component):
             m.next = "READ_LAST"
             with m.If(data.View(CLUSTER_RECORD, content).pages == 0):
                 m.next = "ALLOCATE"
+            with m.If(command.op == Op.APPEND):
+                m.next = "LOG_MEAN"
+        with logging(m, self.memory, "LOG_MEAN", token.mean_block):
+            m.d.sync += token.mean_block.eq(token.mean_block + self.sizes.line_blocks)
+            with m.If(token.mean_block == mean_last):
+                m.next = "READ_LAST"
+                with m.If(chain.pages == 0):
+                    m.next = "ALLOCATE"
         with reading(m, self.memory, "READ_LAST", page_block(context, chain.last_page)) as content:
             record = data.View(PAGE_RECORD, content)
             m.d.sync += [

@@ -62,8 +62,10 @@ class KVMU(wiring.Component):
     State. All records are in a store in memory (`hw.dre.kvmu.records`): clusters, token counts, pages, token lists and
     page frames. On chip are a few lines of it (`LineCache`), and the headers of the store and of the open context. OPEN
     selects the context and sends the cluster records that are candidates for new tokens. Changes reach memory when
-    lines are evicted and with STEP, which ends a step. An undo log in memory keeps the old content of changed lines. So
-    software can restore the start of the step after a fault or a reset: the store is either the old or the new one.
+    lines are evicted and with STEP, which ends a step. An undo log in memory keeps the old content of changed lines and
+    of the mean keys of clusters that get tokens. So software can restore the start of the step after a fault or a
+    reset: the store is either the old or the new one. The mean keys of a step may be changed as soon as its tokens are
+    stored and `settled` is high.
 
     Storing. APPEND stores a token in the open page of its cluster. A page closes when it is full, offloaded, sealed, or
     when a token is moved out of it; the next token of the cluster opens another page. A page stays in its page frame
@@ -114,6 +116,7 @@ class KVMU(wiring.Component):
     i_done : completions {tag, error}, at least one cycle after the descriptor
     o_complete : stream of {tag, error}, sent when all descriptors of a tag are done
     read_job, read_words, write_job, write_words, write_done : a read engine and a write engine for the store
+    settled : memory has acknowledged all writes to the store
     tokens, clusters, counts_base, mean_keys_base : of the open context; base addresses in units of 128 bytes
     cfg_store_base : byte address of the store header, a multiple of 128
     cfg_page_frames_base, cfg_staging_base : byte addresses
@@ -187,6 +190,7 @@ class KVMU(wiring.Component):
                 "write_job": Out(stream.Signature(JOB)),
                 "write_words": Out(stream.Signature(write_word_layout(word))),
                 "write_done": In(1),
+                "settled": Out(1),
                 "tokens": Out(32),
                 "clusters": Out(range(max_clusters + 1)),
                 "counts_base": Out(BASE_BITS),
@@ -370,6 +374,7 @@ class KVMU(wiring.Component):
         wiring.connect(m, loader.o, wiring.flipped(self.o_candidates))
         m.d.comb += [
             cache.write_done.eq(self.write_done),
+            self.settled.eq(cache.settled),
             cache.log_base.eq(headers.store.log_base),
             cache.log_capacity.eq(headers.store.log_capacity),
             cache.step.eq(headers.store.step),

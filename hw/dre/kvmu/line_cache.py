@@ -46,11 +46,13 @@ class LineCache(wiring.Component):
     The first change of a clean line writes its old content to the undo log. A changed line is written to memory when
     its place is needed or by FLUSH, and only after memory has acknowledged all log entries. So memory always contains
     what is needed to restore the start of the step. The victim of a miss is the lowest line that was not used lately.
-    When the log is full, changed lines are dropped instead of written, so that memory can still be restored.
+    When the log is full, changed lines are dropped instead of written, so that memory can still be restored. LOG is for
+    a line that another unit changes: the line is read and logged, and leaves the cache at once.
 
     Timing, while memory and client do not stall: READ hit 2 cycles; WRITE hit 1 cycle, and 4 + 2 * words of a line
     more if the line was clean; a miss adds 2 cycles, the words of the line and the latency of memory, and 2 + words of
-    a line if its victim is dirty. `memory.request.ready` depends on the address of the request.
+    a line if its victim is dirty. LOG takes 4 + 2 * words of a line after its miss. `memory.request.ready` depends on
+    the address of the request.
 
     Parameters
     ----------
@@ -62,7 +64,7 @@ class LineCache(wiring.Component):
     memory : accesses of the other components
     read_job, read_words, write_job, write_words, write_done : a read engine and a write engine
     log_base, log_capacity, step, restart : see `UndoLog`
-    log_full : the undo log is full
+    log_full : the undo log is full ; settled : memory has acknowledged everything that was written
     filled, written_back, logged : a line is read, is written back, is logged in this cycle
 
     Raises
@@ -89,6 +91,7 @@ class LineCache(wiring.Component):
                 "step": In(32),
                 "restart": In(1),
                 "log_full": Out(1),
+                "settled": Out(1),
                 "filled": Out(1),
                 "written_back": Out(1),
                 "logged": Out(1),
@@ -135,6 +138,7 @@ class LineCache(wiring.Component):
             log.step.eq(self.step),
             log.restart.eq(self.restart),
             self.log_full.eq(log.full),
+            self.settled.eq(writer.pending == 0),
             self.logged.eq(log.o.valid & log.o.ready),
         ]
         with m.FSM(init="IDLE"):
@@ -158,7 +162,7 @@ class LineCache(wiring.Component):
         matches, recent, access = Signal(self.lines), Signal(self.lines), Signal()
         hit_slot, victim = Signal(range(self.lines)), Signal(range(self.lines))
         m.d.comb += [
-            access.eq((op == Access.READ) | (op == Access.WRITE)),
+            access.eq((op == Access.READ) | (op == Access.WRITE) | (op == Access.LOG)),
             matches.eq(
                 Cat(lines.valid[n] & (lines.tags[n] == address[self._offset_bits :]) for n in range(self.lines))
             ),
@@ -174,7 +178,8 @@ class LineCache(wiring.Component):
             ]
             m.d.sync += [lines.slot.eq(rows.r_addr), sent_block.eq(block)]
             with m.If(request.valid & access & matches.any()):
-                m.d.sync += lines.recent.eq(Mux(recent.all(), matches, recent))
+                with m.If(op != Access.LOG):
+                    m.d.sync += lines.recent.eq(Mux(recent.all(), matches, recent))
                 with m.If(op == Access.READ):
                     m.d.comb += [rows.r_en.eq(1), request.ready.eq(1)]
                     m.next = "RESPOND"
@@ -216,8 +221,12 @@ class LineCache(wiring.Component):
                 writer.i.payload.eq(log.o.payload),
             ]
             with m.If(log.i.ready):
-                m.d.sync += lines.dirty.bit_select(lines.slot, 1).eq(1)
                 m.next = "IDLE"
+                with m.If(self.memory.request.payload.op == Access.LOG):
+                    m.d.comb += self.memory.request.ready.eq(1)
+                    m.d.sync += lines.valid.bit_select(lines.slot, 1).eq(0)
+                with m.Else():
+                    m.d.sync += lines.dirty.bit_select(lines.slot, 1).eq(1)
         with m.State("EVICT"):
             with m.If(log.full):
                 m.next = "FILL"

@@ -124,6 +124,18 @@ def frame_block(store: data.View, frame: Value) -> Value:
     return _block(store.frames_base, frame >> 1)
 
 
+def mean_blocks(context: data.View, cluster: Value, key_bytes: int, line_blocks: int) -> tuple[Value, Value]:
+    """First and last line of the mean key of a cluster, as the numbers of their first blocks."""
+    start = cluster * key_bytes
+    bits = (line_blocks - 1).bit_length()
+    lines = [
+        _block(context.mean_keys_base, byte >> (BLOCK_BYTES - 1).bit_length())
+        for byte in (start, start + key_bytes - 1)
+    ]
+    first, last = (Cat(Const(0, bits), line[bits:]) for line in lines)
+    return first, last
+
+
 def context_block(store: data.View, number: Value, block: ValueLike) -> Value:
     """Number of a block of the header of context `number`."""
     return _block(store.contexts_base, (number << 2) + block)

@@ -88,6 +88,16 @@ class KvmuSizes:
         return max(self.word, BLOCK_BITS)
 
     @property
+    def line_blocks(self) -> int:
+        """Blocks of a line of the cache."""
+        return self.line // BLOCK_BITS
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of a mean key of all KV heads, BF16."""
+        return self.kv_heads * self.head_dim * 2
+
+    @property
     def page_bits(self) -> int:
         """Width of a page number."""
         return (self.max_pages - 1).bit_length()

@@ -14,6 +14,7 @@ from hw.dre.kvmu.records import BLOCK_BITS
 from sim.bench.run import InTurns, simulate
 
 DATA_BYTES, LOG_BASE = 1024, 1024  # data first, then the log
+OTHER_BYTES = 256  # of the data; other units change them
 STEP = 6  # committed steps
 
 
@@ -62,9 +63,13 @@ class Script:
         self.requests = {name: [] for name in ("op", "address", "strobe")}
         self.data, self.responses = [], []
         for _ in range(count):
-            block, kind = int(rng.integers(DATA_BYTES // 32)), rng.random()
+            block, kind = int(rng.integers((DATA_BYTES - OTHER_BYTES) // 32)), rng.random()
             if kind < 0.02:
                 self._add(Access.FLUSH, 0, 0, bytes(32))
+            elif kind > 0.95:
+                self._add(
+                    Access.LOG, int(rng.integers((DATA_BYTES - OTHER_BYTES) // 32, DATA_BYTES // 32)), 0, bytes(32)
+                )
             elif kind < 0.02 + writes:
                 self._write(block, int(rng.integers(1, 1 << 16)), rng.bytes(32))
             else:
@@ -75,7 +80,7 @@ class Script:
         for name, value in (("op", op.value), ("address", block), ("strobe", strobe)):
             self.requests[name].append(value)
         self.data.append(int.from_bytes(content, "little"))
-        if op is not Access.WRITE:
+        if op in (Access.READ, Access.FLUSH):
             read = self.content[32 * block : 32 * block + 32].tobytes()
             self.responses.append(int.from_bytes(read, "little") if op is Access.READ else None)
 
@@ -110,20 +115,30 @@ def test_reads_return_what_was_written(shape, rng, seed):
     script.check_responses(record)
     assert (record.memory["image"][:DATA_BYTES] == script.content).all()
     assert not record.status["log_full"]
-    check_log(record, script, word, max(32, word // 8))
+    line = max(32, word // 8)
+    check_log(record, script, word, line)
+    logged = {address // line for address, _ in entries(record.memory["image"], line)}
+    operations = zip(script.requests["op"], script.requests["address"], strict=True)
+    assert logged > {32 * block // line for op, block in operations if op == Access.LOG.value}
 
 
-def restore(memory, line):
-    """Undo the entries of the log, last to first; returns their number."""
-    entries = []
+def entries(memory, line):
+    """Entries of the undo log: byte address and content of a line."""
+    lines = []
     for at in range(LOG_BASE, len(memory), 2 * line):
         address, step = memory[at + line : at + line + 8].view("<u4").tolist()
         if step != STEP + 1:
             break
-        entries.append((address * 32, memory[at : at + line].copy()))
-    for address, content in reversed(entries):
+        lines.append((address * 32, memory[at : at + line].copy()))
+    return lines
+
+
+def restore(memory, line):
+    """Undo the entries of the log, last to first; returns their number."""
+    log = entries(memory, line)
+    for address, content in reversed(log):
         memory[address : address + line] = content
-    return len(entries)
+    return len(log)
 
 
 def check_log(record, script, word, line):
