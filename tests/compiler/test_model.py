@@ -65,12 +65,13 @@ def stores(bench, x):
 
 
 def without_log(bench, image):
-    """A copy without the undo log, the mean keys and the number of the step."""
+    """A copy without the undo log, the number of the step and the mean keys of clusters that do not exist."""
     image = np.frombuffer(bytes(image), np.uint8).copy()
     store = Store(image, bench.store_base, bench.store_base)
     store.log[:] = 0
     for number in range(len(store.contexts)):
-        store.context(number).mean_keys[:] = 0
+        context = store.context(number)
+        context.mean_keys[int(context.header["clusters"]) :] = 0
     store.header["step"] = 0
     return image
 
