@@ -47,11 +47,11 @@ class Config:
     wtu_pairs: int = 2048  # (key, token count) pairs in the memory of the WTU; longer rows are read again from memory
     max_row_clusters: int = 32768  # clusters of the longest score row
     wtu_buckets: int = 16  # buckets per refinement level
-    # DRE: cluster table (HC table) and KV cache management unit (KVMU).
-    max_clusters: int = 4096  # clusters of one layer
+    # DRE: KV cache management unit (KVMU). Its state is in device memory; the numbers are limits, not sizes of memories.
+    max_clusters: int = 32768  # clusters of one context
     page_tokens: int = 32  # tokens of one page
-    max_pages: int = 4096  # pages of one layer
-    page_frames: int = 512  # page frames: pages of one layer that fit into device memory
+    max_pages: int = 65536  # pages of one context: 1 M tokens, if every cluster has a page that is not full
+    page_frames: int = 262144  # page frames: pages of all contexts that fit into device memory
     max_contexts: int = 8192  # contexts: layers of all streams
     cache_lines: int = 16  # lines of the store on chip; a line is one memory word, at least 32 bytes
     # Several cores on one memory.
@@ -76,7 +76,7 @@ class Config:
         self._check("hcu_lanes", self.hcu_lanes <= self.hash_bits, f"1 to hash_bits = {self.hash_bits}")
         self._check("max_candidates", self.max_candidates >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
         self._check("max_candidates", self.max_candidates <= 1 << self.cluster_bits, "at most 2**cluster_bits")
-        self._check("page_frames", self.page_frames <= self.max_pages, f"at most max_pages = {self.max_pages}")
+        self._check("max_clusters", self.max_clusters <= 1 << self.cluster_bits, "at most 2**cluster_bits")
         self._check("token_bits", self.token_bits <= 32, "1 to 32")
         self._check(
             "max_window_tokens", self.max_window_tokens < 1 << (self.token_bits - 1), "below 2**(token_bits - 1)"

@@ -68,7 +68,8 @@ class LayerRun:
     max_resident_tokens : tokens that stay in device memory ; staging_head_pages : head pages of each staging bank
     storage : offload pages to storage instead of host memory
     layers, streams : layers of the model; streams, each of which has a context per layer
-    host_pages : pages of a context, in host memory and, with `storage`, in storage ; log_entries : size of the undo log
+    host_pages : pages of a context, in host memory and, with `storage`, in storage ; page_frames : page frames of the
+        pool ; log_entries : size of the undo log
     device_bytes : size of the device memory
     limit : largest number of cycles of a program
     number : number of the core in a multi-core; the regions of the cores follow each other
@@ -92,6 +93,7 @@ class LayerRun:
         layers: int = 1,
         streams: int = 1,
         host_pages: int = 0,
+        page_frames: int = 0,
         log_entries: int = 512,
         device_bytes: int = 4 << 20,
         limit: int = 100_000,
@@ -106,7 +108,7 @@ class LayerRun:
         unit = self.core.processor.retrieval_unit.kvpu
         page = unit.kvmu.sizes.page_bytes
         # device memory: tables, page frames, staging, layer, programs, inputs and outputs of the steps
-        host_pages = host_pages or c.max_pages
+        host_pages, page_frames = host_pages or min(c.max_pages, 512), page_frames or min(c.page_frames, 512)
         regions = {
             "device": Region(device_bytes // word),
             "host": Region(
@@ -116,11 +118,11 @@ class LayerRun:
         if scattered:
             regions = {side: ScatteredRegion(1 << WORD_ADDRESS_BITS, rng=rng, mirrored=mirrored) for side in BASES}
         count = layers * streams + 1  # the last context is empty
-        shared = store_sizes(unit.kvmu, contexts=count, page_frames=c.page_frames, log_entries=log_entries)
-        own = ContextSizes(max_clusters=c.max_clusters, max_pages=host_pages)
+        shared = store_sizes(unit.kvmu, contexts=count, page_frames=page_frames, log_entries=log_entries)
+        own = ContextSizes(max_clusters=min(c.max_clusters, 512), max_pages=host_pages)
         size = store_bytes(shared, [own] * count)
         store_base = _allocate(regions["device"], size, BACKING_UNIT, word)
-        page_frames_base = _allocate(regions["device"], c.page_frames * page, TABLE_UNIT, word)
+        page_frames_base = _allocate(regions["device"], page_frames * page, TABLE_UNIT, word)
         staging = 2 * staging_head_pages * unit.kvmu.sizes.head_page_bytes
         staging_base = _allocate(regions["device"], staging, TABLE_UNIT, word)
         self.page_lists = regions["device"].allocate(c.kv_heads * c.max_pages * ENTRY_BYTES // word) * word

@@ -357,17 +357,20 @@ def test_jobs_of_all_lengths_outside_their_region(rng, seed):
 
 
 def test_unaligned_page_base_raises_fault(rng, seed):
-    """An offload to an address inside a word raises a fault with this word, for a random word and its inverse."""
+    """An offload from a page frame that starts inside a word raises a fault with the word of its target."""
     sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
     bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=4)
-    case, word, expected = bench.run_on, int(rng.integers(1 << WORD_ADDRESS_BITS)), []
+    case, base, expected = bench.run_on, bench.golden.table.kvmu.config.page_frames_base, []
+    host_page = int(rng.integers(1 << 22))  # in units of 4,096 bytes
+    bench.store.contexts["host_pages_base"][0] = host_page
+    bench.initial = bench.memory.tobytes()
+    case.put(bench.store_base // case.word_bytes, bench.initial)
     case.script += case.driver.write("host_words", 1 << WORD_ADDRESS_BITS)
     for inside in (1, 2, 4):
-        case.script += case.driver.write("host_pages_base", case.word_bytes * word + inside)
+        case.script += case.driver.write("page_frames_base", base + inside)
         bench.begin()
         bench.run(bench.layer.attention(8, query=False), clear=True)
-        expected += [(Cause.NONE, 0, 0), (Cause.REGION, ExecUnit.COPY, word)]
-        word ^= (1 << WORD_ADDRESS_BITS) - 1
+        expected += [(Cause.NONE, 0, 0), (Cause.REGION, ExecUnit.COPY, 4096 * host_page // case.word_bytes)]
     outcomes, record = case.simulate(seed=seed)
     assert [(outcome.cause, outcome.source, outcome.address) for outcome in outcomes] == expected
     assert not record.traffic["host"]["beats"]["write"]
@@ -397,18 +400,18 @@ def test_transfer_buffers_are_refilled_during_fetch(rng, seed):
 def test_writers_share_memory_fairly(rng, seed):
     """Table entries are written while the matrix engine always has a result to write."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
-    results = {"m_blocks": 40, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 40}
+    results = {"m_blocks": 80, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 80}
     code, instructions = bench.layer.code["hash"]
     codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes,
              "destination": Destination.CODES, "extra": 1}  # fmt: skip
     bench.begin()
-    multiply = Command("MULTIPLY", {**results, "out": bench.region.allocate(320)})
+    multiply = Command("MULTIPLY", {**results, "out": bench.region.allocate(640)})
     bench.run([multiply, Command("VECTOR", codes), Command("CLUSTER"), Command("END")])
     outcomes, record = bench.run_on.simulate(stall=0.5, seed=seed, timing={"device": FixedTiming()})
     assert all(outcome.done for outcome in outcomes)
     writers = [identity for write, identity, *_ in filter(None, record.traffic["device"]["requests"]) if write]
     order = [list(WRITE_ENGINES)[identity] for identity in writers]
-    assert order.count("matrix") == 320 and order.count("store") >= 16
+    assert order.count("matrix") == 640 and order.count("store") >= 16
     assert "store" not in order[-100:]
 
 
@@ -488,7 +491,9 @@ def test_busy_counters_of_units(rng, seed):
         bench.run([*program, Command("END")])
         for name in names:
             bench.run_on.script += bench.run_on.driver.read(name)
-    answers = bench.check(seed=seed).answers
+    outcomes, record = bench.run_on.simulate(seed=seed)
+    assert all(outcome.done and not outcome.failed for outcome in outcomes)
+    answers = record.answers
     for unit, at in zip(ExecUnit, bench.run_on.runs[1:], strict=True):
         values = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
         cycles, stalled, *busy = dict(zip(names, values, strict=True)).values()
