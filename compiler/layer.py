@@ -16,7 +16,8 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
 from hw.config import Config
-from hw.core.isa import Command, Destination, Fit, LengthSource
+from hw.core.isa import COUNT, MAX_STEP, Command, Destination, Fit, LengthSource
+from hw.core.sequencer import PROGRAM_BITS
 from hw.core.vector.command import INSTRUCTION_BYTES, assemble
 from hw.lxe.microcode import Instruction, Pre, Source
 from hw.lxe.operand_memory import OperandMemory
@@ -26,6 +27,8 @@ from hw.lxe.vpe_lane import STAGES
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
 MAX_KEYS, MAX_BLOCKS = 1 << 20, (1 << 16) - 1  # attended keys, and blocks of them
 MAX_VECTORS = 255  # activation vectors of a MULTIPLY
+MAX_REPEAT = (1 << COUNT) - 1  # repetitions of a VECTOR
+MAX_COMMANDS = (1 << PROGRAM_BITS) - 1
 
 
 def residual(n: int, lanes: int) -> list[Instruction]:
@@ -140,6 +143,21 @@ class RowBlock:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of a step that are clustered and stored together.
+
+    Attributes
+    ----------
+    token, tokens : first token and number of tokens
+    query : it is the last piece of a step with queries
+    """
+
+    token: int
+    tokens: int
+    query: bool
+
+
+@dataclass(frozen=True)
 class _Product:
     """One MULTIPLY of a matrix with activations.
 
@@ -249,8 +267,8 @@ class LayerCompiler:
             ("ffn", MAX_FFN),
             ("q_heads", MAX_Q_HEADS),
             ("keys", min(MAX_KEYS, MAX_BLOCKS * n)),
-            ("tokens", c.max_step_tokens),
-            ("fill", c.max_step_tokens),
+            ("tokens", MAX_STEP),
+            ("fill", MAX_STEP),
         ):
             if getattr(s, name) > maximum:
                 raise ValueError(f"{name} must be at most {maximum}, got {getattr(s, name)}")
@@ -336,7 +354,8 @@ class LayerCompiler:
     def step(self, tokens: int) -> list[Command]:
         """Program of the layer for a step of `tokens` tokens, from `x` to `out`.
 
-        Keys come first: they are rotated while queries are projected, and clustered while values are projected. Weights
+        Keys come first: they are rotated while queries are projected, and clustered while values are projected. Keys
+        and values are clustered and stored piece by piece; the queries of all tokens follow the last piece. Weights
         are loaded while the activations are still computed. Pages are offloaded concurrently with attention and the
         rest of the layer.
         """
@@ -352,14 +371,16 @@ class LayerCompiler:
         both_fit = max(t * self.x_words, t * self.kv) <= self.rows // 2 or not self._fits(t, self.x_words)
         k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
         q = self._multiply(p, "q", t, x, w["q"], wide=True)
-        v = None if both_fit else self._multiply(p, "v", t, x, self.rotated["v"], wide=False)
-        codes = self._hash(p, t, True, [opened, k])
-        q = self._rope(p, "q", t, q)
-        clustered = p.builder.add("CLUSTER", {}, after=[codes])
-        means = self._means(p, clustered)
-        v = v or self._multiply(p, "v", t, x, self.rotated["v"], wide=False)
-        stored = self._store_kv(p, clustered, [v])
-        context = self._retrieve(p, t, [means, stored], [q, v])
+        v = [] if both_fit else [self._multiply(p, "v", t, x, self.rotated["v"], wide=False)]
+        hashed, rotated, written = self._hash(p, t, [opened, k]), list[CommandRef](), list[CommandRef]()
+        for piece in self._pieces(t, True):
+            codes = self._codes(p, piece, [hashed, *written])
+            rotated = rotated or [self._rope(p, "q", t, q)]
+            clustered = p.builder.add("CLUSTER", {}, after=[codes])
+            means = self._means(p, piece, clustered)
+            v = v or [self._multiply(p, "v", t, x, self.rotated["v"], wide=False)]
+            written = [means, self._store_kv(p, piece, [clustered, *v])]
+        context = self._retrieve(p, t, written, [*rotated, *v])
         x = Activations([Columns(address, self.group * self.head) for address in self.outputs], [context])
         attended = self._residual(p, t, self.x, w["o"], self.attended, self._multiply(p, "o", t, x, w["o"], wide=True))
         norm = self._norm(p, 1, self.attended, t, [attended])
@@ -382,13 +403,16 @@ class LayerCompiler:
         """
         self._check(tokens, query)
         p = self.program()
-        clustered = p.builder.add("CLUSTER", {}, after=[self._hash(p, tokens, query, [self._open(p)])])
-        written = [self._means(p, clustered), self._store_kv(p, clustered, [])]
+        hashed, written = self._hash(p, tokens, [self._open(p)]), list[CommandRef]()
+        for piece in self._pieces(tokens, query):
+            codes = self._codes(p, piece, [hashed, *written])
+            clustered = p.builder.add("CLUSTER", {}, after=[codes])
+            written = [self._means(p, piece, clustered), self._store_kv(p, piece, [clustered])]
         if query:
             self._retrieve(p, tokens, written, [])
         else:
             p.builder.add("OFFLOAD", {}, after=written)
-        return [*p.builder.commands, Command("END")]
+        return _ended(p)
 
     def for_context(self, context: Context, x: int | None = None, cosines: int | None = None) -> "LayerCompiler":
         """The same layer and buffers with the state `context`, and optionally with another input or RoPE angles."""
@@ -410,9 +434,17 @@ class LayerCompiler:
     def _open(self, p: Operands) -> CommandRef:
         return p.builder.add("OPEN", {"context": self.context.number})
 
-    def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], **fields: int) -> CommandRef:
+    def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int, **fields: int) -> CommandRef:
+        """Append a VECTOR, or several ones if there are more repetitions than one holds; returns the last one."""
         code, instructions = self.code[name]
-        return p.builder.add("VECTOR", {"code": code, "instructions": instructions, **fields}, after=after)
+        rows = [row for row in ("a", "b", "out") if row in fields]
+        for start in range(0, repeat, MAX_REPEAT):
+            moved: dict[str, int] = {row: fields[row] + start * fields.get(f"{row}_stride", 0) for row in rows}
+            count = min(MAX_REPEAT, repeat - start)
+            command = p.builder.add(
+                "VECTOR", {"code": code, "instructions": instructions, "repeat": count, **fields, **moved}, after=after
+            )
+        return command
 
     def _fits(self, tokens: int, words: int) -> bool:
         """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
@@ -498,24 +530,41 @@ class LayerCompiler:
                             b_wide=1, b_used=1, out=self.rotated[name], out_stride=words, out_beats=words,
                             extra=1)  # fmt: skip
 
-    def _hash(self, p: Operands, tokens: int, query: bool, after: Sequence[CommandRef]) -> CommandRef:
-        """Hash codes of the keys: their products with the hyperplanes, packed to sign bits."""
+    def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> CommandRef:
+        """Products of the keys with the hyperplanes; their signs are the hash codes."""
         x = Activations([Columns(self.rotated["k"], self.kv)], after)
-        projected = self._multiply(p, "planes", tokens, x, self.projected, wide=False)
-        return self._vector(p, "hash", [projected], repeat=tokens, a=self.projected, a_stride=self.hashes,
-                            a_beats=self.hashes, destination=Destination.CODES, flag=query, extra=1)  # fmt: skip
+        return self._multiply(p, "planes", tokens, x, self.projected, wide=False)
 
-    def _means(self, p: Operands, clustered: CommandRef) -> CommandRef:
-        return p.builder.add("MEANS", {"keys": self.rotated["k"], "stride": self.kv}, after=[clustered])
+    def _pieces(self, tokens: int, query: bool) -> list[Piece]:
+        """Pieces of a step, which are as large as possible."""
+        size = self.config.max_step_tokens
+        return [
+            Piece(token, min(size, tokens - token), query and token + size >= tokens)
+            for token in range(0, tokens, size)
+        ]
 
-    def _store_kv(self, p: Operands, clustered: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
+    def _codes(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> CommandRef:
+        """Send the hash codes of a piece to be clustered. `after`: also MEANS and STORE of the piece before.
+
+        The core records the clusters and slots of one piece only, and MEANS and STORE read them.
+        """
+        return self._vector(p, "hash", after, repeat=piece.tokens, a=self.projected + piece.token * self.hashes,
+                            a_stride=self.hashes, a_beats=self.hashes, destination=Destination.CODES,
+                            flag=piece.query, extra=1)  # fmt: skip
+
+    def _means(self, p: Operands, piece: Piece, clustered: CommandRef) -> CommandRef:
+        keys = self.rotated["k"] + piece.token * self.kv
+        return p.builder.add("MEANS", {"keys": keys, "stride": self.kv}, after=[clustered])
+
+    def _store_kv(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> CommandRef:
+        words = piece.token * self.kv
         fields = {
-            "keys": self.rotated["k"],
-            "values": self.rotated["v"],
+            "keys": self.rotated["k"] + words,
+            "values": self.rotated["v"] + words,
             "key_stride": self.kv,
             "value_stride": self.kv,
         }
-        return p.builder.add("STORE", fields, after=[clustered, *after])
+        return p.builder.add("STORE", fields, after=after)
 
     def _retrieve(
         self, p: Operands, tokens: int, written: Sequence[CommandRef], after: Sequence[CommandRef]
@@ -666,4 +715,12 @@ def model_step(layers: Sequence[LayerCompiler], tokens: int) -> list[Command]:
     p, last = layers[0].program(), list[CommandRef]()
     for layer in layers:
         last = [layer.add_step(p, tokens, last)]
-    return [*p.builder.commands, Command("END")]
+    return _ended(p)
+
+
+def _ended(p: Operands) -> list[Command]:
+    """The commands of a program with END. Raises `ValueError` if the core cannot run a program of this length."""
+    program = [*p.builder.commands, Command("END")]
+    if len(program) > MAX_COMMANDS:
+        raise ValueError(f"commands of a program must be at most {MAX_COMMANDS}, got {len(program)}")
+    return program

@@ -41,6 +41,8 @@ class LayerShape:
     inputs             products of a tile; also lanes of the vector engine
     align_bits         bits of an aligned product (`golden.dot`)
     theta              base of RoPE
+    piece_tokens       tokens of a step that update the mean keys together, each mean key is rounded once per piece;
+                       0: all
     """
 
     hidden: int
@@ -53,6 +55,7 @@ class LayerShape:
     align_bits: int = 24
     theta: float = rope.THETA_LLAMA3
     head_elements: int = 0
+    piece_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim", "hash_bits", "inputs"):
@@ -61,6 +64,7 @@ class LayerShape:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {self.kv_heads}, got {self.q_heads}")
         if checks.integer("head_elements", self.head_elements, 0, self.head_dim) % 2:
             raise ValueError(f"head_elements must be even, got {self.head_elements}")
+        checks.integer("piece_tokens", self.piece_tokens, 0)
 
     @property
     def model_head_dim(self) -> int:
@@ -196,14 +200,23 @@ class DecoderLayer:
         vectors = k.reshape(len(k), -1)
         codes = kernels.signs(self.product(vectors, self.hyperplanes()))
         assigned, replies = self.table.cluster(codes)
-        means = MeanKeys(vectors.shape[1])
-        stored = self.table.context.mean_keys
-        means.means = stored[: len(self.table.clusters) - assigned.opened.sum()].view(bfloat16)
-        means.update(vectors.view(bfloat16), assigned.cluster, self.table.clusters.counts)
-        stored[: len(means.means)] = means.means.view(np.uint16)
+        self._update_means(vectors.view(bfloat16), assigned)
         self.keys += list(k)
         self.values += list(v)
         return codes, assigned, opening + replies
+
+    def _update_means(self, keys: np.ndarray, assigned: Assignment) -> None:
+        """Update the mean keys of the context piece by piece; clusters that are opened later have no mean key yet."""
+        means, stored, counts = MeanKeys(keys.shape[1]), self.table.context.mean_keys, self.table.clusters.counts.copy()
+        known = len(counts) - int(assigned.opened.sum())
+        means.means = stored[:known].view(bfloat16)
+        size = self.shape.piece_tokens or len(keys)
+        for start in range(0, len(keys), size):
+            piece = slice(start, start + size)
+            known += int(assigned.opened[piece].sum())
+            counts[assigned.cluster[piece]] = assigned.count[piece]  # the last token of a cluster counts
+            means.update(keys[piece], assigned.cluster[piece], counts[:known])
+        stored[: len(means.means)] = means.means.view(np.uint16)
 
     def fill(self, k: np.ndarray, v: np.ndarray) -> None:
         """Append keys and values without queries."""

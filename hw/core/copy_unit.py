@@ -28,7 +28,7 @@ def owner_layout(tags: int) -> data.StructLayout:
 class CopyUnit(wiring.Component):
     """Executes COPY and STORE, and the transfers of the KVMU, which have priority over commands.
 
-    COPY is one copy. STORE copies the key and the value of each token of the step and each KV head to its slot. Copies
+    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot. Copies
     to device memory and to the host link can complete out of order; commands are reported in order.
 
     Timing: one copy per cycle when the copy engine accepts it.
@@ -39,7 +39,7 @@ class CopyUnit(wiring.Component):
     key_words : words of the key of one token and KV head
     kv_heads : KV heads
     head_page_words : words of one page of one KV head
-    max_step_tokens : largest number of tokens of a step
+    max_step_tokens : largest number of tokens of a piece of a step
     descriptor : layout of a transfer
     tags : number of transfer tags
 
@@ -50,7 +50,7 @@ class CopyUnit(wiring.Component):
     copies, copies_done : stream of copies to the copy engine, and of their owners when they are acknowledged
     descriptors : stream of transfers
     transfer_done, done_tag : a transfer is complete
-    slot_index, slot_word, tokens : slots of the step's tokens, see `hw.core.retrieval.step_slots`
+    slot_index, slot_word, tokens : slots of the tokens of the piece, see `hw.core.retrieval.step_slots`
     stored : a STORE is complete
     """
 

@@ -7,6 +7,8 @@ packed, the first one lowest.
 
 Addresses, strides and lengths in memory count words; a word has as many BF16 elements as the matrix engine has inputs.
 Commands of one unit start in order. Commands of different units are ordered by waits only.
+
+A step of up to `MAX_STEP` tokens is clustered and stored in pieces of consecutive tokens, see `RetrievalUnit`.
 """
 
 import enum
@@ -77,7 +79,7 @@ class Destination(enum.IntEnum):
     """Destination of the results of a VECTOR command."""
 
     MEMORY = 0
-    CODES = 1  # hash codes: element 0 of each row, to be clustered
+    CODES = 1  # hash codes of a piece: element 0 of each row, to be clustered
     NONE = 2
 
 
@@ -119,6 +121,8 @@ class Opcode:
 
 
 ADDRESS, STRIDE, COUNT, ROW = 32, 24, 16, 16  # widths of fields
+MAX_STEP = 1024  # tokens of the largest step
+SCORE_ROWS = (128 * MAX_STEP).bit_length()  # width of a number of score rows: a step with 128 query heads
 _LENGTH = (
     Field("length", 2, "run-time length: 0 constant, 1 clusters, 2 past tokens of `head`"),
     Field("head", 8, "KV head"),
@@ -144,10 +148,10 @@ OPCODES = (
         "STORE",
         0x11,
         ExecUnit.COPY,
-        "Copy keys and values of the step to their slots in the KV cache.",
+        "Copy keys and values of a piece of the step to their slots in the KV cache.",
         (
-            Field("keys", ADDRESS, "first word of the first token's key"),
-            Field("values", ADDRESS, "first word of the first token's value"),
+            Field("keys", ADDRESS, "first word of the key of the first token of the piece"),
+            Field("values", ADDRESS, "first word of the value of the first token of the piece"),
             Field("key_stride", STRIDE, "words from one token's key to the next"),
             Field("value_stride", STRIDE, "words from one token's value to the next"),
         ),
@@ -184,7 +188,7 @@ OPCODES = (
             Field("target", ROW, "first row of the weights"),
             Field("step_word", ADDRESS, "first word of the key or value of the step's first token"),
             Field("stride", STRIDE, "words from one token of the step to the next"),
-            Field("tokens", 8, "tokens of the step"),
+            Field("tokens", MAX_STEP.bit_length(), "tokens of the step"),
         ),
     ),
     Opcode(
@@ -236,8 +240,8 @@ OPCODES = (
             Field("out_stride", STRIDE, "words from the output of one repetition to the next"),
             Field("out_beats", COUNT, "beats of an output row; 0: the length, with zeros up to `pad` more elements"),
             Field("out_wide", 1, "output is FP32 (two words per beat), else BF16"),
-            Field("pad", 8, "zero padding in elements, see `out_beats`"),
-            Field("flag", 1, "hash codes: queries follow in this step"),
+            Field("pad", (MAX_STEP - 1).bit_length(), "zero padding in elements, see `out_beats`"),
+            Field("flag", 1, "hash codes: this is the last piece of a step with queries"),
             Field("group", 8, "the row length grows by 1 every `group` repetitions (causal mask); 0: it is constant"),
             Field("fit", 2, "condition on the padded row: 0 none, 1 it fits the vector memory, 2 it does not fit"),
             *_LENGTH,
@@ -247,9 +251,9 @@ OPCODES = (
         "MEANS",
         0x41,
         ExecUnit.VECTOR,
-        "Update the mean keys of the clusters that the step's tokens joined.",
+        "Update the mean keys of the clusters that the tokens of a piece joined.",
         (
-            Field("keys", ADDRESS, "first word of the first token's key"),
+            Field("keys", ADDRESS, "first word of the key of the first token of the piece"),
             Field("stride", STRIDE, "words from one token's key to the next"),
         ),
     ),
@@ -260,7 +264,7 @@ OPCODES = (
         "Open a context: the state of one layer of one stream.",
         (Field("context", 16, "number of the context"),),
     ),
-    Opcode("CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until all tokens of the step have a cluster and a slot."),
+    Opcode("CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until all tokens of a piece have a cluster and a slot."),
     Opcode(
         "SELECT",
         0x54,
@@ -269,7 +273,7 @@ OPCODES = (
         (
             Field("source", ADDRESS, "first word of the first row, one BF16 score per cluster"),
             Field("stride", STRIDE, "words from one row to the next"),
-            Field("rows", COUNT, "number of rows"),
+            Field("rows", SCORE_ROWS, "number of rows"),
             *_LENGTH,
         ),
     ),

@@ -49,9 +49,10 @@ class KVPU(wiring.Component):
     """Clusters the tokens of a step, selects clusters by the scores of its queries, and issues the transfers.
 
     A context is the state of one layer of one stream; it is in device memory. OPEN reads the headers of a context and
-    loads its candidates into the HCU. A step is a packet of hash codes. The HCU assigns each code to a cluster. The
-    assignment goes to the KVMU, which stores the token (APPEND), and leaves on `o_assignment`. With `query` in the last
-    code, the KVMU then writes its changed lines to memory (SYNC), so that the token counts in memory are up to date.
+    loads its candidates into the HCU. The tokens of a step arrive in one or more packets of hash codes. The HCU assigns
+    each code to a cluster. The assignment goes to the KVMU, which stores the token (APPEND), and leaves on
+    `o_assignment`. With `query` in the last code of a packet, the KVMU then writes its changed lines to memory (SYNC),
+    so that the token counts in memory are up to date.
 
     SELECT announces score rows of a KV head: one packet of (key, token count) pairs per row, one pair per cluster in
     cluster order. The rows of one SELECT are joined; the last one has `join` = 0. The list of selected clusters becomes

@@ -175,7 +175,7 @@ class LayerRun:
 
         shape = LayerShape(
             self.sizes.hidden, self.sizes.ffn, self.sizes.q_heads, c.kv_heads, c.head_dim, c.hash_bits, c.dpe_inputs,
-            head_elements=self.sizes.head,
+            head_elements=self.sizes.head, piece_tokens=c.max_step_tokens,
         )  # fmt: skip
         self.layers: list[LayerCompiler] = []
         self.goldens: list[list[DecoderLayer]] = [[] for _ in range(streams)]  # stream by stream, layer by layer

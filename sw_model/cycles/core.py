@@ -45,7 +45,7 @@ class CoreModel(CoreState):
     def run(self, word_address: int, program: Sequence[Command], data: StepData | None = None) -> int:
         """Cycles in which the core executes the program at `word_address`. RuntimeError if it has no END command."""
         self.data = data or StepData()
-        self.steps += bool(self.data.opened)
+        self.pieces += -(-len(self.data.opened) // self.data.piece_tokens)
         self.past = [sum(count for _, count in of) for of in self.data.pages] or [0] * self.config.kv_heads
         start, self.end = self.clock.now, -1
         self.clock.start(self._sequence(word_address, program))

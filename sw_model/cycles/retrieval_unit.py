@@ -34,14 +34,14 @@ class RetrievalUnitModel(UnitModel):
         self.clock.start(self._tokens())
 
     def _commands(self) -> Process:
-        core, steps, fetches = self.core, 0, 0
+        core, pieces, steps, fetches = self.core, 0, 1, 0  # `steps`: number of the step in progress
         while True:
             command = yield from core.next(ExecUnit.RETRIEVAL)
             if command.name == "OPEN":
                 yield from self._open(command.fields.get("context", 0))
             elif command.name == "CLUSTER":
-                steps += 1
-                yield from self.clustered.reach(steps)
+                pieces += 1
+                yield from self.clustered.reach(pieces)
             elif command.name == "SELECT":
                 yield 1
                 yield from self.selecting.reach(steps)
@@ -49,6 +49,7 @@ class RetrievalUnitModel(UnitModel):
             elif command.name == "OFFLOAD":
                 self.offloads.add()
                 yield from self.offloaded.reach(steps)
+                steps += 1
             else:
                 fetches += 1
                 yield from self.selecting.reach(steps)
@@ -59,25 +60,27 @@ class RetrievalUnitModel(UnitModel):
             yield 1
 
     def _tokens(self) -> Process:
-        """A step: its tokens one after the other, transfers."""
+        """A step: its tokens one after the other, piece by piece; transfers."""
         core, clock, hcu, fetches, steps = self.core, self.clock, self.core.hcu, 0, 0
         while True:
-            last, number, clusters = False, 0, 0
-            slot_ready = 0  # cycle in which the newest token has its slot
-            while not last:
-                last = yield from core.codes.get()
-                if not number:
-                    clusters = core.data.clusters
-                yield 2 + hcu.token_cycles(0, clusters) + 1
-                yield from clock.until(slot_ready)
-                opened = core.data.opened[number]
-                if opened:
-                    yield from self._lines(TOKEN_LINES)
-                slot_ready = clock.now + self.kvmu.append(opens=opened, opened=opened, first=opened)
-                clusters += core.data.opened[number]
-                number += 1
-            yield from clock.until(slot_ready + 1)
-            self.clustered.add()
+            number, clusters = 0, 0
+            while not number or number < len(core.data.opened):
+                last = False
+                slot_ready = 0  # cycle in which the newest token has its slot
+                while not last:
+                    last = yield from core.codes.get()
+                    if not number:
+                        clusters = core.data.clusters
+                    yield 2 + hcu.token_cycles(0, clusters) + 1
+                    yield from clock.until(slot_ready)
+                    opened = core.data.opened[number]
+                    if opened:
+                        yield from self._lines(TOKEN_LINES)
+                    slot_ready = clock.now + self.kvmu.append(opens=opened, opened=opened, first=opened)
+                    clusters += core.data.opened[number]
+                    number += 1
+                yield from clock.until(slot_ready + 1)
+                self.clustered.add()
             if core.data.rows:
                 yield from self._lines(1)  # changed lines are written
                 self.selecting.add()
@@ -91,7 +94,7 @@ class RetrievalUnitModel(UnitModel):
                 self.selecting.add()
             steps += 1
             yield from self.offloads.reach(steps)
-            yield from core.slots_written.reach(core.steps)
+            yield from core.slots_written.reach(core.pieces)
             yield 4
             yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of the other kind
             yield from self._lines(COMMIT_PHASES)
@@ -168,7 +171,7 @@ class RetrievalUnitModel(UnitModel):
         core, word = self.core, self.core.word_bytes
         if not descriptors:
             return
-        yield from core.slots_written.reach(core.steps)
+        yield from core.slots_written.reach(core.pieces)
         yield 1  # one register stage
         ends: dict[bool, int] = {}
         for descriptor in descriptors:

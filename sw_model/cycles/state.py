@@ -31,7 +31,8 @@ class StepData:
     """What a step's cycles depend on besides its commands.
 
     clusters : before the step ; opened, places : of each token, whether it opens a cluster, byte address of its place
-    means : clusters with new tokens: their number, whether they are new, which tokens of the step
+    piece_tokens : tokens that are clustered and stored together
+    means : for each piece, clusters with new tokens: their number, whether they are new, which tokens of the piece
     rows : for each head (passes, levels) of every row ; selected : for each head, pages of each cluster it selected
     pages : for each head, (byte address, past tokens) of every page
     fetch, offload : transfers to the device and from it
@@ -40,7 +41,8 @@ class StepData:
     clusters: int = 0
     opened: Sequence[bool] = ()
     places: Sequence[int] = ()
-    means: Sequence[tuple[int, bool, Sequence[int]]] = ()
+    piece_tokens: int = 1
+    means: Sequence[Sequence[tuple[int, bool, Sequence[int]]]] = ()
     rows: Sequence[Sequence[tuple[int, int]]] = ()
     selected: Sequence[Sequence[int]] = ()
     pages: Sequence[Sequence[tuple[int, int]]] = ()
@@ -55,14 +57,17 @@ class StepData:
         clusters, before = len(layer.table.clusters.counts), len(unit.descriptors)
         trace = step()
         moved = unit.descriptors[before:]
-        groups: dict[int, list[int]] = {}
-        for token, cluster in enumerate(trace.assigned.cluster.tolist()):
-            groups.setdefault(cluster, []).append(token)
-        opened = [bool(flag) for flag in trace.assigned.opened]
+        opened, assigned = [bool(flag) for flag in trace.assigned.opened], trace.assigned.cluster.tolist()
+        size, means = layer.shape.piece_tokens or len(opened), []
+        for start in range(0, len(opened), size):
+            groups: dict[int, list[int]] = {}
+            for token, cluster in enumerate(assigned[start : start + size]):
+                groups.setdefault(cluster, []).append(token)
+            means.append([(cluster, opened[start + tokens[0]], tokens) for cluster, tokens in groups.items()])
         chains = layer.table.context.clusters["pages"]
         return cls(
             clusters, opened, [r.address for r in trace.replies if r.op == Op.APPEND],
-            [(cluster, opened[tokens[0]], tokens) for cluster, tokens in groups.items()],
+            size, means,
             [list(zip(rows.passes.tolist(), rows.levels.tolist(), strict=True)) for rows in trace.rows],
             [[int(chains[c]) for c in np.flatnonzero(rows.selected.any(axis=0)).tolist()] for rows in trace.rows],
             [[page for page in pages if page[1]] for pages in trace.pages],
@@ -107,9 +112,9 @@ class CoreState:
         self.issued = dict.fromkeys(ExecUnit, 0)
         self.spans: list[tuple[ExecUnit, str, int, int]] = []
         self.starts: dict[ExecUnit, deque[tuple[str, int]]] = {unit: deque() for unit in ExecUnit}
-        self.data, self.steps, self.past = StepData(), 0, [0] * config.kv_heads
+        self.data, self.pieces, self.past = StepData(), 0, [0] * config.kv_heads
         self.codes = Queue(clock, depth=1, latency=0)  # to the retrieval unit
-        self.slots_written = Counter(clock)
+        self.slots_written = Counter(clock)  # pieces whose keys and values are stored; `pieces` counts all of them
         self.copier = CopyEngineModel(clock, self.readers, self.writers)
 
     def next(self, unit: ExecUnit) -> Generator[int | Bell, None, Command]:

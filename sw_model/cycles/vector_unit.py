@@ -26,6 +26,7 @@ class VectorUnitModel(UnitModel):
         self.beats, self.out = Queue(clock, depth=1, latency=0), Queue(clock, depth=STAGES + 3)
         self.ends = Queue(clock, depth=4)
         self.joined, self.averaged = Queue(clock, latency=0), Queue(clock, latency=0)  # beginning and end of MEANS
+        self.piece = 0  # of the next MEANS
         for process in (self._accept, self._instruct, self._fetch, self._feed, self._engine, self._drain, self._end):
             clock.start(process())
 
@@ -90,7 +91,8 @@ class VectorUnitModel(UnitModel):
         """MEANS: one event after the other; instructions, input and output of an event finish before the next."""
         core, reader, writer = self.core, self.core.readers["vector"], self.core.writers["vector"]
         beats = core.config.kv_heads * core.head
-        for number, (cluster, opened, tokens) in enumerate(core.data.means):
+        piece = core.data.means[self.piece] if core.data.means else ()
+        for number, (cluster, opened, tokens) in enumerate(piece):
             word_address = core.mean_keys_word + cluster * beats
             yield 2
             mean = Instruction(a=Source.IMMEDIATE if opened else Source.STREAM, wait=True)
@@ -105,12 +107,13 @@ class VectorUnitModel(UnitModel):
                 yield 1
             store = Instruction(a=Source.MEMORY, function=Function.DIVIDE, to_stream=True, wait=True)
             yield from self.code.put((store, beats))
-            yield from writer.request(word_address, beats, number + 1 == len(core.data.means))
+            yield from writer.request(word_address, beats, number + 1 == len(piece))
             for _ in range(beats):
                 yield 1
                 yield from self.out.get()
                 yield from writer.put()
             yield 1
+        self.piece = (self.piece + 1) % max(1, len(core.data.means))
         for _ in range(2):
             self.averaged.push(None)
 

@@ -61,8 +61,8 @@ BAD = {
     "head must be even and at most head_dim = 8, got 5": lambda: layer(head=5),
     "q_heads must be at most 128, got 130": lambda: layer(q_heads=130),
     "keys must be at most 262140, got 262141": lambda: layer(keys=262141),
-    "tokens must be at most 8, got 9": lambda: layer(tokens=9),
-    "fill must be at most 8, got 9": lambda: layer(fill=9),
+    "tokens must be at most 1024, got 1025": lambda: layer(tokens=1025),
+    "fill must be at most 1024, got 1025": lambda: layer(fill=1025),
     "head_dim must be at most .* got 80": lambda: LayerCompiler(
         replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), 0
     ),

@@ -1,4 +1,4 @@
-"""Mean updates: which mean keys change in a step, and by which tokens."""
+"""Mean updates: which mean keys change in a piece of a step, and by which tokens."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -15,7 +15,7 @@ class MeanOp(enum.Enum, shape=unsigned(2)):
     STORE = 2  # divide by `count`, the new token count, and store the mean of `cluster`
 
 
-# One operation; `last` marks the final operation of a step.
+# One operation; `token` counts from the first token of the piece, `last` marks the final operation of the piece.
 MEAN_UPDATE = data.StructLayout({"op": MeanOp, "cluster": 16, "count": 16, "opened": 1, "token": 8, "last": 1})
 
 
@@ -28,9 +28,9 @@ def lowest_index(bits: Signal) -> Value:
 
 
 class MeanUpdates(wiring.Component):
-    """Records the cluster assignments of a step and sends the operations that update the mean keys.
+    """Records the cluster assignments of a piece and sends the operations that update the mean keys.
 
-    For each cluster that got tokens in the step: LOAD, one ADD per token, STORE. The golden model computes the means
+    For each cluster that got tokens in the piece: LOAD, one ADD per token, STORE. The golden model computes the means
     in the same order.
 
     Timing: one cycle per operation, and one cycle per cluster to find its tokens.
@@ -38,15 +38,15 @@ class MeanUpdates(wiring.Component):
     Parameters
     ----------
     assignment : layout of an assignment of the KV prediction unit
-    max_tokens : largest number of tokens of a step
+    max_tokens : largest number of tokens of a piece
 
     Members
     -------
     assignments : stream of assignments, always ready
-    tokens : assigned tokens of the step
-    clustered : the last token of the step is assigned
+    tokens : assigned tokens of the piece
+    clustered : the last token of the piece is assigned
     clear_clustered : resets `clustered`
-    request : starts the operations of the step
+    request : starts the operations of the piece
     o : stream of MEAN_UPDATE
     """
 
@@ -72,7 +72,7 @@ class MeanUpdates(wiring.Component):
         return m
 
     def _record(self, m: Module, entries: list[Signal]) -> None:
-        """The assignments of the step; the first one after a `last` starts a new step."""
+        """The assignments of the piece; the first one after a `last` starts the next piece."""
         assignment, valid = self.assignments.payload, self.assignments.valid
         first, index = Signal(init=1), Signal(range(self.max_tokens + 1))
         m.d.comb += [self.assignments.ready.eq(1), index.eq(Mux(first, 0, self.tokens))]

@@ -21,7 +21,7 @@ from hw.dre.kvmu.command import Op
 from hw.dre.kvmu.records import TABLE_BYTES
 from hw.dre.kvpu import KVPU
 
-HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code of a key from the vector engine
+HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code of a key; `last` of a piece
 
 
 class RetrievalUnit(wiring.Component):
@@ -30,11 +30,16 @@ class RetrievalUnit(wiring.Component):
     OPEN makes a context, the state of one layer of one stream, the one in use. Hash codes from the vector engine drive
     the KV prediction unit (KVPU) without commands. SELECT makes the row reader send score rows and token counts from
     memory to it, after the KVPU has written the token counts of the step. Three parts record its results for the other
-    units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of the step's tokens, `PageLists` the past
-    tokens of each KV head. CLUSTER waits until all tokens have a cluster and a slot and the old mean
-    keys of their clusters are in the undo log, SELECT until its rows are sent,
-    FETCH until the selected pages are in device memory. OFFLOAD waits until the keys and values of the step are stored,
-    writes the pages that leave device memory and commits the step.
+    units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of tokens, `PageLists` the past tokens of each
+    KV head. CLUSTER waits until all tokens have a cluster and a slot and the old mean keys of their clusters are in the
+    undo log, SELECT until its rows are sent, FETCH until the selected pages are in device memory. OFFLOAD waits until
+    the keys and values are stored, writes the pages that leave device memory and commits the step.
+
+    A step is clustered in pieces of at most `max_step_tokens` tokens, because `MeanUpdates` and `StepSlots` record one
+    piece. A piece is a packet of hash codes, then CLUSTER, MEANS and STORE. The codes of the next piece wait until
+    STORE is complete, so no slot is overwritten. No assignment is overwritten either: codes and MEANS are commands of
+    the vector unit, which sends the codes of a command after all updates of an earlier MEANS. With `query` in the last
+    code of the last piece, the KVPU writes the token counts of the step.
 
     ```
     codes ─────────────────────> KVPU ──> assignments ──> MeanUpdates ──> VECTOR unit
@@ -59,9 +64,9 @@ class RetrievalUnit(wiring.Component):
     lengths : run-time lengths: clusters, and past tokens of each KV head
     list_base, list_entries : page lists in memory, see `PageLists`
     list_job, list_words, list_write_done : write engine for the page lists
-    slot_index, slot_word, tokens, stored : slots of the step's tokens, see `StepSlots`
-    request_updates, updates : mean updates, see `MeanUpdates`
-    descriptors : stream of transfers; held back until the step's keys and values are stored
+    slot_index, slot_word, tokens, stored : slots of the tokens of a piece, see `StepSlots`
+    request_updates, updates : mean updates of a piece, see `MeanUpdates`
+    descriptors : stream of transfers; held back until the keys and values of the step are stored
     transfer_done, done_tag : a transfer is complete
     read_job, read_words, write_job, write_words, write_done : read engine and write engine for the store
     mean_keys_base : byte address of the mean keys of the open context, in units of 128
@@ -169,7 +174,7 @@ class RetrievalUnit(wiring.Component):
         m.d.comb += rows.counts_base.eq(counts_base[:WORD_ADDRESS_BITS])
 
     def _connect_transfers(self, m: Module, slots: StepSlots) -> None:
-        """Descriptors wait until the keys and values of the step are stored; completions go back."""
+        """Descriptors wait until the keys and values of the last piece are stored; completions go back."""
         descriptors = self.kvpu.o_dma
         m.d.comb += [
             self.descriptors.valid.eq(descriptors.valid & ~slots.pending),
@@ -206,18 +211,26 @@ class RetrievalUnit(wiring.Component):
         last_reply = self.kvpu.o.valid & self.kvpu.o.ready & reply.last
         fetch_transfers, fetch_tag = Signal(), Signal.like(reply.tag)  # the fetch moves pages, with this tag
         counts_written = Signal()  # memory has the token counts of the step
+        hold_codes = Signal()  # all codes of a piece are received, its keys and values are not stored
         with m.If(slots.step_starts):
             m.d.sync += counts_written.eq(0)
         with m.If(last_reply & (reply.op == Op.SYNC)):
             m.d.sync += counts_written.eq(1)
+        with m.If(self.codes.valid & self.codes.ready & self.codes.payload.last):
+            m.d.sync += hold_codes.eq(1)
+        with m.Elif(self.stored):
+            m.d.sync += hold_codes.eq(0)
         m.d.comb += self.i.ready.eq(self.complete)
         self._send_code(m)
         with m.FSM(name="commands"):
             with m.State("IDLE"):
-                m.d.comb += [unit.i.valid.eq(self.codes.valid), self.codes.ready.eq(unit.i.ready)]
+                m.d.comb += [
+                    unit.i.valid.eq(self.codes.valid & ~hold_codes),
+                    self.codes.ready.eq(unit.i.ready & ~hold_codes),
+                ]
                 with m.If(self.i.valid), m.Switch(opcode):
                     with m.Case(BY_NAME["CLUSTER"].code):
-                        all_have_slots = (slots.tokens == means.tokens) & ~slots.step_over
+                        all_have_slots = (slots.tokens == means.tokens) & slots.pending
                         m.d.comb += self.complete.eq(means.clustered & all_have_slots & unit.settled)
                         m.d.comb += means.clear_clustered.eq(self.complete)
                     for name in ("OPEN", "SELECT", "FETCH"):

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout
 from hw.axi.ports import JOB, WORD_ADDRESS_BITS
-from hw.core.isa import COUNT, STRIDE
+from hw.core.isa import SCORE_ROWS, STRIDE
 from hw.core.lengths import LENGTH_BITS, block_count
 from hw.dre.wtu.command import KEY_BITS, WtuSizes
 
@@ -17,7 +17,9 @@ PACKETS = 2  # packets whose words are requested and not yet sent
 
 # One group of joined score rows: word address of the first row, words from one row to the next, number of rows
 # and of clusters of a row, both at least 1.
-ROW_GROUP = data.StructLayout({"source": WORD_ADDRESS_BITS, "stride": STRIDE, "rows": COUNT, "clusters": LENGTH_BITS})
+ROW_GROUP = data.StructLayout(
+    {"source": WORD_ADDRESS_BITS, "stride": STRIDE, "rows": SCORE_ROWS, "clusters": LENGTH_BITS}
+)
 
 
 class RowReader(wiring.Component):
@@ -78,7 +80,7 @@ class RowReader(wiring.Component):
         """Request the words of each packet. Returns: all packets of the group are requested."""
         group = self.i.payload
         words = block_count(m, "words", group.clusters, self.width)
-        row, offset, last_row, next_row = Signal(COUNT), Signal(WORD_ADDRESS_BITS), Signal(), Signal()
+        row, offset, last_row, next_row = Signal(SCORE_ROWS), Signal(WORD_ADDRESS_BITS), Signal(), Signal()
         scores_sent, counts_sent = Signal(), Signal()  # requests of this packet
         m.d.comb += [
             last_row.eq(row + 1 == group.rows),

@@ -1,4 +1,4 @@
-"""Slots of the current step: where the keys and values of its tokens go in the KV cache."""
+"""Slots of the current piece of a step: where the keys and values of its tokens go in the KV cache."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -11,9 +11,10 @@ from hw.dre.kvmu.command import Op
 
 
 class StepSlots(wiring.Component):
-    """Records the slot of each token of the step.
+    """Records the slot of each token of a piece.
 
-    The first APPEND reply after the end of a step starts the next step.
+    The first APPEND reply after the keys and values of a piece are stored starts the next piece. The first one after
+    the end of a step also starts the next step.
 
     Timing: a reply is recorded in one cycle; `slot_word` is combinational.
 
@@ -21,16 +22,15 @@ class StepSlots(wiring.Component):
     ----------
     reply : layout of a reply of the KV prediction unit
     word_bytes : bytes of a memory word
-    max_tokens : largest number of tokens of a step
+    max_tokens : largest number of tokens of a piece
 
     Members
     -------
     reply : stream of replies
-    slot_index, slot_word : token of the step, and the first word of its slot (KV head 0)
-    tokens : tokens of the step that have a slot
-    stored : keys and values of all tokens of the step are in their slots
+    slot_index, slot_word : token of the piece, and the first word of its slot (KV head 0)
+    tokens : tokens of the piece that have a slot
+    stored : keys and values of all tokens of the piece are in their slots
     pending : slots are assigned, keys and values are not stored yet
-    step_over : the last step has ended, the next one has not started
     step_starts : the current reply starts a step
     """
 
@@ -44,7 +44,6 @@ class StepSlots(wiring.Component):
                 "tokens": Out(range(max_tokens + 1)),
                 "stored": In(1),
                 "pending": Out(1),
-                "step_over": Out(1, init=1),
                 "step_starts": Out(1),
             }
         )
@@ -53,17 +52,18 @@ class StepSlots(wiring.Component):
         m = Module()
         reply, valid = self.reply.payload, self.reply.valid
         slots = [Signal(WORD_ADDRESS_BITS, name=f"slot{n}") for n in range(self.max_tokens)]
-        index, append = Mux(self.step_over, 0, self.tokens), valid & (reply.op == Op.APPEND)
+        step_over = Signal(init=1)  # the last step has ended, the next one has not started
+        index, append = Mux(self.pending, self.tokens, 0), valid & (reply.op == Op.APPEND)
         word = reply.address >> (self.word_bytes.bit_length() - 1)
-        m.d.comb += self.step_starts.eq(append & self.step_over)
+        m.d.comb += self.step_starts.eq(append & step_over)
         with m.If(append):
-            m.d.sync += [self.step_over.eq(0), self.tokens.eq(index + 1), self.pending.eq(1)]
+            m.d.sync += [step_over.eq(0), self.tokens.eq(index + 1), self.pending.eq(1)]
             for n, slot in enumerate(slots):
                 with m.If(index == n):
                     m.d.sync += slot.eq(word)
         with m.If(self.stored):
             m.d.sync += self.pending.eq(0)
         with m.If(valid & reply.last & ((reply.op == Op.STEP) | (reply.op == Op.OPEN))):
-            m.d.sync += self.step_over.eq(1)
+            m.d.sync += step_over.eq(1)
         m.d.comb += self.slot_word.eq(Array(slots)[self.slot_index])
         return m

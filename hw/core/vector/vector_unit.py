@@ -50,7 +50,7 @@ class VectorUnit(wiring.Component):
     in_job, in_words : read engine for operands
     out_job, out_words, write_done : write engine
     codes : stream of HASH_CODE to the KV prediction unit
-    updates, request_updates : stream of the mean updates of the step, which the unit requests for MEANS
+    updates, request_updates : stream of the mean updates of a piece of a step, which the unit requests for MEANS
     mean_keys_base : word address of the mean keys
     stat_busy : the engine sends a beat
     """
