@@ -47,7 +47,7 @@ class Config:
     wtu_pairs: int = 2048  # (key, token count) pairs in the memory of the WTU; longer rows are read again from memory
     max_row_clusters: int = 32768  # clusters of the longest score row
     wtu_buckets: int = 16  # buckets per refinement level
-    # DRE: KV cache management unit (KVMU). Its state is in device memory; the numbers are limits, not sizes of memories.
+    # DRE: KV cache management unit (KVMU). Its state is in device memory; these numbers are limits, not memories.
     max_clusters: int = 32768  # clusters of one context
     page_tokens: int = 32  # tokens of one page
     max_pages: int = 65536  # pages of one context: 1 M tokens, if every cluster has a page that is not full
