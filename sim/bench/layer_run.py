@@ -16,7 +16,7 @@ from golden.hashing import hyperplanes
 from golden.kvpu import Kvpu
 from golden.selection import MOSAIC, RESV, TOP_K
 from golden.store import ContextSizes, create_context, create_store, store_bytes
-from golden.store.layout import BACKING_UNIT, TABLE_UNIT
+from golden.store.layout import BACKING_UNIT, RESIDENT, TABLE_UNIT
 from hw.axi.ports import BOUNDARY, WORD_ADDRESS_BITS
 from hw.config import Config
 from hw.core.core import Core
@@ -320,6 +320,34 @@ class LayerRun:
         self.outputs += [(address, np.ascontiguousarray(head)) for address, head in copies]
         self.traces.append(trace)
         return trace
+
+    def preload(self, k: np.ndarray, v: np.ndarray) -> None:
+        """Past tokens of the first context, in steps of at most `max_step_tokens`, before the first program.
+
+        Keys, values (T, Hkv, d): BF16 codes in memory order. Only the golden model executes the steps; the memory of
+        the core starts with its store and its pages, as if the stream was resumed.
+        """
+        if self.programs:
+            raise ValueError(f"preload must precede the first program, got {len(self.programs)} programs")
+        size = self.config.max_step_tokens
+        for start in range(0, len(k), size):
+            self.golden.fill(k[start : start + size], v[start : start + size])
+        self.position = len(k)
+        self.initial = self.memory.tobytes()
+        self.run_on.device[self.store_base : self.store_base + len(self.initial)] = self.initial
+        kvmu, context = self.golden.table.kvmu, self.golden.table.context
+        slots = np.concatenate([np.stack(self.golden.keys), np.stack(self.golden.values)], axis=2)  # (T, Hkv, 2 d)
+        for page in filter(context.in_use, range(len(context.pages))):
+            record = context.pages[page]
+            resident = int(record["flags"]) & RESIDENT
+            memory = self.run_on.device if resident else self.run_on.host
+            base = kvmu.config.page_frames_base if resident else self.store.backing_base(context.number, False)
+            start = base + (int(record["frame"]) if resident else page) * self.store.page_bytes
+            tokens = context.lists[page, : int(record["used"])]
+            for head in range(self.config.kv_heads):
+                data = slots[tokens, head].tobytes()
+                at = start + head * self.store.page_bytes // self.config.kv_heads
+                memory[at : at + len(data)] = data
 
     def fill(self, images: Mapping[int, bytes]) -> None:
         """Append a program that copies `images` to words of the device memory before a step reads them."""

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from compiler.layer import model_step
+from compiler.layer import LayerSizes, model_step
+from golden import bf16
 from golden.store import Store, check
 from hw.axi.ports import Cause
 from hw.core.isa import Command, ExecUnit
@@ -34,6 +35,37 @@ def test_layers_and_streams_interleaved_at_random(storage, rng, seed):
     assert all(int(header["tokens"]) for header in bench.store.contexts[:12])
     kinds = {descriptor.kind.name for descriptor in bench.golden.table.kvmu.descriptors}
     assert kinds == {"FETCH", "OFFLOAD"}
+
+
+def tokens(rng, count, config):
+    """Random keys or values in memory order, BF16 codes (count, Hkv, d)."""
+    return bf16.encode(rng.standard_normal((count, config.kv_heads, config.head_dim)))
+
+
+def test_stream_starts_with_past_tokens(rng, seed):
+    """Memory contains the store and the pages of past tokens; steps retrieve from device and host memory."""
+    bench = LayerRun(
+        "tiny", rng, hamming_threshold=4, max_resident_tokens=12, selection_target=45000, staging_head_pages=64
+    )
+    bench.preload(tokens(rng, 30, bench.config), tokens(rng, 30, bench.config))
+    for x in frames(bench, 3, 2):
+        bench.step(x)
+    bench.check(stall=0.1, seed=seed)
+    assert any(len(attended) > 8 for attended in bench.traces[-1].attended)
+    assert any(descriptor.kind.name == "FETCH" for descriptor in bench.golden.table.kvmu.descriptors)
+
+
+@pytest.mark.heavy
+def test_layers_and_streams_at_small(rng, seed):
+    """Four layers of three streams at `small`."""
+    bench = LayerRun(
+        "small", rng, layers=4, streams=3, hamming_threshold=11, max_resident_tokens=40, selection_target=45000,
+        limit=4_000_000, device_bytes=64 << 20,
+    )  # fmt: skip
+    interleave(bench, 12)
+    bench.check(stall=0.1, seed=seed)
+    check(bench.store)
+    assert {descriptor.kind.name for descriptor in bench.golden.table.kvmu.descriptors} == {"FETCH", "OFFLOAD"}
 
 
 def small(rng, **options):
@@ -76,12 +108,17 @@ def without_log(bench, image):
     return image
 
 
-def check_recovered(bench, record, images):
-    """The store in memory is that before or after the step, and valid. Returns whether the step was committed."""
+def recovered(bench, record):
+    """The store in memory after a recovery, which must be valid, as `without_log` gives it."""
     start, size = bench.store_base, len(bench.memory)
     actual = np.frombuffer(bytes(record.images["device"][start : start + size]), np.uint8).copy()
     check(Store(actual, start, start))
-    same = [np.array_equal(without_log(bench, actual), image) for image in images]
+    return without_log(bench, actual)
+
+
+def check_recovered(bench, record, images):
+    """The store in memory is that before or after the step. Returns whether the step was committed."""
+    same = [np.array_equal(recovered(bench, record), image) for image in images]
     assert sum(same) == 1, f"equal to the store before, after the step: {same}"
     return same[1]
 
@@ -116,6 +153,49 @@ def test_memory_error_of_the_store_leaves_old_or_new_store(write, after, rng, se
     assert (outcomes[-1].cause, outcomes[-1].source) == (Cause.SLVERR, ExecUnit.RETRIEVAL)
     assert all(outcome.done for outcome in outcomes[:-1])
     assert not check_recovered(bench, record, images)
+
+
+@pytest.mark.parametrize("cause", ["reset", "read", "write"])
+def test_next_step_is_right_after_recovery(cause, rng, seed):
+    """A step is interrupted by a reset or a memory error; after the recovery, steps of another stream are right."""
+    bench = small(rng)
+    x = next(frames(bench, 1, 2))
+    address, commands = interrupted(bench, x)
+    stores(bench, x)
+    if cause == "reset":
+        bench.run_on.reset_after(address, commands, int(rng.integers(4000)))
+    else:
+        number = list(WRITE_ENGINES if cause == "write" else READ_ENGINES).index("store")
+        bench.run_on.script.append(["fail", "device", cause == "write", int(rng.integers(20)), SLVERR, number])
+        bench.run_on.run(address, commands, clear=True)
+        bench.run_on.script.append(["fail", "device", cause == "write", -1, SLVERR])  # no further failure
+    before = len(bench.outputs)
+    bench.run_on.script.append(["recover", "device", bench.store_base, len(bench.memory)])
+    for x in frames(bench, 2, 2):
+        bench.step(x, stream=1)
+    outcomes, record = bench.run_on.simulate(stall=0.1, seed=seed)
+    assert [outcome.cause for outcome in outcomes if outcome.failed] == [Cause.SLVERR] * (cause != "reset")
+    assert len(bench.outputs) == before + 2
+    for at, output in bench.outputs:
+        actual = np.frombuffer(record.images["device"][at : at + output.nbytes], "<u2").reshape(output.shape)
+        np.testing.assert_array_equal(actual, output)
+
+
+@pytest.mark.parametrize("limit", ["frames", "log"])
+def test_full_table_leaves_the_store_before_the_step(limit, rng, seed):
+    """No page frame is free, or the undo log is full: a fault, and the recovered store is that before the step."""
+    options = {"frames": {"page_frames": 4, "max_resident_tokens": 64}, "log": {"log_entries": 24}}[limit]
+    options = {"max_resident_tokens": 6} | options
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, fill=8, q_heads=4)
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=1, **options)
+    bench.begin()
+    before = bench.memory.copy()
+    bench.fill({bench.layer.rotated["k"]: tokens(rng, 8, bench.config).tobytes()})
+    bench.run(bench.layer.attention(8, query=False), clear=True)
+    bench.run_on.script.append(["recover", "device", bench.store_base, len(bench.memory)])
+    outcomes, record = bench.run_on.simulate(stall=0.1, seed=seed)
+    assert (outcomes[-1].cause, outcomes[-1].source) == (Cause.TABLE, ExecUnit.RETRIEVAL)
+    assert np.array_equal(recovered(bench, record), without_log(bench, before))
 
 
 def test_absent_context_raises_fault(rng, seed):

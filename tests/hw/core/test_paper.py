@@ -8,6 +8,7 @@ import pytest
 
 from cli.rtl import timings
 from compiler.layer import LayerSizes
+from golden import bf16
 from golden.decoder_layer import pair_order
 from golden.kvmu import Op
 from sim.bench.core_run import BASES
@@ -66,3 +67,25 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     for name in ("matrix", "vector", "device_read", "device_write", "host_read", "host_write"):
         print(f"{name:13} {column(part, name).mean():6.1%} of cycles with a beat")
     print("cycles with 0, 1, .. units at work:", concurrency(step_spans).tolist())
+
+
+@pytest.mark.heavy
+def test_step_of_a_llama_layer(seed):
+    """A token goes through a whole layer of Llama-3-8B's sizes, with 1,000 past tokens: equal to golden.
+
+    About 3.5 million cycles, because the weights are 436 MB; `run.log` tells how far they are.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = LayerSizes(hidden=4096, ffn=14336, tokens=1, keys=1088, q_heads=32)
+    layer = LayerRun(
+        "paper", rng, sizes=sizes, hamming_threshold=7, max_resident_tokens=600, staging_head_pages=1024,
+        host_pages=1024, device_bytes=1 << 30, limit=8_000_000,
+    )  # fmt: skip
+    direction = rng.standard_normal((20, 8, 128))
+    keys = direction[rng.integers(20, size=1000)] + 0.1 * rng.standard_normal((1000, 8, 128))
+    layer.preload(bf16.encode(keys), bf16.encode(rng.standard_normal(keys.shape)))
+    trace = layer.step(bf16.encode(rng.standard_normal((1, 4096))))
+    attended = [len(tokens) for tokens in trace.attended]
+    print(f"{len(layer.golden.table.clusters)} clusters, attended tokens of each KV head: {attended}")
+    layer.check(timing=timings(load_system("vrex8"), layer.storage_at), seed=seed)
+    print(f"{layer.outcomes[layer.steps[-1]].cycles} cycles")
