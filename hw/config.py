@@ -52,7 +52,7 @@ class Config:
     page_tokens: int = 32  # tokens of one page
     max_pages: int = 65536  # pages of one context: 1 M tokens, if every cluster has a page that is not full
     page_frames: int = 262144  # page frames: pages of all contexts that fit into device memory
-    max_contexts: int = 8192  # contexts: layers of all streams
+    max_contexts: int = 8192  # contexts of one store: layers times streams
     cache_lines: int = 16  # lines of the store on chip; a line is one memory word, at least 32 bytes
     # Several cores on one memory.
     cores: int = 8  # cores of the unit `multicore`

@@ -11,7 +11,7 @@ LENGTH_BITS = 24
 
 
 def lengths_layout(kv_heads: int) -> data.StructLayout:
-    """The run-time lengths: clusters in the HC table, and for every KV head the past tokens that it attends to."""
+    """The run-time lengths: clusters of the open context, and for every KV head the past tokens of its selection."""
     return data.StructLayout({"clusters": LENGTH_BITS, "tokens": data.ArrayLayout(LENGTH_BITS, kv_heads)})
 
 

@@ -1,1 +1,1 @@
-"""Dynamic KV cache retrieval engine: HCU, WTU, HC table, KVMU."""
+"""Dynamic KV cache retrieval engine: HCU, WTU, KVMU, and the KVPU that connects them."""

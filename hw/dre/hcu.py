@@ -124,13 +124,14 @@ class HCU(wiring.Component):
     `cfg_max_cluster_tokens`. The output beat of such a token has `overflow` = 1, and `stat_overflow` is 1 until
     `stat_clear`.
 
-    An output beat contains all data to update the HC table in memory. If `opened` is 1, a new cluster has the leader
-    `hash`, `count` tokens and the first token `token`. If `opened` is 0, the token count of `cluster` changes to
-    `count`, and `token` is its newest token.
+    An output beat contains everything that changes in the records of the clusters. If `opened` is 1, a new cluster has
+    the leader `hash`, `count` tokens and the first token `token`. If `opened` is 0, the token count of `cluster`
+    changes to `count`, and `token` is its newest token.
 
-    These data restore a table. BEGIN has the number of the next token and of the oldest candidate. One LOAD per
-    candidate follows, in the order of the cluster numbers. The clusters that have left the window are not loaded. The
-    next tokens then get the same results as without the interruption. If no candidate is left, `count` of BEGIN is the
+    The table on chip belongs to one context, which is one layer of one stream. BEGIN and LOAD replace it by that of
+    another context: BEGIN has the number of the next token and of the oldest candidate. One LOAD per candidate follows,
+    in the order of the cluster numbers, with values of the cluster records in memory. The clusters that have left the
+    window are not loaded. The next tokens then get the same results as without the interruption. If no candidate is left, `count` of BEGIN is the
     token count of the last cluster; the unit uses it only if no cluster number remains. `cfg_window_tokens` may change
     only before a BEGIN.
 
