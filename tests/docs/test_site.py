@@ -66,7 +66,7 @@ def test_folders_and_tutorials(site):
         assert 150 < len((ROOT / folder / "README.md").read_text().split()) < 1500  # one page
         assert (site / folder / "index.html").exists()
     front = (site / "index.html").read_text()
-    for name in ("generate", "verify", "policy", "system", "figure"):
+    for name in ("generate", "verify", "streams", "policy", "system", "figure"):
         assert f'href="docs/tutorials/{name}.html"' in front
 
 
