@@ -29,6 +29,7 @@ class Macro:
     ----------
     cell : name of the memory in the flattened design ; module : name of the macro's module
     depth, width : words, bits per word ; reads, writes : number of read and write ports
+    single_port : the read port and the write port have one address, so that one port of the macro serves both
     """
 
     cell: str
@@ -38,6 +39,7 @@ class Macro:
     reads: int
     writes: int
     address_bits: int
+    single_port: bool = False
 
     @property
     def bits(self) -> int:
@@ -48,7 +50,7 @@ class Macro:
         (low_bits, low), (high_bits, high) = _SHARE
         position = (self.bits.bit_length() - low_bits.bit_length()) / (high_bits.bit_length() - low_bits.bit_length())
         share = low + (high - low) * min(1.0, max(0.0, position))
-        ports = self.reads + self.writes
+        ports = 1 if self.single_port else self.reads + self.writes
         return self.bits * technology.bit_cell_um2 * (1.0 if ports == 1 else TWO_PORT * (ports / 2)) / share
 
     @property
@@ -132,7 +134,7 @@ def find(rtlil: str, top: str, min_bits: int = MIN_BITS) -> list[Macro]:
     """The memories of a flattened RTLIL text that can be macros; the others become flip-flops.
 
     A macro has at least `min_bits`, synchronous ports without reset, and no defined result of a read while the same
-    word is written.
+    word is written. It has a single port if it has one read and one write port with the same address.
     """
     macros: list[Macro] = []
     for match in _CELL.finditer(rtlil):
@@ -156,6 +158,7 @@ def find(rtlil: str, top: str, min_bits: int = MIN_BITS) -> list[Macro]:
                     number["RD_PORTS"],
                     number["WR_PORTS"],
                     number["ABITS"],
+                    number["RD_PORTS"] == number["WR_PORTS"] == 1 and connects["RD_ADDR"] == connects["WR_ADDR"],
                 )
             )
     return macros

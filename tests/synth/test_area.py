@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,9 +8,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw import emit
-from hw.common.memory import Ram
+from hw.common.memory import BufferedRam, Ram, SinglePortRam
 from hw.config import Config
-from synth.area import area, area_of_rtlil
+from synth.area import PREDICTIVE, area, area_of_rtlil
 from synth.blocks import partition
 
 
@@ -54,6 +55,16 @@ def test_memory_as_flip_flops_on_request(small, predictive):
     assert flat.memory_bits == 0
     assert flat.flip_flops >= 1024 + 8
     assert flat.area_um2 > small.area_um2 + 1024 * predictive.cell("DFF_X1").area
+
+
+@pytest.mark.parametrize(("memory", "single"), [(Ram, False), (SinglePortRam, True), (BufferedRam, True)])
+def test_memory_with_one_address_has_a_single_port(memory, single, predictive):
+    """A single-port memory has half the area of one with a read port and a write port."""
+    result = area_of_rtlil(emit.to_rtlil(memory(depth=64, width=16), "ram"), "ram", predictive)
+    (macro,) = result.blocks[-1].macros
+    assert (macro.reads, macro.writes, macro.single_port) == (1, 1, single)
+    two_ports = replace(macro, single_port=False)
+    assert two_ports.area_um2(PREDICTIVE) == pytest.approx(macro.area_um2(PREDICTIVE) * (2 if single else 1))
 
 
 def test_report(small):
