@@ -11,11 +11,58 @@ from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout, write_word_layout
 from hw.axi.ports import JOB
-from hw.common.memory import Ram
+from hw.common.memory import SinglePortRam
 from hw.common.tree import reduce_tree
 from hw.dre.kvmu.access import STROBE_BITS, Access, access_port
 from hw.dre.kvmu.records import BASE_BITS, BLOCK_BITS
 from hw.dre.kvmu.undo_log import LineWriter, UndoLog, word_address
+
+
+class LineMemory(wiring.Component):
+    """Memory of the lines, one memory with a single port for each block of a line. A cycle reads or writes.
+
+    Only the blocks in `r_en` and in `w_mask` are accessed, which saves energy.
+
+    Timing: `r_data` has the blocks one cycle after `r_en`, and keeps each until its next read.
+
+    Parameters
+    ----------
+    lines : number of lines ; blocks : blocks of a line
+
+    Members
+    -------
+    address : line to read or write
+    r_en, r_data : blocks to read; contents of the line
+    w_mask, w_data : write enable of each 16 bits, contents
+    """
+
+    latency = 1
+
+    def __init__(self, *, lines: int, blocks: int):
+        self.lines, self.blocks = lines, blocks
+        super().__init__(
+            {
+                "address": In(range(lines)),
+                "r_en": In(blocks),
+                "r_data": Out(blocks * BLOCK_BITS),
+                "w_mask": In(blocks * STROBE_BITS),
+                "w_data": In(blocks * BLOCK_BITS),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        for n in range(self.blocks):
+            m.submodules[f"block{n}"] = block = SinglePortRam(depth=self.lines, width=16, words=STROBE_BITS)
+            m.d.comb += [
+                block.r_addr.eq(self.address),
+                block.w_addr.eq(self.address),
+                block.r_en.eq(self.r_en[n]),
+                block.w_mask.eq(self.w_mask.word_select(n, STROBE_BITS)),
+                Value.cast(block.w_data).eq(self.w_data.word_select(n, BLOCK_BITS)),
+                self.r_data.word_select(n, BLOCK_BITS).eq(Value.cast(block.r_data)),
+            ]
+        return m
 
 
 @dataclass(frozen=True)
@@ -28,7 +75,7 @@ class Lines:
     evicted : address of the line that was written back last
     """
 
-    rows: Ram
+    rows: LineMemory
     log: UndoLog
     writer: LineWriter
     tags: Sequence[Signal]
@@ -107,7 +154,7 @@ class LineCache(wiring.Component):
         m = Module()
         number = range(self.lines)
         lines = Lines(
-            rows=Ram(depth=self.lines, width=16, words=self.line // 16, bypass=False),
+            rows=LineMemory(lines=self.lines, blocks=self.blocks),
             log=UndoLog(line=self.line),
             writer=LineWriter(word=self.word, line=self.line),
             tags=[Signal(32 - self._offset_bits, name=f"tag{n}") for n in number],
@@ -126,8 +173,7 @@ class LineCache(wiring.Component):
             with m.If(lines.slot == n):
                 m.d.comb += lines.tag.eq(lines.tags[n])
         m.d.comb += [
-            lines.rows.r_addr.eq(lines.slot),
-            lines.rows.w_addr.eq(lines.slot),
+            lines.rows.address.eq(lines.slot),
             writer.done.eq(self.write_done),
             writer.i.payload.address.eq(lines.tag << self._offset_bits),
             writer.i.payload.content.eq(lines.rows.r_data),
@@ -161,6 +207,8 @@ class LineCache(wiring.Component):
         sent_block = Signal.like(block)
         matches, recent, access = Signal(self.lines), Signal(self.lines), Signal()
         hit_slot, victim = Signal(range(self.lines)), Signal(range(self.lines))
+        victim_dirty = (lines.valid & lines.dirty).bit_select(victim, 1)
+        all_blocks = Const(-1, self.blocks)
         m.d.comb += [
             access.eq((op == Access.READ) | (op == Access.WRITE) | (op == Access.LOG)),
             matches.eq(
@@ -172,16 +220,15 @@ class LineCache(wiring.Component):
         ]
         with m.State("IDLE"):
             m.d.comb += [
-                rows.r_addr.eq(Mux(matches.any(), hit_slot, victim)),
-                rows.w_addr.eq(hit_slot),
+                rows.address.eq(Mux(matches.any(), hit_slot, victim)),
                 rows.w_data.eq(request.payload.data.replicate(self.blocks)),
             ]
-            m.d.sync += [lines.slot.eq(rows.r_addr), sent_block.eq(block)]
+            m.d.sync += [lines.slot.eq(rows.address), sent_block.eq(block)]
             with m.If(request.valid & access & matches.any()):
                 with m.If(op != Access.LOG):
                     m.d.sync += lines.recent.eq(Mux(recent.all(), matches, recent))
                 with m.If(op == Access.READ):
-                    m.d.comb += [rows.r_en.eq(1), request.ready.eq(1)]
+                    m.d.comb += [rows.r_en.eq((1 << block)[: self.blocks]), request.ready.eq(1)]
                     m.next = "RESPOND"
                 with m.Elif((matches & lines.dirty).any()):
                     m.d.comb += [
@@ -189,12 +236,12 @@ class LineCache(wiring.Component):
                         rows.w_mask.eq((request.payload.strobe << (block * STROBE_BITS))[: len(rows.w_mask)]),
                     ]
                 with m.Else():
-                    m.d.comb += rows.r_en.eq(1)
+                    m.d.comb += rows.r_en.eq(all_blocks)
                     m.next = "LOG"
             with m.Elif(request.valid & access):
-                m.d.comb += rows.r_en.eq(1)
                 m.next = "FILL"
-                with m.If((lines.valid & lines.dirty).bit_select(victim, 1)):
+                with m.If(victim_dirty):
+                    m.d.comb += rows.r_en.eq(all_blocks)
                     m.next = "EVICT"
             with m.Elif(request.valid & (op == Access.FLUSH)):
                 m.next = "FLUSH"
@@ -205,7 +252,7 @@ class LineCache(wiring.Component):
         with m.State("RESPOND"):
             m.d.comb += [
                 response.valid.eq(1),
-                response.payload.eq(Value.cast(rows.r_data).word_select(sent_block, BLOCK_BITS)),
+                response.payload.eq(rows.r_data.word_select(sent_block, BLOCK_BITS)),
             ]
             with m.If(response.ready):
                 m.next = "IDLE"
@@ -287,7 +334,7 @@ class LineCache(wiring.Component):
             with m.Elif(writer.pending == 0):
                 m.next = "FLUSH_NEXT"
         with m.State("FLUSH_NEXT"):
-            m.d.comb += [rows.r_addr.eq(lowest_dirty), rows.r_en.eq(1)]
+            m.d.comb += [rows.address.eq(lowest_dirty), rows.r_en.eq(dirty.any().replicate(self.blocks))]
             m.d.sync += lines.slot.eq(lowest_dirty)
             m.next = "FLUSH_WRITE"
             with m.If(dirty == 0):
