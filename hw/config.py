@@ -54,6 +54,8 @@ class Config:
     page_frames: int = 262144  # page frames: pages of all contexts that fit into device memory
     max_contexts: int = 8192  # contexts of one store: layers times streams
     cache_lines: int = 16  # lines of the store on chip; a line is one memory word, at least 32 bytes
+    # DRE: all units.
+    dre_counters: int = 1  # 1: the counters `stat_*` count events; 0: they read 0 and need no area
     # Several cores on one memory.
     cores: int = 8  # cores of the unit `multicore`
     # Widths of numbers, in bits.
@@ -65,7 +67,10 @@ class Config:
         for name, value in self.asdict().items():
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an integer, got {value!r}")
-            self._check(name, value >= 1, "at least 1")
+            if name == "dre_counters":
+                self._check(name, value in (0, 1), "0 or 1")
+            else:
+                self._check(name, value >= 1, "at least 1")
         for name in POWERS_OF_TWO:
             self._check(name, is_power_of_two(getattr(self, name)), "a power of two")
         self._check("align_bits", 16 <= self.align_bits <= 30, "16 to 30")

@@ -15,7 +15,10 @@ def tally(m: Module, counter: Signal, event: ValueLike, clear: ValueLike) -> Non
     ]
 
 
-def count(m: Module, unit: Any, events: Mapping[Any, ValueLike]) -> None:
-    """Count each event NAME in the port `stat_NAME` of `unit`. The port `stat_clear` sets all counters to zero."""
-    for name, event in events.items():
+def count(m: Module, unit: Any, events: Mapping[Any, ValueLike], *, enable: bool = True) -> None:
+    """Count each event NAME in the port `stat_NAME` of `unit`. The port `stat_clear` sets all counters to zero.
+
+    Without `enable` the ports stay zero, and synthesis removes the counters.
+    """
+    for name, event in events.items() if enable else ():
         tally(m, getattr(unit, f"stat_{name}"), event, unit.stat_clear)

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import count_ones
 from hw.common.counters import count
-from hw.common.memory import Ram
+from hw.common.memory import BufferedRam, Ram
 from hw.common.tree import reduce_tree
 from hw.config import Config
 
@@ -159,6 +159,7 @@ class HCU(wiring.Component):
     max_step_tokens : depth of the FIFO of tokens that wait for their search
     max_window_tokens : largest value of `cfg_window_tokens`
     token_bits, cluster_bits, count_bits : widths of token numbers, cluster numbers and token counts
+    counters : False: the counters `Stat` are always zero
 
     Members
     -------
@@ -193,6 +194,7 @@ class HCU(wiring.Component):
         token_bits: int = 32,
         cluster_bits: int = 16,
         count_bits: int = 16,
+        counters: bool = True,
     ):
         if not 1 <= lanes <= hash_bits:
             raise ValueError(f"lanes must be 1 to hash_bits = {hash_bits}, got {lanes}")
@@ -214,6 +216,7 @@ class HCU(wiring.Component):
             max_window_tokens,
         )
         self.token_bits, self.cluster_bits, self.count_bits = token_bits, cluster_bits, count_bits
+        self.counters = counters
         self.request = data.StructLayout(
             {
                 "op": Op,
@@ -265,6 +268,7 @@ class HCU(wiring.Component):
             token_bits=config.token_bits,
             cluster_bits=config.cluster_bits,
             count_bits=config.count_bits,
+            counters=bool(config.dre_counters),
         )
 
     @property
@@ -344,9 +348,11 @@ class HCU(wiring.Component):
         m = Module()
         rows, banks = self.max_candidates // self.accumulators, self.accumulators
         m.submodules.codes = codes = SyncFIFOBuffered(width=self._code.size, depth=self.max_step_tokens)
-        m.submodules.hashes = hashes = Ram(depth=rows, width=self.hash_bits, words=banks)
-        m.submodules.counts = counts = Ram(depth=rows, width=self.count_bits, words=banks)
-        m.submodules.first_tokens = first_tokens = Ram(depth=self.max_candidates, width=self._age_bits)
+        # with two slices or more there is a cycle without a read between two results, see `_write_memories`
+        memory = BufferedRam if self.slices > 1 else Ram
+        m.submodules.hashes = hashes = memory(depth=rows, width=self.hash_bits, words=banks)
+        m.submodules.counts = counts = memory(depth=rows, width=self.count_bits, words=banks)
+        m.submodules.first_tokens = first_tokens = memory(depth=self.max_candidates, width=self._age_bits)
         table = Table(
             first=Signal(self._id_bits, name="first"),
             end=Signal(self._id_bits, name="end"),
@@ -499,7 +505,9 @@ class HCU(wiring.Component):
     ) -> None:
         """Write the cluster that a result or a LOAD changes.
 
-        The search of the next token may read the same row in this cycle: `Ram` then returns the new words.
+        The search of the next token may read the same row in this cycle: the memory then returns the new words. A
+        search begins with a read, and its result is written `slices` cycles later or more. The second cycle of a search
+        reads nothing, so that a write can leave the register of a `BufferedRam` before the next result.
         """
         request, bank_bits, row_bits = self.i.payload, self._bank_bits, self._row_bits
         appended = Signal()
@@ -538,14 +546,14 @@ class HCU(wiring.Component):
         """Update the registers of the table.
 
         `first_tokens.r_data` is the first token of cluster `first` + 1, which becomes the oldest one when cluster
-        `first` leaves the window.
+        `first` leaves the window. It is read when a token is accepted, when a cluster opens, and after LOADs.
         """
-        request = self.i.payload
+        request, loaded = self.i.payload, Signal()  # clusters were loaded and first tokens were not read since then
         m.d.comb += [
             first_tokens.r_addr.eq((event.next_first + 1)[: len(first_tokens.r_addr)]),
-            first_tokens.r_en.eq(1),
+            first_tokens.r_en.eq(event.accept | (search.done & result.opened) | (loaded & ~event.load)),
         ]
-        m.d.sync += table.first.eq(event.next_first)
+        m.d.sync += [table.first.eq(event.next_first), loaded.eq(event.load)]
         with m.If(event.load):
             m.d.sync += table.last_count.eq(request.count)
         with m.Elif(search.done & (result.opened | (result.target == table.end - 1))):
@@ -617,7 +625,7 @@ class HCU(wiring.Component):
             Stat.STARVED: ~search.active,
             Stat.COMPARED: Mux(search.done, (table.end - table.first)[: self._id_bits], 0),
         }
-        count(m, self, events)
+        count(m, self, events, enable=self.counters)
         with m.If(search.done & result.overflow):
             m.d.sync += self.stat_overflow.eq(1)
         with m.If(event.load_fault):

@@ -161,6 +161,11 @@ class KVPU(wiring.Component):
         """Latency and the cycle formulas of the units, as written into the JSON of the generated unit."""
         return {"latency": self.latency, **{name: unit.timing for name, unit in self.units.items()}}
 
+    @property
+    def memory_bits(self) -> dict[str, int]:
+        """Size of each memory of the units in bits."""
+        return {f"{name}_{key}": bits for name, unit in self.units.items() for key, bits in unit.memory_bits.items()}
+
     def elaborate(self, platform: object) -> Module:
         m = Module()
         self._connect_units(m)
@@ -194,7 +199,7 @@ class KVPU(wiring.Component):
             Stat.SELECTING: selecting,
             Stat.ENDING: self.i.valid & ((op == Op.FETCH) | (op == Op.STEP)),
         }
-        count(m, self, events)
+        count(m, self, events, enable=bool(self.config.dre_counters))
         return m
 
     def _connect_units(self, m: Module) -> None:

@@ -18,6 +18,7 @@ from hw.registry import unit
 from sim.formal.specifications import dma as dma_proofs
 from sim.formal.specifications import hcu as hcu_proofs
 from sim.formal.specifications import kvmu as kvmu_proofs
+from sim.formal.specifications import memory as memory_proofs
 from sim.formal.specifications import wtu as wtu_proofs
 from sim.formal.specifications.common import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
 from sim.formal.specifications.sequencer import SequencerSpec
@@ -52,6 +53,10 @@ FIFO = Claim("fifo", lambda: QueueSpec(Fifo(width=2, depth=4), depth=4, patience
 SKID = Claim("skid_buffer", lambda: QueueSpec(SkidBuffer(2), depth=2, patience=1))
 PIPELINE = Claim("gated_pipeline", lambda: QueueSpec(GatedPipeline(width=2, stages=2), depth=5, patience=5))
 FORK = Claim("fork", lambda: ForkSpec(readers=3))
+# memories with one port
+BUFFERED = Claim("buffered_memory", memory_proofs.BufferedRamSpec)
+KEYS = Claim("key_memory", lambda: memory_proofs.BeatMemorySpec(readers=2))
+COUNTS = Claim("count_memory", lambda: memory_proofs.BeatMemorySpec(readers=1))
 
 
 def _dma() -> Dma:
@@ -91,12 +96,15 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
         Claim("reader", dma_proofs.small_reader),
         Claim("writer", dma_proofs.small_writer),
     ),
-    "hcu": (FIFO, Claim("nearest_leader", hcu_proofs.small, depth=14)),
+    "hcu": (FIFO, BUFFERED, Claim("nearest_leader", hcu_proofs.small, depth=14)),
     "kvmu": tuple(
         Claim(name, build, depth, slow=name in kvmu_proofs.SLOW) for name, (build, depth) in kvmu_proofs.PROOFS.items()
     ),
     "kvpu": (FIFO, FORK, SKID),
-    "wtu": (FIFO, PIPELINE, FORK, *(_selection(WtuDesign.HISTOGRAM, mode) for mode in ("BUDGET", "COUNT"))),
+    "wtu": (
+        *(FIFO, PIPELINE, FORK, KEYS, COUNTS),
+        *(_selection(WtuDesign.HISTOGRAM, mode) for mode in ("BUDGET", "COUNT")),
+    ),
     "wtu_sweep": (FIFO, PIPELINE, FORK),
     "dot_tree": (PIPELINE,),
     "dpe": (PIPELINE,),

@@ -37,6 +37,7 @@ CHANGES = {
     "page_frames": (32, "kvmu"),
     "max_contexts": (32, "kvmu"),
     "cache_lines": (8, "kvmu"),
+    "dre_counters": (0, "hcu"),
     "cores": (3, "multicore"),
     "token_bits": (24, "hcu"),
     "cluster_bits": (12, "hcu"),

@@ -107,6 +107,7 @@ class KVMU(wiring.Component):
     cluster_bits, hash_bits, address_bits : widths of cluster numbers, hash codes and byte addresses
     tags : commands with transfers in flight
     reference_bits : width of the number of further references of a page
+    counters : False: the counters `Stat` are always zero
 
     Members
     -------
@@ -156,6 +157,7 @@ class KVMU(wiring.Component):
         address_bits: int = 48,
         tags: int = 4,
         reference_bits: int = 4,
+        counters: bool = True,
     ):
         check_width(word)
         self.sizes = sizes = KvmuSizes(
@@ -175,7 +177,7 @@ class KVMU(wiring.Component):
             tags=tags,
             reference_bits=reference_bits,
         )
-        self.command, self.reply, self.tags = sizes.command, sizes.reply, tags
+        self.command, self.reply, self.tags, self.counters = sizes.command, sizes.reply, tags, counters
         self.cycles = KvmuTiming(line_words=sizes.line // word)
         super().__init__(
             {
@@ -227,6 +229,7 @@ class KVMU(wiring.Component):
             max_window_tokens=config.max_window_tokens,
             cluster_bits=config.cluster_bits,
             hash_bits=config.hash_bits,
+            counters=bool(config.dre_counters),
         )
 
     @property
@@ -443,7 +446,7 @@ class KVMU(wiring.Component):
             Stat.WRITEBACKS: cache.written_back,
             Stat.LOGGED: cache.logged,
         }
-        count(m, self, events)
+        count(m, self, events, enable=self.counters)
         others = {Fault.STRAY: tracker.stray, Fault.TRANSFER: tracker.failed}
         for cause in Fault:
             if cause is not Fault.NONE:

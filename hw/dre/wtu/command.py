@@ -105,8 +105,8 @@ class WtuSizes:
 
     @property
     def union_slots(self) -> int:
-        """Bits of the union of long rows that one word of the pair memory holds."""
-        return 1 << (KEY_BITS + self.count_bits).bit_length() - 1
+        """Bits of the union of long rows that one key of the pair memory holds."""
+        return KEY_BITS
 
     @property
     def bucket_bits(self) -> int:
@@ -162,6 +162,11 @@ class WtuSizes:
     def pair(self) -> data.ArrayLayout:
         """Key and token count of each lane, one row of the pair memory."""
         return data.ArrayLayout(data.StructLayout({"key": KEY_BITS, "count": self.count_bits}), self.lanes)
+
+    @property
+    def keys(self) -> data.ArrayLayout:
+        """Key of each lane."""
+        return data.ArrayLayout(KEY_BITS, self.lanes)
 
     @property
     def row(self) -> data.StructLayout:

@@ -59,6 +59,7 @@ class HistogramSelector(Selector):
     """
 
     formula = "max(1, levels) * (beats + buckets + 4) + 12"
+    single_port = True
 
     @staticmethod
     def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int, is_long: bool = False) -> int:
@@ -103,7 +104,10 @@ class HistogramSelector(Selector):
         self._control(m, path, walk)
 
     def _fill_buckets(self, m: Module, path: SumPath, walk: Walk) -> None:
-        """The bucket memories: add the weighted beat, show the bucket that is examined, clear it."""
+        """The bucket memories: add the weighted beat, show the bucket that is examined, clear it.
+
+        A lane without a cluster in the range is not accessed, and no bucket is read after the threshold is passed.
+        """
         decision, weights, sizes = path.decision, path.weights, self.sizes
         beyond = Signal.like(decision.width)  # bits of a distance, counted in buckets, that are 0 inside the range
         m.d.comb += beyond.eq(~(decision.width - 1))
@@ -113,6 +117,7 @@ class HistogramSelector(Selector):
             number = Signal(sizes.bucket_bits, name=f"number{w}")
             weighted_number = Signal.like(walk.bucket, name=f"weighted_number{w}")
             in_range = Signal(name=f"in_range{w}")
+            weighted_use = Signal(name=f"weighted_use{w}")
             shifted = [Mux(bit, distance[k : k + sizes.bucket_bits], 0) for k, bit in enumerate(decision.width)]
             m.d.comb += [
                 distance.eq(decision.high - self.pairs[w].key),
@@ -120,13 +125,13 @@ class HistogramSelector(Selector):
                 in_range.eq(~(distance[sizes.bucket_bits :] & beyond).any()),
                 weights.use[w].eq(path.used[w] & in_range),
                 path.addends[w].eq(Mux(walk.shown, buckets.r_data[0], weights.weights[w])),
-                buckets.r_en.eq(path.loaded | walk.reading),
+                buckets.r_en.eq(Mux(walk.reading, ~walk.crossed, path.loaded & weights.use[w])),
                 buckets.r_addr.eq(Mux(walk.reading, walk.bucket, number)),
-                buckets.w_mask.eq(path.weighted | walk.shown | walk.clearing),
+                buckets.w_mask.eq((path.weighted & weighted_use) | walk.shown | walk.clearing),
                 buckets.w_addr.eq(Mux(path.weighted, weighted_number, walk.shown_bucket)),
                 buckets.w_data[0].eq(Mux(path.weighted, buckets.r_data[0] + weights.weights[w], 0)),
             ]
-            m.d.sync += weighted_number.eq(number)
+            m.d.sync += [weighted_number.eq(number), weighted_use.eq(weights.use[w])]
 
     def _control(self, m: Module, path: SumPath, walk: Walk) -> None:
         """State machine: READ fills the buckets of a level, SEARCH examines them, SETTLE waits for the last sum."""

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import count_ones
 from hw.common.fork import fork
-from hw.common.memory import Ram
+from hw.common.memory import SinglePortRam
 from hw.common.pipeline import CreditGate
 from hw.dre.wtu.command import WtuSizes
 
@@ -32,7 +32,7 @@ class Reporter(wiring.Component):
     Members
     -------
     i : stream of `WtuSizes.choice`, accepted when all beats of the row are read
-    read, read_at, read_beat, read_accepted, pairs : reads of the row, see `Store.report_*`
+    read, read_at, read_beat, read_accepted, keys : reads of the row, see `Store.report_*`
     union, union_write, union_clear, union_mask : union of long rows, see `Store`
     o : stream of `WtuSizes.bitmap` ; o_index : stream of `WtuSizes.index`
     selected : number of clusters selected in the previous cycle
@@ -49,7 +49,7 @@ class Reporter(wiring.Component):
                 "read_at": Out(range(sizes.pair_beats)),
                 "read_beat": Out(range(sizes.beats)),
                 "read_accepted": In(1),
-                "pairs": In(sizes.pair),
+                "keys": In(sizes.keys),
                 "union": In(sizes.lanes),
                 "union_write": Out(1),
                 "union_clear": Out(1),
@@ -64,7 +64,6 @@ class Reporter(wiring.Component):
         m = Module()
         sizes, row = self.sizes, self.i.payload
         m.submodules.gate = gate = CreditGate(sizes.bitmap, stages=1)
-        m.submodules.union = union = Ram(depth=sizes.pair_beats, width=1, words=sizes.lanes)
         m.submodules.list = indices = IndexList(sizes)
 
         beat = self.read_beat
@@ -89,23 +88,31 @@ class Reporter(wiring.Component):
         union_empty = Signal(init=1)  # the contents of the union memory have been reported
         with m.If(self.i.ready):
             m.d.sync += union_empty.eq(~row.join)
-        joined = Signal(sizes.lanes)
+        joined, union = Signal(sizes.lanes), Signal(sizes.lanes)
         m.d.comb += [
-            joined.eq(chosen | Mux(union_empty, 0, Mux(row.long, self.union, Value.cast(union.r_data)))),
+            joined.eq(chosen | Mux(union_empty, 0, Mux(row.long, self.union, union))),
             self.union_write.eq(shown & row.long & row.join),
             self.union_clear.eq(union_empty),
             self.union_mask.eq(joined),
-            union.r_addr.eq(beat[: len(union.r_addr)]),
-            union.r_en.eq(self.read_accepted),
-            union.w_addr.eq(shown_beat[: len(union.w_addr)]),
-            union.w_mask.eq((shown & ~row.long).replicate(sizes.lanes)),
-            Value.cast(union.w_data).eq(joined),
             gate.take.eq(self.read_accepted & ~row.join),
             gate.done.eq(shown & ~row.join),
             gate.result.mask.eq(joined),
             gate.result.first.eq(shown_beat * sizes.lanes),
             gate.result.last.eq(shown_last),
         ]
+
+        # even and odd beats are in two memories: a beat is written while the next one is read
+        banks = [SinglePortRam(depth=sizes.pair_beats // 2, width=sizes.lanes) for _ in range(2)]
+        m.submodules.even, m.submodules.odd = banks
+        m.d.comb += union.eq(Mux(shown_beat[0], banks[1].r_data[0], banks[0].r_data[0]))
+        for n, bank in enumerate(banks):
+            m.d.comb += [
+                bank.r_addr.eq(beat[1:][: len(bank.r_addr)]),
+                bank.r_en.eq(self.read_accepted & ~row.long & ~union_empty & (beat[0] == n)),
+                bank.w_addr.eq(shown_beat[1:][: len(bank.w_addr)]),
+                bank.w_mask.eq(shown & ~row.long & row.join & (shown_beat[0] == n)),
+                bank.w_data[0].eq(joined),
+            ]
 
         fork(m, "bitmap", gate.o, [self.o, indices.i])
         m.d.comb += [self.o.payload.eq(gate.o.payload), indices.i.payload.eq(gate.o.payload)]
@@ -121,7 +128,7 @@ class Reporter(wiring.Component):
         chosen = Signal(lanes)
         ranks = _prefix_counts([equal[w] for w in range(lanes)])
         for w in range(lanes):
-            key = self.pairs[w].key
+            key = self.keys[w]
             used = ~shown_last | (w < row.tail)
             m.d.comb += [
                 equal[w].eq(row.limited & used & (key == row.cutoff)),

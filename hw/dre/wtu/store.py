@@ -3,13 +3,13 @@
 import operator
 from collections.abc import Callable, Sequence
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from hw.common.memory import Ram
 from hw.common.tree import reduce_tree
+from hw.dre.wtu.beat_memory import BeatMemory
 from hw.dre.wtu.command import KEY_BITS, KeyOrder, WtuSizes
 
 ALL_ONES = (1 << KEY_BITS) - 1
@@ -18,31 +18,34 @@ ALL_ONES = (1 << KEY_BITS) - 1
 class Store(wiring.Component):
     """Holds `pairs` pairs of key and token count in rows of any length, and finds the extreme keys of each row.
 
-    One row loads while another one is selected and a third one is reported. Even and odd beats are in two memories,
-    so the selector and the reporter can both read a beat in each cycle.
+    One row loads while another one is selected and a third one is reported. The keys and the token counts are in two
+    memories, because the reporter reads only keys. The selector and the reporter can both read a beat in each cycle if
+    one beat is even and the other one odd.
 
     A long row is not stored. It arrives once to find its extremes (load), and once more for every read of the
     selector and of the reporter (pass). A read of a long row takes the next beat of the pass. The pair memory is free
-    during the passes of a long row, because all earlier rows have been reported when the reporter reads it. It then
-    holds the union of joined long rows: bit s of word w of row r is cluster (r * `union_slots` + s) * lanes + w.
+    during the passes of a long row, because all earlier rows have been reported when the reporter reads it. The keys
+    then are the union of joined long rows: bit s of key w of beat b is cluster (s * `pair_beats` + b) * lanes + w.
+    Consecutive beats of a long row are therefore in different banks.
 
     Timing
     ------
     One beat per cycle enters. The pairs of a read are valid one cycle later, for one cycle. A read is accepted
     when `read_accepted` or `report_accepted`: a read of a stored row by the selector always, by the reporter when the
-    selector does not read the same memory; a read of a long row when its next beat is valid. A row appears on `o`
-    two cycles after its last beat. A beat on `o_again` follows the first beat of every packet of a long row.
+    selector does not read a beat of the same parity; a read of a long row when its next beat is valid. A row appears on
+    `o` two cycles after its last beat. A beat on `o_again` follows the first beat of every packet of a long row.
 
     Parameters
     ----------
     sizes : sizes of the WTU
+    single_port : memories with one port, see `BeatMemory`; the selector waits before it reads a row again
 
     Members
     -------
     i : stream of `WtuSizes.beat` ; o : stream of `WtuSizes.row` ; o_again : stream of `WtuSizes.again`
     order : conversion of words to keys
     read, read_long, read_at, read_accepted, read_pairs : reads of the selector, of a stored row or of a long row
-    report, report_long, report_at, report_accepted, report_pairs : reads of the reporter; each read frees its beat
+    report, report_long, report_at, report_accepted, report_keys : reads of the reporter; each read frees its beat
     report_beat : number of the beat that the reporter reads in its row
     union : union of the lanes of the beat that the reporter has read; for long rows
     union_write, union_clear, union_mask : write these lanes of the union; the clusters after them are cleared
@@ -51,8 +54,8 @@ class Store(wiring.Component):
 
     latency = None
 
-    def __init__(self, sizes: WtuSizes):
-        self.sizes = sizes
+    def __init__(self, sizes: WtuSizes, *, single_port: bool):
+        self.sizes, self.single_port = sizes, single_port
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
@@ -69,7 +72,7 @@ class Store(wiring.Component):
                 "report_at": In(range(sizes.pair_beats)),
                 "report_beat": In(range(sizes.beats)),
                 "report_accepted": Out(1),
-                "report_pairs": Out(sizes.pair),
+                "report_keys": Out(sizes.keys),
                 "union": Out(sizes.lanes),
                 "union_write": In(1),
                 "union_clear": In(1),
@@ -125,7 +128,7 @@ class Store(wiring.Component):
             self.o.valid.eq(rows.r_rdy),
             rows.r_en.eq(self.o.ready),
         ]
-        self._connect_memories(m, pairs, position, write, accept)
+        self._connect_memories(m, pairs, position, write)
         return m
 
     @property
@@ -202,53 +205,45 @@ class Store(wiring.Component):
             m.d.sync += earlier.eq(row)
         return row
 
-    def _connect_memories(self, m: Module, pairs: data.View, position: Signal, write: Signal, accept: Signal) -> None:
-        """The memories of the even and of the odd beats, with one write and two read requests."""
-        sizes = self.sizes
-        pair_bits = KEY_BITS + sizes.count_bits
-        banks = [Ram(depth=sizes.pair_beats // 2, width=pair_bits, words=sizes.lanes) for _ in range(2)]
-        m.submodules.even, m.submodules.odd = banks
-        even, odd = (Value.cast(bank.r_data) for bank in banks)
-        row = Signal(range(sizes.pair_beats))  # row of the memory that the reporter reads
-        row_read = Signal.like(row)  # row that it has read
-        read_odd = Signal()
-        passed = Signal(sizes.pair)  # beat of a pass
-        slot_bits = sizes.union_slots.bit_length() - 1
+    def _connect_memories(self, m: Module, pairs: data.View, position: Signal, write: Signal) -> None:
+        """The memories of the keys and of the token counts; the union of long rows in the keys."""
+        sizes, ports = self.sizes, {"single_port": self.single_port}
+        depth, lanes = sizes.pair_beats, sizes.lanes
+        m.submodules.keys = keys = BeatMemory(depth=depth, width=KEY_BITS, lanes=lanes, readers=2, **ports)
+        m.submodules.counts = counts = BeatMemory(depth=depth, width=sizes.count_bits, lanes=lanes, readers=1, **ports)
+        report_row = Mux(self.report_long, self.report_beat[: len(position)], self.report_at)
+        stored = self.read & ~self.read_long
         m.d.comb += [
-            row.eq(Mux(self.report_long, self.report_beat >> slot_bits, self.report_at)),
-            Value.cast(self.read_pairs).eq(Mux(self.read_long, passed, Mux(read_odd, odd, even))),
-            Value.cast(self.report_pairs).eq(Mux(self.report_long, passed, Mux(row_read[0], odd, even))),
+            keys.r_at[0].eq(self.read_at),
+            keys.r_at[1].eq(report_row),
+            keys.read.eq(Cat(stored, self.report_accepted)),
+            counts.r_at[0].eq(self.read_at),
+            counts.read.eq(stored),
+            keys.update.eq(self.union_write),
         ]
-        m.d.sync += read_odd.eq(self.read_at[0])
-        with m.If(accept):
-            m.d.sync += passed.eq(pairs)
-        slot = Signal(range(sizes.union_slots))  # bit of the union in each word, for the beat that was read
-        with m.If(self.report_accepted):
-            m.d.sync += [row_read.eq(row), slot.eq(self.report_beat[:slot_bits])]
-        union = Signal(sizes.pair)
-        self._update_union(m, Mux(row_read[0], odd, even), slot, union)
-        for k, bank in enumerate(banks):
-            reads = self.read & ~self.read_long & (self.read_at[0] == k)
-            writes_union = self.union_write & (row_read[0] == k)
+        for w in range(sizes.lanes):
+            m.d.comb += [keys.w_data[w].eq(pairs[w].key), counts.w_data[w].eq(pairs[w].count)]
             m.d.comb += [
-                bank.w_addr.eq(Mux(self.union_write, row_read[1:], position[1:])),
-                bank.w_mask.eq(((write & (position[0] == k)) | writes_union).replicate(sizes.lanes)),
-                Value.cast(bank.w_data).eq(Mux(self.union_write, union, pairs)),
-                bank.r_en.eq(reads | (self.report_accepted & (row[0] == k))),
-                bank.r_addr.eq(Mux(reads, self.read_at[1:], row[1:])),
+                self.read_pairs[w].key.eq(Mux(self.read_long, keys.previous[w], keys.r_data[0][w])),
+                self.read_pairs[w].count.eq(Mux(self.read_long, counts.previous[w], counts.r_data[0][w])),
+                self.report_keys[w].eq(Mux(self.report_long, keys.previous[w], keys.r_data[1][w])),
             ]
+        for beats in (keys, counts):
+            m.d.comb += [beats.write.eq(write), beats.w_at.eq(position)]
+        slot = Signal(range(sizes.union_slots))  # bit of the union in each key, for the beat that was read
+        m.d.sync += slot.eq(self.report_beat[len(position) :])
+        self._update_union(m, keys, slot)
 
-    def _update_union(self, m: Module, words: Value, slot: Signal, union: Signal) -> None:
-        """Show the lanes of the union in one slot of the words that were read; replace them in `union`."""
+    def _update_union(self, m: Module, keys: BeatMemory, slot: Signal) -> None:
+        """Show the lanes of the union in one slot of the keys that were read; replace them in these keys."""
         bit = Signal(self.sizes.union_slots)
         m.d.comb += bit.eq(1 << slot)
-        pair_bits = KEY_BITS + self.sizes.count_bits
         for w in range(self.sizes.lanes):
-            word = words.word_select(w, pair_bits)
+            word = Value.cast(keys.r_data[1][w])
             kept = Mux(self.union_clear, word & (bit - 1), word)
             m.d.comb += [
                 self.union[w].eq((word & bit).any()),
-                Value.cast(union).word_select(w, pair_bits).eq(kept | Mux(self.union_mask[w], bit, 0)),
+                keys.u_data[w].eq(kept | Mux(self.union_mask[w], bit, 0)),
             ]
 
 

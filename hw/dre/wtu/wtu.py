@@ -66,7 +66,7 @@ class WTU(wiring.Component):
     Parameters
     ----------
     lanes, pairs, max_row_clusters, buckets, count_bits, cluster_bits : see `WtuSizes`
-    design : see `WtuDesign`
+    design : see `WtuDesign` ; counters : False: the counters `Stat` are always zero
 
     Members
     -------
@@ -99,11 +99,12 @@ class WTU(wiring.Component):
         count_bits: int = 16,
         cluster_bits: int = 16,
         design: WtuDesign = WtuDesign.HISTOGRAM,
+        counters: bool = True,
     ):
         self.sizes = sizes = WtuSizes(lanes, pairs, max_row_clusters, buckets, count_bits, cluster_bits)
         if design not in SELECTORS:
             raise ValueError(f"design must be one of {', '.join(SELECTORS)}, got {design!r}")
-        self.design = WtuDesign(design)
+        self.design, self.counters = WtuDesign(design), counters
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
@@ -132,6 +133,7 @@ class WTU(wiring.Component):
             count_bits=config.count_bits,
             cluster_bits=config.cluster_bits,
             design=design,
+            counters=bool(config.dre_counters),
         )
 
     @property
@@ -182,7 +184,7 @@ class WTU(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         sizes = self.sizes
-        m.submodules.store = store = Store(sizes)
+        m.submodules.store = store = Store(sizes, single_port=SELECTORS[self.design].single_port)
         m.submodules.selector = selector = SELECTORS[self.design](sizes)
         m.submodules.reporter = reporter = Reporter(sizes)
 
@@ -204,7 +206,7 @@ class WTU(wiring.Component):
             store.report_at.eq(reporter.read_at),
             store.report_beat.eq(reporter.read_beat),
             reporter.read_accepted.eq(store.report_accepted),
-            reporter.pairs.eq(store.report_pairs),
+            reporter.keys.eq(store.report_keys),
             reporter.union.eq(store.union),
             store.union_write.eq(reporter.union_write),
             store.union_clear.eq(reporter.union_clear),
@@ -246,4 +248,4 @@ class WTU(wiring.Component):
             Stat.WAITING: waiting,
             Stat.STARVED: ~selector.busy,
         }
-        count(m, self, events)
+        count(m, self, events, enable=self.counters)

@@ -203,7 +203,16 @@ class HcuSpec(wiring.Component):
 
 def small() -> HcuSpec:
     """An HCU with two candidates and hash codes of three bits in two slices."""
-    widths = {"token_bits": 3, "cluster_bits": 2, "count_bits": 2}
     return HcuSpec(
-        HCU(hash_bits=3, lanes=2, accumulators=1, max_candidates=2, max_step_tokens=1, max_window_tokens=2, **widths)
+        HCU(
+            hash_bits=3,
+            lanes=2,
+            accumulators=1,
+            max_candidates=2,
+            max_step_tokens=1,
+            max_window_tokens=2,
+            token_bits=3,
+            cluster_bits=2,
+            count_bits=2,
+        )
     )
