@@ -131,9 +131,9 @@ class HCU(wiring.Component):
     The table on chip belongs to one context, which is one layer of one stream. BEGIN and LOAD replace it by that of
     another context: BEGIN has the number of the next token and of the oldest candidate. One LOAD per candidate follows,
     in the order of the cluster numbers, with values of the cluster records in memory. The clusters that have left the
-    window are not loaded. The next tokens then get the same results as without the interruption. If no candidate is left, `count` of BEGIN is the
-    token count of the last cluster; the unit uses it only if no cluster number remains. `cfg_window_tokens` may change
-    only before a BEGIN.
+    window are not loaded. The next tokens then get the same results as without the interruption. If no candidate is
+    left, `count` of BEGIN is the token count of the last cluster; the unit uses it only if no cluster number remains.
+    `cfg_window_tokens` may change only before a BEGIN.
 
     The memory for the first tokens stores a number modulo a power of two above `max_window_tokens` + 1: a candidate
     is at most `max_window_tokens` + 1 tokens old when it leaves the window. Without a limit (`cfg_window_tokens` is 0)

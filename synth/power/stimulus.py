@@ -223,6 +223,7 @@ class _StoreImage:
             page_frames_base=bases["frames"],
             staging_base=bases["staging"],
             staging_head_pages=64,
+            window_tokens=0,
             max_resident_tokens=min(BEATS // 2, sizes.page_frames * sizes.page_tokens // 4),
         )
         return cls(memory, config)
