@@ -11,7 +11,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.common.tree import reduce_tree
-from hw.dre.kvmu.records import BLOCK_BITS, BLOCK_WORDS, WORD_BITS, resized
+from hw.dre.kvmu.records import BLOCK_BITS, BLOCK_WORDS, CLUSTER_WORDS, PAGE_WORDS, WORD_BITS, resized
 
 STROBE_BITS = BLOCK_BITS // 16  # one write enable for 16 bits
 
@@ -65,6 +65,16 @@ def words(values: Mapping[int, ValueLike]) -> tuple[Value, Value]:
     content = Cat(resized(values.get(n, Const(0)), WORD_BITS) for n in range(BLOCK_WORDS))
     strobe = Const(sum(3 << 2 * n for n in values), STROBE_BITS)
     return content, strobe
+
+
+def page_words(**fields: ValueLike) -> tuple[Value, Value]:
+    """Data and strobe of a WRITE of some fields of a page record; `state`: see `state_word`."""
+    return words({PAGE_WORDS[name]: value for name, value in fields.items()})
+
+
+def cluster_words(**fields: ValueLike) -> tuple[Value, Value]:
+    """Data and strobe of a WRITE of some fields of a cluster record."""
+    return words({CLUSTER_WORDS[name]: value for name, value in fields.items()})
 
 
 def element(value: ValueLike, width: int, index: Value) -> tuple[Value, Value]:

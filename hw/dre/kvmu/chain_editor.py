@@ -8,7 +8,16 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.dre.kvmu.access import STROBE_BITS, access_port, element, logging, reading, words, writing
+from hw.dre.kvmu.access import (
+    STROBE_BITS,
+    access_port,
+    cluster_words,
+    element,
+    logging,
+    page_words,
+    reading,
+    writing,
+)
 from hw.dre.kvmu.command import COUNT_BITS, Fault, Op
 from hw.dre.kvmu.records import (
     CLUSTER_RECORD,
@@ -216,7 +225,7 @@ class ChainEditor(wiring.Component):
                 last.eq(content),
                 token.page.eq(chain.last_page),
                 token.slot.eq(record.used[: self.sizes.slot_bits]),
-                token.page_frame.eq(record.page_frame),
+                token.page_frame.eq(record.frame),
             ]
             m.next = "ALLOCATE"
             with m.If(record.flags.open & ~(moves & (chain.last_page == command.page))):
@@ -226,20 +235,18 @@ class ChainEditor(wiring.Component):
                     m.next = "SEAL_SOURCE"
         source = token.source
         sealed = state_word(source.used, source.references, _changed(source.flags, open=0))
-        with writing(m, self.memory, "SEAL_SOURCE", page_block(context, command.page), words({5: sealed})):
+        with writing(m, self.memory, "SEAL_SOURCE", page_block(context, command.page), page_words(state=sealed)):
             m.next = "WRITE_SLOT"
             with m.If(token.opens):
                 m.next = "TAKE_PAGE"
         used, step = last.used + 1, (self.store.value.step + 1)[:32]
         flags = _changed(last.flags, open=used != self.sizes.page_tokens)
         live = last.live | (Const(1, self.sizes.page_tokens) << token.slot)[: self.sizes.page_tokens]
-        parts = words(
-            {
-                4: live,
-                5: state_word(used, last.references, flags),
-                6: step,
-                7: Mux(last.step == step, last.past, last.used),
-            }
+        parts = page_words(
+            live=live,
+            state=state_word(used, last.references, flags),
+            step=step,
+            past=Mux(last.step == step, last.past, last.used),
         )
         with writing(m, self.memory, "WRITE_SLOT", page_block(context, token.page), parts):
             m.next = "WRITE_TOKEN"
@@ -276,24 +283,24 @@ class ChainEditor(wiring.Component):
                 m.next = "WRITE_PAGE"
         flags = Const({"chained": 1, "open": 1, "resident": 1}, FLAGS).as_value()
         storage = Const({"storage": 1}, FLAGS).as_value()
-        record = {
-            0: command.cluster,
-            1: NONE,
-            2: chain.last_page,
-            3: token.page_frame,
-            4: 1,
-            5: state_word(1, 0, flags | Mux(self.cfg_offload_to_storage, storage, 0)),
-            6: (self.store.value.step + 1)[:32],
-            7: 0,
-        }
-        with writing(m, self.memory, "WRITE_PAGE", page_block(context, token.page), words(record)):
+        record = page_words(
+            cluster=command.cluster,
+            next=NONE,
+            previous=chain.last_page,
+            frame=token.page_frame,
+            live=1,
+            state=state_word(1, 0, flags | Mux(self.cfg_offload_to_storage, storage, 0)),
+            step=(self.store.value.step + 1)[:32],
+            past=0,
+        )
+        with writing(m, self.memory, "WRITE_PAGE", page_block(context, token.page), record):
             m.d.comb += self.opening.eq(1)
             m.d.sync += chain.pages.eq(chain.pages + 1)
             m.next = "LINK_PAGE"
             with m.If(chain.pages == 0):
                 m.d.sync += [chain.first_page.eq(token.page), chain.last_page.eq(token.page)]
                 m.next = "WRITE_TOKEN"
-        with writing(m, self.memory, "LINK_PAGE", page_block(context, chain.last_page), words({1: token.page})):
+        with writing(m, self.memory, "LINK_PAGE", page_block(context, chain.last_page), page_words(next=token.page)):
             m.d.sync += chain.last_page.eq(token.page)
             m.next = "WRITE_TOKEN"
         assert sizes.page_tokens > 1, "a new page stays open"
@@ -309,20 +316,12 @@ class ChainEditor(wiring.Component):
         parts = element(token.number, 32, position[:3])
         with writing(m, self.memory, "WRITE_TOKEN", token_block(context, position), parts):
             m.next = "WRITE_CHAIN"
-        content, strobe = words(
-            {
-                0: chain.hash,
-                1: chain.first_token,
-                2: count,
-                3: chain.pages,
-                4: chain.first_page,
-                5: chain.last_page,
-                6: 0,
-                7: 0,
-            }
-        )
-        _, kept = words(dict.fromkeys((2, 3, 4, 5), 0))
-        strobe = Mux(command.opened, strobe, kept)[:STROBE_BITS]
+        changes = {"count": count, "pages": chain.pages, "first_page": chain.first_page, "last_page": chain.last_page}
+        content, _ = cluster_words(hash=chain.hash, first_token=chain.first_token, **changes)
+        _, changed = cluster_words(**changes)
+        strobe = Mux(
+            command.opened, Const((1 << STROBE_BITS) - 1, STROBE_BITS), changed
+        )  # of a new cluster the whole record
         block = cluster_block(context, command.cluster)
         with writing(m, self.memory, "WRITE_CHAIN", block, (content, strobe)):
             m.next = "WRITE_COUNT"
@@ -357,7 +356,7 @@ class ChainEditor(wiring.Component):
             job.copy.eq(1),
             job.heads.eq(all_heads),
             job.source.tier.eq(Tier.DEVICE),
-            job.source.number.eq(source.page_frame),
+            job.source.number.eq(source.frame),
             job.source.slot.eq(command.slot),
             job.target.tier.eq(Tier.DEVICE),
             job.target.number.eq(token.page_frame),
@@ -370,7 +369,7 @@ class ChainEditor(wiring.Component):
             m.d.comb += self.copies.valid.eq(1)
             with m.If(self.copies.ready):
                 m.next = "CLEAR_SLOT"
-        with writing(m, self.memory, "CLEAR_SLOT", page_block(context, command.page), words({4: live})):
+        with writing(m, self.memory, "CLEAR_SLOT", page_block(context, command.page), page_words(live=live)):
             m.next = "READ_SOURCE_CHAIN"
             with m.If(self._stays(token)):
                 m.next = "CHECK_EMPTY"
@@ -379,7 +378,7 @@ class ChainEditor(wiring.Component):
             old = data.View(CLUSTER_RECORD, content).count
             m.d.sync += count.eq(Mux(old == 0, 0, old - 1))
             m.next = "WRITE_SOURCE_CHAIN"
-        with writing(m, self.memory, "WRITE_SOURCE_CHAIN", block, words({2: count})):
+        with writing(m, self.memory, "WRITE_SOURCE_CHAIN", block, cluster_words(count=count)):
             m.next = "WRITE_SOURCE_COUNT"
         parts = element(count, COUNT_BITS, source.cluster)
         with writing(m, self.memory, "WRITE_SOURCE_COUNT", count_block(context, source.cluster), parts):

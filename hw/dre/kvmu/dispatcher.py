@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.dre.kvmu.command import Fault, Op
-from hw.dre.kvmu.context import Action
+from hw.dre.kvmu.headers import Action
 from hw.dre.kvmu.sizes import KvmuSizes, Report
 from hw.dre.transfer import TransferKind
 

@@ -6,11 +6,9 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.dre.kvmu.access import access_port, reading, words, writing
-from hw.dre.kvmu.records import BLOCK_WORDS, CONTEXT_HEADER, NONE, PAGE_RECORD, page_block
+from hw.dre.kvmu.access import access_port, page_words, reading, writing
+from hw.dre.kvmu.records import CONTEXT_HEADER, NONE, PAGE_RECORD, PAGE_WORDS, page_block
 from hw.dre.kvmu.sizes import KvmuSizes, edit, header_port
-
-NEXT = 1  # word of a page record: next page
 
 
 class FreePages(wiring.Component):
@@ -57,7 +55,7 @@ class FreePages(wiring.Component):
                 with m.Elif(reuse):
                     m.next = "READ_FREE"
             with reading(m, self.memory, "READ_FREE", page_block(context, context.free_first)) as content:
-                m.d.sync += next_free.eq(data.View(PAGE_RECORD, content).next_page)
+                m.d.sync += next_free.eq(data.View(PAGE_RECORD, content).next)
                 m.next = "ALLOCATED"
             with m.State("ALLOCATED"):
                 m.d.comb += [
@@ -71,13 +69,13 @@ class FreePages(wiring.Component):
                     ),
                 ]
                 m.next = "IDLE"
-            cleared = {**dict.fromkeys(range(BLOCK_WORDS), 0), NEXT: NONE}
-            with writing(m, self.memory, "CLEAR", page_block(context, page), words(cleared)):
+            cleared = page_words(**dict.fromkeys(PAGE_WORDS, 0) | {"next": NONE})
+            with writing(m, self.memory, "CLEAR", page_block(context, page), cleared):
                 m.next = "RELEASED"
                 with m.If(reuse):
                     m.next = "LINK_FREE"
             last = page_block(context, context.free_last)
-            with writing(m, self.memory, "LINK_FREE", last, words({NEXT: page})):
+            with writing(m, self.memory, "LINK_FREE", last, page_words(next=page)):
                 m.next = "RELEASED"
             with m.State("RELEASED"):
                 m.d.comb += [

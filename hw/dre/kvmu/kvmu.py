@@ -16,10 +16,10 @@ from hw.dre.kvmu.access import broadcast, merge, share
 from hw.dre.kvmu.candidate_loader import CandidateLoader
 from hw.dre.kvmu.chain_editor import ChainEditor
 from hw.dre.kvmu.command import COUNT_BITS, Fault, Op, Stat
-from hw.dre.kvmu.context import Headers
 from hw.dre.kvmu.copy_generator import CopyGenerator
 from hw.dre.kvmu.dispatcher import EXECUTORS, Dispatcher
 from hw.dre.kvmu.free_pages import FreePages
+from hw.dre.kvmu.headers import Headers
 from hw.dre.kvmu.line_cache import LineCache
 from hw.dre.kvmu.offloader import Offloader
 from hw.dre.kvmu.page_editor import PageEditor
@@ -379,7 +379,7 @@ class KVMU(wiring.Component):
             cache.write_done.eq(self.write_done),
             self.settled.eq(cache.settled),
             cache.log_base.eq(headers.store.log_base),
-            cache.log_capacity.eq(headers.store.log_capacity),
+            cache.log_entries.eq(headers.store.log_entries),
             cache.step.eq(headers.store.step),
             cache.restart.eq(headers.committed),
             headers.log_full.eq(cache.log_full),

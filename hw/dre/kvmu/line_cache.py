@@ -110,7 +110,7 @@ class LineCache(wiring.Component):
     -------
     memory : accesses of the other components
     read_job, read_words, write_job, write_words, write_done : a read engine and a write engine
-    log_base, log_capacity, step, restart : see `UndoLog`
+    log_base, log_entries, step, restart : see `UndoLog`
     log_full : the undo log is full ; settled : memory has acknowledged everything that was written
     filled, written_back, logged : a line is read, is written back, is logged in this cycle
 
@@ -134,7 +134,7 @@ class LineCache(wiring.Component):
                 "write_words": Out(stream.Signature(write_word_layout(word))),
                 "write_done": In(1),
                 "log_base": In(BASE_BITS),
-                "log_capacity": In(32),
+                "log_entries": In(32),
                 "step": In(32),
                 "restart": In(1),
                 "log_full": Out(1),
@@ -180,7 +180,7 @@ class LineCache(wiring.Component):
             log.i.payload.address.eq(lines.tag << self._offset_bits),
             log.i.payload.content.eq(lines.rows.r_data),
             log.base.eq(self.log_base),
-            log.capacity.eq(self.log_capacity),
+            log.log_entries.eq(self.log_entries),
             log.step.eq(self.step),
             log.restart.eq(self.restart),
             self.log_full.eq(log.full),

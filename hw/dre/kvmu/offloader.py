@@ -6,7 +6,7 @@ from amaranth import Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.dre.kvmu.access import access_port, reading, words, writing
+from hw.dre.kvmu.access import access_port, page_words, reading, writing
 from hw.dre.kvmu.command import Op
 from hw.dre.kvmu.records import (
     BLOCK_WORDS,
@@ -120,13 +120,13 @@ class Offloader(wiring.Component):
             m.d.comb += [
                 call.valid.eq(1),
                 call.payload.release.eq(1),
-                call.payload.frame.eq(record.page_frame[: self.sizes.frame_bits]),
+                call.payload.frame.eq(record.frame[: self.sizes.frame_bits]),
             ]
             with m.If(call.ready):
                 m.next = "WRITE_PAGE"
         kept, saved = 0b01001, 0b10000  # flags chained and storage stay; saved is set
         flags = (record.flags.as_value() & kept) | saved
-        parts = words({3: NONE, 5: state_word(record.used, record.references, flags)})
+        parts = page_words(frame=NONE, state=state_word(record.used, record.references, flags))
         with writing(m, self.memory, "WRITE_PAGE", page_block(bases, oldest.page), parts):
             m.d.comb += edit(self.store, resident_tokens=store.resident_tokens - record.used)
             m.next = "COPY"
@@ -143,7 +143,7 @@ class Offloader(wiring.Component):
             job.located.eq(1),
             job.heads.eq(Const(-1, self.sizes.kv_heads)),
             job.source.tier.eq(Tier.DEVICE),
-            job.source.number.eq(record.page_frame),
+            job.source.number.eq(record.frame),
             job.target.tier.eq(Mux(storage, Tier.STORAGE, Tier.HOST)),
             job.target.base.eq(Mux(storage, bases.storage_pages_base, bases.host_pages_base)),
             job.target.number.eq(oldest.page),

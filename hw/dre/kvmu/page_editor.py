@@ -9,7 +9,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import count_ones
-from hw.dre.kvmu.access import access_port, element, reading, words, writing
+from hw.dre.kvmu.access import access_port, cluster_words, element, page_words, reading, writing
 from hw.dre.kvmu.command import COUNT_BITS, Fault, Op
 from hw.dre.kvmu.records import (
     CLUSTER_RECORD,
@@ -158,7 +158,7 @@ class PageEditor(wiring.Component):
             with m.If(page.releasing):
                 m.next = "UNCHAIN"
             with m.Elif(page.skip != 0):
-                m.d.sync += [page.number.eq(record.next_page), page.skip.eq(page.skip - 1)]
+                m.d.sync += [page.number.eq(record.next), page.skip.eq(page.skip - 1)]
                 m.next = "READ_PAGE"
             with m.Elif(command.op == Op.EVICT):
                 m.next = "REPORT"
@@ -202,7 +202,7 @@ class PageEditor(wiring.Component):
                         with m.If(flags.chained | (references != 1)):
                             m.next = "WRITE_STATE"
         state = state_word(record.used, references, flags)
-        with writing(m, self.memory, "WRITE_STATE", page_block(context, page.number), words({5: state})):
+        with writing(m, self.memory, "WRITE_STATE", page_block(context, page.number), page_words(state=state)):
             m.next = "ANSWER"
             with m.If(moves_copy):
                 m.next = "COPY"
@@ -244,7 +244,7 @@ class PageEditor(wiring.Component):
     def _unchain(self, m: Module, page: Page) -> None:
         """Remove the page from the chain of its cluster and its tokens from the count."""
         context, record, chain = self.context.value, page.record, page.chain
-        first, last = record.previous_page == NONE, record.next_page == NONE
+        first, last = record.previous == NONE, record.next == NONE
         tokens, count = Signal(range(33)), Signal(COUNT_BITS)
         m.d.comb += [
             tokens.eq(count_ones(m, record.live)),
@@ -257,13 +257,11 @@ class PageEditor(wiring.Component):
         with reading(m, self.memory, "READ_CHAIN", cluster_block(context, record.cluster)) as content:
             m.d.sync += chain.eq(content)
             m.next = "WRITE_CHAIN"
-        parts = words(
-            {
-                2: count,
-                3: chain.pages - 1,
-                4: Mux(first, record.next_page, chain.first_page),
-                5: Mux(last, record.previous_page, chain.last_page),
-            }
+        parts = cluster_words(
+            count=count,
+            pages=chain.pages - 1,
+            first_page=Mux(first, record.next, chain.first_page),
+            last_page=Mux(last, record.previous, chain.last_page),
         )
         with writing(m, self.memory, "WRITE_CHAIN", cluster_block(context, record.cluster), parts):
             m.next = "WRITE_COUNT"
@@ -274,14 +272,14 @@ class PageEditor(wiring.Component):
             m.next = "WRITE_PREVIOUS"
             with m.If(first):
                 m.next = "LINK_NEXT"
-        previous, following = page_block(context, record.previous_page), page_block(context, record.next_page)
-        with writing(m, self.memory, "WRITE_PREVIOUS", previous, words({1: record.next_page})):
+        previous, following = page_block(context, record.previous), page_block(context, record.next)
+        with writing(m, self.memory, "WRITE_PREVIOUS", previous, page_words(next=record.next)):
             m.next = "LINK_NEXT"
         with m.State("LINK_NEXT"):
             m.next = "WRITE_NEXT"
             with m.If(last):
                 m.next = "DROP"
-        with writing(m, self.memory, "WRITE_NEXT", following, words({2: record.previous_page})):
+        with writing(m, self.memory, "WRITE_NEXT", following, page_words(previous=record.previous)):
             m.next = "DROP"
 
     def _drop(self, m: Module, page: Page) -> None:
@@ -295,14 +293,14 @@ class PageEditor(wiring.Component):
             with m.Elif(flags.resident):
                 m.next = "RELEASE_FRAME"
         kept = (Const(0b11100, len(flags.as_value())) & flags.as_value())[:5]
-        parts = words({1: NONE, 2: NONE, 5: state_word(record.used, record.references, kept)})
+        parts = page_words(next=NONE, previous=NONE, state=state_word(record.used, record.references, kept))
         with writing(m, self.memory, "KEEP_PAGE", page_block(context, page.number), parts):
             m.next = "NEXT"
         with m.State("RELEASE_FRAME"):
             m.d.comb += [
                 self.frames.request.valid.eq(1),
                 self.frames.request.payload.release.eq(1),
-                self.frames.request.payload.frame.eq(record.page_frame),
+                self.frames.request.payload.frame.eq(record.frame),
             ]
             with m.If(self.frames.request.ready):
                 m.next = "RELEASE_PAGE"
@@ -318,7 +316,7 @@ class PageEditor(wiring.Component):
                     m.d.comb += edit(self.store, resident_tokens=store.resident_tokens - record.used)
                 m.next = "NEXT"
         with m.State("NEXT"):
-            m.d.sync += page.number.eq(record.next_page)
+            m.d.sync += page.number.eq(record.next)
             m.next = "ANSWER"
             with m.If(page.quota != 0):
                 m.next = "READ_PAGE"

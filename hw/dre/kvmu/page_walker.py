@@ -8,7 +8,7 @@ from amaranth import Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.dre.kvmu.access import access_port, reading, words, writing
+from hw.dre.kvmu.access import access_port, page_words, reading, writing
 from hw.dre.kvmu.command import Fault, Op
 from hw.dre.kvmu.records import (
     CLUSTER_RECORD,
@@ -174,7 +174,7 @@ class PageWalker(wiring.Component):
             with m.If(exists & (command.op == Op.MARK)):
                 m.d.sync += result.count.eq(1)
         with m.State("NEXT"):
-            m.d.sync += [walk.page.eq(record.next_page), walk.remaining.eq(walk.remaining - 1)]
+            m.d.sync += [walk.page.eq(record.next), walk.remaining.eq(walk.remaining - 1)]
             m.next = "READ_PAGE"
             with m.If(walk.remaining == 1):
                 m.next = "ANSWER"
@@ -193,7 +193,7 @@ class PageWalker(wiring.Component):
                 result.located.eq(1),
                 target.tier.eq(Mux(record.flags.resident, Tier.DEVICE, self._backing_tier(record))),
                 target.base.eq(self._backing_base(record)),
-                target.number.eq(Mux(record.flags.resident, record.page_frame, walk.page)),
+                target.number.eq(Mux(record.flags.resident, record.frame, walk.page)),
                 target.slot.eq(slot),
             ]
 
@@ -217,13 +217,13 @@ class PageWalker(wiring.Component):
             with m.If(frames.request.ready):
                 m.next = "WRITE_PAGE"
         flags = record.flags.as_value() | Const({"resident": 1}, FLAGS).as_value()
-        parts = words({3: page_frame, 5: state_word(record.used, record.references, flags)})
+        parts = page_words(frame=page_frame, state=state_word(record.used, record.references, flags))
         with writing(m, self.memory, "WRITE_PAGE", page_block(self.context, walk.page), parts):
             m.d.comb += [
                 self.changed.eq(1),
                 *edit(self.store, resident_tokens=store.resident_tokens + record.used),
             ]
-            m.d.sync += record.page_frame.eq(page_frame)
+            m.d.sync += record.frame.eq(page_frame)
             m.next = "REPORT"
 
     def _report(self, m: Module, walk: Walk, result: data.View) -> None:
@@ -244,7 +244,7 @@ class PageWalker(wiring.Component):
             job.source.base.eq(self._backing_base(record)),
             job.source.number.eq(walk.page),
             job.target.tier.eq(Tier.DEVICE),
-            job.target.number.eq(record.page_frame),
+            job.target.number.eq(record.frame),
             job.staged.eq(~resident & ~self.retain),
             job.tokens.eq(record.used[: len(job.tokens)]),
             job.kind.eq(Mux(self.retain, TransferKind.RETAIN, TransferKind.FETCH)),

@@ -31,7 +31,7 @@ STORE_WORDS = {
     "contexts_base": 3,
     "frames_base": 4,
     "log_base": 5,
-    "log_capacity": 6,
+    "log_entries": 6,
     "page_frames": 7,
     "never_used": 8,
     "free_first": 9,
@@ -72,9 +72,9 @@ CLUSTER_RECORD = data.StructLayout(
 PAGE_RECORD = data.StructLayout(
     {
         "cluster": 32,
-        "next_page": 32,
-        "previous_page": 32,
-        "page_frame": 32,
+        "next": 32,
+        "previous": 32,
+        "frame": 32,
         "live": 32,
         "used": 8,
         "references": 8,
@@ -85,7 +85,9 @@ PAGE_RECORD = data.StructLayout(
     }
 )
 FRAME_RECORD = data.StructLayout({"context": 32, "page": 32, "older": 32, "newer": 32})
-FRAME_WORDS = FRAME_RECORD.size // WORD_BITS
+# field of a record -> word of its block; `state` contains used, references and flags
+CLUSTER_WORDS = {"hash": 0, "first_token": 1, "count": 2, "pages": 3, "first_page": 4, "last_page": 5}
+PAGE_WORDS = {"cluster": 0, "next": 1, "previous": 2, "frame": 3, "live": 4, "state": 5, "step": 6, "past": 7}
 
 
 def state_word(used: ValueLike, references: ValueLike, flags: ValueLike) -> Value:

@@ -97,7 +97,7 @@ class UndoLog(wiring.Component):
     Members
     -------
     i : stream of {address, content} ; o : stream of `line_layout`
-    base, capacity : start of the log in units of 128 bytes, number of entries
+    base, log_entries : start of the log in units of 128 bytes, number of its entries
     step : committed steps
     restart : the step is committed, the log is empty
     full : an entry was dropped
@@ -110,7 +110,7 @@ class UndoLog(wiring.Component):
                 "i": In(stream.Signature(data.StructLayout({"address": 32, "content": line}))),
                 "o": Out(stream.Signature(line_layout(line))),
                 "base": In(BASE_BITS),
-                "capacity": In(32),
+                "log_entries": In(32),
                 "step": In(32),
                 "restart": In(1),
                 "full": Out(1),
@@ -119,23 +119,23 @@ class UndoLog(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        entries, blocks = Signal(32), self.line // BLOCK_BITS
+        used, blocks = Signal(32), self.line // BLOCK_BITS
         room = Signal()
         m.d.comb += [
-            room.eq((entries < self.capacity) & ~self.full),
+            room.eq((used < self.log_entries) & ~self.full),
             self.o.valid.eq(self.i.valid & room),
             self.i.ready.eq(self.o.ready | ~room),
             self.o.payload.address.eq(
-                (self.base * (TABLE_BYTES // 32) + entries * (2 * blocks))[: len(self.o.payload.address)]
+                (self.base * (TABLE_BYTES // 32) + used * (2 * blocks))[: len(self.o.payload.address)]
             ),
             self.o.payload.content.eq(self.i.payload.content),
             self.o.payload.tagged.eq(1),
             self.o.payload.tag.eq(Cat(self.i.payload.address, (self.step + 1)[:WORD_BITS])),
         ]
         with m.If(self.o.valid & self.o.ready):
-            m.d.sync += entries.eq(entries + 1)
+            m.d.sync += used.eq(used + 1)
         with m.If(self.i.valid & ~room):
             m.d.sync += self.full.eq(1)
         with m.If(self.restart):
-            m.d.sync += entries.eq(0)
+            m.d.sync += used.eq(0)
         return m

@@ -107,7 +107,7 @@ class LineCacheSpec(wiring.Component):
             request.payload.strobe.eq(self.strobe),
             response.ready.eq(self.accept),
             cache.log_base.eq(1),
-            cache.log_capacity.eq(64),
+            cache.log_entries.eq(64),
         ]
         held(m, request)
         for name in ("read_job", "write_job", "write_words"):
@@ -257,7 +257,7 @@ class PageWalkerSpec(wiring.Component):
             page.live.eq(1),
             page.flags.chained.eq(1),
             page.flags.resident.eq(self.resident.bit_select(address[:2], 1)),
-            page.next_page.eq(NONE),
+            page.next.eq(NONE),
             response.valid.eq(busy & self.response),
             response.payload.eq(Mux(address == 4, cluster, page)),
             Assert(~request.valid | (request.payload.op == Access.READ)),
@@ -265,7 +265,7 @@ class PageWalkerSpec(wiring.Component):
         ]
         for before, after in ((0, 1), (1, 2)):
             with m.If(address == self.chain[before]):
-                m.d.comb += page.next_page.eq(self.chain[after])
+                m.d.comb += page.next.eq(self.chain[after])
         held(m, response)
         with m.If(response.valid & response.ready):
             m.d.sync += busy.eq(0)

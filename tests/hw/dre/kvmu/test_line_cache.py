@@ -21,8 +21,8 @@ STEP = 6  # committed steps
 class CacheUnit(wiring.Component):
     """A line cache whose accesses are two streams."""
 
-    def __init__(self, *, word, lines, log_capacity):
-        self.cache, self.log_capacity = LineCache(word=word, lines=lines), log_capacity
+    def __init__(self, *, word, lines, log_entries):
+        self.cache, self.log_entries = LineCache(word=word, lines=lines), log_entries
         super().__init__(
             {
                 "i": In(stream.Signature(REQUEST)),
@@ -47,7 +47,7 @@ class CacheUnit(wiring.Component):
         m.d.comb += [
             cache.write_done.eq(self.write_done),
             cache.log_base.eq(LOG_BASE // 128),
-            cache.log_capacity.eq(self.log_capacity),
+            cache.log_entries.eq(self.log_entries),
             cache.step.eq(STEP),
             self.log_full.eq(cache.log_full),
         ]
@@ -110,7 +110,7 @@ def test_reads_return_what_was_written(shape, rng, seed):
     word, lines = SHAPES[shape]
     script = Script(rng, 500)
     record = script.run(
-        CacheUnit(word=word, lines=lines, log_capacity=500), stall=InTurns(0.3), seed=seed, memory_latency=(1, 25)
+        CacheUnit(word=word, lines=lines, log_entries=500), stall=InTurns(0.3), seed=seed, memory_latency=(1, 25)
     )
     script.check_responses(record)
     assert (record.memory["image"][:DATA_BYTES] == script.content).all()
@@ -160,7 +160,7 @@ def test_full_log_keeps_memory_restorable(rng, seed):
     """When the log is full, changed lines are dropped and the log still restores the initial memory."""
     script = Script(rng, 300, writes=0.8)
     record = script.run(
-        CacheUnit(word=64, lines=4, log_capacity=13), "line_cache_13", stall=0.2, seed=seed, memory_latency=(1, 9)
+        CacheUnit(word=64, lines=4, log_entries=13), "line_cache_13", stall=0.2, seed=seed, memory_latency=(1, 9)
     )
     assert record.status["log_full"]
     memory = record.memory["image"].copy()
@@ -177,7 +177,7 @@ def test_cycles_of_hits():
         script._write(3, 0xFFFF, bytes(range(32)))
     for _ in range(10):
         script._add(Access.READ, 3, 0, bytes(32))
-    record = script.run(CacheUnit(word=64, lines=4, log_capacity=500))
+    record = script.run(CacheUnit(word=64, lines=4, log_entries=500))
     script.check_responses(record)
     gaps = np.diff(record.cycles["i"])
     assert gaps[:10].tolist() == [1] * 10
