@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hw.core.isa import BY_NAME, Command, ExecUnit, SyncEvent, all_but
+from hw.core.sequencer import PROGRAM_BITS
+
+MAX_COMMANDS = (1 << PROGRAM_BITS) - 2  # of a program, without END
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,10 @@ class ProgramBuilder:
         """Append a command.
 
         It waits for the commands `after`, whose results it needs, and for the MULTIPLY commands `over`, whose operands
-        it overwrites.
+        it overwrites. Raises `ValueError` when the program is too long for the core.
         """
+        if len(self.commands) == MAX_COMMANDS:
+            raise ValueError(f"commands of a program must be at most {MAX_COMMANDS}; use fewer tokens or keys")
         dependencies = [(SyncEvent(command.unit), command) for command in after]
         dependencies += [(SyncEvent.OPERANDS, command) for command in over if command is not None]
         waits: dict[SyncEvent, int] = {}

@@ -1,9 +1,9 @@
 """Interpreter of core programs: executes commands one after the other, with the memory results of the core, bit exact.
 
 It models the instruction set (hw/core/isa.py) without queues, waits or time. It executes the commands that move data
-and compute: COPY, LOAD, GATHER, MULTIPLY and VECTOR. The KV prediction unit is modelled by `kvpu`; its results that
-other commands depend on (number of clusters, pages that each head attends to) are set from outside in `clusters` and
-`pages`.
+and compute: COPY, STORE, LOAD, GATHER, MULTIPLY, VECTOR and MEANS. The KV prediction unit is modelled by `kvpu`; its
+results that other commands depend on (number of clusters, pages that each head attends to, clusters and slots of new
+tokens) are set from outside in `clusters`, `pages` and `new_tokens`.
 
 A command is any object with a `name` and a mapping `fields`; a missing field is 0. A memory word holds `inputs` BF16
 numbers.
@@ -11,13 +11,16 @@ numbers.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from golden import bf16
 from golden.bf16 import FP32
 from golden.dot import dot, to_bf16
+from golden.mean_keys import MeanKeys
 from golden.vpe import VectorEngine, widen
 from util import checks
 
@@ -28,6 +31,22 @@ SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
 LOADS = ("NOTHING", "ROWS", "WORDS")
 PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
 FITS = ("ANY", "FITS", "EXCEEDS")
+DESTINATIONS = ("MEMORY", "CODES", "NONE")
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """Result of clustering and storing a token.
+
+    cluster, opened  its cluster; the token opened it
+    count            tokens of the cluster after the token joined
+    slots            for each KV head, first word of its slot
+    """
+
+    cluster: int
+    opened: bool
+    count: int
+    slots: Sequence[int]
 
 
 class CoreInterpreter:
@@ -48,6 +67,8 @@ class CoreInterpreter:
     ----------
     clusters : clusters of the open context
     pages : for every KV head, the pages that it attends to as (first word, tokens)
+    new_tokens : tokens whose hash codes are not computed yet, in order; the codes of a piece take as many of them
+    mean_keys_word : first word of the mean keys
     reads, writes : for every unit, its accesses in order as (memory, first word, words)
     products : products of a tile with an activation row, that is, beats of the matrix engine
 
@@ -77,6 +98,8 @@ class CoreInterpreter:
         self.sums: list[np.ndarray | None] = [None] * slots
         self.engine = VectorEngine(inputs, vector_rows)
         self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
+        self.new_tokens, self.mean_keys_word = list[NewToken](), 0
+        self.piece = list[NewToken]()  # tokens of the last hash codes
         self.gather_position, self.step_word = 0, 0  # tokens that GATHER has read; word of the next token of the step
         self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
@@ -121,6 +144,30 @@ class CoreInterpreter:
 
     def _copy(self, f: "_Fields") -> None:
         self._write("copy", f.target, self._read("copy", f.source, f.words, f.from_host), f.to_host)
+
+    def _store(self, f: "_Fields") -> None:
+        words = self.head_words
+        for token, new in enumerate(self.piece):
+            for head, slot in enumerate(new.slots):
+                for value, source in enumerate((f.keys + token * f.key_stride, f.values + token * f.value_stride)):
+                    self._write("copy", slot + value * words, self._read("copy", source + head * words, words))
+
+    def _means(self, f: "_Fields") -> None:
+        """Update the mean keys of the clusters of a piece."""
+        words = self.head_words * len(self.pages)
+        touched, target = np.unique([new.cluster for new in self.piece], return_inverse=True)
+        opened = {new.cluster for new in self.piece if new.opened}
+        means = MeanKeys(words * self.inputs)
+        old = [self._rows("vector", self.mean_keys_word + int(cluster) * words, words) for cluster in touched]
+        means.means = np.reshape(old, (len(touched), -1)).view(bfloat16)
+        means.means[[cluster in opened for cluster in touched.tolist()]] = 0
+        keys = [self._rows("vector", f.keys + token * f.stride, words) for token in range(len(self.piece))]
+        counts = dict(zip(target.tolist(), (new.count for new in self.piece), strict=True))
+        means.update(
+            np.reshape(keys, (len(keys), -1)).view(bfloat16), target, np.array([counts[n] for n in range(len(touched))])
+        )
+        for cluster, mean in zip(touched.tolist(), means.means, strict=True):
+            self._write("vector", self.mean_keys_word + cluster * words, mean.tobytes())
 
     def _load(self, f: "_Fields") -> None:
         rows, beats, vary, length = f.rows, f.beats, LOADS[f.limit], self._length(f)
@@ -197,7 +244,9 @@ class CoreInterpreter:
                         self._write("matrix", f.out + t * f.stride + mb * (1 + f.wide), y.tobytes())
 
     def _vector(self, f: "_Fields") -> None:
-        """Run a vector program on every row. Hash codes and scores for the KV prediction unit are discarded."""
+        """Run a vector program on every row. Hash codes are discarded; they start the next piece of the step."""
+        if DESTINATIONS[f.destination] == "CODES":
+            self.piece, self.new_tokens = self.new_tokens[: f.repeat], self.new_tokens[f.repeat :]
         length = self._length(f)
         padded_elements = self._blocks(length + f.pad) * self.inputs  # elements of a row with its trailing zeros
         fits = padded_elements <= self.engine.rows * self.inputs
@@ -210,7 +259,7 @@ class CoreInterpreter:
             if f.b_used:
                 stream.append(self._input(f.b + row * f.b_stride, f.b_beats or beats, f.b_wide))
             out = self.engine.run(self.programs[f.code](beats, elements % self.inputs), np.concatenate(stream))
-            if f.destination == 0:
+            if DESTINATIONS[f.destination] == "MEMORY":
                 codes = out.reshape(-1)
                 if not f.out_beats:
                     codes = np.concatenate([codes[:elements], np.zeros(padded_elements - elements, np.uint32)])

@@ -1,6 +1,7 @@
 """Mean key of every cluster: running mean of the keys of its tokens (V-Rex, Section IV-B; Key_cluster).
 
-float32 with subnormals flushed to zero, tokens in order of arrival, one rounding to BF16 at the end of a step.
+float32 with subnormals flushed to zero, tokens in order of arrival, one rounding to BF16 at the end of an update. An
+update adds the keys of a step, or on the core those of a piece of it (`LayerShape.piece_tokens` in `decoder_layer`).
 """
 
 import numpy as np
@@ -33,13 +34,13 @@ class MeanKeys:
         self._sums = np.zeros((0, dimension), np.float32)
 
     def update(self, keys: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> None:
-        """Add the keys of one step to the means.
+        """Add the keys of a step, or of a piece of it, to the means.
 
         Parameters
         ----------
         keys : (T, dimension) bfloat16, in order of arrival
         clusters : (T,) cluster of each key
-        counts : (C,) tokens of every cluster after the step
+        counts : (C,) tokens of every cluster after these keys
         """
         vectors = checks.reals("keys", keys, None, self.dimension).astype(np.float32)
         tokens = checks.integers("counts", counts, None, low=1)

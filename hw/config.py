@@ -40,7 +40,7 @@ class Config:
     hcu_accumulators: int = 1  # XOR accumulators: clusters that are compared at the same time [N_HCU-h]
     hcu_lanes: int = 16  # bits that one XOR accumulator compares per cycle [N_HCU-w]
     max_candidates: int = 1024  # clusters whose hash codes are on chip
-    max_step_tokens: int = 32  # tokens of one step, whose hash codes are on chip
+    max_step_tokens: int = 32  # tokens of a step that are clustered together, whose hash codes are on chip
     max_window_tokens: int = 4096  # largest age in tokens up to which a cluster accepts new tokens
     # DRE: weighted cumulative-sum threshold unit (WTU).
     wtu_lanes: int = 16  # scores that the WTU of one core processes per cycle [N_WTU-w]
