@@ -1,1 +1,1 @@
-"""KVMU: the KV cache management unit."""
+"""KVMU: the KV cache management unit. README.md describes its components and their states; `kvmu.py` connects them."""

@@ -1,4 +1,12 @@
-"""Port through which the components of the KVMU read and write the store, and its use in state machines."""
+"""Port through which the components of the KVMU read and write the store, and its use in state machines.
+
+A component drives `request` and holds it until the line cache accepts it. The cache drives `response`, once for each
+request but WRITE and LOG; the component accepts it before its next request. An address is the number of a block of 32
+bytes.
+
+`reading`, `writing`, `logging` and `ordering` create the states of one request. The statements in their body hold in
+the cycle in which the request is complete: the response of a read, the acceptance of a write.
+"""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -31,7 +39,7 @@ REQUEST = data.StructLayout({"op": Access, "address": 32, "data": BLOCK_BITS, "s
 
 
 def access_port() -> wiring.Signature:
-    """Port of a component that reads and writes the store. Requests are executed in order."""
+    """Port of a component that reads and writes the store. The component has at most one request in progress."""
     return wiring.Signature(
         {"request": Out(stream.Signature(REQUEST)), "response": In(stream.Signature(unsigned(BLOCK_BITS)))}
     )

@@ -18,7 +18,10 @@ from hw.dre.kvmu.undo_log import word_address
 class CandidateLoader(wiring.Component):
     """Sends the cluster records from `first_candidate` on, read with one job past the cache.
 
-    Records at the start whose first token has left the window are skipped; the new `first_candidate` is reported.
+    It works during OPEN, when the cache is empty but for lines of headers, so memory has the newest records. Records at
+    the start whose first token has left the window are skipped; the new `first_candidate` is reported and goes to the
+    register of the context header. The hash clustering unit gets BEGIN with the number of the next token, then every
+    record as LOAD.
 
     Timing: one record or one memory word per cycle, whichever is larger, after the latency of memory.
 
@@ -30,10 +33,11 @@ class CandidateLoader(wiring.Component):
 
     Members
     -------
-    start, done : send the candidates of `context`; high until `done`
+    start, done : the dispatcher requests the candidates of `context` and holds `start` until `done`, one cycle
     first_candidate : first candidate of the context, valid with `done`
     o : stream of `candidate_layout`
-    read_job, read_words : a read engine
+    read_job, read_words : a read engine, shared with the line cache, which has no job at this time
+    cfg_window_tokens : setting of the KVMU
     """
 
     def __init__(self, *, word: int, cluster_bits: int, hash_bits: int, window_bits: int):

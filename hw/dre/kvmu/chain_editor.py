@@ -64,9 +64,16 @@ class Token:
 class ChainEditor(wiring.Component):
     """Executes APPEND and MOVE: stores a token in the open page of its cluster, or opens a page.
 
+    To store a token, it reads the record of its cluster and that of the last page of the chain. If this page is open,
+    it adds a slot to it. Otherwise it allocates a page and a page frame and appends the page to the chain. Then it
+    writes the token number to the token list, and the counts. The result is the address of the slot, where another unit
+    writes key and value.
+
     APPEND to a cluster that exists also writes its mean key to the undo log, because the vector engine changes it next.
 
-    MOVE also seals the page of the token, copies its key and value, and removes it from its page and its cluster.
+    MOVE first reads the page that holds the token and seals it. After storing, it copies key and value, and removes the
+    token from its page and its cluster. A page that has become empty goes to `PageEditor`. All refusals come before
+    the first write.
 
     Timing: APPEND 7 accesses in an open page, 9 to 14 if it opens a page, and one for each line of the mean key; MOVE 7
     more, and a release of a page.
@@ -79,10 +86,10 @@ class ChainEditor(wiring.Component):
     -------
     i : stream of commands, accepted with its result ; o : stream of results
     memory, store, context : accesses to the store and its headers ; number : number of the open context
-    pages, frames : free pages and page frames
-    frames_busy : transfers in flight may use free page frames
-    copies : stream of copy jobs ; release : pages without tokens, accepted when they are released
-    opening : a page is opened in this cycle
+    pages, frames : requests to `FreePages` and `PageFrames`
+    frames_busy : transfers in flight, other than a fetch, may use free page frames; APPEND then waits for a page
+    copies : stream of copy jobs ; release : stream of pages without tokens, accepted when they are released
+    opening : a page is opened in this cycle ; waiting : APPEND waits for `frames_busy`
     cfg_* : settings of the KVMU
     """
 

@@ -50,7 +50,7 @@ class Fault(enum.Enum, shape=unsigned(4)):
     CONTEXT = 12  # the context does not exist, its headers are not valid, or no context is open
     UNCOMMITTED = 13  # the open context has a step in progress
     LOG = 14  # the undo log is full: the step cannot be committed
-    FETCHING = 15  # a fetch is in progress; only SELECT, MARK, LOOKUP, FIND and FETCH are valid
+    FETCHING = 15  # a fetch is in progress; only SELECT, MARK and FETCH are valid
 
 
 class Stat(python_enum.StrEnum):

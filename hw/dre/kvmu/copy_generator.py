@@ -14,9 +14,10 @@ from hw.dre.transfer import Tier, TransferKind
 class CopyGenerator(wiring.Component):
     """Executes copy jobs: one head page per cycle becomes a reply beat, a piece to copy, or both.
 
-    The first piece of a command, or of a fetch, waits until its tag is free and no transfers of another kind are in
-    flight. A job with `finish` ends the transfers of a command: the last descriptor gets its `last` bit and the tag is
-    closed.
+    A beat has the address of a head page, or of a page, and whether its bytes are in transit. A piece is what `Joiner`
+    joins with its neighbours and `Splitter` turns into descriptors. The first piece of a command, or of a fetch, waits
+    until its tag is free and no transfers of another kind are in flight. A job with `finish` ends the transfers of a
+    command: the last descriptor gets its `last` bit and the tag is closed. All SELECT and MARK of a fetch share a tag.
 
     Timing: 1 cycle, and 1 per head page, while no stream stalls; `finish` 1 cycle, or as long as the splitter works.
 
@@ -26,13 +27,14 @@ class CopyGenerator(wiring.Component):
 
     Members
     -------
-    i : stream of jobs; a job is accepted in the cycle in which it is complete
-    out_of_space : with the transfer of a job: the staging bank is full, the rest of the job is dropped
+    i : stream of jobs of one component at a time; a job is accepted in the cycle in which it is complete
+    out_of_space : valid when a job is accepted: the staging bank is full, the rest of the job is dropped
     o : stream of replies ; pieces : to the joiner
     drained : joiner and splitter are empty ; tag, tag_free, active, active_kind, close : see `Tracker`
     kind : kind of the transfers
     tagged, sent_tag : the last `finish` closed the tag `sent_tag`
-    restart, bank, fetched : start of another fetch; staging bank of the fetch; its head pages so far
+    restart : the fetch ends in this cycle, the next one starts with an empty bank
+    bank, fetched : staging bank of the fetch; its head pages so far
     hit, copied, waiting, blocked : a head page is reported without or with a copy, a job waits, a beat waits for `o`
     cfg_* : settings of the KVMU
     """

@@ -26,6 +26,15 @@ COPYING = (Op.MOVE, Op.MIGRATE, Op.STEP, Op.FETCH)  # operations that end with t
 class Dispatcher(wiring.Component):
     """Executes one command at a time: checks the state of the KVMU, starts a component, then replies.
 
+    A command is in a register from IDLE on. CHECK refuses it if its operation does not exist, no context is open, or a
+    fetch or a step is in progress that it would disturb. All checks that need records of the store are those of the
+    components. The state with the name of a component offers it the command until it has a result. Commands with
+    transfers then end them (FINISH). OPEN, SYNC and the commit of STEP are actions of `Headers`. ANSWER sends the last
+    reply beat as a copy job without a copy.
+
+    A fetch is in progress from the first SELECT or MARK to FETCH. If one of them runs out of space, the further ones
+    and FETCH report its cause. A step is in progress from the first change of the open context to STEP.
+
     Timing: 3 cycles and the reply (2 cycles) besides the component; 1 more to end transfers.
 
     Parameters
@@ -35,16 +44,18 @@ class Dispatcher(wiring.Component):
     Members
     -------
     i : stream of commands
-    command, EXECUTOR, EXECUTOR_result : the command to each component, and its result
-    headers, headers_result : to `Headers`
-    load, loaded : the candidates are sent
-    number, is_open : open context
-    copies : to the copy generator: end of the transfers and last beat
-    restart, bank, retain, fetched : of the fetch in progress, see `CopyGenerator`
-    tagged : the transfers of the command have a tag ; retained : a fetched page became resident in this cycle
+    chain_editor, page_editor, page_walker, offloader : stream of commands to each component
+    chain_editor_result, page_editor_result, page_walker_result, offloader_result : stream of their results
+    headers, headers_result : streams of actions of `Headers` and of their causes
+    load, loaded : request to `CandidateLoader` to send the candidates, high until `loaded`
+    number, is_open : number of the open context, and whether one is open, from `Headers`
+    copies : stream of jobs to `CopyGenerator`: end of the transfers, and last beat
+    restart : the fetch ends in this cycle ; bank, retain : fields of its first SELECT or MARK
+    fetched : head pages of the fetch so far
+    tagged : the transfers of the command have a tag ; retained : a fetched page becomes resident in this cycle
     active : transfers are in flight ; log_full : the undo log is full
-    fault : cause that is reported in this cycle ; busy, waiting : a command is in progress, waits for transfers
-    completed : operation `command.op` is complete in this cycle, with `fault`
+    busy, waiting : a command is in progress, waits for transfers
+    completed, op, fault : operation `op` is complete in this cycle, with this cause
     """
 
     def __init__(self, *, sizes: KvmuSizes):

@@ -14,6 +14,9 @@ from hw.dre.kvmu.sizes import KvmuSizes, edit, header_port
 class FreePages(wiring.Component):
     """Allocates and releases page numbers of the open context. Free pages are used again, oldest first.
 
+    The free pages are a list: the context header has its first and last page, each record the next one. A page number
+    from the list is preferred to one that was never used. A release clears the record of the page.
+
     Timing: at most 1 access per allocation, 1 to 2 per release.
 
     Parameters
@@ -22,8 +25,8 @@ class FreePages(wiring.Component):
 
     Members
     -------
-    call : requests {release, page}; a request is accepted in the cycle in which it is complete. `page` is then the
-        allocated page; `available`: a page is free
+    call : requests {release, page} of the editors; a request is held until it is accepted, in the cycle in which it is
+        complete. `page` is then the allocated page; `available`: a page is free, valid between requests
     memory : accesses to the store ; context : header of the open context
     """
 

@@ -46,8 +46,13 @@ class Action(enum.Enum, shape=unsigned(2)):
 class Headers(wiring.Component):
     """Holds the header of the store and that of the open context in registers; reads them and commits them.
 
-    OPEN drops the lines of the cache, because software may have changed memory. COMMIT writes the changed words of both
-    headers and all dirty lines; the line with the step number follows when memory has acknowledged all others.
+    OPEN drops the lines of the cache, because software may have changed memory, reads both headers and checks them. No
+    context is open if a check fails. COMMIT writes the changed words of both headers and all dirty lines; the line with
+    the step number follows when memory has acknowledged all others. FLUSH (SYNC) writes all dirty lines, so that other
+    readers of memory see them; it does not end the step.
+
+    The components change fields of the registers at any time (`store_write`, `context_write`). Memory has these changes
+    only after COMMIT.
 
     Timing: OPEN 8 accesses, COMMIT 4 accesses and two flushes.
 
@@ -61,11 +66,11 @@ class Headers(wiring.Component):
 
     Members
     -------
-    i : stream of {action, context} ; o : stream of causes, NONE if the action succeeded
+    i : stream of {action, context} from the dispatcher ; o : stream of causes, NONE if the action succeeded
     memory : accesses to the store
-    store, context, number, is_open : the headers, the number of the open context, and whether one is open
-    store_in, store_write, context_in, context_write : new values of the registers
-    log_full : the step cannot be committed
+    store, context : registers with the headers ; number, is_open : number of the open context; whether one is open
+    store_in, store_write, context_in, context_write : new values of the registers, from the components that edit them
+    log_full : the undo log is full, so the step is not committed
     committed : the step is committed in this cycle
     cfg_* : settings of the KVMU
     """

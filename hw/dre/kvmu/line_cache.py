@@ -1,4 +1,4 @@
-"""Line cache of the KVMU: a few lines of the store on chip."""
+"""Line cache of the KVMU: a few lines of the store on chip, through which all components read and write the store."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -108,7 +108,7 @@ class LineCache(wiring.Component):
 
     Members
     -------
-    memory : accesses of the other components
+    memory : accesses of the other components, one at a time
     read_job, read_words, write_job, write_words, write_done : a read engine and a write engine
     log_base, log_entries, step, restart : see `UndoLog`
     log_full : the undo log is full ; settled : memory has acknowledged everything that was written

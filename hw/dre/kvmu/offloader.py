@@ -31,7 +31,9 @@ BASES = data.StructLayout({"pages_base": 32, "host_pages_base": 32, "storage_pag
 class Offloader(wiring.Component):
     """Executes the first half of STEP: offloads the oldest pages of all contexts until few enough tokens are resident.
 
-    One page stays resident. A page whose backing tier has a copy is not copied again.
+    The oldest page frame may belong to any context. So its record gives the context, and the header of this context in
+    memory gives the addresses of the page record and of its backing tier. The page loses its frame and is closed. One
+    page stays resident. A page whose backing tier has a copy is not copied again. The reply has one beat per page.
 
     Timing: per page 4 accesses, 1 write and the release of a page frame, besides its copy.
 
@@ -43,7 +45,7 @@ class Offloader(wiring.Component):
     -------
     i : stream of commands, accepted with its result ; o : stream of results
     memory, store : accesses to the store and its header
-    frames : page frames ; copies : stream of copy jobs
+    frames : requests to `PageFrames` ; copies : stream of copy jobs
     offloaded : a page leaves device memory in this cycle
     cfg_max_resident_tokens : setting of the KVMU
     """

@@ -47,7 +47,10 @@ class Page:
 class PageEditor(wiring.Component):
     """Executes SEAL, HOLD, MIGRATE, FREE and EVICT, and releases the pages that MOVE has emptied.
 
-    A page that loses its last reference leaves the chain of its cluster, its page frame and its number become free.
+    SEAL, HOLD and MIGRATE read a page record, change flags or references, and write it. FREE drops a reference; a page
+    that loses its last one leaves the chain of its cluster (UNCHAIN), then its page frame and its number become free
+    (DROP). EVICT walks the chain of a cluster, skips the first pages, and removes the next ones in the same way. A page
+    with further references leaves the chain, but stays in use (KEEP_PAGE).
 
     Timing: SEAL, HOLD, MIGRATE 2 accesses; a release 4 to 15 accesses.
 
@@ -58,9 +61,9 @@ class PageEditor(wiring.Component):
     Members
     -------
     i : stream of commands, accepted with its result ; o : stream of results
-    release : pages to release, accepted when they are released
+    release : stream of pages of `ChainEditor` to release, accepted when they are released; never with a command
     memory, store, context : accesses to the store and its headers
-    pages, frames : free pages and page frames
+    pages, frames : requests to `FreePages` and `PageFrames`
     copies : stream of copy jobs: the beats of EVICT, the copies of MIGRATE
     freed : a page is freed in this cycle
     """

@@ -27,8 +27,9 @@ class PageFrames(wiring.Component):
 
     Members
     -------
-    call : requests {release, frame, context, page}; a request is accepted in the cycle in which it is complete.
-        `frame` is then the allocated frame; `available`: a frame is free
+    call : requests {release, frame, context, page} of the editors; a request is held until it is accepted, in the cycle
+        in which it is complete. `frame` is then the allocated frame. `available`: a frame is free; valid between
+        requests
     memory : accesses to the store ; store : header of the store
     """
 

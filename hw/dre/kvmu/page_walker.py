@@ -45,7 +45,8 @@ class PageWalker(wiring.Component):
     """Executes SELECT, MARK, FIND and LOOKUP: visits one page or the pages of a cluster in chain order.
 
     SELECT and MARK turn each page with tokens from before this step into a copy job: a report of a resident page, a
-    copy to the staging area, or, with `retain`, a copy to a page frame.
+    copy to the staging area, or, with `retain`, a copy to a page frame. FIND counts along the pages to token `index`;
+    LOOKUP reads one page. Both give the address of a slot in the last reply beat and change nothing.
 
     Timing: one access per page and one for the cluster; `retain` 4 to 5 more for each page.
 
@@ -57,8 +58,9 @@ class PageWalker(wiring.Component):
     -------
     i : stream of commands, accepted with its result ; o : stream of results
     memory, store : accesses to the store and its header ; context, number : header and number of the open context
-    frames : page frames ; copies : stream of copy jobs ; out_of_space : the staging area is full, with a transfer
-    retain : fetched pages stay in device memory ; changed : a page became resident in this cycle
+    frames : requests to `PageFrames` ; copies : stream of copy jobs
+    out_of_space : from `CopyGenerator`, valid when it accepts a job: the staging area is full, SELECT ends with STAGING
+    retain : from the dispatcher: fetched pages stay in device memory ; changed : a page becomes resident in this cycle
     """
 
     def __init__(self, *, sizes: KvmuSizes):

@@ -1,4 +1,4 @@
-"""Sizes of a KVMU and the layouts that follow from them."""
+"""Sizes of a KVMU, the layouts of its internal streams, and the ports of components to headers and free lists."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -247,10 +247,14 @@ class KvmuSizes:
 
 
 def header_port(layout: data.StructLayout) -> wiring.Signature:
-    """Port of a component that changes a header: its value, its next value, and whether it changes in this cycle."""
+    """Port of a component that changes a header.
+
+    `Headers` drives `value`, the register. The component drives `next`, which is `value` with some fields changed, and
+    `write` for one cycle. `edit` sets both.
+    """
     return wiring.Signature({"value": In(layout), "next": Out(layout), "write": Out(1)})
 
 
 def edit(port: wiring.PureInterface, **fields: object) -> list:
-    """Statements that change fields of a header."""
+    """Statements that change fields of a header in this cycle. By default, a component sets `next` to `value`."""
     return [port.write.eq(1), *(port.next[name].eq(value) for name, value in fields.items())]

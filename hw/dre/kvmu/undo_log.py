@@ -100,7 +100,7 @@ class UndoLog(wiring.Component):
     base, log_entries : start of the log in units of 128 bytes, number of its entries
     step : committed steps
     restart : the step is committed, the log is empty
-    full : an entry was dropped
+    full : an entry was dropped; stays 1 until reset
     """
 
     def __init__(self, *, line: int):
