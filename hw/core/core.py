@@ -149,7 +149,6 @@ class Core(wiring.Component):
             processor.host_words.eq(file.value_host_words),
             processor.program.eq(file.value_program),
             processor.commands.eq(file.value_commands),
-            file.set_events[DONE].eq(processor.done),
             self.irq.eq((file.value_events & file.value_events_enable).any()),
             file.input_version.eq(VERSION | processor.word << 16),
             file.input_position.eq(processor.position),
@@ -164,6 +163,7 @@ class Core(wiring.Component):
         address = Signal.like(processor.fault.address)
         m.d.comb += [
             has_fault.eq(Value.cast(processor.fault.cause) != Cause.NONE),
+            file.set_events[DONE].eq(processor.done & ~has_fault),  # the last command can complete with a fault
             file.input_cause.eq(Value.cast(cause) | source << 4),
             file.input_fault_address.eq(address),
         ]

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 from compiler import vector_programs as programs
 from compiler.builder import Operands, ProgramBuilder
 from compiler.driver import Driver
-from compiler.layer import LayerCompiler, Region
+from compiler.layer import Context, LayerCompiler, Region
 from hw import yosys
 from hw.arith.adders import full_adders, ripple_add
 from hw.axi.gearbox import Gearbox
@@ -36,7 +36,7 @@ LANE = wiring.Signature({"a": In(2), "y": Out(2)}).members
 
 
 def layer(**changes):
-    return LayerCompiler(TINY, replace(CASES["tiny"], **changes), Region(1 << 20), 0)
+    return LayerCompiler(TINY, replace(CASES["tiny"], **changes), Region(1 << 20), Context(0, 0))
 
 
 BAD = {
@@ -64,7 +64,7 @@ BAD = {
     "tokens must be at most 1024, got 1025": lambda: layer(tokens=1025),
     "fill must be at most 1024, got 1025": lambda: layer(fill=1025),
     "head_dim must be at most .* got 80": lambda: LayerCompiler(
-        replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), 0
+        replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), Context(0, 0)
     ),
     "tokens must be 1 to 4, got 5": lambda: layer(fill=4).attention(5, query=False),
     "n must be at least 1, got 0": lambda: programs.exponentials(0, 4, 8),

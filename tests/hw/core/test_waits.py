@@ -25,7 +25,7 @@ BUSY = {  # commands of each unit that memory latency delays, as many as can be 
                                        "out": FAR})] * 10,
     ExecUnit.VECTOR: [Command("VECTOR", {"code": CODE, "instructions": 1, "repeat": 1, "a": NEAR, "a_beats": 1,
                                      "out": FAR, "out_beats": 1, "extra": 4})] * 11,
-    ExecUnit.RETRIEVAL: [Command("OFFLOAD", {}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
+    ExecUnit.RETRIEVAL: [Command("SELECT", {}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
                          for n in range(QUEUE_DEPTH)],
     ExecUnit.COPY: [Command("COPY", {"source": NEAR, "target": FAR, "words": 1})] * MAX_WAIT,
 }  # fmt: skip
@@ -36,7 +36,7 @@ IDLE = {  # commands with minimal work
     ExecUnit.LOAD: Command("LOAD"),
     ExecUnit.MATRIX: Command("MULTIPLY"),
     ExecUnit.VECTOR: Command("VECTOR", {"extra": 1}),
-    ExecUnit.RETRIEVAL: Command("OFFLOAD"),
+    ExecUnit.RETRIEVAL: Command("SELECT"),  # of no rows, because no context is open
     ExecUnit.COPY: Command("COPY", {"source": NEAR, "target": NEAR + 1, "words": 1}),
 }
 

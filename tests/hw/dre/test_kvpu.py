@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from golden.clustering import ClusterRule
-from golden.kvmu import Descriptor, Fault, Op, Reply, TransferKind
+from golden.hashing import hash_codes, hyperplanes
+from golden.kvmu import Descriptor, Fault, Op, Reply, Tier, TransferKind
 from golden.kvpu import HeadScores, Kvpu
+from golden.mean_keys import MeanKeys
+from golden.page_table import PageTable, PagingConfig
+from golden.scores import codes as score_codes
+from golden.scores import dots, query_rows
 from golden.store import ContextSizes, check, create_context, create_store, store_bytes
 from hw.config import PRESETS, Config
 from hw.dre.kvmu.command import Fault as HwFault
@@ -17,6 +22,9 @@ from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
 from sim.ports import kvmu_config, kvpu_ports, store_sizes
+from sw_model.media.clip import find_clip
+from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
+from sw_model.media.stream import Geometry
 from tests.hw.dre.test_hcu import codes
 from tests.hw.dre.wtu.wtu_rows import KEYS, Row, Settings, packets
 
@@ -337,6 +345,50 @@ def test_over_a_thousand_tokens(rng, seed):
     assert record.status["stat_kvmu_appended"] + record.status["stat_kvmu_faults"] > 1000
 
 
+def test_many_lists(rng, seed):
+    """A dozen short lists in a step, heads in any order, while the replies of the KVMU wait long."""
+    config = Config.preset("tiny")
+    bench = Bench(config, hamming_threshold=1, max_resident_tokens=4, staging_head_pages=128)
+    few = rng.integers(0, 1 << config.hash_bits, 4)
+
+    def lists(clusters, _):
+        heads = rng.integers(config.kv_heads, size=12).tolist()
+        return [HeadScores(head, rng.integers(0x3C00, 0x3F81, (1, clusters))) for head in heads]
+
+    bench.open(0)
+    for _ in range(12):
+        bench.step(rng.choice(few, 3), lists)
+    bench.check(stall={"o": 0.997}, seed=seed)
+
+
+def test_thousands_of_transfers_and_of_waits(rng, seed):
+    """Every step fetches a head page of every page while replies wait long; all descriptors are compared."""
+    config = Config.preset("tiny")
+    bench = Bench(config, contexts=40, hamming_threshold=5, max_resident_tokens=4, staging_head_pages=128)
+    context = -1
+    while len(bench.golden.kvmu.extents) <= 1 << 12:
+        if context < 0 or bench.golden.clusters.tokens > 200:
+            context += 1
+            bench.open(context)
+        bench.step(codes(rng, 5, config.hash_bits, centers=4), everything(0))
+    record = bench.check(stall={"o": 0.97}, seed=seed, timeout_cycles=2_000_000)
+    ends = [cycles[-1] for cycles in record.cycles.values() if len(cycles)]
+    assert 1 << 14 < record.status["stat_kvmu_blocked_reply"] < max(ends)
+
+
+def test_cycles_are_those_recorded():
+    """Recorded cycles to the last beat and of each phase, with and without pauses, detect changes of the timing."""
+    config, totals = Config.preset("tiny"), []
+    for n, stall in enumerate((0.0, 0.3)):
+        rng = np.random.default_rng(n)
+        bench = Bench(config, hamming_threshold=5, window_tokens=40, max_resident_tokens=24, staging_head_pages=24)
+        random_steps(bench, rng, config, 40, contexts=range(3))
+        record = bench.check(stall=stall, seed=n)
+        phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
+        totals.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
+    assert totals == []
+
+
 def test_full_device_memory(seed):
     """All page frames are full with tokens of one cluster, and all tokens stay in device memory."""
     config = Config.preset("tiny")
@@ -379,6 +431,61 @@ def test_reset_in_mid_flight(rng, seed):
     bench = Bench(config, hamming_threshold=5, window_tokens=40, max_resident_tokens=24)
     random_steps(bench, rng, config, 15, contexts=range(3))
     bench.check(stall=0.3, seed=seed, reset_after=700)
+
+
+def video(bench, config, frames):
+    """Tokens of a real video: every frame is a step; every 25th and the last frame select with two queries."""
+    geometry = Geometry(layers=1, q_heads=2 * config.kv_heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
+    front_end = FrontEnd(FrontEndConfig(geometry=geometry, grid=5))
+    dimension = config.kv_heads * config.head_dim
+    planes, means = hyperplanes(dimension, config.hash_bits), MeanKeys(dimension)
+    pages = PageTable(PagingConfig(config.page_tokens, 1024), config.kv_heads, config.head_dim)
+    owner, selections = np.empty(0, np.int64), 0
+    bench.open(0)
+    for n, (_, chunk) in enumerate(video_chunks(find_clip().path, front_end, max_frames=frames)):
+        keys = chunk.k[0].reshape(chunk.tokens, dimension)
+
+        def groups(clusters, assigned, n=n, chunk=chunk, keys=keys):
+            means.update(keys, assigned.cluster, bench.golden.clusters.counts)
+            if n % 25 and n + 1 != frames:
+                return []
+            scores = []
+            for head, rows in enumerate(query_rows(chunk.q[0][:2].astype(np.float64), config.kv_heads)):
+                part = means.means[:, head * config.head_dim : (head + 1) * config.head_dim]
+                scores.append(HeadScores(head, score_codes(dots(rows, part), config.head_dim)))
+            return scores
+
+        before = len(bench.golden.kvmu.extents)
+        selected = bench.step(hash_codes(keys, planes), groups)
+        owner = np.concatenate([owner, [beat["cluster"] for beat in bench.assigned[-chunk.tokens :]]])
+        # the page table without a chip's limits fetches the same bytes, read for read
+        if selected:
+            selections += 1
+            past = owner[: -chunk.tokens]
+            wanted = pages.fetch([np.flatnonzero(chosen[past]) for chosen in selected])
+            extents = [extent for extent in bench.golden.kvmu.extents[before:] if extent.source_tier == Tier.HOST]
+            assert sum(extent.nbytes for extent in extents) == wanted.nbytes
+            starts = np.array([extent.source - HOST for extent in extents], np.int64)
+            assert set(wanted.extents[:, 0].tolist()) <= set(starts.tolist())
+        pages.append(owner[-chunk.tokens :])
+    return len(owner), selections
+
+
+@pytest.mark.heavy
+def test_a_real_video_of_five_thousand_tokens(seed):
+    """All streams pause at random. More accumulators and lanes shorten the search and do not change the result."""
+    config = Config.preset("paper").replace(kv_heads=2, head_dim=64, hcu_lanes=32, hcu_accumulators=16)
+    config = config.replace(page_frames=512)
+    bench = Bench(
+        config, contexts=1, window_tokens=4096, max_resident_tokens=1024, staging_head_pages=4096, log_entries=4096,
+        sizes=ContextSizes(4096, 4096),
+    )  # fmt: skip
+    tokens, selections = video(bench, config, 200)
+    assert tokens >= 5000 and selections >= 9
+    fetched = sum(reply.transit for reply in bench.replies if reply.op == Op.SELECT)
+    assert fetched > 100 and not any(reply.fault for reply in bench.replies)
+    record = bench.check(stall=0.3, seed=seed, timeout_cycles=10_000_000)
+    print(tokens, "tokens", selections, "selections", fetched, "head pages", record.status)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
