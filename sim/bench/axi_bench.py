@@ -18,6 +18,8 @@ from sim.bench.axi import AxiLite, AxiMemory, Failure
 from sim.bench.stream_bench import from_words, record_ports, to_words
 from sim.bench.streams import PERIOD_NS, Sink, Source, cycle, reset, start_clock
 
+PROGRESS_CYCLES = 20_000  # cycles between two lines of the log
+
 
 class Script:
     """Performs the steps of a job in order and stores their results in `answers`.
@@ -77,12 +79,15 @@ class Script:
             while not int(self.dut.irq.value) >> bit & 1:
                 await self.dut.irq.value_change
 
-        try:
-            await with_timeout(risen(), cycles * PERIOD_NS, "ns")
-        except SimTimeoutError:
-            return -1
-        await RisingEdge(self.dut.clk)
-        return cycle()
+        for start in range(0, cycles, PROGRESS_CYCLES):
+            try:
+                await with_timeout(risen(), min(PROGRESS_CYCLES, cycles - start) * PERIOD_NS, "ns")
+            except SimTimeoutError:
+                cocotb.log.info(f"cycle {cycle()}")  # long programs are followed in the log
+            else:
+                await RisingEdge(self.dut.clk)
+                return cycle()
+        return -1
 
     async def _reset(self) -> None:
         self.dut.rst.value = 1

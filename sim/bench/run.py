@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -209,28 +211,54 @@ def run_module(
 
 
 def run_process(simulator_build: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """As `run_module`, always in a new simulator process."""
+    """As `run_module`, always in a new simulator process. With `VREX_PROGRESS` set, lines of its log are printed."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     simulator_build.runner.build_dir = simulator_build.folder
     try:
-        results = simulator_build.runner.test(
-            hdl_toplevel=simulator_build.name,
-            hdl_toplevel_lang="verilog",
-            test_module=module,
-            build_dir=simulator_build.folder,
-            test_dir=folder,
-            waves=simulator_build.waves,
-            plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if simulator_build.simulator == "icarus" else [],
-            extra_env={**_SIMULATOR_ENVIRONMENT, "PYTHONPATH": path, **environment},
-            results_xml=str(folder / "results.xml"),
-            log_file=folder / "run.log",
-        )
+        with _progress(folder / "run.log"):
+            results = simulator_build.runner.test(
+                hdl_toplevel=simulator_build.name,
+                hdl_toplevel_lang="verilog",
+                test_module=module,
+                build_dir=simulator_build.folder,
+                test_dir=folder,
+                waves=simulator_build.waves,
+                plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if simulator_build.simulator == "icarus" else [],
+                extra_env={**_SIMULATOR_ENVIRONMENT, "PYTHONPATH": path, **environment},
+                results_xml=str(folder / "results.xml"),
+                log_file=folder / "run.log",
+            )
     except (SystemExit, RuntimeError) as error:
         raise SimulatorError(f"{simulator_build.name}: the simulation did not finish\n{_tail(folder)}") from error
     cases = list(ElementTree.parse(results).iter("testcase"))
     failed = [c.get("name") for c in cases if c.find("failure") is not None or c.find("error") is not None]
     if failed or not cases:
         raise SimulatorError(f"{simulator_build.name}: failed {failed or 'to run a test'} in {folder}\n{_tail(folder)}")
+
+
+@contextmanager
+def _progress(log: Path) -> Iterator[None]:
+    """Print the lines about cycles that a simulator appends to its log, if `VREX_PROGRESS` is set."""
+    if not os.environ.get("VREX_PROGRESS"):
+        yield
+        return
+    ended = threading.Event()
+
+    def follow() -> None:
+        shown = 0
+        while not ended.wait(5):
+            lines = [line for line in log.read_text().splitlines() if " cycle " in line] if log.exists() else []
+            for line in lines[shown:]:
+                print(line[line.index("INFO") + 4 :].split(maxsplit=1)[1], flush=True)
+            shown = len(lines)
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
 
 
 def _tail(folder: Path, lines: int = 25) -> str:
