@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cycle-model reproduction streaming-memory unit-areas
+    python -m docs.measure cycle-model dre-area reproduction streaming-memory unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,25 @@ FOLDER = Path(__file__).resolve().parent / "measurements"
 AREA_PRESETS = ("tiny", "small")
 KILLED_MINUTE = 32  # of the stream of `streaming_memory`
 # the core and the multi-core take many minutes
+# reports of `vrex synth` at paper: the DRE before its state moved to memory, and the LXE
+DRE_RECORD = FOLDER / "dre-area.json"
+DRE_UNITS = ("hcu", "wtu", "kvmu")
+# unit -> memory, its macros (pattern of the cell), reason for its size
+DRE_MEMORIES = {
+    "hcu": (
+        ("leaders", r"hashes\.", "hash code of each of `max_candidates` candidates"),
+        ("token counts", r"counts\.", "token count of each candidate; it saturates at 65,535"),
+        ("first tokens", r"first_tokens\.", "first token of each candidate, modulo a power of two above the window"),
+        ("waiting codes", r"codes\.", "codes of tokens that wait for their search, with `last`"),
+    ),
+    "wtu": (
+        ("keys", r"(store\.)?keys\.", "`wtu_pairs` keys: one row loads, one is selected, one is reported"),
+        ("counts", r"(store\.)?counts\.", "token count of each key"),
+        ("union", r"(reporter\.)?(even|odd|union)", "one bit for each key, for rows that are reported together"),
+        ("buckets", r"(selector\.)?buckets", "one sum for each of 16 buckets and each lane"),
+    ),
+    "kvmu": (("lines", r"(cache\.)?rows\.", "lines of the store: a step uses some tens of records and two headers"),),
+}
 AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
 
 
@@ -210,12 +230,158 @@ def streaming_memory() -> Iterator[str]:
     )
 
 
+def _synthesized(name: str, changes: Mapping[str, int], *, power: bool) -> dict[str, Any]:
+    """Report of one unit at `paper` with `changes`, with power when idle and for keys of the generator."""
+    from hw.config import Config
+    from hw.registry import UNITS
+    from sw_model.media.source import first_keys
+    from synth.area import area
+    from synth.library.reader import choose
+    from synth.power.power import compare
+    from synth.power.stimulus import BEATS, stimulus
+
+    print(f"dre-area: {name} {dict(changes)}", file=sys.stderr)
+    config, library = Config.preset("paper").replace(**changes), choose([])
+    component = UNITS[name].build(config)
+    mapped = area(name, config, library, point="balanced", clock_mhz=800.0, tool="pyosys")
+    stimuli = [stimulus(component, "idle"), stimulus(component, "generator", keys=first_keys("generator", BEATS))]
+    powers = compare(mapped, library, component, stimuli, clock_mhz=800.0) if power else []
+    return {**mapped.json(), "power": [each.json() for each in powers if each.cycles]}
+
+
+def _sizes(units: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, float]:
+    """Sums of units: um2 of logic and memories, mW of logic and memories for keys of the generator."""
+    from synth.table3 import NAND2_UM2_14NM
+
+    sums = [0.0] * 4
+    for unit in units:
+        last = unit["power"][-1] if unit["power"] else {"total_mw": 0.0, "memories_mw_estimated": 0.0}
+        logic = unit["nand2"] * NAND2_UM2_14NM
+        values = (logic, unit["macro_um2_estimated"], last["total_mw"], last["memories_mw_estimated"])
+        sums = [a + b for a, b in zip(sums, values, strict=True)]
+    return sums[0], sums[1], sums[2], sums[3]
+
+
+def _memory_rows(unit: Mapping[str, Any], core_um2: float) -> Iterator[tuple[object, ...]]:
+    """Rows of the table of memories of a unit."""
+    from synth.area import PREDICTIVE
+    from synth.macros import Macro
+
+    macros = [
+        Macro(**{key: value for key, value in macro.items() if key != "bits"})
+        for block in unit["blocks"]
+        for macro in block["macros"]
+    ]
+    for memory, pattern, reason in DRE_MEMORIES[unit["unit"]]:
+        members = [macro for macro in macros if re.match(rf"\\?{pattern}", macro.cell)]
+        macros = [macro for macro in macros if macro not in members]
+        if not members:
+            raise ValueError(f"memory {memory} of {unit['unit']} must be in the report, got no macro {pattern}")
+        um2 = sum(macro.area_um2(PREDICTIVE) for macro in members)
+        first = members[0]
+        yield (
+            f"{unit['unit']}: {memory}",
+            f"{len(members)} x {first.depth} x {first.width}",
+            f"{sum(macro.bits for macro in members):,}",
+            1 if first.single_port else 2,
+            f"{um2:,.0f}",
+            f"{um2 / core_um2:.2%}",
+            reason,
+        )
+    if macros:
+        raise ValueError(f"macros of {unit['unit']} must be in DRE_MEMORIES, got {', '.join(m.cell for m in macros)}")
+
+
+def dre_area() -> Iterator[str]:
+    """Area and power of the retrieval engine at `paper`, before and after its state moved to device memory."""
+    from synth.table3 import table3
+
+    record = json.loads(DRE_RECORD.read_text())
+    lxe = _sizes(record["lxe"]["units"])
+    before = record["before"]["units"]
+    after = [_synthesized(name, {}, power=True) for name in DRE_UNITS]
+    plain = [_synthesized(name, {"dre_counters": 0}, power=False) for name in DRE_UNITS]
+    core_um2 = sum(_sizes(after)[:2]) + lxe[0] + lxe[1]
+    yield (
+        "Preset `paper`, balanced point, embedded 14 nm-class library, 800 MHz, pyosys, unplaced. Area of logic is "
+        "that of placed 2-input NANDs as in `vrex synth --table3`; area and power of memories are estimates. A memory "
+        "with a read and a write port has twice the area of one with a single port. The core is the LXE and the DRE, "
+        "as in V-Rex's Table III. Power is that for keys of the generator."
+    )
+    yield (
+        f"Before: commit `{record['before']['commit']}`, where the tables of the DRE were on chip. LXE: commit "
+        f"`{record['lxe']['commit']}`, {(lxe[0] + lxe[1]) / 1e6:.3f} mm2 and {lxe[2] + lxe[3]:,.0f} mW. Both are from "
+        "`vrex synth --preset paper --yosys pyosys --power idle --power generator --json`; `dre-area.json` has them."
+    )
+    yield "## DRE"
+    rows: list[tuple[str, ...]] = []
+    for name, units in (("before", before), ("now", after), ("now, `dre_counters` = 0", plain)):
+        logic, memories, logic_mw, memories_mw = _sizes(units)
+        um2, mw = logic + memories, logic_mw + memories_mw
+        bits = sum(unit["memory_bits"] for unit in units)
+        area_share, power_share = um2 / (um2 + lxe[0] + lxe[1]), mw / (mw + lxe[2] + lxe[3])
+        rows.append(
+            (
+                name,
+                f"{bits:,}",
+                f"{logic / 1e6:.4f}",
+                f"{memories / 1e6:.4f}",
+                f"{um2 / 1e6:.4f}",
+                f"{area_share:.2%}",
+                f"{mw:.1f}" if mw else "",
+                f"{power_share:.2%}" if mw else "",
+            )
+        )
+    rows.append(("V-Rex, Table III", "164,864", "", "", "0.04", "2.0 %", "57.04", "2.2 %"))
+    head = ("", "memory bits", "logic, mm2", "memories, mm2", "all, mm2", "of the core", "mW", "of the core")
+    yield table(head, rows)
+    yield "## Units"
+    rows = []
+    for name, units in (("before", before), ("now", after), ("now, `dre_counters` = 0", plain)):
+        for unit in units:
+            logic, memories, *_ = _sizes([unit])
+            ends = (unit["power"][0], unit["power"][-1]) if unit["power"] else ()
+            power = [f"{p[key]:.2f}" for p in ends for key in ("total_mw", "memories_mw_estimated")]
+            numbers = (f"{unit['flip_flops']:,}", f"{unit['memory_bits']:,}", f"{logic:,.0f}", f"{memories:,.0f}")
+            rows.append((f"`{unit['unit']}` {name}", *numbers, *(power or [""] * 4)))
+    yield table(
+        (
+            *("unit", "flip-flops", "memory bits", "logic, um2", "memories, um2"),
+            *("idle: logic, mW", "memories, mW", "generator: logic, mW", "memories, mW"),
+        ),
+        rows,
+    )
+    yield "## One core and V-Rex's Table III"
+    comparison = table3([*record["lxe"]["units"], *after])
+    assert comparison
+    yield table(
+        [f"{title}, {unit}".rstrip(", ") for title, unit, _ in comparison.COLUMNS],
+        (
+            [
+                "" if value is None else f"{value:{form}}"
+                for value, (*_, form) in zip(row, comparison.COLUMNS, strict=True)
+            ]
+            for row in comparison.values()
+        ),
+    )
+    yield "\n".join(f"- {note}" for note in comparison.notes())
+    yield "## Memories"
+    memory_head = ("memory", "macros x words x bits", "bits", "ports", "um2", "of the core", "reason for the size")
+    yield table(memory_head, (row for unit in after for row in _memory_rows(unit, core_um2)))
+    yield (
+        "V-Rex keeps 20.125 KiB (164,864 bits) on chip. Memories below 512 bits are registers, which count as logic. "
+        "The aim is 2.0 % of the area and 2.2 % of the power. All memories have one port, except two: the buckets, "
+        "which are read and written in every cycle at different addresses, and the waiting codes."
+    )
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cycle-model": ("Error of the cycle model", cycle_model),
     "memory-models": ("Errors of the memory models", memory_models),
     "reproduction": ("Published figures and the model", reproduction),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "unit-areas": ("Areas of the units", unit_areas),
+    "dre-area": ("Area and power of the retrieval engine", dre_area),
 }
 
 
