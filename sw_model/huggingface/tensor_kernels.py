@@ -14,7 +14,7 @@ import torch
 from golden import bf16, exp
 from golden.wicsum import INDEX_BITS
 from sw_model.huggingface.kernels import EXACT_SPREAD, ONE
-from sw_model.huggingface.resv import CompiledMeans
+from sw_model.huggingface.means import CompiledMeans
 
 
 @cache

@@ -13,7 +13,8 @@ from golden.mean_keys import MeanKeys
 from golden.resv import ResvConfig, ResvLayer
 from golden.wicsum import WtuConfig
 from sw_model.huggingface import kernels
-from sw_model.huggingface.resv import CompiledMeans, CompiledReSV, CompiledResvLayer, CompiledTable, default_config
+from sw_model.huggingface.means import CompiledMeans
+from sw_model.huggingface.resv import CompiledReSV, CompiledResvLayer, CompiledTable, default_config
 from sw_model.policies import LLAMA3_8B, ModelShape, ReSV
 
 FIELDS = ("cluster", "opened", "count", "distance", "overflow", "compared")
