@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from golden import bf16
-from golden.kvmu import Op
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import CASES, LayerRun
 from sim.bench.layer_run import frames as frame_inputs
 from sim.bench.timeline import ACTIVITY, Span, busy, chrome_trace, column, concurrency, picture, spans
-from sw_model.cycles.core import CoreModel, StepData
+from sw_model.cycles.core import CoreModel
+from sw_model.cycles.step_data import record_steps
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
@@ -51,7 +51,7 @@ class RtlRun:
     """Result of a run. Trace and spans are those of the last step and start at cycle 0.
 
     steps : for every step its tokens, clusters before the step, attended past tokens (mean of the heads), fetched head
-        pages, simulated cycles, and cycles that the model predicts
+        pages of all layers, simulated cycles, and cycles that the model predicts
     """
 
     preset: str
@@ -122,35 +122,42 @@ Timings = Callable[[], Mapping[str, MemoryTiming]]  # makes new ones: simulation
 
 
 def measure(
-    layer: LayerRun, inputs: Sequence[np.ndarray], timing: Timings, *, progress: Progress = no_progress, **options: Any
+    layer: LayerRun,
+    inputs: Sequence[np.ndarray],
+    timing: Timings,
+    *,
+    streams: Sequence[int] = (),
+    progress: Progress = no_progress,
+    **options: Any,
 ) -> tuple[list[dict[str, float]], AxiRecord]:
     """Cycles of every step of a layer, simulated and predicted by `sw_model.cycles`, and the record of the simulation.
 
-    inputs : hidden states (T, hidden) of each step as BF16 codes ; options : options of the simulation
+    inputs : hidden states (T, hidden) of each step as BF16 codes ; streams : stream of each step, by default the first
+    options : options of the simulation
     Raises AssertionError when an output differs from that of the golden layer.
     """
     data, results = {}, []
     for n, x in enumerate(inputs):
         progress("golden layer", n, len(inputs))
-        step_data = StepData.of(layer.golden, partial(layer.step, x))
-        trace, data[layer.steps[-1]] = layer.traces[-1], step_data
+        steps = record_steps(layer.golden.table, partial(layer.step, x, streams[n] if streams else 0))
+        trace, data[layer.steps[-1]] = layer.traces[-1], steps
         results.append(
             {
                 "tokens": len(x),
-                "clusters": step_data.clusters,
+                "clusters": steps[-1].clusters,
                 "attended": float(np.mean([len(tokens) for tokens in trace.attended])),
-                "fetched": sum(reply.transit for reply in trace.replies if reply.op == Op.SELECT),
+                "fetched": sum(len(step.fetched) for step in steps),
             }
         )
     progress("simulation of the core", 0, 0)
     record = layer.check(timing=timing(), **options)
-    model = CoreModel(layer.config, timing(), BASES, layer.layer.context.mean_keys_word, layer.layer.instructions)
+    model = CoreModel(layer.config, timing(), BASES, layer.instructions)
     predicted = []
     for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
         # refresh of the memory depends on the time: the model starts each program when the simulation started it
         outcome = layer.outcomes[number]
         model.clock.now = max(model.clock.now, outcome.end - outcome.cycles)
-        predicted.append(model.run(address, program, data.get(number)))
+        predicted.append(model.run(address, program, data.get(number, ())))
     for step, number in zip(results, layer.steps, strict=True):
         step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}
     return results, record

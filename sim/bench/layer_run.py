@@ -22,6 +22,7 @@ from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command, SyncEvent, all_but
 from hw.core.retrieval.page_lists import ENTRY_BYTES
+from hw.lxe.microcode import Instruction
 from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES, CoreRun, Outcome
@@ -258,6 +259,11 @@ class LayerRun:
         self.run_on.run(address, len(program), clear=self.clearing if clear is None else clear)
         self.programs.append(program)
         self.program_addresses.append(address)
+
+    @property
+    def instructions(self) -> dict[int, list[Instruction]]:
+        """Vector programs of all layers by word address."""
+        return {address: program for layer in self.layers for address, program in layer.instructions.items()}
 
     def commands(self) -> list[list[Command]]:
         """The commands of all programs."""

@@ -17,7 +17,6 @@ class CopyUnitModel(UnitModel):
 
     def _issue(self) -> Process:
         core, copier = self.core, self.core.copier
-        first = 0  # token of the step: the first one of the next piece
         while True:
             command = yield from core.next(ExecUnit.COPY)
             f = command.fields
@@ -29,15 +28,13 @@ class CopyUnitModel(UnitModel):
             else:
                 yield 1
                 unit = core.config.page_tokens * 2 * core.head
-                places = core.data.places[first : first + core.data.piece_tokens]
-                for token, slot_address in enumerate(places):
+                for token, slot_address in enumerate(command.data.places[n] for n in command.tokens):
                     for head in range(core.config.kv_heads):
                         for value, name in enumerate(("key", "value")):
                             source = f[f"{name}s"] + token * f[f"{name}_stride"] + head * core.head
                             target = slot_address // core.word_bytes + head * unit + value * core.head
                             number = yield from copier.copy(source, target, core.head, False, False)
                             yield 1
-                first = (first + len(places)) % len(core.data.places)
                 self.final_queue.push((number, False, True))
             core.accept(ExecUnit.COPY)
             yield 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hw.config import Config
@@ -12,7 +13,8 @@ from sw_model.cycles.load_unit import LoadUnitModel
 from sw_model.cycles.matrix_unit import MatrixUnitModel
 from sw_model.cycles.processes import Process
 from sw_model.cycles.retrieval_unit import RetrievalUnitModel
-from sw_model.cycles.state import CoreState, StepData
+from sw_model.cycles.state import CoreState, IssuedCommand
+from sw_model.cycles.step_data import StepData
 from sw_model.cycles.vector_unit import VectorUnitModel
 from util.timing import MemoryTiming
 
@@ -20,7 +22,6 @@ from util.timing import MemoryTiming
 class CoreModel(CoreState):
     """Core of a configuration with two memories; `run` executes programs one after the other.
 
-    mean_keys_word  word address of the mean keys
     instructions    vector programs by word address
     """
 
@@ -29,10 +30,9 @@ class CoreModel(CoreState):
         config: Config,
         timing: Mapping[str, MemoryTiming],
         bases: Mapping[str, int],
-        mean_keys_word: int,
         instructions: Mapping[int, Sequence[Instruction]],
     ):
-        super().__init__(config, timing, bases, mean_keys_word, instructions)
+        super().__init__(config, timing, bases, instructions)
         for unit in (
             LoadUnitModel(self),
             MatrixUnitModel(self),
@@ -42,21 +42,23 @@ class CoreModel(CoreState):
         ):
             unit.begin()
 
-    def run(self, word_address: int, program: Sequence[Command], data: StepData | None = None) -> int:
-        """Cycles in which the core executes the program at `word_address`. RuntimeError if it has no END command."""
-        self.data = data or StepData()
-        self.pieces += -(-len(self.data.opened) // self.data.piece_tokens)
-        self.past = [sum(count for _, count in of) for of in self.data.pages] or [0] * self.config.kv_heads
+    def run(self, word_address: int, program: Sequence[Command], steps: Sequence[StepData] = ()) -> int:
+        """Cycles in which the core executes the program at `word_address`.
+
+        `steps` has the data of each OPEN command of the program and of the commands after it. Raises RuntimeError if
+        the program has no END command.
+        """
         start, self.end = self.clock.now, -1
-        self.clock.start(self._sequence(word_address, program))
+        self.clock.start(self._sequence(word_address, program, steps))
         self.clock.run()
         if self.end < 0:
             raise RuntimeError(f"a program of {len(program)} commands does not end")
         self.clock.now = self.end
         return self.end - start
 
-    def _sequence(self, word_address: int, program: Sequence[Command]) -> Process:
-        word = self.word_bytes
+    def _sequence(self, word_address: int, program: Sequence[Command], steps: Sequence[StepData]) -> Process:
+        word, data, following = self.word_bytes, StepData(), iter(steps)
+        pieces = Counter[str]()  # commands of each kind since OPEN
         words = max(1, COMMAND_BYTES // word)
         per_word = max(1, word // COMMAND_BYTES)
         yield 1  # ASK
@@ -71,7 +73,11 @@ class CoreModel(CoreState):
             if unit is None:
                 break
             waits = {event: self.issued[event.unit] - (wait - 1) for event, wait in command.waits.items() if wait}
-            yield from self.queues[unit].put((command, waits))
+            if command.name == "OPEN":
+                data, pieces = next(following, StepData()), Counter[str]()
+            pieces[command.name] += 1
+            tokens = data.tokens_of_piece(pieces[command.name] - 1, self.config.max_step_tokens)
+            yield from self.queues[unit].put(IssuedCommand(command.name, command.fields, waits, data, tokens))
             self.issued[unit] += 1
         else:
             return

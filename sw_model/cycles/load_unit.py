@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hw.core.isa import ExecUnit
 from hw.core.retrieval.page_lists import LIST_ENTRY, list_words
 from sw_model.cycles.processes import Process, Queue, Wait
+from sw_model.cycles.state import IssuedCommand
 from sw_model.cycles.unit import UnitModel, remaining
 
 
@@ -30,7 +29,7 @@ class LoadUnitModel(UnitModel):
             f = command.fields
             yield 1
             if command.name == "GATHER":
-                yield from self._gather(f)
+                yield from self._gather(command)
                 continue
             n, total = core.width, core.length(command)
             rows, beats, block = f.get("rows", 0), f.get("beats", 0), f.get("block", 0)
@@ -45,10 +44,10 @@ class LoadUnitModel(UnitModel):
                 yield 1
             yield 1
 
-    def _gather(self, f: Mapping[str, int]) -> Wait:
-        core, reader = self.core, self.core.readers["load"]
+    def _gather(self, command: IssuedCommand) -> Wait:
+        core, reader, f = self.core, self.core.readers["load"], command.fields
         head, values = f.get("head", 0), f.get("values", 0)
-        past, pages = core.past[head], core.data.pages[head] if core.data.pages else ()
+        past, pages = command.data.past(head), command.data.pages.get(head, ())
         if f.get("restart", 0):
             self.at = self.tokens_read = self.slot = 0
             words = -(-len(pages) // self.entries_per_word)

@@ -1,140 +1,158 @@
-"""Cycle model of the retrieval unit (KV prediction unit)."""
+"""Cycle model of the retrieval unit: command state machine, HCU, WTU and KVMU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from golden.kvmu import Descriptor, Tier
-from hw.core.isa import Command, ExecUnit
-from hw.dre.kvmu.records import BLOCK_BYTES, HEADER_BLOCKS
-from hw.dre.kvmu.timing import KvmuTiming
-from sw_model.cycles.processes import Counter, Process, Wait
+from golden.kvmu import Op
+from hw.core.isa import ExecUnit
+from sw_model.cycles.kvmu import KvmuModel
+from sw_model.cycles.processes import Counter, Process, Queue, Wait
+from sw_model.cycles.state import IssuedCommand
+from sw_model.cycles.step_data import StepData
+from sw_model.cycles.store_commands import FETCH, SYNC, StoreCommand
 from sw_model.cycles.unit import UnitModel
 
-TOKEN_LINES = 5  # lines of the store that a token changes: cluster, count, page, token list, page frame
-COMMIT_PHASES = 3  # lines, headers and the step number are acknowledged one after the other
+LIST_CYCLES = 3  # from the end of a row in the selector of the WTU to the first beat of the list of clusters
 
 
 class RetrievalUnitModel(UnitModel):
     """Commands OPEN, CLUSTER, SELECT, FETCH and OFFLOAD.
 
-    The model of the line cache is simple: a token that opens a page misses all lines that it changes, other tokens hit.
+    OPEN selects the data of the step. Hash codes drive the HCU, whose assignments become commands of the KVMU, without
+    commands of the program.
     """
 
     def begin(self) -> None:
-        word = self.core.word_bytes
-        self.line_words = max(BLOCK_BYTES, word) // word
-        self.kvmu = KvmuTiming(self.line_words)
-        self.context = -1  # open context
-        self.clustered, self.selecting, self.fetched, self.offloaded = (Counter(self.clock) for _ in range(4))
-        self.fetches, self.offloads = Counter(self.clock), Counter(self.clock)  # FETCH and OFFLOAD commands
-        self.selector = self.marking = 0  # cycles in which the WTU and the KVMU become free
+        clock = self.clock
+        self.kvmu = KvmuModel(self.core)
+        self.step = StepData()
+        self.hash_codes = Queue(clock, depth=self.core.config.max_step_tokens)
+        self.results = Queue(clock, depth=1, latency=1)  # output register of the HCU
+        self.slots = Counter(clock)  # tokens with a slot, in the cycle in which it is recorded
+        self.slots_needed = 0
+        self.syncs = 0  # steps with score rows
+        self.lists = Counter(clock)  # lists of selected clusters that have left the WTU
+        self.lists_needed = 0
+        self.selector = 0  # cycle in which the selector of the WTU becomes free
         self.row_ends = [0, 0]  # of the two previous rows: depth of the queue of the WTU
-        self.clock.start(self._commands())
-        self.clock.start(self._tokens())
+        for process in (self._commands, self._receive_codes, self._search, self._assign):
+            clock.start(process())
 
     def _commands(self) -> Process:
-        core, pieces, steps, fetches = self.core, 0, 1, 0  # `steps`: number of the step in progress
+        core, kvmu = self.core, self.kvmu
         while True:
             command = yield from core.next(ExecUnit.RETRIEVAL)
             if command.name == "OPEN":
-                yield from self._open(command.fields.get("context", 0))
+                self._begin_step(command.data)
+                yield 2
+                yield from self._execute(command.data.opening or StoreCommand(Op.OPEN))
             elif command.name == "CLUSTER":
-                pieces += 1
-                yield from self.clustered.reach(pieces)
+                self.slots_needed += len(command.tokens)
+                yield from self.slots.reach(self.slots_needed)
+                yield from kvmu.cache.written()
             elif command.name == "SELECT":
                 yield 1
-                yield from self.selecting.reach(steps)
                 yield from self._select(command)
-            elif command.name == "OFFLOAD":
-                self.offloads.add()
-                yield from self.offloaded.reach(steps)
-                steps += 1
+            elif command.name == "FETCH":
+                yield 1
+                yield from self.lists.reach(self.lists_needed)
+                transfers = kvmu.transfers
+                yield from self._execute(FETCH)
+                yield 1
+                yield from kvmu.lists_written.reach(kvmu.list_entries)
+                if kvmu.transfers is not transfers:
+                    yield from kvmu.transfers.done.reach(1)
             else:
-                fetches += 1
-                yield from self.selecting.reach(steps)
-                self.fetches.add()
-                yield from self.fetched.reach(fetches)
+                if core.slots_written.value < kvmu.stored:
+                    yield from core.slots_written.reach(kvmu.stored)
+                    yield 1
+                yield 1
+                yield from self._execute(command.data.committing or StoreCommand(Op.STEP))
             core.accept(ExecUnit.RETRIEVAL)
             core.complete(ExecUnit.RETRIEVAL)
             yield 1
 
-    def _tokens(self) -> Process:
-        """A step: its tokens one after the other, piece by piece; transfers."""
-        core, clock, hcu, fetches, steps = self.core, self.clock, self.core.hcu, 0, 0
+    def _begin_step(self, step: StepData) -> None:
+        self.step = step
+        self.kvmu.stored += -(-len(step.appends) // self.core.config.max_step_tokens)
+        self.kvmu.cache.log_word = step.log // self.core.word_bytes
+
+    def _execute(self, command: StoreCommand) -> Wait:
+        """Send a command to the KVMU and wait for its last reply."""
+        count = self.kvmu.replied[command.op].value + 1
+        yield from self.kvmu.queue.put(command)
+        yield from self.kvmu.replied[command.op].reach(count)
+
+    # clustering
+
+    def _receive_codes(self) -> Process:
+        """Codes to the HCU; those of the next piece wait until the keys and values of this one are stored."""
+        core, pieces = self.core, 0
         while True:
-            number, clusters = 0, 0
-            while not number or number < len(core.data.opened):
-                last = False
-                slot_ready = 0  # cycle in which the newest token has its slot
-                while not last:
-                    last = yield from core.codes.get()
-                    if not number:
-                        clusters = core.data.clusters
-                    yield 2 + hcu.token_cycles(0, clusters) + 1
-                    yield from clock.until(slot_ready)
-                    opened = core.data.opened[number]
-                    if opened:
-                        yield from self._lines(TOKEN_LINES)
-                    slot_ready = clock.now + self.kvmu.append(opens=opened, opened=opened, first=opened)
-                    clusters += core.data.opened[number]
-                    number += 1
-                yield from clock.until(slot_ready + 1)
-                self.clustered.add()
-            if core.data.rows:
-                yield from self._lines(1)  # changed lines are written
-                self.selecting.add()
-                fetches += 1
-                yield from self.fetches.reach(fetches)
-                yield from clock.until(self.marking)
-                yield self.kvmu.fetch()
-                yield from self._transfer(core.data.fetch)
-                self.fetched.add()
-            else:
-                self.selecting.add()
-            steps += 1
-            yield from self.offloads.reach(steps)
-            yield from core.slots_written.reach(core.pieces)
-            yield 4
-            yield from self._transfer(core.data.offload)  # transfers of one kind wait for those of the other kind
-            yield from self._lines(COMMIT_PHASES)
-            self.offloaded.add()
+            last = yield from core.codes.get()
+            yield from self.hash_codes.put(last)
+            if last:
+                pieces += 1
+                yield 1
+                if core.slots_written.value < pieces:
+                    yield from core.slots_written.reach(pieces)
+                    yield 1
 
-    def _lines(self, count: int) -> Wait:
-        """Read lines of the store, one after the other."""
-        reader = self.core.readers["store"]
-        for _ in range(count):
-            yield from reader.request(0, self.line_words)
-            for _ in range(self.line_words):
-                yield from reader.word()
-            yield 1
+    def _search(self) -> Process:
+        """The HCU: the search of a token starts when the previous one ends."""
+        step, number = self.step, 0
+        while True:
+            yield from self.hash_codes.get()
+            if step is not self.step:
+                step, number = self.step, 0
+            yield self.core.hcu.token_cycles(*step.searched[number])
+            yield from self.results.put(number)
+            number += 1
 
-    def _open(self, context: int) -> Wait:
-        """Read the headers and the cluster records, unless the context is open."""
-        yield self.kvmu.refused()
-        if context == self.context:
-            return
-        self.context = context
-        yield from self._lines(2 * HEADER_BLOCKS * BLOCK_BYTES // (self.line_words * self.core.word_bytes))
-        words = self.core.data.clusters * BLOCK_BYTES // self.core.word_bytes
-        yield from self.core.readers["store"].request(0, words)
-        for _ in range(words):
-            yield from self.core.readers["store"].word()
+    def _assign(self) -> Process:
+        """Assignments of the HCU become commands of the KVMU; SYNC follows the last one if score rows follow."""
+        kvmu, appended = self.kvmu, 0
+        while True:
+            number = yield from self.results.head()
+            step = self.step
+            if not number:
+                kvmu.clear_lists()
+            yield from kvmu.queue.put(step.appends[number])
+            self.results.items.popleft()
+            self.results.get_bell.ring()
+            appended += 1
+            self.clock.start(self._record_slot(appended))
+            if number + 1 == len(step.appends) and step.rows:
+                yield 1
+                self.syncs += 1
+                yield from kvmu.queue.put(SYNC)
 
-    def _select(self, command: Command) -> Wait:
-        """Rows from memory to the WTU. Each row loads while the previous one is selected.
+    def _record_slot(self, count: int) -> Process:
+        yield from self.kvmu.replied[Op.APPEND].reach(count)
+        yield 1
+        self.slots.add()
 
-        Pages of a head are marked while the next head is selected.
-        """
-        core, clock, f = self.core, self.clock, command.fields
+    # selection
+
+    def _select(self, command: IssuedCommand) -> Wait:
+        """Rows from memory to the WTU. Each row loads while the previous one is selected."""
+        core, clock, f, data = self.core, self.clock, command.fields, command.data
         clusters, wtu = core.length(command), core.wtu
+        if not (clusters and f["rows"]):
+            return
+        yield 1
+        replied = self.kvmu.replied[Op.SYNC]
+        if replied.value < self.syncs:
+            yield from replied.reach(self.syncs)
+            yield 1
         head, beats = f.get("head", 0), -(-clusters // core.config.wtu_lanes)
-        rows = core.data.rows[head] if core.data.rows else [(0, 0)] * f["rows"]
+        rows = data.rows[head] if data.rows else [(0, 0)] * f["rows"]
         is_long = clusters > core.config.wtu_pairs
         packets = [wtu.packets(passes, levels) if is_long else 1 for passes, levels in rows]
         words = -(-clusters // core.width)
         addresses = [f["source"] + row * f["stride"] for row, count in enumerate(packets) for _ in range(count)]
-        clock.start(self._request_rows(addresses, words))
+        clock.start(self._request_rows(addresses, data.counts // core.word_bytes, words))
         for (passes, levels), count in zip(rows, packets, strict=True):
             yield from clock.until(self.row_ends[-2])
             for _ in range(count):
@@ -147,14 +165,26 @@ class RetrievalUnitModel(UnitModel):
             else:
                 self.selector = max(clock.now + 2, self.selector) + wtu.cycles(clusters, passes, levels)
             self.row_ends.append(self.selector)
-        self.marking = max(self.marking, self.selector + beats + 3)
-        self.marking += sum(self.kvmu.select(pages, 1) for pages in core.data.selected[head]) if core.data.rows else 0
+        self.lists_needed += 1
+        clock.start(self._list_clusters(data.selects.get(head, ()), beats, self.lists_needed))
 
-    def _request_rows(self, addresses: Sequence[int], words: int) -> Process:
-        readers = [self.core.readers[name] for name in ("scores", "counts")]
+    def _list_clusters(self, selects: Sequence[StoreCommand], beats: int, number: int) -> Process:
+        """The selected clusters of a KV head become commands of the KVMU, in the order of their beats."""
+        lanes = self.core.config.wtu_lanes
+        begin = self.selector + LIST_CYCLES
+        yield from self.lists.reach(number - 1)
+        for select in selects:
+            yield from self.clock.until(begin + select.cluster // lanes)
+            yield from self.kvmu.queue.put(select)
+            yield 1
+        yield from self.clock.until(begin + beats)
+        self.lists.add()
+
+    def _request_rows(self, addresses: Sequence[int], counts: int, words: int) -> Process:
+        readers = self.core.readers
         for address in addresses:
-            for reader in readers:
-                yield from reader.request(address, words)
+            yield from readers["scores"].request(address, words)
+            yield from readers["counts"].request(counts, words)
             yield 1
 
     def _send_packet(self, clusters: int) -> Wait:
@@ -165,21 +195,3 @@ class RetrievalUnitModel(UnitModel):
                 yield from core.readers[name].word()
             yield -(-min(core.width, remaining) // core.config.wtu_lanes)
             remaining -= core.width
-
-    def _transfer(self, descriptors: Sequence[Descriptor]) -> Wait:
-        """Issue descriptors after the tokens of the step are stored; wait for the last acknowledgement."""
-        core, word = self.core, self.core.word_bytes
-        if not descriptors:
-            return
-        yield from core.slots_written.reach(core.pieces)
-        yield 1  # one register stage
-        ends: dict[bool, int] = {}
-        for descriptor in descriptors:
-            sides = descriptor.source_tier != Tier.DEVICE, descriptor.target_tier != Tier.DEVICE
-            ends[sides[1]] = yield from core.copier.copy(
-                descriptor.source // word, descriptor.target // word, descriptor.bytes // word, *sides
-            )
-            yield 1
-        for host, number in ends.items():
-            yield from core.copier.wait(number, host)
-        yield 4

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hw.core.isa import Command, Destination, ExecUnit, Fit
+from hw.core.isa import Destination, ExecUnit, Fit
 from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.lxe.microcode import Function, Instruction, Post, Source
 from hw.lxe.vpe_lane import STAGES
 from sw_model.cycles.processes import Process, Queue, Wait
+from sw_model.cycles.state import IssuedCommand
 from sw_model.cycles.unit import UnitModel
 
 
@@ -26,7 +27,6 @@ class VectorUnitModel(UnitModel):
         self.beats, self.out = Queue(clock, depth=1, latency=0), Queue(clock, depth=STAGES + 3)
         self.ends = Queue(clock, depth=4)
         self.joined, self.averaged = Queue(clock, latency=0), Queue(clock, latency=0)  # beginning and end of MEANS
-        self.piece = 0  # of the next MEANS
         for process in (self._accept, self._instruct, self._fetch, self._feed, self._engine, self._drain, self._end):
             clock.start(process())
 
@@ -41,7 +41,7 @@ class VectorUnitModel(UnitModel):
             for queue in self.orders.values():
                 yield from queue.put(command)
 
-    def _lengths(self, command: Command) -> list[tuple[int, int]]:
+    def _lengths(self, command: IssuedCommand) -> list[tuple[int, int]]:
         """Elements and beats of every repetition."""
         f, jobs = command.fields, []
         elements = self.core.length(command)
@@ -87,13 +87,13 @@ class VectorUnitModel(UnitModel):
                 if word > item and len(program) % (word // item):
                     yield 1  # the rest of the word
 
-    def _means(self, f: Mapping[str, int]) -> Wait:
+    def _means(self, command: IssuedCommand) -> Wait:
         """MEANS: one event after the other; instructions, input and output of an event finish before the next."""
         core, reader, writer = self.core, self.core.readers["vector"], self.core.writers["vector"]
-        beats = core.config.kv_heads * core.head
-        piece = core.data.means[self.piece] if core.data.means else ()
-        for number, (cluster, opened, tokens) in enumerate(piece):
-            word_address = core.mean_keys_word + cluster * beats
+        beats, f = core.config.kv_heads * core.head, command.fields
+        means = command.data.means(command.tokens)
+        for number, (cluster, opened, tokens) in enumerate(means):
+            word_address = command.data.mean_keys // core.word_bytes + cluster * beats
             yield 2
             mean = Instruction(a=Source.IMMEDIATE if opened else Source.STREAM, wait=True)
             for op, source in [
@@ -107,13 +107,12 @@ class VectorUnitModel(UnitModel):
                 yield 1
             store = Instruction(a=Source.MEMORY, function=Function.DIVIDE, to_stream=True, wait=True)
             yield from self.code.put((store, beats))
-            yield from writer.request(word_address, beats, number + 1 == len(piece))
+            yield from writer.request(word_address, beats, number + 1 == len(means))
             for _ in range(beats):
                 yield 1
                 yield from self.out.get()
                 yield from writer.put()
             yield 1
-        self.piece = (self.piece + 1) % max(1, len(core.data.means))
         for _ in range(2):
             self.averaged.push(None)
 
@@ -191,8 +190,8 @@ class VectorUnitModel(UnitModel):
             if command.name == "MEANS":
                 for _ in range(2):
                     yield from self.joined.get()
-                yield from self._means(command.fields)
-                yield from self.ends.put(bool(core.data.means))
+                yield from self._means(command)
+                yield from self.ends.put(bool(command.tokens))
                 yield 1
                 continue
             to, lengths = f.get("destination", 0), self._lengths(command)

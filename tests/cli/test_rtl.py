@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import cli.rtl
 import vrex
 from cli.pages.system import rtl_section
 from cli.rtl import run, timings
@@ -16,21 +17,25 @@ from hw.core.core import TRACE
 from hw.core.isa import ExecUnit
 from sim.bench.core_run import BASES, Outcome
 from sim.bench.layer_run import LayerRun
-from sw_model.cycles.core import CoreModel, StepData
+from sw_model.cycles.core import CoreModel
+from sw_model.cycles.step_data import record_steps
 from sw_model.systems import load_system
 from util.report import run_metadata, write
 
 
 def replace_rtl_by_model(monkeypatch):
     """Replace the simulation by the cycle model, which gives a trace and cycles but no outputs."""
-    data, of = [], StepData.of
-    monkeypatch.setattr(StepData, "of", lambda layer, step: data.append(of(layer, step)) or data[-1])
+    data = []
+
+    def record(*arguments):
+        data.append(record_steps(*arguments))
+        return data[-1]
 
     def check(layer, *, timing, **options):
-        model = CoreModel(layer.config, timing, BASES, layer.layer.context.mean_keys_word, layer.layer.instructions)
+        model = CoreModel(layer.config, timing, BASES, layer.instructions)
         steps = dict(zip(layer.steps, data, strict=True))
         layer.outcomes = [
-            Outcome(True, False, False, Cause.NONE, 0, 0, model.run(place, program, steps.get(number)))
+            Outcome(True, False, False, Cause.NONE, 0, 0, model.run(place, program, steps.get(number, ())))
             for number, (place, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True))
         ]
         trace = np.zeros(model.clock.now + 1, object)
@@ -39,6 +44,7 @@ def replace_rtl_by_model(monkeypatch):
             trace[end - 1] |= 1 << unit << TRACE["complete"].offset
         return SimpleNamespace(ports={"stat_trace": trace})
 
+    monkeypatch.setattr(cli.rtl, "record_steps", record)
     monkeypatch.setattr(LayerRun, "check", check)
 
 

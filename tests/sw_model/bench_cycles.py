@@ -6,6 +6,7 @@ python -m tests.sw_model.bench_cycles [case ..] prints the table and the errors;
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from util.timing import MemoryTiming
 
 @dataclass(frozen=True)
 class Case:
-    """A layer and its steps: `count` frames of `tokens` tokens, then `text` tokens one by one."""
+    """Layers and their steps: `count` frames of `tokens` tokens, then `text` tokens one by one; streams take turns."""
 
     preset: str
     sizes: LayerSizes
@@ -38,6 +39,9 @@ class Case:
     host: Callable[[int], MemoryTiming]  # argument: the first address of the drive
     storage: bool = False
     policy: str = "ratio"  # "ratio": `ratio` is a share; else it is a number of tokens or clusters
+    layers: int = 1
+    streams: int = 1
+    window: int = 0
 
 
 def dram(name: str) -> Callable[[], MemoryTiming]:
@@ -78,18 +82,75 @@ CASES = {
 }
 
 
-def compare(case: Case, seed: int) -> list[dict[str, float]]:
-    """Figures of every step, measured and predicted."""
+def tiny(**options: Any) -> Case:
+    """A case at `tiny` with LPDDR5 and a PCIe link."""
+    defaults = {
+        "preset": "tiny", "sizes": SIZES["tiny"], "threshold": 4, "capacity": 8, "ratio": 0.3, "count": 5, "tokens": 2,
+        "text": 1, "device": dram("lpddr5-6400-256b"), "host": link(3, 4),
+    }  # fmt: skip
+    return Case(**{**defaults, **options})
+
+
+def small(**options: Any) -> Case:
+    """A case at `small` with LPDDR5 and a PCIe link."""
+    return tiny(preset="small", sizes=SIZES["small"], threshold=7, count=2, tokens=4, **options)
+
+
+LONG = {"sizes": LayerSizes(16, 24, 8, 128, q_heads=4), "threshold": 1, "window": 8, "tokens": 8, "capacity": 8}
+DDR4, HBM2E = dram("ddr4-3200-8ch"), dram("hbm2e-3024-5120b")
+CASES |= {
+    "2 layers": tiny(layers=2),
+    "2 layers, ddr4": tiny(layers=2, device=DDR4, host=link(4, 4)),
+    "2 layers, hbm2e": tiny(layers=2, device=HBM2E, host=link(4, 16)),
+    "2 layers, all resident": tiny(layers=2, capacity=64),
+    "4 layers, 0.8": tiny(layers=4, ratio=0.8, count=3),
+    "2 streams": tiny(streams=2, count=8),
+    "3 streams, 0.8": tiny(streams=3, ratio=0.8, count=9),
+    "3 streams, slow": tiny(streams=3, device=lambda: FixedTiming(60), host=lambda _: FixedTiming(500), count=6),
+    "4 layers, 3 streams": tiny(layers=4, streams=3, count=6, ratio=0.7),
+    "4 layers, 3 streams, drive": tiny(layers=4, streams=3, count=6, ratio=0.7, host=drive, storage=True),
+    "2 layers, 2 streams": tiny(layers=2, streams=2, device=lambda: FixedTiming(12)),
+    "evictions": tiny(capacity=2, ratio=0.6, count=7),
+    "evictions, 3 streams": tiny(capacity=4, ratio=0.9, count=8, streams=3),
+    "evictions, drive": tiny(capacity=2, ratio=0.6, host=drive, storage=True),
+    "all resident": tiny(capacity=64, count=7),
+    "all selected": tiny(capacity=64, ratio=1.0, count=7),
+    "single tokens": tiny(count=0, text=10, capacity=4),
+    "window": tiny(window=4, threshold=3, count=8, capacity=64),
+    "long rows": tiny(**LONG, count=6, ratio=0.5),
+    "long rows, 2 layers": tiny(**LONG, count=5, layers=2, ratio=0.2),
+    "long rows, slow": tiny(**LONG, count=5, ratio=0.5, device=lambda: FixedTiming(60)),
+    "pieces": tiny(sizes=LayerSizes(16, 24, 20, 64, q_heads=4), tokens=20, count=2, capacity=64),
+    "wide layer": tiny(sizes=LayerSizes(64, 96, 4, 64, q_heads=8), tokens=4, count=4),
+    "budget, 2 streams": tiny(policy="budget", ratio=6, streams=2, count=6),
+    "small, 2 layers": small(layers=2),
+    "small, 2 streams": small(streams=2, capacity=16, ratio=0.8),
+    "small, drive": small(capacity=8, ratio=0.8, host=drive, storage=True),
+    "small, ddr4": small(device=DDR4, host=link(4, 8), capacity=64),
+}  # fmt: skip
+
+
+def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]:
+    """The layers of a case, the input of every step, and its stream."""
     layer = LayerRun(
         case.preset, np.random.default_rng(seed), sizes=case.sizes, hamming_threshold=case.threshold,
         max_resident_tokens=case.capacity,
         selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
-        storage=case.storage,
+        storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window, limit=400_000,
     )  # fmt: skip
-    inputs = list(frames(layer, case.count, case.tokens))
+    sources = [frames(layer, case.count, case.tokens) for _ in range(case.streams)]
+    inputs = [next(sources[n % case.streams]) for n in range(case.count)]
     inputs += [bf16.encode(layer.rng.standard_normal((1, case.sizes.hidden))) for _ in range(case.text)]
+    return layer, inputs, [n % case.streams for n in range(len(inputs))]
+
+
+def compare(case: Case, seed: int) -> list[dict[str, float]]:
+    """Figures of every step, measured and predicted."""
+    layer, inputs, streams = bench(case, seed)
     timing = {"device": case.device, "host": lambda: case.host(layer.storage_at)}
-    return measure(layer, inputs, lambda: {side: make() for side, make in timing.items()}, seed=seed)[0]
+    return measure(layer, inputs, lambda: {side: make() for side, make in timing.items()}, streams=streams, seed=seed)[
+        0
+    ]
 
 
 def main(*names: str) -> None:

@@ -18,7 +18,7 @@ TINY = Config.preset("tiny")
 
 
 def model(latency=12):
-    return CoreModel(TINY, {side: FixedTiming(latency) for side in BASES}, BASES, 0, {})
+    return CoreModel(TINY, {side: FixedTiming(latency) for side in BASES}, BASES, {})
 
 
 def copies(count, words, wait):
@@ -85,7 +85,7 @@ def test_predicts_commands_of_all_kinds(latency, gap, waits, rng, seed):
     timing = {side: FixedTiming(latency, gap) for side in BASES}
     (outcome,), _ = bench.run_on.simulate(seed=seed, timing=timing)
     instructions = {address: instruction(1, 0) for address, instruction in author.programs.items()}
-    predicted = CoreModel(TINY, timing, BASES, 0, instructions).run(bench.program_addresses[0], program)
+    predicted = CoreModel(TINY, timing, BASES, instructions).run(bench.program_addresses[0], program)
     assert predicted == pytest.approx(outcome.cycles, rel=0.04)
 
 
@@ -97,7 +97,7 @@ def test_a_word_holds_whole_instructions():
 
     def cycles(count):
         fields = {"instructions": count, "repeat": 50, "a_beats": 1, "out_beats": 1, "extra": 1}
-        core = CoreModel(small, {side: FixedTiming() for side in BASES}, BASES, 0, {0: ops[:count]})
+        core = CoreModel(small, {side: FixedTiming() for side in BASES}, BASES, {0: ops[:count]})
         return core.run(1000, [Command("VECTOR", {"code": 0, "a": 500, "out": 2000, **fields}), Command("END")])
 
     assert cycles(3) == cycles(4) > cycles(2)
@@ -107,7 +107,7 @@ def test_a_word_holds_whole_commands():
     """A word of 128 bytes has two commands; with words of 8 bytes, a command has eight words."""
 
     def cycles(preset, count):
-        core = CoreModel(Config.preset(preset), {side: FixedTiming() for side in BASES}, BASES, 0, {})
+        core = CoreModel(Config.preset(preset), {side: FixedTiming() for side in BASES}, BASES, {})
         return core.run(0, [*[Command("LOAD")] * count, Command("END")])
 
     assert cycles("paper", 60) - cycles("paper", 40) < 20 * 8 <= cycles("tiny", 60) - cycles("tiny", 40)
@@ -116,7 +116,7 @@ def test_a_word_holds_whole_commands():
 def test_products_wait_for_a_slow_memory():
     """If writes take eight cycles per word, products take as long once the writer is full."""
     fields = {"m_blocks": 300, "k_blocks": 1, "vectors": 1, "first": 1, "last": 1, "out": 1000}
-    core = CoreModel(TINY, {side: FixedTiming(gap=8.0, beat_bytes=8) for side in BASES}, BASES, 0, {})
+    core = CoreModel(TINY, {side: FixedTiming(gap=8.0, beat_bytes=8) for side in BASES}, BASES, {})
     assert 300 * 8 < core.run(0, [Command("MULTIPLY", fields), Command("END")]) < 300 * 8 + 200
 
 

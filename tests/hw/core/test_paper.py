@@ -14,7 +14,8 @@ from golden.kvmu import Op
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun
 from sim.bench.timeline import busy, column, concurrency, spans
-from sw_model.cycles.core import CoreModel, StepData
+from sw_model.cycles.core import CoreModel
+from sw_model.cycles.step_data import record_steps
 from sw_model.media.clip import find_clip
 from sw_model.media.source import Options, open_source
 from sw_model.systems import load_system
@@ -40,7 +41,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
         layer.attend(chunk.k[0][:, :, order].view(np.uint16), chunk.v[0].view(np.uint16))
     last = [(x[0] if name == "v" else x[0][:, :, order]).view(np.uint16)
             for name, x in (("k", chunks[-1].k), ("v", chunks[-1].v), ("q", chunks[-1].q))]  # fmt: skip
-    data = StepData.of(layer.golden, partial(layer.attend, *last))
+    (data,) = record_steps(layer.golden.table, partial(layer.attend, *last))
     past, trace = layer.position - len(last[0]), layer.traces[-1]
     assert past >= 1000
 
@@ -50,16 +51,13 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
     step_spans = [span for span in spans(record.ports["stat_trace"], layer.commands()) if span.program == step]
     first, end = min(span.start for span in step_spans), max(span.end for span in step_spans)
     part, cycles = record.ports["stat_trace"][first:end], layer.outcomes[step].cycles
-    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.layer.context.mean_keys_word,
-                      layer.layer.instructions)  # fmt: skip
-    predicted = model.run(layer.program_addresses[step], layer.commands()[step], data)
+    model = CoreModel(layer.config, timings(system, layer.storage_at), BASES, layer.instructions)
+    predicted = model.run(layer.program_addresses[step], layer.commands()[step], [data])
     fetched = [reply for reply in trace.replies if reply.op == Op.FETCH and reply.transit]
     attended = np.mean([len(tokens) for tokens in trace.attended])
     print(f"{clip.name}: {past} past tokens in {data.clusters} clusters, a head attends to {attended:.0f} of them")
-    print(
-        f"{len(fetched)} units fetched, {sum(d.bytes for d in data.fetch)} bytes; {cycles} cycles, "
-        f"{predicted} predicted"
-    )
+    nbytes = sum(piece.nbytes for piece in data.fetched)
+    print(f"{len(fetched)} units fetched, {nbytes} bytes; {cycles} cycles, {predicted} predicted")
     filled = [layer.outcomes[n].cycles for n in layer.steps[:-1]]
     print(f"a frame without queries: {np.mean(filled):.0f} cycles on average, {max(filled)} at most")
     for unit, count in busy(step_spans).items():

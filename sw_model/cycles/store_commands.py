@@ -1,0 +1,299 @@
+"""Accesses of KVMU commands to the store, in the order of the state machines in `hw/dre/kvmu/`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from golden.kvmu import Command, Kvmu, Op, Piece, Reply
+from golden.kvmu.tables import ContextTables
+from golden.kvmu.transfer import Tier
+from golden.store import NONE, Store
+from golden.store.layout import OPEN, RESIDENT, SAVED
+from hw.dre.kvmu.context import CONTEXT_BLOCKS, STEP_BLOCK, STORE_BLOCK
+from hw.dre.kvmu.records import BLOCK_BYTES, HEADER_BLOCKS, TABLE_BYTES
+
+BLOCKS = TABLE_BYTES // BLOCK_BYTES  # blocks of a unit of table addresses
+BACKING_BLOCK = 1  # block of a context header with the addresses of its backing pages
+
+
+class Act(IntEnum):
+    """One action of a command; in brackets the meaning of its value."""
+
+    WAIT = 0  # [cycles]
+    READ = 1  # read a block of the store [block]
+    WRITE = 2  # write parts of a block [block]
+    LOG = 3  # write the line of a block to the undo log [block]
+    FLUSH = 4  # write all changed lines to memory
+    INVALIDATE = 5  # drop all lines
+    CANDIDATES = 6  # send the cluster records to the HCU [Candidates]
+    COPY = 7  # a job of the copy generator [CopyJob]
+    FINISH = 8  # end the transfers of the command
+    DRAIN = 9  # wait until no transfer is in flight
+    COMMITTED = 10  # the undo log is empty
+
+
+Action = tuple[Act, Any]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Cluster records that OPEN reads: number of the first block, records, and how many of them left the window."""
+
+    block: int
+    records: int
+    expired: int
+
+
+@dataclass(frozen=True)
+class CopyJob:
+    """A page that is reported or copied.
+
+    entries : entries of page lists, as KV heads ; once : one reply instead of one for each head ; pieces : to copy
+    """
+
+    entries: Sequence[int] = ()
+    once: bool = False
+    pieces: Sequence[Piece] = ()
+
+
+@dataclass(frozen=True)
+class StoreCommand:
+    """A command of the KVMU and its actions between the check and the last reply; `cluster`: of SELECT."""
+
+    op: Op
+    actions: Sequence[Action] = field(default=(), repr=False)
+    cluster: int = 0
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Memory that the command copies."""
+        return [piece for act, value in self.actions if act is Act.COPY for piece in value.pieces]
+
+
+ONE: Action = (Act.WAIT, 1)
+TWO: Action = (Act.WAIT, 2)
+# Headers flush, then the dispatcher waits for transfers
+SYNC = StoreCommand(Op.SYNC, (ONE, (Act.FLUSH, 0), ONE, (Act.DRAIN, 0)))
+FETCH = StoreCommand(Op.FETCH, ((Act.FINISH, 0),))
+
+
+class Blocks:
+    """Numbers of the blocks of a store that hold its records."""
+
+    def __init__(self, store: Store):
+        self.store, self.header = store, store.base // BLOCK_BYTES
+        self.frames = int(store.header["frames_base"]) * BLOCKS
+        self.contexts = int(store.header["contexts_base"]) * BLOCKS
+
+    def context(self, number: int, block: int) -> int:
+        """Block of the header of a context."""
+        return self.contexts + HEADER_BLOCKS * number + block
+
+    def frame(self, frame: int) -> int:
+        """Block of the record of a page frame."""
+        return self.frames + frame // 2
+
+    def table(self, tables: ContextTables, name: str) -> int:
+        """First block of a table of a context."""
+        return int(tables.header[f"{name}_base"]) * BLOCKS
+
+    def cluster(self, tables: ContextTables, cluster: int) -> int:
+        """Block of the record of a cluster."""
+        return self.table(tables, "clusters") + cluster
+
+    def count(self, tables: ContextTables, cluster: int) -> int:
+        """Block of the token count of a cluster."""
+        return self.table(tables, "counts") + cluster // 16
+
+    def page(self, tables: ContextTables, page: int) -> int:
+        """Block of the record of a page."""
+        return self.table(tables, "pages") + page
+
+    def mean_key(self, tables: ContextTables, cluster: int) -> range:
+        """First block of each line of the mean key of a cluster."""
+        store = self.store
+        first = self.table(tables, "mean_keys") * BLOCK_BYTES + cluster * store.key_bytes
+        line, last = store.line_bytes // BLOCK_BYTES, (first + store.key_bytes - 1) // BLOCK_BYTES
+        return range(first // BLOCK_BYTES // line * line, last + 1, line)
+
+    def token(self, tables: ContextTables, page: int, slot: int) -> int:
+        """Block of the token number of a slot."""
+        return self.table(tables, "lists") + (page * self.store.page_tokens + slot) // 8
+
+
+def execute(kvmu: Kvmu, command: Command) -> tuple[StoreCommand, list[Reply]]:
+    """Execute a command of the core on the golden model; returns its accesses and its replies.
+
+    Raises ValueError for an operation that the core does not use, or a command that is refused.
+    """
+    makers = {Op.OPEN: _open, Op.APPEND: _append, Op.SELECT: _select, Op.STEP: _step, Op.FETCH: _fetch}
+    op = Op(command.op)
+    if op not in makers:
+        raise ValueError(f"op must be one of {', '.join(o.name for o in makers)}, got {op.name}")
+    maker = makers[op](kvmu, command)
+    next(maker)  # records what the command depends on
+    replies = Kvmu.execute(kvmu, command)
+    if replies[-1].fault:
+        raise ValueError(f"fault of {op.name} must be 0, got {replies[-1].fault}")
+    actions = maker.send(replies)
+    return StoreCommand(op, tuple(actions), command.cluster), replies
+
+
+# Each maker yields once before the command and then gets its replies.
+Maker = Generator[Any, Any, None]
+
+
+def _open(kvmu: Kvmu, command: Command) -> Maker:
+    is_open = kvmu.context == command.context
+    yield
+    if is_open:
+        yield []
+        return
+    tables, opened = kvmu.tables, kvmu.opened
+    assert opened is not None, "another context was opened"
+    blocks = Blocks(tables.store)
+    first = int(tables.header["first_candidate"])
+    expired = opened.cluster - first
+    yield [
+        ONE,
+        (Act.INVALIDATE, 0),
+        *((Act.READ, blocks.header + n) for n in range(HEADER_BLOCKS)),
+        ONE,
+        *((Act.READ, blocks.context(tables.number, n)) for n in range(HEADER_BLOCKS)),
+        TWO,
+        (Act.CANDIDATES, Candidates(blocks.cluster(tables, first), expired + len(opened.candidates), expired)),
+    ]
+
+
+def _append(kvmu: Kvmu, command: Command) -> Maker:
+    tables, cluster = kvmu.tables, command.cluster
+    blocks, store = Blocks(tables.store), tables.store.header
+    pages = 0 if command.opened else int(tables.context.clusters[cluster]["pages"])
+    last_page = int(tables.context.clusters[cluster]["last_page"]) if pages else NONE
+    has_open_page = bool(pages) and tables.has(last_page, OPEN)
+    reused_page = int(tables.header["free_first"]) if int(tables.header["free_count"]) else NONE
+    reused_frame = int(store["free_first"]) if int(store["free_count"]) else NONE
+    newest = int(store["newest"])
+    replies = yield
+    page, slot = replies[-1].page, replies[-1].slot
+    actions: list[Action] = [TWO]  # IDLE, START
+    if not command.opened:
+        actions.append((Act.READ, blocks.cluster(tables, cluster)))
+        actions += [(Act.LOG, block) for block in blocks.mean_key(tables, cluster)]
+    if pages:
+        actions.append((Act.READ, blocks.page(tables, last_page)))
+    if has_open_page:
+        actions.append((Act.WRITE, blocks.page(tables, page)))
+    else:
+        frame = int(tables.pages[page]["frame"])
+        actions += [ONE, ONE]  # ALLOCATE; free pages: IDLE
+        if reused_page != NONE:
+            actions.append((Act.READ, blocks.page(tables, reused_page)))
+        actions += [ONE, ONE]  # free pages: ALLOCATED; page frames: IDLE
+        if reused_frame != NONE:
+            actions.append((Act.READ, blocks.frame(reused_frame)))
+        actions.append((Act.WRITE, blocks.frame(frame)))
+        if newest != NONE:
+            actions.append((Act.WRITE, blocks.frame(newest)))
+        actions += [ONE, (Act.WRITE, blocks.page(tables, page))]  # page frames: ALLOCATED
+        if pages:
+            actions.append((Act.WRITE, blocks.page(tables, last_page)))
+    actions += [
+        (Act.WRITE, blocks.token(tables, page, slot)),
+        (Act.WRITE, blocks.cluster(tables, cluster)),
+        (Act.WRITE, blocks.count(tables, cluster)),
+        ONE,  # ANSWER
+    ]
+    yield actions
+
+
+def _select(kvmu: Kvmu, command: Command) -> Maker:
+    tables = kvmu.tables
+    if command.retain:
+        raise ValueError("retain must be 0, got 1")
+    blocks = Blocks(tables.store)
+    chain = tables.context.chain(command.cluster)
+    replies = yield
+    beats: dict[int, list[Reply]] = {}
+    for reply in replies[:-1]:
+        beats.setdefault(reply.page, []).append(reply)
+    actions: list[Action] = [ONE, (Act.READ, blocks.cluster(tables, command.cluster))]
+    for page in chain if command.heads else ():
+        actions += [(Act.READ, blocks.page(tables, page)), ONE]  # VISIT
+        if page in beats:
+            nbytes = int(tables.pages[page]["used"]) * kvmu.config.slot_bytes
+            pieces = [
+                Piece(
+                    tables.backing_address(page, beat.head),
+                    beat.address,
+                    tables.backing_tier(page),
+                    Tier.DEVICE,
+                    nbytes,
+                )
+                for beat in beats[page]
+                if beat.transit
+            ]
+            actions.append((Act.COPY, CopyJob([beat.head for beat in beats[page]], pieces=pieces)))
+        actions.append(ONE)  # NEXT
+    yield [*actions, ONE]
+
+
+def _fetch(kvmu: Kvmu, command: Command) -> Maker:
+    yield
+    yield FETCH.actions
+
+
+def _step(kvmu: Kvmu, command: Command) -> Maker:
+    tables = kvmu.tables
+    blocks = Blocks(tables.store)
+    actions: list[Action] = [TWO, *_offload(kvmu, tables, blocks), ONE]  # IDLE, CHECK; ANSWER
+    yield
+    phases = tables.store.line_bytes // BLOCK_BYTES >= HEADER_BLOCKS
+    context = [(Act.WRITE, blocks.context(tables.number, n)) for n in CONTEXT_BLOCKS]
+    store = (Act.WRITE, blocks.header + STORE_BLOCK)
+    flush = (Act.FLUSH, 0)
+    commit = [*context, flush, store] if phases else [*context, store, flush]
+    step = [(Act.WRITE, blocks.header + STEP_BLOCK), flush, ONE, (Act.COMMITTED, 0)]
+    yield [*actions, (Act.FINISH, 0), (Act.DRAIN, 0), ONE, *commit, *step]
+
+
+def _offload(kvmu: Kvmu, tables: ContextTables, blocks: Blocks) -> Iterator[Action]:
+    """Actions of the offloader: the oldest pages, until few enough tokens are resident."""
+    store, header = tables.store, tables.store.header
+    tokens, pages = int(header["resident_tokens"]), int(header["resident_pages"])
+    frame, free_last = int(header["oldest"]), int(header["free_last"])
+    free = int(header["free_count"])
+    while tokens > kvmu.config.max_resident_tokens and pages > 1:
+        record = store.frames[frame]
+        owner = int(record["context"])
+        page, newer = int(record["page"]), int(record["newer"])
+        own = tables if owner == tables.number else ContextTables(store, owner, kvmu.config)
+        assert own.has(page, RESIDENT)
+        used, tier = int(own.pages[page]["used"]), own.backing_tier(page)
+        yield from (
+            (Act.READ, blocks.frame(frame)),
+            (Act.READ, blocks.context(owner, 0)),
+            (Act.READ, blocks.context(owner, BACKING_BLOCK)),
+            (Act.READ, blocks.page(own, page)),
+            ONE,  # page frames: IDLE
+            (Act.READ, blocks.frame(frame)),
+            TWO,  # LINK_OLDER, LINK_NEWER
+        )
+        if newer != NONE:
+            yield Act.WRITE, blocks.frame(newer)
+        yield Act.WRITE, blocks.frame(frame)
+        if free:
+            yield Act.WRITE, blocks.frame(free_last)
+        pieces: list[Piece] = []
+        if not own.has(page, SAVED):
+            size = used * kvmu.config.slot_bytes
+            pieces = [
+                Piece(own.address(page, head)[1], own.backing_address(page, head), Tier.DEVICE, tier, size)
+                for head in kvmu.config.heads
+            ]
+        # RELEASED; WRITE_PAGE; COPY; CHECK
+        yield from (ONE, (Act.WRITE, blocks.page(own, page)), (Act.COPY, CopyJob(once=True, pieces=pieces)), ONE)
+        tokens, pages, free, free_last, frame = tokens - used, pages - 1, free + 1, frame, newer
