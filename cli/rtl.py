@@ -17,7 +17,7 @@ from sim.bench.layer_run import CASES, LayerRun
 from sim.bench.layer_run import frames as frame_inputs
 from sim.bench.timeline import ACTIVITY, Span, busy, chrome_trace, column, concurrency, picture, spans
 from sw_model.cycles.core import CoreModel
-from sw_model.cycles.step_data import record_steps
+from sw_model.cycles.step_data import StepData, record_steps
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
@@ -151,16 +151,22 @@ def measure(
         )
     progress("simulation of the core", 0, 0)
     record = layer.check(timing=timing(), **options)
-    model = CoreModel(layer.config, timing(), BASES, layer.instructions)
-    predicted = []
-    for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
-        # refresh of the memory depends on the time: the model starts each program when the simulation started it
-        outcome = layer.outcomes[number]
-        model.clock.now = max(model.clock.now, outcome.end - outcome.cycles)
-        predicted.append(model.run(address, program, data.get(number, ())))
+    predicted = predict(layer, data, timing())
     for step, number in zip(results, layer.steps, strict=True):
         step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}
     return results, record
+
+
+def predict(layer: LayerRun, data: Mapping[int, Sequence[StepData]], timing: Mapping[str, MemoryTiming]) -> list[int]:
+    """Cycles of every program of a layer by `sw_model.cycles`; `data`: of the programs that are steps."""
+    model = CoreModel(layer.config, timing, BASES, layer.instructions)
+    predicted = []
+    for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
+        if layer.outcomes:  # refresh depends on the time: each program starts when the simulation started it
+            outcome = layer.outcomes[number]
+            model.clock.now = max(model.clock.now, outcome.end - outcome.cycles)
+        predicted.append(model.run(address, program, data.get(number, ())))
+    return predicted
 
 
 def run(

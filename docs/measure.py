@@ -89,6 +89,62 @@ def cycle_model() -> Iterator[str]:
     )
 
 
+def contexts() -> Iterator[str]:
+    """Cycles of a layer with a different context for every layer, compared with one context throughout."""
+    from sw_model.cycles.context_cost import CORES, FFN, FRAME, HIDDEN, LAYERS, Q_HEADS, Cost, measure, shared_cycles
+    from sw_model.memory.live import DramTiming
+    from sw_model.memory.spec import load_memory
+    from sw_model.systems import load_system
+
+    system = load_system("vrex8")
+    memory, clock = load_memory(system.memory), system.core.clock_mhz if system.core else 0.0
+    costs: list[Cost] = []
+    for past in (1_000, 10_000, 40_000):
+        print(f"contexts: {past} past tokens", file=sys.stderr)
+        costs.append(measure(past, lambda: DramTiming(memory, clock)))
+    floor = shared_cycles(memory.peak_gbps, clock)
+    yield (
+        f"A frame of {FRAME} tokens in layers of Llama-3-8B's shapes (hidden {HIDDEN:,}, feed-forward {FFN:,}, "
+        f"{Q_HEADS} query heads, 8 KV heads) on one core of the preset `paper`, by the cycle model `sw_model/cycles`, "
+        f"with the device memory of V-Rex8 ({system.memory}) at {clock:g} MHz. The core has the memory to itself. Both "
+        "programs execute the same steps: the clusters, pages and scores of step n are equal. In one program all "
+        "layers use one context, in the other one every layer uses its own. The figures are means over "
+        f"{LAYERS - 1} layers after a first one. All pages are in device memory, because transfers would make a layer "
+        "longer and the share of contexts smaller."
+    )
+    yield table(
+        ("past tokens", "clusters", "candidates", "past tokens of a KV head", "one context", "different contexts",
+         "difference", "difference in %", f"in % of the layer on {CORES} cores"),
+        (
+            (f"{c.past:,}", f"{c.clusters:,}", f"{c.candidates:,}", f"{c.attended:,.0f}",
+             *(f"{cycles:,.0f}" for cycles in c.cycles), f"{c.cycles[1] - c.cycles[0]:+,.0f}",
+             f"{100 * c.difference:+.3f}", f"{100 * (c.cycles[1] - c.cycles[0]) / floor:+.3f}")
+            for c in costs
+        ),
+    )  # fmt: skip
+    yield (
+        f"The last column divides the difference by {floor:,.0f} cycles, the time in which the memory of V-Rex8 reads "
+        f"the weights of a layer at its peak rate: {CORES} cores that share a layer cannot be faster. The limit is 1 %."
+    )
+    yield (
+        "Parts of the difference. OPEN reads the headers and the candidates; it runs while the layer computes its norm "
+        "and its projections. CLUSTER includes the undo log of the mean keys, which both programs write. Lines are "
+        "those of the cache of the KVMU: lines that it reads (without candidates), writes back, and logs in a layer. "
+        "The first number is that of one context, the second one that of different contexts."
+    )
+
+    def pair(values: tuple[float, float]) -> str:
+        return " / ".join(f"{value:,.0f}" for value in values)
+
+    yield table(
+        ("past tokens", "cycles of OPEN", "cycles of CLUSTER", "lines read", "lines written back", "lines logged"),
+        (
+            (f"{c.past:,}", pair(c.open), pair(c.cluster), pair(c.fills), pair(c.writebacks), pair(c.logged))
+            for c in costs
+        ),
+    )
+
+
 def reproduction() -> Iterator[str]:
     """Published figures compared with the model."""
     from sw_model.papers.reproduce import brief, reproduce
@@ -377,6 +433,7 @@ def dre_area() -> Iterator[str]:
 
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cycle-model": ("Error of the cycle model", cycle_model),
+    "contexts": ("Cost of contexts", contexts),
     "memory-models": ("Errors of the memory models", memory_models),
     "reproduction": ("Published figures and the model", reproduction),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),

@@ -195,6 +195,7 @@ class LayerRun:
         self.programs: list[Program] = []
         self.program_addresses: list[int] = []  # word addresses of the programs
         self.steps: list[int] = []  # indices of the programs that are steps
+        self.outcomes: list[Outcome] = []  # of the programs, after a simulation
         self.clearing = False  # clear a fault after every program
 
     def _weights(self, shape: LayerShape) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from golden.kvmu import Op, Piece, Tier, cut, join
@@ -91,6 +91,7 @@ class KvmuModel:
             yield 1
         elif act is Act.COMMITTED:
             self.cache.entries = 0
+            self.core.commits.append(replace(self.cache.counts))
 
     def _send_candidates(self, candidates: Candidates) -> Wait:
         """The candidate loader: one read past the cache; expired records leave, then BEGIN and the candidates."""

@@ -131,14 +131,18 @@ class ReadEngineModel(BurstSplitterModel):
         super().__init__(clock)
         self.port, self.depth, self.used = port, depth, 0
         self.words, self.space_bell = Queue(clock, latency=BUFFERED), Bell(clock)
+        self.read_at = -1  # cycle in which a word was removed last; its space is free in the next cycle
 
     def request(self, address: int, count: int) -> Wait:
         """Issue a job; ends in the cycle in which it is accepted."""
         return self._accept(address, count, False)
 
     def _burst(self, address: int, words: int, report: bool) -> Wait:
-        while self.used + words > self.depth:
-            yield self.space_bell
+        while self.used + (self.read_at == self.clock.now) + words > self.depth:
+            if self.used + words > self.depth:
+                yield self.space_bell
+            else:
+                yield 1
         self.used += words
         yield from self.port.request_read(self, address, words)
 
@@ -157,11 +161,10 @@ class ReadEngineModel(BurstSplitterModel):
     def read(self) -> None:
         """Remove the word that is available."""
         self.words.pop()
-        self.clock.at(self.clock.now + 1, self._popped)
-
-    def _popped(self) -> None:
         self.used -= 1
-        self.space_bell.ring()
+        self.read_at = self.clock.now
+        if self.space_bell.waiting:
+            self.clock.at(self.clock.now + 1, self.space_bell.ring)
 
 
 class WriteEngineModel(BurstSplitterModel):

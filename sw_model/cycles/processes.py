@@ -94,7 +94,8 @@ class Queue:
     def pop(self) -> None:
         """Remove the item that `head` returned; its space is free in the next cycle."""
         self.items.popleft()
-        self.clock.at(self.clock.now + 1, self.get_bell.ring)
+        if self.depth:
+            self.clock.at(self.clock.now + 1, self.get_bell.ring)
 
     def get(self) -> Generator[int | Bell, None, Any]:
         """Wait for an item, remove it and return it."""

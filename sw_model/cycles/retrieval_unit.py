@@ -36,6 +36,7 @@ class RetrievalUnitModel(UnitModel):
         self.lists_needed = 0
         self.selector = 0  # cycle in which the selector of the WTU becomes free
         self.row_ends = [0, 0]  # of the two previous rows: depth of the queue of the WTU
+        self.accepted = (-1, -1)  # cycles in which the WTU accepts the two newest beats
         for process in (self._commands, self._receive_codes, self._search, self._assign):
             clock.start(process())
 
@@ -154,16 +155,16 @@ class RetrievalUnitModel(UnitModel):
         addresses = [f["source"] + row * f["stride"] for row, count in enumerate(packets) for _ in range(count)]
         clock.start(self._request_rows(addresses, data.counts // core.word_bytes, words))
         for (passes, levels), count in zip(rows, packets, strict=True):
-            yield from clock.until(self.row_ends[-2])
             for _ in range(count):
-                yield from self._send_packet(clusters)
+                yield from self._send_packet(clusters, self.row_ends[-2])
+            accepted = self.accepted[-1]
             # the row waits one cycle in the input register of the WTU
             if is_long:  # the selector processes the beats of the passes while they arrive
-                beat_cycles = (count - 2) * beats
-                yield max(0, wtu.cycles(clusters, passes, levels) - beat_cycles)
-                self.selector = clock.now + 2
+                cycles = max(0, wtu.cycles(clusters, passes, levels) - (count - 2) * beats)
+                yield cycles
+                self.selector = accepted + cycles + 2
             else:
-                self.selector = max(clock.now + 2, self.selector) + wtu.cycles(clusters, passes, levels)
+                self.selector = max(accepted + 2, self.selector) + wtu.cycles(clusters, passes, levels)
             self.row_ends.append(self.selector)
         self.lists_needed += 1
         clock.start(self._list_clusters(data.selects.get(head, ()), beats, self.lists_needed))
@@ -187,11 +188,17 @@ class RetrievalUnitModel(UnitModel):
             yield from readers["counts"].request(counts, words)
             yield 1
 
-    def _send_packet(self, clusters: int) -> Wait:
-        """The beats of one packet of a row: all clusters of a pair of words before the next pair."""
-        core, remaining = self.core, clusters
+    def _send_packet(self, clusters: int, gate: int) -> Wait:
+        """The beats of one packet of a row: all clusters of a pair of words before the next pair.
+
+        The WTU accepts the first beat in cycle `gate` at the earliest. The KVPU buffers two beats.
+        """
+        core, clock, remaining = self.core, self.clock, clusters
         while remaining > 0:
             for name in ("scores", "counts"):
                 yield from core.readers[name].word()
-            yield -(-min(core.width, remaining) // core.config.wtu_lanes)
+            for _ in range(-(-min(core.width, remaining) // core.config.wtu_lanes)):
+                yield from clock.until(self.accepted[0] + 1)
+                self.accepted = self.accepted[1], max(clock.now, self.accepted[1], gate - 1) + 1
+                yield 1
             remaining -= core.width

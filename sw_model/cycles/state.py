@@ -17,6 +17,7 @@ from hw.lxe.dpe import DPE
 from hw.lxe.microcode import Instruction
 from hw.lxe.vpe import VPE
 from sw_model.cycles.copy_engine import CopyEngineModel
+from sw_model.cycles.line_cache import CacheCounts
 from sw_model.cycles.ports import Port, ReadEngineModel, WriteEngineModel
 from sw_model.cycles.processes import Bell, Clock, Counter, Queue
 from sw_model.cycles.step_data import StepData
@@ -75,6 +76,7 @@ class CoreState:
         self.starts: dict[ExecUnit, deque[tuple[str, int]]] = {unit: deque() for unit in ExecUnit}
         self.codes = Queue(clock, depth=1, latency=0)  # to the retrieval unit
         self.slots_written = Counter(clock)  # pieces whose keys and values are stored
+        self.commits: list[CacheCounts] = []  # counts of the line cache at the end of each step
         self.copier = CopyEngineModel(clock, self.readers, self.writers)
 
     def next(self, unit: ExecUnit) -> Generator[int | Bell, None, IssuedCommand]:

@@ -1,26 +1,33 @@
 """Compare the cycles of the model with those of the RTL over sizes, selection ratios and memory speeds.
 
-python -m tests.sw_model.bench_cycles [case ..] prints the table and the errors; `CASES` has the names
+python -m tests.sw_model.bench_cycles [--record] [case ...] prints the table and the errors; `CASES` has the names.
+With --record it also writes the cycles of the RTL to `rtl_cycles.json`.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cli.rtl import measure
+from cli.rtl import measure, predict
 from compiler.layer import LayerSizes
 from golden import bf16
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import CASES as SIZES
 from sim.bench.layer_run import LayerRun, frames
+from sw_model.cycles.step_data import record_steps
 from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
 from util.timing import MemoryTiming
+
+RECORD, SEED = Path(__file__).parent / "rtl_cycles.json", 1
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Case:
     layers: int = 1
     streams: int = 1
     window: int = 0
+    staging: int = 32  # head pages of a staging bank
 
 
 def dram(name: str) -> Callable[[], MemoryTiming]:
@@ -96,7 +104,14 @@ def small(**options: Any) -> Case:
     return tiny(preset="small", sizes=SIZES["small"], threshold=7, count=2, tokens=4, **options)
 
 
-LONG = {"sizes": LayerSizes(16, 24, 8, 128, q_heads=4), "threshold": 1, "window": 8, "tokens": 8, "capacity": 8}
+LONG = {
+    "sizes": LayerSizes(16, 24, 8, 128, q_heads=4),
+    "threshold": 1,
+    "window": 8,
+    "tokens": 8,
+    "capacity": 8,
+    "staging": 128,
+}
 DDR4, HBM2E = dram("ddr4-3200-8ch"), dram("hbm2e-3024-5120b")
 CASES |= {
     "2 layers": tiny(layers=2),
@@ -136,7 +151,7 @@ def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]
         case.preset, np.random.default_rng(seed), sizes=case.sizes, hamming_threshold=case.threshold,
         max_resident_tokens=case.capacity,
         selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
-        storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window, limit=400_000,
+        storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window, staging_head_pages=case.staging, limit=400_000,
     )  # fmt: skip
     sources = [frames(layer, case.count, case.tokens) for _ in range(case.streams)]
     inputs = [next(sources[n % case.streams]) for n in range(case.count)]
@@ -147,28 +162,54 @@ def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]
 def compare(case: Case, seed: int) -> list[dict[str, float]]:
     """Figures of every step, measured and predicted."""
     layer, inputs, streams = bench(case, seed)
-    timing = {"device": case.device, "host": lambda: case.host(layer.storage_at)}
-    return measure(layer, inputs, lambda: {side: make() for side, make in timing.items()}, streams=streams, seed=seed)[
-        0
-    ]
+    return measure(layer, inputs, timings(case, layer), streams=streams, seed=seed)[0]
+
+
+def predictions(case: Case, seed: int) -> list[int]:
+    """Predicted cycles of every step, without a simulation of the RTL."""
+    layer, inputs, streams = bench(case, seed)
+    data = {}
+    for x, stream in zip(inputs, streams, strict=True):
+        data_of_step = record_steps(layer.golden.table, partial(layer.step, x, stream))
+        data[layer.steps[-1]] = data_of_step
+    cycles = predict(layer, data, timings(case, layer)())
+    return [cycles[number] for number in layer.steps]
+
+
+def timings(case: Case, layer: LayerRun) -> Callable[[], dict[str, MemoryTiming]]:
+    """Function that makes the memories of a case."""
+    return lambda: {"device": case.device(), "host": case.host(layer.storage_at)}
+
+
+def recorded() -> dict[str, list[int]]:
+    """Cycles of the RTL of every step of every case, with the seed `SEED`."""
+    return json.loads(RECORD.read_text())
 
 
 def main(*names: str) -> None:
-    errors = []
+    errors, cycles = [], dict[str, list[float]]()
+    record = "--record" in names
     print(
-        f"{'case':12} {'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'RTL':>7} {'model':>7}"
+        f"{'case':26} {'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'RTL':>7} {'model':>7}"
     )
-    for name in names or CASES:
-        for n, step in enumerate(compare(CASES[name], seed=1)):
+    for name in [name for name in names if name != "--record"] or CASES:
+        steps = compare(CASES[name], SEED)
+        cycles[name] = [step["cycles"] for step in steps]
+        for n, step in enumerate(steps):
             errors.append((step["predicted"] / step["cycles"] - 1, name, n))
             print(
-                f"{name:12} {n:4} {step['tokens']:6} {step['clusters']:8} {step['attended']:8.1f} {step['fetched']:7} "
+                f"{name:26} {n:4} {step['tokens']:6} {step['clusters']:8} {step['attended']:8.1f} {step['fetched']:7} "
                 f"{step['cycles']:7} {step['predicted']:7} {errors[-1][0]:+6.1%}",
                 flush=True,
             )
     worst = max(errors, key=lambda error: abs(error[0]))
     mean = float(np.mean([abs(error) for error, _, _ in errors]))
     print(f"{len(errors)} steps: mean error {mean:.2%}, worst {worst[0]:+.2%} ({worst[1]}, step {worst[2]})")
+    if record:
+        known = recorded() if RECORD.exists() else {}
+        merged = {name: cycles.get(name, known.get(name)) for name in CASES}
+        lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in merged.items() if values]
+        RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
