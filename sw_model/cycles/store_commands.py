@@ -12,7 +12,7 @@ from golden.kvmu.tables import ContextTables
 from golden.kvmu.transfer import Tier
 from golden.store import NONE, Store
 from golden.store.layout import OPEN, RESIDENT, SAVED
-from hw.dre.kvmu.context import CONTEXT_BLOCKS, STEP_BLOCK, STORE_BLOCK
+from hw.dre.kvmu.headers import CONTEXT_BLOCKS, STEP_BLOCK, STORE_BLOCK
 from hw.dre.kvmu.records import BLOCK_BYTES, HEADER_BLOCKS, TABLE_BYTES
 
 BLOCKS = TABLE_BYTES // BLOCK_BYTES  # blocks of a unit of table addresses

@@ -151,7 +151,8 @@ def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]
         case.preset, np.random.default_rng(seed), sizes=case.sizes, hamming_threshold=case.threshold,
         max_resident_tokens=case.capacity,
         selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
-        storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window, staging_head_pages=case.staging, limit=400_000,
+        storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window,
+        staging_head_pages=case.staging, limit=400_000,
     )  # fmt: skip
     sources = [frames(layer, case.count, case.tokens) for _ in range(case.streams)]
     inputs = [next(sources[n % case.streams]) for n in range(case.count)]
