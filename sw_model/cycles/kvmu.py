@@ -19,9 +19,9 @@ CLOSE_CYCLES = {False: 2, True: 4}  # from the acknowledgement of the last trans
 
 @dataclass
 class Transfers:
-    """Copies of one command: number of the newest one to each side; `done` when all are complete."""
+    """Copies of one command: number of descriptors up to its last one; `done` when all copies are complete."""
 
-    newest: dict[bool, int]
+    descriptors: int
     done: Counter
 
 
@@ -50,10 +50,12 @@ class KvmuModel:
         self.pending: Piece | None = None  # extent in the joiner
         self.extents = Queue(core.clock, depth=1, latency=1)
         self.sent = Counter(core.clock)  # extents whose descriptors are accepted
-        self.extents_issued = 0
-        self.newest: dict[bool, int] = {}  # of the command in progress, see `Transfers`
-        self.transfers = Transfers({}, Counter(core.clock, 1))
-        for process in (self._execute, self._write_lists, self._issue):
+        self.descriptors = Queue(core.clock, depth=2, latency=1)  # buffer before the copy engine
+        self.issued = Counter(core.clock)  # descriptors that the copy engine has accepted
+        self.extents_issued = self.descriptors_sent = 0
+        self.newest: dict[bool, int] = {}  # number of the newest copy to each side
+        self.transfers = Transfers(0, Counter(core.clock, 1))
+        for process in (self._execute, self._write_lists, self._split, self._issue):
             core.clock.start(process())
 
     def _execute(self) -> Process:
@@ -154,28 +156,37 @@ class KvmuModel:
         yield 1
         yield from self.sent.reach(self.extents_issued)
         yield 1
-        transfers, self.newest = Transfers(self.newest, Counter(self.clock)), {}
-        self.transfers = transfers
-        self.clock.start(self._complete(transfers))
+        self.transfers = Transfers(self.descriptors_sent, Counter(self.clock))
+        self.clock.start(self._complete(self.transfers))
 
-    def _issue(self) -> Process:
-        """The splitter: descriptors to the copy engine, after the keys and values of the step are stored."""
-        core, word = self.core, self.core.word_bytes
+    def _split(self) -> Process:
+        """The splitter: descriptors of the extents, after the keys and values of the step are stored."""
         while True:
             extent: Piece = yield from self.extents.head()
-            yield from core.slots_written.reach(self.stored)
+            yield from self.core.slots_written.reach(self.stored)
             sides = extent.source_tier != Tier.DEVICE, extent.target_tier != Tier.DEVICE
-            for source, target, size in cut(extent, BOUNDARY):
-                self.newest[sides[1]] = yield from core.copier.copy(
-                    source // word, target // word, size // word, *sides
-                )
+            for part in cut(extent, BOUNDARY):
+                yield from self.descriptors.put((part, sides))
+                self.descriptors_sent += 1
                 yield 1
             self.extents.pop()
             self.sent.add()
 
+    def _issue(self) -> Process:
+        """Descriptors to the copy engine."""
+        word = self.core.word_bytes
+        while True:
+            parts, sides = yield from self.descriptors.head()
+            source, target, size = (part // word for part in parts)
+            self.newest[sides[1]] = yield from self.core.copier.copy(source, target, size, *sides)
+            self.descriptors.pop()
+            self.issued.add()
+            yield 1
+
     def _complete(self, transfers: Transfers) -> Process:
-        end = 0
-        for host, number in transfers.newest.items():
+        yield from self.issued.reach(transfers.descriptors)
+        newest, self.newest, end = self.newest, {}, 0
+        for host, number in newest.items():
             yield from self.core.copier.wait(number, host)
             end = max(end, self.clock.now + CLOSE_CYCLES[host])
         yield from self.clock.until(end)

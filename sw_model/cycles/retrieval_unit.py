@@ -13,6 +13,9 @@ from sw_model.cycles.step_data import StepData
 from sw_model.cycles.store_commands import FETCH, SYNC, StoreCommand
 from sw_model.cycles.unit import UnitModel
 
+REPORT_CYCLES = 1  # from the end of a row in the selector to the read of its first beat by the reporter
+BUFFERED_BEATS = 2  # beats that the KVPU buffers before the WTU
+BITMAP_BEATS = 4  # beats of a selection that wait for the list of clusters
 LIST_CYCLES = 3  # from the end of a row in the selector of the WTU to the first beat of the list of clusters
 
 
@@ -33,9 +36,15 @@ class RetrievalUnitModel(UnitModel):
         self.slots_needed = 0
         self.syncs = 0  # steps with score rows
         self.lists = Counter(clock)  # lists of selected clusters that have left the WTU
+        self.reported = Counter(clock)  # lists of which the reporter of the WTU has read all beats
+        self.listing = False  # a list of selected clusters leaves the WTU
+        self.sent = Counter(clock)  # lists of which all beats have left the memory, if the row is long
+        self.report_end = 0  # cycle in which it has read the newest row
         self.lists_needed = 0
         self.selector = 0  # cycle in which the selector of the WTU becomes free
         self.row_ends = [0, 0]  # of the two previous rows: depth of the queue of the WTU
+        self.beats = 0  # beats of short rows
+        self.freed: list[int] = []  # cycle in which the reporter of the WTU reads each of these beats
         self.accepted = (-1, -1)  # cycles in which the WTU accepts the two newest beats
         for process in (self._commands, self._receive_codes, self._search, self._assign):
             clock.start(process())
@@ -142,6 +151,8 @@ class RetrievalUnitModel(UnitModel):
         clusters, wtu = core.length(command), core.wtu
         if not (clusters and f["rows"]):
             return
+        while self.listing:  # clusters have priority over commands
+            yield self.lists.bell
         yield 1
         replied = self.kvmu.replied[Op.SYNC]
         if replied.value < self.syncs:
@@ -153,52 +164,80 @@ class RetrievalUnitModel(UnitModel):
         packets = [wtu.packets(passes, levels) if is_long else 1 for passes, levels in rows]
         words = -(-clusters // core.width)
         addresses = [f["source"] + row * f["stride"] for row, count in enumerate(packets) for _ in range(count)]
-        clock.start(self._request_rows(addresses, data.counts // core.word_bytes, words))
+        begun = Counter(clock, 1 if is_long else len(addresses))  # packets that may be requested
+        clock.start(self._request_rows(addresses, data.counts // core.word_bytes, words, begun))
+        if is_long:  # no packet of a row passes the last packet of a long row before
+            yield from self.reported.reach(self.lists_needed)
         for (passes, levels), count in zip(rows, packets, strict=True):
-            for _ in range(count):
-                yield from self._send_packet(clusters, self.row_ends[-2])
-            accepted = self.accepted[-1]
-            # the row waits one cycle in the input register of the WTU
-            if is_long:  # the selector processes the beats of the passes while they arrive
-                cycles = max(0, wtu.cycles(clusters, passes, levels) - (count - 2) * beats)
-                yield cycles
-                self.selector = accepted + cycles + 2
-            else:
-                self.selector = max(accepted + 2, self.selector) + wtu.cycles(clusters, passes, levels)
+            gate, cycles = self.row_ends[-2], wtu.cycles(clusters, passes, levels)
+            for number in range(count):
+                yield from self._send_packet(clusters, gate, is_long, begun)
+                # a pass of a long row ends some cycles after its last beat
+                gate = self.accepted[1] + 1 + (cycles // (count - 2) - beats if is_long and number else 0)
+            # the selector sends a row to the reporter when the reporter has finished the row before
+            yield from self.reported.reach(self.lists_needed)
+            if is_long:
+                self.selector = max(self.accepted[1] + 1, clock.now)
+            else:  # the row waits one cycle in the input register of the WTU
+                self.selector = max(self.accepted[1] + 2, self.selector) + cycles
+                self.selector = max(self.selector, self.report_end, clock.now)
+                self.report_end = self.selector + REPORT_CYCLES + beats
+                self.freed += range(self.selector + REPORT_CYCLES, self.selector + REPORT_CYCLES + beats)
             self.row_ends.append(self.selector)
         self.lists_needed += 1
         clock.start(self._list_clusters(data.selects.get(head, ()), beats, self.lists_needed))
+        if is_long:  # the last packet goes to the reporter
+            yield from self.sent.reach(self.lists_needed)
 
     def _list_clusters(self, selects: Sequence[StoreCommand], beats: int, number: int) -> Process:
         """The selected clusters of a KV head become commands of the KVMU, in the order of their beats."""
         lanes = self.core.config.wtu_lanes
         begin = self.selector + LIST_CYCLES
         yield from self.lists.reach(number - 1)
+        events = [(beats - BITMAP_BEATS - BUFFERED_BEATS, self.sent), (beats - BITMAP_BEATS, self.reported)]
         for select in selects:
-            yield from self.clock.until(begin + select.cluster // lanes)
+            beat = select.cluster // lanes
+            while events and beat >= events[0][0]:
+                events.pop(0)[1].add()
+            yield from self.clock.until(begin + beat)
+            self.listing = True
             yield from self.kvmu.queue.put(select)
             yield 1
+        for _, event in events:
+            event.add()
         yield from self.clock.until(begin + beats)
+        self.listing = False
         self.lists.add()
 
-    def _request_rows(self, addresses: Sequence[int], counts: int, words: int) -> Process:
+    def _request_rows(self, addresses: Sequence[int], counts: int, words: int, begun: Counter) -> Process:
+        """Request the words of each packet; a packet of a long row when the one before has begun."""
         readers = self.core.readers
-        for address in addresses:
+        for number, address in enumerate(addresses, start=1):
+            yield from begun.reach(number)
             yield from readers["scores"].request(address, words)
             yield from readers["counts"].request(counts, words)
             yield 1
 
-    def _send_packet(self, clusters: int, gate: int) -> Wait:
+    def _send_packet(self, clusters: int, gate: int, is_long: bool, begun: Counter) -> Wait:
         """The beats of one packet of a row: all clusters of a pair of words before the next pair.
 
-        The WTU accepts the first beat in cycle `gate` at the earliest. The KVPU buffers two beats.
+        The WTU accepts the first beat in cycle `gate` at the earliest, and a beat of a short row when the pair memory
+        has space. The KVPU buffers two beats.
         """
-        core, clock, remaining = self.core, self.clock, clusters
+        core, clock, remaining, first = self.core, self.clock, clusters, True
+        pair_beats = core.config.wtu_pairs // core.config.wtu_lanes
         while remaining > 0:
             for name in ("scores", "counts"):
                 yield from core.readers[name].word()
             for _ in range(-(-min(core.width, remaining) // core.config.wtu_lanes)):
                 yield from clock.until(self.accepted[0] + 1)
-                self.accepted = self.accepted[1], max(clock.now, self.accepted[1], gate - 1) + 1
+                earliest = max(clock.now + 1, self.accepted[1] + 1, gate)
+                if not is_long:
+                    if self.beats >= pair_beats:
+                        earliest = max(earliest, self.freed[self.beats - pair_beats] + 1)
+                    self.beats += 1
+                elif first:
+                    clock.at(earliest + 2, begun.add)
+                self.accepted, first = (self.accepted[1], earliest), False
                 yield 1
             remaining -= core.width

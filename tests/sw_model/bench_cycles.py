@@ -135,7 +135,7 @@ CASES |= {
     "long rows": tiny(**LONG, count=6, ratio=0.5),
     "long rows, 2 layers": tiny(**LONG, count=5, layers=2, ratio=0.2),
     "long rows, slow": tiny(**LONG, count=5, ratio=0.5, device=lambda: FixedTiming(60)),
-    "pieces": tiny(sizes=LayerSizes(16, 24, 20, 64, q_heads=4), tokens=20, count=2, capacity=64),
+    "pieces": tiny(sizes=LayerSizes(16, 24, 12, 64, q_heads=4), tokens=12, count=2, capacity=8, threshold=6),
     "wide layer": tiny(sizes=LayerSizes(64, 96, 4, 64, q_heads=8), tokens=4, count=4),
     "budget, 2 streams": tiny(policy="budget", ratio=6, streams=2, count=6),
     "small, 2 layers": small(layers=2),
