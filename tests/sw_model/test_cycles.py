@@ -144,7 +144,7 @@ def test_gather_goes_on_where_it_stopped():
 SIMULATED = ("lpddr5", "3 streams, 0.8")
 
 
-@pytest.mark.parametrize("name", [n if n in SIMULATED else pytest.param(n, marks=pytest.mark.heavy) for n in recorded()])
+@pytest.mark.parametrize("name", [n if n in SIMULATED else pytest.param(n, marks=pytest.mark.heavy) for n in CASES])
 def test_rtl_needs_recorded_cycles(name):
     """The cycles of the RTL are those of `rtl_cycles.json`, see `bench_cycles`."""
     assert [step["cycles"] for step in compare(CASES[name], SEED)] == recorded()[name]
