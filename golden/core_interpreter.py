@@ -153,7 +153,9 @@ class CoreInterpreter:
                     self._write("copy", slot + value * words, self._read("copy", source + head * words, words))
 
     def _means(self, f: "_Fields") -> None:
-        """Update the mean keys of the clusters of a piece."""
+        """Update the mean keys of the clusters of a piece; without a piece nothing changes."""
+        if not self.piece:
+            return
         words = self.head_words * len(self.pages)
         touched, target = np.unique([new.cluster for new in self.piece], return_inverse=True)
         opened = {new.cluster for new in self.piece if new.opened}

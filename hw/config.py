@@ -81,7 +81,6 @@ class Config:
         self._check("hcu_lanes", self.hcu_lanes <= self.hash_bits, f"1 to hash_bits = {self.hash_bits}")
         self._check("max_candidates", self.max_candidates >= 2 * self.hcu_accumulators, "at least 2 * hcu_accumulators")
         self._check("max_candidates", self.max_candidates <= 1 << self.cluster_bits, "at most 2**cluster_bits")
-        self._check("max_clusters", self.max_clusters <= 1 << self.cluster_bits, "at most 2**cluster_bits")
         self._check("token_bits", self.token_bits <= 32, "1 to 32")
         self._check(
             "max_window_tokens", self.max_window_tokens < 1 << (self.token_bits - 1), "below 2**(token_bits - 1)"

@@ -99,7 +99,7 @@ def test_unknown_preset_or_parameter_raises_value_error():
         {"align_bits": 15},
         {"align_bits": 31},
         {"dpe_load_rows": 48},
-        {"max_clusters": 1 << 17},
+        {"max_candidates": 1 << 17},
         {"max_window_tokens": 1 << 31},
         {"token_bits": 40},
     ],
