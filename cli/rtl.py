@@ -151,20 +151,28 @@ def measure(
         )
     progress("simulation of the core", 0, 0)
     record = layer.check(timing=timing(), **options)
-    predicted = predict(layer, data, timing())
+    starts = {number: outcome.end - outcome.cycles for number, outcome in enumerate(layer.outcomes)}
+    predicted = predict(layer, data, timing(), starts)
     for step, number in zip(results, layer.steps, strict=True):
-        step |= {"cycles": layer.outcomes[number].cycles, "predicted": predicted[number]}
+        cycles = layer.outcomes[number].cycles
+        step |= {"start": starts[number], "cycles": cycles, "predicted": predicted[number]}
     return results, record
 
 
-def predict(layer: LayerRun, data: Mapping[int, Sequence[StepData]], timing: Mapping[str, MemoryTiming]) -> list[int]:
-    """Cycles of every program of a layer by `sw_model.cycles`; `data`: of the programs that are steps."""
+def predict(
+    layer: LayerRun,
+    data: Mapping[int, Sequence[StepData]],
+    timing: Mapping[str, MemoryTiming],
+    starts: Mapping[int, int],
+) -> list[int]:
+    """Cycles of every program of a layer by `sw_model.cycles`.
+
+    data : of the programs that are steps ; starts : first cycles of programs in the simulation; refresh depends on them
+    """
     model = CoreModel(layer.config, timing, BASES, layer.instructions)
     predicted = []
     for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
-        if layer.outcomes:  # refresh depends on the time: each program starts when the simulation started it
-            outcome = layer.outcomes[number]
-            model.clock.now = max(model.clock.now, outcome.end - outcome.cycles)
+        model.clock.now = max(model.clock.now, starts.get(number, 0))
         predicted.append(model.run(address, program, data.get(number, ())))
     return predicted
 

@@ -6,7 +6,7 @@ With --record it also writes the cycles of the RTL to `rtl_cycles.json`.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -166,14 +166,14 @@ def compare(case: Case, seed: int) -> list[dict[str, float]]:
     return measure(layer, inputs, timings(case, layer), streams=streams, seed=seed)[0]
 
 
-def predictions(case: Case, seed: int) -> list[int]:
-    """Predicted cycles of every step, without a simulation of the RTL."""
+def predictions(case: Case, seed: int, starts: Sequence[int]) -> list[int]:
+    """Predicted cycles of every step, without a simulation of the RTL; `starts`: first cycles of the steps in one."""
     layer, inputs, streams = bench(case, seed)
     data = {}
     for x, stream in zip(inputs, streams, strict=True):
         data_of_step = record_steps(layer.golden.table, partial(layer.step, x, stream))
         data[layer.steps[-1]] = data_of_step
-    cycles = predict(layer, data, timings(case, layer)())
+    cycles = predict(layer, data, timings(case, layer)(), dict(zip(layer.steps, starts, strict=True)))
     return [cycles[number] for number in layer.steps]
 
 
@@ -182,20 +182,20 @@ def timings(case: Case, layer: LayerRun) -> Callable[[], dict[str, MemoryTiming]
     return lambda: {"device": case.device(), "host": case.host(layer.storage_at)}
 
 
-def recorded() -> dict[str, list[int]]:
-    """Cycles of the RTL of every step of every case, with the seed `SEED`."""
+def recorded() -> dict[str, list[list[int]]]:
+    """First cycle and number of cycles of every step of every case in the RTL, with the seed `SEED`."""
     return json.loads(RECORD.read_text())
 
 
 def main(*names: str) -> None:
-    errors, cycles = [], dict[str, list[float]]()
+    errors, cycles = [], dict[str, list[list[float]]]()
     record = "--record" in names
     print(
         f"{'case':26} {'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'RTL':>7} {'model':>7}"
     )
     for name in [name for name in names if name != "--record"] or CASES:
         steps = compare(CASES[name], SEED)
-        cycles[name] = [step["cycles"] for step in steps]
+        cycles[name] = [[step["start"], step["cycles"]] for step in steps]
         for n, step in enumerate(steps):
             errors.append((step["predicted"] / step["cycles"] - 1, name, n))
             print(
