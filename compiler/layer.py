@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from compiler import vector_programs as programs
+from compiler.blocks import Activations, Columns, Piece, Product, RowBlock
 from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
+from compiler.memory import Region
 from hw.config import Config
 from hw.core.isa import COUNT, MAX_STEP, Command, Destination, Fit, LengthSource
 from hw.core.vector.command import INSTRUCTION_BYTES, assemble
-from hw.lxe.microcode import Instruction, Pre, Source
+from hw.lxe.microcode import Instruction
 from hw.lxe.operand_memory import OperandMemory
-from hw.lxe.vpe_lane import STAGES
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
@@ -29,148 +28,9 @@ MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 MAX_REPEAT = (1 << COUNT) - 1  # repetitions of a VECTOR
 
 
-def residual(n: int, lanes: int) -> list[Instruction]:
-    """x + y, BF16. In: x, y. Out: the sum."""
-    shape = programs.extent(n, lanes)
-    wait = shape["beats"] < STAGES
-    return [
-        Instruction(to_memory=True, **shape),
-        Instruction(b=Source.MEMORY, pre=Pre.ADD, round=True, to_stream=True, wait=wait, **shape),
-    ]
-
-
-def tiles(matrix: np.ndarray, width: int) -> bytes:
-    """Memory image of a matrix of BF16 codes, uint16 (M, K).
-
-    The matrix is padded with zeros to tiles of `width` rows and columns. The tiles of one block of rows are contiguous.
-    """
-    rows, columns = (-(-size // width) for size in matrix.shape)
-    padded = np.zeros((rows * width, columns * width), "<u2")
-    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
-    return padded.reshape(rows, width, columns, width).swapaxes(1, 2).tobytes()
-
-
 def largest_divisor(value: int, maximum: int) -> int:
     """Largest divisor of `value` that is at most `maximum`."""
     return next(divisor for divisor in range(min(value, maximum), 0, -1) if value % divisor == 0)
-
-
-@dataclass
-class Region:
-    """Allocator of the words of a memory region; `next` is the first free word."""
-
-    words: int
-    next: int = 0
-
-    def allocate(self, count: int) -> int:
-        """Allocate `count` words and return the first one; `ValueError` when the region is full."""
-        address = self.next
-        self.next += count
-        if self.next > self.words:
-            raise ValueError(f"count must be at most {self.words - address} free words of the region, got {count}")
-        return address
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Adjacent columns of the activations of a step, in a region with one row per token.
-
-    Attributes
-    ----------
-    address : word address of the first row ; words : words of a row, which is also the stride
-    """
-
-    address: int
-    words: int
-
-
-class Activations:
-    """Activations of a step in device memory: one row per token, whose columns can lie in several regions.
-
-    Parameters
-    ----------
-    columns : regions of the row, in order
-    after : commands that write the activations
-    """
-
-    def __init__(self, columns: Sequence[Columns], after: Sequence[CommandRef]):
-        self.columns, self.after = columns, after
-        self.words = sum(column.words for column in columns)
-        self.resident: LoadedOperands | None = None  # all of them are in the operand memory
-
-    def load(self, p: Operands, token: int, tokens: int, first: int, count: int) -> LoadedOperands:
-        """Append LOADs of the words `first` to `first + count` of the rows of `tokens` tokens."""
-        loads, start = [], 0  # `start`: first word of the current region within the row
-        for column in self.columns:
-            low, high = max(first, start), min(first + count, start + column.words)
-            if low < high:
-                source = column.address + token * column.words + low - start
-                loads.append({"source": source, "stride": column.words, "rows": tokens, "beats": high - low,
-                              "target": low - first, "step": count})  # fmt: skip
-            start += column.words
-        return p.activations(loads, tokens * count, self.after)
-
-    def load_all(self, p: Operands, tokens: int) -> LoadedOperands:
-        """The whole rows of all tokens; the LOADs are appended at the first use."""
-        if self.resident is None:
-            self.resident = self.load(p, 0, tokens, 0, self.words)
-        return self.resident
-
-
-@dataclass(frozen=True)
-class RowBlock:
-    """Query rows of one KV head whose results fit the accumulators: query heads of consecutive tokens.
-
-    Attributes
-    ----------
-    token, tokens : first token and number of tokens
-    head, heads : first query head of the KV head and number of query heads, all of them unless `tokens` is 1
-    row : first row, counted over all tokens
-    """
-
-    token: int
-    tokens: int
-    head: int
-    heads: int
-    row: int
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.tokens * self.heads
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive tokens of a step that are clustered and stored together.
-
-    Attributes
-    ----------
-    token, tokens : first token and number of tokens
-    query : it is the last piece of a step with queries
-    """
-
-    token: int
-    tokens: int
-    query: bool
-
-
-@dataclass(frozen=True)
-class _Product:
-    """One MULTIPLY of a matrix with activations.
-
-    Attributes
-    ----------
-    token, tokens : first token and number of tokens
-    m, results : first result block and number of result blocks ; k, inputs : the same for input blocks
-    """
-
-    token: int
-    tokens: int
-    m: int
-    results: int
-    k: int
-    inputs: int
 
 
 @dataclass(frozen=True)
@@ -332,7 +192,7 @@ class LayerCompiler:
             "rope k": programs.rope(c.head_dim, n, c.kv_heads),
             "hash": programs.hash_bits(c.hash_bits, n),
             "gated": programs.gated(self.piece * n, n),
-            "residual": residual(self.x_piece * n, n),
+            "residual": programs.residual(self.x_piece * n, n),
         }
         head = s.head or c.head_dim  # elements of the model's head determine the scale of the scores
         varying = {
@@ -458,7 +318,7 @@ class LayerCompiler:
         n, words_per_block, fits = self.width, 1 + wide, self._fits(tokens, k_blocks)
         steps = self._plan(name, tokens)
 
-        def load_weights(step: _Product) -> LoadedOperands:
+        def load_weights(step: Product) -> LoadedOperands:
             source, beats = self.weights[name] + (step.m * k_blocks + step.k) * n, step.inputs * n
             rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
             if step.inputs == k_blocks:  # the tiles are contiguous
@@ -485,7 +345,7 @@ class LayerCompiler:
             weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
         return product
 
-    def _plan(self, name: str, tokens: int) -> list[_Product]:
+    def _plan(self, name: str, tokens: int) -> list[Product]:
         """MULTIPLY commands of a matrix, in order; the input blocks of a result block follow each other."""
         m_blocks, k_blocks = self.shapes[name]
         if self._fits(tokens, k_blocks):
@@ -495,7 +355,7 @@ class LayerCompiler:
             results = min(m_blocks, self.accumulators // size, self.half)
             inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
         return [
-            _Product(token, min(size, tokens - token), m, min(results, m_blocks - m), k, min(inputs, k_blocks - k))
+            Product(token, min(size, tokens - token), m, min(results, m_blocks - m), k, min(inputs, k_blocks - k))
             for token in range(0, tokens, size)
             for m in range(0, m_blocks, results)
             for k in range(0, k_blocks, inputs)

@@ -209,3 +209,13 @@ def _scalar(source: int, target: int, **steps: object) -> Instruction:
 
 def _constant(value: float, target: int) -> Instruction:
     return Instruction(a=IMMEDIATE, immediate=code(value), post=Post.LAST, to_scalar=target)
+
+
+def residual(n: int, lanes: int) -> list[Instruction]:
+    """x + y, BF16. In: x, y. Out: the sum."""
+    shape = extent(n, lanes)
+    wait = shape["beats"] < STAGES
+    return [
+        Instruction(to_memory=True, **shape),
+        Instruction(b=Source.MEMORY, pre=Pre.ADD, round=True, to_stream=True, wait=wait, **shape),
+    ]

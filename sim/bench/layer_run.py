@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.layer import Context, LayerCompiler, LayerSizes, Region, model_step, tiles
+from compiler.layer import Context, LayerCompiler, LayerSizes, model_step
+from compiler.memory import Region, tiles
 from golden import bf16
 from golden.clustering import ClusterRule
 from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles, pad_heads

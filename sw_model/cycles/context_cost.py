@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.layer import Context, LayerCompiler, LayerSizes, Region, model_step
+from compiler.layer import Context, LayerCompiler, LayerSizes, model_step
+from compiler.memory import Region
 from golden import bf16
 from golden import vector_kernels as kernels
 from golden.bf16 import FP32

@@ -41,7 +41,7 @@ class Ssd:
     command_us      command and address cycles of a read on the channel, for the first page
     plane_us        command and address cycles of every further plane of the command
     link_gbps       payload rate of the link in GB/s, in packets of `payload_bytes`
-    packet_bytes    bytes of a packet on the link beside the payload
+    packet_bytes    bytes of a packet on the link, without the payload
     """
 
     name: str

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from compiler import builder
-from compiler.layer import Context, LayerCompiler, LayerSizes, Region
+from compiler.layer import Context, LayerCompiler, LayerSizes
+from compiler.memory import Region
 from golden.core_interpreter import NewToken
 from golden.decoder_layer import StepResult
 from golden.kvmu import Op, TransferKind

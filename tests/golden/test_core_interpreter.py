@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from compiler.layer import residual, tiles
+from compiler.memory import tiles
+from compiler.vector_programs import residual
 from golden import bf16, vector_kernels
 from golden.core_interpreter import CoreInterpreter
 from golden.dot import matmul, to_bf16

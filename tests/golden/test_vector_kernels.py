@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler import vector_programs as programs
-from compiler.layer import residual
+from compiler.vector_programs import residual
 from golden import bf16, vector_kernels
 from golden.bf16 import FP32
 from golden.vpe import VectorEngine, narrow, widen

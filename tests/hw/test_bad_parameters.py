@@ -11,7 +11,8 @@ from amaranth.lib.wiring import In, Out
 from compiler import vector_programs as programs
 from compiler.builder import Operands, ProgramBuilder
 from compiler.driver import Driver
-from compiler.layer import Context, LayerCompiler, Region
+from compiler.layer import Context, LayerCompiler
+from compiler.memory import Region
 from hw import yosys
 from hw.arith.adders import full_adders, ripple_add
 from hw.axi.gearbox import Gearbox

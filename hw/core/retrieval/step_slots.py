@@ -52,7 +52,7 @@ class StepSlots(wiring.Component):
         m = Module()
         reply, valid = self.reply.payload, self.reply.valid
         slots = [Signal(WORD_ADDRESS_BITS, name=f"slot{n}") for n in range(self.max_tokens)]
-        step_over = Signal(init=1)  # the last step has ended, the next one has not started
+        step_over = Signal(init=1)  # between two steps
         index, append = Mux(self.pending, self.tokens, 0), valid & (reply.op == Op.APPEND)
         word = reply.address >> (self.word_bytes.bit_length() - 1)
         m.d.comb += self.step_starts.eq(append & step_over)

@@ -94,17 +94,19 @@ def element(value: ValueLike, width: int, index: Value) -> tuple[Value, Value]:
 
 
 @contextmanager
+def _requesting(m: Module, request: stream.Interface, op: Access, address: Value) -> Iterator[None]:
+    """Offer a request in the present state. The body holds in the cycle of the transfer."""
+    m.d.comb += [request.valid.eq(1), request.payload.op.eq(op), request.payload.address.eq(address)]
+    with m.If(request.ready):
+        yield
+
+
+@contextmanager
 def reading(m: Module, memory: wiring.PureInterface, state: str, address: Value) -> Iterator[Value]:
     """State `state` reads a block. The statements of the body hold in the cycle of the response, whose data it gets."""
-    request, response = memory.request, memory.response
-    with m.State(state):
-        m.d.comb += [
-            request.valid.eq(1),
-            request.payload.op.eq(Access.READ),
-            request.payload.address.eq(address),
-        ]
-        with m.If(request.ready):
-            m.next = f"{state}_DATA"
+    response = memory.response
+    with m.State(state), _requesting(m, memory.request, Access.READ, address):
+        m.next = f"{state}_DATA"
     with m.State(f"{state}_DATA"):
         m.d.comb += response.ready.eq(1)
         with m.If(response.valid):
@@ -116,31 +118,17 @@ def writing(
     m: Module, memory: wiring.PureInterface, state: str, address: Value, parts: tuple[Value, Value]
 ) -> Iterator[None]:
     """State `state` writes parts of a block (data and strobe). The body holds in the cycle of the transfer."""
-    request = memory.request
     with m.State(state):
-        m.d.comb += [
-            request.valid.eq(1),
-            request.payload.op.eq(Access.WRITE),
-            request.payload.address.eq(address),
-            request.payload.data.eq(parts[0]),
-            request.payload.strobe.eq(parts[1]),
-        ]
-        with m.If(request.ready):
+        m.d.comb += [memory.request.payload.data.eq(parts[0]), memory.request.payload.strobe.eq(parts[1])]
+        with _requesting(m, memory.request, Access.WRITE, address):
             yield
 
 
 @contextmanager
 def logging(m: Module, memory: wiring.PureInterface, state: str, address: Value) -> Iterator[None]:
     """State `state` writes the line of a block to the undo log. The body holds in the cycle of the transfer."""
-    request = memory.request
-    with m.State(state):
-        m.d.comb += [
-            request.valid.eq(1),
-            request.payload.op.eq(Access.LOG),
-            request.payload.address.eq(address),
-        ]
-        with m.If(request.ready):
-            yield
+    with m.State(state), _requesting(m, memory.request, Access.LOG, address):
+        yield
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def _refused(*causes: str) -> tuple[str, ...]:
 
 
 def _kvmu(run: Run) -> Iterator[Met]:
-    """Reply by reply: how every command ended, and what a fetch found on its way."""
+    """Reply by reply: how every command ended, and the pages that a fetch visited."""
     names = {op.value: op.name for op in kvmu_command.Op}
     resident = transit = beats = 0
     for at, reply in zip(run.cycles["o"].tolist(), _rows(run.outputs["o"]), strict=True):

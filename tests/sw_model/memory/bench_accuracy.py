@@ -37,7 +37,7 @@ class Error:
 def dram_pattern(p: dict) -> str:
     """Name of a group of reference tests."""
     if p.get("rate"):
-        return "random reads at a given rate"
+        return "random reads at a fixed rate"
     if p["kind"] == "two_seq":
         return "two sequential streams"
     kind = "sequential" if p["kind"] == "seq" else "random"

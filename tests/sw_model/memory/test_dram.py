@@ -115,7 +115,7 @@ def test_latency_by_hand():
 
 
 def latencies(memory, *bursts):
-    """Latencies in clocks of bursts, given as (arrival, address)."""
+    """Latencies in clocks of bursts; a burst is (arrival, address)."""
     arrival, address = np.array(bursts, np.int64).T
     n, size = len(bursts), memory.burst_bytes
     trace = replace(

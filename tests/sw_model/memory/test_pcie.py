@@ -100,7 +100,7 @@ def test_sizes_that_are_no_bytes_are_rejected():
 
 
 def test_steady_rate_is_the_closed_form_at_small_units():
-    """The rate of a short transfer has the round trip of its first request; the steady rate has not."""
+    """The rate of a short transfer includes the round trip of its first request; the steady rate does not."""
     one = PcieLink(3, 4, descriptor_ns=0.0)
     short = transfer(one, 1 << 17, unit=4096)
     assert short.steady_gbps == pytest.approx(one.fetch_gbps(4096), rel=0.01)
