@@ -1,7 +1,7 @@
 """DPE: the matrix engine, an array of MAC trees (V-Rex, section V-A, Fig. 9)."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -55,11 +55,19 @@ class MacRow(wiring.Component):
     swap : copy the second buffer into the first one, which the tree uses
     first, total : FP32 code that is added; nothing is added when `first` is 1
     y : FP32 code of the sum
+
+    Attributes
+    ----------
+    settling : clock edges with constant inputs after which all registers are constant
+    enables : inputs that have no effect while another input is 0
     """
+
+    enables: Mapping[str, str] = {"weights": "load"}
 
     def __init__(self, *, inputs: int, align_bits: int, registers: tuple[str, ...]):
         self.inputs = inputs
         self.core: dict[str, Any] = {"inputs": inputs, "align_bits": align_bits, "registers": registers}
+        self.settling = 2 + len(registers)  # both buffers, then the registers of the tree
         super().__init__(row_ports(inputs))
 
     def elaborate(self, platform: object) -> Module:

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,7 @@ from amaranth.lib import wiring
 from cocotb_tools.runner import Runner, get_runner
 
 from hw import emit
-from sim.bench import object_cache
+from sim.bench import idle_blocks, object_cache
 from sim.bench.override import current_source_override
 from sim.coverage import source_map
 
@@ -146,7 +146,7 @@ def build(
         simulator=simulator,
         waves=waves,
         coverage=coverage,
-        repeats=tuple(getattr(component, "modules", {})),
+        repeats=getattr(component, "modules", {}),
     )
 
 
@@ -157,28 +157,36 @@ def build_verilog(
     simulator: str | None = None,
     waves: bool | None = None,
     coverage: bool | None = None,
-    repeats: Sequence[str] = (),
+    repeats: Mapping[str, wiring.Component] | None = None,
 ) -> Build:
     """As `build`, for Verilog files (file name -> text) whose top module is `name`.
 
-    `repeats` names modules with many instances. Verilator generates the code of such a module once for all instances:
-    sixteen equal lanes build ten times faster and run slower. Large ones are built separately, except for coverage.
+    `repeats` gives modules with many instances. Verilator generates the code of such a module once for all instances:
+    sixteen equal lanes build ten times faster and run slower. Large ones are built separately, except for coverage, and
+    are not evaluated while nothing in them changes, see `sim.bench.idle_blocks`.
     """
+    repeats = repeats or {}
     simulator = simulator or default_simulator()
     waves = "VREX_WAVES" in os.environ if waves is None else waves
     coverage = "VREX_COVERAGE" in os.environ if coverage is None else coverage
     if simulator not in SIMULATORS:
         raise ValueError(f"simulator must be one of {', '.join(SIMULATORS)}, got {simulator!r}")
     options: list[str] = []
+    wrappers: dict[str, str] = {}  # C++ files by name
     runner: Runner
     arguments: list[str]
     if simulator == "verilator":
         use_verilator()
         # a test lints the generated Verilog; warnings do not stop a build
         options += ["-Wno-fatal", "-Wno-WIDTH", "-Wno-CASEINCOMPLETE"]
-        blocks = [] if coverage else [m for m in repeats if _size("".join(sources.values()), m) > BLOCK_SIZE]
+        text = "".join(sources.values())
+        blocks = [] if coverage else [m for m in repeats if _size(text, m) > BLOCK_SIZE]
         if blocks:
             options += ["--hierarchical"]
+            for block, module in repeats.items():
+                if block in blocks and isinstance(module, idle_blocks.Settling):
+                    wrappers[f"{block}_idle.cpp"] = idle_blocks.wrapper(text, block, module)
+                    options += ["-LDFLAGS", " ".join(idle_blocks.link_options(block))]
         elif repeats:  # both optimizations specialise the code of a module for each instance
             options += ["-fno-dfg", "-fno-gate"]
         options += ["--coverage-line", "--coverage-toggle"] if coverage else []
@@ -193,7 +201,8 @@ def build_verilog(
             raise SimulatorError("simulator icarus: iverilog is not installed (Debian: apt install iverilog)")
         options += [] if waves else ["-g2005"]  # the module with which cocotb starts the waveform has a string
         runner, arguments = get_runner("icarus"), []
-    key = _digest(*(text for item in sources.items() for text in item), simulator, str(waves), *options)
+    files = sources | wrappers
+    key = _digest(*(text for item in files.items() for text in item), simulator, str(waves), *options)
     folder = build_root() / f"{name}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "lock"):
@@ -204,21 +213,20 @@ def build_verilog(
                     shutil.rmtree(entry)
                 elif entry.name != "lock":
                     entry.unlink()
-        paths = []
-        for file, text in sources.items():
-            paths.append(folder / file)
-            if not paths[-1].exists() or paths[-1].read_text() != text:
-                paths[-1].write_text(text)
+        for file, text in files.items():
+            path = folder / file
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
         # Verilator's runner reads what `build` sets, so it is called again even for a finished build
         try:
             if not finished.exists():
                 runner.build(
-                    sources=paths,
+                    sources=[folder / file for file in sources],
                     hdl_toplevel=name,
                     build_dir=folder,
                     always=True,
                     waves=waves,
-                    build_args=[*options, *arguments],
+                    build_args=[*options, *arguments, *(str(folder / file) for file in wrappers)],
                     timescale=("1ns", "1ps"),
                     log_file=folder / "build.log",
                 )
