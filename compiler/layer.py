@@ -12,20 +12,17 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from compiler import vector_programs as programs
-from compiler.blocks import Activations, Columns, Piece, Product, RowBlock
-from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
+from compiler.blocks import Activations, Columns, Piece, RowBlock
+from compiler.builder import CommandRef, LoadedOperands, Operands
 from compiler.memory import Region
+from compiler.products import Matrix, Products
+from compiler.vector_code import VectorCode
 from hw.config import Config
-from hw.core.isa import COUNT, MAX_STEP, Command, Destination, Fit, LengthSource
-from hw.core.vector.command import INSTRUCTION_BYTES, assemble
-from hw.lxe.microcode import Instruction
-from hw.lxe.operand_memory import OperandMemory
+from hw.core.isa import MAX_STEP, Command, Destination, Fit, LengthSource
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
 MAX_KEYS, MAX_BLOCKS = 1 << 20, (1 << 16) - 1  # attended keys, and blocks of them
-MAX_VECTORS = 255  # activation vectors of a MULTIPLY
-MAX_REPEAT = (1 << COUNT) - 1  # repetitions of a VECTOR
 
 
 def largest_divisor(value: int, maximum: int) -> int:
@@ -78,15 +75,13 @@ class LayerCompiler:
 
     Attributes
     ----------
-    weights : word address of each matrix (q, k, v, o, gate, up, down, planes), tile after tile
+    matrices : each matrix (q, k, v, o, gate, up, down, planes)
     norms : word addresses of the weights of the two norms
     x, out : word addresses of the step's input and output, row after row
     factors : word address of the factors of a norm, one FP32 beat per token
     cosines : word address of the RoPE angles of the step, pairs of FP32 words (cosines, sines)
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
-    code : word address and number of instructions of each vector program
-    images, instructions : vector programs by word address, as bytes and as instructions
-    varying : word addresses of the vector programs whose instructions take the length of a row
+    products, vectors : compilers of products and of vector programs
 
     Raises
     ------
@@ -98,18 +93,12 @@ class LayerCompiler:
     sizes: LayerSizes
     region: Region
     context: Context
-    weights: dict[str, int] = field(default_factory=dict)
-    code: dict[str, tuple[int, int]] = field(default_factory=dict)
-    images: dict[int, bytes] = field(default_factory=dict)
-    instructions: dict[int, list[Instruction]] = field(default_factory=dict)
-    varying: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
-        self.width = n = c.dpe_inputs
-        memory = OperandMemory.from_config(c)
-        self.half = memory.weight_rows // n // 2  # tiles in each half of the weight memory
-        self.rows = memory.activation_rows
+        self.products, self.vectors = Products(c), VectorCode(c, self.region)
+        self.width = n = self.products.width
+        self.half, self.rows, self.accumulators = self.products.half, self.products.rows, self.products.accumulators
         self.head = c.head_dim // n  # words of one head's vector
         if s.q_heads < 1 or s.q_heads % c.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {c.kv_heads}, got {s.q_heads}")
@@ -119,7 +108,6 @@ class LayerCompiler:
         )  # fmt: skip
         self.hashes = -(-c.hash_bits // n)
         self.key_blocks = -(-s.keys // n)
-        self.accumulators = min(c.dpe_accumulators, MAX_VECTORS)
         for name, maximum in (
             ("hidden", MAX_HIDDEN),
             ("ffn", MAX_FFN),
@@ -138,14 +126,16 @@ class LayerCompiler:
                 f"head_dim must be at most {head_words * n} (operand memory and accumulators), got {c.head_dim}"
             )
         self.max_tokens = {True: s.tokens, False: max(s.tokens, s.fill)}  # of a step with queries, and without
-        self.shapes = {
+        shapes = {
             "q": (self.q, self.x_words), "k": (self.kv, self.x_words), "v": (self.kv, self.x_words),
             "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
             "down": (self.x_words, self.ffn), "planes": (self.hashes, self.kv),
         }  # fmt: skip
         allocate, t = self.region.allocate, s.tokens
-        for name, (m_blocks, k_blocks) in self.shapes.items():
-            self.weights[name] = allocate(m_blocks * k_blocks * n)
+        self.matrices = {
+            name: Matrix(allocate(m_blocks * k_blocks * n), m_blocks, k_blocks)
+            for name, (m_blocks, k_blocks) in shapes.items()
+        }
         self.norms = [allocate(self.x_words) for _ in range(2)]
         self.x, self.out, self.cosines = (
             allocate(t * self.x_words),
@@ -201,13 +191,8 @@ class LayerCompiler:
             "long exponentials": programs.long_exponentials(1, n, head),
             "divide by sum": programs.divide_by_sum(1, n),
         }
-        for name, program in (fixed | varying).items():
-            image = assemble(program, c.vpe_rows, varies=name in varying)
-            address = self.region.allocate(-(-len(image) * 8 // (16 * n)))
-            self.code[name] = address, len(image) // INSTRUCTION_BYTES
-            self.images[address], self.instructions[address] = image, program
-            if name in varying:
-                self.varying.add(address)
+        self.vectors.add(fixed)
+        self.vectors.add(varying, varying=True)
 
     def step(self, tokens: int) -> list[Command]:
         """Program of the layer for a step of `tokens` tokens, from `x` to `out`.
@@ -226,7 +211,7 @@ class LayerCompiler:
         norm = self._norm(p, 0, self.x, t, after)
         x = Activations([Columns(self.normed, self.x_words)], [norm])
         # x stays in the operand memory only if the keys fit there at the same time
-        both_fit = max(t * self.x_words, t * self.kv) <= self.rows // 2 or not self._fits(t, self.x_words)
+        both_fit = max(t * self.x_words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, self.x_words)
         k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
         q = self._multiply(p, "q", t, x, w["q"], wide=True)
         v = [] if both_fit else [self._multiply(p, "v", t, x, self.rotated["v"], wide=False)]
@@ -287,79 +272,16 @@ class LayerCompiler:
 
     def program(self) -> Operands:
         """An empty program."""
-        return Operands(ProgramBuilder(), self.half * self.width, self.rows)
+        return self.products.program()
 
     def _open(self, p: Operands) -> CommandRef:
         return p.builder.add("OPEN", {"context": self.context.number})
 
     def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int, **fields: int) -> CommandRef:
-        """Append a VECTOR, or several ones if there are more repetitions than one holds; returns the last one."""
-        code, instructions = self.code[name]
-        rows = [row for row in ("a", "b", "out") if row in fields]
-        for start in range(0, repeat, MAX_REPEAT):
-            moved: dict[str, int] = {row: fields[row] + start * fields.get(f"{row}_stride", 0) for row in rows}
-            count = min(MAX_REPEAT, repeat - start)
-            command = p.builder.add(
-                "VECTOR", {"code": code, "instructions": instructions, "repeat": count, **fields, **moved}, after=after
-            )
-        return command
-
-    def _fits(self, tokens: int, words: int) -> bool:
-        """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
-        return tokens * words <= self.rows and tokens <= self.accumulators
+        return self.vectors.command(p, name, after, repeat=repeat, **fields)
 
     def _multiply(self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool) -> CommandRef:
-        """Product of a matrix with the activations `x`, to `out`, one row per token.
-
-        Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
-        that fit the operand memory are loaded once. Otherwise they are loaded in pieces.
-        """
-        m_blocks, k_blocks = self.shapes[name]
-        n, words_per_block, fits = self.width, 1 + wide, self._fits(tokens, k_blocks)
-        steps = self._plan(name, tokens)
-
-        def load_weights(step: Product) -> LoadedOperands:
-            source, beats = self.weights[name] + (step.m * k_blocks + step.k) * n, step.inputs * n
-            rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
-            if step.inputs == k_blocks:  # the tiles are contiguous
-                rows = {"rows": 1, "beats": step.results * beats}
-            return p.weights("LOAD", {"source": source, **rows})
-
-        weights = [load_weights(step) for step in steps[:2]]
-        piece, loaded = (-1, -1), None
-        for at, step in enumerate(steps):
-            if fits:
-                loaded = x.load_all(p, tokens)
-            elif loaded is None or piece != (step.token, step.k):
-                piece, loaded = (step.token, step.k), x.load(p, step.token, step.tokens, step.k, step.inputs)
-            product = p.multiply(
-                {
-                    "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
-                    "activations": step.k if fits else 0, "x_stride": k_blocks if fits else step.inputs,
-                    "vectors": step.tokens, "first": step.k == 0, "last": step.k + step.inputs == k_blocks,
-                    "spread": not fits, "out": out + (step.token * m_blocks + step.m) * words_per_block,
-                    "stride": m_blocks * words_per_block, "wide": wide,
-                },
-                weights[at], loaded, n,
-            )  # fmt: skip
-            weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
-        return product
-
-    def _plan(self, name: str, tokens: int) -> list[Product]:
-        """MULTIPLY commands of a matrix, in order; the input blocks of a result block follow each other."""
-        m_blocks, k_blocks = self.shapes[name]
-        if self._fits(tokens, k_blocks):
-            size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
-        else:  # a piece of the activations is used for as many result blocks as the accumulators allow
-            size = min(tokens, self.accumulators, self.rows // 2)
-            results = min(m_blocks, self.accumulators // size, self.half)
-            inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
-        return [
-            Product(token, min(size, tokens - token), m, min(results, m_blocks - m), k, min(inputs, k_blocks - k))
-            for token in range(0, tokens, size)
-            for m in range(0, m_blocks, results)
-            for k in range(0, k_blocks, inputs)
-        ]
+        return self.products.multiply(p, self.matrices[name], tokens, x, out, wide=wide)
 
     def _norm(self, p: Operands, number: int, source: int, tokens: int, after: Sequence[CommandRef] = ()) -> CommandRef:
         words, piece = self.x_words, self.norm_piece

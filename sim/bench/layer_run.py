@@ -226,10 +226,10 @@ class LayerRun:
             stored[name] = matrix.reshape(heads, c.head_dim, -1)[:, golden.order].reshape(matrix.shape)
         stored["planes"] = golden.hyperplanes()
         for name, matrix in stored.items():
-            self.run_on.put(layer.weights[name], tiles(matrix, c.dpe_inputs))
+            self.run_on.put(layer.matrices[name].address, tiles(matrix, c.dpe_inputs))
         for address, norm in zip(layer.norms, golden.norms, strict=True):
             self.run_on.put(address, norm.tobytes())
-        for address, image in layer.images.items():
+        for address, image in layer.vectors.images.items():
             self.run_on.put(address, image)
 
     @property
@@ -265,7 +265,7 @@ class LayerRun:
     @property
     def instructions(self) -> dict[int, list[Instruction]]:
         """Vector programs of all layers by word address."""
-        return {address: program for layer in self.layers for address, program in layer.instructions.items()}
+        return {address: program for layer in self.layers for address, program in layer.vectors.instructions.items()}
 
     def commands(self) -> list[list[Command]]:
         """The commands of all programs."""

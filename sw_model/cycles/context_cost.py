@@ -202,7 +202,7 @@ def _run(
 ) -> dict[str, float]:
     """Mean figures of all layers but the first one."""
     program = model_step([compiler.for_context(context) for context in contexts], FRAME)
-    model = CoreModel(compiler.config, {side: device() for side in BASES}, BASES, compiler.instructions)
+    model = CoreModel(compiler.config, {side: device() for side in BASES}, BASES, compiler.vectors.instructions)
     progress("cycle model", 0, 0)
     model.run(compiler.region.next, program, steps)
     layers = len(contexts)

@@ -50,7 +50,7 @@ def test_matrices_larger_than_the_operand_memory(rng, seed):
         hamming_threshold=4,
         max_resident_tokens=16,
     )
-    assert bench.layer.shapes["down"][1] > bench.layer.half
+    assert bench.layer.matrices["down"].k_blocks > bench.layer.half
     for x in frames(bench, 2, 1):
         bench.step(x)
     bench.check(stall=0.1, seed=seed)
@@ -295,7 +295,7 @@ def test_every_engine_reports_invalid_address(cause, rng, seed):
     request leaves the region."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     case = bench.run_on
-    code, instructions = bench.layer.code["residual"]
+    code, instructions = bench.layer.vectors.addresses["residual"]
     words, piece = len(case.host) // case.word_bytes, bench.layer.x_piece
     add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": piece, "b_beats": piece, "b_used": 1,
            "out_beats": piece, "extra": 1}  # fmt: skip
@@ -327,7 +327,7 @@ def test_jobs_of_all_lengths_outside_their_region(rng, seed):
     """Jobs of 3, 7, 15, .. words whose last word is outside the region raise a fault with the first address."""
     bench, end = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16), 1 << WORD_ADDRESS_BITS
     case, n = bench.run_on, bench.config.dpe_inputs
-    code, instructions = bench.layer.code["residual"]
+    code, instructions = bench.layer.vectors.addresses["residual"]
     add = {"code": code, "instructions": instructions, "repeat": 1, "a_beats": 1, "b_beats": 1, "b_used": 1,
            "out_beats": 1, "extra": 1}  # fmt: skip
     jobs = [  # command, address field, length field, bits and factor of the length, words per unit, other fields
@@ -401,7 +401,7 @@ def test_writers_share_memory_fairly(rng, seed):
     """Table entries are written while the matrix engine always has a result to write."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
     results = {"m_blocks": 80, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 80}
-    code, instructions = bench.layer.code["hash"]
+    code, instructions = bench.layer.vectors.addresses["hash"]
     codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes,
              "destination": Destination.CODES, "extra": 1}  # fmt: skip
     bench.begin()
@@ -449,7 +449,7 @@ def test_counters_agree_with_ports(rng, seed):
     for x in frames(bench, 4, 2):
         bench.step(x)
     step = [command for command in bench.layer.step(2) if command.name != "END"]
-    code, instructions = bench.layer.code["residual"]
+    code, instructions = bench.layer.vectors.addresses["residual"]
     long = {"code": code, "instructions": instructions, "repeat": 1200, "a_beats": bench.layer.x_piece, "b_used": 1,
             "b_beats": bench.layer.x_piece,
             "out_beats": bench.layer.x_piece, "out": bench.layer.wide["q"], "extra": 1}  # fmt: skip

@@ -27,9 +27,9 @@ def interpreter(bench: LayerRun) -> CoreInterpreter:
 
     def build(address):
         def program(beats, tail):
-            size = {"beats": beats, "tail": tail} if address in layer.varying else {}
+            size = {"beats": beats, "tail": tail} if address in layer.vectors.varying else {}
             inputs = (Source.STREAM, Source.MEMORY)
-            return [replace(op, **size) if op.a in inputs else op for op in layer.instructions[address]]
+            return [replace(op, **size) if op.a in inputs else op for op in layer.vectors.instructions[address]]
 
         return program
 
@@ -37,7 +37,7 @@ def interpreter(bench: LayerRun) -> CoreInterpreter:
         [bench.run_on.device, bench.run_on.host], inputs=c.dpe_inputs, weight_rows=memory.weight_rows,
         activation_rows=memory.activation_rows, slots=c.dpe_accumulators, vector_rows=c.vpe_rows,
         head_words=c.head_dim // c.dpe_inputs, align_bits=c.align_bits,
-        programs={address: build(address) for address in layer.instructions},
+        programs={address: build(address) for address in layer.vectors.instructions},
     )  # fmt: skip
     machine.pages = [[] for _ in range(c.kv_heads)]
     return machine

@@ -59,7 +59,7 @@ def test_random_commands_at_once(rng, seed):
 def test_lengths_of_all_bits(rng, seed):
     """Every length field takes powers of two; the core requests these words until it is reset."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
-    code, instructions = bench.layer.code["residual"]
+    code, instructions = bench.layer.vectors.addresses["residual"]
     readers, size = list(READ_ENGINES), bench.run_on.word_bytes
     expected = []
     for k in range(16):

@@ -1,0 +1,115 @@
+"""Products of weight matrices with activations: layout of a matrix in device memory, and the commands of a product."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.blocks import Activations, Product
+from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
+from hw.config import Config
+from hw.lxe.operand_memory import OperandMemory
+
+MAX_VECTORS = 255  # activation vectors of a MULTIPLY
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in device memory as tiles, the tiles of a result block one after the other.
+
+    Attributes
+    ----------
+    address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
+    """
+
+    address: int
+    m_blocks: int
+    k_blocks: int
+
+
+class Products:
+    """Compiles products for one core.
+
+    Attributes
+    ----------
+    width : elements of a word, and of an edge of a tile
+    half : tiles in each half of the weight memory ; rows : words of the activation memory
+    accumulators : results that a MULTIPLY can accumulate for each row of a tile
+    """
+
+    def __init__(self, config: Config):
+        memory = OperandMemory.from_config(config)
+        self.width = config.dpe_inputs
+        self.half = memory.weight_rows // self.width // 2
+        self.rows = memory.activation_rows
+        self.accumulators = min(config.dpe_accumulators, MAX_VECTORS)
+
+    def program(self) -> Operands:
+        """An empty program."""
+        return Operands(ProgramBuilder(), self.half * self.width, self.rows)
+
+    def fits(self, tokens: int, words: int) -> bool:
+        """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
+        return tokens * words <= self.rows and tokens <= self.accumulators
+
+    def multiply(
+        self,
+        p: Operands,
+        matrix: Matrix,
+        tokens: int,
+        x: Activations,
+        out: int,
+        *,
+        wide: bool,
+        after: Sequence[CommandRef] = (),
+    ) -> CommandRef:
+        """Append the product of a matrix with the activations `x`; `out` gets one row per token. Returns the last command.
+
+        Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
+        that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
+        `after`: commands that write the matrix, when it is not constant.
+        """
+        m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
+        n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
+        steps = self._plan(matrix, tokens)
+
+        def load_weights(step: Product) -> LoadedOperands:
+            source, beats = matrix.address + (step.m * k_blocks + step.k) * n, step.inputs * n
+            rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
+            if step.inputs == k_blocks:  # the tiles are contiguous
+                rows = {"rows": 1, "beats": step.results * beats}
+            return p.weights("LOAD", {"source": source, **rows}, after)
+
+        weights = [load_weights(step) for step in steps[:2]]
+        piece, loaded = (-1, -1), None
+        for at, step in enumerate(steps):
+            if fits:
+                loaded = x.load_all(p, tokens)
+            elif loaded is None or piece != (step.token, step.k):
+                piece, loaded = (step.token, step.k), x.load(p, step.token, step.tokens, step.k, step.inputs)
+            product = p.multiply(
+                {
+                    "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
+                    "activations": step.k if fits else 0, "x_stride": k_blocks if fits else step.inputs,
+                    "vectors": step.tokens, "first": step.k == 0, "last": step.k + step.inputs == k_blocks,
+                    "spread": not fits, "out": out + (step.token * m_blocks + step.m) * words_per_block,
+                    "stride": m_blocks * words_per_block, "wide": wide,
+                },
+                weights[at], loaded, n,
+            )  # fmt: skip
+            weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
+        return product
+
+    def _plan(self, matrix: Matrix, tokens: int) -> list[Product]:
+        """MULTIPLY commands of a matrix, in order; the input blocks of a result block follow each other."""
+        m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
+        if self.fits(tokens, k_blocks):
+            size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
+        else:  # a piece of the activations is used for as many result blocks as the accumulators allow
+            size = min(tokens, self.accumulators, self.rows // 2)
+            results = min(m_blocks, self.accumulators // size, self.half)
+            inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
+        return [
+            Product(token, min(size, tokens - token), m, min(results, m_blocks - m), k, min(inputs, k_blocks - k))
+            for token in range(0, tokens, size)
+            for m in range(0, m_blocks, results)
+            for k in range(0, k_blocks, inputs)
+        ]
