@@ -61,7 +61,7 @@ class Products:
         wide: bool,
         after: Sequence[CommandRef] = (),
     ) -> CommandRef:
-        """Append the product of a matrix with the activations `x`; `out` gets one row per token. Returns the last command.
+        """Append the product of a matrix with activations; `out` gets one row per token. Returns the last command.
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
