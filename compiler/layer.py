@@ -7,16 +7,19 @@ tokens at run time.
 
 # mypy: disable-error-code="arg-type"
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece, RowBlock
 from compiler.builder import CommandRef, LoadedOperands, Operands
-from compiler.memory import Region
+from compiler.memory import Region, tiles
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
+from golden.decoder_layer import one, pair_order, with_bias
 from hw.config import Config
 from hw.core.isa import MAX_STEP, Command, Destination, Fit, LengthSource
 
@@ -40,6 +43,8 @@ class LayerSizes:
     tokens : tokens of the largest step ; keys : keys of the longest attention row
     fill : tokens of the largest step without queries, when it is larger than `tokens`
     head : elements of a head of the model, when they are fewer than `head_dim`; zeros pad each half of a head
+    qkv_bias : the projections of queries, keys and values have a bias
+    norm_epsilon : constant that the RMSNorms add to the mean square
     """
 
     hidden: int
@@ -49,6 +54,8 @@ class LayerSizes:
     fill: int = 0
     head: int = 0
     q_heads: int = field(kw_only=True)
+    qkv_bias: bool = False
+    norm_epsilon: float = 1e-5
 
 
 @dataclass(frozen=True)
@@ -126,17 +133,10 @@ class LayerCompiler:
                 f"head_dim must be at most {head_words * n} (operand memory and accumulators), got {c.head_dim}"
             )
         self.max_tokens = {True: s.tokens, False: max(s.tokens, s.fill)}  # of a step with queries, and without
-        shapes = {
-            "q": (self.q, self.x_words), "k": (self.kv, self.x_words), "v": (self.kv, self.x_words),
-            "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
-            "down": (self.x_words, self.ffn), "planes": (self.hashes, self.kv),
-        }  # fmt: skip
+        self.qkv_words = self.x_words + s.qkv_bias
         allocate, t = self.region.allocate, s.tokens
-        self.matrices = {
-            name: Matrix(allocate(m_blocks * k_blocks * n), m_blocks, k_blocks)
-            for name, (m_blocks, k_blocks) in shapes.items()
-        }
-        self.norms = [allocate(self.x_words) for _ in range(2)]
+        self._allocate_weights()
+        self.one = allocate(1) if s.qkv_bias else 0
         self.x, self.out, self.cosines = (
             allocate(t * self.x_words),
             allocate(t * self.x_words),
@@ -162,6 +162,18 @@ class LayerCompiler:
         self.outputs = [allocate(rows * self.head) for _ in range(c.kv_heads)]
         self._programs()
 
+    def _allocate_weights(self) -> None:
+        shapes = {
+            "q": (self.q, self.qkv_words), "k": (self.kv, self.qkv_words), "v": (self.kv, self.qkv_words),
+            "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
+            "down": (self.x_words, self.ffn), "planes": (self.hashes, self.kv),
+        }  # fmt: skip
+        self.matrices = {
+            name: Matrix(self.region.allocate(m_blocks * k_blocks * self.width), m_blocks, k_blocks)
+            for name, (m_blocks, k_blocks) in shapes.items()
+        }
+        self.norms = [self.region.allocate(self.x_words) for _ in range(2)]
+
     def _words(self, name: str, value: int) -> int:
         if value < self.width or value % self.width:
             raise ValueError(f"{name} must be a multiple of {self.width}, got {value}")
@@ -175,7 +187,7 @@ class LayerCompiler:
         norm = programs.rms_scale(self.norm_piece * n, n)
         prologue = len(programs.rms_scale(self.norm_piece * n, n, 0))
         fixed = {
-            "norm factors": programs.rms_factor(s.hidden, n),
+            "norm factors": programs.rms_factor(s.hidden, n, s.norm_epsilon),
             "norm weights": norm[:prologue],
             "norm": norm[prologue:],
             "rope q": programs.rope(c.head_dim, n, s.q_heads),
@@ -209,9 +221,12 @@ class LayerCompiler:
         self._check(tokens)
         t, w, opened = tokens, self.wide, self._open(p)
         norm = self._norm(p, 0, self.x, t, after)
-        x = Activations([Columns(self.normed, self.x_words)], [norm])
+        columns = [Columns(self.normed, self.x_words)]
+        if self.sizes.qkv_bias:
+            columns.append(Columns(self.one, 1, stride=0))
+        x = Activations(columns, [norm])
         # x stays in the operand memory only if the keys fit there at the same time
-        both_fit = max(t * self.x_words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, self.x_words)
+        both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
         k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
         q = self._multiply(p, "q", t, x, w["q"], wide=True)
         v = [] if both_fit else [self._multiply(p, "v", t, x, self.rotated["v"], wide=False)]
@@ -263,6 +278,36 @@ class LayerCompiler:
         other.context = context
         other.x, other.cosines = self.x if x is None else x, self.cosines if cosines is None else cosines
         return other
+
+    def another(self, context: Context) -> "LayerCompiler":
+        """Another layer of the same sizes: its own weights and state, the same buffers and vector programs."""
+        other = self.for_context(context)
+        other._allocate_weights()
+        return other
+
+    def images(
+        self,
+        weights: Mapping[str, np.ndarray],
+        norms: Sequence[np.ndarray],
+        biases: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[int, bytes]:
+        """Contents of the device memory for this layer, by word address.
+
+        Weights, norms and biases are BF16 bit patterns in the shapes of `golden.decoder_layer.LayerShape.weights`.
+        """
+        c, n, images = self.config, self.width, dict(self.vectors.images)
+        order = pair_order(c.head_dim, n)
+        for name, matrix in weights.items():
+            stored = matrix if name not in (biases or {}) else with_bias(matrix, (biases or {})[name], n)
+            if name in ("q", "k"):
+                stored = stored.reshape(-1, c.head_dim, stored.shape[1])[:, order].reshape(stored.shape)
+            if name == "planes":
+                stored = stored.reshape(len(stored), -1, c.head_dim)[:, :, order].reshape(stored.shape)
+            images[self.matrices[name].address] = tiles(stored, n)
+        images |= {address: norm.tobytes() for address, norm in zip(self.norms, norms, strict=True)}
+        if self.sizes.qkv_bias:
+            images[self.one] = one(n).tobytes()
+        return images
 
     def _check(self, tokens: int, query: bool = True) -> None:
         if not 1 <= tokens <= self.max_tokens[query]:

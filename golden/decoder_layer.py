@@ -41,6 +41,8 @@ class LayerShape:
     inputs             products of a tile; also lanes of the vector engine
     align_bits         bits of an aligned product (`golden.dot`)
     theta              base of RoPE
+    frequencies        angles of RoPE per position and pair, in radians; (): those of `theta`
+    norm_epsilon       constant that the RMSNorms add to the mean square
     piece_tokens       tokens of a step that update the mean keys together, each mean key is rounded once per piece;
                        0: all
     """
@@ -54,6 +56,8 @@ class LayerShape:
     inputs: int
     align_bits: int = 24
     theta: float = rope.THETA_LLAMA3
+    frequencies: tuple[float, ...] = ()
+    norm_epsilon: float = 1e-5
     head_elements: int = 0
     piece_tokens: int = 0
 
@@ -65,6 +69,12 @@ class LayerShape:
         if checks.integer("head_elements", self.head_elements, 0, self.head_dim) % 2:
             raise ValueError(f"head_elements must be even, got {self.head_elements}")
         checks.integer("piece_tokens", self.piece_tokens, 0)
+        if len(self.frequencies) not in (0, self.model_head_dim // 2):
+            raise ValueError(f"frequencies must be {self.model_head_dim // 2}, got {len(self.frequencies)}")
+
+    def angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines of RoPE at positions (T,): FP32 bit patterns (T, head_dim / 2) each."""
+        return angles(positions, self.head_dim, self.frequencies or rope.frequencies(self.model_head_dim, self.theta))
 
     @property
     def model_head_dim(self) -> int:
@@ -111,14 +121,33 @@ def pad_heads(matrix: np.ndarray, heads: int, head_dim: int, axis: int) -> np.nd
     return np.ascontiguousarray(np.moveaxis(padded.reshape(heads * head_dim, *moved.shape[1:]), 0, axis))
 
 
-def angles(positions: np.ndarray, head_dim: int, theta: float, head_elements: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def angles(
+    positions: np.ndarray, head_dim: int, frequencies: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and sines of RoPE, FP32 bit patterns (T, head_dim / 2) each.
 
-    They are those of a head of `head_elements` elements (0: `head_dim`); the padding has angle 0.
+    `positions` is (T,), or (T, pairs) if pairs follow different axes. `frequencies` has the angle per position of each
+    pair of the model's head. The pairs of the padding have angle 0.
     """
-    angle = np.asarray(positions, np.float64)[:, None] * rope.frequencies(head_elements or head_dim, theta)
+    at = np.asarray(positions, np.float64)
+    angle = (at[:, None] if at.ndim == 1 else at) * np.asarray(frequencies)
     angle = np.pad(angle, ((0, 0), (0, head_dim // 2 - angle.shape[1])))
     return bf16.encode(np.cos(angle), FP32), bf16.encode(np.sin(angle), FP32)
+
+
+def with_bias(matrix: np.ndarray, bias: np.ndarray, inputs: int) -> np.ndarray:
+    """A matrix (M, K) with `inputs` more columns, the first of which is the bias (M,): BF16 bit patterns.
+
+    Its product with activations that end in `one` adds the bias after all other products.
+    """
+    columns = np.zeros((len(matrix), inputs), np.uint16)
+    columns[:, 0] = bias
+    return np.concatenate([matrix, columns], axis=1)
+
+
+def one(inputs: int) -> np.ndarray:
+    """The word (1, 0, 0, ..) that follows the activations of a product with bias: BF16 bit patterns (inputs,)."""
+    return np.array([0x3F80] + [0] * (inputs - 1), np.uint16)
 
 
 @dataclass
@@ -154,6 +183,7 @@ class DecoderLayer:
     norms    BF16 bit patterns (hidden,) of the RMSNorm weights before the attention and before the feed-forward layer
     table    KV prediction unit, shared with other layers and streams
     context  number of the context of this layer and stream in the store of `table`
+    biases   BF16 bit patterns (outputs,) of those matrices that have one, of q, k and v
     keys, values  BF16 codes (Hkv, d) of the tokens so far, in memory order; not empty if the stream is resumed
     """
 
@@ -164,6 +194,7 @@ class DecoderLayer:
     context: int = 0
     keys: list[np.ndarray] = field(default_factory=list)
     values: list[np.ndarray] = field(default_factory=list)
+    biases: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
@@ -175,18 +206,26 @@ class DecoderLayer:
         """FP32 bit patterns (T, M) of x (T, K) times weights (M, K), both BF16."""
         return matmul(x, weights, self.shape.inputs, self.shape.align_bits)
 
+    def projection(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Product of x (T, K) with the matrix `name`, with its bias if it has one: FP32 bit patterns (T, M)."""
+        if name not in self.biases:
+            return self.product(x, self.weights[name])
+        n = self.shape.inputs
+        inputs = np.concatenate([x, np.tile(one(n), (len(x), 1))], axis=1)
+        return self.product(inputs, with_bias(self.weights[name], self.biases[name], n))
+
     def step(self, x: np.ndarray, positions: Sequence[int]) -> StepResult:
         """Run the layer on hidden states (T, hidden), BF16 bit patterns, at `positions`; T tokens join the tables"""
         s, w = self.shape, self.weights
-        normed = kernels.rms_norm(x, self.norms[0], s.inputs)
-        cos, sin = angles(np.asarray(positions), s.head_dim, s.theta, s.head_elements)
-        q = kernels.rope(self.product(normed, w["q"]).reshape(len(x), s.q_heads, -1), cos, sin)[:, :, self.order]
-        k = kernels.rope(self.product(normed, w["k"]).reshape(len(x), s.kv_heads, -1), cos, sin)[:, :, self.order]
-        v = to_bf16(self.product(normed, w["v"])).reshape(len(x), s.kv_heads, -1)
+        normed = kernels.rms_norm(x, self.norms[0], s.inputs, s.norm_epsilon)
+        cos, sin = s.angles(np.asarray(positions))
+        q = kernels.rope(self.projection("q", normed).reshape(len(x), s.q_heads, -1), cos, sin)[:, :, self.order]
+        k = kernels.rope(self.projection("k", normed).reshape(len(x), s.kv_heads, -1), cos, sin)[:, :, self.order]
+        v = to_bf16(self.projection("v", normed)).reshape(len(x), s.kv_heads, -1)
 
         context, trace = self.attend(q, k, v)
         attended = kernels.residual(x, self.product(context.reshape(len(x), -1), w["o"]))
-        normed = kernels.rms_norm(attended, self.norms[1], s.inputs)
+        normed = kernels.rms_norm(attended, self.norms[1], s.inputs, s.norm_epsilon)
         middle = kernels.gated(self.product(normed, w["gate"]), self.product(normed, w["up"]))
         trace.output = kernels.residual(attended, self.product(middle, w["down"]))
         return trace

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from compiler.layer import Context, LayerCompiler, LayerSizes, model_step
-from compiler.memory import Region, tiles
+from compiler.memory import Region
 from golden import bf16
 from golden.clustering import ClusterRule
-from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, angles, pad_heads
+from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, pad_heads
 from golden.hashing import hyperplanes
 from golden.kvpu import Kvpu
 from golden.selection import MOSAIC, RESV, TOP_K
@@ -177,16 +177,17 @@ class LayerRun:
 
         shape = LayerShape(
             self.sizes.hidden, self.sizes.ffn, self.sizes.q_heads, c.kv_heads, c.head_dim, c.hash_bits, c.dpe_inputs,
-            head_elements=self.sizes.head, piece_tokens=c.max_step_tokens,
+            head_elements=self.sizes.head, piece_tokens=c.max_step_tokens, norm_epsilon=self.sizes.norm_epsilon,
         )  # fmt: skip
         self.layers: list[LayerCompiler] = []
         self.goldens: list[list[DecoderLayer]] = [[] for _ in range(streams)]  # stream by stream, layer by layer
         for at in range(layers):
             self.layers.append(LayerCompiler(c, self.sizes, self.region, contexts[at]))
             weights, norms = self._weights(shape)
+            biases = self._biases() if self.sizes.qkv_bias else {}
             for stream in range(streams):
                 context = stream * layers + at
-                self.goldens[stream].append(DecoderLayer(shape, weights, norms, prediction, context))
+                self.goldens[stream].append(DecoderLayer(shape, weights, norms, prediction, context, biases=biases))
             self._put_layer(self.layers[at], self.goldens[0][at])
         self.layer, self.golden = self.layers[0], self.goldens[0][0]
         self.contexts = contexts
@@ -218,18 +219,17 @@ class LayerRun:
         )
         return weights, norms
 
+    def _biases(self) -> dict[str, np.ndarray]:
+        """Random biases of the projections; the padding of a head has none."""
+        c, biases = self.config, {}
+        for name, heads in (("q", self.sizes.q_heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            bias = bf16.encode(self.rng.standard_normal(heads * (self.sizes.head or c.head_dim)))
+            biases[name] = pad_heads(bias, heads, c.head_dim, 0)
+        return biases
+
     def _put_layer(self, layer: LayerCompiler, golden: DecoderLayer) -> None:
         """Store weights and vector programs of a layer in device memory."""
-        c, stored = self.config, dict(golden.weights)
-        for name, heads in (("q", self.sizes.q_heads), ("k", c.kv_heads)):
-            matrix = stored[name]
-            stored[name] = matrix.reshape(heads, c.head_dim, -1)[:, golden.order].reshape(matrix.shape)
-        stored["planes"] = golden.hyperplanes()
-        for name, matrix in stored.items():
-            self.run_on.put(layer.matrices[name].address, tiles(matrix, c.dpe_inputs))
-        for address, norm in zip(layer.norms, golden.norms, strict=True):
-            self.run_on.put(address, norm.tobytes())
-        for address, image in layer.vectors.images.items():
+        for address, image in layer.images(golden.weights, golden.norms, golden.biases).items():
             self.run_on.put(address, image)
 
     @property
@@ -286,7 +286,7 @@ class LayerRun:
     def inputs(self, x: np.ndarray, stream: int = 0) -> dict[int, bytes]:
         """Input and RoPE angles of a step, by word address."""
         n, start = self.config.dpe_inputs, self.positions[stream]
-        cos, sin = angles(np.arange(start, start + len(x)), self.config.head_dim, 5e5, self.sizes.head)
+        cos, sin = self.golden.shape.angles(np.arange(start, start + len(x)))
         rope_angles = np.stack([cos.reshape(len(x), -1, n), sin.reshape(len(x), -1, n)], axis=2)
         return {self.layer.x: x.tobytes(), self.layer.cosines: rope_angles.astype("<u4").tobytes()}
 

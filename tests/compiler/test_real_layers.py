@@ -10,11 +10,15 @@ from golden.core_interpreter import CoreInterpreter
 from hw.lxe.microcode import Source
 from sim.bench.layer_run import LayerRun, frames
 
-SIZES = {  # Llama-3-8B, Llama-3-70B without most of its feed-forward width, heads of 80 and 96 elements
+SIZES = {  # Llama-3-8B, Llama-3-70B without most of its feed-forward width, heads of 80 and 96 elements, Qwen2
     "llama 8b": (LayerSizes(hidden=4096, ffn=14336, tokens=2, keys=1088, q_heads=32), pytest.mark.heavy),
     "hidden 8192": (LayerSizes(hidden=8192, ffn=1024, tokens=2, keys=64, q_heads=64), pytest.mark.heavy),
     "ffn 28672": (LayerSizes(hidden=64, ffn=28672, tokens=12, keys=64, q_heads=8), pytest.mark.heavy),
     "head 80": (LayerSizes(hidden=64, ffn=64, tokens=2, keys=64, q_heads=8, head=80), ()),
+    "biases": (
+        LayerSizes(hidden=64, ffn=64, tokens=2, keys=64, q_heads=8, head=64, qkv_bias=True, norm_epsilon=1e-3),
+        (),
+    ),
     "head 96": (LayerSizes(hidden=128, ffn=64, tokens=3, keys=64, q_heads=16, head=96), ()),
     "128 query heads": (LayerSizes(hidden=64, ffn=64, tokens=5, keys=64, q_heads=128), pytest.mark.heavy),
 }

@@ -84,7 +84,7 @@ def test_head_padding():
     assert padded[:, 0].tolist() == expected and padded[:, 1].tolist() == [n + (n > 0) for n in expected]
     np.testing.assert_array_equal(pad_heads(matrix.T, 2, 8, 1), padded.T)
     np.testing.assert_array_equal(pad_heads(matrix, 3, 4, 0), matrix)
-    cos, sin = (bf16.decode(code, FP32) for code in angles(np.array([3]), 8, 1e4, 6))
+    cos, sin = (bf16.decode(code, FP32) for code in angles(np.array([3]), 8, rope.frequencies(6, 1e4)))
     np.testing.assert_allclose(cos[0], [*np.cos(3 * rope.frequencies(6, 1e4)), 1], rtol=1e-6)
     np.testing.assert_allclose(sin[0], [*np.sin(3 * rope.frequencies(6, 1e4)), 0], rtol=1e-6)
     for heads, head_dim in ((5, 8), (2, 4), (4, 8)):
