@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from compiler.golden_machine import GoldenMachine, MachineFault
+from compiler.golden_machine import MachineFault
 from compiler.layer import LayerSizes
 from golden import bf16
-from golden.kvpu import Kvpu
 from hw.core.isa import Command
 from sim.bench.layer_run import LayerRun, frames
+from tests.compiler.machines import check_outputs, golden_machine
 
 CASES = {
     "tiny": {},
@@ -18,27 +18,16 @@ CASES = {
 }
 
 
-def machine(bench: LayerRun) -> GoldenMachine:
-    """A golden machine on the memories of a run, with a KV prediction unit of its own."""
-    first, base = bench.golden.table, bench.store_base
-    store = np.frombuffer(bench.run_on.device, np.uint8)[base : base + len(bench.memory)]
-    table = Kvpu(first.rule, first.kvmu.config, store, base, first.wtu, first.target, origin=base)
-    varying = {address for layer in bench.layers for address in layer.vectors.varying}
-    return GoldenMachine(bench.config, bench.run_on.device, bench.run_on.host, table, bench.instructions, varying)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_layers_and_streams_equal_the_golden_layers(case, rng):
     options = {"hamming_threshold": 3, "max_resident_tokens": 8, "layers": 2, "streams": 2} | CASES[case]
     bench = LayerRun("tiny", rng, **options)
     for n, x in enumerate(frames(bench, 12, 2)):
         bench.step(x, stream=n % len(bench.positions))
-    executed = machine(bench)
+    executed = golden_machine(bench)
     retrieved = [executed.run(program) for program in bench.commands()]
     assert sum(sum(each.fetched) for each in retrieved) > 0
-    for at, output in bench.outputs:
-        actual = np.frombuffer(bench.run_on.device[at : at + output.nbytes], "<u2").reshape(output.shape)
-        np.testing.assert_array_equal(actual, output)
+    check_outputs(bench)
     attended = [sum(tokens for _, tokens in head) for head in bench.traces[-1].pages]
     assert retrieved[bench.steps[-1]].attended[-1] == attended
     np.testing.assert_array_equal(executed.table.context.mean_keys, bench.goldens[-1][-1].table.context.mean_keys)
@@ -53,17 +42,15 @@ def test_steps_without_queries(rng):
         bench.attend(k, bf16.encode(rng.standard_normal(shape)))
     q = bf16.encode(rng.standard_normal((2, bench.sizes.q_heads, bench.config.head_dim)))
     bench.attend(keys[-1], bf16.encode(rng.standard_normal(shape)), q)
-    executed = machine(bench)
+    executed = golden_machine(bench)
     for program in bench.commands():
         executed.run(program)
-    for at, output in bench.outputs:
-        actual = np.frombuffer(bench.run_on.device[at : at + output.nbytes], "<u2").reshape(output.shape)
-        np.testing.assert_array_equal(actual, output)
+    check_outputs(bench)
 
 
 def test_refused_command(rng):
     bench = LayerRun("tiny", rng, hamming_threshold=3, max_resident_tokens=4)
     with pytest.raises(MachineFault, match=r"^OPEN was refused: fault 12$"):
-        machine(bench).run([Command("OPEN", {"context": 9})])
+        golden_machine(bench).run([Command("OPEN", {"context": 9})])
     with pytest.raises(ValueError, match=r"^image must end at byte"):
-        machine(bench).put({bench.words: b"12"})
+        golden_machine(bench).put({bench.words: b"12"})

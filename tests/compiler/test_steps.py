@@ -9,17 +9,15 @@ import pytest
 from compiler import builder
 from compiler.layer import Context, LayerCompiler, LayerSizes
 from compiler.memory import Region
-from golden.core_interpreter import NewToken
-from golden.decoder_layer import StepResult
 from golden.kvmu import Op, TransferKind
 from golden.store import check
 from hw.config import Config
 from hw.core.isa import COUNT, MAX_STEP, Destination, SyncEvent
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun, frames
+from tests.compiler.machines import check_outputs, golden_machine
 from tests.compiler.test_layer import tokens
 from tests.compiler.test_model import check_recovered, interrupted, stores
-from tests.compiler.test_real_layers import interpreter
 
 TINY = Config.preset("tiny")
 PIECE = TINY.max_step_tokens
@@ -139,20 +137,6 @@ def test_program_longer_than_the_core_counts_is_refused(monkeypatch):
         layer.step(40)
 
 
-def new_tokens(bench: LayerRun, trace: StepResult) -> list[NewToken]:
-    """Clusters and slots of the tokens of a step, as the KV prediction unit reports them."""
-    word, assigned = bench.run_on.word_bytes, trace.assigned
-    head_page = bench.core.processor.retrieval_unit.kvpu.kvmu.sizes.head_page_bytes
-    places = [reply.address for reply in trace.replies if reply.op == Op.APPEND]
-    return [
-        NewToken(int(cluster), bool(opened), int(count),
-                 [(place + head * head_page) // word for head in range(bench.config.kv_heads)])
-        for cluster, opened, count, place in zip(
-            assigned.cluster, assigned.opened, assigned.count, places, strict=True
-        )
-    ]  # fmt: skip
-
-
 LARGE = {  # preset, tokens of the first step
     "tiny 40": ("tiny", 40, 12, ()),
     "small 256": ("small", 256, 14, pytest.mark.heavy),
@@ -170,25 +154,14 @@ def test_interpreter_executes_large_steps(name, rng):
     sizes = LayerSizes(hidden=2 * width, ffn=2 * width, tokens=count, keys=count + width, q_heads=config.kv_heads)
     bench = LayerRun(preset, rng, sizes=sizes, hamming_threshold=threshold, max_resident_tokens=2 * count,
                      device_bytes=1 << 31 if preset == "paper" else 1 << 25)  # fmt: skip
-    machine = interpreter(bench)
-    executed = 0
-    machine.mean_keys_word = bench.contexts[0].mean_keys_word
+    machine, executed = golden_machine(bench), 0
     for x in (next(frames(bench, 1, count)), next(frames(bench, 1, 3))):
         trace = bench.step(x)
-        machine.clusters, machine.new_tokens = len(bench.golden.table.clusters), new_tokens(bench, trace)
-        machine.pages = [
-            [(address // bench.run_on.word_bytes, past) for address, past in pages if past] for pages in trace.pages
-        ]
         for program in bench.commands()[executed:]:
-            for command in program:
-                machine.execute(command)
+            machine.run(program)
         executed = len(bench.programs)
-        address, output = bench.outputs[-1]
-        result = np.frombuffer(bench.run_on.device[address : address + output.nbytes], "<u2").reshape(output.shape)
-        np.testing.assert_array_equal(result, trace.output)
-        clusters, size = machine.clusters, bench.golden.table.context.mean_keys[0].nbytes
-        start = machine.mean_keys_word * bench.run_on.word_bytes
-        means = np.frombuffer(bench.run_on.device[start : start + clusters * size], "<u2").reshape(clusters, -1)
-        np.testing.assert_array_equal(means, bench.golden.table.context.mean_keys[:clusters])
+        check_outputs(bench)
+        context = machine.table.context
+        np.testing.assert_array_equal(context.mean_keys, bench.golden.table.context.mean_keys)
     assert all(len(past) > count // 4 for past in trace.attended)
-    print(f"{name}: {clusters} clusters, {len(bench.programs[bench.steps[0]])} commands, {machine.products} products")
+    print(f"{name}: {len(bench.golden.table.clusters)} clusters, {len(bench.programs[bench.steps[0]])} commands")
