@@ -86,6 +86,7 @@ class LayerCompiler:
     norms : word addresses of the weights of the two norms
     x, out : word addresses of the step's input and output, row after row
     factors : word address of the factors of a norm, one FP32 beat per token
+    normed : word address of the output of `norm`
     cosines : word address of the RoPE angles of the step, pairs of FP32 words (cosines, sines)
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     products, vectors : compilers of products and of vector programs
@@ -220,7 +221,7 @@ class LayerCompiler:
         """Append the commands of a step, which follow the commands `after`, and return the last one."""
         self._check(tokens)
         t, w, opened = tokens, self.wide, self._open(p)
-        norm = self._norm(p, 0, self.x, t, after)
+        norm = self.norm(p, self.norms[0], self.x, t, after)
         columns = [Columns(self.normed, self.x_words)]
         if self.sizes.qkv_bias:
             columns.append(Columns(self.one, 1, stride=0))
@@ -241,7 +242,7 @@ class LayerCompiler:
         context = self._retrieve(p, t, written, [*rotated, *v])
         x = Activations([Columns(address, self.group * self.head) for address in self.outputs], [context])
         attended = self._residual(p, t, self.x, w["o"], self.attended, self._multiply(p, "o", t, x, w["o"], wide=True))
-        norm = self._norm(p, 1, self.attended, t, [attended])
+        norm = self.norm(p, self.norms[1], self.attended, t, [attended])
         x = Activations([Columns(self.normed, self.x_words)], [norm])
         self._multiply(p, "gate", t, x, w["gate"], wide=True)
         up = self._multiply(p, "up", t, x, w["up"], wide=True)
@@ -328,15 +329,18 @@ class LayerCompiler:
     def _multiply(self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool) -> CommandRef:
         return self.products.multiply(p, self.matrices[name], tokens, x, out, wide=wide)
 
-    def _norm(self, p: Operands, number: int, source: int, tokens: int, after: Sequence[CommandRef] = ()) -> CommandRef:
+    def norm(
+        self, p: Operands, weights_word: int, source: int, tokens: int, after: Sequence[CommandRef] = ()
+    ) -> CommandRef:
+        """Append an RMSNorm of rows of hidden states to `normed`; returns the last command."""
         words, piece = self.x_words, self.norm_piece
         weights = {"repeat": 1, "a_beats": piece, "destination": Destination.NONE, "extra": 1}
-        self._vector(p, "norm weights", [], a=self.norms[number], **weights)
+        self._vector(p, "norm weights", [], a=weights_word, **weights)
         factors = self._vector(p, "norm factors", after, repeat=tokens, a=source, a_stride=words, a_beats=words,
                                out=self.factors, out_stride=2, out_beats=1, out_wide=1, extra=1)  # fmt: skip
         for start in range(0, words, piece):
             if start:
-                self._vector(p, "norm weights", [], a=self.norms[number] + start, **weights)
+                self._vector(p, "norm weights", [], a=weights_word + start, **weights)
             last = self._vector(p, "norm", [factors], repeat=tokens, a=self.factors, a_stride=2, a_beats=1, a_wide=1,
                                 b=source + start, b_stride=words, b_beats=piece, b_used=1, out=self.normed + start,
                                 out_stride=words, out_beats=piece, extra=1)  # fmt: skip

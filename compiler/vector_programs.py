@@ -219,3 +219,27 @@ def residual(n: int, lanes: int) -> list[Instruction]:
         Instruction(to_memory=True, **shape),
         Instruction(b=Source.MEMORY, pre=Pre.ADD, round=True, to_stream=True, wait=wait, **shape),
     ]
+
+
+def row_maximum(n: int, lanes: int) -> Program:
+    """Maximum of a row of n elements of any length, in scalar 0. In: the row."""
+    return [Instruction(post=Post.MAX, to_scalar=0, **extent(n, lanes))]
+
+
+def rank_of_maximum(n: int, lanes: int) -> Program:
+    """The largest rank among the elements that equal scalar 0; the elements are at most scalar 0, the ranks positive.
+
+    In: the elements, then their ranks. Out: a beat with the rank in lane 0; it is negative if no element is equal.
+    An element that is smaller by less than 2**-102 counts as equal.
+    """
+    shape = extent(n, lanes)
+    penalty = {"times": Times.C, "c_immediate": True, "immediate": code(2.0**126)}
+    return [
+        Instruction(pre=Pre.SUB, b=SCALAR, to_memory=True, **penalty, **shape),
+        Instruction(pre=Pre.ADD, b=MEMORY, post=Post.MAX, to_scalar=1, to_stream=True, wait=True, **shape),
+    ]
+
+
+def maximum_of_beats(beats: int) -> Program:
+    """Maximum of all elements of `beats` beats. In: the beats. Out: a beat with the maximum in lane 0."""
+    return [Instruction(post=Post.MAX, to_scalar=0, to_stream=True, beats=beats)]

@@ -214,7 +214,7 @@ class DecoderLayer:
         inputs = np.concatenate([x, np.tile(one(n), (len(x), 1))], axis=1)
         return self.product(inputs, with_bias(self.weights[name], self.biases[name], n))
 
-    def step(self, x: np.ndarray, positions: Sequence[int]) -> StepResult:
+    def step(self, x: np.ndarray, positions: Sequence[int] | np.ndarray) -> StepResult:
         """Run the layer on hidden states (T, hidden), BF16 bit patterns, at `positions`; T tokens join the tables"""
         s, w = self.shape, self.weights
         normed = kernels.rms_norm(x, self.norms[0], s.inputs, s.norm_epsilon)

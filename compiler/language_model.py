@@ -1,0 +1,213 @@
+"""Compiler of a text decoder: memory layout, and the program of a step from token IDs to the next token.
+
+The embedding and the LM head of a tied model share their tiles. A row of the embedding is copied word by word then.
+"""
+
+# mypy: disable-error-code="arg-type"
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from compiler import vector_programs as programs
+from compiler.blocks import Activations, Columns
+from compiler.builder import CommandRef, Operands
+from compiler.layer import Context, LayerCompiler, LayerSizes
+from compiler.memory import Region, tiles
+from compiler.model_spec import TextSpec
+from compiler.products import Matrix
+from golden import bf16
+from golden.bf16 import FP32
+from golden.decoder_layer import pad_heads
+from golden.hashing import hyperplanes
+from hw.config import Config
+from hw.core.isa import COUNT, Command, Destination
+
+MAX_VOCABULARY = 1 << 24  # ranks are FP32 numbers
+PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
+Words = tuple[int, int]  # word address and number of words
+
+
+class Weights(Protocol):
+    """Tensors of a model by the names of `compiler.tensor_table`."""
+
+    def load(self, key: str) -> np.ndarray:
+        """BF16 bit patterns of the tensor `key`, uint16."""
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """Parameters of a decoder layer, BF16 bit patterns, heads padded to the `head_dim` of the core.
+
+    matrices : by name, shapes as in `golden.decoder_layer.LayerShape.weights` ; norms : of both RMSNorms
+    biases : of the projections that have one
+    """
+
+    matrices: Mapping[str, np.ndarray]
+    norms: tuple[np.ndarray, np.ndarray]
+    biases: Mapping[str, np.ndarray]
+
+
+def layer_weights(weights: Weights, spec: TextSpec, config: Config, layer: int) -> LayerWeights:
+    """Parameters of one layer of a model, with the hyperplanes that the hash codes of its keys use."""
+    heads = {"q": spec.q_heads, "k": spec.kv_heads, "v": spec.kv_heads}
+    matrices = {name: weights.load(f"layers.{layer}.{name}") for name in PROJECTIONS}
+    planes = hyperplanes(spec.kv_heads * spec.head_dim, config.hash_bits, layer=layer).view(np.uint16).T
+    for name, count in heads.items():
+        matrices[name] = pad_heads(matrices[name], count, config.head_dim, 0)
+    matrices["o"] = pad_heads(matrices["o"], spec.q_heads, config.head_dim, 1)
+    matrices["planes"] = pad_heads(planes, spec.kv_heads, config.head_dim, 1)
+    norms = weights.load(f"layers.{layer}.attention_norm"), weights.load(f"layers.{layer}.ffn_norm")
+    names = heads if spec.qkv_bias else {}
+    biases = {
+        name: pad_heads(weights.load(f"layers.{layer}.{name}_bias"), count, config.head_dim, 0)
+        for name, count in names.items()
+    }
+    return LayerWeights(matrices, norms, biases)
+
+
+class LanguageModelCompiler:
+    """Allocates the memory of a text decoder and compiles the programs of its steps.
+
+    Parameters
+    ----------
+    config : configuration of the core ; spec : the model
+    region : device memory for the model ; contexts : state of every layer, of the first stream
+    tokens : tokens of the largest step ; keys : keys of the longest attention row
+
+    Attributes
+    ----------
+    layers : all layers; they share buffers, and each one overwrites its input `x` with its output
+    x : word address of the hidden states ; cosines : word address of the RoPE angles of a step
+    head : the LM head ; logits : word address of the logits, FP32
+    choice : word address of the choice: 2**24 minus the ID of the most probable token, an FP32 number
+
+    Raises
+    ------
+    ValueError
+        A size is not supported; the message names it.
+    """
+
+    def __init__(
+        self, config: Config, spec: TextSpec, region: Region, contexts: Sequence[Context], *, tokens: int, keys: int
+    ):
+        if spec.kv_heads != config.kv_heads:
+            raise ValueError(f"kv_heads of the model must be those of the core, {config.kv_heads}, got {spec.kv_heads}")
+        if spec.head_dim > config.head_dim:
+            raise ValueError(f"head_dim of the model must be at most {config.head_dim}, got {spec.head_dim}")
+        if spec.vocabulary > MAX_VOCABULARY:
+            raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {spec.vocabulary}")
+        if len(contexts) != spec.layers:
+            raise ValueError(f"contexts must be one for each of {spec.layers} layers, got {len(contexts)}")
+        self.config, self.spec, self.region = config, spec, region
+        sizes = LayerSizes(
+            spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
+            q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
+        )  # fmt: skip
+        first = LayerCompiler(config, sizes, region, contexts[0])
+        first.out = first.x
+        self.layers = [first, *(first.another(context) for context in contexts[1:])]
+        self.x, self.cosines, self.words = first.x, first.cosines, first.x_words
+        n = self.width = config.dpe_inputs
+        blocks = self.blocks = -(-spec.vocabulary // n)
+        if blocks >= 1 << COUNT:
+            raise ValueError(f"vocabulary must be at most {((1 << COUNT) - 1) * n}, got {spec.vocabulary}")
+        allocate = region.allocate
+        self.head = Matrix(allocate(blocks * self.words * n), blocks, self.words)
+        self.embedding = 0 if spec.tied_embeddings else allocate(spec.vocabulary * self.words)
+        self.norm, self.logits, self.ranks = allocate(self.words), allocate(2 * blocks), allocate(2 * blocks)
+        self.piece = min(config.vpe_rows, blocks)  # beats of the logits that are compared together
+        self.pieces = -(-blocks // self.piece)
+        self.best, self.choice = allocate(2 * self.pieces), allocate(2)
+        last = spec.vocabulary - (self.pieces - 1) * self.piece * n
+        first.vectors.add(
+            {
+                "maximum": programs.row_maximum(spec.vocabulary, n),
+                "ranks": programs.rank_of_maximum(self.piece * n, n),
+                "last ranks": programs.rank_of_maximum(last, n),
+                "best rank": programs.maximum_of_beats(self.pieces),
+            }
+        )
+        self.vectors = first.vectors
+
+    def images(self, weights: Weights) -> Iterator[dict[int, bytes]]:
+        """Contents of the device memory by word address, layer after layer, then embedding and LM head."""
+        n, spec = self.width, self.spec
+        for number, layer in enumerate(self.layers):
+            parameters = layer_weights(weights, spec, self.config, number)
+            yield layer.images(parameters.matrices, parameters.norms, parameters.biases)
+        embedding = weights.load("embedding")
+        yield {self.head.address: tiles(embedding if spec.tied_embeddings else weights.load("lm_head"), n)}
+        if not spec.tied_embeddings:
+            yield {self.embedding: embedding.tobytes()}
+        ranks = np.zeros(self.blocks * n, np.float32)
+        ranks[: spec.vocabulary] = MAX_VOCABULARY - np.arange(spec.vocabulary)
+        yield {self.norm: weights.load("final_norm").tobytes(), self.ranks: ranks.tobytes()}
+
+    def embedding_words(self, token: int) -> list[Words]:
+        """Words of device memory that hold the embedding of a token, in order."""
+        if not 0 <= token < self.spec.vocabulary:
+            raise ValueError(f"token must be 0 to {self.spec.vocabulary - 1}, got {token}")
+        if not self.spec.tied_embeddings:
+            return [(self.embedding + token * self.words, self.words)]
+        n = self.width
+        tile = self.head.address + token // n * self.words * n + token % n
+        return [(tile + k * n, 1) for k in range(self.words)]
+
+    def angles(self, cosines: np.ndarray, sines: np.ndarray) -> bytes:
+        """Image of the RoPE angles of a step, of FP32 bit patterns (T, head_dim / 2) each."""
+        pairs = [x.reshape(len(x), -1, self.width) for x in (cosines, sines)]
+        return np.stack(pairs, axis=2).astype("<u4").tobytes()
+
+    def step(
+        self, rows: Sequence[Sequence[Words]], contexts: Sequence[Context], *, answer: bool = True
+    ) -> list[Command]:
+        """Program of a step whose tokens are copied from the words `rows`, one entry for each token.
+
+        `contexts` are the states of the layers. With `answer` the logits of the last token and the choice follow.
+        """
+        p, copied = self.layers[0].products.program(), list[CommandRef]()
+        for token, words in enumerate(rows):
+            target = self.x + token * self.words
+            for source, count in words:
+                copied = [p.builder.add("COPY", {"source": source, "target": target, "words": count})]
+                target += count
+        last = copied
+        for layer, context in zip(self.layers, contexts, strict=True):
+            last = [layer.for_context(context).add_step(p, len(rows), last)]
+        if answer:
+            self._answer(p, self.x + (len(rows) - 1) * self.words, last)
+        return [*p.builder.commands, Command("END")]
+
+    def _answer(self, p: Operands, hidden: int, after: Sequence[CommandRef]) -> None:
+        """Final norm, LM head, and the most probable token."""
+        layer, blocks = self.layers[0], self.blocks
+        norm = layer.norm(p, self.norm, hidden, 1, after)
+        x = Activations([Columns(layer.normed, self.words)], [norm])
+        logits = layer.products.multiply(p, self.head, 1, x, self.logits, wide=True)
+        row = {"a": self.logits, "a_wide": 1, "extra": 1}
+        self.vectors.command(p, "maximum", [logits], repeat=1, **row, a_beats=blocks, destination=Destination.NONE)
+        whole, step = self.pieces - 1, self.piece
+        found: list[CommandRef] = []
+        for name, start, count, beats in (
+            ("ranks", 0, whole, step),
+            ("last ranks", whole * step, 1, blocks - whole * step),
+        ):
+            if count:
+                found = [
+                    self.vectors.command(
+                        p, name, [logits], repeat=count, a=self.logits + 2 * start, a_stride=2 * step, a_beats=beats,
+                        a_wide=1, b=self.ranks + 2 * start, b_stride=2 * step, b_beats=beats, b_wide=1, b_used=1,
+                        out=self.best + 2 * start // step, out_stride=2, out_beats=1, out_wide=1, extra=1,
+                    )
+                ]  # fmt: skip
+        self.vectors.command(p, "best rank", found, repeat=1, a=self.best, a_beats=self.pieces, a_wide=1,
+                             out=self.choice, out_beats=1, out_wide=1, extra=1)  # fmt: skip
+
+
+def chosen_token(choice: bytes) -> int:
+    """Token ID of the FP32 number at `LanguageModelCompiler.choice`."""
+    rank = float(bf16.decode(np.frombuffer(choice[:4], "<u4"), FP32)[0])
+    return round(MAX_VOCABULARY - rank)
