@@ -1,0 +1,283 @@
+"""Runtime of the machine: memory plan of a model, and sessions that take frames and questions and give tokens.
+
+machine = compile_model(Checkpoint("model"), Config.preset("paper").replace(kv_heads=2), Limits(tokens=4096))
+session = machine.session()
+session.features(rows)            # visual tokens of a frame
+for token in session.ask([1, 2, 3], count=32): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.checkpoint import Checkpoint
+from compiler.golden_machine import GoldenMachine, Retrieved
+from compiler.language_model import LanguageModelCompiler, chosen_token
+from compiler.layer import Context
+from compiler.memory import Region
+from golden.bf16 import FP32, decode
+from golden.clustering import ClusterRule
+from golden.core_interpreter import CoreInterpreter
+from golden.decoder_layer import angles
+from golden.kvmu import KvmuConfig
+from golden.kvpu import Kvpu
+from golden.selection import RESV
+from golden.store import ContextSizes, StoreSizes, create_context, create_store, store_bytes
+from golden.store.layout import BACKING_UNIT, TABLE_UNIT
+from hw.config import Config
+from util import checks
+from util.progress import Progress, no_progress
+
+LOG_ENTRIES = 512  # of the undo log
+WHOLE = 1 << 16  # selection target that selects all clusters
+MAX_WORDS = 1 << 32  # of a device memory
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of a machine that the model does not determine.
+
+    streams  sessions that can exist at the same time
+    tokens   tokens of a session
+    step     tokens of the largest step: a frame, or a piece of a prompt
+    resident tokens of all contexts that stay in device memory; 0: all
+    pages    pages of a context; 0: a quarter of `tokens`, at least 64
+    memory   bytes of device memory; 0: what the model needs
+    """
+
+    streams: int = 1
+    tokens: int = 2048
+    step: int = 64
+    resident: int = 0
+    pages: int = 0
+    memory: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (("streams", 1), ("tokens", 1), ("step", 1), ("resident", 0), ("pages", 0), ("memory", 0)):
+            checks.integer(name, getattr(self, name), low)
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Parameters of ReSV.
+
+    ratio              share of the exponentials of a row that the selected clusters cover (Th_r-wics), 0 to 1; 1: all
+    hamming_threshold  Hamming distance below which a token joins a cluster (Th_hd)
+    """
+
+    ratio: float = 1.0
+    hamming_threshold: int = 7
+
+    def __post_init__(self) -> None:
+        if not 0 < checks.real("ratio", self.ratio) <= 1:
+            raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio}")
+        checks.integer("hamming_threshold", self.hamming_threshold, 0)
+
+    @property
+    def target(self) -> int:
+        """Selection target of the WTU in 1/65536."""
+        return round(self.ratio * WHOLE)
+
+
+class Machine:
+    """A model in the memory of a core.
+
+    Attributes
+    ----------
+    decoder : the compiled text decoder ; core : the golden machine
+    features_word : word address of a buffer for `limits.step` hidden states that do not come from the embedding
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: Config,
+        limits: Limits,
+        retrieval: Retrieval,
+        interpreter: type[CoreInterpreter],
+        progress: Progress,
+    ):
+        self.config, self.limits, self.retrieval, self.spec = config, limits, retrieval, checkpoint.spec
+        text = checkpoint.spec.text
+        if limits.tokens > text.max_positions:
+            raise ValueError(f"tokens must be at most {text.max_positions} positions of the model, got {limits.tokens}")
+        self.pages = limits.pages or max(64, limits.tokens // 4)
+        resident = limits.resident or limits.streams * text.layers * limits.tokens
+        word = 2 * config.dpe_inputs
+        region = Region(limits.memory // word or MAX_WORDS)
+        count = limits.streams * text.layers
+        frames = min(count * self.pages, resident + limits.step)
+        page = 4 * config.head_dim * config.page_tokens * config.kv_heads
+        shared = StoreSizes(
+            contexts=count,
+            page_frames=frames,
+            page_tokens=config.page_tokens,
+            key_bytes=2 * config.head_dim * config.kv_heads,
+            log_entries=LOG_ENTRIES,
+            line_bytes=max(32, word),
+        )
+        own = ContextSizes(max_clusters=min(config.max_clusters, self.pages), max_pages=self.pages)
+        store_size = store_bytes(shared, [own] * count)
+        try:
+            store = _allocate(region, store_size, BACKING_UNIT, word)
+            page_frames = _allocate(region, frames * page, TABLE_UNIT, word)
+            staged = 0 if not limits.resident else config.kv_heads * self.pages
+            staging = _allocate(region, 2 * staged * page // config.kv_heads, TABLE_UNIT, word)
+            backing = [n * (self.pages * page + BACKING_UNIT) // BACKING_UNIT * BACKING_UNIT for n in range(count + 1)]
+            state = np.zeros(store_size, np.uint8)
+            tables = create_store(state, store, shared, origin=store)
+            for n in range(count):
+                base = store + shared.nbytes + n * own.nbytes(shared)
+                create_context(tables, n, own, base, host_base=backing[n])
+            self.contexts = [
+                Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word)
+                for n, header in enumerate(tables.contexts)
+            ]
+            self.decoder = LanguageModelCompiler(
+                config, text, region, self.contexts[: text.layers], tokens=limits.step,
+                keys=-(-(limits.tokens + limits.step) // config.dpe_inputs) * config.dpe_inputs,
+            )  # fmt: skip
+            self.features_word = region.allocate(limits.step * self.decoder.words)
+        except ValueError as error:
+            if "free words of the region" in str(error):
+                raise ValueError(f"memory must hold the model and its contexts, got {limits.memory} bytes") from None
+            raise
+        device = bytearray(region.next * word)
+        device[store : store + store_size] = state.tobytes()
+        table = Kvpu(
+            ClusterRule(
+                hamming_threshold=retrieval.hamming_threshold, window_tokens=0, max_candidates=config.max_candidates
+            ),
+            KvmuConfig(
+                config.kv_heads,
+                config.head_dim,
+                config.page_tokens,
+                page_frames_base=page_frames,
+                staging_base=staging,
+                staging_head_pages=staged,
+                max_resident_tokens=resident,
+            ),
+            np.frombuffer(device, np.uint8)[store : store + store_size],
+            store,
+            RESV,
+            retrieval.target,
+            origin=store,
+        )
+        vectors = self.decoder.vectors
+        host = bytearray(backing[-1] if limits.resident else 0)
+        self.core = GoldenMachine(config, device, host, table, vectors.instructions, vectors.varying, interpreter)
+        for number, images in enumerate(self.decoder.images(checkpoint)):
+            progress("weights", number, text.layers + 3)
+            self.core.put(images)
+        self._free = list(range(limits.streams))
+
+    def session(self) -> Session:
+        """A new session on a free stream."""
+        if not self._free:
+            raise ValueError(f"sessions must be at most streams = {self.limits.streams}")
+        return Session(self, self._free.pop(0))
+
+
+@dataclass
+class Step:
+    """A step of a session: its tokens, commands, and what its layers retrieved."""
+
+    tokens: int
+    commands: int
+    retrieved: Retrieved
+
+
+class Session:
+    """One stream: hidden states and token IDs go in, tokens come out.
+
+    Attributes
+    ----------
+    position : tokens so far ; steps : all steps so far ; logits : of the last answered step, FP32 bit patterns
+    """
+
+    def __init__(self, machine: Machine, stream: int):
+        self.machine, self.position = machine, 0
+        layers = machine.spec.text.layers
+        self.contexts = machine.contexts[stream * layers : (stream + 1) * layers]
+        self.steps: list[Step] = []
+        self.logits = np.zeros(0, np.uint32)
+        self.frequencies = machine.spec.text.rope.frequencies()
+
+    def features(self, rows: np.ndarray) -> None:
+        """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step."""
+        decoder, step = self.machine.decoder, self.machine.limits.step
+        rows = np.asarray(rows, np.uint16)
+        if rows.ndim != 2 or rows.shape[1] != self.machine.spec.text.hidden:
+            raise ValueError(f"rows must have shape (T, {self.machine.spec.text.hidden}), got {rows.shape}")
+        if not 1 <= len(rows) <= step:
+            raise ValueError(f"rows must be 1 to {step}, got {len(rows)}")
+        self.machine.core.put({self.machine.features_word: rows.astype("<u2").tobytes()})
+        words = decoder.words
+        self._step([[(self.machine.features_word + n * words, words)] for n in range(len(rows))], answer=False)
+
+    def prompt(self, tokens: Sequence[int], *, answer: bool = False) -> int | None:
+        """Token IDs, in steps of at most `limits.step`. With `answer` returns the most probable next token."""
+        decoder, size = self.machine.decoder, self.machine.limits.step
+        if not tokens:
+            raise ValueError("tokens must be at least one token ID, got none")
+        rows = [decoder.embedding_words(token) for token in tokens]
+        choice = None
+        for start in range(0, len(rows), size):
+            choice = self._step(rows[start : start + size], answer=answer and start + size >= len(rows))
+        return choice
+
+    def ask(self, tokens: Sequence[int], *, count: int = 32) -> Iterator[int]:
+        """Answer to a question: token IDs one by one, at most `count`, up to an end token of the model."""
+        token = self.prompt(tokens, answer=True)
+        for number in range(count):
+            assert token is not None
+            yield token
+            if token in self.machine.spec.eos_ids or number == count - 1:
+                return
+            token = self.prompt([token], answer=True)
+
+    def _step(self, rows: Sequence[Sequence[tuple[int, int]]], *, answer: bool) -> int | None:
+        machine, count = self.machine, len(rows)
+        decoder = machine.decoder
+        if self.position + count > machine.limits.tokens:
+            raise ValueError(
+                f"tokens of a session must be at most {machine.limits.tokens}, got {self.position + count}"
+            )
+        positions = np.arange(self.position, self.position + count)
+        machine.core.put(
+            {decoder.cosines: decoder.angles(*angles(positions, machine.config.head_dim, self.frequencies))}
+        )
+        program = decoder.step(rows, self.contexts, answer=answer)
+        self.steps.append(Step(count, len(program), machine.core.run(program)))
+        self.position += count
+        if not answer:
+            return None
+        vocabulary = machine.spec.text.vocabulary
+        self.logits = machine.core.get(decoder.logits, 4 * vocabulary).view("<u4").astype(np.uint32)
+        if np.isnan(decode(self.logits, FP32)).any():
+            raise ValueError(f"logits of position {self.position - 1} must be numbers, got NaN: check the weights")
+        return chosen_token(machine.core.get(decoder.choice, 4).tobytes())
+
+
+def compile_model(
+    checkpoint: Checkpoint,
+    config: Config,
+    limits: Limits | None = None,
+    retrieval: Retrieval | None = None,
+    *,
+    interpreter: type[CoreInterpreter] = CoreInterpreter,
+    progress: Progress = no_progress,
+) -> Machine:
+    """Compile a checkpoint and load it into the memory of a core.
+
+    Raises ValueError when a size does not fit the core, or the model does not fit the memory.
+    """
+    return Machine(checkpoint, config, limits or Limits(), retrieval or Retrieval(), interpreter, progress)
+
+
+def _allocate(region: Region, size: int, unit: int, word: int) -> int:
+    """Allocate `size` bytes and return the byte address of the first one, a multiple of `unit`."""
+    return -(-region.allocate((size + unit) // word) * word // unit) * unit

@@ -1,0 +1,83 @@
+"""A model on the golden machine: every token, logit and retrieved set equals the golden language model."""
+
+import numpy as np
+import pytest
+from tests.compiler.checkpoints import write_random
+
+from compiler.checkpoint import Checkpoint
+from compiler.language_model import layer_weights
+from compiler.runtime import Limits, Retrieval, compile_model
+from golden import bf16
+from golden.clustering import ClusterRule
+from golden.decoder_layer import DecoderLayer, LayerShape
+from golden.kvmu import KvmuConfig
+from golden.kvpu import Kvpu
+from golden.language_model import LanguageModel, greedy
+from golden.selection import RESV
+from golden.store import ContextSizes, StoreSizes, create_context, create_store, store_bytes
+from hw.config import Config
+
+TINY = Config.preset("tiny")
+FAMILIES = ("llama", "llama3", "qwen2")
+
+
+def golden_model(checkpoint, config, retrieval, tokens):
+    """The golden language model with a store of its own."""
+    text = checkpoint.spec.text
+    shared = StoreSizes(
+        text.layers, text.layers * tokens, config.page_tokens, 2 * config.head_dim * config.kv_heads, 64
+    )
+    own = ContextSizes(tokens, tokens)
+    memory = np.zeros(store_bytes(shared, [own] * text.layers), np.uint8)
+    store = create_store(memory, 0, shared)
+    for n in range(text.layers):
+        create_context(store, n, own, shared.nbytes + n * own.nbytes(shared))
+    rule = ClusterRule(
+        hamming_threshold=retrieval.hamming_threshold, window_tokens=0, max_candidates=config.max_candidates
+    )
+    kvmu = KvmuConfig(config.kv_heads, config.head_dim, config.page_tokens, max_resident_tokens=1 << 30)
+    table = Kvpu(rule, kvmu, memory, 0, RESV, retrieval.target)
+    shape = LayerShape(
+        text.hidden, text.ffn, text.q_heads, text.kv_heads, config.head_dim, config.hash_bits, config.dpe_inputs,
+        frequencies=tuple(text.rope.frequencies()), norm_epsilon=text.norm_epsilon, head_elements=text.head_dim,
+        piece_tokens=config.max_step_tokens,
+    )  # fmt: skip
+    layers = []
+    for n in range(text.layers):
+        weights = layer_weights(checkpoint, text, config, n)
+        layers.append(DecoderLayer(shape, dict(weights.matrices), weights.norms, table, n, biases=dict(weights.biases)))
+    return LanguageModel(layers, checkpoint.embedding(), checkpoint.final_norm(), checkpoint.lm_head())
+
+
+@pytest.mark.parametrize("resident", [0, 6], ids=["device memory", "host memory"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_session_equals_the_golden_model(family, resident, tmp_path, rng):
+    """Frames, a question, and an answer of which every token is one step."""
+    write_random(tmp_path, family, rng)
+    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3)
+    machine = compile_model(checkpoint, TINY, Limits(tokens=64, step=5, resident=resident), retrieval)
+    session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
+    position, attended = 0, 0
+
+    def step(x):
+        nonlocal position
+        logits, traces = golden.step(x, np.arange(position, position + len(x)))
+        position += len(x)
+        return logits, traces
+
+    for _ in range(4):
+        rows = bf16.encode(rng.standard_normal((3, checkpoint.spec.text.hidden)))
+        session.features(rows)
+        step(rows)
+    question = rng.integers(checkpoint.spec.text.vocabulary, size=7).tolist()
+    step(golden.embed(question[:5]))
+    logits, traces = step(golden.embed(question[5:]))
+    for token in session.ask(question, count=4):
+        assert token == greedy(logits)
+        np.testing.assert_array_equal(session.logits, logits)
+        retrieved = session.steps[-1].retrieved
+        assert retrieved.attended == [[len(past) for past in trace.attended] for trace in traces]
+        attended += sum(sum(head) for head in retrieved.attended)
+        logits, traces = step(golden.embed([token]))
+    assert attended > 0
+    assert any(sum(each.retrieved.fetched) for each in session.steps) == bool(resident)
