@@ -88,7 +88,7 @@ class Checkpoint:
             raise CheckpointError(self.path, f"{INDEX} must have the key weight_map with the shard of each tensor")
         shards: dict[str, list[str]] = {}
         for tensor, shard in weight_map.items():
-            if not isinstance(shard, str) or Path(shard).name != shard:
+            if not isinstance(shard, str) or not shard or Path(shard).name != shard:
                 raise CheckpointError(self.path, f"shard of {tensor} in {INDEX} must be a file name, got {shard!r}")
             shards.setdefault(shard, []).append(tensor)
         return shards

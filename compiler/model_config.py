@@ -50,6 +50,7 @@ REQUIRED = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
     "max_position_embeddings",
 )  # fmt: skip
+MAX_LAYERS = 1024  # bounds the table of tensors, which is built before the weights are compared with it
 QWEN_VISION_EPSILON = 1e-6  # constant of the model's definition, in no config.json
 QWEN_VISION_THETA = 10000.0  # likewise, until transformers 5 wrote it
 
@@ -81,8 +82,8 @@ class Section:
         value = self.values.get(key)
         return default if value is None else value
 
-    def integer(self, key: str, low: int = 1) -> int:
-        return checks.integer(self.name(key), self.get(key), low)
+    def integer(self, key: str, low: int = 1, high: int | None = None) -> int:
+        return checks.integer(self.name(key), self.get(key), low, high)
 
     def real(self, key: str) -> float:
         value = checks.real(self.name(key), self.get(key))
@@ -188,7 +189,7 @@ def _text(text: Section, *, qkv_bias: bool, tied: bool, m_rope: bool = False) ->
     return TextSpec(
         hidden=hidden,
         ffn=text.integer("intermediate_size"),
-        layers=text.integer("num_hidden_layers"),
+        layers=text.integer("num_hidden_layers", high=MAX_LAYERS),
         q_heads=heads,
         kv_heads=heads if text.get("num_key_value_heads") is None else text.integer("num_key_value_heads"),
         head_dim=head_dim,
@@ -236,7 +237,7 @@ def _llava(root: Section, generation: Mapping[str, Any]) -> ModelSpec:
         kind="clip" if clip else "siglip",
         hidden=vision.integer("hidden_size"),
         ffn=vision.integer("intermediate_size"),
-        layers=vision.integer("num_hidden_layers"),
+        layers=vision.integer("num_hidden_layers", high=MAX_LAYERS),
         heads=vision.integer("num_attention_heads"),
         patch_size=vision.integer("patch_size"),
         temporal_patch=1,
@@ -282,7 +283,7 @@ def _qwen2_5_vl(root: Section, generation: Mapping[str, Any]) -> ModelSpec:
         kind="qwen2.5-vl",
         hidden=vision.integer("hidden_size"),
         ffn=vision.integer("intermediate_size"),
-        layers=vision.integer("depth"),
+        layers=vision.integer("depth", high=MAX_LAYERS),
         heads=vision.integer("num_heads"),
         patch_size=vision.integer("patch_size"),
         temporal_patch=vision.integer("temporal_patch_size"),
