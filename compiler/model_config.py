@@ -133,16 +133,21 @@ def model_spec(config: Any, generation: Any = None) -> ModelSpec:
         raise ValueError(f"architectures in config.json must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
     if root.optional("quantization_config") is not None:
         raise ValueError("quantization_config in config.json must be absent: weights must be BF16, F16 or F32")
-    return ARCHITECTURES[name](root, generation or {})
+    try:
+        return ARCHITECTURES[name](root, generation or {})
+    except ValueError as error:  # the specs check what depends on several keys, without the name of the file
+        message = str(error) if "config.json" in str(error) else f"config.json: {error}"
+        raise ValueError(message) from None
 
 
 def _eos_ids(generation: Mapping[str, Any], *sections: Section) -> tuple[int, ...]:
     """Tokens that end an answer; generation_config.json has priority, as in transformers."""
-    candidates = [Section("", generation, {}), *sections]
-    section = next((section for section in candidates if section.optional("eos_token_id") is not None), None)
-    value = section.optional("eos_token_id") if section else sections[-1].defaults.get("eos_token_id")
+    default = sections[-1].defaults.get("eos_token_id")
+    candidates = [("eos_token_id in generation_config.json", generation.get("eos_token_id"))]
+    candidates += [(section.name("eos_token_id"), section.optional("eos_token_id")) for section in sections]
+    name, value = next((item for item in candidates if item[1] is not None), ("eos_token_id", default))
     ids = [] if value is None else value if isinstance(value, list) else [value]
-    return tuple(checks.integer("eos_token_id", token, 0) for token in ids)
+    return tuple(checks.integer(name, token, 0) for token in ids)
 
 
 def _rope(text: Section, head_dim: int, m_rope: bool) -> RopeSpec:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from compiler import board_host as host
+from compiler.checkpoint import Checkpoint, CheckpointError
 from hw.core import isa
 from sw_model import request, sweep
 from sw_model.media import clip, trace, video
@@ -29,11 +30,13 @@ from sw_model.systems import load_system
 from synth import report
 from synth.library import reader as library
 from synth.library.liberty import library_text
+from tests.compiler.checkpoints import write_random
 from tests.compiler.test_board_host import DESCRIPTION
 from tests.hw.core.test_isa import random_command
 from tests.synth.test_report import unit
 from util import files
 
+INDEX = "model.safetensors.index.json"
 SECONDS, MEMORY = 20, 1 << 30  # that one file may take
 TOKEN = re.compile(rb'"[^"\n]*"|[A-Za-z_][\w.]*|-?\d[\d.eE]*|\s+|.', re.S)
 VALUES = (
@@ -133,6 +136,27 @@ def read_trace_head(path):
     head, intact = path.read_bytes(), two_chunks(path.parent)
     path.write_bytes(len(head).to_bytes(8, "little") + head + intact[8 + int.from_bytes(intact[:8], "little") :])
     read_trace(path)
+
+
+def checkpoint_file(name: str, shards: int = 1) -> Callable[[Path], bytes]:
+    """A file of a small LLaVA checkpoint."""
+
+    def intact(folder: Path) -> bytes:
+        write_random(folder / "checkpoint", "llava", np.random.default_rng(0), shards=shards)
+        return (folder / "checkpoint" / name).read_bytes()
+
+    return intact
+
+
+def read_checkpoint_file(name: str, shards: int = 1) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        checkpoint_file(name, shards)(path.parent)
+        path.replace(path.parent / "checkpoint" / name)
+        checkpoint = Checkpoint(path.parent / "checkpoint")
+        assert all(checkpoint.load(key).dtype == np.uint16 for key in checkpoint.table)
+        assert np.isfinite(checkpoint.spec.text.rope.frequencies()).all()
+
+    return read
 
 
 def film(name: str, codec: str = "libx264") -> Callable[[Path], bytes]:
@@ -240,6 +264,18 @@ CASES = {
     ),
     "trace": Case(read_trace, two_chunks, ".safetensors", trace.TraceError, False),
     "head of a trace": Case(read_trace_head, trace_head, ".safetensors", trace.TraceError),
+    "weights": Case(
+        read_checkpoint_file("model.safetensors"),
+        checkpoint_file("model.safetensors"),
+        "",
+        CheckpointError,
+        False,
+        many=500,
+    ),
+    "configuration": Case(
+        read_checkpoint_file("config.json"), checkpoint_file("config.json"), "", CheckpointError, many=500
+    ),
+    "index": Case(read_checkpoint_file(INDEX, 2), checkpoint_file(INDEX, 2), "", CheckpointError, many=500),
     "mp4": Case(read_video, film("a.mp4"), ".mp4", video.VideoError, False),
     "mkv": Case(read_video, film("a.mkv"), ".mkv", video.VideoError, False),
     "avi": Case(read_video, film("a.avi", "mpeg4"), ".avi", video.VideoError, False),

@@ -57,7 +57,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llava-siglip": {
         **LLAVA, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
         "text_config": {"model_type": "qwen2", "tie_word_embeddings": True, **TEXT},
-        "vision_config": {"model_type": "siglip_vision_model", **TOWER},
+        "vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False, **TOWER},
     },
 }  # fmt: skip
 # prefixes of text decoder and projector, LM head, vision tower, by the layout of the names
@@ -66,6 +66,10 @@ LLAVA_PREFIXES = {
     "new": ("model.language_model.", "model.", "lm_head.weight", "model.vision_tower.vision_model."),
     "flat": ("language_model.model.", "", "language_model.lm_head.weight", "vision_tower."),
 }
+LAYOUTS = {
+    "qwen2.5-vl": ("old", "new"), "llava": tuple(LLAVA_PREFIXES), "llava-siglip": tuple(LLAVA_PREFIXES),
+}  # fmt: skip
+CASES = [(family, layout) for family in CONFIGS for layout in LAYOUTS.get(family, ("old",))]
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -12,10 +12,8 @@ from ml_dtypes import bfloat16
 
 from compiler.checkpoint import Checkpoint
 from golden import bf16
-from tests.compiler.checkpoints import CONFIGS, config_of, random_tensors, shapes_of, write, write_random
+from tests.compiler.checkpoints import CASES, config_of, random_tensors, shapes_of, write, write_random
 
-LAYOUTS = {"qwen2.5-vl": ("old", "new"), "llava": ("old", "new", "flat"), "llava-siglip": ("old", "new", "flat")}
-CASES = [(family, layout) for family in CONFIGS for layout in LAYOUTS.get(family, ("old",))]
 INDEX = "model.safetensors.index.json"
 
 

@@ -85,8 +85,8 @@ INVALID = [
     ("llama", {"hidden_size": 33}, "hidden_size in config.json must be a multiple of num_attention_heads = 4, got 33"),
     ("llama", {"num_hidden_layers": 0}, "num_hidden_layers in config.json must be between 1 and 1024, got 0"),
     ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers in config.json must be between 1 and 1024"),
-    ("llama", {"num_key_value_heads": 3}, "q_heads must be a multiple of kv_heads = 3, got 4"),
-    ("llama", {"head_dim": 7}, "head_dim must be even, got 7"),
+    ("llama", {"num_key_value_heads": 3}, "config.json: q_heads must be a multiple of kv_heads = 3, got 4"),
+    ("llama", {"head_dim": 7}, "config.json: head_dim must be even, got 7"),
     ("llama", {"rms_norm_eps": 0}, "rms_norm_eps in config.json must be positive, got 0"),
     ("llama", {"rope_theta": -1.0}, "rope_theta in config.json must be positive, got -1.0"),
     ("llama", {"attention_bias": True}, "attention_bias in config.json must be false, got true"),
@@ -94,26 +94,26 @@ INVALID = [
     ("llama", {"hidden_act": "gelu"}, "hidden_act in config.json must be one of silu, got 'gelu'"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor in config.json must be 1.0, got 0.5"),
     ("llama", {"tie_word_embeddings": "no"}, "tie_word_embeddings in config.json must be True or False, got 'no'"),
-    ("llama", {"eos_token_id": "</s>"}, "eos_token_id must be an integer, got '</s>'"),
+    ("llama", {"eos_token_id": "</s>"}, "eos_token_id in config.json must be an integer, got '</s>'"),
     ("llama", {"quantization_config": {"bits": 4}}, "quantization_config in config.json must be absent"),
     ("llama3", {"rope_scaling": [8]}, "rope_scaling in config.json must be an object, got [8]"),
     ("llama3", {"rope_scaling.factor": 0}, "rope_scaling.factor in config.json must be positive, got 0"),
-    ("llama3", {"rope_scaling.high_freq_factor": 1.0}, "high_frequency_factor must be above low_frequency_factor"),
+    ("llama3", {"rope_scaling.high_freq_factor": 1.0}, "config.json: high_frequency_factor must be above low_freq"),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window in config.json must be false, got true"),
     ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types in config.json must be full_att"),
-    ("qwen2.5-vl", {"rope_scaling.mrope_section": [1, 1, 1]}, "sections must sum to d/2 = 4, got [1, 1, 1]"),
+    ("qwen2.5-vl", {"rope_scaling.mrope_section": [1, 1, 1]}, "config.json: sections must sum to d/2 = 4, got [1, 1, "),
     ("qwen2.5-vl", {"vision_config.hidden_act": "relu"}, "vision_config.hidden_act in config.json must be one of gelu"),
     ("qwen2.5-vl", {"vision_config.out_hidden_size": 16}, "vision_config.out_hidden_size in config.json must be hid"),
-    ("qwen2.5-vl", {"vision_config.window_size": 12}, "window_size must be a multiple of 8 pixels, got 12"),
-    ("qwen2.5-vl", {"vision_config.fullatt_block_indexes": [3]}, "full_attention_layers must"),
-    ("qwen2.5-vl", {"vision_config.num_heads": 3}, "hidden must be a multiple of heads = 3, got 16"),
-    ("qwen2.5-vl", {"vision_config.num_heads": 8}, "hidden / heads must be a multiple of 4, got 2"),
+    ("qwen2.5-vl", {"vision_config.window_size": 12}, "config.json: window_size must be a multiple of 8 pixels, got "),
+    ("qwen2.5-vl", {"vision_config.fullatt_block_indexes": [3]}, "config.json: full_attention_layers must"),
+    ("qwen2.5-vl", {"vision_config.num_heads": 3}, "config.json: hidden must be a multiple of heads = 3, got 16"),
+    ("qwen2.5-vl", {"vision_config.num_heads": 8}, "config.json: hidden / heads must be a multiple of 4, got 2"),
     ("llava", {"text_config.model_type": "mistral"}, "text_config.model_type in config.json must be one of llama, qw"),
     ("llava", {"vision_config.model_type": "dinov2"}, "vision_config.model_type in config.json must be one of clip_v"),
     ("llava", {"vision_config.hidden_act": "gelu_new"}, "vision_config.hidden_act in config.json must be one of gelu"),
     ("llava", {"projector_hidden_act": "relu"}, "projector_hidden_act in config.json must be one of gelu"),
     ("llava", {"vision_feature_layer": [-2, -5]}, "vision_feature_layer in config.json must be an integer, got [-2"),
-    ("llava", {"vision_feature_layer": -5}, "feature_layer must be between -4 and 3, got -5"),
+    ("llava", {"vision_feature_layer": -5}, "config.json: feature_layer must be between -4 and 3, got -5"),
     ("llava", {"vision_feature_select_strategy": "cls"}, "vision_feature_select_strategy in config.json must be one"),
     ("llava", {"text_config": 3}, "text_config in config.json must be an object, got 3"),
 ]  # fmt: skip
@@ -124,6 +124,12 @@ def test_invalid_config(family, changes, message, rng, tmp_path):
     write_random(tmp_path, family, rng)
     (tmp_path / "config.json").write_text(json.dumps(config_of(family, changes)))
     assert refused(tmp_path).startswith(message)
+
+
+def test_invalid_end_token_of_the_generation_config(rng, tmp_path):
+    write_random(tmp_path, "llama", rng)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, -1]}))
+    assert refused(tmp_path) == "eos_token_id in generation_config.json must be at least 0, got -1"
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "yarn", "longrope"])
