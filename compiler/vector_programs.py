@@ -235,7 +235,7 @@ def rank_of_maximum(n: int, lanes: int) -> Program:
     shape = extent(n, lanes)
     penalty = {"times": Times.C, "c_immediate": True, "immediate": code(2.0**126)}
     return [
-        Instruction(pre=Pre.SUB, b=SCALAR, to_memory=True, **penalty, **shape),
+        Instruction(pre=Pre.SUB, b=SCALAR, to_memory=True, wait=True, **penalty, **shape),
         Instruction(pre=Pre.ADD, b=MEMORY, post=Post.MAX, to_scalar=1, to_stream=True, wait=True, **shape),
     ]
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.compiler.checkpoints import write_random
 
 from compiler.checkpoint import Checkpoint
 from compiler.language_model import layer_weights
@@ -16,6 +15,7 @@ from golden.language_model import LanguageModel, greedy
 from golden.selection import RESV
 from golden.store import ContextSizes, StoreSizes, create_context, create_store, store_bytes
 from hw.config import Config
+from tests.compiler.checkpoints import write_random
 
 TINY = Config.preset("tiny")
 FAMILIES = ("llama", "llama3", "qwen2")

@@ -1,0 +1,36 @@
+"""A model of two layers in the core's RTL: frames, a question and an answer, bit for bit as on the golden machine."""
+
+import pytest
+
+from compiler.checkpoint import Checkpoint
+from compiler.runtime import Limits, Retrieval, compile_model
+from golden import bf16
+from hw.config import Config
+from sim.bench.model_run import ModelRun
+from tests.compiler.checkpoints import write_random
+
+FAMILIES = ("llama", "qwen2")
+CHANGES = {  # of the checkpoint by preset, so that its words fit those of the core
+    "tiny": {},
+    "small": {"hidden_size": 128, "intermediate_size": 192, "head_dim": 32},
+}
+HEAVY = pytest.mark.heavy
+
+
+@pytest.mark.parametrize("preset", ["tiny", pytest.param("small", marks=HEAVY)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frames_and_answer(family, preset, tmp_path, rng, seed):
+    """Three frames, a question of six tokens, four answer tokens; old pages come back from host memory."""
+    write_random(tmp_path, family, rng, changes=CHANGES[preset])
+    checkpoint = Checkpoint(tmp_path)
+    limits = Limits(tokens=64, step=4, resident=6)
+    machine = compile_model(checkpoint, Config.preset(preset), limits, Retrieval(ratio=0.5, hamming_threshold=3))
+    run, session = ModelRun(machine), machine.session()
+    for _ in range(3):
+        session.features(bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden))))
+    question = rng.integers(checkpoint.spec.text.vocabulary, size=6).tolist()
+    answer = list(session.ask(question, count=4))
+    assert answer and sum(sum(step.retrieved.fetched) for step in session.steps) > 0
+    run.check(seed=seed)
+    for step, cycles in zip(session.steps, run.cycles, strict=True):
+        print(f"{step.tokens} tokens, {step.commands} commands, {cycles} cycles")
