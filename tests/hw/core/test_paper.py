@@ -71,7 +71,7 @@ def test_attention_over_a_thousand_tokens(tmp_path, seed):
 def test_step_of_a_llama_layer(seed, monkeypatch):
     """A token goes through a whole layer of Llama-3-8B's sizes, with 1,000 past tokens: equal to golden.
 
-    About 3.5 million cycles, because the weights are 436 MB; with `-s` the progress is printed.
+    About 4.4 million cycles, because the weights are 436 MB; with `-s` the progress is printed.
     """
     monkeypatch.setenv("VREX_PROGRESS", "1")
     rng = np.random.default_rng(seed)
