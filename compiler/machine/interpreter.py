@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from golden.core_interpreter import DESTINATIONS, FITS, LOADS, PRODUCTS, CoreInt
 from golden.dot import ALIGN_BITS
 from util import checks
 
-THREAD_PRODUCTS = 64  # products of a tile with an activation row from which a command uses several threads
+THREAD_WORK = 1 << 20  # multiply-accumulates from which a MULTIPLY command uses several threads
 PROGRAMS = 1024  # encoded vector programs that are kept
 Run = tuple[np.ndarray, np.ndarray, tuple[int, int, int, int]]
 
@@ -63,8 +63,8 @@ class FastInterpreter(CoreInterpreter):
         checks.integer("align_bits", align_bits, *ALIGN_BITS)
         n = inputs
         self.threads = min(checks.integer("threads", threads, 1), n)
-        self._pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
         self._sum_codes = np.zeros((slots, n), np.uint32)  # `sums` has views of its rows
+        self._started = np.zeros(slots, np.uint8)  # the sums of `sums` that are not None
         self._scales = np.ldexp(1.0, np.arange(2 * bf16.EXPONENT_MAX + 1) - 252 - align_bits)
         self._x = (
             np.zeros((activation_rows, n), np.int16),
@@ -87,7 +87,7 @@ class FastInterpreter(CoreInterpreter):
         self.memories[side][start : start + len(data)] = data
 
     def _device(self) -> np.ndarray | None:
-        """The device memory as uint16, a multiple of 4 bytes; None without the buffer protocol or if it is read-only."""
+        """The device memory as uint16, a multiple of 4 bytes; None if no writable buffer gives access to it."""
         try:
             view = memoryview(self.memories[0])  # type: ignore[arg-type]
         except TypeError:
@@ -152,16 +152,15 @@ class FastInterpreter(CoreInterpreter):
             [f.weights, f.m_stride, f.k_stride, m_blocks, k_blocks, f.activations, f.x_stride, f.vectors, first, last,
              f.spread, len(self.sums)], np.int64,
         )  # fmt: skip
-        started = np.array([so_far is not None for so_far in self.sums], np.uint8)
-        invalid, number, count = matrix.check(p, len(self.weights) // n, len(self.activations), started)
+        before = self._started.copy()
+        invalid, number, count = matrix.check(p, len(self.weights) // n, len(self.activations), self._started)
         complete, part = divmod(count, max(f.vectors * k_blocks, 1))  # result blocks
         written = complete * f.vectors + max(part - (k_blocks - 1) * f.vectors, 0) if last else 0
         results = np.empty((written, n), np.uint32)
         self._compute(p, count, results)
         self.products += count + (invalid == matrix.SUM)
-        self.sums[:] = [
-            codes if flag else None for codes, flag in zip(self._sum_codes, started.tolist(), strict=True)
-        ]
+        for slot in np.flatnonzero(self._started != before).tolist():
+            self.sums[slot] = self._sum_codes[slot] if self._started[slot] else None
         self._write_results(f, results)
         if invalid == matrix.TILE:
             raise ValueError(f"tile must be below {len(self.weights) // n}, got {number}")
@@ -174,7 +173,8 @@ class FastInterpreter(CoreInterpreter):
         """The first `count` products of a MULTIPLY; large ones in several threads, each for some rows of the tiles."""
         if not count:
             return
-        n, threads = self.inputs, self.threads if count >= THREAD_PRODUCTS else 1
+        n = self.inputs
+        threads = self.threads if count * n * n >= THREAD_WORK else 1
         matrix.decode_activations(p, count, self.activations, *self._x, self.align_bits - 16)
 
         def products(thread: int) -> None:
@@ -183,7 +183,7 @@ class FastInterpreter(CoreInterpreter):
                 self.weights, self.activations, *self._x, *self._w, self._tops, self._totals, self._sum_codes, results,
             )  # fmt: skip
 
-        jobs = [self._pool.submit(products, thread) for thread in range(1, threads)] if self._pool else []
+        jobs = [_pool(threads - 1).submit(products, thread) for thread in range(1, threads)]
         products(0)
         for job in jobs:
             job.result()
@@ -198,6 +198,7 @@ class FastInterpreter(CoreInterpreter):
             if self._inside(words, f.out, f.out + (f.vectors - 1) * f.stride + blocks * size):
                 matrix.write(words, results, f.vectors, f.out, f.stride, f.wide)
                 return
+        words = None  # `bytearray` cannot grow while a view of it exists
         for number, codes in enumerate(results):
             block, t = divmod(number, f.vectors)
             data = codes.astype("<u4") if f.wide else (codes >> 16).astype("<u2")
@@ -211,6 +212,7 @@ class FastInterpreter(CoreInterpreter):
         rows = f.repeat if length and {"ANY": True, "FITS": fits, "EXCEEDS": not fits}[FITS[f.fit]] else 0
         runs = None if words is None else self._runs(f, rows, length, padded, len(words))
         if words is None or runs is None:
+            words = None  # `bytearray` cannot grow while a view of it exists
             super()._vector(f)
             return
         if DESTINATIONS[f.destination] == "CODES":
@@ -269,6 +271,12 @@ class FastInterpreter(CoreInterpreter):
         if len(self._space) < size:
             self._space = np.empty(size, np.uint32)
         return self._space
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that all interpreters share."""
+    return ThreadPoolExecutor(threads)
 
 
 def _raise_row(number: int, memory: np.ndarray) -> None:

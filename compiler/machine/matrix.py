@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from compiler.machine.arithmetic import INFINITY, NAN, SIGN, add, round_bf16, round_fp32
 from golden.core_interpreter import NUMBERS
-from util.compiled import compiled, inlined, unowned
+from util.compiled import unowned
 
 WEIGHTS, M_STRIDE, K_STRIDE, M_BLOCKS, K_BLOCKS, ACTIVATIONS, X_STRIDE, VECTORS, FIRST, LAST, SPREAD, SLOTS = range(12)
 ALL_VALID, TILE, ROW, SUM = range(4)  # result of `check`
@@ -98,18 +98,18 @@ def check(p, tiles, rows, started):
     return ALL_VALID, 0, count
 
 
-@inlined
+@unowned
 def _decode(codes, exponents, significands, shift):
     """Exponents and signed significands times 2**shift of BF16 codes; returns whether there is an infinity or NaN."""
-    special = False
+    special = np.int32(0)
     for j in range(len(codes)):
         code = np.int32(codes[j])
         exponent = code >> 7 & 0xFF
         significand = np.int32(code & 0x7F | 0x80) << shift
         exponents[j] = exponent if exponent else ZERO_EXPONENT
         significands[j] = (-significand if code >> 15 else significand) if exponent else 0
-        special |= exponent == 0xFF
-    return special
+        special |= np.int32(exponent == 0xFF)
+    return special != 0
 
 
 @unowned
@@ -133,9 +133,9 @@ def _special_product(x, w):
     """Dot product of rows of BF16 codes of which one is an infinity or NaN, as FP32 code."""
     plus, minus, invalid = False, False, False
     for j in range(len(x)):
-        a, b = np.int64(x[j]) & 0x7FFF, np.int64(w[j]) & 0x7FFF
+        a, b = int(x[j]) & 0x7FFF, int(w[j]) & 0x7FFF
         invalid |= a > 0x7F80 or b > 0x7F80 or (a == 0x7F80 and b < 0x80) or (b == 0x7F80 and a < 0x80)
-        infinite, negative = a == 0x7F80 or b == 0x7F80, (x[j] ^ w[j]) >> 15 == 1
+        infinite, negative = a == 0x7F80 or b == 0x7F80, (int(x[j]) ^ int(w[j])) >> 15 == 1
         plus |= infinite and not negative
         minus |= infinite and negative
     if invalid or (plus and minus):
@@ -212,7 +212,7 @@ def _products(
                 done += 1
 
 
-products = compiled(_products, _nrt=False, nogil=True)  # as `unowned`
+products = unowned(_products, nogil=True)
 
 
 @unowned

@@ -13,10 +13,20 @@ from typing import Any
 import numpy as np
 
 from compiler.machine.arithmetic import (
-    MINUS_INFINITY, MINUS_ZERO, NAN, add, divide_bf16, greater, is_nan, maximum, multiply, real, round_bf16, subtract,
+    MINUS_INFINITY,
+    MINUS_ZERO,
+    NAN,
+    add,
+    divide_bf16,
+    greater,
+    is_nan,
+    maximum,
+    multiply,
+    real,
+    round_bf16,
+    subtract,
 )  # fmt: skip
 from golden import elementary, exp
-from golden.vpe import SCALARS
 from util.compiled import unowned
 
 PRE = ("A", "ADD", "SUB", "RSUB", "MAX", "GREATER")
