@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
@@ -29,7 +30,8 @@ class FastInterpreter(CoreInterpreter):
     Parameters
     ----------
     threads : threads of a large MULTIPLY command
-    others : as for `CoreInterpreter`. A function in `programs` must return the same program for the same arguments.
+    others : as for `CoreInterpreter`. Functions in `programs` must be hashable, and return equal programs for equal
+        arguments.
 
     Attributes
     ----------
@@ -72,6 +74,7 @@ class FastInterpreter(CoreInterpreter):
             np.zeros(activation_rows, np.uint8),
         )
         self._w = np.zeros((n, n), np.int16), np.zeros((n, n), np.int16), np.zeros(n, np.uint8)
+        self._significands = np.zeros(n, np.int16)
         self._tops, self._totals = np.zeros(n, np.int16), np.zeros(n, np.int64)
         self._encode_program = lru_cache(PROGRAMS)(vector.encode_program)
         self._work, self._space = np.zeros(2 * n, np.uint32), np.zeros(0, np.uint32)
@@ -175,7 +178,7 @@ class FastInterpreter(CoreInterpreter):
             return
         n = self.inputs
         threads = self.threads if count * n * n >= THREAD_WORK else 1
-        matrix.decode_activations(p, count, self.activations, *self._x, self.align_bits - 16)
+        matrix.decode_activations(p, count, self.activations, *self._x, self._significands, self.align_bits - 16)
 
         def products(thread: int) -> None:
             matrix.products(
@@ -183,7 +186,7 @@ class FastInterpreter(CoreInterpreter):
                 self.weights, self.activations, *self._x, *self._w, self._tops, self._totals, self._sum_codes, results,
             )  # fmt: skip
 
-        jobs = [_pool(threads - 1).submit(products, thread) for thread in range(1, threads)]
+        jobs = [_pool(threads - 1, os.getpid()).submit(products, thread) for thread in range(1, threads)]
         products(0)
         for job in jobs:
             job.result()
@@ -274,8 +277,8 @@ class FastInterpreter(CoreInterpreter):
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that all interpreters share."""
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Threads that all interpreters of a process share; a forked process has no threads of its parent."""
     return ThreadPoolExecutor(threads)
 
 

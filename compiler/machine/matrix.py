@@ -18,6 +18,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from compiler.machine.arithmetic import INFINITY, NAN, SIGN, add, round_bf16, round_fp32
+from golden.bf16 import EXPONENT_MAX
 from golden.core_interpreter import NUMBERS
 from util.compiled import unowned
 
@@ -26,6 +27,34 @@ ALL_VALID, TILE, ROW, SUM = range(4)  # result of `check`
 ZERO_EXPONENT = -1024  # exponent of a zero: below the sum of any two others
 FARTHEST = 31  # shift that removes all bits of a product
 NARROW_BITS = 31  # bits of a sum that int32 holds
+
+
+def _exponent_code(typing_context: Any, code: Any) -> Any:
+    """Exponent field of a BF16 code, or `ZERO_EXPONENT`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (code,) = arguments
+        number = code.type
+        exponent = builder.and_(builder.lshr(code, number(7)), number(EXPONENT_MAX))
+        is_zero = builder.icmp_unsigned("==", exponent, number(0))
+        return builder.select(is_zero, number(ZERO_EXPONENT), exponent)
+
+    return types.int16(types.uint16), generate
+
+
+def _significand_code(typing_context: Any, code: Any) -> Any:
+    """Significand of a BF16 code with its sign, 0 for a zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (code,) = arguments
+        number = code.type
+        magnitude = builder.or_(builder.and_(code, number(127)), number(128))
+        negative = builder.icmp_signed("<", code, number(0))
+        signed = builder.select(negative, builder.sub(number(0), magnitude), magnitude)
+        exponent = builder.and_(code, number(EXPONENT_MAX << 7))
+        return builder.select(builder.icmp_unsigned("==", exponent, number(0)), number(0), signed)
+
+    return types.int16(types.uint16), generate
 
 
 def _later_code(typing_context: Any, top: Any, exponent: Any, other: Any) -> Any:
@@ -66,6 +95,8 @@ def _plus_code(typing_context: Any, total: Any, term: Any) -> Any:
     return types.int32(types.int32, types.int32), generate
 
 
+_exponent: Any = intrinsic(_exponent_code)
+_significand: Any = intrinsic(_significand_code)
 _later: Any = intrinsic(_later_code)
 _aligned: Any = intrinsic(_aligned_code)
 _plus: Any = intrinsic(_plus_code)
@@ -99,32 +130,35 @@ def check(p, tiles, rows, started):
 
 
 @unowned
-def _decode(codes, exponents, significands, shift):
-    """Exponents and signed significands times 2**shift of BF16 codes; returns whether there is an infinity or NaN."""
-    special = np.int32(0)
+def _decode(codes, exponents, significands):
+    """Exponents and signed significands of BF16 codes; returns whether there is an infinity or NaN."""
     for j in range(len(codes)):
-        code = np.int32(codes[j])
-        exponent = code >> 7 & 0xFF
-        significand = np.int32(code & 0x7F | 0x80) << shift
-        exponents[j] = exponent if exponent else ZERO_EXPONENT
-        significands[j] = (-significand if code >> 15 else significand) if exponent else 0
-        special |= np.int32(exponent == 0xFF)
-    return special != 0
+        exponents[j] = _exponent(codes[j])
+    for j in range(len(codes)):
+        significands[j] = _significand(codes[j])
+    largest = np.int16(0)
+    for j in range(len(codes)):
+        largest = _later(largest, exponents[j], np.int16(0))
+    return largest == EXPONENT_MAX
 
 
 @unowned
-def decode_activations(p, count, activations, exponents, significands, special, shift):
+def decode_activations(p, count, activations, exponents, significands, special, work, shift):
     """Decode the activation rows of the first `count` products of a command.
 
-    activations, exponents, significands  uint16, int16, int32 (rows, inputs)
+    activations, exponents, significands  uint16, int16, int32 (rows, inputs); significands times 2**shift
     special                               uint8 (rows,), there is an infinity or NaN
+    work                                  int16 (inputs,), changed
     shift                                 alignment bits minus the 16 bits of a product
     """
     vectors, left = p[VECTORS], count
     for k in range(p[K_BLOCKS]):
         for t in range(min(vectors, left)):
             row = (p[ACTIVATIONS] + t * p[X_STRIDE]) % NUMBERS + k
-            special[row] = _decode(activations[row], exponents[row], significands[row], shift)
+            special[row] = _decode(activations[row], exponents[row], work)
+            shifted = significands[row]
+            for j in range(len(work)):
+                shifted[j] = np.int32(work[j]) << shift
         left = max(left - vectors, 0)
 
 
@@ -184,7 +218,7 @@ def _products(
                 return
             first_row = (p[WEIGHTS] + m * p[M_STRIDE] + k * p[K_STRIDE]) % NUMBERS * n
             for r in range(low, high):
-                w_special[r] = _decode(weights[first_row + r], w_exponents[r], w_significands[r], 0)
+                w_special[r] = _decode(weights[first_row + r], w_exponents[r], w_significands[r])
             start, end = p[FIRST] and k == 0, p[LAST] and k == p[K_BLOCKS] - 1
             for t in range(min(p[VECTORS], count - done)):
                 row, slot = (p[ACTIVATIONS] + t * p[X_STRIDE]) % NUMBERS + k, (base + t) % p[SLOTS]

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from compiler.machine import interpreter
+from golden import bf16
+from golden.bf16 import FP32
 from sim.bench.axi import Sparse
 from tests.compiler.machine.machines import Command, Pair, bf16_codes, fp32_codes
 
@@ -79,6 +81,23 @@ def test_sums_of_all_special_values(rng):
         assert not machines.execute(Command("MULTIPLY", {**fields, "first": 0, "last": 1, "stride": 2}))
         machines.check()
     assert {0, NAN, 0x7F800000, 0xFF800000} <= seen
+
+
+def test_sums_around_the_smallest_normal_number(rng):
+    """Sums 2**-126 - k 2**-153 are rounded to 24 bits first: k = 4, a tie, gives 2**-126 and k = 5 gives 0."""
+    n, tiny = 4, 2.0**-126
+    machines = pair(rng, n, align_bits=30)
+    for machine in (machines.golden, machines.fast):
+        machine.weights[:], machine.activations[:] = 0, 0
+        machine.weights[:n] = bf16.encode(np.array([1.0, 2.0**-25, 2.0**-26, 2.0**-27]) * 2.0**-63)
+        for k in range(8):
+            terms = np.array([1, -(k >> 2 & 1), -(k >> 1 & 1), -(k & 1)])
+            machine.activations[k] = bf16.encode(terms * 2.0**-63)
+    fields = {"m_blocks": 1, "k_blocks": 1, "vectors": 6, "x_stride": 1, "first": 1, "wide": 1}
+    assert not machines.execute(Command("MULTIPLY", fields))
+    machines.check()
+    sums = [bf16.decode(codes, FP32)[0] for codes in machines.fast.sums if codes is not None]
+    assert sums == [tiny] * 5 + [0.0]
 
 
 @pytest.mark.parametrize("n", [2, 4, 16])

@@ -8,7 +8,7 @@ from golden import elementary
 from golden.bf16 import FP32, encode
 from golden.exp import FARTHEST
 from golden.vpe import VectorEngine
-from hw.lxe.microcode import Function, Instruction, Source
+from hw.lxe.microcode import Function, Instruction, Source, Times
 from tests.compiler.machine.machines import Command, Pair, fp32_codes, instruction
 
 WORDS = 4096
@@ -66,6 +66,25 @@ def test_all_bf16_arguments_of_functions(rng):
         expected = VectorEngine(n, 4).run(machines.fast.programs[0](beats, 0), codes.reshape(-1, n)).reshape(-1)
         np.testing.assert_array_equal(result, expected)
     assert elementary.silu(np.array([0x3F80], np.uint16))[0] == 0x3F3B  # the functions are not the identity
+
+
+def test_products_around_the_smallest_normal_number(rng):
+    """A product is rounded to 24 bits before it is flushed: 2**-126 (1 - 2**-46) is not 0, 2**-126 (1 - 2**-24) is."""
+    n, scale = 4, 2.0**-63
+    x = encode(np.array([1 + 2.0**-23, 1 - 2.0**-24, 1 + 2.0**-23, -1 + 2.0**-24]) * scale, FP32)
+    y = encode(np.array([1 - 2.0**-23, 1.0, 1.0, 1.0]) * scale, FP32)
+    machines = pair(rng, n)
+    machines.golden.programs[0] = lambda beats, tail: [
+        Instruction(to_memory=True),
+        Instruction(b=Source.MEMORY, times=Times.B, to_stream=True),
+    ]
+    for machine in (machines.golden, machines.fast):
+        machine.memories[0][: 8 * n] = np.concatenate([x, y]).tobytes()
+    fields = {"repeat": 1, "extra": 2 * n, "a_wide": 1, "out": 40, "out_wide": 1, "out_beats": 1}
+    assert not machines.execute(Command("VECTOR", fields))
+    machines.check()
+    result = np.frombuffer(machines.fast.memories[0], np.uint32)[20 * n : 21 * n]
+    assert result.tolist() == [0x00800000, 0, 0x00800001, 0x80000000]
 
 
 @pytest.mark.parametrize("elements", [3, 16, 29, 64])
