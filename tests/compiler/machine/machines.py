@@ -26,7 +26,7 @@ class Command:
 
 
 class Pair:
-    """A fast and a golden interpreter with the same `memory` (bytes), pages and new tokens."""
+    """A fast and a golden interpreter with the same programs and copies of the same memories."""
 
     def __init__(self, memory: bytes, *, threads: int = 1, host: bytes = bytes(4096), **sizes: Any):
         self.n = sizes["inputs"]

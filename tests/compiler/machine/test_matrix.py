@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.machine import interpreter
+from compiler.vector_programs import residual
 from golden import bf16
 from golden.bf16 import FP32
 from sim.bench.axi import Sparse
@@ -139,7 +140,7 @@ def test_addresses_outside_memory(rng):
 
 
 def test_memory_without_the_buffer_protocol(rng):
-    """A `Sparse` memory takes the golden code for LOAD, and the results of MULTIPLY."""
+    """Commands on a `Sparse` memory, which has slices only."""
     n = 4
     machines = pair(rng, n)
     content = bytes(machines.fast.memories[0])
@@ -149,10 +150,14 @@ def test_memory_without_the_buffer_protocol(rng):
     product = {"m_blocks": 2, "m_stride": 1, "k_blocks": 1, "vectors": 3, "x_stride": 1, "first": 1, "last": 1,
                "out": 700, "stride": 4}  # fmt: skip
     gather = {"head": 1, "restart": 1, "blocks": 2, "target": 4}
+    vector = {"repeat": 3, "a": 50, "a_stride": 2, "extra": 2 * n, "b": 80, "b_stride": 2, "b_used": 1, "out": 900,
+              "out_stride": 2}  # fmt: skip
+    machines.golden.programs[0] = lambda beats, tail: residual(beats * n, n)
     for command in (
         Command("LOAD", {**load, "source": 90}),
         Command("LOAD", {**load, "source": 120, "activations": 1}),
         Command("GATHER", gather),
+        Command("VECTOR", vector),
         *(Command("MULTIPLY", {**product, "wide": wide, "out": 700 + 40 * wide}) for wide in (0, 1)),
     ):
         assert not machines.execute(command)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from compiler import vector_programs as programs
-from golden import elementary
 from golden.bf16 import FP32, encode
 from golden.exp import FARTHEST
 from golden.vpe import VectorEngine
@@ -15,13 +14,10 @@ WORDS = 4096
 VECTOR_ROWS = 16
 
 
-def pair(rng, n=4, align_bits=24):
+def pair(rng, n=4):
     memory = fp32_codes(rng, WORDS * n // 2).tobytes()
-    machines = Pair(memory, inputs=n, weight_rows=2 * n, activation_rows=4, slots=4, vector_rows=VECTOR_ROWS,
-                    head_words=1, programs={})  # fmt: skip
-    for machine in (machines.golden, machines.fast):
-        machine.programs = machines.golden.programs
-    return machines
+    return Pair(memory, inputs=n, weight_rows=2 * n, activation_rows=4, slots=4, vector_rows=VECTOR_ROWS, head_words=1,
+                programs={})  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [2, 4, 16])
@@ -65,7 +61,7 @@ def test_all_bf16_arguments_of_functions(rng):
         result = np.frombuffer(machines.fast.memories[0], np.uint32)[len(codes) : 2 * len(codes)]
         expected = VectorEngine(n, 4).run(machines.fast.programs[0](beats, 0), codes.reshape(-1, n)).reshape(-1)
         np.testing.assert_array_equal(result, expected)
-    assert elementary.silu(np.array([0x3F80], np.uint16))[0] == 0x3F3B  # the functions are not the identity
+        assert (result != codes).any()
 
 
 def test_products_around_the_smallest_normal_number(rng):
