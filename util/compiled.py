@@ -16,13 +16,13 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
         return numba.njit(error_model="numpy", **options)(function)
 
 
-def unowned(function: Callable[..., Any]) -> Callable[..., Any]:
+def unowned(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile a function that allocates no arrays, without reference counts of its arguments.
 
     Reference counts cost three to five times the time of a short loop. numba has no public option that removes them:
     `_nrt=False` switches off its run-time library NRT. `tests/test_library_internals.py` checks that it still does.
     """
-    return compiled(function, _nrt=False)
+    return compiled(function, _nrt=False, **options)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,1 @@
+"""Fast, bit-exact execution of core programs with compiled kernels."""
