@@ -12,11 +12,18 @@ class Columns:
 
     Attributes
     ----------
-    address : word address of the first row ; words : words of a row, which is also the stride
+    address : word address of the first row ; words : words of a row
+    stride : words from one row to the next; None: `words`; 0: all tokens have the same row
     """
 
     address: int
     words: int
+    stride: int | None = None
+
+    @property
+    def row_stride(self) -> int:
+        """Words from one row to the next."""
+        return self.words if self.stride is None else self.stride
 
 
 class Activations:
@@ -39,8 +46,8 @@ class Activations:
         for column in self.columns:
             low, high = max(first, start), min(first + count, start + column.words)
             if low < high:
-                source = column.address + token * column.words + low - start
-                loads.append({"source": source, "stride": column.words, "rows": tokens, "beats": high - low,
+                source = column.address + token * column.row_stride + low - start
+                loads.append({"source": source, "stride": column.row_stride, "rows": tokens, "beats": high - low,
                               "target": low - first, "step": count})  # fmt: skip
             start += column.words
         return p.activations(loads, tokens * count, self.after)

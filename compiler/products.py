@@ -13,16 +13,18 @@ MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in device memory as tiles, the tiles of a result block one after the other.
+    """A matrix in device memory: tiles, those of a result block one after the other, or rows.
 
     Attributes
     ----------
     address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
+    stride : words from one row to the next, when the matrix is stored as rows; 0: it is stored as tiles
     """
 
     address: int
     m_blocks: int
     k_blocks: int
+    stride: int = 0
 
 
 class Products:
@@ -59,19 +61,26 @@ class Products:
         out: int,
         *,
         wide: bool,
+        stride: int = 0,
         after: Sequence[CommandRef] = (),
     ) -> CommandRef:
         """Append the product of a matrix with activations; `out` gets one row per token. Returns the last command.
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
-        `after`: commands that write the matrix, when it is not constant.
+        `stride`: words from one row of results to the next; 0: the words of a row.
+        `after`: commands that write the matrix, when it is not constant, or read the previous content of `out`.
         """
         m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
+        stride = stride or m_blocks * words_per_block
         steps = self._plan(matrix, tokens)
 
         def load_weights(step: Product) -> LoadedOperands:
+            if matrix.stride:
+                source = matrix.address + step.m * n * matrix.stride + step.k
+                fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
+                return p.weights("LOAD", {"source": source, **fields}, after)
             source, beats = matrix.address + (step.m * k_blocks + step.k) * n, step.inputs * n
             rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
             if step.inputs == k_blocks:  # the tiles are contiguous
@@ -90,8 +99,8 @@ class Products:
                     "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
                     "activations": step.k if fits else 0, "x_stride": k_blocks if fits else step.inputs,
                     "vectors": step.tokens, "first": step.k == 0, "last": step.k + step.inputs == k_blocks,
-                    "spread": not fits, "out": out + (step.token * m_blocks + step.m) * words_per_block,
-                    "stride": m_blocks * words_per_block, "wide": wide,
+                    "spread": not fits, "out": out + step.token * stride + step.m * words_per_block,
+                    "stride": stride, "wide": wide,
                 },
                 weights[at], loaded, n,
             )  # fmt: skip
