@@ -1,7 +1,7 @@
 """Parts of a step that one command or a few commands process: activations, query rows, pieces, products."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.builder import CommandRef, LoadedOperands, Operands
 
@@ -24,6 +24,10 @@ class Columns:
     def row_stride(self) -> int:
         """Words from one row to the next."""
         return self.words if self.stride is None else self.stride
+
+    def skip(self, tokens: int) -> "Columns":
+        """The columns without the first `tokens` tokens."""
+        return replace(self, address=self.address + tokens * self.row_stride)
 
 
 class Activations:

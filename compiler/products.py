@@ -52,6 +52,15 @@ class Products:
         """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
         return tokens * words <= self.rows and tokens <= self.accumulators
 
+    def block(self, tokens: int, k_blocks: int) -> int:
+        """Tokens whose products are best computed together, so that fewest words are loaded per product.
+
+        A block of tokens that fits the operand memory loads the weights; pieces of more tokens also load activations
+        for each group of result blocks.
+        """
+        fitting, size = min(tokens, self.accumulators, self.rows // k_blocks), self._piece_tokens(tokens)
+        return fitting if fitting and 1 / fitting < 1 / size + 1 / (self.accumulators // size * self.width) else tokens
+
     def multiply(
         self,
         p: Operands,
@@ -69,7 +78,7 @@ class Products:
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
         `stride`: words from one row of results to the next; 0: the words of a row.
-        `after`: commands that write the matrix, when it is not constant, or read the previous content of `out`.
+        `after`: commands that write the matrix, when it is not constant.
         """
         m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
@@ -113,7 +122,7 @@ class Products:
         if self.fits(tokens, k_blocks):
             size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
-            size = min(tokens, self.accumulators, self.rows // 2)
+            size = self._piece_tokens(tokens)
             results = min(m_blocks, self.accumulators // size, self.half)
             inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
         return [
@@ -122,3 +131,7 @@ class Products:
             for m in range(0, m_blocks, results)
             for k in range(0, k_blocks, inputs)
         ]
+
+    def _piece_tokens(self, tokens: int) -> int:
+        """Tokens of a piece of activations that do not fit the operand memory."""
+        return min(tokens, self.accumulators, self.rows // 2)

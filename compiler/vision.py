@@ -293,19 +293,17 @@ class VisionCompiler:
     def _layer(self, p: Operands, prefix: str, after: CommandRef) -> CommandRef:
         t, row = self.shape.tokens, self.x_words + 1
         norm = self._norm(p, f"{prefix}attention_norm", self.x, self.normed, row, after)
-        x = Activations([Columns(self.normed, row)], [norm])
-        multiply, matrices = self.products.multiply, self.matrices
-        q = multiply(p, matrices[f"{prefix}q"], t, x, self.q, wide=False)
-        k = multiply(p, matrices[f"{prefix}k"], t, x, self.k, wide=False)
-        rows = Activations([Columns(matrices[f"{prefix}v"].address, row)], [])
+        x, matrices = [Columns(self.normed, row)], self.matrices
+        q = self._multiply(p, matrices[f"{prefix}q"], t, x, [norm], self.q, wide=False)
+        k = self._multiply(p, matrices[f"{prefix}k"], t, x, [norm], self.k, wide=False)
+        rows = [Columns(matrices[f"{prefix}v"].address, row)]
         tokens = Matrix(self.normed, self.blocks, row, stride=row)
-        vt = multiply(p, tokens, self.heads * self.width, rows, self.vt, wide=False, after=[norm])
+        vt = self._multiply(p, tokens, self.heads * self.width, rows, [], self.vt, wide=False, written=[norm])
         context = self._attend(p, q, k, vt)
         o = self._product(p, f"{prefix}o", t, self.context, [context], self.wide)
         attended = self._residual(p, t, self.x, self.wide, self.attended, [o])
         norm = self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended)
-        x = Activations([Columns(self.normed, row)], [norm])
-        up = multiply(p, matrices[f"{prefix}up"], t, x, self.wide, wide=True)
+        up = self._multiply(p, matrices[f"{prefix}up"], t, x, [norm], self.wide)
         middle = self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
         down = self._product(p, f"{prefix}down", t, self.middle, [middle], self.wide)
         return self._residual(p, t, self.attended, self.wide, self.x, [down])
@@ -320,10 +318,9 @@ class VisionCompiler:
         t, head, heads, shares = self.shape.tokens, self.head, self.heads, list[CommandRef]()
         for h in range(self.shape.heads):
             keys = Matrix(self.k + h * head, self.blocks, head, stride=heads)
-            x = Activations([Columns(self.q + h * head, head, heads)], [q])
-            scores = self.products.multiply(
-                p, keys, t, x, self.scores[h % 2], wide=True, after=[k, *shares[max(h - 2, 0) : max(h - 1, 0)]]
-            )
+            x = [Columns(self.q + h * head, head, heads)]
+            free = shares[max(h - 2, 0) : max(h - 1, 0)]
+            scores = self._multiply(p, keys, t, x, [q, *free], self.scores[h % 2], written=[k])
             shares.append(self._softmax(p, h, scores))
             if h:
                 self._mix(p, h - 1, shares[h - 1], vt)
@@ -342,9 +339,9 @@ class VisionCompiler:
     def _mix(self, p: Operands, head: int, shares: CommandRef, vt: CommandRef) -> CommandRef:
         """Values of a head times their softmax weights."""
         values = Matrix(self.vt + head * self.head * self.width * self.blocks, self.head, self.blocks, self.blocks)
-        x = Activations([Columns(self.shares[head % 2], self.blocks)], [shares])
-        out = self.context + head * self.head
-        return self.products.multiply(p, values, self.shape.tokens, x, out, wide=False, stride=self.heads, after=[vt])
+        x, out = [Columns(self.shares[head % 2], self.blocks)], self.context + head * self.head
+        t, stride = self.shape.tokens, self.heads
+        return self._multiply(p, values, t, x, [shares], out, wide=False, stride=stride, written=[vt])
 
     def _product(
         self, p: Operands, name: str, tokens: int, source: int, after: Sequence[CommandRef], out: int, wide: bool = True
@@ -352,7 +349,32 @@ class VisionCompiler:
         """Product of a matrix with contiguous rows, and the bias if there is one."""
         matrix, bias = self.matrices[name], f"{name}_bias" in self.weights
         columns = [Columns(source, matrix.k_blocks - bias), *[Columns(self.one, 1, 0)] * bias]
-        return self.products.multiply(p, matrix, tokens, Activations(columns, after), out, wide=wide)
+        return self._multiply(p, matrix, tokens, columns, after, out, wide=wide)
+
+    def _multiply(
+        self,
+        p: Operands,
+        matrix: Matrix,
+        tokens: int,
+        columns: Sequence[Columns],
+        after: Sequence[CommandRef],
+        out: int,
+        *,
+        wide: bool = True,
+        stride: int = 0,
+        written: Sequence[CommandRef] = (),
+    ) -> CommandRef:
+        """Product of a matrix with columns of activations, in blocks of tokens; arguments as of `Products.multiply`.
+
+        `after` : commands that write the activations or use `out` before ; `written` : commands that write the matrix
+        """
+        block, stride = self.products.block(tokens, matrix.k_blocks), stride or matrix.m_blocks * (1 + wide)
+        for token in range(0, tokens, block):
+            x, count = Activations([column.skip(token) for column in columns], after), min(block, tokens - token)
+            last = self.products.multiply(
+                p, matrix, count, x, out + token * stride, wide=wide, stride=stride, after=written
+            )
+        return last
 
     # vector commands
 
