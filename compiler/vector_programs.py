@@ -19,6 +19,7 @@ from util import checks
 Program = list[Instruction]
 MEMORY, SCALAR, IMMEDIATE = Source.MEMORY, Source.SCALAR, Source.IMMEDIATE
 TOTAL, ESTIMATE = 1, 2  # scalar registers of the softmax programs: sum of a row and its reciprocal
+SQUARES = 0  # scalar register of the norms: sum of squares
 
 
 def code(value: float) -> int:
@@ -79,7 +80,7 @@ def rms_factor(n: int, lanes: int, epsilon: float = 1e-5) -> Program:
     Newton step, r (3 - m r r) / 2.
     """
     return [
-        Instruction(times=Times.SELF, post=Post.SUM, to_scalar=TOTAL, **extent(n, lanes)),
+        Instruction(times=Times.SELF, post=Post.SUM, to_scalar=SQUARES, **extent(n, lanes)),
         *_rsqrt_of_mean(n, epsilon),
     ]
 
@@ -91,13 +92,13 @@ def layer_factors(n: int, lanes: int, epsilon: float) -> Program:
 
     The vector can be longer than the vector memory. The reciprocal square root is that of `rms_factor`.
     """
-    shape, share, mean = extent(n, lanes), 6, 7
+    shape, share, mean = extent(n, lanes), 5, 6
     return [
         Instruction(post=Post.SUM, to_scalar=mean, **shape),
         _constant(1 / n, share),
         _scalar(mean, mean, times=Times.C, c=share, to_stream=True),
         Instruction(
-            b=SCALAR, b_row=mean, pre=Pre.SUB, times=Times.SELF, post=Post.SUM, to_scalar=TOTAL, wait=True, **shape
+            b=SCALAR, b_row=mean, pre=Pre.SUB, times=Times.SELF, post=Post.SUM, to_scalar=SQUARES, wait=True, **shape
         ),
         *_rsqrt_of_mean(n, epsilon),
     ]
@@ -273,8 +274,8 @@ def _reciprocal_of_sum() -> Program:
 
 
 def _rsqrt_of_mean(n: int, epsilon: float) -> Program:
-    """1 / sqrt(scalar `TOTAL` / n + epsilon) to the output stream; one Newton step r (3 - m r r) / 2."""
-    mean, estimate, work, share, half = TOTAL, 2, 3, 4, 5
+    """1 / sqrt(scalar `SQUARES` / n + epsilon) to the output stream; one Newton step r (3 - m r r) / 2."""
+    mean, estimate, work, share, half = SQUARES, 1, 2, 3, 4
     return [
         _constant(1 / n, share),
         _constant(0.5, half),

@@ -311,16 +311,15 @@ class VisionCompiler:
     def _attend(self, p: Operands, q: CommandRef, k: CommandRef, vt: CommandRef) -> CommandRef:
         """Attention of all heads; returns the last command.
 
-        The scores of a head are computed during the softmax of the head before. Two heads share a buffer with the next
-        two: scores are overwritten after their softmax, and softmax weights after the product that reads them, because
-        it precedes the product of the next scores in this buffer.
+        The scores of a head are computed during the softmax of the head before. Heads use two buffers in turn. The next
+        scores in a buffer follow the product that reads its softmax weights, so that they overwrite nothing that is
+        still used.
         """
         t, head, heads, shares = self.shape.tokens, self.head, self.heads, list[CommandRef]()
         for h in range(self.shape.heads):
             keys = Matrix(self.k + h * head, self.blocks, head, stride=heads)
             x = [Columns(self.q + h * head, head, heads)]
-            free = shares[max(h - 2, 0) : max(h - 1, 0)]
-            scores = self._multiply(p, keys, t, x, [q, *free], self.scores[h % 2], written=[k])
+            scores = self._multiply(p, keys, t, x, [q], self.scores[h % 2], written=[k])
             shares.append(self._softmax(p, h, scores))
             if h:
                 self._mix(p, h - 1, shares[h - 1], vt)

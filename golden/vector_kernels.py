@@ -118,7 +118,8 @@ def activation(name: str, x: np.ndarray) -> np.ndarray:
     """Activation function `name` of `ACTIVATIONS`: BF16 bit patterns of FP32 x.
 
     With SiLU(u) = u sigmoid(u), quick_gelu(x) = SiLU(1.702 x) / 1.702. The others are SiLU(x w) / w with w = a + b x**2
-    (`GELU_TERMS`). SiLU and 1 / w are the BF16 functions.
+    (`GELU_TERMS`). SiLU and 1 / w are the BF16 functions. For |x| up to 64 the error is at most 1.1 % of the function
+    for x > 1, and 0.007 for x <= 1.
     """
     checks.one_of("activation", name, ACTIVATIONS)
     if name == "quick_gelu":

@@ -16,8 +16,8 @@ from hw.core.isa import BY_NAME, COMMAND_BYTES, ExecUnit, SyncEvent, encode
 from hw.lxe.microcode import Source
 from hw.lxe.operand_memory import OperandMemory
 
-TINY, SMALL = Config.preset("tiny"), Config.preset("small")
-WORDS = 1 << 16  # of the device memory
+TINY, SMALL, PAPER = (Config.preset(name) for name in ("tiny", "small", "paper"))
+WORDS = 1 << 17  # of the device memory
 CLIP = VisionShape(
     patches=6, patch_elements=10, hidden=24, ffn=18, layers=2, heads=4, activation="quick_gelu", epsilon=1e-5,
     class_token=True, input_norm=True, patch_bias=False, projector=ProjectorShape(10, 8, drop_first=True), inputs=4,
@@ -37,6 +37,11 @@ CASES = {  # core, sizes, images
     "activations in pieces": (TINY, replace(CLIP, layers=1, hidden=4, heads=1, ffn=170, patches=9), 1),
     "clip at small, head 16": (SMALL, replace(CLIP, **LARGE, layers=1), 1),
     "siglip at small, head 32": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2}, layers=1), 1),
+    "siglip at paper, head 72": (
+        PAPER,
+        replace(SIGLIP, patches=3, layers=1, hidden=576, heads=8, ffn=100, projector=ProjectorShape(80, 64), inputs=64),
+        1,
+    ),
 }
 
 
@@ -230,13 +235,12 @@ PROJECTOR = ProjectorSpec(
 
 def test_shape_of_specifications():
     """The tower of LLaVA 1.5: 23 of 24 layers, 576 tokens without the class token."""
-    config = Config.preset("paper")
-    shape = vision_shape(config, VISION, PROJECTOR)
+    shape = vision_shape(PAPER, VISION, PROJECTOR)
     assert (shape.patches, shape.patch_elements, shape.tokens, shape.output_tokens) == (576, 588, 577, 576)
     assert (shape.layers, shape.head, shape.outputs, shape.inputs) == (23, 64, 4096, 64)
-    all_layers = vision_shape(config, VISION)
+    all_layers = vision_shape(PAPER, VISION)
     assert (all_layers.layers, all_layers.output_tokens, all_layers.outputs) == (24, 577, 1024)
-    full = vision_shape(config, VISION, replace(PROJECTOR, select="full", feature_layer=-1))
+    full = vision_shape(PAPER, VISION, replace(PROJECTOR, select="full", feature_layer=-1))
     assert (full.layers, full.output_tokens) == (24, 577)
 
 
@@ -255,14 +259,13 @@ def test_shape_of_specifications():
 )
 def test_unsupported_specifications_raise(vision, projector, message):
     with pytest.raises(ValueError, match=message):
-        vision_shape(Config.preset("paper"), replace(VISION, **vision), replace(PROJECTOR, **projector))
+        vision_shape(PAPER, replace(VISION, **vision), replace(PROJECTOR, **projector))
 
 
 def test_layer_of_real_size_compiles():
     """One layer of the tower of LLaVA 1.5: the commands are valid, and nothing is multiplied twice."""
-    config = Config.preset("paper")
-    shape = replace(vision_shape(config, VISION, PROJECTOR), layers=1)
-    program = VisionCompiler(config, shape, Region(1 << 24)).program()
+    shape = replace(vision_shape(PAPER, VISION, PROJECTOR), layers=1)
+    program = VisionCompiler(PAPER, shape, Region(1 << 24)).program()
     encode(program)
     multiplies = [command.fields for command in program if command.name == "MULTIPLY"]
     t, blocks = 577, 10  # tokens, and blocks of them
