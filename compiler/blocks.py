@@ -1,7 +1,7 @@
 """Parts of a step that one command or a few commands process: activations, query rows, pieces, products."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.builder import CommandRef, LoadedOperands, Operands
 
@@ -13,7 +13,7 @@ class Columns:
     Attributes
     ----------
     address : word address of the first row ; words : words of a row
-    stride : words from one row to the next, by default `words`; 0 repeats one row for all tokens
+    stride : words from one row to the next; None: `words`; 0: all tokens have the same row
     """
 
     address: int
@@ -21,9 +21,13 @@ class Columns:
     stride: int | None = None
 
     @property
-    def step(self) -> int:
+    def row_stride(self) -> int:
         """Words from one row to the next."""
         return self.words if self.stride is None else self.stride
+
+    def skip(self, tokens: int) -> "Columns":
+        """The columns without the first `tokens` tokens."""
+        return replace(self, address=self.address + tokens * self.row_stride)
 
 
 class Activations:
@@ -46,8 +50,8 @@ class Activations:
         for column in self.columns:
             low, high = max(first, start), min(first + count, start + column.words)
             if low < high:
-                source = column.address + token * column.step + low - start
-                loads.append({"source": source, "stride": column.step, "rows": tokens, "beats": high - low,
+                source = column.address + token * column.row_stride + low - start
+                loads.append({"source": source, "stride": column.row_stride, "rows": tokens, "beats": high - low,
                               "target": low - first, "step": count})  # fmt: skip
             start += column.words
         return p.activations(loads, tokens * count, self.after)

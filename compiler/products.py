@@ -13,16 +13,18 @@ MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in device memory as tiles, the tiles of a result block one after the other.
+    """A matrix in device memory: tiles, those of a result block one after the other, or rows.
 
     Attributes
     ----------
     address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
+    stride : words from one row to the next, when the matrix is stored as rows; 0: it is stored as tiles
     """
 
     address: int
     m_blocks: int
     k_blocks: int
+    stride: int = 0
 
 
 class Products:
@@ -50,6 +52,15 @@ class Products:
         """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
         return tokens * words <= self.rows and tokens <= self.accumulators
 
+    def block(self, tokens: int, k_blocks: int) -> int:
+        """Tokens whose products are best computed together, so that fewest words are loaded per product.
+
+        A block of tokens that fits the operand memory loads the weights; pieces of more tokens also load activations
+        for each group of result blocks.
+        """
+        fitting, size = min(tokens, self.accumulators, self.rows // k_blocks), self._piece_tokens(tokens)
+        return fitting if fitting and 1 / fitting < 1 / size + 1 / (self.accumulators // size * self.width) else tokens
+
     def multiply(
         self,
         p: Operands,
@@ -59,19 +70,26 @@ class Products:
         out: int,
         *,
         wide: bool,
+        stride: int = 0,
         after: Sequence[CommandRef] = (),
     ) -> CommandRef:
         """Append the product of a matrix with activations; `out` gets one row per token. Returns the last command.
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
+        `stride`: words from one row of results to the next; 0: the words of a row.
         `after`: commands that write the matrix, when it is not constant.
         """
         m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
+        stride = stride or m_blocks * words_per_block
         steps = self._plan(matrix, tokens)
 
         def load_weights(step: Product) -> LoadedOperands:
+            if matrix.stride:
+                source = matrix.address + step.m * n * matrix.stride + step.k
+                fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
+                return p.weights("LOAD", {"source": source, **fields}, after)
             source, beats = matrix.address + (step.m * k_blocks + step.k) * n, step.inputs * n
             rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
             if step.inputs == k_blocks:  # the tiles are contiguous
@@ -90,8 +108,8 @@ class Products:
                     "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
                     "activations": step.k if fits else 0, "x_stride": k_blocks if fits else step.inputs,
                     "vectors": step.tokens, "first": step.k == 0, "last": step.k + step.inputs == k_blocks,
-                    "spread": not fits, "out": out + (step.token * m_blocks + step.m) * words_per_block,
-                    "stride": m_blocks * words_per_block, "wide": wide,
+                    "spread": not fits, "out": out + step.token * stride + step.m * words_per_block,
+                    "stride": stride, "wide": wide,
                 },
                 weights[at], loaded, n,
             )  # fmt: skip
@@ -104,7 +122,7 @@ class Products:
         if self.fits(tokens, k_blocks):
             size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
-            size = min(tokens, self.accumulators, self.rows // 2)
+            size = self._piece_tokens(tokens)
             results = min(m_blocks, self.accumulators // size, self.half)
             inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
         return [
@@ -113,3 +131,7 @@ class Products:
             for m in range(0, m_blocks, results)
             for k in range(0, k_blocks, inputs)
         ]
+
+    def _piece_tokens(self, tokens: int) -> int:
+        """Tokens of a piece of activations that do not fit the operand memory."""
+        return min(tokens, self.accumulators, self.rows // 2)

@@ -11,12 +11,15 @@ instructions.
 import math
 import struct
 
+from golden.vector_kernels import ACTIVATIONS, GELU_TERMS, QUICK_GELU
 from hw.lxe.microcode import Function, Instruction, Post, Pre, Source, Times
 from hw.lxe.vpe_lane import STAGES
+from util import checks
 
 Program = list[Instruction]
 MEMORY, SCALAR, IMMEDIATE = Source.MEMORY, Source.SCALAR, Source.IMMEDIATE
 TOTAL, ESTIMATE = 1, 2  # scalar registers of the softmax programs: sum of a row and its reciprocal
+SQUARES = 0  # scalar register of the norms: sum of squares
 
 
 def code(value: float) -> int:
@@ -76,17 +79,28 @@ def rms_factor(n: int, lanes: int, epsilon: float = 1e-5) -> Program:
     The vector can be longer than the vector memory. The reciprocal square root comes from a table and is refined by one
     Newton step, r (3 - m r r) / 2.
     """
-    mean, estimate, work, share, half = 0, 1, 2, 3, 4
     return [
-        Instruction(times=Times.SELF, post=Post.SUM, to_scalar=mean, **extent(n, lanes)),
+        Instruction(times=Times.SELF, post=Post.SUM, to_scalar=SQUARES, **extent(n, lanes)),
+        *_rsqrt_of_mean(n, epsilon),
+    ]
+
+
+def layer_factors(n: int, lanes: int, epsilon: float) -> Program:
+    """Mean of a vector and 1 / sqrt(mean((x - mean)**2) + epsilon).
+
+    In: the vector twice. Out: a beat with the mean and a beat with the factor, FP32 numbers in lane 0.
+
+    The vector can be longer than the vector memory. The reciprocal square root is that of `rms_factor`.
+    """
+    shape, share, mean = extent(n, lanes), 5, 6
+    return [
+        Instruction(post=Post.SUM, to_scalar=mean, **shape),
         _constant(1 / n, share),
-        _constant(0.5, half),
-        _scalar(mean, mean, pre=Pre.ADD, immediate=code(n * epsilon), times=Times.C, c=share),
-        _scalar(mean, estimate, function=Function.RSQRT),
-        _scalar(estimate, work, times=Times.SELF),
-        _scalar(work, work, times=Times.C, c=mean),
-        _scalar(work, work, pre=Pre.RSUB, immediate=code(3), times=Times.C, c=estimate),
-        _scalar(work, estimate, times=Times.C, c=half, to_stream=True),
+        _scalar(mean, mean, times=Times.C, c=share, to_stream=True),
+        Instruction(
+            b=SCALAR, b_row=mean, pre=Pre.SUB, times=Times.SELF, post=Post.SUM, to_scalar=SQUARES, wait=True, **shape
+        ),
+        *_rsqrt_of_mean(n, epsilon),
     ]
 
 
@@ -107,6 +121,33 @@ def rms_scale(n: int, lanes: int, vectors: int = 1) -> Program:
             ),
         ]
     return program
+
+
+def layer_parameters(n: int, lanes: int) -> Program:
+    """Load weights and biases of a LayerNorm for `layer_scale`. In: the weights, the biases. Out: nothing."""
+    shape = extent(n, lanes)
+    return [Instruction(to_memory=True, **shape), Instruction(to_memory=True, to_row=shape["beats"], **shape)]
+
+
+def layer_scale(n: int, lanes: int) -> Program:
+    """(x - mean) * factor * weight + bias, BF16: with the numbers of `layer_factors` the LayerNorm of a vector or of a
+    piece of it, whose weights and biases `layer_parameters` has loaded.
+
+    In: a beat with the mean and a beat with the factor, in lane 0; the vector. Out: the vector.
+    """
+    shape, mean, factor = extent(n, lanes), 0, 1
+    bias_row, row, wait = shape["beats"], 2 * shape["beats"], shape["beats"] < STAGES
+    return [
+        Instruction(post=Post.LAST, to_scalar=mean),
+        Instruction(post=Post.LAST, to_scalar=factor),
+        Instruction(
+            b=SCALAR, b_row=mean, pre=Pre.SUB, times=Times.C, c=factor, to_memory=True, to_row=row, wait=True, **shape
+        ),
+        Instruction(a=MEMORY, a_row=row, b=MEMORY, times=Times.B, to_memory=True, to_row=row, wait=wait, **shape),
+        Instruction(
+            a=MEMORY, a_row=row, b=MEMORY, b_row=bias_row, pre=Pre.ADD, round=True, to_stream=True, wait=wait, **shape
+        ),
+    ]
 
 
 def rope(head_dim: int, lanes: int, vectors: int = 1) -> Program:
@@ -170,6 +211,36 @@ def gated(n: int, lanes: int) -> Program:
     ]
 
 
+def activation(name: str, n: int, lanes: int) -> Program:
+    """Activation function `name` of `golden.vector_kernels.ACTIVATIONS`, BF16. In: the vector. Out: the vector.
+
+    quick_gelu(x) = SiLU(1.702 x) / 1.702. The other two are SiLU(x w) / w with w = a + b x**2.
+    """
+    checks.one_of("activation", name, ACTIVATIONS)
+    shape = extent(n, lanes)
+    wait = shape["beats"] < STAGES
+    if name == "quick_gelu":
+        scale = {"times": Times.C, "c_immediate": True}
+        return [
+            Instruction(function=Function.SILU, immediate=code(QUICK_GELU), to_memory=True, **scale, **shape),
+            Instruction(
+                a=MEMORY, immediate=code(1 / QUICK_GELU), round=True, to_stream=True, wait=wait, **scale, **shape
+            ),
+        ]
+    (a, b), factor, w = GELU_TERMS[name], 0, shape["beats"]  # x is in row 0, w in row `w`
+    to_w = {"to_memory": True, "to_row": w, "wait": wait, **shape}
+    return [
+        _constant(b, factor),
+        Instruction(to_memory=True, **shape),
+        Instruction(a=MEMORY, times=Times.SELF, **to_w),
+        Instruction(a=MEMORY, a_row=w, pre=Pre.ADD, immediate=code(a / b), times=Times.C, c=factor, **to_w),
+        Instruction(a=MEMORY, b=MEMORY, b_row=w, times=Times.B, function=Function.SILU, to_memory=True, wait=wait,
+                    **shape),
+        Instruction(a=MEMORY, a_row=w, function=Function.RECIPROCAL, **to_w),
+        Instruction(a=MEMORY, b=MEMORY, b_row=w, times=Times.B, round=True, to_stream=True, wait=wait, **shape),
+    ]  # fmt: skip
+
+
 def _load_with_maximum(shape: dict[str, int]) -> Program:
     """Load the row from the stream into memory and its maximum into scalar 0."""
     return [Instruction(post=Post.MAX, to_scalar=0, to_memory=True, **shape)]
@@ -199,6 +270,21 @@ def _reciprocal_of_sum() -> Program:
         _scalar(TOTAL, ESTIMATE, function=Function.RECIPROCAL),
         _scalar(TOTAL, product, times=Times.C, c=ESTIMATE),
         _scalar(product, ESTIMATE, pre=Pre.RSUB, immediate=code(2), times=Times.C, c=ESTIMATE),
+    ]
+
+
+def _rsqrt_of_mean(n: int, epsilon: float) -> Program:
+    """1 / sqrt(scalar `SQUARES` / n + epsilon) to the output stream; one Newton step r (3 - m r r) / 2."""
+    mean, estimate, work, share, half = SQUARES, 1, 2, 3, 4
+    return [
+        _constant(1 / n, share),
+        _constant(0.5, half),
+        _scalar(mean, mean, pre=Pre.ADD, immediate=code(n * epsilon), times=Times.C, c=share),
+        _scalar(mean, estimate, function=Function.RSQRT),
+        _scalar(estimate, work, times=Times.SELF),
+        _scalar(work, work, times=Times.C, c=mean),
+        _scalar(work, work, pre=Pre.RSUB, immediate=code(3), times=Times.C, c=estimate),
+        _scalar(work, estimate, times=Times.C, c=half, to_stream=True),
     ]
 
 
@@ -243,3 +329,8 @@ def rank_of_maximum(n: int, lanes: int) -> Program:
 def maximum_of_beats(beats: int) -> Program:
     """Maximum of all elements of `beats` beats. In: the beats. Out: a beat with the maximum in lane 0."""
     return [Instruction(post=Post.MAX, to_scalar=0, to_stream=True, beats=beats)]
+
+
+def copy() -> Program:
+    """A beat, unchanged. In: the beat. Out: the beat."""
+    return [Instruction(to_stream=True)]

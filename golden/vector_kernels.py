@@ -14,6 +14,13 @@ from golden.elementary import silu as silu_codes
 from golden.vpe import MINUS_ZERO, maximum, narrow, widen
 from util import checks
 
+QUICK_GELU = 1.702  # quick_gelu(x) = x sigmoid(1.702 x)
+GELU_TERMS = {  # a, b of x sigmoid(a x + b x**3)
+    "gelu": (1.6003, 0.0694),  # within 2.8e-4 of the GELU with erf, the smallest error of this form
+    "gelu_pytorch_tanh": (2 * np.sqrt(2 / np.pi), 2 * np.sqrt(2 / np.pi) * 0.044715),
+}
+ACTIVATIONS = (*GELU_TERMS, "quick_gelu")
+
 
 def constant(value: float) -> np.ndarray:
     """FP32 bit pattern of a number."""
@@ -51,11 +58,26 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, lanes: int, epsilon: float = 1e-
     wide, n = widen(bf16.codes("x", x)), x.shape[1]
     total = lane_sum(_multiply(wide, wide), lanes)
     scaled = _multiply(wide, widen(bf16.codes("weight", weight)))
+    return narrow(_multiply(scaled, _rsqrt_of_mean(total, n, epsilon)[:, None]))
+
+
+def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, lanes: int, epsilon: float) -> np.ndarray:
+    """(x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon) * weight + bias: BF16 bit patterns of rows (R, n)."""
+    wide, n = widen(bf16.codes("x", x)), x.shape[1]
+    mean = _multiply(lane_sum(wide, lanes), constant(1 / n))
+    centred = bf16.subtract(wide, mean[:, None], FP32)
+    factor = _rsqrt_of_mean(lane_sum(_multiply(centred, centred), lanes), n, epsilon)
+    scaled = _multiply(_multiply(centred, factor[:, None]), widen(bf16.codes("weight", weight)))
+    return narrow(_add(scaled, widen(bf16.codes("bias", bias))))
+
+
+def _rsqrt_of_mean(total: np.ndarray, n: int, epsilon: float) -> np.ndarray:
+    """1 / sqrt(total / n + epsilon), FP32: the BF16 reciprocal square root r, refined by r (3 - m r r) / 2."""
     mean = _multiply(_add(total, constant(n * epsilon)), constant(1 / n))
     initial_estimate = widen(rsqrt(narrow(mean)))
     work = _multiply(_multiply(initial_estimate, initial_estimate), mean)
     work = _multiply(bf16.subtract(constant(3), work, FP32), initial_estimate)
-    return narrow(_multiply(scaled, _multiply(work, constant(0.5))[:, None]))
+    return _multiply(work, constant(0.5))
 
 
 def exponentials(scores: np.ndarray, head_dim: int) -> np.ndarray:
@@ -90,6 +112,22 @@ def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 def gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """SiLU(gate) * up: BF16 bit patterns of FP32 operands; the gate is rounded to BF16 first."""
     return narrow(_multiply(widen(silu_codes(narrow(gate))), up))
+
+
+def activation(name: str, x: np.ndarray) -> np.ndarray:
+    """Activation function `name` of `ACTIVATIONS`: BF16 bit patterns of FP32 x.
+
+    With SiLU(u) = u sigmoid(u), quick_gelu(x) = SiLU(1.702 x) / 1.702. The others are SiLU(x w) / w with w = a + b x**2
+    (`GELU_TERMS`). SiLU and 1 / w are the BF16 functions. For |x| up to 64 the error is at most 1.1 % of the function
+    for x > 1, and 0.007 for x <= 1.
+    """
+    checks.one_of("activation", name, ACTIVATIONS)
+    if name == "quick_gelu":
+        value = widen(silu_codes(narrow(_multiply(x, constant(QUICK_GELU)))))
+        return narrow(_multiply(value, constant(1 / QUICK_GELU)))
+    a, b = GELU_TERMS[name]
+    w = _multiply(_add(_multiply(x, x), constant(a / b)), constant(b))
+    return narrow(_multiply(widen(silu_codes(narrow(_multiply(x, w)))), widen(reciprocal(narrow(w)))))
 
 
 def residual(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Vector kernels compared with float64, and with the programs of the vector engine run on its golden model."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,79 @@ def test_rms_norm(rng):
     v = bf16.decode(x)
     want = v / np.sqrt((v * v).mean(axis=1, keepdims=True) + 1e-5) * bf16.decode(weight)
     np.testing.assert_allclose(bf16.decode(got), want, rtol=2**-8)
+
+
+def layer_norm(weight, bias, x, epsilon):
+    """LayerNorm of BF16 rows by the three programs; rows in pieces of 8 elements."""
+    size = x.shape[1]
+    factors = [execute(programs.layer_factors(size, LANES, epsilon), widen(row), widen(row)) for row in x]
+    program = programs.layer_parameters(8, LANES)
+    pieces = []
+    for start in range(0, size, 8):
+        columns = slice(start, start + 8)
+        operands = [part for row, factor in zip(x, factors, strict=True) for part in (factor, widen(row[columns]))]
+        scale = program + programs.layer_scale(8, LANES) * len(x)
+        parts = run(scale, widen(weight[columns]), widen(bias[columns]), *operands)
+        pieces.append(parts.reshape(len(x), 8))
+    return np.concatenate(pieces, axis=1)
+
+
+@pytest.mark.parametrize(("offset", "epsilon"), [(0, 1e-5), (20, 1e-6), (-300, 1e-5)])
+def test_layer_norm(offset, epsilon, rng):
+    """Also rows whose mean is much larger than their deviation: the mean is subtracted before the squares are added."""
+    x, weight, bias = bf16.encode(rng.standard_normal((5, 24)) * 3 + offset), reals(rng, 24), reals(rng, 24)
+    got = vector_kernels.layer_norm(x, weight, bias, LANES, epsilon)
+    np.testing.assert_array_equal(got, layer_norm(weight, bias, x, epsilon))
+    v = bf16.decode(x)
+    centred = v - v.mean(axis=1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + epsilon)
+    want = normed * bf16.decode(weight) + bf16.decode(bias)
+    # one rounding to BF16, a reciprocal square root within 2**-15, and the FP32 sum of 24 numbers for the mean
+    scale = np.abs(normed * bf16.decode(weight))
+    mean_error = 2.0**-22 * np.abs(v).max() / v.std(axis=1, keepdims=True) * np.abs(bf16.decode(weight))
+    assert (np.abs(bf16.decode(got) - want) <= 2.0**-8 * np.abs(want) + 2.0**-15 * scale + mean_error).all()
+
+
+ACTIVATIONS = {
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "gelu_pytorch_tanh": lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation(name):
+    """All BF16 numbers up to 64, and FP32 numbers between them; infinity is not an input of these functions.
+
+    Positive x: three or four roundings to BF16 and the error of SiLU, 1 unit in the last place, that is 2**-7. Small
+    and negative x: an absolute error, which a rounding of the exponent 2 x gives.
+    """
+    positive = np.arange(0x80, 0x4281, dtype=np.uint32) << 16
+    numbers = np.concatenate([positive, positive + 0x7FFF, positive | 1 << 31, [0, 1 << 31]]).astype(np.uint32)
+    numbers = np.pad(numbers, (0, -len(numbers) % 160))
+    got = vector_kernels.activation(name, numbers)
+    program = programs.activation(name, 160, LANES)
+    sample = numbers.reshape(-1, 160)[::16]
+    np.testing.assert_array_equal(got.reshape(-1, 160)[::16], np.stack([run(program, row) for row in sample]))
+    x = bf16.decode(numbers, FP32)
+    with np.errstate(over="ignore"):
+        want = ACTIVATIONS[name](x)
+    error = np.abs(bf16.decode(got) - want)
+    large = x > 1
+    relative = (error[large] / want[large]).max()
+    print(f"{name}: relative error {relative:.2e} for x > 1, absolute error {error[~large].max():.2e} for x <= 1")
+    assert relative <= 2.0**-7 + 4 * 2.0**-9 and error[~large].max() <= 2.0**-7
+    small = np.abs(x) < 2.0**-6  # the linear part x / 2
+    np.testing.assert_allclose(bf16.decode(got)[small], want[small], rtol=2.0**-5, atol=1e-37)
+    assert (bf16.decode(got)[numbers == 0xC2800000] == 0).all()  # x = -64
+
+
+def test_unknown_activation_raises():
+    message = "activation must be one of gelu, gelu_pytorch_tanh, quick_gelu, got 'relu'"
+    for function in (lambda: vector_kernels.activation("relu", np.zeros(8, np.uint32)),
+                     lambda: programs.activation("relu", 8, LANES)):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            function()
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 21])

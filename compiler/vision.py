@@ -1,0 +1,410 @@
+"""Compiler of a vision tower and its projector: memory layout, and programs from patches to visual tokens.
+
+The tower is that of `golden.vision`. Attention has no retrieval. The keys of a head are loaded as weights directly from
+the key projection. The values are computed transposed, as the product of the normalised tokens, which are the weights,
+with the rows of the value matrix. Their rows are then the weights of the product with the softmax weights.
+"""
+
+# mypy: disable-error-code="arg-type"
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler import vector_programs as programs
+from compiler.blocks import Activations, Columns
+from compiler.builder import CommandRef, Operands
+from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS, largest_divisor
+from compiler.memory import Region, tiles
+from compiler.model_spec import ProjectorSpec, VisionSpec
+from compiler.products import Matrix, Products
+from compiler.vector_code import VectorCode
+from golden import vector_kernels
+from golden.vision import ONE, ProjectorShape, VisionShape, pad
+from hw.config import Config
+from hw.core.isa import Command, Destination
+
+MAX_TOKENS = 1 << 14  # of an image: 128 x 128 patches
+
+
+def vision_shape(config: Config, vision: VisionSpec, projector: ProjectorSpec | None = None) -> VisionShape:
+    """Sizes of a CLIP or SigLIP tower with the projector of LLaVA on a core; without a projector, all layers.
+
+    `ValueError` names a property that the compiler does not support.
+    """
+    supported: list[tuple[str, VisionSpec | ProjectorSpec, str, Sequence[object]]] = [
+        ("vision", vision, "kind", ("clip", "siglip")),
+        ("vision", vision, "activation", vector_kernels.ACTIVATIONS),
+        ("vision", vision, "norm", ("layer_norm",)),
+        ("vision", vision, "gated", (False,)),
+        ("vision", vision, "rope_theta", (None,)),
+        ("vision", vision, "window_size", (None,)),
+        ("vision", vision, "spatial_merge", (1,)),
+        ("vision", vision, "temporal_patch", (1,)),
+    ]
+    if projector is not None:
+        supported += [
+            ("projector", projector, "kind", ("mlp2x",)),
+            ("projector", projector, "activation", vector_kernels.ACTIVATIONS),
+            ("projector", projector, "inputs", (vision.hidden,)),
+        ]
+    for owner, spec, name, values in supported:
+        if (value := getattr(spec, name)) not in values:
+            raise ValueError(f"{name} of {owner} must be one of {', '.join(map(str, values))}, got {value}")
+    if vision.image_size is None:
+        raise ValueError("image_size of vision must be a number of pixels, got None")
+    return VisionShape(
+        patches=vision.positions - vision.class_token, patch_elements=vision.channels * vision.patch_size**2,
+        hidden=vision.hidden, ffn=vision.ffn,
+        layers=vision.layers if projector is None else projector.feature_layer % (vision.layers + 1),
+        heads=vision.heads, activation=vision.activation, epsilon=vision.norm_epsilon, class_token=vision.class_token,
+        input_norm=vision.input_norm, patch_bias=vision.patch_bias,
+        projector=projector and ProjectorShape(
+            projector.hidden, projector.outputs, projector.activation, projector.bias, projector.select == "default"
+        ),
+        inputs=config.dpe_inputs, align_bits=config.align_bits,
+    )  # fmt: skip
+
+
+@dataclass
+class VisionCompiler:
+    """Allocates the memory of a vision tower and compiles its programs.
+
+    Heads are padded with zeros to whole words. A bias is one more input block of its matrix: the activations get one
+    more word (1, 0, .., 0).
+
+    Parameters
+    ----------
+    config : configuration of the core ; shape : sizes of the tower
+    region : device memory for the tower ; frames : largest number of images of a program
+
+    Attributes
+    ----------
+    patches : word address of the input: flattened patches, BF16, `patch_words` words each, image after image
+    out : word address of the output: tokens of `out_words` words, image after image
+    matrices : matrices by name, with their biases ; rows : word addresses of the other weights by name
+    one, zero : word addresses of the words (1, 0, .., 0) and (0, .., 0)
+    x, attended : word addresses of the hidden states before a layer, and after its attention
+    normed : word address of the normalised hidden states; each row ends with the word `one`, and rows of zeros fill the
+        last block of tokens
+    q, k, vt : word addresses of queries, keys, and transposed values
+    weights : shapes of the weights by name ; products, vectors : compilers of products and of vector programs
+
+    Raises
+    ------
+    ValueError
+        A size is not supported; the message names it.
+    """
+
+    config: Config
+    shape: VisionShape
+    region: Region
+    frames: int = 1
+
+    def __post_init__(self) -> None:
+        c, s = self.config, self.shape
+        self.products, self.vectors = Products(c), VectorCode(c, self.region)
+        self.width, self.weights = self.products.width, self.shape.weights()
+        n = self.width
+        self._check_sizes()
+        self.patch_words, self.x_words, self.ffn = (
+            self._words(size) for size in (s.patch_elements, s.hidden, s.ffn)
+        )  # fmt: skip
+        self.out_words, self.head = self._words(s.outputs), s.padded_head // n
+        self.middle_words = self._words(s.projector.hidden) if s.projector else 0
+        self.blocks, self.heads = self._words(s.tokens), s.heads * self.head  # of tokens, of all heads of a token
+        allocate, t, padded = self.region.allocate, s.tokens, self.blocks * n
+        self.one, self.zero = allocate(1), allocate(1)
+        self.matrices: dict[str, Matrix] = {}
+        self.rows: dict[str, int] = {}
+        for name, size in self.weights.items():
+            if name == "vision.positions" or name.removesuffix("_bias") in self._vectors():
+                self.rows[name] = allocate((size[0] if name == "vision.positions" else 1) * self.x_words)
+            elif not name.endswith("_bias"):
+                m_blocks, k_blocks = self._blocks(name)
+                self.matrices[name] = Matrix(allocate(m_blocks * k_blocks * n), m_blocks, k_blocks)
+        self.patches = allocate(self.frames * s.patches * self.patch_words)
+        self.out = allocate(self.frames * s.output_tokens * self.out_words)
+        self.x, self.attended, self.factors = allocate(t * self.x_words), allocate(t * self.x_words), allocate(4 * t)
+        self.normed = allocate(padded * (self.x_words + 1))
+        self.q, self.k, self.vt, self.context = (
+            allocate(t * self.heads), allocate(padded * self.heads), allocate(self.heads * n * self.blocks),
+            allocate(t * self.heads),
+        )  # fmt: skip
+        # two heads are processed concurrently
+        self.scores = [allocate(2 * t * self.blocks) for _ in range(2)]
+        self.shares = [allocate(t * self.blocks) for _ in range(2)]
+        self.wide = allocate(2 * t * max(self.x_words, self.ffn, self.middle_words))
+        self.middle = allocate(t * max(self.ffn, self.middle_words))
+        self._programs()
+
+    def _check_sizes(self) -> None:
+        c, s, n = self.config, self.shape, self.width
+        for name, value, required in (
+            ("inputs", s.inputs, c.dpe_inputs),
+            ("align_bits", s.align_bits, c.align_bits),
+        ):
+            if value != required:
+                raise ValueError(f"{name} must be that of the core, {required}, got {value}")
+        sizes = [("hidden", s.hidden, MAX_HIDDEN), ("outputs", s.outputs, MAX_HIDDEN)]
+        for name, value, _ in sizes:
+            if value % n:
+                raise ValueError(f"{name} must be a multiple of {n}, got {value}")
+        sizes += [("patch_elements", s.patch_elements, MAX_HIDDEN), ("ffn", s.ffn, MAX_FFN),
+                  ("heads", s.heads, MAX_Q_HEADS), ("tokens", s.tokens, MAX_TOKENS)]  # fmt: skip
+        if s.projector is not None:
+            sizes.append(("hidden of the projector", s.projector.hidden, MAX_FFN))
+        for name, value, maximum in sizes:
+            if value > maximum:
+                raise ValueError(f"{name} must be at most {maximum}, got {value}")
+        if c.vpe_rows < 3:
+            raise ValueError(f"vpe_rows must be at least 3, got {c.vpe_rows}")
+        if self.frames < 1:
+            raise ValueError(f"frames must be at least 1, got {self.frames}")
+
+    def _words(self, elements: int) -> int:
+        return -(-elements // self.width)
+
+    def _vectors(self) -> set[str]:
+        """Names of the class token and of the weights of norms."""
+        return {name for name, size in self.weights.items() if len(size) == 1 and not name.endswith("_bias")}
+
+    def _blocks(self, name: str) -> tuple[int, int]:
+        """Result blocks and input blocks of a matrix, with the block of its bias."""
+        sizes = zip(self.weights[name], self._groups(name), strict=True)
+        m_blocks, k_blocks = (count * self._words(size // count) for size, count in sizes)
+        return m_blocks, k_blocks + (f"{name}_bias" in self.weights)
+
+    def _groups(self, name: str) -> tuple[int, int]:
+        """Parts of the rows and of the columns of a matrix that are padded: heads."""
+        kind = name.rpartition(".")[2]
+        return self.shape.heads if kind in ("q", "k", "v") else 1, self.shape.heads if kind == "o" else 1
+
+    def _programs(self) -> None:
+        c, n, s = self.config, self.width, self.shape
+        self.residual_piece = largest_divisor(self.x_words, c.vpe_rows)
+        self.norm_piece = largest_divisor(self.x_words, c.vpe_rows // 3)  # weights, biases and products of a piece
+        self.ffn_piece = largest_divisor(self.ffn, c.vpe_rows // 2)
+        fixed = {
+            "copy": programs.copy(),
+            "residual": programs.residual(self.residual_piece * n, n),
+            "norm factors": programs.layer_factors(s.hidden, n, s.epsilon),
+            "norm parameters": programs.layer_parameters(self.norm_piece * n, n),
+            "norm": programs.layer_scale(self.norm_piece * n, n),
+            "ffn": programs.activation(s.activation, self.ffn_piece * n, n),
+        }
+        if s.projector is not None:
+            self.middle_piece = largest_divisor(self.middle_words, c.vpe_rows // 2)
+            fixed["projector"] = programs.activation(s.projector.activation, self.middle_piece * n, n)
+        varying = {
+            "softmax": programs.softmax(1, n, s.head),
+            "long exponentials": programs.long_exponentials(1, n, s.head),
+            "divide by sum": programs.divide_by_sum(1, n),
+        }
+        self.vectors.add(fixed)
+        self.vectors.add(varying, varying=True)
+
+    # memory image
+
+    def images(self, weights: Mapping[str, np.ndarray]) -> dict[int, bytes]:
+        """Memory image by word address: weights, constants and vector programs.
+
+        `weights` : BF16 bit patterns, uint16, by name, with the shapes of `VisionShape.weights`; `ValueError` for a
+        missing name or another shape.
+        """
+        weights = self.shape.check(weights)
+        images = dict(self.vectors.images)
+        constant = np.zeros((2, self.width), "<u2")
+        constant[0, 0] = ONE
+        images[self.one], images[self.zero] = constant[0].tobytes(), constant[1].tobytes()
+        for name, address in self.rows.items():
+            images[address] = np.asarray(weights[name], "<u2").tobytes()
+        for name, matrix in self.matrices.items():
+            padded = self._padded(name, weights)
+            images[matrix.address] = padded.tobytes() if name.endswith(".v") else tiles(padded, self.width)
+        return images
+
+    def _padded(self, name: str, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Codes of a matrix in whole blocks, with its bias in the first column of the last block."""
+        (row_groups, column_groups), (m_blocks, k_blocks) = self._groups(name), self._blocks(name)
+        bias, n = weights.get(f"{name}_bias"), self.width
+        size = m_blocks * n // row_groups
+        rows = pad(pad(weights[name], 0, row_groups, size), 1, column_groups,
+                   (k_blocks - (bias is not None)) * n // column_groups)  # fmt: skip
+        padded = np.zeros((m_blocks * n, k_blocks * n), "<u2")
+        padded[:, : rows.shape[1]] = rows
+        if bias is not None:
+            padded[:, rows.shape[1]] = pad(bias, 0, row_groups, size)
+        return padded
+
+    # programs
+
+    def program(self, frames: int = 1) -> list[Command]:
+        """Program from the patches of `frames` images to their tokens."""
+        p = self.products.program()
+        self.add(p, frames)
+        return [*p.builder.commands, Command("END")]
+
+    def add(self, p: Operands, frames: int = 1, after: Sequence[CommandRef] = ()) -> CommandRef:
+        """Append the commands of `frames` images, which follow the commands `after`, and return the last one."""
+        if not 1 <= frames <= self.frames:
+            raise ValueError(f"frames must be 1 to {self.frames}, got {frames}")
+        last = [*after, *self._constants(p, after)]
+        for frame in range(frames):
+            last = [self._frame(p, frame, last)]
+        return last[0]
+
+    def _constants(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """Write the parts of `normed` that do not change: the last word of each row, and rows of zeros."""
+        t, row, beat = self.shape.tokens, self.x_words + 1, {"a_beats": 1, "out_beats": 1, "extra": 1}
+        last = [self._vector(p, "copy", after, repeat=t, a=self.one, out=self.normed + self.x_words, out_stride=row,
+                             **beat)]  # fmt: skip
+        if rest := self.blocks * self.width - t:
+            last = [self._vector(p, "copy", after, repeat=rest * row, a=self.zero, out=self.normed + t * row,
+                                 out_stride=1, **beat)]  # fmt: skip
+        return last
+
+    def _frame(self, p: Operands, frame: int, after: Sequence[CommandRef]) -> CommandRef:
+        s = self.shape
+        last = self._embed(p, self.patches + frame * s.patches * self.patch_words, after)
+        for number in range(s.layers):
+            last = self._layer(p, f"vision.layers.{number}.", last)
+        source, t = self.x + s.first_output * self.x_words, s.output_tokens
+        out = self.out + frame * t * self.out_words
+        if s.projector is None:
+            fields = {"source": source, "target": out, "words": t * self.x_words}
+            return p.builder.add("COPY", fields, after=[last])
+        first = self._product(p, "projector.linear_1", t, source, [last], self.wide)
+        middle = self._activation(p, "projector", t, self.middle_words, self.middle_piece, first)
+        return self._product(p, "projector.linear_2", t, self.middle, [middle], out, wide=False)
+
+    def _embed(self, p: Operands, patches: int, after: Sequence[CommandRef]) -> CommandRef:
+        """Patch embedding, position embeddings, class token, and the norm of CLIP."""
+        s, position = self.shape, self.rows["vision.positions"]
+        out = self.attended if s.input_norm else self.x
+        skip = s.class_token * self.x_words
+        if s.class_token:
+            self._residual(p, 1, position, self.rows["vision.class_token"], out, after, wide=False)
+        product = self._product(p, "vision.patch", s.patches, patches, after, self.wide)
+        last = self._residual(p, s.patches, position + skip, self.wide, out + skip, [product])
+        return self._norm(p, "vision.input_norm", out, self.x, self.x_words, last) if s.input_norm else last
+
+    def _layer(self, p: Operands, prefix: str, after: CommandRef) -> CommandRef:
+        t, row = self.shape.tokens, self.x_words + 1
+        norm = self._norm(p, f"{prefix}attention_norm", self.x, self.normed, row, after)
+        x, matrices = [Columns(self.normed, row)], self.matrices
+        q = self._multiply(p, matrices[f"{prefix}q"], t, x, [norm], self.q, wide=False)
+        k = self._multiply(p, matrices[f"{prefix}k"], t, x, [norm], self.k, wide=False)
+        rows = [Columns(matrices[f"{prefix}v"].address, row)]
+        tokens = Matrix(self.normed, self.blocks, row, stride=row)
+        vt = self._multiply(p, tokens, self.heads * self.width, rows, [], self.vt, wide=False, written=[norm])
+        context = self._attend(p, q, k, vt)
+        o = self._product(p, f"{prefix}o", t, self.context, [context], self.wide)
+        attended = self._residual(p, t, self.x, self.wide, self.attended, [o])
+        norm = self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended)
+        up = self._multiply(p, matrices[f"{prefix}up"], t, x, [norm], self.wide)
+        middle = self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
+        down = self._product(p, f"{prefix}down", t, self.middle, [middle], self.wide)
+        return self._residual(p, t, self.attended, self.wide, self.x, [down])
+
+    def _attend(self, p: Operands, q: CommandRef, k: CommandRef, vt: CommandRef) -> CommandRef:
+        """Attention of all heads; returns the last command.
+
+        The scores of a head are computed during the softmax of the head before. Heads use two buffers in turn. The next
+        scores in a buffer follow the product that reads its softmax weights, so that they overwrite nothing that is
+        still used.
+        """
+        t, head, heads, shares = self.shape.tokens, self.head, self.heads, list[CommandRef]()
+        for h in range(self.shape.heads):
+            keys = Matrix(self.k + h * head, self.blocks, head, stride=heads)
+            x = [Columns(self.q + h * head, head, heads)]
+            scores = self._multiply(p, keys, t, x, [q], self.scores[h % 2], written=[k])
+            shares.append(self._softmax(p, h, scores))
+            if h:
+                self._mix(p, h - 1, shares[h - 1], vt)
+        return self._mix(p, h, shares[h], vt)
+
+    def _softmax(self, p: Operands, head: int, after: CommandRef) -> CommandRef:
+        """Softmax of the scores of a head; rows longer than the vector memory take two commands."""
+        t, out = self.shape.tokens, self.shares[head % 2]
+        scores = {"a": self.scores[head % 2], "a_stride": 2 * self.blocks, "a_wide": 1}
+        fields = {"repeat": t, "out": out, "out_stride": self.blocks, "extra": t}
+        if self.blocks <= self.config.vpe_rows:
+            return self._vector(p, "softmax", [after], **scores, **fields)
+        weights = self._vector(p, "long exponentials", [after], a_again=1, **scores, **fields)
+        return self._vector(p, "divide by sum", [weights], a_again=1, a=out, a_stride=self.blocks, **fields)
+
+    def _mix(self, p: Operands, head: int, shares: CommandRef, vt: CommandRef) -> CommandRef:
+        """Values of a head times their softmax weights."""
+        values = Matrix(self.vt + head * self.head * self.width * self.blocks, self.head, self.blocks, self.blocks)
+        x, out = [Columns(self.shares[head % 2], self.blocks)], self.context + head * self.head
+        t, stride = self.shape.tokens, self.heads
+        return self._multiply(p, values, t, x, [shares], out, wide=False, stride=stride, written=[vt])
+
+    def _product(
+        self, p: Operands, name: str, tokens: int, source: int, after: Sequence[CommandRef], out: int, wide: bool = True
+    ) -> CommandRef:
+        """Product of a matrix with contiguous rows, and the bias if there is one."""
+        matrix, bias = self.matrices[name], f"{name}_bias" in self.weights
+        columns = [Columns(source, matrix.k_blocks - bias), *[Columns(self.one, 1, 0)] * bias]
+        return self._multiply(p, matrix, tokens, columns, after, out, wide=wide)
+
+    def _multiply(
+        self,
+        p: Operands,
+        matrix: Matrix,
+        tokens: int,
+        columns: Sequence[Columns],
+        after: Sequence[CommandRef],
+        out: int,
+        *,
+        wide: bool = True,
+        stride: int = 0,
+        written: Sequence[CommandRef] = (),
+    ) -> CommandRef:
+        """Product of a matrix with columns of activations, in blocks of tokens; arguments as of `Products.multiply`.
+
+        `after` : commands that write the activations or use `out` before ; `written` : commands that write the matrix
+        """
+        block, stride = self.products.block(tokens, matrix.k_blocks), stride or matrix.m_blocks * (1 + wide)
+        for token in range(0, tokens, block):
+            x, count = Activations([column.skip(token) for column in columns], after), min(block, tokens - token)
+            last = self.products.multiply(
+                p, matrix, count, x, out + token * stride, wide=wide, stride=stride, after=written
+            )
+        return last
+
+    # vector commands
+
+    def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int, **fields: int) -> CommandRef:
+        return self.vectors.command(p, name, after, repeat=repeat, **fields)
+
+    def _norm(self, p: Operands, name: str, source: int, out: int, out_stride: int, after: CommandRef) -> CommandRef:
+        """LayerNorm of the rows of all tokens."""
+        t, words, piece = self.shape.tokens, self.x_words, self.norm_piece
+        factors = self._vector(p, "norm factors", [after], repeat=t, a=source, a_stride=words, a_beats=words, a_again=1,
+                               out=self.factors, out_stride=4, out_beats=2, out_wide=1, extra=1)  # fmt: skip
+        for start in range(0, words, piece):
+            self._vector(p, "norm parameters", [], repeat=1, a=self.rows[name] + start, a_beats=piece,
+                         b=self.rows[f"{name}_bias"] + start, b_beats=piece, b_used=1, destination=Destination.NONE,
+                         extra=1)  # fmt: skip
+            last = self._vector(p, "norm", [factors], repeat=t, a=self.factors, a_stride=4, a_beats=2, a_wide=1,
+                                b=source + start, b_stride=words, b_beats=piece, b_used=1, out=out + start,
+                                out_stride=out_stride, out_beats=piece, extra=1)  # fmt: skip
+        return last
+
+    def _residual(
+        self, p: Operands, tokens: int, x: int, y: int, out: int, after: Sequence[CommandRef], wide: bool = True
+    ) -> CommandRef:
+        """x + y of contiguous rows; y is FP32 if it is `wide`."""
+        piece = self.residual_piece
+        return self._vector(p, "residual", after, repeat=tokens * self.x_words // piece, a=x, a_stride=piece,
+                            a_beats=piece, b=y, b_stride=(1 + wide) * piece, b_beats=piece, b_wide=wide, b_used=1,
+                            out=out, out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
+
+    def _activation(self, p: Operands, name: str, tokens: int, words: int, piece: int, after: CommandRef) -> CommandRef:
+        """Activation function of FP32 rows in `wide`; the result is in `middle`."""
+        return self._vector(p, name, [after], repeat=tokens * words // piece, a=self.wide, a_stride=2 * piece,
+                            a_beats=piece, a_wide=1, out=self.middle, out_stride=piece, out_beats=piece,
+                            extra=1)  # fmt: skip

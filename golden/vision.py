@@ -1,0 +1,273 @@
+"""Vision tower and projector of a LLaVA model as the core computes them, bit exact: CLIP and SigLIP.
+
+It combines the fused products of `dot` and the vector kernels of `vector_kernels`. The stages:
+
+1. Patch embedding: the product of flattened patches (`patch_rows`) with a matrix, plus position embeddings. CLIP has a
+   class token before the patches, and a LayerNorm after the embedding.
+2. Layers: LayerNorm, attention of every token to all tokens, residual, LayerNorm, feed-forward layer, residual.
+3. Projector: matrix, activation, matrix. Each patch gives one token of the language model.
+
+Hidden states between the stages are BF16. A bias is one more input of a product: its tile is the last one, with the
+input 1 and otherwise zeros. The softmax weights of a token are rounded to BF16 before they multiply the values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden import bf16
+from golden import vector_kernels as kernels
+from golden.dot import matmul, to_bf16
+from golden.vpe import narrow, widen
+from util import checks
+
+ONE = np.uint16(0x3F80)  # BF16
+
+
+@dataclass(frozen=True)
+class ProjectorShape:
+    """Sizes of the projector.
+
+    hidden, outputs  outputs of the first and of the second matrix, in elements
+    activation       activation function between them, of `vector_kernels.ACTIVATIONS`
+    bias             both matrices have a bias
+    drop_first       the first token of the tower has no output (LLaVA drops the class token of CLIP)
+    """
+
+    hidden: int
+    outputs: int
+    activation: str = "gelu"
+    bias: bool = True
+    drop_first: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "outputs"):
+            checks.integer(name, getattr(self, name), 1)
+        checks.one_of("activation", self.activation, kernels.ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class VisionShape:
+    """Sizes of a vision tower and of the matrix engine.
+
+    patches, patch_elements  patches of an image, elements of a patch
+    hidden, ffn              width of the hidden states and of the feed-forward layer, in elements
+    layers                   layers that are computed (LLaVA: all except the last one)
+    heads                    attention heads
+    activation               activation function of the feed-forward layer, of `vector_kernels.ACTIVATIONS`
+    epsilon                  added to the variance by the LayerNorms
+    class_token              a class token precedes the patches
+    input_norm               a LayerNorm follows the embedding
+    patch_bias               the patch embedding has a bias
+    projector                sizes of the projector; None: the hidden states are the output
+    inputs                   products of a tile; also lanes of the vector engine
+    align_bits               bits of an aligned product (`golden.dot`)
+    """
+
+    patches: int
+    patch_elements: int
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    activation: str
+    epsilon: float
+    class_token: bool
+    input_norm: bool
+    patch_bias: bool
+    projector: ProjectorShape | None
+    inputs: int
+    align_bits: int = 24
+
+    def __post_init__(self) -> None:
+        for name in ("patches", "patch_elements", "hidden", "ffn", "heads", "inputs"):
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("layers", self.layers, 0)
+        checks.one_of("activation", self.activation, kernels.ACTIVATIONS)
+        if checks.real("epsilon", self.epsilon) <= 0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon}")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden must be a multiple of heads = {self.heads}, got {self.hidden}")
+        if self.output_tokens < 1:
+            raise ValueError(f"patches must be at least 2 if drop_first drops one of them, got {self.patches}")
+
+    @property
+    def head(self) -> int:
+        """Elements of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def padded_head(self) -> int:
+        """Elements of a head in memory: a multiple of `inputs`."""
+        return -(-self.head // self.inputs) * self.inputs
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the tower."""
+        return self.patches + self.class_token
+
+    @property
+    def first_output(self) -> int:
+        """First token of the tower that has an output."""
+        return int(self.projector is not None and self.projector.drop_first)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of the output."""
+        return self.tokens - self.first_output
+
+    @property
+    def outputs(self) -> int:
+        """Elements of a token of the output."""
+        return self.hidden if self.projector is None else self.projector.outputs
+
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every weight by its name: matrices (outputs, inputs), vectors, and the table of position embeddings.
+
+        The names are those of `compiler.tensor_table`.
+        """
+        h, shapes = self.hidden, dict[str, tuple[int, ...]]()
+
+        def linear(name: str, outputs: int, inputs: int, bias: bool = True) -> None:
+            shapes.update({name: (outputs, inputs), **({f"{name}_bias": (outputs,)} if bias else {})})
+
+        def norm(name: str) -> None:
+            shapes.update({name: (h,), f"{name}_bias": (h,)})
+
+        linear("vision.patch", h, self.patch_elements, self.patch_bias)
+        shapes |= {"vision.positions": (self.tokens, h)} | ({"vision.class_token": (h,)} if self.class_token else {})
+        if self.input_norm:
+            norm("vision.input_norm")
+        for number in range(self.layers):
+            prefix = f"vision.layers.{number}."
+            norm(prefix + "attention_norm")
+            for name in ("q", "k", "v", "o"):
+                linear(prefix + name, h, h)
+            norm(prefix + "ffn_norm")
+            linear(prefix + "up", self.ffn, h)
+            linear(prefix + "down", h, self.ffn)
+        if self.projector is not None:
+            linear("projector.linear_1", self.projector.hidden, h, self.projector.bias)
+            linear("projector.linear_2", self.projector.outputs, self.projector.hidden, self.projector.bias)
+        return shapes
+
+    def check(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The weights of this shape. `ValueError` unless all are BF16 bit patterns, uint16, of the right shape.
+
+        The matrix of the patch embedding can have the axes of a convolution (hidden, C, rows, columns).
+        """
+        checked = {}
+        for name, shape in self.weights().items():
+            if name not in weights:
+                raise ValueError(f"weights must have {name!r}, got no such name")
+            array = bf16.codes(f"weights[{name!r}]", weights[name])
+            if name == "vision.patch" and array.ndim > 2:
+                array = array.reshape(len(array), -1)
+            if array.shape != shape:
+                raise ValueError(f"weights[{name!r}] must have shape {shape}, got {array.shape}")
+            checked[name] = array
+        return checked
+
+
+def patch_rows(pixels: np.ndarray, patch_size: int) -> np.ndarray:
+    """Flattened patches, BF16 bit patterns (N, C * patch_size**2), of normalised pixels, float (C, height, width).
+
+    Patches are in row-major order; the elements of a patch are in the order of the weights of a convolution. Pixels at
+    the right and lower edge that do not fill a patch are dropped.
+    """
+    image, size = checks.reals("pixels", pixels, None, None, None), checks.integer("patch_size", patch_size, 1)
+    channels, rows, columns = image.shape[0], image.shape[1] // size, image.shape[2] // size
+    if not rows or not columns:
+        raise ValueError(f"pixels must have at least {size} rows and columns, got shape {image.shape}")
+    blocks = image[:, : rows * size, : columns * size].reshape(channels, rows, size, columns, size)
+    return bf16.encode(blocks.transpose(1, 3, 0, 2, 4).reshape(rows * columns, -1))
+
+
+def pad(matrix: np.ndarray, axis: int, groups: int, size: int) -> np.ndarray:
+    """Pad each of `groups` equal parts of an axis with zeros at its end to `size` elements."""
+    moved = np.moveaxis(np.asarray(matrix), axis, 0)
+    parts = moved.reshape(groups, -1, *moved.shape[1:])
+    padded = np.zeros((groups, size, *moved.shape[1:]), moved.dtype)
+    padded[:, : parts.shape[1]] = parts
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(groups * size, *moved.shape[1:]), 0, axis))
+
+
+@dataclass
+class VisionTower:
+    """Vision tower and projector.
+
+    shape    sizes
+    weights  BF16 bit patterns of every weight, shapes as in `VisionShape.weights`
+    """
+
+    shape: VisionShape
+    weights: Mapping[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        self.weights = self.shape.check(self.weights)
+
+    def run(self, patches: np.ndarray) -> np.ndarray:
+        """Tokens of the output, BF16 bit patterns (output_tokens, outputs), of patches (N, patch_elements)."""
+        features = self.features(patches)
+        return features if self.shape.projector is None else self.project(features)
+
+    def features(self, patches: np.ndarray) -> np.ndarray:
+        """Hidden states after the last layer, BF16 bit patterns (tokens, hidden), of patches (N, patch_elements)."""
+        s = self.shape
+        if bf16.codes("patches", patches).shape != (s.patches, s.patch_elements):
+            raise ValueError(f"patches must have shape {(s.patches, s.patch_elements)}, got {patches.shape}")
+        position = self.weights["vision.positions"]
+        x = kernels.residual(position[int(s.class_token) :], self._product("vision.patch", patches))
+        if s.class_token:
+            first = kernels.residual(position[:1], widen(self.weights["vision.class_token"][None]))
+            x = np.concatenate([first, x])
+        if s.input_norm:
+            x = self._norm("vision.input_norm", x)
+        for number in range(s.layers):
+            x = self._layer(f"vision.layers.{number}.", x)
+        return x
+
+    def project(self, features: np.ndarray) -> np.ndarray:
+        """Tokens of the language model, BF16 bit patterns (output_tokens, outputs), of `features`."""
+        if self.shape.projector is None:
+            raise ValueError("projector must be given, got None")
+        first = self._product("projector.linear_1", features[self.shape.first_output :])
+        middle = kernels.activation(self.shape.projector.activation, first)
+        return narrow(self._product("projector.linear_2", middle))
+
+    def _layer(self, prefix: str, x: np.ndarray) -> np.ndarray:
+        normed = self._norm(prefix + "attention_norm", x)
+        q, k, v = (to_bf16(self._product(prefix + name, normed)) for name in ("q", "k", "v"))
+        attended = kernels.residual(x, self._product(prefix + "o", self._attend(q, k, v), self.shape.heads))
+        normed = self._norm(prefix + "ffn_norm", attended)
+        middle = kernels.activation(self.shape.activation, self._product(prefix + "up", normed))
+        return kernels.residual(attended, self._product(prefix + "down", middle))
+
+    def _attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Attention of all tokens to all tokens, BF16 (T, hidden)."""
+        s, context = self.shape, []
+        for head in range(s.heads):
+            columns = slice(head * s.head, (head + 1) * s.head)
+            scores = matmul(q[:, columns], k[:, columns], s.inputs, s.align_bits)
+            shares = np.stack([kernels.softmax(row, s.head, s.inputs) for row in scores])
+            values = np.ascontiguousarray(v[:, columns].T)
+            context.append(to_bf16(matmul(shares, values, s.inputs, s.align_bits)))
+        return np.concatenate(context, axis=1)
+
+    def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        weight, bias = self.weights[name], self.weights[f"{name}_bias"]
+        return kernels.layer_norm(x, weight, bias, self.shape.inputs, self.shape.epsilon)
+
+    def _product(self, name: str, x: np.ndarray, groups: int = 1) -> np.ndarray:
+        """x (T, K) times a matrix (M, K), with the bias if there is one: FP32 bit patterns (T, M).
+
+        Each of `groups` equal parts of K fills whole tiles.
+        """
+        s, weights = self.shape, self.weights[name]
+        size = -(-x.shape[1] // (groups * s.inputs)) * s.inputs
+        x, weights = pad(x, 1, groups, size), pad(weights, 1, groups, size)
+        if f"{name}_bias" in self.weights:
+            x = np.concatenate([x, np.full((len(x), 1), ONE)], axis=1)
+            weights = np.concatenate([weights, self.weights[f"{name}_bias"][:, None]], axis=1)
+        return matmul(x, weights, s.inputs, s.align_bits)

@@ -1,0 +1,278 @@
+"""Vision towers, compiled to commands and run on the golden interpreter, equal the golden tower bit for bit."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from compiler.memory import Region
+from compiler.model_spec import ProjectorSpec, VisionSpec
+from compiler.vision import MAX_TOKENS, VisionCompiler, vision_shape
+from golden import bf16
+from golden.core_interpreter import CoreInterpreter
+from golden.vision import ProjectorShape, VisionShape, VisionTower
+from hw.config import Config
+from hw.core.isa import BY_NAME, COMMAND_BYTES, ExecUnit, SyncEvent, encode
+from hw.lxe.microcode import Source
+from hw.lxe.operand_memory import OperandMemory
+
+TINY, SMALL, PAPER = (Config.preset(name) for name in ("tiny", "small", "paper"))
+WORDS = 1 << 17  # of the device memory
+CLIP = VisionShape(
+    patches=6, patch_elements=10, hidden=24, ffn=18, layers=2, heads=4, activation="quick_gelu", epsilon=1e-5,
+    class_token=True, input_norm=True, patch_bias=False, projector=ProjectorShape(10, 8, drop_first=True), inputs=4,
+)  # fmt: skip
+SIGLIP = replace(
+    CLIP, patches=9, hidden=12, heads=2, activation="gelu_pytorch_tanh", epsilon=1e-6, class_token=False,
+    input_norm=False, patch_bias=True, projector=ProjectorShape(9, 12, "gelu_pytorch_tanh", bias=False),
+)  # fmt: skip
+LARGE = {"hidden": 64, "ffn": 40, "patches": 17, "projector": ProjectorShape(33, 32), "inputs": 16}
+CASES = {  # core, sizes, images
+    "clip at tiny, head 6": (TINY, CLIP, 1),
+    "siglip at tiny, head 6": (TINY, SIGLIP, 2),
+    "no projector": (TINY, replace(CLIP, layers=1, projector=None, activation="gelu"), 2),
+    "no layers": (TINY, replace(SIGLIP, layers=0), 1),
+    "head 8": (TINY, replace(CLIP, layers=1, hidden=8, heads=1), 1),
+    "row longer than the vector memory": (TINY, replace(SIGLIP, patches=66, layers=1, hidden=4, heads=1, ffn=4), 1),
+    "activations in pieces": (TINY, replace(CLIP, layers=1, hidden=4, heads=1, ffn=170, patches=9), 1),
+    "clip at small, head 16": (SMALL, replace(CLIP, **LARGE, layers=1), 1),
+    "siglip at small, head 32": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2}, layers=1), 1),
+    "siglip at paper, head 72": (
+        PAPER,
+        replace(SIGLIP, patches=3, layers=1, hidden=576, heads=8, ffn=100, projector=ProjectorShape(80, 64), inputs=64),
+        1,
+    ),
+}
+
+
+@dataclass
+class Run:
+    """A compiled tower, its random weights and patches, and its memory, which otherwise holds NaN."""
+
+    config: Config
+    shape: VisionShape
+    frames: int
+    rng: np.random.Generator
+
+    def __post_init__(self):
+        s, n = self.shape, self.config.dpe_inputs
+        self.vision = v = VisionCompiler(self.config, s, Region(WORDS), self.frames)
+        self.weights = {name: bf16.encode(self.rng.standard_normal(size) / 3) for name, size in s.weights().items()}
+        self.memory = bytearray(b"\xff" * (2 * n * WORDS))
+        for address, image in v.images(self.weights).items():
+            self.put(address, image)
+        self.patches = bf16.encode(self.rng.standard_normal((self.frames, s.patches, s.patch_elements)))
+        padding = v.patch_words * n - s.patch_elements
+        self.put(v.patches, np.pad(self.patches, ((0, 0), (0, 0), (0, padding))).tobytes())
+        operands = OperandMemory.from_config(self.config)
+        self.machine = CoreInterpreter(
+            [self.memory, bytearray()], inputs=n, weight_rows=operands.weight_rows,
+            activation_rows=operands.activation_rows, slots=self.config.dpe_accumulators,
+            vector_rows=self.config.vpe_rows, head_words=1, align_bits=self.config.align_bits,
+            programs={address: self.vector_program(address) for address in v.vectors.instructions},
+        )  # fmt: skip
+
+    def vector_program(self, address):
+        def program(beats, tail):
+            size = {"beats": beats, "tail": tail} if address in self.vision.vectors.varying else {}
+            inputs = (Source.STREAM, Source.MEMORY)
+            return [replace(op, **size) if op.a in inputs else op for op in self.vision.vectors.instructions[address]]
+
+        return program
+
+    def put(self, address, data):
+        start = 2 * self.config.dpe_inputs * address
+        self.memory[start : start + len(data)] = data
+
+    def output(self, frames):
+        rows, words, size = frames * self.shape.output_tokens, self.vision.out_words, 2 * self.config.dpe_inputs
+        start = self.vision.out * size
+        return np.frombuffer(bytes(self.memory[start : start + rows * words * size]), "<u2").reshape(rows, -1)
+
+    def golden(self, frames):
+        tower = VisionTower(self.shape, self.weights)
+        return np.concatenate([tower.run(patches) for patches in self.patches[:frames]])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_program_equals_golden_tower(name, rng):
+    run = Run(*CASES[name], rng)
+    program = run.vision.program(run.frames)
+    assert len(encode(program)) == len(program) * COMMAND_BYTES  # all fields fit
+    assert {command.name for command in program} <= {"LOAD", "MULTIPLY", "VECTOR", "COPY", "END"}
+    for command in program:
+        run.machine.execute(command)
+    want = run.golden(run.frames)
+    assert not np.isnan(bf16.decode(want)).any() and len(np.unique(want)) > 10
+    np.testing.assert_array_equal(run.output(run.frames), want)
+    print(f"{name}: {len(program)} commands, {run.machine.products} products of tiles")
+
+
+def test_cases_reach_all_methods():
+    """Rows longer than the vector memory, activations in pieces, and norms in pieces."""
+    cases = {name: VisionCompiler(config, shape, Region(WORDS), frames) for name, (config, shape, frames) in
+             CASES.items()}  # fmt: skip
+    long, pieces = cases["row longer than the vector memory"], cases["activations in pieces"]
+    assert long.blocks > TINY.vpe_rows
+    down = pieces.matrices["vision.layers.0.down"].k_blocks
+    assert pieces.products.block(10, down) == 10 and not pieces.products.fits(10, down)
+    assert cases["clip at tiny, head 6"].norm_piece < cases["clip at tiny, head 6"].x_words
+
+
+def test_program_of_fewer_frames(rng):
+    """A program leaves the results of other frames unchanged; it can be run again with other patches."""
+    run = Run(TINY, replace(SIGLIP, layers=1), 3, rng)
+    for command in run.vision.program(3):
+        run.machine.execute(command)
+    first = run.output(3)
+    run.patches[:2] = run.patches[1:]
+    run.put(run.vision.patches, np.pad(run.patches, ((0, 0), (0, 0), (0, 2))).tobytes())
+    for command in run.vision.program(1):
+        run.machine.execute(command)
+    tokens = run.shape.output_tokens
+    np.testing.assert_array_equal(run.output(3)[:tokens], first[tokens : 2 * tokens])
+    np.testing.assert_array_equal(run.output(3)[tokens:], first[tokens:])
+
+
+def completed_before(program):
+    """For each command the commands that are complete when it starts, as a bit mask of their numbers.
+
+    A unit starts its commands in order and signals them in order. A wait for an event covers all earlier commands of
+    its unit except the newest ones. After the event OPERANDS, a command has started, but is not complete.
+    """
+    of_unit: dict[ExecUnit, list[int]] = {unit: [] for unit in ExecUnit}
+    masks = []
+    for number, command in enumerate(program):
+        mask, unit = 0, BY_NAME[command.name].unit
+        for event, wait in command.waits.items():
+            covered = of_unit[event.unit][: len(of_unit[event.unit]) - (wait - 1)] if wait else []
+            for other in covered:
+                mask |= masks[other] | ((event is not SyncEvent.OPERANDS) << other)
+        if unit is not None:
+            mask |= masks[of_unit[unit][-1]] if of_unit[unit] else 0
+            of_unit[unit].append(number)
+        masks.append(mask)
+    return masks
+
+
+@pytest.mark.parametrize("name", ["clip at tiny, head 6", "no projector", "activations in pieces"])
+def test_waits_cover_all_dependencies(name, rng):
+    """A command that reads or overwrites a word starts after the command that wrote it is complete. A command that
+    overwrites a word starts after the commands that read it are complete."""
+    run = Run(*CASES[name], rng)
+    program = run.vision.program(run.frames)
+    masks = completed_before(program)
+    writer, readers = {}, {}
+    checked = 0
+    for number, command in enumerate(program):
+        run.machine.reads.clear()
+        run.machine.writes.clear()
+        run.machine.execute(command)
+        words = [
+            {word for unit, jobs in accesses.items() if unit != "code" for _, start, count in jobs
+             for word in range(start, start + count)}
+            for accesses in (run.machine.reads, run.machine.writes)
+        ]  # fmt: skip
+        for word in words[0]:
+            if word in writer:
+                assert masks[number] >> writer[word] & 1, f"{number} {command} reads the result of {writer[word]}"
+                checked += 1
+            readers.setdefault(word, set()).add(number)
+        for word in words[1]:
+            for other in {*readers.pop(word, set()), *([writer[word]] if word in writer else [])} - {number}:
+                assert masks[number] >> other & 1, f"{number} {command} overwrites an operand or result of {other}"
+                checked += 1
+            writer[word] = number
+    assert checked > 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": 18, "heads": 2}, "hidden must be a multiple of 4, got 18"),
+        ({"hidden": 8196, "heads": 1}, "hidden must be at most 8192, got 8196"),
+        ({"ffn": 28676}, "ffn must be at most 28672, got 28676"),
+        ({"hidden": 516, "heads": 129}, "heads must be at most 128, got 129"),
+        ({"patch_elements": 8193}, "patch_elements must be at most 8192, got 8193"),
+        ({"patches": MAX_TOKENS}, f"tokens must be at most {MAX_TOKENS}, got {MAX_TOKENS + 1}"),
+        ({"projector": ProjectorShape(8, 10)}, "outputs must be a multiple of 4, got 10"),
+        ({"projector": ProjectorShape(28673, 8)}, "hidden of the projector must be at most 28672, got 28673"),
+        ({"inputs": 8}, "inputs must be that of the core, 4, got 8"),
+        ({"align_bits": 20}, "align_bits must be that of the core, 24, got 20"),
+    ],
+)
+def test_unsupported_sizes_raise(changes, message):
+    with pytest.raises(ValueError, match=message):
+        VisionCompiler(TINY, replace(CLIP, **changes), Region(1 << 20))
+
+
+def test_unsupported_calls_raise():
+    with pytest.raises(ValueError, match="frames must be at least 1, got 0"):
+        VisionCompiler(TINY, CLIP, Region(WORDS), 0)
+    with pytest.raises(ValueError, match="vpe_rows must be at least 3, got 2"):
+        VisionCompiler(TINY.replace(vpe_rows=2), CLIP, Region(WORDS))
+    with pytest.raises(ValueError, match=r"count must be at most \d+ free words of the region, got \d+"):
+        VisionCompiler(TINY, CLIP, Region(100))
+    vision = VisionCompiler(TINY, CLIP, Region(WORDS))
+    for frames in (0, 2):
+        with pytest.raises(ValueError, match=f"frames must be 1 to 1, got {frames}"):
+            vision.program(frames)
+    weights = {name: np.zeros(size, np.uint16) for name, size in CLIP.weights().items()}
+    with pytest.raises(ValueError, match=r"weights\['vision.positions'\] must have shape \(7, 24\), got \(6, 24\)"):
+        vision.images({**weights, "vision.positions": np.zeros((6, 24), np.uint16)})
+
+
+VISION = VisionSpec(
+    kind="clip", hidden=1024, ffn=4096, layers=24, heads=16, patch_size=14, temporal_patch=1, image_size=336,
+    activation="quick_gelu", norm="layer_norm", norm_epsilon=1e-5, class_token=True, input_norm=True, patch_bias=False,
+    gated=False,
+)  # fmt: skip
+PROJECTOR = ProjectorSpec(
+    kind="mlp2x", inputs=1024, hidden=4096, outputs=4096, activation="gelu", bias=True, feature_layer=-2,
+    select="default",
+)  # fmt: skip
+
+
+def test_shape_of_specifications():
+    """The tower of LLaVA 1.5: 23 of 24 layers, 576 tokens without the class token."""
+    shape = vision_shape(PAPER, VISION, PROJECTOR)
+    assert (shape.patches, shape.patch_elements, shape.tokens, shape.output_tokens) == (576, 588, 577, 576)
+    assert (shape.layers, shape.head, shape.outputs, shape.inputs) == (23, 64, 4096, 64)
+    all_layers = vision_shape(PAPER, VISION)
+    assert (all_layers.layers, all_layers.output_tokens, all_layers.outputs) == (24, 577, 1024)
+    full = vision_shape(PAPER, VISION, replace(PROJECTOR, select="full", feature_layer=-1))
+    assert (full.layers, full.output_tokens) == (24, 577)
+
+
+@pytest.mark.parametrize(
+    ("vision", "projector", "message"),
+    [
+        ({"kind": "qwen2.5-vl"}, {}, "kind of vision must be one of clip, siglip, got qwen2.5-vl"),
+        ({"activation": "silu"}, {}, "activation of vision must be one of .*, got silu"),
+        ({"norm": "rms_norm"}, {}, "norm of vision must be one of layer_norm, got rms_norm"),
+        ({"gated": True}, {}, "gated of vision must be one of False, got True"),
+        ({"window_size": 28}, {}, "window_size of vision must be one of None, got 28"),
+        ({"image_size": None}, {}, "image_size of vision must be a number of pixels, got None"),
+        ({}, {"kind": "patch_merger", "norm_epsilon": 1e-6}, "kind of projector must be one of mlp2x, got patch_mer"),
+        ({}, {"inputs": 512}, "inputs of projector must be one of 1024, got 512"),
+    ],
+)
+def test_unsupported_specifications_raise(vision, projector, message):
+    with pytest.raises(ValueError, match=message):
+        vision_shape(PAPER, replace(VISION, **vision), replace(PROJECTOR, **projector))
+
+
+def test_layer_of_real_size_compiles():
+    """One layer of the tower of LLaVA 1.5: the commands are valid, and nothing is multiplied twice."""
+    shape = replace(vision_shape(PAPER, VISION, PROJECTOR), layers=1)
+    program = VisionCompiler(PAPER, shape, Region(1 << 24)).program()
+    encode(program)
+    multiplies = [command.fields for command in program if command.name == "MULTIPLY"]
+    t, blocks = 577, 10  # tokens, and blocks of them
+    hidden, ffn, out, values = 16, 64, 64, 1024  # words of a row; rows of the value matrix
+    projections = 3 * t * hidden * (hidden + 1) + values * blocks * (hidden + 1)
+    attention = 16 * t * 2 * blocks
+    feed_forward = t * (ffn * (hidden + 1) + hidden * (ffn + 1))
+    embedding_and_projector = 576 * (10 * hidden + ffn * (hidden + 1) + out * (ffn + 1))
+    products = sum(f["m_blocks"] * f["k_blocks"] * f["vectors"] for f in multiplies)
+    assert products == projections + attention + feed_forward + embedding_and_projector
