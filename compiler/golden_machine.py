@@ -78,7 +78,7 @@ class GoldenMachine:
             vector_rows=config.vpe_rows,
             head_words=config.head_dim // config.dpe_inputs,
             align_bits=config.align_bits,
-            programs={at: _sized(program, at in varying) for at, program in programs.items()},
+            programs={at: sized(program, at in varying) for at, program in programs.items()},
         )
         self.interpreter.pages = [[] for _ in range(config.kv_heads)]
         self.retrieved = Retrieved()
@@ -194,7 +194,7 @@ class GoldenMachine:
                 raise MachineFault(f"{Op(reply.op).name} was refused: fault {reply.fault}")
 
 
-def _sized(program: list[Instruction], varies: bool) -> Callable[[int, int], list[Instruction]]:
+def sized(program: list[Instruction], varies: bool) -> Callable[[int, int], list[Instruction]]:
     """A vector program as a function of the beats of a row and of the elements in its last beat."""
 
     def build(beats: int, tail: int) -> list[Instruction]:

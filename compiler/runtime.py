@@ -17,6 +17,7 @@ from compiler.checkpoint import Checkpoint
 from compiler.golden_machine import GoldenMachine, Retrieved
 from compiler.language_model import LanguageModelCompiler, chosen_token
 from compiler.layer import Context
+from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
 from golden.bf16 import FP32, decode
 from golden.clustering import ClusterRule
@@ -268,7 +269,7 @@ def compile_model(
     limits: Limits | None = None,
     retrieval: Retrieval | None = None,
     *,
-    interpreter: type[CoreInterpreter] = CoreInterpreter,
+    interpreter: type[CoreInterpreter] = FastInterpreter,
     progress: Progress = no_progress,
 ) -> Machine:
     """Compile a checkpoint and load it into the memory of a core.

@@ -3,6 +3,7 @@
 import numpy as np
 
 from compiler.golden_machine import GoldenMachine
+from compiler.machine.interpreter import FastInterpreter
 from golden.kvpu import Kvpu
 from sim.bench.layer_run import LayerRun
 
@@ -13,7 +14,8 @@ def golden_machine(bench: LayerRun) -> GoldenMachine:
     store = np.frombuffer(bench.run_on.device, np.uint8)[base : base + len(bench.memory)]
     table = Kvpu(first.rule, first.kvmu.config, store, base, first.wtu, first.target, origin=base)
     varying = {address for layer in bench.layers for address in layer.vectors.varying}
-    return GoldenMachine(bench.config, bench.run_on.device, bench.run_on.host, table, bench.instructions, varying)
+    memories = bench.run_on.device, bench.run_on.host
+    return GoldenMachine(bench.config, *memories, table, bench.instructions, varying, FastInterpreter)
 
 
 def check_outputs(bench: LayerRun) -> None:

@@ -5,9 +5,11 @@ import pytest
 
 from compiler.checkpoint import Checkpoint
 from compiler.language_model import layer_weights
+from compiler.machine.interpreter import FastInterpreter
 from compiler.runtime import Limits, Retrieval, compile_model
 from golden import bf16
 from golden.clustering import ClusterRule
+from golden.core_interpreter import CoreInterpreter
 from golden.decoder_layer import DecoderLayer, LayerShape
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
@@ -49,13 +51,18 @@ def golden_model(checkpoint, config, retrieval, tokens):
     return LanguageModel(layers, checkpoint.embedding(), checkpoint.final_norm(), checkpoint.lm_head())
 
 
-@pytest.mark.parametrize("resident", [0, 6], ids=["device memory", "host memory"])
+@pytest.mark.parametrize(
+    "resident, interpreter",
+    [(0, FastInterpreter), (6, FastInterpreter), (6, CoreInterpreter)],
+    ids=["device memory", "host memory", "host memory, NumPy"],
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_session_equals_the_golden_model(family, resident, tmp_path, rng):
+def test_session_equals_the_golden_model(family, resident, interpreter, tmp_path, rng):
     """Frames, a question, and an answer of which every token is one step."""
     write_random(tmp_path, family, rng)
     checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3)
-    machine = compile_model(checkpoint, TINY, Limits(tokens=64, step=5, resident=resident), retrieval)
+    limits = Limits(tokens=64, step=5, resident=resident)
+    machine = compile_model(checkpoint, TINY, limits, retrieval, interpreter=interpreter)
     session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
     position, attended = 0, 0
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from compiler.golden_machine import sized
 from golden import bf16
-from hw.lxe.microcode import Source
 from sim.bench.layer_run import LayerRun, frames
 from tests.compiler.machine.machines import Pair, new_tokens
 
@@ -15,21 +15,13 @@ STEPS = {"tiny": 3, "small": 1}
 
 def pair(bench: LayerRun) -> Pair:
     """Both interpreters on copies of the memories of a run."""
-    c, layer, memory = bench.config, bench.layer, bench.core.processor.matrix_unit.memory
-
-    def build(address):
-        def program(beats, tail):
-            size = {"beats": beats, "tail": tail} if address in layer.varying else {}
-            inputs = (Source.STREAM, Source.MEMORY)
-            return [replace(op, **size) if op.a in inputs else op for op in layer.instructions[address]]
-
-        return program
+    c, vectors, memory = bench.config, bench.layer.vectors, bench.core.processor.matrix_unit.memory
 
     return Pair(
         bytes(bench.run_on.device), host=bytes(bench.run_on.host), inputs=c.dpe_inputs, weight_rows=memory.weight_rows,
         activation_rows=memory.activation_rows, slots=c.dpe_accumulators, vector_rows=c.vpe_rows,
         head_words=c.head_dim // c.dpe_inputs, align_bits=c.align_bits,
-        programs={address: build(address) for address in layer.instructions},
+        programs={at: sized(program, at in vectors.varying) for at, program in vectors.instructions.items()},
     )  # fmt: skip
 
 
