@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from compiler.model_spec import VisionSpec
-from golden import bf16
+from golden.vision import patch_rows
 from util import checks, files
 
 MEANS = {"clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))}
@@ -62,18 +62,16 @@ class ImageProcessor:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{folder / FILE}: {error}") from None
 
-    def patches(self, picture: np.ndarray) -> np.ndarray:
-        """Patches of a picture, uint8 (height, width, 3): BF16 bit patterns (patches, 3 * patch * patch).
-
-        A row has the pixels of the first colour, line by line, then those of the others.
-        """
+    def pixels(self, picture: np.ndarray) -> np.ndarray:
+        """Normalised pixels, float64 (3, size, size), of a picture, uint8 (height, width, 3)."""
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             raise ValueError(f"picture must be uint8 (height, width, 3), got {picture.dtype} {picture.shape}")
         pixels = np.asarray(self._resized(Image.fromarray(np.ascontiguousarray(picture))), np.float64) / 255
-        colours = ((pixels - self.mean) / self.std).transpose(2, 0, 1)
-        count, p = self.size // self.patch, self.patch
-        cut = colours[:, : count * p, : count * p].reshape(3, count, p, count, p)
-        return bf16.encode(cut.transpose(1, 3, 0, 2, 4).reshape(count * count, 3 * p * p))
+        return ((pixels - self.mean) / self.std).transpose(2, 0, 1)
+
+    def patches(self, picture: np.ndarray) -> np.ndarray:
+        """Patches of a picture, uint8 (height, width, 3): BF16 bit patterns, see `golden.vision.patch_rows`."""
+        return patch_rows(self.pixels(picture), self.patch)
 
     def _resized(self, image: Image.Image) -> Image.Image:
         if not self.crop:

@@ -9,16 +9,18 @@ for token in session.ask([1, 2, 3], count=32): ...
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compiler.checkpoint import Checkpoint
 from compiler.golden_machine import GoldenMachine, Retrieved
+from compiler.images import ImageProcessor
 from compiler.language_model import LanguageModelCompiler, chosen_token
 from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
+from compiler.vision import VisionCompiler, vision_shape
 from golden.bf16 import FP32, decode
 from golden.clustering import ClusterRule
 from golden.core_interpreter import CoreInterpreter
@@ -33,6 +35,7 @@ from util import checks
 from util.progress import Progress, no_progress
 
 LOG_ENTRIES = 512  # of the undo log
+DEFAULT_TOKENS = 2048
 WHOLE = 1 << 16  # selection target that selects all clusters
 MAX_WORDS = 1 << 32  # of a device memory
 
@@ -42,22 +45,22 @@ class Limits:
     """Sizes of a machine that the model does not determine.
 
     streams  sessions that can exist at the same time
-    tokens   tokens of a session
-    step     tokens of the largest step: a frame, or a piece of a prompt
+    tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
+    step     tokens of the largest step: a frame, or a piece of a prompt; 0: those of a frame, at least 64
     resident tokens of all contexts that stay in device memory; 0: all
     pages    pages of a context; 0: a quarter of `tokens`, at least 64
     memory   bytes of device memory; 0: what the model needs
     """
 
     streams: int = 1
-    tokens: int = 2048
-    step: int = 64
+    tokens: int = 0
+    step: int = 0
     resident: int = 0
     pages: int = 0
     memory: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("streams", 1), ("tokens", 1), ("step", 1), ("resident", 0), ("pages", 0), ("memory", 0)):
+        for name, low in (("streams", 1), ("tokens", 0), ("step", 0), ("resident", 0), ("pages", 0), ("memory", 0)):
             checks.integer(name, getattr(self, name), low)
 
 
@@ -89,7 +92,9 @@ class Machine:
     Attributes
     ----------
     decoder : the compiled text decoder ; core : the golden machine
-    features_word : word address of a buffer for `limits.step` hidden states that do not come from the embedding
+    vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
+    step : tokens of the largest step
+    features_word : word address of a buffer for `step` hidden states that do not come from the embedding
     """
 
     def __init__(
@@ -101,16 +106,24 @@ class Machine:
         interpreter: type[CoreInterpreter],
         progress: Progress,
     ):
-        self.config, self.limits, self.retrieval, self.spec = config, limits, retrieval, checkpoint.spec
         text = checkpoint.spec.text
+        limits = replace(limits, tokens=limits.tokens or min(DEFAULT_TOKENS, text.max_positions))
+        self.config, self.limits, self.retrieval, self.spec = config, limits, retrieval, checkpoint.spec
         if limits.tokens > text.max_positions:
             raise ValueError(f"tokens must be at most {text.max_positions} positions of the model, got {limits.tokens}")
+        vision, projector = checkpoint.spec.vision, checkpoint.spec.projector
+        shape = vision_shape(config, vision, projector) if vision else None
+        self.images = ImageProcessor.of_checkpoint(checkpoint.path, vision) if vision else None
+        frame = shape.output_tokens if shape else 0
+        self.step = limits.step or max(64, frame)
+        if self.step < frame:
+            raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
         self.pages = limits.pages or max(64, limits.tokens // 4)
         resident = limits.resident or limits.streams * text.layers * limits.tokens
         word = 2 * config.dpe_inputs
         region = Region(limits.memory // word or MAX_WORDS)
         count = limits.streams * text.layers
-        frames = min(count * self.pages, resident + limits.step)
+        frames = min(count * self.pages, resident + self.step)
         page = 4 * config.head_dim * config.page_tokens * config.kv_heads
         shared = StoreSizes(
             contexts=count,
@@ -138,10 +151,11 @@ class Machine:
                 for n, header in enumerate(tables.contexts)
             ]
             self.decoder = LanguageModelCompiler(
-                config, text, region, self.contexts[: text.layers], tokens=limits.step,
-                keys=-(-(limits.tokens + limits.step) // config.dpe_inputs) * config.dpe_inputs,
+                config, text, region, self.contexts[: text.layers], tokens=self.step,
+                keys=-(-(limits.tokens + self.step) // config.dpe_inputs) * config.dpe_inputs,
             )  # fmt: skip
-            self.features_word = region.allocate(limits.step * self.decoder.words)
+            self.features_word = region.allocate(self.step * self.decoder.words)
+            self.vision = VisionCompiler(config, shape, region) if shape else None
         except ValueError as error:
             if "free words of the region" in str(error):
                 raise ValueError(f"memory must hold the model and its contexts, got {limits.memory} bytes") from None
@@ -168,11 +182,17 @@ class Machine:
             origin=store,
         )
         vectors = self.decoder.vectors
+        instructions, varying = dict(vectors.instructions), set(vectors.varying)
+        if self.vision is not None:
+            instructions |= self.vision.vectors.instructions
+            varying |= self.vision.vectors.varying
         host = bytearray(backing[-1] if limits.resident else 0)
-        self.core = GoldenMachine(config, device, host, table, vectors.instructions, vectors.varying, interpreter)
+        self.core = GoldenMachine(config, device, host, table, instructions, varying, interpreter)
         for number, images in enumerate(self.decoder.images(checkpoint)):
             progress("weights", number, text.layers + 3)
             self.core.put(images)
+        if self.vision is not None:
+            self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
 
     def session(self) -> Session:
@@ -207,9 +227,23 @@ class Session:
         self.logits = np.zeros(0, np.uint32)
         self.frequencies = machine.spec.text.rope.frequencies()
 
+    def frame(self, picture: np.ndarray) -> None:
+        """A frame, uint8 (height, width, 3), through the vision tower and the layers. It is one step."""
+        vision, images = self.machine.vision, self.machine.images
+        if vision is None or images is None:
+            raise ValueError(f"model of family {self.machine.spec.family} has no vision tower, got a frame")
+        rows = images.patches(picture)
+        padded = np.zeros((len(rows), vision.patch_words * self.machine.config.dpe_inputs), "<u2")
+        padded[:, : rows.shape[1]] = rows
+        self.machine.core.put({vision.patches: padded.tobytes()})
+        program = vision.program()
+        self.machine.core.run(program)
+        count, words = vision.shape.output_tokens, vision.out_words
+        self._step([[(vision.out + n * words, words)] for n in range(count)], answer=False, more=len(program))
+
     def features(self, rows: np.ndarray) -> None:
         """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step."""
-        decoder, step = self.machine.decoder, self.machine.limits.step
+        decoder, step = self.machine.decoder, self.machine.step
         rows = np.asarray(rows, np.uint16)
         if rows.ndim != 2 or rows.shape[1] != self.machine.spec.text.hidden:
             raise ValueError(f"rows must have shape (T, {self.machine.spec.text.hidden}), got {rows.shape}")
@@ -220,8 +254,8 @@ class Session:
         self._step([[(self.machine.features_word + n * words, words)] for n in range(len(rows))], answer=False)
 
     def prompt(self, tokens: Sequence[int], *, answer: bool = False) -> int | None:
-        """Token IDs, in steps of at most `limits.step`. With `answer` returns the most probable next token."""
-        decoder, size = self.machine.decoder, self.machine.limits.step
+        """Token IDs, in steps of at most `Machine.step`. With `answer` returns the most probable next token."""
+        decoder, size = self.machine.decoder, self.machine.step
         if not tokens:
             raise ValueError("tokens must be at least one token ID, got none")
         rows = [decoder.embedding_words(token) for token in tokens]
@@ -240,7 +274,7 @@ class Session:
                 return
             token = self.prompt([token], answer=True)
 
-    def _step(self, rows: Sequence[Sequence[tuple[int, int]]], *, answer: bool) -> int | None:
+    def _step(self, rows: Sequence[Sequence[tuple[int, int]]], *, answer: bool, more: int = 0) -> int | None:
         machine, count = self.machine, len(rows)
         decoder = machine.decoder
         if self.position + count > machine.limits.tokens:
@@ -252,7 +286,7 @@ class Session:
             {decoder.cosines: decoder.angles(*angles(positions, machine.config.head_dim, self.frequencies))}
         )
         program = decoder.step(rows, self.contexts, answer=answer)
-        self.steps.append(Step(count, len(program), machine.core.run(program)))
+        self.steps.append(Step(count, more + len(program), machine.core.run(program)))
         self.position += count
         if not answer:
             return None

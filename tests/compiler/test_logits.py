@@ -13,7 +13,7 @@ from hw.config import Config
 from tests.compiler.checkpoints import CONFIGS
 
 PROMPT, ANSWER = 24, 32  # tokens
-FAMILIES = ("llama", "llama3", "qwen2")
+FAMILIES = ("llama", "llama3", "qwen2", "llava", "llava-siglip")
 
 
 @pytest.fixture
@@ -31,7 +31,8 @@ def make_model(transformers, family, folder, seed):
     options = {key: value for key, value in CONFIGS[family].items() if key not in ("architectures", "model_type")}
     options["eos_token_id"] = []  # no answer ends early
     config = transformers.AutoConfig.for_model(CONFIGS[family]["model_type"], initializer_range=0.25, **options)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    auto = transformers.AutoModelForImageTextToText if "vision_config" in options else transformers.AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="eager").eval()
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.25)
@@ -39,12 +40,13 @@ def make_model(transformers, family, folder, seed):
     return model.to(torch.float32)
 
 
-def logits_of(model, tokens, dtype):
-    """Logits of every position, float64 (T, vocabulary)."""
+def logits_of(model, tokens, dtype, pixels=None):
+    """Logits of every position, float64 (T, vocabulary); `pixels`: of the picture (3, height, width)."""
     import torch
 
+    more = {} if pixels is None else {"pixel_values": torch.tensor(pixels[None]).to(dtype)}
     with torch.inference_mode():
-        output = model.to(dtype)(torch.tensor([tokens])).logits
+        output = model.to(dtype)(torch.tensor([tokens]), **more).logits
     return output[0].to(torch.float64).numpy()
 
 
@@ -55,16 +57,22 @@ def test_logits_and_answer(transformers, family, tmp_path, rng, seed):
 
     model = make_model(transformers, family, tmp_path, seed)
     machine = compile_model(
-        Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=64, step=8), Retrieval(ratio=1.0)
+        Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=80, step=9), Retrieval(ratio=1.0)
     )
     session, tokens = machine.session(), rng.integers(3, 40, size=PROMPT).tolist()
-    logits = []
+    logits, pixels, before = [], None, 0
+    if machine.images is not None:
+        picture = rng.integers(256, size=(30, 20, 3), dtype=np.uint8)
+        pixels = machine.images.pixels(picture)
+        session.frame(picture)
+        before = session.position
     for token in session.ask(tokens, count=ANSWER):
         logits.append(decode(session.logits, FP32))
         tokens.append(token)
-    start, end = PROMPT - 1, PROMPT - 1 + ANSWER
-    exact = logits_of(model, tokens, torch.float32)[start:end]
-    rounded = logits_of(model, tokens, torch.bfloat16)[start:end]
+    start, end = before + PROMPT - 1, before + PROMPT - 1 + ANSWER
+    sequence = [machine.spec.image_token_id] * before + tokens
+    exact = logits_of(model, sequence, torch.float32, pixels)[start:end]
+    rounded = logits_of(model, sequence, torch.bfloat16, pixels)[start:end]
     error, allowed = (np.sqrt(np.mean((x - exact) ** 2)) for x in (np.array(logits), rounded))
     spread = exact.std()
     print(f"{family}: RMS error {error / spread:.3%} of the logits' spread, bfloat16 {allowed / spread:.3%}")

@@ -16,6 +16,7 @@ from golden.kvpu import Kvpu
 from golden.language_model import LanguageModel, greedy
 from golden.selection import RESV
 from golden.store import ContextSizes, StoreSizes, create_context, create_store, store_bytes
+from golden.vision import VisionTower
 from hw.config import Config
 from tests.compiler.checkpoints import write_random
 
@@ -88,3 +89,56 @@ def test_session_equals_the_golden_model(family, resident, interpreter, tmp_path
         logits, traces = step(golden.embed([token]))
     assert attended > 0
     assert any(sum(each.retrieved.fetched) for each in session.steps) == bool(resident)
+
+
+@pytest.mark.parametrize("family", ["llava", "llava-siglip"])
+def test_frames_equal_the_golden_tower_and_model(family, tmp_path, rng):
+    """Pictures through the tower, the projector and the layers; then one token of an answer."""
+    write_random(tmp_path, family, rng)
+    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3)
+    machine = compile_model(checkpoint, TINY, Limits(tokens=64, resident=12), retrieval)
+    session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
+    shape = machine.vision.shape
+    tower = VisionTower(shape, {name: checkpoint.load(name) for name in shape.weights()})
+    position = 0
+    for _ in range(3):
+        picture = rng.integers(256, size=(20, 28, 3), dtype=np.uint8)
+        session.frame(picture)
+        rows = tower.run(machine.images.patches(picture))
+        golden.step(rows, np.arange(position, position + len(rows)))
+        position += len(rows)
+    question = rng.integers(40, size=3).tolist()
+    logits, _ = golden.step(golden.embed(question), np.arange(position, position + 3))
+    assert next(session.ask(question)) == greedy(logits)
+    np.testing.assert_array_equal(session.logits, logits)
+
+
+def test_refusals(tmp_path, rng):
+    write_random(tmp_path, "llama", rng)
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"^memory must hold the model and its contexts, got 4096 bytes$"):
+        compile_model(checkpoint, TINY, Limits(memory=4096))
+    with pytest.raises(ValueError, match=r"^tokens must be at most 512 positions of the model, got 513$"):
+        compile_model(checkpoint, TINY, Limits(tokens=513))
+    with pytest.raises(ValueError, match=r"^kv_heads of the model must be those of the core, 1, got 2$"):
+        compile_model(checkpoint, TINY.replace(kv_heads=1))
+    machine = compile_model(checkpoint, TINY, Limits(tokens=8, step=4))
+    session = machine.session()
+    with pytest.raises(ValueError, match=r"^sessions must be at most streams = 1$"):
+        machine.session()
+    with pytest.raises(ValueError, match=r"^model of family llama has no vision tower, got a frame$"):
+        session.frame(np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"^rows must have shape \(T, 32\), got \(2, 8\)$"):
+        session.features(np.zeros((2, 8), np.uint16))
+    with pytest.raises(ValueError, match=r"^rows must be 1 to 4, got 5$"):
+        session.features(np.zeros((5, 32), np.uint16))
+    with pytest.raises(ValueError, match=r"^token must be 0 to 47, got 48$"):
+        session.prompt([1, 48])
+    with pytest.raises(ValueError, match=r"^tokens must be at least one token ID, got none$"):
+        session.prompt([])
+    assert session.position == 0
+    session.prompt([1, 2, 3, 4, 5, 6])
+    with pytest.raises(ValueError, match=r"^tokens of a session must be at most 8, got 9$"):
+        session.prompt([1, 2, 3])
+    with pytest.raises(ValueError, match=r"^ratio must be above 0 and at most 1, got 1.5$"):
+        Retrieval(ratio=1.5)
