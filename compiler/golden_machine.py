@@ -14,7 +14,7 @@ import numpy as np
 
 from golden import vector_kernels as kernels
 from golden.core_interpreter import CoreInterpreter, NewToken
-from golden.kvmu import Op, Reply
+from golden.kvmu import Fault, Op, Reply
 from golden.kvmu.transfer import Tier
 from golden.kvpu import HeadScores, Kvpu
 from golden.store.layout import TABLE_UNIT
@@ -53,6 +53,10 @@ class GoldenMachine:
     table : KV prediction unit on the store
     programs : vector programs by word address ; varying : those whose instructions take the length of a row
     interpreter : class of the interpreter
+
+    Attributes
+    ----------
+    instructions : vector programs by word address
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class GoldenMachine:
         interpreter: type[CoreInterpreter] = CoreInterpreter,
     ):
         self.config, self.device, self.host, self.table = config, device, host, table
+        self.instructions = programs
         self.word_bytes = 2 * config.dpe_inputs
         varying = set(varying)
         memory = OperandMemory.from_config(config)
@@ -191,7 +196,7 @@ class GoldenMachine:
     def _check(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             if reply.fault:
-                raise MachineFault(f"{Op(reply.op).name} was refused: fault {reply.fault}")
+                raise MachineFault(f"{Op(reply.op).name} was refused: {Fault(reply.fault).name}")
 
 
 def sized(program: list[Instruction], varies: bool) -> Callable[[int, int], list[Instruction]]:

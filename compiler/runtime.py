@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from compiler import context_file
 from compiler.checkpoint import Checkpoint
+from compiler.context_file import ContextAddress
 from compiler.golden_machine import GoldenMachine, Retrieved
 from compiler.images import ImageProcessor
 from compiler.language_model import LanguageModelCompiler, chosen_token
@@ -28,7 +31,7 @@ from golden.decoder_layer import angles
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
 from golden.selection import RESV
-from golden.store import ContextSizes, StoreSizes, create_context, create_store, store_bytes
+from golden.store import ContextSizes, Store, StoreSizes, create_context, create_store, delete_context, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from hw.config import Config
 from util import checks
@@ -143,9 +146,12 @@ class Machine:
             backing = [n * (self.pages * page + BACKING_UNIT) // BACKING_UNIT * BACKING_UNIT for n in range(count + 1)]
             state = np.zeros(store_size, np.uint8)
             tables = create_store(state, store, shared, origin=store)
-            for n in range(count):
-                base = store + shared.nbytes + n * own.nbytes(shared)
-                create_context(tables, n, own, base, host_base=backing[n])
+            self.addresses = [
+                ContextAddress(n, store + shared.nbytes + n * own.nbytes(shared), backing[n], sizes=own)
+                for n in range(count)
+            ]
+            for at in self.addresses:
+                create_context(tables, at.number, own, at.base, host_base=at.host_base)
             self.contexts = [
                 Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word)
                 for n, header in enumerate(tables.contexts)
@@ -186,7 +192,7 @@ class Machine:
         if self.vision is not None:
             instructions |= self.vision.vectors.instructions
             varying |= self.vision.vectors.varying
-        host = bytearray(backing[-1] if limits.resident else 0)
+        host = bytearray(backing[-1])
         self.core = GoldenMachine(config, device, host, table, instructions, varying, interpreter)
         for number, images in enumerate(self.decoder.images(checkpoint)):
             progress("weights", number, text.layers + 3)
@@ -195,11 +201,25 @@ class Machine:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
 
-    def session(self) -> Session:
-        """A new session on a free stream."""
+    @property
+    def memories(self) -> context_file.Machine:
+        """The memories as `compiler.context_file` takes them."""
+        kvmu, host = self.core.table.kvmu, np.frombuffer(self.core.host, np.uint8)
+        store = Store(np.frombuffer(self.core.device, np.uint8), kvmu.base)
+        return context_file.Machine(store, kvmu.config.page_frames_base, self.config.kv_heads, host, host)
+
+    def session(self, path: Path | str | None = None) -> Session:
+        """A new session on a free stream, or with `path` the session that `Session.save` wrote.
+
+        A file that cannot be resumed raises an error, and the stream stays free.
+        """
         if not self._free:
             raise ValueError(f"sessions must be at most streams = {self.limits.streams}")
-        return Session(self, self._free.pop(0))
+        session = Session(self, self._free[0])
+        if path is not None:
+            session.resume(path)
+        self._free.pop(0)
+        return session
 
 
 @dataclass
@@ -226,6 +246,31 @@ class Session:
         self.steps: list[Step] = []
         self.logits = np.zeros(0, np.uint32)
         self.frequencies = machine.spec.text.rope.frequencies()
+
+    def save(self, path: Path | str) -> None:
+        """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
+        context_file.export_stream(self.machine.memories, [context.number for context in self.contexts], path)
+
+    def resume(self, path: Path | str) -> None:
+        """Replace the contexts of an empty session by those of a file."""
+        if self.position:
+            raise ValueError(f"position of a session must be 0 before it resumes a file, got {self.position}")
+        memories = self.machine.memories
+        addresses = [self.machine.addresses[context.number] for context in self.contexts]
+        sizes = addresses[0].sizes
+        assert sizes is not None
+        for at in addresses:
+            delete_context(memories.store, at.number)
+        try:
+            header = memories.store.header
+            free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
+            # the next step needs page frames for its tokens before it offloads old pages
+            context_file.import_stream(memories, path, addresses, max(0, free - self.machine.step))
+        except (ValueError, OSError):
+            for at in addresses:
+                create_context(memories.store, at.number, sizes, at.base, host_base=at.host_base)
+            raise
+        self.position = int(memories.store.context(addresses[0].number).header["tokens"])
 
     def frame(self, picture: np.ndarray) -> None:
         """A frame, uint8 (height, width, 3), through the vision tower and the layers. It is one step."""

@@ -117,11 +117,11 @@ def test_refusals(tmp_path, rng):
     write_random(tmp_path, "llama", rng)
     checkpoint = Checkpoint(tmp_path)
     with pytest.raises(ValueError, match=r"^memory must hold the model and its contexts, got 4096 bytes$"):
-        compile_model(checkpoint, TINY, Limits(memory=4096))
+        compile_model(checkpoint, TINY, Limits(tokens=64, memory=4096))
     with pytest.raises(ValueError, match=r"^tokens must be at most 512 positions of the model, got 513$"):
         compile_model(checkpoint, TINY, Limits(tokens=513))
     with pytest.raises(ValueError, match=r"^kv_heads of the model must be those of the core, 1, got 2$"):
-        compile_model(checkpoint, TINY.replace(kv_heads=1))
+        compile_model(checkpoint, TINY.replace(kv_heads=1), Limits(tokens=64))
     machine = compile_model(checkpoint, TINY, Limits(tokens=8, step=4))
     session = machine.session()
     with pytest.raises(ValueError, match=r"^sessions must be at most streams = 1$"):
@@ -142,3 +142,28 @@ def test_refusals(tmp_path, rng):
         session.prompt([1, 2, 3])
     with pytest.raises(ValueError, match=r"^ratio must be above 0 and at most 1, got 1.5$"):
         Retrieval(ratio=1.5)
+
+
+@pytest.mark.parametrize("resident", [0, 6])
+def test_saved_session_continues_on_another_machine(resident, tmp_path, rng):
+    """The second machine has other limits; its next answer is the same. A damaged file is refused."""
+    write_random(tmp_path / "model", "qwen2", rng)
+    checkpoint, retrieval = Checkpoint(tmp_path / "model"), Retrieval(ratio=0.5, hamming_threshold=3)
+    first = compile_model(checkpoint, TINY, Limits(tokens=64, step=8, resident=resident), retrieval).session()
+    for _ in range(3):
+        first.features(bf16.encode(rng.standard_normal((5, 32))))
+    first.save(tmp_path / "session")
+    answer = list(first.ask([1, 2, 3], count=4))
+
+    machine = compile_model(checkpoint, TINY, Limits(streams=2, tokens=48, step=4, resident=12), retrieval)
+    data = bytearray((tmp_path / "session").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "damaged").write_bytes(data)
+    with pytest.raises(ValueError, match=r"SHA-256 of the section \d must be"):
+        machine.session(tmp_path / "damaged")
+    with pytest.raises(OSError):
+        machine.session(tmp_path / "missing")
+    machine.session().prompt([7, 8])
+    second = machine.session(tmp_path / "session")
+    assert second.position == 15
+    assert list(second.ask([1, 2, 3], count=4)) == answer
