@@ -152,7 +152,7 @@ def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]
         max_resident_tokens=case.capacity,
         selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
         storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window,
-        staging_head_pages=case.staging, limit=400_000,
+        staging_head_pages=case.staging, limit=400_000, device_bytes=16 << 20,
     )  # fmt: skip
     sources = [frames(layer, case.count, case.tokens) for _ in range(case.streams)]
     inputs = [next(sources[n % case.streams]) for n in range(case.count)]
@@ -187,15 +187,24 @@ def recorded() -> dict[str, list[list[int]]]:
     return json.loads(RECORD.read_text())
 
 
+def store(cycles: dict[str, list[list[float]]]) -> None:
+    """Add cases to the record."""
+    known = recorded() if RECORD.exists() else {}
+    merged = {name: cycles.get(name, known.get(name)) for name in CASES}
+    lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in merged.items() if values]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def main(*names: str) -> None:
-    errors, cycles = [], dict[str, list[list[float]]]()
+    errors = []
     record = "--record" in names
     print(
         f"{'case':26} {'step':>4} {'tokens':>6} {'clusters':>8} {'attended':>8} {'fetched':>7} {'RTL':>7} {'model':>7}"
     )
     for name in [name for name in names if name != "--record"] or CASES:
         steps = compare(CASES[name], SEED)
-        cycles[name] = [[step["start"], step["cycles"]] for step in steps]
+        if record:
+            store({name: [[step["start"], step["cycles"]] for step in steps]})
         for n, step in enumerate(steps):
             errors.append((step["predicted"] / step["cycles"] - 1, name, n))
             print(
@@ -206,11 +215,6 @@ def main(*names: str) -> None:
     worst = max(errors, key=lambda error: abs(error[0]))
     mean = float(np.mean([abs(error) for error, _, _ in errors]))
     print(f"{len(errors)} steps: mean error {mean:.2%}, worst {worst[0]:+.2%} ({worst[1]}, step {worst[2]})")
-    if record:
-        known = recorded() if RECORD.exists() else {}
-        merged = {name: cycles.get(name, known.get(name)) for name in CASES}
-        lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in merged.items() if values]
-        RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
