@@ -38,7 +38,7 @@ from util import checks
 from util.progress import Progress, no_progress
 
 LOG_ENTRIES = 512  # of the undo log
-DEFAULT_TOKENS = 2048
+DEFAULT_TOKENS, DEFAULT_STEP = 2048, 64
 WHOLE = 1 << 16  # selection target that selects all clusters
 MAX_WORDS = 1 << 32  # of a device memory
 
@@ -49,8 +49,8 @@ class Limits:
 
     streams  sessions that can exist at the same time
     tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
-    step     tokens of the largest step: a frame, or a piece of a prompt; 0: those of a frame, at least 64
-    resident tokens of all contexts that stay in device memory; 0: all
+    step     tokens of the largest step: a frame, or a piece of a prompt; 0: 64, or those of a frame if they are more
+    resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
     pages    pages of a context; 0: a quarter of `tokens`, at least 64
     memory   bytes of device memory; 0: what the model needs
     """
@@ -118,15 +118,26 @@ class Machine:
         shape = vision_shape(config, vision, projector) if vision else None
         self.images = ImageProcessor.of_checkpoint(checkpoint.path, vision) if vision else None
         frame = shape.output_tokens if shape else 0
-        self.step = limits.step or max(64, frame)
+        self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
             raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
         self.pages = limits.pages or max(64, limits.tokens // 4)
-        resident = limits.resident or limits.streams * text.layers * limits.tokens
         word = 2 * config.dpe_inputs
         region = Region(limits.memory // word or MAX_WORDS)
         count = limits.streams * text.layers
-        frames = min(count * self.pages, resident + self.step)
+        for name, value, most in (("contexts", count, config.max_contexts), ("pages", self.pages, config.max_pages)):
+            if value > most:
+                raise ValueError(f"{name} must be at most {most} on this core, got {value}")
+        # every token can have a page of its own, and a step needs page frames before it offloads old pages
+        all_pages, most = count * self.pages, config.page_frames - self.step
+        keeps_all = not limits.resident and all_pages <= config.page_frames
+        resident = count * limits.tokens if keeps_all else limits.resident or most
+        frames = min(all_pages, resident + self.step)
+        if frames > config.page_frames or resident < 1:
+            raise ValueError(
+                f"resident must be 1 to {most}, which is page_frames = {config.page_frames} of the core without a step "
+                f"of {self.step} tokens, got {resident}"
+            )
         page = 4 * config.head_dim * config.page_tokens * config.kv_heads
         shared = StoreSizes(
             contexts=count,
@@ -141,7 +152,7 @@ class Machine:
         try:
             store = _allocate(region, store_size, BACKING_UNIT, word)
             page_frames = _allocate(region, frames * page, TABLE_UNIT, word)
-            staged = 0 if not limits.resident else config.kv_heads * self.pages
+            staged = 0 if keeps_all else config.kv_heads * self.pages
             staging = _allocate(region, 2 * staged * page // config.kv_heads, TABLE_UNIT, word)
             backing = [n * (self.pages * page + BACKING_UNIT) // BACKING_UNIT * BACKING_UNIT for n in range(count + 1)]
             state = np.zeros(store_size, np.uint8)
@@ -180,6 +191,9 @@ class Machine:
                 staging_base=staging,
                 staging_head_pages=staged,
                 max_resident_tokens=resident,
+                max_clusters=config.max_clusters,
+                max_pages=config.max_pages,
+                page_frames=config.page_frames,
             ),
             np.frombuffer(device, np.uint8)[store : store + store_size],
             store,

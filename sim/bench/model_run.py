@@ -17,7 +17,7 @@ from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import CoreRun
 from sim.ports import core_settings
 
-LIMIT = 4_000_000  # cycles of a program
+LIMIT = 1_000_000  # cycles of a program
 
 
 class ModelRun:

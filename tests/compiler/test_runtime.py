@@ -20,7 +20,7 @@ from golden.vision import VisionTower
 from hw.config import Config
 from tests.compiler.checkpoints import write_random
 
-TINY = Config.preset("tiny")
+TINY = Config.preset("tiny").replace(page_frames=256)
 FAMILIES = ("llama", "llama3", "qwen2")
 
 
@@ -122,6 +122,10 @@ def test_refusals(tmp_path, rng):
         compile_model(checkpoint, TINY, Limits(tokens=513))
     with pytest.raises(ValueError, match=r"^kv_heads of the model must be those of the core, 1, got 2$"):
         compile_model(checkpoint, TINY.replace(kv_heads=1), Limits(tokens=64))
+    with pytest.raises(ValueError, match=r"^resident must be 1 to 12, which is page_frames = 16 .* 4 tokens, got 13$"):
+        compile_model(checkpoint, Config.preset("tiny"), Limits(tokens=64, step=4, resident=13))
+    with pytest.raises(ValueError, match=r"^pages must be at most 64 on this core, got 65$"):
+        compile_model(checkpoint, TINY, Limits(tokens=64, pages=65))
     machine = compile_model(checkpoint, TINY, Limits(tokens=8, step=4))
     session = machine.session()
     with pytest.raises(ValueError, match=r"^sessions must be at most streams = 1$"):
