@@ -22,7 +22,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from sim.bench.model_run import ModelMismatch
 
     _check(args)
-    limits = Limits(tokens=args.tokens, resident=args.resident, memory=args.memory)
+    limits = Limits(tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory)
     retrieval = Retrieval(args.ratio, args.hamming_threshold)
     system = "" if args.backend == "golden" else args.system
     model = Model(args.model, configuration(args), limits, retrieval, system)
@@ -57,6 +57,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             if not args.json and not text.endswith(UNFINISHED):
                 print(text[len(printed) :], end="", flush=True)
                 printed = text
+        if not args.json:
+            print("\n")
     console.close()
     if simulation is not None:
         try:
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print(json.dumps({"answer": model.decode(answer), "tokens": answer, **report.asdict()}, indent=2))
     else:
-        print(f"\n\n{report.as_text()}" if answer else report.as_text())
+        print(report.as_text())
     return 0
 
 
@@ -124,6 +126,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--tokens", type=int, default=0, metavar="N", help="tokens of a session (default 2048)")
     parser.add_argument(
         "--resident", type=int, default=0, metavar="N", help="tokens that stay in device memory (default all)"
+    )
+    parser.add_argument(
+        "--step", type=int, default=0, metavar="N", help="tokens of the largest step (default those of a frame, or 64)"
     )
     parser.add_argument(
         "--memory", type=int, default=0, metavar="BYTES", help="device memory (default what the model needs)"

@@ -15,6 +15,7 @@ import vrex
 from compiler.checkpoint import Checkpoint
 from compiler.runtime import Limits, Retrieval, compile_model
 from hw.config import Config
+from sim.bench.model_run import ModelMismatch, ModelRun
 from sw_model.media import clip
 from sw_model.media.video import decode, sample
 from tests.compiler import checkpoints
@@ -133,6 +134,35 @@ def test_session_is_saved_and_resumed(run, tmp_path):
     assert third["position"] == session.position + 1  # no second <s>
 
 
+RTL = ("--backend", "rtl", "--step", 4, "--resident", 6, *TINY)
+
+
+def test_rtl_of_a_resumed_session(run):
+    """The core simulates the steps after the resumed ones; its bits and its cycles are reported."""
+    assert run("llama", "--prompt", "w7 w8 w9", *TINY, "--step", 4, "--resident", 6, "--session", "s")[0] == 0
+    status, out, err = run("llama", "--ask", "w3", "--answer-tokens", 1, *RTL, "--session", "s")
+    assert status == 0, err
+    assert "RTL, cycles" in out and out.endswith(
+        "5 tokens in the session\nall bits of the RTL are equal to those of the golden machine\n"
+    )
+    predicted, simulated = (int(cell.replace(",", "")) for cell in out.splitlines()[-3].split()[-3:-1])
+    assert abs(simulated / predicted - 1) < 0.1
+
+
+def test_rtl_that_differs(run, tmp_path, monkeypatch):
+    """Status 1, one line, and no session file."""
+
+    def check(self, **options):
+        raise ModelMismatch("element 3 of the logits of program 0 must be 0x1, got 0x2")
+
+    monkeypatch.setattr(ModelRun, "check", check)
+    status, _, err = run("llama", "--ask", "w3", *RTL, "--session", "s")
+    assert status == 1 and not (tmp_path / "s").exists()
+    assert err.endswith(
+        "vrex: the RTL differs from the golden machine: element 3 of the logits of program 0 must be 0x1, got 0x2\n"
+    )
+
+
 REFUSED = {
     "none --ask w3": "checkpoint 'none': config.json is missing",
     "llava": "one of --video, --prompt, --ask must be given, got none",
@@ -158,6 +188,7 @@ REFUSED = {
     "llava --video film.mp4 --tokens 18": "tokens of a session must be at most 18, got 19",
     "llama --prompt w3,w3,w3,w3 --tokens 4": "tokens of a session must be at most 4, got 5",
     "llama --ask w3 --answer-tokens 4 --tokens 4": "tokens must be at least 5 for the question and its answer, got 4",
+    "llama --ask w3 --backend rtl": "page_frames of the core must be at least 128 for this model and these limits, got 16",
     "llama --ask w3 --session none/s": "session must be in a folder that exists, got 'none/s'",
     "llama --ask w3 --session llava": "llava: ",
 }  # a comma in a text is a space
