@@ -52,6 +52,8 @@ def reason(error: BaseException) -> str:
         return f"no space left on the device of {error.filename or os.environ.get('VREX_BUILD', 'build')}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory on this computer ({error or 'no size is known'})"
     text = (str(error).splitlines() or [type(error).__name__])[0]
     text = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ..."  # a message can quote a file
     for folder in (Path(os.environ.get("VREX_BUILD", "build")), Path(os.environ.get("TMPDIR", "/tmp"))):
@@ -83,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         print("vrex: interrupted; no partial files remain", file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, ArithmeticError, OSError, ToolError, SimulatorError) as error:
+    except (ValueError, ArithmeticError, MemoryError, OSError, ToolError, SimulatorError) as error:
         console.close()
         if args.debug:
             raise

@@ -1,14 +1,16 @@
-"""A session of a model on the machine for the command line: tokenizer, configuration, measured steps."""
+"""A session of a model on the machine for the command line: checkpoint, tokenizer, measured steps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
@@ -16,27 +18,63 @@ from compiler.golden_machine import Retrieved
 from compiler.runtime import Limits, Machine, Retrieval, Session, compile_model
 from hw.config import Config
 from hw.core.isa import Command
+from sim.bench.core_run import BASES
+from sim.bench.model_run import ModelRun
 from sw_model.cycles.core import CoreModel
 from sw_model.cycles.step_data import recording
-from sw_model.systems import load_system
+from sw_model.systems import System, load_system
 from util.progress import Progress
 from util.text import table
 
-BASES = {"device": 0, "host": 1 << 47}
 TOKENIZER = "tokenizer.json"
 
 
-def tokenizer(folder: Path) -> tuple[Callable[[str], list[int]], Callable[[list[int]], str]]:
-    """Functions from text to token IDs and back, of the `tokenizer.json` of a checkpoint."""
-    from tokenizers import Tokenizer
+class Model:
+    """A checkpoint with its tokenizer, and the machine that runs it. `system`: also predict cycles with its memories.
 
-    if not (folder / TOKENIZER).is_file():
-        raise ValueError(f"checkpoint {str(folder)!r}: {TOKENIZER} is missing")
-    try:
-        loaded = Tokenizer.from_file(str(folder / TOKENIZER))
-    except Exception as error:  # the library raises plain Exception
-        raise ValueError(f"{folder / TOKENIZER}: {error}") from None
-    return lambda text: loaded.encode(text).ids, loaded.decode
+    Opening reads no weights. Raises ValueError if the checkpoint, its tokenizer or the system is not usable.
+
+    Attributes
+    ----------
+    system : the loaded system, or None ; clock : after `load` the predicted cycles, or None without a system
+    """
+
+    def __init__(self, folder: Path, config: Config, limits: Limits, retrieval: Retrieval, system: str = ""):
+        self.checkpoint = Checkpoint(folder)
+        self.config = config.replace(kv_heads=self.checkpoint.spec.text.kv_heads)
+        self.limits, self.retrieval = limits, retrieval
+        self.system = load_system(system) if system else None
+        self.clock: CycleClock | None = None
+        if self.system is not None:
+            timings(self.system, BASES["host"])  # raises ValueError for a system without a core
+        if not (folder / TOKENIZER).is_file():
+            raise ValueError(f"checkpoint {str(folder)!r}: {TOKENIZER} is missing")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        except Exception as error:  # the library raises plain Exception
+            raise ValueError(f"{folder / TOKENIZER}: {error}") from None
+
+    def require_vision(self) -> None:
+        """ValueError if the model has no vision tower."""
+        spec = self.checkpoint.spec
+        if spec.vision is None:
+            raise ValueError(f"model must have a vision tower to watch a video, got one of family {spec.family}")
+
+    def encode(self, text: str, *, begin: bool) -> list[int]:
+        """Token IDs of a text. `begin`: it is the first one of a session, with the tokens that begin a text."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=begin).ids
+        return ids
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of token IDs."""
+        text: str = self._tokenizer.decode(tokens)
+        return text
+
+    def load(self, progress: Progress) -> Machine:
+        """Compile the model and load its weights into the memory of a machine."""
+        machine = compile_model(self.checkpoint, self.config, self.limits, self.retrieval, progress=progress)
+        self.clock = CycleClock(machine, self.system) if self.system is not None else None
+        return machine
 
 
 class CycleClock:
@@ -47,11 +85,10 @@ class CycleClock:
     cycles : of all programs so far ; clock_mhz : of the core
     """
 
-    def __init__(self, machine: Machine, system: str):
-        loaded = load_system(system)
-        timing = timings(loaded, BASES["host"])
-        assert loaded.core is not None
-        self.clock_mhz, self.cycles = loaded.core.clock_mhz, 0
+    def __init__(self, machine: Machine, system: System):
+        timing = timings(system, BASES["host"])
+        assert system.core is not None
+        self.clock_mhz, self.cycles = system.core.clock_mhz, 0
         self.machine, self._run = machine, machine.core.run
         self.model = CoreModel(machine.config, timing, BASES, machine.core.instructions)
         machine.core.run = self.run  # type: ignore[method-assign]
@@ -65,6 +102,30 @@ class CycleClock:
         return retrieved
 
 
+class Simulation:
+    """The programs of a session in the core's RTL, with the memories of a system. Create it before the first step.
+
+    Attributes
+    ----------
+    cycles : of every program, after `check`
+    """
+
+    def __init__(self, machine: Machine, system: System | None):
+        assert system is not None
+        self.run, self.system = ModelRun(machine), system
+
+    @property
+    def programs(self) -> int:
+        """Programs so far."""
+        return self.run.recorded
+
+    def check(self, progress: Progress) -> list[int]:
+        """Simulate all programs and return the cycles of each. `ModelMismatch` if a bit differs from golden."""
+        progress("simulation of the core", 0, 0)
+        self.run.check(timing=timings(self.system, BASES["host"]))
+        return self.run.cycles
+
+
 @dataclass(frozen=True)
 class StepRow:
     """A measured step.
@@ -72,6 +133,7 @@ class StepRow:
     kind : prompt, frame or answer ; tokens, commands : of the step ; seconds : on this computer
     attended : mean share of the past tokens that a KV head attends to ; fetched_bytes : from host memory
     cycles, ms : predicted time on one core; None without a prediction
+    rtl_cycles : of the simulated core; None without a simulation
     """
 
     kind: str
@@ -82,14 +144,16 @@ class StepRow:
     fetched_bytes: int
     cycles: int | None
     ms: float | None
+    rtl_cycles: int | None = None
 
 
 class Report:
     """Measures the steps of a session."""
 
-    def __init__(self, session: Session, clock: CycleClock | None):
-        self.session, self.clock = session, clock
+    def __init__(self, session: Session, clock: CycleClock | None, simulation: Simulation | None = None):
+        self.session, self.clock, self.simulation = session, clock, simulation
         self.rows: list[StepRow] = []
+        self._programs = [0]  # recorded programs after each row
 
     def measure(self, kind: str, step: Callable[[], Any]) -> Any:
         """Run `step` and append a row for all steps of the session that it executes."""
@@ -113,6 +177,7 @@ class Report:
                 None if self.clock is None or spent is None else spent / self.clock.clock_mhz / 1000,
             )
         )  # fmt: skip
+        self._programs.append(self.simulation.programs if self.simulation else 0)
         return result
 
     def tokens(self, answer: Iterator[int]) -> Iterator[int]:
@@ -121,6 +186,15 @@ class Report:
         while (token := self.measure(kind, lambda: next(answer, None))) is not None:
             yield token
             kind = "answer"
+
+    def check(self, progress: Progress) -> None:
+        """Run the session in the core's RTL, and enter the cycles into all rows. `ModelMismatch` if a bit differs."""
+        assert self.simulation is not None
+        cycles = self.simulation.check(progress)
+        spans = pairwise(self._programs)
+        self.rows = [
+            replace(row, rtl_cycles=sum(cycles[start:end])) for row, (start, end) in zip(self.rows, spans, strict=True)
+        ]
 
     def asdict(self) -> dict[str, Any]:
         """Tokens of the session, and all rows."""
@@ -131,28 +205,22 @@ class Report:
         rows = []
         for kind in dict.fromkeys(row.kind for row in self.rows):
             same = [row for row in self.rows if row.kind == kind]
-            mean = {name: np.mean([getattr(row, name) for row in same]) for name in ("tokens", "seconds", "attended")}
-            fetched = np.mean([row.fetched_bytes for row in same]) / 1e6
-            ms = "" if same[0].ms is None else f"{np.mean([row.ms for row in same if row.ms is not None]):.2f}"
-            rows.append(
-                (kind, str(len(same)), f"{mean['tokens']:.1f}", f"{mean['attended']:.1%}", f"{fetched:.3f}", ms,
-                 f"{mean['seconds']:.2f}")
-            )  # fmt: skip
-        names = ("step", "count", "tokens", "attended", "fetched, MB", "predicted, ms", "here, s")
-        return f"{table(names, rows)}\n{self.session.position} tokens in the session"
+            cells = [kind, str(len(same))]
+            for _, name, scale, form in self._columns():
+                cells.append(f"{np.mean([getattr(row, name) for row in same]) * scale:{form}}")
+            rows.append(tuple(cells))
+        lines = [table(("step", "count", *(title for title, *_ in self._columns())), rows)]
+        lines.append(f"{self.session.position} tokens in the session")
+        if self.simulation is not None:
+            lines.append("all bits of the RTL are equal to those of the golden machine")
+        return "\n".join(lines)
 
-
-def prepare(
-    model: Path,
-    config: Config,
-    limits: Limits,
-    retrieval: Retrieval,
-    *,
-    system: str = "",
-    progress: Progress,
-) -> tuple[Machine, CycleClock | None]:
-    """Compile a checkpoint for a core with the KV heads of the model; `system`: predict cycles with its memories."""
-    checkpoint = Checkpoint(model)
-    config = config.replace(kv_heads=checkpoint.spec.text.kv_heads)
-    machine = compile_model(checkpoint, config, limits, retrieval, progress=progress)
-    return machine, CycleClock(machine, system) if system else None
+    def _columns(self) -> list[tuple[str, str, float, str]]:
+        """Title, field of `StepRow`, factor and format of each column of the table."""
+        columns = [("tokens", "tokens", 1, ".1f"), ("attended", "attended", 1, ".1%"),
+                   ("fetched, MB", "fetched_bytes", 1e-6, ".3f")]  # fmt: skip
+        if self.clock is not None:
+            columns += [("predicted, ms", "ms", 1, ".3f"), ("predicted, cycles", "cycles", 1, ",.0f")]
+        if self.simulation is not None:
+            columns.append(("RTL, cycles", "rtl_cycles", 1, ",.0f"))
+        return [*columns, ("here, s", "seconds", 1, ".2f")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +178,13 @@ class Checkpoint:
     def lm_head(self) -> np.ndarray:
         """LM head (vocabulary, hidden), uint16 BF16 bit patterns; the embedding if it is tied."""
         return self.load("lm_head")
+
+    def fingerprint(self) -> int:
+        """Number of the model, 1 to 2**32 - 1, CRC-32 of the norms and of the last key matrix."""
+        last, number = self.spec.text.layers - 1, 0
+        for key in ("final_norm", f"layers.{last}.attention_norm", f"layers.{last}.ffn_norm", f"layers.{last}.k"):
+            number = zlib.crc32(self.load(key).tobytes(), number)
+        return number or 1
 
     def _layer_key(self, layer: int, matrix: str) -> str:
         checks.integer("layer", layer, 0, self.spec.text.layers - 1)

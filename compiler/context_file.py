@@ -37,7 +37,7 @@ HEADER = np.dtype(
         ("head_dim", "<u4"),
         ("page_tokens", "<u4"),
         ("contexts", "<u4"),
-        ("reserved", "<u4"),
+        ("model", "<u4"),  # number of the model; 0: not stated
         ("bytes", "<u8"),  # of the file
     ]
 )
@@ -59,6 +59,7 @@ class Machine:
     page_frames_base  byte address of the page frames
     kv_heads          KV heads of a page
     host, storage     images of host memory and storage, uint8, from byte address 0 on
+    model             number of the model, such as `Checkpoint.fingerprint`; 0: not stated
     """
 
     store: Store
@@ -66,6 +67,7 @@ class Machine:
     kv_heads: int
     host: np.ndarray
     storage: np.ndarray
+    model: int = 0
 
     @property
     def slot_bytes(self) -> int:
@@ -127,7 +129,8 @@ def export_stream(machine: Machine, contexts: Sequence[int], path: str | Path) -
                 entry["bytes"] = file.tell() - start
                 entry["sha256"] = np.frombuffer(digest.digest(), np.uint8)
             head_dim = store.key_bytes // 2 // machine.kv_heads
-            header[0] = (MAGIC, VERSION, machine.kv_heads, head_dim, store.page_tokens, len(opened), 0, file.tell())
+            sizes = machine.kv_heads, head_dim, store.page_tokens
+            header[0] = (MAGIC, VERSION, *sizes, len(opened), machine.model, file.tell())
             start_of_file = header.tobytes() + table.tobytes()
             file.seek(0)
             file.write(start_of_file + hashlib.sha256(start_of_file).digest())
@@ -206,7 +209,8 @@ def import_stream(
     Raises
     ------
     ContextFileError, StoreError
-        The file is truncated, changed or of another program or version, or a context does not fit. Nothing is changed.
+        The file is truncated, changed or of another model, program or version, or a context does not fit.
+        Nothing is changed.
     """
     path, store = Path(path), machine.store
     _require_committed(store)
@@ -291,6 +295,8 @@ def _read(machine: Machine, path: Path) -> tuple[list[tuple[int, int]], list[_Sa
     for name, value in expected.items():
         if header[name] != value:
             raise ContextFileError(f"{path}: {name} must be {value!r}, got {header[name].item()!r}")
+    if machine.model and header["model"] not in (0, machine.model):
+        raise ContextFileError(f"{path}: model must be {machine.model:#010x}, got {int(header['model']):#010x}")
     start = HEADER.itemsize + (1 + int(header["contexts"])) * SECTION.itemsize
     if size < start + HASH_BYTES:
         raise ContextFileError(f"{path}: file must have at least {start + HASH_BYTES} bytes, got {size}")

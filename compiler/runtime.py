@@ -123,7 +123,7 @@ class Machine:
             raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
         self.pages = limits.pages or max(64, limits.tokens // 4)
         word = 2 * config.dpe_inputs
-        region = Region(limits.memory // word or MAX_WORDS)
+        region = Region(limits.memory // word if limits.memory else MAX_WORDS)
         count = limits.streams * text.layers
         for name, value, most in (("contexts", count, config.max_contexts), ("pages", self.pages, config.max_pages)):
             if value > most:
@@ -175,7 +175,8 @@ class Machine:
             self.vision = VisionCompiler(config, shape, region) if shape else None
         except ValueError as error:
             if "free words of the region" in str(error):
-                raise ValueError(f"memory must hold the model and its contexts, got {limits.memory} bytes") from None
+                size = limits.memory or MAX_WORDS * word
+                raise ValueError(f"memory must hold the model and its contexts, got {size} bytes") from None
             raise
         device = bytearray(region.next * word)
         device[store : store + store_size] = state.tobytes()
@@ -214,13 +215,15 @@ class Machine:
         if self.vision is not None:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
+        self._model = checkpoint.fingerprint()
 
     @property
     def memories(self) -> context_file.Machine:
         """The memories as `compiler.context_file` takes them."""
         kvmu, host = self.core.table.kvmu, np.frombuffer(self.core.host, np.uint8)
         store = Store(np.frombuffer(self.core.device, np.uint8), kvmu.base)
-        return context_file.Machine(store, kvmu.config.page_frames_base, self.config.kv_heads, host, host)
+        frames = kvmu.config.page_frames_base
+        return context_file.Machine(store, frames, self.config.kv_heads, host, host, self._model)
 
     def session(self, path: Path | str | None = None) -> Session:
         """A new session on a free stream, or with `path` the session that `Session.save` wrote.

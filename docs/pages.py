@@ -33,7 +33,7 @@ from vrex import parser
 ROOT = Path(__file__).resolve().parent.parent
 warnings.simplefilter("ignore", UnusedElaboratable)  # units are built only to describe them
 
-TUTORIALS = ("generate", "verify", "streams", "policy", "system", "figure")
+TUTORIALS = ("generate", "verify", "run", "streams", "policy", "system", "figure")
 FOLDERS = ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "util")
 MEASUREMENTS = "docs/measurements/"
 PRESET = "paper"  # the sizes on a unit's page

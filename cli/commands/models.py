@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,54 +12,96 @@ from typing import Any
 from cli.console import Console
 from cli.options import add_configuration, add_json, command, configuration
 
-BACKENDS = ("golden", "cycles")
+BACKENDS = ("golden", "cycles", "rtl")
+UNFINISHED = "\ufffd"  # a token can end inside a character
 
 
-def run(args: argparse.Namespace, console: Console) -> None:
-    from cli.model_session import Report, prepare, tokenizer
+def run(args: argparse.Namespace, console: Console) -> int:
+    from cli.model_session import Model, Report, Simulation
     from compiler.runtime import Limits, Retrieval
+    from sim.bench.model_run import ModelMismatch
 
-    encode, decode = tokenizer(args.model)
-    limits = Limits(tokens=args.tokens, resident=args.resident)
-    machine, clock = prepare(
-        args.model, configuration(args), limits, Retrieval(args.ratio, args.hamming_threshold),
-        system=args.system if args.backend == "cycles" else "", progress=console.progress,
-    )  # fmt: skip
+    _check(args)
+    limits = Limits(tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory)
+    retrieval = Retrieval(args.ratio, args.hamming_threshold)
+    system = "" if args.backend == "golden" else args.system
+    model = Model(args.model, configuration(args), limits, retrieval, system)
+    pictures = None
+    if args.video is not None:
+        model.require_vision()
+        pictures = frames(args.video, args.fps, args.frames)
+    machine = model.load(console.progress)
     session = machine.session(args.session if args.session and args.session.exists() else None)
-    report = Report(session, clock)
-    if args.prompt and not session.position:
-        report.measure("prompt", lambda: session.prompt(encode(args.prompt)))
-    for number, picture in enumerate(frames(args)):
+    simulation = Simulation(machine, model.system) if args.backend == "rtl" else None
+    report = Report(session, model.clock, simulation)
+
+    if args.prompt is not None or (pictures is not None and not session.position):
+        tokens = model.encode(args.prompt or "", begin=not session.position)
+        if tokens or args.prompt is not None:
+            report.measure("prompt", lambda: session.prompt(tokens))
+    for number, picture in enumerate(pictures or ()):
         console.progress("frames", number, args.frames or 0)
         report.measure("frame", lambda picture=picture: session.frame(picture))  # type: ignore[misc]
     answer: list[int] = []
-    if args.ask:
-        tokens = session.ask(encode(args.ask), count=args.answer_tokens)
+    if args.ask is not None:
+        question = model.encode(args.ask, begin=not session.position)
+        needed = session.position + len(question) + args.answer_tokens - 1
+        if needed > machine.limits.tokens:
+            most = machine.limits.tokens
+            raise ValueError(f"tokens must be at least {needed} for the question and its answer, got {most}")
         console.close()
-        for token in report.tokens(tokens):
+        printed = ""
+        for token in report.tokens(session.ask(question, count=args.answer_tokens)):
             answer.append(token)
-            if not args.json:
-                text = decode(answer)
-                print(text[len(decode(answer[:-1])) :], end="", flush=True)
+            text = model.decode(answer)
+            if not args.json and not text.endswith(UNFINISHED):
+                print(text[len(printed) :], end="", flush=True)
+                printed = text
+        if not args.json:
+            print("\n")
     console.close()
+    if simulation is not None:
+        try:
+            report.check(console.progress)
+        except ModelMismatch as error:
+            console.close()
+            print(f"vrex: the RTL differs from the golden machine: {error}", file=sys.stderr)
+            return 1
     if args.session:
         session.save(args.session)
     if args.json:
-        print(json.dumps({"answer": decode(answer), "tokens": answer, **report.asdict()}, indent=2))
+        print(json.dumps({"answer": model.decode(answer), "tokens": answer, **report.asdict()}, indent=2))
     else:
-        print(f"\n\n{report.as_text()}" if answer else report.as_text())
+        print(report.as_text())
+    return 0
 
 
-def frames(args: argparse.Namespace) -> Iterator[Any]:
-    """Pictures of the video at the requested rate, uint8 (height, width, 3)."""
-    if args.video is None:
-        return
+def _check(args: argparse.Namespace) -> None:
+    """ValueError if an option has an invalid value; before any file is read."""
+    from util import checks
+
+    if args.video is None and args.prompt is None and args.ask is None:
+        raise ValueError("one of --video, --prompt, --ask must be given, got none")
+    for name in ("frames", "answer_tokens"):
+        if getattr(args, name) is not None:
+            checks.integer(name, getattr(args, name), 1)
+    for name in ("prompt", "ask"):
+        if getattr(args, name) == "":
+            raise ValueError(f"{name} must be a text, got ''")
+    if args.session and not args.session.parent.is_dir():
+        raise ValueError(f"session must be in a folder that exists, got {str(args.session)!r}")
+
+
+def frames(video: Path, fps: float, count: int | None) -> Iterator[Any]:
+    """Pictures of a video at a rate in frames per second, uint8 (height, width, 3); at most `count`, None: all.
+
+    Raises `VideoError` at once if the file cannot be opened, and from the iterator if the video is damaged.
+    """
     from itertools import islice
 
     from sw_model.media.video import decode, sample
 
-    for frame in islice(sample(decode(args.video), args.fps), args.frames or None):
-        yield frame.rgb()
+    return (frame.rgb() for frame in islice(sample(decode(video), fps), count))
 
 
 def add(commands: Any) -> None:
@@ -72,7 +115,7 @@ def add(commands: Any) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, LLaVA)")
     parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step")
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
-    parser.add_argument("--frames", type=int, default=0, metavar="N", help="largest number of frames (default all)")
+    parser.add_argument("--frames", type=int, metavar="N", help="largest number of frames (default all)")
     parser.add_argument("--prompt", metavar="TEXT", help="text before the video")
     parser.add_argument("--ask", metavar="TEXT", help="question after the video, as the model expects it")
     parser.add_argument("--answer-tokens", type=int, default=32, metavar="N", help="largest answer (default 32 tokens)")
@@ -84,10 +127,17 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--resident", type=int, default=0, metavar="N", help="tokens that stay in device memory (default all)"
     )
+    parser.add_argument(
+        "--step", type=int, default=0, metavar="N", help="tokens of the largest step (default those of a frame, or 64)"
+    )
+    parser.add_argument(
+        "--memory", type=int, default=0, metavar="BYTES", help="device memory (default what the model needs)"
+    )
     parser.add_argument("--session", type=Path, metavar="FILE", help="resume this session if it exists, and save it")
     parser.add_argument(
         "--backend", choices=BACKENDS, default="golden",
-        help="golden: bit-exact results; cycles: also the predicted time of every step (default golden)",
+        help="golden: bit-exact results; cycles: also the predicted time of every step; rtl: also the simulated core, "
+        "which must give equal bits (default golden)",
     )  # fmt: skip
     parser.add_argument("--system", default="vrex8", help="system with the memory and link (default vrex8)")
     add_configuration(parser)

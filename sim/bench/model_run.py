@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,85 +15,160 @@ from hw.core.core import Core
 from hw.core.isa import Command
 from hw.core.retrieval.page_lists import ENTRY_BYTES
 from sim.bench.axi_run import AxiRecord
-from sim.bench.core_run import CoreRun
+from sim.bench.core_run import CoreRun, Outcome
 from sim.ports import core_settings
 
 LIMIT = 1_000_000  # cycles of a program
 
 
+class ModelMismatch(AssertionError):
+    """The core's RTL and the golden machine differ. The message is one line and names the first difference."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A saved output of a program: its name, its address and number of words, dtype of an element."""
+
+    name: str
+    word: int
+    words: int
+    dtype: str
+
+
 class ModelRun:
     """Records what the runtime does with the golden machine of `machine`, and repeats it on the core's RTL.
 
-    Everything that the runtime writes and every program is stored behind the memory of the machine. A program of the
-    simulation first copies the inputs to their places, and at the end saves logits and choice.
+    Create it after the session, which may be a resumed one, and before the first step. Everything that the runtime
+    writes and every program is stored behind the memory of the machine. A program of the simulation first copies the
+    inputs to their places, and at the end saves the outputs: visual tokens, hidden states, logits and choice.
+
+    Raises ValueError if the store of the machine is larger than the core can address.
 
     Attributes
     ----------
-    outputs : for each program, byte address and bytes of its saved outputs
+    device, host : contents of the memories at the start
+    cycles : of each recorded program, after `check`
     """
 
-    def __init__(self, machine: Machine, *, extra_bytes: int = 1 << 22):
+    def __init__(self, machine: Machine):
+        _check_sizes(machine)
         self.machine, core = machine, machine.core
         self.core = Core.from_config(machine.config)
         self.word = core.word_bytes
-        self.free = len(core.device) // self.word
-        device = bytearray(core.device) + bytearray(extra_bytes)
-        table = core.table
-        lists = self._allocate(machine.config.kv_heads * machine.config.max_pages * ENTRY_BYTES)
-        settings = core_settings(table) | {"page_lists_base": lists * self.word}
-        host = bytearray(max(len(core.host), self.word))
-        self.run_on = CoreRun(self.core, device, host, settings, limit=LIMIT)
-        self.inputs: list[Command] = []
-        self.programs: list[list[Command]] = []
-        self.outputs: list[tuple[int, bytes]] = []
+        self.device, self.host = bytearray(core.device), bytearray(core.host)
+        self.cycles: list[int] = []
+        self._free = len(core.device) // self.word
+        self._lists = self._allocate(machine.config.kv_heads * machine.config.max_pages * ENTRY_BYTES)
+        self._stored: list[tuple[int, bytes]] = []
+        self._inputs: list[Command] = []
+        self._programs: list[tuple[int, int]] = []  # word address and number of commands
+        self._expected: list[list[tuple[Output, int, bytes]]] = []
+        decoder, vision = machine.decoder, machine.vision
+        self._outputs = [
+            Output("hidden states", decoder.x, machine.step * decoder.words, "<u2"),
+            Output("logits", decoder.logits, 2 * decoder.blocks, "<u4"),
+            Output("choice", decoder.choice, 2, "<u4"),
+        ]
+        if vision is not None:
+            tokens = vision.shape.output_tokens * vision.out_words
+            self._outputs.insert(0, Output("visual tokens", vision.out, tokens, "<u2"))
         self._put, self._run = core.put, core.run
         core.put, core.run = self.put, self.run  # type: ignore[method-assign]
 
+    @property
+    def recorded(self) -> int:
+        """Number of recorded programs."""
+        return len(self._expected)
+
     def _allocate(self, nbytes: int) -> int:
-        address, self.free = self.free, self.free + -(-nbytes // self.word)
+        address, self._free = self._free, self._free + -(-nbytes // self.word)
+        return address
+
+    def _store(self, data: bytes) -> int:
+        address = self._allocate(len(data))
+        self._stored.append((address, data))
         return address
 
     def put(self, images: Mapping[int, bytes]) -> None:
         """Write images to the golden machine, and in the simulation before the next program."""
         self._put(images)
         for target, image in images.items():
-            source = self._allocate(len(image))
-            self.run_on.put(source, image)
             words = -(-len(image) // self.word)
-            self.inputs.append(Command("COPY", {"source": source, "target": target, "words": words}))
+            self._inputs.append(Command("COPY", {"source": self._store(image), "target": target, "words": words}))
 
     def run(self, program: Iterable[Command], progress: Callable[[int], Any] | None = None) -> Retrieved:
         """Run a program on the golden machine, and append it to those of the simulation."""
         program = list(program)
         retrieved = self._run(program, progress)
-        decoder = self.machine.decoder
-        source, words = decoder.logits, decoder.choice + 2 - decoder.logits
-        saved = self._allocate(words * self.word)
-        copy = Command("COPY", {"source": source, "target": saved, "words": words})
-        for commands in ([*self.inputs, Command("END")], program, [copy, Command("END")]):
-            code = b"".join(command.encode() for command in commands)
-            address = self._allocate(len(code))
-            self.run_on.put(address, code)
-            self.run_on.run(address, len(commands))
-            self.programs.append(commands)
-        self.inputs = []
-        self.outputs.append((saved * self.word, self.machine.core.get(source, words * self.word).tobytes()))
+        saved = [(output, self._allocate(output.words * self.word)) for output in self._outputs]
+        copies = [
+            Command("COPY", {"source": output.word, "target": target, "words": output.words})
+            for output, target in saved
+        ]
+        for commands in ([*self._inputs, Command("END")], program, [*copies, Command("END")]):
+            address = self._store(b"".join(command.encode() for command in commands))
+            self._programs.append((address, len(commands)))
+        self._inputs = []
+        get = self.machine.core.get
+        self._expected.append(
+            [(output, at, get(output.word, output.words * self.word).tobytes()) for output, at in saved]
+        )
         return retrieved
 
     def check(self, **options: Any) -> AxiRecord:
-        """Simulate all programs. AssertionError if one fails, or an output or the store differs from golden."""
-        outcomes, record = self.run_on.simulate(**options)
-        for outcome in outcomes:
-            assert outcome.done and not outcome.failed and not outcome.hung, outcome
-        device = record.images["device"]
-        for number, (at, expected) in enumerate(self.outputs):
-            assert bytes(device[at : at + len(expected)]) == expected, f"logits of step {number} differ"
-        table = self.machine.core.table
-        base, want = table.kvmu.base, table.kvmu.memory.copy()
-        got = np.frombuffer(bytes(device[base : base + len(want)]), np.uint8).copy()
-        store = table.kvmu.tables.store
-        log = int(store.header["log_base"]) * TABLE_UNIT - base
-        want[log : log + store.log.size] = got[log : log + store.log.size] = 0
-        assert np.array_equal(got, want), "store differs"
+        """Simulate all programs; `options` as those of `CoreRun.simulate`.
+
+        Raises `ModelMismatch` if a program fails, or an output or the store differs from the golden machine.
+        """
+        device = self.device + bytes(self._free * self.word - len(self.device))
+        host = self.host.ljust(self.word, b"\0")
+        settings = core_settings(self.machine.core.table) | {"page_lists_base": self._lists * self.word}
+        simulated = CoreRun(self.core, device, host, settings, limit=LIMIT)
+        for address, data in self._stored:
+            simulated.put(address, data)
+        for address, commands in self._programs:
+            simulated.run(address, commands)
+        outcomes, record = simulated.simulate(**options)
         self.cycles = [outcome.cycles for outcome in outcomes[1::3]]
+        self._compare(outcomes, bytes(record.images["device"]))  # type: ignore[arg-type]
         return record
+
+    def _compare(self, outcomes: list[Outcome], device: bytes) -> None:
+        for number, expected in enumerate(self._expected):
+            for outcome in outcomes[3 * number : 3 * number + 3]:
+                if not outcome.done or outcome.failed or outcome.hung:
+                    raise ModelMismatch(f"program {number} must be complete, got {outcome}")
+            for output, word, want in expected:
+                got = device[word * self.word :][: len(want)]
+                _compare(f"{output.name} of program {number}", want, got, output.dtype)
+        kvmu = self.machine.core.table.kvmu
+        store, base = kvmu.tables.store, kvmu.base
+        golden, simulated = kvmu.memory.copy(), np.frombuffer(bytearray(device[base : base + kvmu.memory.nbytes]), "u1")
+        log = int(store.header["log_base"]) * TABLE_UNIT - base
+        # the undo log depends on when lines leave the cache
+        golden[log : log + store.log.size] = simulated[log : log + store.log.size] = 0
+        _compare("store", golden.tobytes(), simulated.tobytes(), "u1")
+
+
+def _check_sizes(machine: Machine) -> None:
+    """ValueError if a size in the headers of the store exceeds the configuration of the core."""
+    kvmu, config = machine.core.table.kvmu, machine.config
+    store, frames = machine.memories.store, config.page_frames
+    for name, size, limit in (
+        ("page_frames", int(store.header["page_frames"]), frames),
+        ("max_contexts", len(machine.contexts), config.max_contexts),
+        ("max_pages", machine.pages, config.max_pages),
+        ("resident tokens", kvmu.config.max_resident_tokens, frames * config.page_tokens),
+    ):
+        if size > limit:
+            raise ValueError(
+                f"{name} of the core must be at least {size} for this model and these limits, got {limit}: "
+                "change the configuration, or keep fewer tokens resident"
+            )
+
+
+def _compare(name: str, want: bytes, got: bytes, dtype: str) -> None:
+    if want != got:
+        expected, simulated = np.frombuffer(want, dtype), np.frombuffer(got, dtype)
+        at = int(np.flatnonzero(expected != simulated)[0])
+        raise ModelMismatch(f"element {at} of the {name} must be {expected[at]:#x}, got {simulated[at]:#x}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import xml.etree.ElementTree as ElementTree
@@ -211,7 +212,7 @@ def run_module(
 
 
 def run_process(simulator_build: Build, module: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """As `run_module`, always in a new simulator process. With `VREX_PROGRESS` set, lines of its log are printed."""
+    """As `run_module`, always in a new process. With `VREX_PROGRESS` set, lines of its log are printed on stderr."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     simulator_build.runner.build_dir = simulator_build.folder
     try:
@@ -238,7 +239,7 @@ def run_process(simulator_build: Build, module: str, folder: Path, environment: 
 
 @contextmanager
 def _progress(log: Path) -> Iterator[None]:
-    """Print the lines about cycles that a simulator appends to its log, if `VREX_PROGRESS` is set."""
+    """Print on stderr the lines about cycles that a simulator appends to its log, if `VREX_PROGRESS` is set."""
     if not os.environ.get("VREX_PROGRESS"):
         yield
         return
@@ -249,7 +250,7 @@ def _progress(log: Path) -> Iterator[None]:
         while not ended.wait(5):
             lines = [line for line in log.read_text().splitlines() if " cycle " in line] if log.exists() else []
             for line in lines[shown:]:
-                print(line[line.index("INFO") + 4 :].split(maxsplit=1)[1], flush=True)
+                print(line[line.index("INFO") + 4 :].split(maxsplit=1)[1], file=sys.stderr, flush=True)
             shown = len(lines)
 
     follower = threading.Thread(target=follow, daemon=True)

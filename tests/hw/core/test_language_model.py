@@ -7,7 +7,7 @@ from compiler.checkpoint import Checkpoint
 from compiler.runtime import Limits, Retrieval, compile_model
 from golden import bf16
 from hw.config import Config
-from sim.bench.model_run import ModelRun
+from sim.bench.model_run import ModelMismatch, ModelRun
 from tests.compiler.checkpoints import write_random
 
 FAMILIES = ("llama", "qwen2", "llava", "llava-siglip")
@@ -47,3 +47,14 @@ def test_frames_and_answer(family, preset, tmp_path, rng, seed):
     assert answer and sum(sum(step.retrieved.fetched) for step in session.steps) > 0
     run.check(seed=seed)
     print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles")
+
+
+def test_first_difference_is_named(tmp_path, rng):
+    """One bit of the final norm's weights differs in the memory of the simulated core."""
+    write_random(tmp_path, "llama", rng)
+    machine = compile_model(Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=64, step=4, resident=6))
+    run, session = ModelRun(machine), machine.session()
+    session.prompt([5], answer=True)
+    run.device[machine.decoder.norm * run.word + 1] ^= 1
+    with pytest.raises(ModelMismatch, match=r"^element \d+ of the logits of program 0 must be 0x\w+, got 0x\w+$"):
+        run.check()

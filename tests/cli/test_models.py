@@ -1,0 +1,288 @@
+"""`vrex run`: a tiny random LLaVA on a short video; answers, sessions, backends, and refused input in one line."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+import vrex
+from compiler.checkpoint import Checkpoint
+from compiler.runtime import Limits, Retrieval, compile_model
+from hw.config import Config
+from sim.bench.model_run import ModelMismatch, ModelRun
+from sw_model.media import clip
+from sw_model.media.video import decode, sample
+from tests.compiler import checkpoints
+
+WORDS = ["<s>", "<unk>", *(f"w{n}" for n in range(2, 48))]
+BEGIN = 0
+TINY = ("--preset", "tiny", "--tokens", 64)
+ASK = ("--ask", "w3 w4 w5", "--answer-tokens", 4)
+FILM = ("--video", "film.mp4", "--frames", 2)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer of words between spaces, which begins every text with <s>."""
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", BEGIN)])
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def write_empty_video(path: Path) -> None:
+    """A video with a stream and no frame."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        container.start_encoding()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder with models and videos, good and bad."""
+    folder, rng = tmp_path_factory.mktemp("models"), np.random.default_rng(5)
+    for name, family in (("llava", "llava"), ("other", "llava"), ("llama", "llama")):
+        checkpoints.write_random(folder / name, family, rng, shards=2 if name == "llava" else 1)
+        write_tokenizer(folder / name)
+    clip.encode(clip.synthesise(24, width=64, height=48, scene_frames=6), folder / "film.mp4", gop=8)
+    write_empty_video(folder / "empty.avi")
+    (folder / "text.mp4").write_text("not a film\n" * 100)
+    return folder
+
+
+@pytest.fixture
+def run(capsys, tmp_path, inputs, monkeypatch):
+    """Runs `vrex run` in a copy of the folder; returns status, stdout and stderr."""
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)  # `main` installs a handler
+
+    def run_command(*arguments):
+        status = vrex.main(["run", *(str(argument) for argument in arguments)])
+        return status, *capsys.readouterr()
+
+    yield run_command
+    signal.signal(signal.SIGTERM, before)
+
+
+def result(output):
+    status, out, err = output
+    assert status == 0, err
+    return json.loads(out)
+
+
+def test_answer_is_that_of_the_runtime(run):
+    """The command samples the video, begins with <s>, and asks the question without another <s>."""
+    made = result(run("llava", *FILM, *ASK, *TINY, "--json"))
+    machine = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), Retrieval(0.3, 7))
+    session = machine.session()
+    session.prompt([BEGIN])
+    for frame in list(sample(decode("film.mp4"), 1))[:2]:
+        session.frame(frame.rgb())
+    answer = list(session.ask([3, 4, 5], count=4))
+    assert made["tokens"] == answer and made["answer"] == " ".join(WORDS[n] for n in answer if n != BEGIN)
+    assert made["position"] == session.position == 1 + 2 * 9 + 3 + len(answer) - 1
+    kinds = [step["kind"] for step in made["steps"]]
+    assert kinds == ["prompt", "frame", "frame", "question", *["answer"] * (len(answer) - 1)]
+    assert [step["commands"] for step in made["steps"]] == [step.commands for step in session.steps]
+    assert {step["cycles"] for step in made["steps"]} == {None}
+
+
+def test_text(run):
+    """The table has one line for each kind of step; the answer comes first."""
+    made = result(run("llava", *FILM, *ASK, *TINY, "--json"))
+    status, out, err = run("llava", *FILM, *ASK, *TINY)
+    lines = out.splitlines()
+    assert status == 0 and lines[0] == made["answer"] and "weights: 0 of " in err and "frames: 0 of 2" in err
+    assert [line.split()[0] for line in lines[-5:-1]] == ["prompt", "frame", "question", "answer"]
+    assert lines[-1] == f"{made['position']} tokens in the session"
+    assert "predicted" not in out and "RTL" not in out
+    out = run("llama", "--prompt", "w7 w8", *TINY)[1]
+    assert "prompt" in out and out.endswith("3 tokens in the session\n")  # <s> w7 w8
+
+
+def test_predicted_time(run):
+    made = result(run("llava", *FILM, *ASK, *TINY, "--backend", "cycles", "--json"))
+    for step in made["steps"]:
+        assert step["cycles"] > step["commands"] and step["ms"] == pytest.approx(step["cycles"] / 800e3)  # at 800 MHz
+    out = run("llava", *FILM, *TINY, "--backend", "cycles", "--system", "vrex48")[1]
+    assert "predicted, ms" in out and "predicted, cycles" in out
+
+
+def test_session_is_saved_and_resumed(run, tmp_path):
+    """Two runs of one frame each, then the question: the same tokens as in one run."""
+    whole = result(run("llava", *FILM, *ASK, *TINY, "--json"))
+    film = clip.encode(list(clip.synthesise(24, width=64, height=48, scene_frames=6))[10:], tmp_path / "rest.mp4")
+    frames = [next(decode(path)).rgb() for path in ("film.mp4", film)]
+    first = result(run("llava", "--video", "film.mp4", "--frames", 1, *TINY, "--session", "s", "--json"))
+    assert first["position"] == 10
+    second = result(run("llava", "--video", film, "--frames", 1, *ASK, *TINY, "--session", "s", "--json"))
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), Retrieval(0.3, 7)).session()
+    session.prompt([BEGIN])
+    for picture in frames:
+        session.frame(picture)
+    assert second["tokens"] == list(session.ask([3, 4, 5], count=4))
+    assert second["position"] == session.position == whole["position"]
+    third = result(run("llava", "--prompt", "w9", *TINY, "--session", "s", "--json"))
+    assert third["position"] == session.position + 1  # no second <s>
+
+
+RTL = ("--backend", "rtl", "--step", 4, "--resident", 6, *TINY)
+
+
+def test_rtl_of_a_resumed_session(run):
+    """The core simulates the steps after the resumed ones; its bits and its cycles are reported."""
+    assert run("llama", "--prompt", "w7 w8 w9", *TINY, "--step", 4, "--resident", 6, "--session", "s")[0] == 0
+    status, out, err = run("llama", "--ask", "w3", "--answer-tokens", 1, *RTL, "--session", "s")
+    assert status == 0, err
+    assert "RTL, cycles" in out and out.endswith(
+        "5 tokens in the session\nall bits of the RTL are equal to those of the golden machine\n"
+    )
+    predicted, simulated = (int(cell.replace(",", "")) for cell in out.splitlines()[-3].split()[-3:-1])
+    assert abs(simulated / predicted - 1) < 0.1
+
+
+def test_rtl_that_differs(run, tmp_path, monkeypatch):
+    """Status 1, one line, and no session file."""
+
+    def check(self, **options):
+        raise ModelMismatch("element 3 of the logits of program 0 must be 0x1, got 0x2")
+
+    monkeypatch.setattr(ModelRun, "check", check)
+    status, _, err = run("llama", "--ask", "w3", *RTL, "--session", "s")
+    assert status == 1 and not (tmp_path / "s").exists()
+    assert err.endswith(
+        "vrex: the RTL differs from the golden machine: element 3 of the logits of program 0 must be 0x1, got 0x2\n"
+    )
+
+
+REFUSED = {
+    "none --ask w3": "checkpoint 'none': config.json is missing",
+    "llava": "one of --video, --prompt, --ask must be given, got none",
+    "llava --ask w3 --answer-tokens 0": "answer_tokens must be at least 1, got 0",
+    "llava --video film.mp4 --frames 0": "frames must be at least 1, got 0",
+    "llava --video film.mp4 --frames -2": "frames must be at least 1, got -2",
+    "llava --video film.mp4 --fps 0": "fps must be a positive number or None, got 0.0",
+    "llava --video none.mp4": "video 'none.mp4': no such file",
+    "llava --video text.mp4": "video 'text.mp4': not a whole video that FFmpeg can read",
+    "llava --video empty.avi": "video 'empty.avi': ",
+    "llama --video film.mp4": "model must have a vision tower to watch a video, got one of family llama",
+    "llava --ask w3 --ratio 0": "ratio must be above 0 and at most 1, got 0.0",
+    "llava --ask w3 --ratio 1.5": "ratio must be above 0 and at most 1, got 1.5",
+    "llava --ask w3 --ratio nan": "ratio must be finite, got nan",
+    "llava --ask w3 --hamming-threshold -1": "hamming_threshold must be at least 0, got -1",
+    "llava --ask w3 --memory 3": "memory must hold the model and its contexts, got 3 bytes",
+    "llava --ask w3 --memory 40000": "memory must hold the model and its contexts, got 40000 bytes",
+    "llava --ask w3 --memory -1": "memory must be at least 0, got -1",
+    "llava --ask w3 --tokens 513": "tokens must be at most 512 positions of the model, got 513",
+    "llava --ask w3 --resident -1": "resident must be at least 0, got -1",
+    "llava --ask w3 --backend cycles --system a100": "system must be of kind vrex, got 'A100'",
+    "llava --ask w3 --preset huge": "preset must be one of tiny, small, paper, got 'huge'",
+    "llava --video film.mp4 --tokens 18": "tokens of a session must be at most 18, got 19",
+    "llama --prompt w3,w3,w3,w3 --tokens 4": "tokens of a session must be at most 4, got 5",
+    "llama --ask w3 --answer-tokens 4 --tokens 4": "tokens must be at least 5 for the question and its answer, got 4",
+    "llama --ask w3 --backend rtl": "page_frames of the core must be at least 128 for this model",
+    "llama --ask w3 --session none/s": "session must be in a folder that exists, got 'none/s'",
+    "llama --ask w3 --session llava": "llava: ",
+}  # a comma in a text is a space
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused(run, tmp_path, line):
+    refused(run, tmp_path, line, REFUSED[line])
+
+
+def refused(run, tmp_path, line, message):
+    """The command ends with status 2, one line that is no progress, and writes nothing."""
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    options = [] if "--preset" in line else ["--preset", "tiny"]
+    options += [] if "--tokens" in line else ["--tokens", "64"]
+    options += [] if "--session" in line else ["--session", "new"]
+    status, out, err = run(*(word.replace(",", " ") for word in line.split()), *options)
+    errors = [text for text in err.splitlines() if not text.startswith(("weights", "frames"))]
+    assert status == 2 and out == "" and len(errors) == 1, (out, err)
+    assert errors[0].startswith(f"vrex: {message}"), err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def edit(path, change):
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def integers(folder):
+    """The weights of a model, one of them as integers."""
+    rng = np.random.default_rng(1)
+    tensors = checkpoints.random_tensors(checkpoints.shapes_of(checkpoints.config_of("llama")), rng, bfloat16)
+    checkpoints.write(folder, checkpoints.config_of("llama"), tensors | {"model.norm.weight": np.zeros(32, np.int32)})
+
+
+DAMAGED = {  # what happens to a model, and the message
+    "no tokenizer": (
+        "llava", lambda at: (at / "tokenizer.json").unlink(), "checkpoint 'llava': tokenizer.json is missing",
+    ),
+    "damaged tokenizer": ("llava", lambda at: cut(at / "tokenizer.json"), "llava/tokenizer.json: "),
+    "no shard": (
+        "llava", lambda at: (at / "model-00002-of-00002.safetensors").unlink(),
+        "checkpoint 'llava': model-00002-of-00002.safetensors is missing",
+    ),
+    "truncated shard": (
+        "llava", lambda at: cut(at / "model-00001-of-00002.safetensors"),
+        "checkpoint 'llava': model-00001-of-00002.safetensors is truncated or no safetensors file",
+    ),
+    "dtype": (
+        "llama", integers, "checkpoint 'llama': model.norm.weight must be one of BF16, F16, F32, got I32",
+    ),
+    "architecture": (
+        "llama", lambda at: edit(at / "config.json", lambda c: c.update(architectures=["MambaForCausalLM"])),
+        "checkpoint 'llama': ",
+    ),
+    "contradiction": (
+        "llama", lambda at: edit(at / "config.json", lambda c: c.update(intermediate_size=40)),
+        "checkpoint 'llama': model.layers.0.mlp.",
+    ),
+    "pictures": (
+        "llava", lambda at: (at / "preprocessor_config.json").write_text('{"image_mean": [0.5]}'),
+        "llava/preprocessor_config.json: mean must have 3 colours, got 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_model(run, tmp_path, damage):
+    model, function, message = DAMAGED[damage]
+    function(tmp_path / model)
+    refused(run, tmp_path, f"{model} --ask w3", message)
+
+
+def test_unusable_session(run, tmp_path):
+    """A damaged file, a file of another model with the same sizes, one of other sizes, and one that is too long."""
+    assert result(run("llava", "--prompt", "w3 w4", *TINY, "--session", "s", "--json"))["position"] == 3
+    data = bytearray((tmp_path / "s").read_bytes())
+    model, other = (Checkpoint(name).fingerprint() for name in ("llava", "other"))
+    assert model != other
+    (tmp_path / "half").write_bytes(data[: len(data) // 2])
+    (tmp_path / "noise").write_bytes(bytes(200))
+    data[-5] ^= 4
+    (tmp_path / "flipped").write_bytes(data)
+    for line, message in {
+        "llava --session half": "half: bytes must be ",
+        "llava --session noise": "noise: magic must be ",
+        "llava --session flipped": "flipped: SHA-256 of the section ",
+        "other --session s": f"s: model must be {other:#010x}, got {model:#010x}",
+        "llava --session s --preset small": "s: head_dim must be ",
+        "llava --session s --tokens 2": "tokens",
+    }.items():
+        refused(run, tmp_path, f"{line} --ask w5 --answer-tokens 1", message)
