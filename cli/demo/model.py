@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = {
     },
 }
 LIMITS = Limits(tokens=128, step=9, resident=6)  # page frames of preset tiny: 16
-RETRIEVAL = Retrieval(ratio=0.3, hamming_threshold=3)
+RETRIEVAL = Retrieval(ratio=0.1, hamming_threshold=3)
 QUESTION = (1, 5, 17, 4)  # token IDs
 MAX_ANSWER = 32
 
@@ -92,7 +92,10 @@ class ModelSession:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """The session after its programs were repeated in the RTL with equal results in every bit."""
+    """The session after its programs were repeated in the RTL with equal results in every bit.
+
+    frames, programs : of the session ; answer : token IDs ; logits, store_bytes : number of compared values
+    """
 
     frames: int
     answer: list[int]
@@ -141,20 +144,21 @@ def through_core(made: ModelSession, *, seed: int) -> ModelResult:
         *tower, decoder = (next(cycles) for _ in range(programs))  # a frame passes the vision tower first
         shares = [float(np.mean(heads)) / past for heads in done.attended] if past else []
         steps.append(Step(kind, step.tokens, step.commands, past, shares, sum(done.fetched), sum(tower), decoder))
+    kvmu = made.machine.core.table.kvmu
     return ModelResult(
         frames=sum(step.kind == "frame" for step in steps),
         answer=made.answer,
         steps=steps,
         programs=len(made.run.outputs),
         logits=len(made.answer) * made.machine.spec.text.vocabulary,
-        store_bytes=len(made.machine.core.table.kvmu.memory),
+        store_bytes=len(kvmu.memory) - kvmu.tables.store.log.size,  # the undo log may differ
     )
 
 
 def section(result: ModelResult) -> Section:
     """The session as a section of the report."""
     golden, rtl = "measured on golden", "measured from RTL"
-    names = [f"{number} {step.kind}" for number, step in enumerate(result.steps)]
+    names = [f"{number}: {step.kind}" for number, step in enumerate(result.steps, 1)]
     layers = len(result.steps[-1].shares)
     words = CONFIG["text_config"]
     return Section(
@@ -166,8 +170,8 @@ def section(result: ModelResult) -> Section:
             "The weights are random, so the tokens of the answer mean nothing.",
             "The compiler turns every step into programs of the core. The golden machine executes them, and a "
             f"simulator repeats them in the Verilog of the core of preset {PRESET}. All logits, all chosen tokens and "
-            f"the whole store are equal in every bit. Device memory keeps the last {LIMITS.resident} tokens of all "
-            "layers only; older pages go to host memory and come back when they are selected.",
+            f"the whole store are equal in every bit. At most {LIMITS.resident} tokens of all layers together stay in "
+            "device memory after a step; older pages go to host memory and come back when they are selected.",
             f"Answer (token IDs): {', '.join(map(str, result.answer))}.",
         ],
         facts=[
@@ -180,11 +184,11 @@ def section(result: ModelResult) -> Section:
         images=[
             charts.curves(
                 {
-                    f"layer {layer}": [(n, 100 * s.shares[layer]) for n, s in enumerate(result.steps) if s.shares]
+                    f"layer {layer}": [(n, 100 * s.shares[layer]) for n, s in enumerate(result.steps, 1) if s.shares]
                     for layer in range(layers)
                 },
                 x="step", y="% of the past tokens", alt="Retrieved share over the steps, by layer",
-                caption="retrieved share of every step",
+                caption="retrieved share of every step that has past tokens",
             ),
             charts.stacked_bars(
                 names,
@@ -192,22 +196,22 @@ def section(result: ModelResult) -> Section:
                     "vision tower": [step.tower_cycles for step in result.steps],
                     "decoder": [step.decoder_cycles for step in result.steps],
                 },
-                unit="cycles", caption="cycles of the RTL, steps from top to bottom",
+                unit="cycles", caption="cycles of every step in the RTL",
             ),
         ],
         tables=[
             Table(
                 [
-                    "step", "tokens", "commands", "past tokens", Column("retrieved", "% of past tokens", ".1f", golden),
-                    Column("from host memory", "bytes", "", golden), Column("vision tower", "cycles", "", rtl),
-                    Column("decoder", "cycles", "", rtl),
+                    "step", "tokens", "commands", "past tokens", Column("retrieved", "%", ".1f", golden),
+                    Column("fetched", "bytes", "", golden), Column("cycles", "", "", rtl),
                 ],
                 [
                     [name, s.tokens, s.commands, s.past, 100 * float(np.mean(s.shares)) if s.shares else None,
-                     s.fetched_bytes, s.tower_cycles or None, s.decoder_cycles]
+                     s.fetched_bytes, s.tower_cycles + s.decoder_cycles]
                     for name, s in zip(names, result.steps, strict=True)
                 ],
-                "retrieved: mean of layers and KV heads; the first answer token is chosen in the step of the question",
+                "retrieved: share of the past tokens, mean of layers and KV heads; fetched: from host memory; the step of the "
+                "question also chooses the first token of the answer",
             )
         ],
     )  # fmt: skip

@@ -27,6 +27,6 @@ def test_seed_determines_the_weights(tmp_path):
 
 
 def test_unsupported_config_is_refused(tmp_path, rng):
-    with pytest.raises(ValueError, match=r"hidden_act must be one of"):
+    with pytest.raises(ValueError, match=r"^hidden_act in config.json must be one of silu, got .relu.$"):
         write_random_model(tmp_path / "model", config_of("llama", {"hidden_act": "relu"}), rng)
     assert not (tmp_path / "model").exists()
