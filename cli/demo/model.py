@@ -210,8 +210,8 @@ def section(result: ModelResult) -> Section:
                      s.fetched_bytes, s.tower_cycles + s.decoder_cycles]
                     for name, s in zip(names, result.steps, strict=True)
                 ],
-                "retrieved: share of the past tokens, mean of layers and KV heads; fetched: from host memory; the step of the "
-                "question also chooses the first token of the answer",
+                "retrieved: share of the past tokens, mean of layers and KV heads; fetched: from host memory; the step "
+                "of the question also chooses the first token of the answer",
             )
         ],
     )  # fmt: skip
