@@ -24,7 +24,7 @@ from sim.bench.build import build
 from sw_model.media import clip
 
 ROOT = Path(__file__).resolve().parent.parent
-TINY = "--preset tiny --layers 1 --frames 6 --grid 2"
+TINY = "--preset tiny --layers 1 --frames 6 --grid 2 --model-frames 1 --answer-tokens 1"
 SWEEP = 'name = "x"\n[fixed]\nworkload = "text"\n[grid]\ntokens = [1000, 2000, 3000]\nsystem = ["vrex8", "agx-orin"]\n'
 
 
@@ -39,7 +39,7 @@ class Command:
 COMMANDS = {
     "generate": Command("generate hcu operand_memory --preset tiny --out out"),
     "synth": Command("synth operand_memory --preset tiny --point area --out out"),
-    "demo": Command(f"demo --video film.mp4 {TINY} --out out"),
+    "demo": Command(f"demo --video film.mp4 {TINY} --out out", kills=3),
     "decode": Command("decode film.mp4 --size 640x480 --workers 2 --out out.npy"),
     "decode to pictures": Command("decode film.mp4 --size 640x480 --workers 2 --out out"),
     "sweep": Command("sweep sweep.toml --workers 2 --out out.csv"),

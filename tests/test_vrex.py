@@ -19,7 +19,9 @@ from sw_model.media import clip
 from tests.browser import browser
 
 ROOT = Path(__file__).resolve().parent.parent
-TINY = ("--preset", "tiny", "--layers", "1", "--frames", "6", "--grid", "2")
+TINY = (
+    "--preset", "tiny", "--layers", "1", "--frames", "6", "--grid", "2", "--model-frames", "1", "--answer-tokens", "2",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,8 @@ def test_demo_from_video_to_report(report):
     summary = json.loads((folder / "demo.json").read_text())
     assert summary["video"]["size"] == [96, 64]
     assert summary["rtl"]["busy_cycles"] == summary["rtl"]["formula_cycles"] > 0
+    assert "RTL of the core equals the golden machine: 1 frames, answer of 2 tokens, 3 steps" in out
+    assert [step["kind"] for step in summary["model"]["steps"]] == ["frame", "question", "answer"]
     assert (folder / "hcu" / "hcu.v").read_text().count("endmodule") > 1
     assert not list(folder.rglob(".*"))  # nothing aside is left
 

@@ -13,7 +13,20 @@ from cli.options import add_seed, add_yosys, command
 def demo(args: argparse.Namespace, console: Console) -> None:
     from cli.demo import Options, run
 
-    names = ("video", "preset", "layers", "grid", "fps", "frames", "stall", "seed", "yosys", "simulator")
+    names = (
+        "video",
+        "preset",
+        "layers",
+        "grid",
+        "fps",
+        "frames",
+        "stall",
+        "seed",
+        "model_frames",
+        "answer_tokens",
+        "yosys",
+        "simulator",
+    )
     options = Options(**{name: getattr(args, name) for name in names})
     report, results = run(options, args.out, progress=console.progress)
     console.close()
@@ -23,6 +36,10 @@ def demo(args: argparse.Namespace, console: Console) -> None:
     clusters = ", ".join(str(len(layer.table)) for layer in video.layers)
     print(f"{video.clip.name}: {video.frames} frames, {video.tokens} tokens, clusters by layer: {clusters}")
     print(f"RTL equals golden: {rtl.tokens} tokens, {rtl.busy_cycles} cycles as in the formula")
+    print(
+        f"RTL of the core equals the golden machine: {results.model.frames} frames, answer of "
+        f"{len(results.model.answer)} tokens, {len(results.model.steps)} steps"
+    )
     print(f"report: {report}")
 
 
@@ -41,6 +58,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--frames", type=int, help="maximum number of frames (default all)")
     parser.add_argument("--stall", type=float, default=0.3, help="probability of a pause per cycle (default 0.3)")
     add_seed(parser, "weights, hyperplanes and pauses")
+    parser.add_argument("--model-frames", type=int, default=4, help="frames of the model on the core (default 4)")
+    parser.add_argument("--answer-tokens", type=int, default=4, help="largest answer of the model (default 4)")
     parser.add_argument("--simulator", choices=("verilator", "icarus"), help="simulator (default verilator)")
     add_yosys(parser)
     out = Path("build/report")

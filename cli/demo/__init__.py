@@ -1,4 +1,4 @@
-"""The demo: keys of a video in golden clusters and in the RTL, Verilog, area, system figures, one HTML report."""
+"""The demo: a video in golden clusters and in the RTL, a model on the core, area, system figures, one HTML report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.demo import retrieval
+from cli.demo import model, retrieval
 from cli.demo.page import Results, sections
-from cli.demo.steps import cluster_video, through_rtl
+from cli.demo.steps import PICTURES, cluster_video, through_rtl
 from hw import yosys
 from hw.config import Config
 from hw.dre.hcu import HCU
@@ -22,6 +22,7 @@ from sw_model.media.clip import Clip, find_clip
 from sw_model.papers.figures import fig13_frames
 from synth.area import area
 from synth.generate import generate
+from util import checks
 from util.files import write_all
 from util.progress import Progress
 from util.report import run_metadata, write
@@ -40,7 +41,8 @@ class Options:
     grid         cells per side of a frame; every cell becomes a token, in addition to the class token
     fps, frames  sampling rate (None: every frame) and maximum number of frames (None: all)
     stall        probability of a pause per cycle at inputs and outputs of the RTL
-    seed         seed of the front end's weights, the hyperplanes and the pauses
+    seed         seed of the weights of front end and model, the hyperplanes and the pauses
+    model_frames, answer_tokens  frames of the video, and largest answer, of the model on the core
     """
 
     video: Path | None = None
@@ -51,6 +53,8 @@ class Options:
     frames: int | None = None
     stall: float = 0.3
     seed: int = 0
+    model_frames: int = 4
+    answer_tokens: int = 4
     simulator: str | None = None
     yosys: str = "yowasp"
 
@@ -71,6 +75,8 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
     rule = cluster_rule(unit, hamming_threshold=threshold, window_tokens=config.max_window_tokens)
     if not 0 <= options.stall < 1:
         raise ValueError(f"stall must be at least 0 and below 1, got {options.stall}")
+    checks.integer("model_frames", options.model_frames, 1, PICTURES)
+    checks.integer("answer_tokens", options.answer_tokens, 1, model.MAX_ANSWER)
     yosys.version(options.yosys)  # a missing tool raises its error before the long steps
     folder.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
@@ -99,6 +105,13 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
         )
     with step("RTL simulation, build and run"):
         rtl = through_rtl(video, unit, rule, stall=options.stall, seed=options.seed, simulator=options.simulator)
+    with step("model on the golden machine"):
+        pictures = [picture.rgb for picture in video.pictures[: options.model_frames]]
+        session = model.golden_session(
+            pictures, answer_tokens=options.answer_tokens, seed=options.seed, progress=progress
+        )
+    with step("RTL of the core, build and run"):
+        on_core = model.through_core(session, seed=options.seed)
     with step("Verilog"):
         generated = generate("hcu", config, folder / "hcu", tool=options.yosys)
     with step("synthesis"):
@@ -110,7 +123,7 @@ def run(options: Options, folder: Path, *, progress: Progress) -> tuple[Path, Re
         tables = retrieval.compare(clip, grid=options.grid, fps=options.fps, frames=options.frames, seed=options.seed)
     with step("system model"):
         frames = {link: fig13_frames(link=link) for link in ("paper", "realistic")}
-    results = Results(video, rtl, generated, areas, statistics.table(measured), tables, frames, seconds)
+    results = Results(video, rtl, on_core, generated, areas, statistics.table(measured), tables, frames, seconds)
     metadata = run_metadata({**asdict(options), "hardware": config.asdict(), "rule": asdict(rule)})
     with step("report"):
         write_all(folder, {"demo.json": json.dumps(summary(results, metadata), indent=2, default=str) + "\n"})
@@ -139,6 +152,7 @@ def summary(results: Results, metadata: dict[str, Any]) -> dict[str, Any]:
             "busy_cycles": rtl.busy_cycles,
             "formula_cycles": rtl.formula_cycles,
         },
+        "model": asdict(results.model),
         "area": results.area.json(),
         "generator": [asdict(row) for row in results.generator],
         "retrieval": {name: [asdict(row) for row in rows] for name, rows in results.retrieval.items()},

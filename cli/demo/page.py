@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cli.demo import overlay, retrieval
+from cli.demo import model, overlay, retrieval
 from cli.demo.steps import RtlRun, VideoRun
 from cli.pages.system import breakdown
 from sw_model.media.statistics import Row
@@ -26,6 +26,7 @@ class Results:
 
     video: VideoRun
     rtl: RtlRun
+    model: model.ModelResult
     generated: GeneratedFiles
     area: Area
     generator: list[Row]
@@ -41,6 +42,7 @@ def sections(results: Results) -> list[Section]:
         _video(results),
         _clusters(results),
         _rtl(results),
+        model.section(results.model),
         _area(results),
         _generator(results),
         retrieval.section(results.retrieval),
@@ -56,8 +58,11 @@ def _overview(results: Results) -> Section:
         "Overview",
         "The demo converts a video to keys and groups the keys into clusters with the golden model. A simulator runs "
         "the same tokens through the RTL of the hash clustering unit (HCU). Every output bit and every cycle agrees "
-        "with the golden model. A mark next to each number shows its origin.",
+        "with the golden model. Frames of the video and a question then pass through a small model with random weights "
+        "on the whole core; its RTL equals the golden machine in every bit. A mark next to each number shows its "
+        "origin.",
         facts=[
+            Fact("steps of a model through the core", len(results.model.steps), "", "measured from RTL"),
             Fact("tokens through the RTL", rtl.tokens, "", "measured from RTL"),
             Fact("beats that differ from the golden model", sum(rtl.mismatches.values()), "", "measured from RTL"),
             Fact("cycles per token and candidate", rtl.busy_cycles / max(1, rtl.compared), "", "measured from RTL"),

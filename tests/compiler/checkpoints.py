@@ -14,6 +14,8 @@ import numpy as np
 from ml_dtypes import bfloat16
 from safetensors.numpy import save_file
 
+from compiler.random_model import random_tensors
+
 LLAMA3_SCALING = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -158,19 +160,6 @@ def shapes_of(config: Mapping[str, Any], layout: str = "old") -> Shapes:
         shapes |= _affine(f"{projector}linear_1", hidden, config["vision_config"]["hidden_size"])
         return shapes | _affine(f"{projector}linear_2", hidden, hidden)
     return _text_shapes(text, "model.", "lm_head.weight", architecture == "Qwen2ForCausalLM", tied)
-
-
-def random_tensors(shapes: Shapes, rng: np.random.Generator, dtype: Any = bfloat16) -> dict[str, np.ndarray]:
-    """Random weights: norms near 1, matrices scaled by 1 / sqrt(inputs), all other vectors near 0."""
-    tensors = {}
-    for name, shape in shapes.items():
-        values = rng.standard_normal(shape)
-        if len(shape) > 1:
-            values /= np.sqrt(np.prod(shape[1:]))
-        else:
-            values = values * 0.1 + (name.endswith(".weight"))
-        tensors[name] = values.astype(dtype)
-    return tensors
 
 
 def config_of(family: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
