@@ -7,9 +7,11 @@ import pytest
 
 from compiler.memory import Region
 from compiler.model_spec import ProjectorSpec, VisionSpec
-from compiler.vision import MAX_TOKENS, VisionCompiler, vision_shape
+from compiler.vision import MAX_TOKENS, VisionCompiler
+from compiler.vision_shapes import vision_shape
 from golden import bf16
 from golden.core_interpreter import CoreInterpreter
+from golden.patch_grid import PatchGrid
 from golden.vision import ProjectorShape, VisionShape, VisionTower
 from hw.config import Config
 from hw.core.isa import BY_NAME, COMMAND_BYTES, ExecUnit, SyncEvent, encode
@@ -26,6 +28,11 @@ SIGLIP = replace(
     CLIP, patches=9, hidden=12, heads=2, activation="gelu_pytorch_tanh", epsilon=1e-6, class_token=False,
     input_norm=False, patch_bias=True, projector=ProjectorShape(9, 12, "gelu_pytorch_tanh", bias=False),
 )  # fmt: skip
+QWEN = replace(
+    CLIP, patches=60, patch_elements=24, hidden=16, ffn=20, heads=2, activation="silu", epsilon=1e-6, layers=2,
+    class_token=False, input_norm=False, projector=ProjectorShape(64, 24, merge=4, norm_epsilon=1e-6),
+    norm="rms_norm", gated=True, grid=PatchGrid(6, 10, 2, 4, 10000.0), full_attention_layers=(1,),
+)  # fmt: skip
 LARGE = {"hidden": 64, "ffn": 40, "patches": 17, "projector": ProjectorShape(33, 32), "inputs": 16}
 CASES = {  # core, sizes, images
     "clip at tiny, head 6": (TINY, CLIP, 1),
@@ -37,6 +44,40 @@ CASES = {  # core, sizes, images
     "activations in pieces": (TINY, replace(CLIP, layers=1, hidden=4, heads=1, ffn=170, patches=9), 1),
     "clip at small, head 16": (SMALL, replace(CLIP, **LARGE, layers=1), 1),
     "siglip at small, head 32": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2}, layers=1), 1),
+    "qwen at tiny, head 8": (TINY, QWEN, 1),
+    "qwen at tiny, head 12": (TINY, replace(QWEN, hidden=24, projector=None, layers=1), 2),
+    "qwen without windows": (TINY, replace(QWEN, layers=1, grid=replace(QWEN.grid, window=0)), 1),
+    # windows of 36, 24, 24 and 16 patches do not fill the words
+    "qwen at small, head 20": (
+        SMALL,
+        replace(
+            QWEN,
+            patches=100,
+            hidden=80,
+            heads=4,
+            layers=1,
+            ffn=33,
+            projector=ProjectorShape(320, 32, merge=4, norm_epsilon=1e-6),
+            inputs=16,
+            grid=PatchGrid(10, 10, 2, 6, 10000.0),
+        ),
+        1,
+    ),
+    "qwen at paper, head 80": (
+        PAPER,
+        replace(
+            QWEN,
+            patches=12,
+            hidden=320,
+            heads=4,
+            layers=1,
+            ffn=100,
+            projector=ProjectorShape(100, 64, merge=4, norm_epsilon=1e-6),
+            inputs=64,
+            grid=PatchGrid(2, 6, 2, 4, 10000.0),
+        ),
+        1,
+    ),
     "siglip at paper, head 72": (
         PAPER,
         replace(SIGLIP, patches=3, layers=1, hidden=576, heads=8, ffn=100, projector=ProjectorShape(80, 64), inputs=64),
@@ -155,7 +196,9 @@ def completed_before(program):
     return masks
 
 
-@pytest.mark.parametrize("name", ["clip at tiny, head 6", "no projector", "activations in pieces"])
+@pytest.mark.parametrize(
+    "name", ["clip at tiny, head 6", "no projector", "activations in pieces", "qwen at tiny, head 8"]
+)
 def test_waits_cover_all_dependencies(name, rng):
     """A command that reads or overwrites a word starts after the command that wrote it is complete. A command that
     overwrites a word starts after the commands that read it are complete."""
@@ -247,7 +290,12 @@ def test_shape_of_specifications():
 @pytest.mark.parametrize(
     ("vision", "projector", "message"),
     [
-        ({"kind": "qwen2.5-vl"}, {}, "kind of vision must be one of clip, siglip, got qwen2.5-vl"),
+        ({"kind": "qwen2.5-vl"}, {}, "norm of vision must be one of rms_norm, got layer_norm"),
+        (
+            {"kind": "qwen2.5-vl", "norm": "rms_norm", "gated": True},
+            {},
+            "activation of vision must be one of silu, got",
+        ),
         ({"activation": "silu"}, {}, "activation of vision must be one of .*, got silu"),
         ({"norm": "rms_norm"}, {}, "norm of vision must be one of layer_norm, got rms_norm"),
         ({"gated": True}, {}, "gated of vision must be one of False, got True"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.model_spec import ProjectorSpec, VisionSpec
-from compiler.vision import vision_shape
+from compiler.vision_shapes import vision_shape
 from golden import bf16
 from golden.vision import VisionTower, patch_rows
 from hw.config import Config
