@@ -13,7 +13,7 @@ from hw.config import Config
 from tests.compiler.checkpoints import CONFIGS
 
 PROMPT, ANSWER = 24, 32  # tokens
-FAMILIES = ("llama", "llama3", "qwen2", "llava", "llava-siglip")
+FAMILIES = ("llama", "llama3", "qwen2", "llava", "llava-siglip", "qwen2.5-vl")
 
 
 @pytest.fixture

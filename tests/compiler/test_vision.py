@@ -29,9 +29,9 @@ SIGLIP = replace(
     input_norm=False, patch_bias=True, projector=ProjectorShape(9, 12, "gelu_pytorch_tanh", bias=False),
 )  # fmt: skip
 QWEN = replace(
-    CLIP, patches=60, patch_elements=24, hidden=16, ffn=20, heads=2, activation="silu", epsilon=1e-6, layers=2,
+    CLIP, patches=24, patch_elements=24, hidden=16, ffn=20, heads=2, activation="silu", epsilon=1e-6, layers=2,
     class_token=False, input_norm=False, projector=ProjectorShape(64, 24, merge=4, norm_epsilon=1e-6),
-    norm="rms_norm", gated=True, grid=PatchGrid(6, 10, 2, 4, 10000.0), full_attention_layers=(1,),
+    norm="rms_norm", gated=True, grid=PatchGrid(4, 6, 2, 4, 10000.0), full_attention_layers=(1,),
 )  # fmt: skip
 LARGE = {"hidden": 64, "ffn": 40, "patches": 17, "projector": ProjectorShape(33, 32), "inputs": 16}
 CASES = {  # core, sizes, images
@@ -45,45 +45,30 @@ CASES = {  # core, sizes, images
     "clip at small, head 16": (SMALL, replace(CLIP, **LARGE, layers=1), 1),
     "siglip at small, head 32": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2}, layers=1), 1),
     "qwen at tiny, head 8": (TINY, QWEN, 1),
-    "qwen at tiny, head 12": (TINY, replace(QWEN, hidden=24, projector=None, layers=1), 2),
-    "qwen without windows": (TINY, replace(QWEN, layers=1, grid=replace(QWEN.grid, window=0)), 1),
-    # windows of 36, 24, 24 and 16 patches do not fill the words
-    "qwen at small, head 20": (
-        SMALL,
-        replace(
-            QWEN,
-            patches=100,
-            hidden=80,
-            heads=4,
-            layers=1,
-            ffn=33,
-            projector=ProjectorShape(320, 32, merge=4, norm_epsilon=1e-6),
-            inputs=16,
-            grid=PatchGrid(10, 10, 2, 6, 10000.0),
-        ),
-        1,
+    "qwen at tiny, windows": (
+        TINY, replace(QWEN, patches=16, layers=1, heads=1, hidden=8, ffn=4, grid=PatchGrid(2, 8, 2, 6, 100.0),
+                      projector=ProjectorShape(4, 4, merge=4, norm_epsilon=1e-6)), 1
+    ),
+    "qwen at tiny, head 12": (
+        TINY, replace(QWEN, hidden=24, projector=None, layers=1, patches=12, grid=PatchGrid(2, 6, 2, 4, 100.0)), 2
+    ),
+    "qwen without windows": (TINY, replace(QWEN, layers=1, patches=12, grid=PatchGrid(6, 2, 2, 0, 100.0)), 1),
+    "qwen at small, head 20, windows of 16, 8, 8 and 4 patches": (
+        SMALL, replace(QWEN, patches=36, hidden=80, heads=4, layers=1, ffn=33, inputs=16,
+                       projector=ProjectorShape(20, 32, merge=4, norm_epsilon=1e-6),
+                       grid=PatchGrid(6, 6, 2, 4, 10000.0)), 1
     ),
     "qwen at paper, head 80": (
-        PAPER,
-        replace(
-            QWEN,
-            patches=12,
-            hidden=320,
-            heads=4,
-            layers=1,
-            ffn=100,
-            projector=ProjectorShape(100, 64, merge=4, norm_epsilon=1e-6),
-            inputs=64,
-            grid=PatchGrid(2, 6, 2, 4, 10000.0),
-        ),
-        1,
+        PAPER, replace(QWEN, patches=12, hidden=320, heads=4, layers=1, ffn=70, inputs=64,
+                       projector=ProjectorShape(64, 64, merge=4, norm_epsilon=1e-6),
+                       grid=PatchGrid(2, 6, 2, 4, 10000.0)), 1
     ),
     "siglip at paper, head 72": (
         PAPER,
         replace(SIGLIP, patches=3, layers=1, hidden=576, heads=8, ffn=100, projector=ProjectorShape(80, 64), inputs=64),
         1,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -197,7 +182,7 @@ def completed_before(program):
 
 
 @pytest.mark.parametrize(
-    "name", ["clip at tiny, head 6", "no projector", "activations in pieces", "qwen at tiny, head 8"]
+    "name", ["clip at tiny, head 6", "no projector", "activations in pieces", "qwen at tiny, windows"]
 )
 def test_waits_cover_all_dependencies(name, rng):
     """A command that reads or overwrites a word starts after the command that wrote it is complete. A command that
