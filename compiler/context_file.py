@@ -42,6 +42,7 @@ HEADER = np.dtype(
         ("bytes", "<u8"),  # of the file
         ("video", "<u4"),  # position of the first token of the video that can continue; NONE: no video
         ("reserved", "<u4"),
+        ("seconds", "<f8"),  # time of the first picture of this video
     ]
 )
 SECTION = np.dtype([("bytes", "<u8"), ("sha256", "u1", (32,))])
@@ -136,7 +137,7 @@ def export_stream(
             video = NONE if positions.video is None else positions.video
             header[0] = (
                 MAGIC, VERSION, machine.kv_heads, head_dim, store.page_tokens, len(opened), positions.next, file.tell(),
-                video, 0,
+                video, 0, positions.seconds,
             )  # fmt: skip
             start_of_file = header.tobytes() + table.tobytes()
             file.seek(0)
@@ -316,7 +317,7 @@ def _read(machine: Machine, path: Path) -> tuple[Positions, list[tuple[int, int]
     saved = [_split(machine, path, number, section) for number, section in enumerate(sections[1:], start=1)]
     position, video = int(header["position"]), int(header["video"])
     try:
-        positions = Positions(position, None if video == NONE else video)
+        positions = Positions(position, None if video == NONE else video, float(header["seconds"]))
     except ValueError as error:
         raise ContextFileError(f"{path}: {error}") from None
     return positions, [(index, page) for index, page in pages], saved

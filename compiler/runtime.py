@@ -293,8 +293,7 @@ class Session:
         """A frame through the vision tower and the layers. It is one step.
 
         `pictures` : uint8 (height, width, 3) each, as many as the tower has in a patch, or one that is repeated
-        `seconds` : time since the first frame of the video, for models that have tokens_per_second; None: a picture
-        alone
+        `seconds` : time of a frame of a video, for models that have tokens_per_second; None: a picture alone
         """
         vision, images, spec = self.machine.vision, self.machine.images, self.machine.spec.vision
         if vision is None or images is None or spec is None:

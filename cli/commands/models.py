@@ -6,10 +6,13 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.console import Console
 from cli.options import add_configuration, add_json, command, configuration
+
+if TYPE_CHECKING:
+    from compiler.model_spec import VisionSpec
 
 BACKENDS = ("golden", "cycles")
 
@@ -28,9 +31,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
     report = Report(session, clock)
     if args.prompt and not session.position:
         report.measure("prompt", lambda: session.prompt(encode(args.prompt)))
-    for number, picture in enumerate(frames(args)):
+    for number, (pictures, seconds) in enumerate(steps(args, machine.spec.vision)):
         console.progress("frames", number, args.frames or 0)
-        report.measure("frame", lambda picture=picture: session.frame(picture))  # type: ignore[misc]
+        report.measure("frame", lambda all=pictures, at=seconds: session.frame(*all, seconds=at))  # type: ignore[misc]
     answer: list[int] = []
     if args.ask:
         tokens = session.ask(encode(args.ask), count=args.answer_tokens)
@@ -61,6 +64,20 @@ def frames(args: argparse.Namespace) -> Iterator[Any]:
         yield frame.rgb()
 
 
+def steps(args: argparse.Namespace, vision: VisionSpec | None) -> Iterator[tuple[list[Any], float | None]]:
+    """Pictures of every step, as many as a patch of the tower has, and their time if the model has positions in time.
+
+    The last picture is repeated where the video ends within a step.
+    """
+    from itertools import islice
+
+    size, pictures, count = vision.temporal_patch if vision else 1, frames(args), 0
+    timed = vision is not None and vision.tokens_per_second is not None
+    while step := list(islice(pictures, size)):
+        yield step + step[-1:] * (size - len(step)), count * size / args.fps if timed else None
+        count += 1
+
+
 def add(commands: Any) -> None:
     """Add this command to the command line."""
     parser = command(
@@ -69,8 +86,10 @@ def add(commands: Any) -> None:
         run,
         "run a Hugging Face checkpoint on the machine: video and question in, answer out",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, LLaVA)")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, Qwen2.5-VL, LLaVA)"
+    )
+    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step (Qwen2.5-VL: two)")
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
     parser.add_argument("--frames", type=int, default=0, metavar="N", help="largest number of frames (default all)")
     parser.add_argument("--prompt", metavar="TEXT", help="text before the video")

@@ -167,9 +167,9 @@ def test_invalid_files_change_nothing(rng, tmp_path):
         assert all((image == old).all() for image, old in zip(images, before, strict=True))
 
     start = HEADER.itemsize + 3 * SECTION.itemsize
-    for size in (0, 10, 47):
-        refused(data[:size], f"stream.vrex: file must have at least 48 bytes, got {size}")
-    for size in (HEADER.itemsize, start, start + 32, len(data) - 1, *rng.integers(48, len(data), 20).tolist()):
+    for size in (0, 10, 55):
+        refused(data[:size], f"stream.vrex: file must have at least 56 bytes, got {size}")
+    for size in (HEADER.itemsize, start, start + 32, len(data) - 1, *rng.integers(56, len(data), 20).tolist()):
         refused(data[:size], f"stream.vrex: bytes must be {size}, got {len(data)}")
     refused(data + b"x", f"stream.vrex: bytes must be {len(data) + 1}, got {len(data)}")
     refused(b"\x7fELF" + data[4:], "magic must be b'VREXSTRM', got")
@@ -185,6 +185,8 @@ def test_invalid_files_change_nothing(rng, tmp_path):
     video = np.frombuffer(data[: HEADER.itemsize], HEADER).copy()
     video["video"] = 3
     refused(assembled(video.tobytes() + data[HEADER.itemsize :], sections(data)), "video must be")
+    video["video"], video["seconds"] = 0, -1
+    refused(assembled(video.tobytes() + data[HEADER.itemsize :], sections(data)), "seconds must be at least 0, got -1")
     short = sections(data)
     short[2] = short[2][:-1]
     refused(assembled(data, short), "section 2 must have")

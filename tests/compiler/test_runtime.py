@@ -118,7 +118,7 @@ AXES = [0, 1, 2, 2]  # of the RoPE pairs of the checkpoint
 
 
 def test_video_of_qwen_equals_the_golden_tower_and_model(tmp_path, rng):
-    """Text, a video of three frames of two pictures, a picture alone and a question; the session is saved in between.
+    """Text, a video of three frames, another one, a picture alone and a question; the session is saved in between.
 
     A video has 2 positions per second. The tokens of a frame are 2 x 3.
     """
@@ -134,7 +134,9 @@ def test_video_of_qwen_equals_the_golden_tower_and_model(tmp_path, rng):
     session.prompt(text)
     golden.step(golden.embed(text), np.arange(4))
     row, column = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 2, 0, 1, 2])
-    for number, (first, time, seconds) in enumerate(((4, 0, 0.0), (4, 3, 1.5), (4, 6, 3.4), (11, 0, None))):
+    for number, (first, time, seconds) in enumerate(
+        ((4, 0, 5.0), (4, 3, 6.5), (4, 6, 8.4), (11, 0, 1.0), (14, 0, None))
+    ):
         pictures = rng.integers(256, size=(1 if number == 1 else 2, 20, 28, 3), dtype=np.uint8)
         session.frame(*pictures, seconds=seconds)
         output = np.empty((6, 32), np.uint16)
@@ -143,13 +145,13 @@ def test_video_of_qwen_equals_the_golden_tower_and_model(tmp_path, rng):
         if number == 1:
             session.save(tmp_path / "session")
             session = compile_model(checkpoint, TINY, limits, retrieval).session(tmp_path / "session")
-    assert (session.position, session.positions.next) == (28, 14)
+    assert (session.position, session.positions.next) == (34, 17)
     question = rng.integers(40, size=3).tolist()
-    logits, _ = golden.step(golden.embed(question), np.arange(14, 17))
+    logits, _ = golden.step(golden.embed(question), np.arange(17, 20))
     tokens = session.ask(question)
     assert next(tokens) == greedy(logits)
     np.testing.assert_array_equal(session.logits, logits)
-    logits, _ = golden.step(golden.embed([greedy(logits)]), np.array([17]))
+    logits, _ = golden.step(golden.embed([greedy(logits)]), np.array([20]))
     next(tokens)
     np.testing.assert_array_equal(session.logits, logits)
 
@@ -167,15 +169,16 @@ def test_features_on_a_grid_have_the_positions_of_a_frame(tmp_path, rng):
         (machine.session(), lambda session: session.features(rows, (2, 3), seconds=2.0)),
     ):
         feed(session)
-        assert session.positions.next == 5
+        assert session.positions.next == 3
         session.prompt([1, 2], answer=True)
         answers.append(session.logits)
     np.testing.assert_array_equal(*answers)
+    session.features(rows, (2, 3), seconds=1.0)
     for changes, message in (
         ({"grid": (2, 2)}, r"grid must have 6 tokens, got \(2, 2\)"),
         ({"seconds": 1.0}, "seconds must be None for tokens without a grid, got 1.0"),
         ({"grid": (2, 3), "seconds": -1.0}, "seconds must be at least 0, got -1.0"),
-        ({"grid": (2, 3), "seconds": 300.0}, "positions of the model must be at most 512, got 608"),
+        ({"grid": (2, 3), "seconds": 300.0}, "positions of the model must be at most 512, got 604"),
     ):
         with pytest.raises(ValueError, match=f"^{message}$"):
             session.features(rows, **changes)
