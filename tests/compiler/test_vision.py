@@ -50,7 +50,7 @@ CASES = {  # core, sizes, images
                       projector=ProjectorShape(4, 4, merge=4, norm_epsilon=1e-6)), 1
     ),
     "qwen at tiny, head 12": (
-        TINY, replace(QWEN, hidden=24, projector=None, layers=1, patches=12, grid=PatchGrid(2, 6, 2, 4, 100.0)), 2
+        TINY, replace(QWEN, hidden=24, projector=None, layers=1, patches=12, grid=PatchGrid(2, 6, 2, 4, 100.0)), 1
     ),
     "qwen without windows": (TINY, replace(QWEN, layers=1, patches=12, grid=PatchGrid(6, 2, 2, 0, 100.0)), 1),
     "qwen at small, head 20, windows of 16, 8, 8 and 4 patches": (
@@ -226,6 +226,21 @@ def test_waits_cover_all_dependencies(name, rng):
         ({"projector": ProjectorShape(8, 10)}, "outputs must be a multiple of 4, got 10"),
         ({"projector": ProjectorShape(28673, 8)}, "hidden of the projector must be at most 28672, got 28673"),
         ({"inputs": 8}, "inputs must be that of the core, 4, got 8"),
+        (
+            {
+                "inputs": 4,
+                "patches": 4,
+                "class_token": False,
+                "hidden": 264,
+                "heads": 1,
+                "grid": PatchGrid(2, 2, 2, 2, 100.0),
+            },
+            "hidden / heads must be at most",
+        ),
+        (
+            {"projector": ProjectorShape(8, 8, merge=7, norm_epsilon=1.0), "hidden": 8192, "patches": 6},
+            "inputs of the projector must be at most 28672, got 57344",
+        ),
         ({"align_bits": 20}, "align_bits must be that of the core, 24, got 20"),
     ],
 )
@@ -309,3 +324,31 @@ def test_layer_of_real_size_compiles():
     embedding_and_projector = 576 * (10 * hidden + ffn * (hidden + 1) + out * (ffn + 1))
     products = sum(f["m_blocks"] * f["k_blocks"] * f["vectors"] for f in multiplies)
     assert products == projections + attention + feed_forward + embedding_and_projector
+
+
+def test_qwen_layer_of_real_size_compiles():
+    """One layer of the tower of Qwen2.5-VL with four windows of 8 x 8 patches: each key is in one window."""
+    vision = VisionSpec(
+        kind="qwen2.5-vl", hidden=1280, ffn=3420, layers=32, heads=16, patch_size=14, temporal_patch=2,
+        image_size=None, activation="silu", norm="rms_norm", norm_epsilon=1e-6, class_token=False, input_norm=False,
+        patch_bias=False, gated=True, rope_theta=10000.0, window_size=112, full_attention_layers=(7, 15, 23, 31),
+        spatial_merge=2, tokens_per_second=2,
+    )  # fmt: skip
+    merger = ProjectorSpec(
+        kind="patch_merger", inputs=5120, hidden=5120, outputs=3584, activation="gelu", bias=True, feature_layer=-1,
+        select="full", norm_epsilon=1e-6,
+    )  # fmt: skip
+    shape = vision_shape(PAPER, vision, merger, (224, 224))
+    assert (shape.patches, shape.patch_elements, shape.output_tokens, shape.outputs) == (256, 1176, 64, 3584)
+    assert shape.layers == 32 and shape.segments(0) == [(0, 64), (64, 64), (128, 64), (192, 64)]
+    assert shape.segments(7) == [(0, 256)]
+    program = VisionCompiler(PAPER, replace(shape, layers=1), Region(1 << 24)).program()
+    encode(program)
+    multiplies = [command.fields for command in program if command.name == "MULTIPLY"]
+    t, hidden, ffn, merged, out, head = 256, 20, 54, 80, 56, 2  # tokens, and words of a row
+    projections = t * (2 * 16 * head * (hidden + 1) + hidden * (16 * head + 1)) + 4 * 16 * head * 64 * (hidden + 1)
+    attention = 16 * t * 2 * head
+    feed_forward = t * (2 * ffn * (hidden + 1) + hidden * (ffn + 1))
+    embedding_and_merger = t * 19 * hidden + 64 * (merged + out) * (merged + 1)
+    products = sum(f["m_blocks"] * f["k_blocks"] * f["vectors"] for f in multiplies)
+    assert products == projections + attention + feed_forward + embedding_and_merger
