@@ -23,12 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.positions import Positions
 from golden.store import NONE, Context, ContextSizes, Store, StoreError, create_context, interrupted
 from golden.store.create import check_context
 from golden.store.layout import CLUSTER, OPEN, PAGE, RESIDENT, SAVED, STORAGE
 from golden.store.lists import take_frame
 
-MAGIC, VERSION = b"VREXSTRM", 1
+MAGIC, VERSION = b"VREXSTRM", 2
 HEADER = np.dtype(
     [
         ("magic", "S8"),
@@ -37,14 +38,18 @@ HEADER = np.dtype(
         ("head_dim", "<u4"),
         ("page_tokens", "<u4"),
         ("contexts", "<u4"),
-        ("model", "<u4"),  # number of the model; 0: not stated
+        ("position", "<u4"),  # of RoPE, of the next token
         ("bytes", "<u8"),  # of the file
+        ("video", "<u4"),  # position of the first token of the video that can continue; NONE: no video
+        ("model", "<u4"),  # number of the model; 0: not stated
+        ("seconds", "<f8"),  # time of the first picture of this video
     ]
 )
 SECTION = np.dtype([("bytes", "<u8"), ("sha256", "u1", (32,))])
 COPIED = ("tokens", "clusters", "first_candidate", "never_used", "free_first", "free_last", "free_count")
 CONTEXT = np.dtype([(name, "<u4") for name in ("max_clusters", "max_pages", *COPIED, "reserved")])
 HASH_BYTES = 32
+NO_POSITIONS = Positions()
 
 
 class ContextFileError(ValueError):
@@ -103,8 +108,10 @@ class ContextAddress:
     sizes: ContextSizes | None = None
 
 
-def export_stream(machine: Machine, contexts: Sequence[int], path: str | Path) -> None:
-    """Save the contexts of a stream. The file is written under another name and then renamed.
+def export_stream(
+    machine: Machine, contexts: Sequence[int], path: str | Path, positions: Positions = NO_POSITIONS
+) -> None:
+    """Save the contexts and the positions of a stream. The file is written under another name and then renamed.
 
     Raises
     ------
@@ -129,8 +136,11 @@ def export_stream(machine: Machine, contexts: Sequence[int], path: str | Path) -
                 entry["bytes"] = file.tell() - start
                 entry["sha256"] = np.frombuffer(digest.digest(), np.uint8)
             head_dim = store.key_bytes // 2 // machine.kv_heads
-            sizes = machine.kv_heads, head_dim, store.page_tokens
-            header[0] = (MAGIC, VERSION, *sizes, len(opened), machine.model, file.tell())
+            video = NONE if positions.video is None else positions.video
+            header[0] = (
+                MAGIC, VERSION, machine.kv_heads, head_dim, store.page_tokens, len(opened), positions.next, file.tell(),
+                video, machine.model, positions.seconds,
+            )  # fmt: skip
             start_of_file = header.tobytes() + table.tobytes()
             file.seek(0)
             file.write(start_of_file + hashlib.sha256(start_of_file).digest())
@@ -193,8 +203,8 @@ class _SavedContext:
 
 def import_stream(
     machine: Machine, path: str | Path, addresses: Sequence[ContextAddress], page_frames: int | None = None
-) -> None:
-    """Create the contexts of a saved stream in the store of a machine.
+) -> Positions:
+    """Create the contexts of a saved stream in the store of a machine, and return its positions.
 
     Resident pages become the newest pages of the pool. The older ones are offloaded if there are not enough free page
     frames. The engine must read the store again before its next step: by a reset, or by OPEN of an imported context.
@@ -214,7 +224,7 @@ def import_stream(
     """
     path, store = Path(path), machine.store
     _require_committed(store)
-    residency, saved = _read(machine, path)
+    positions, residency, saved = _read(machine, path)
     if len(addresses) != len(saved):
         raise ContextFileError(f"{path}: addresses must have {len(saved)} entries, got {len(addresses)}")
     sizes = [_check_address(machine, path, context, at) for context, at in zip(saved, addresses, strict=True)]
@@ -245,6 +255,7 @@ def import_stream(
             for slots in machine.slots(target, page):
                 slots[:] = context.data[offset : offset + len(slots)]
                 offset += len(slots)
+    return positions
 
 
 def _check_address(machine: Machine, path: Path, context: _SavedContext, at: ContextAddress) -> ContextSizes:
@@ -277,8 +288,8 @@ def _write_tables(target: Context, saved: _SavedContext) -> None:
         target.header[name] = saved.header[name]
 
 
-def _read(machine: Machine, path: Path) -> tuple[list[tuple[int, int]], list[_SavedContext]]:
-    """Residency list and contexts of a file. Checks the whole file first."""
+def _read(machine: Machine, path: Path) -> tuple[Positions, list[tuple[int, int]], list[_SavedContext]]:
+    """Positions, residency list and contexts of a file. Checks the whole file first."""
     size, store = path.stat().st_size, machine.store
     if size < HEADER.itemsize:
         raise ContextFileError(f"{path}: file must have at least {HEADER.itemsize} bytes, got {size}")
@@ -309,7 +320,12 @@ def _read(machine: Machine, path: Path) -> tuple[list[tuple[int, int]], list[_Sa
         offset += len(section)
     pages = sections[0].view("<u4").reshape(-1, 2).tolist()
     saved = [_split(machine, path, number, section) for number, section in enumerate(sections[1:], start=1)]
-    return [(index, page) for index, page in pages], saved
+    position, video = int(header["position"]), int(header["video"])
+    try:
+        positions = Positions(position, None if video == NONE else video, float(header["seconds"]))
+    except ValueError as error:
+        raise ContextFileError(f"{path}: {error}") from None
+    return positions, [(index, page) for index, page in pages], saved
 
 
 def _check_hash(path: Path, name: str, data: np.ndarray, expected: np.ndarray) -> None:

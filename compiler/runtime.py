@@ -9,7 +9,7 @@ for token in session.ask([1, 2, 3], count=32): ...
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,9 @@ from compiler.language_model import LanguageModelCompiler, chosen_token
 from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
-from compiler.vision import VisionCompiler, vision_shape
+from compiler.positions import Positions, of_pairs
+from compiler.vision import VisionCompiler
+from compiler.vision_shapes import picture_size, vision_shape
 from golden.bf16 import FP32, decode
 from golden.clustering import ClusterRule
 from golden.core_interpreter import CoreInterpreter
@@ -41,6 +43,7 @@ LOG_ENTRIES = 512  # of the undo log
 DEFAULT_TOKENS, DEFAULT_STEP = 2048, 64
 WHOLE = 1 << 16  # selection target that selects all clusters
 MAX_WORDS = 1 << 32  # of a device memory
+Placement = tuple[np.ndarray, Positions]  # positions of the tokens of a step, and those after it
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Limits:
     resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
     pages    pages of a context; 0: a quarter of `tokens`, at least 64
     memory   bytes of device memory; 0: what the model needs
+    height   rows of a frame in pixels, for a vision tower that has no image size; 0: those of 8 tokens
+    width    columns of a frame, likewise
     """
 
     streams: int = 1
@@ -61,10 +66,12 @@ class Limits:
     resident: int = 0
     pages: int = 0
     memory: int = 0
+    height: int = 0
+    width: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("streams", 1), ("tokens", 0), ("step", 0), ("resident", 0), ("pages", 0), ("memory", 0)):
-            checks.integer(name, getattr(self, name), low)
+        for field in fields(self):
+            checks.integer(field.name, getattr(self, field.name), int(field.name == "streams"))
 
 
 @dataclass(frozen=True)
@@ -115,8 +122,11 @@ class Machine:
         if limits.tokens > text.max_positions:
             raise ValueError(f"tokens must be at most {text.max_positions} positions of the model, got {limits.tokens}")
         vision, projector = checkpoint.spec.vision, checkpoint.spec.projector
-        shape = vision_shape(config, vision, projector) if vision else None
-        self.images = ImageProcessor.of_checkpoint(checkpoint.path, vision) if vision else None
+        shape, self.images = None, None
+        if vision is not None:
+            size = picture_size(vision, limits.height, limits.width)
+            shape = vision_shape(config, vision, projector, size)
+            self.images = ImageProcessor.of_checkpoint(checkpoint.path, vision, size)
         frame = shape.output_tokens if shape else 0
         self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
@@ -175,8 +185,8 @@ class Machine:
             self.vision = VisionCompiler(config, shape, region) if shape else None
         except ValueError as error:
             if "free words of the region" in str(error):
-                size = limits.memory or MAX_WORDS * word
-                raise ValueError(f"memory must hold the model and its contexts, got {size} bytes") from None
+                nbytes = limits.memory or MAX_WORDS * word
+                raise ValueError(f"memory must hold the model and its contexts, got {nbytes} bytes") from None
             raise
         device = bytearray(region.next * word)
         device[store : store + store_size] = state.tobytes()
@@ -253,11 +263,12 @@ class Session:
 
     Attributes
     ----------
-    position : tokens so far ; steps : all steps so far ; logits : of the last answered step, FP32 bit patterns
+    position : tokens so far ; positions : of RoPE, which differ from it after pictures of a model with M-RoPE
+    steps : all steps so far ; logits : of the last answered step, FP32 bit patterns
     """
 
     def __init__(self, machine: Machine, stream: int):
-        self.machine, self.position = machine, 0
+        self.machine, self.position, self.positions = machine, 0, Positions()
         layers = machine.spec.text.layers
         self.contexts = machine.contexts[stream * layers : (stream + 1) * layers]
         self.steps: list[Step] = []
@@ -266,7 +277,8 @@ class Session:
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
-        context_file.export_stream(self.machine.memories, [context.number for context in self.contexts], path)
+        numbers = [context.number for context in self.contexts]
+        context_file.export_stream(self.machine.memories, numbers, path, self.positions)
 
     def resume(self, path: Path | str) -> None:
         """Replace the contexts of an empty session by those of a file."""
@@ -282,38 +294,70 @@ class Session:
             header = memories.store.header
             free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
             # the next step needs page frames for its tokens before it offloads old pages
-            context_file.import_stream(memories, path, addresses, max(0, free - self.machine.step))
+            positions = context_file.import_stream(memories, path, addresses, max(0, free - self.machine.step))
+            tokens = int(memories.store.context(addresses[0].number).header["tokens"])
+            if self.machine.spec.text.rope.sections is None and positions.next != tokens:
+                for at in addresses:
+                    delete_context(memories.store, at.number)
+                raise ValueError(f"{path}: position must be {tokens}, the tokens of the stream, got {positions.next}")
         except (ValueError, OSError):
             for at in addresses:
                 create_context(memories.store, at.number, sizes, at.base, host_base=at.host_base)
             raise
-        self.position = int(memories.store.context(addresses[0].number).header["tokens"])
+        self.position, self.positions = tokens, positions
 
-    def frame(self, picture: np.ndarray) -> None:
-        """A frame, uint8 (height, width, 3), through the vision tower and the layers. It is one step."""
-        vision, images = self.machine.vision, self.machine.images
-        if vision is None or images is None:
+    def frame(self, *pictures: np.ndarray, seconds: float | None = None) -> None:
+        """A frame through the vision tower and the layers. It is one step.
+
+        `pictures` : uint8 (height, width, 3) each, as many as the tower has in a patch, or one that is repeated
+        `seconds` : time of a frame of a video, for models that have tokens_per_second; None: a picture alone
+        """
+        vision, images, spec = self.machine.vision, self.machine.images, self.machine.spec.vision
+        if vision is None or images is None or spec is None:
             raise ValueError(f"model of family {self.machine.spec.family} has no vision tower, got a frame")
-        rows = images.patches(picture)
+        shape, words = vision.shape, vision.out_words
+        placed = self._visual(shape.output_tokens, shape.output_grid, seconds)
+        rows = images.patches(*pictures)[shape.order]
         padded = np.zeros((len(rows), vision.patch_words * self.machine.config.dpe_inputs), "<u2")
         padded[:, : rows.shape[1]] = rows
+        self._check(shape.output_tokens, placed)
         self.machine.core.put({vision.patches: padded.tobytes()})
         program = vision.program()
         self.machine.core.run(program)
-        count, words = vision.shape.output_tokens, vision.out_words
-        self._step([[(vision.out + n * words, words)] for n in range(count)], answer=False, more=len(program))
+        tokens = [[(vision.out + n * words, words)] for n in np.argsort(shape.output_order).tolist()]
+        self._step(tokens, placed, answer=False, more=len(program))
 
-    def features(self, rows: np.ndarray) -> None:
-        """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step."""
+    def features(self, rows: np.ndarray, grid: tuple[int, int] | None = None, seconds: float | None = None) -> None:
+        """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step.
+
+        `grid` : rows and columns of the tokens, for models with M-RoPE; None: positions of text
+        `seconds` : as of `frame`
+        """
         decoder, step = self.machine.decoder, self.machine.step
         rows = np.asarray(rows, np.uint16)
         if rows.ndim != 2 or rows.shape[1] != self.machine.spec.text.hidden:
             raise ValueError(f"rows must have shape (T, {self.machine.spec.text.hidden}), got {rows.shape}")
         if not 1 <= len(rows) <= step:
             raise ValueError(f"rows must be 1 to {step}, got {len(rows)}")
+        placed = self._visual(len(rows), grid, seconds)
+        self._check(len(rows), placed)
         self.machine.core.put({self.machine.features_word: rows.astype("<u2").tobytes()})
         words = decoder.words
-        self._step([[(self.machine.features_word + n * words, words)] for n in range(len(rows))], answer=False)
+        tokens = [[(self.machine.features_word + n * words, words)] for n in range(len(rows))]
+        self._step(tokens, placed, answer=False)
+
+    def _visual(self, count: int, grid: tuple[int, int] | None, seconds: float | None) -> Placement:
+        """Positions of `count` visual tokens, and those after them."""
+        spec = self.machine.spec
+        if grid is None:
+            if seconds is not None:
+                raise ValueError(f"seconds must be None for tokens without a grid, got {seconds}")
+            return self.positions.text(count)
+        if spec.text.rope.sections is None:
+            raise ValueError(f"grid must be None for a model of family {spec.family}, got {grid}")
+        if min(grid) < 1 or grid[0] * grid[1] != count:
+            raise ValueError(f"grid must have {count} tokens, got {grid}")
+        return self.positions.picture(*grid, seconds, spec.vision.tokens_per_second if spec.vision else None)
 
     def prompt(self, tokens: Sequence[int], *, answer: bool = False) -> int | None:
         """Token IDs, in steps of at most `Machine.step`. With `answer` returns the most probable next token."""
@@ -323,7 +367,8 @@ class Session:
         rows = [decoder.embedding_words(token) for token in tokens]
         choice = None
         for start in range(0, len(rows), size):
-            choice = self._step(rows[start : start + size], answer=answer and start + size >= len(rows))
+            step = rows[start : start + size]
+            choice = self._step(step, self.positions.text(len(step)), answer=answer and start + size >= len(rows))
         return choice
 
     def ask(self, tokens: Sequence[int], *, count: int = 32) -> Iterator[int]:
@@ -336,20 +381,25 @@ class Session:
                 return
             token = self.prompt([token], answer=True)
 
-    def _step(self, rows: Sequence[Sequence[tuple[int, int]]], *, answer: bool, more: int = 0) -> int | None:
-        machine, count = self.machine, len(rows)
-        decoder = machine.decoder
-        if self.position + count > machine.limits.tokens:
-            raise ValueError(
-                f"tokens of a session must be at most {machine.limits.tokens}, got {self.position + count}"
-            )
-        positions = np.arange(self.position, self.position + count)
-        machine.core.put(
-            {decoder.cosines: decoder.angles(*angles(positions, machine.config.head_dim, self.frequencies))}
-        )
+    def _check(self, count: int, placed: Placement) -> None:
+        """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
+        text, tokens = self.machine.spec.text, self.position + count
+        if tokens > self.machine.limits.tokens:
+            raise ValueError(f"tokens of a session must be at most {self.machine.limits.tokens}, got {tokens}")
+        if placed[1].next > text.max_positions:
+            raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
+
+    def _step(
+        self, rows: Sequence[Sequence[tuple[int, int]]], placed: Placement, *, answer: bool, more: int = 0
+    ) -> int | None:
+        machine, count, (positions, after) = self.machine, len(rows), placed
+        decoder, text = machine.decoder, machine.spec.text
+        self._check(count, placed)
+        pairs = of_pairs(positions, text.head_dim, text.rope.sections)
+        machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
         program = decoder.step(rows, self.contexts, answer=answer)
         self.steps.append(Step(count, more + len(program), machine.core.run(program)))
-        self.position += count
+        self.position, self.positions = self.position + count, after
         if not answer:
             return None
         vocabulary = machine.spec.text.vocabulary

@@ -2,7 +2,9 @@
 
 The tower is that of `golden.vision`. Attention has no retrieval. The keys of a head are loaded as weights directly from
 the key projection. The values are computed transposed, as the product of the normalised tokens, which are the weights,
-with the rows of the value matrix. Their rows are then the weights of the product with the softmax weights.
+with the rows of the value matrix. Their rows are then the weights of the product with the softmax weights. The tokens
+of a window attend to each other as those of a picture do. The last words of the keys and values of a window also hold
+tokens of the next one, whose softmax weights are 0.
 """
 
 # mypy: disable-error-code="arg-type"
@@ -17,54 +19,35 @@ from compiler.blocks import Activations, Columns
 from compiler.builder import CommandRef, Operands
 from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS, largest_divisor
 from compiler.memory import Region, tiles
-from compiler.model_spec import ProjectorSpec, VisionSpec
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
-from golden import vector_kernels
-from golden.vision import ONE, ProjectorShape, VisionShape, pad
+from golden.decoder_layer import pad_heads, pair_order
+from golden.vision import ONE, VisionShape, pad
 from hw.config import Config
 from hw.core.isa import Command, Destination
+from hw.lxe.microcode import Instruction
 
 MAX_TOKENS = 1 << 14  # of an image: 128 x 128 patches
 
 
-def vision_shape(config: Config, vision: VisionSpec, projector: ProjectorSpec | None = None) -> VisionShape:
-    """Sizes of a CLIP or SigLIP tower with the projector of LLaVA on a core; without a projector, all layers.
+@dataclass(frozen=True)
+class Head:
+    """Attention head in a window.
 
-    `ValueError` names a property that the compiler does not support.
+    number, buffer : of the head, and the buffer of its scores
+    start, tokens, blocks : first token, tokens and blocks of tokens of the window
+    values : word address of the transposed values ; written : command that writes them
+    shares : command that writes the softmax weights
     """
-    supported: list[tuple[str, VisionSpec | ProjectorSpec, str, Sequence[object]]] = [
-        ("vision", vision, "kind", ("clip", "siglip")),
-        ("vision", vision, "activation", vector_kernels.ACTIVATIONS),
-        ("vision", vision, "norm", ("layer_norm",)),
-        ("vision", vision, "gated", (False,)),
-        ("vision", vision, "rope_theta", (None,)),
-        ("vision", vision, "window_size", (None,)),
-        ("vision", vision, "spatial_merge", (1,)),
-        ("vision", vision, "temporal_patch", (1,)),
-    ]
-    if projector is not None:
-        supported += [
-            ("projector", projector, "kind", ("mlp2x",)),
-            ("projector", projector, "activation", vector_kernels.ACTIVATIONS),
-            ("projector", projector, "inputs", (vision.hidden,)),
-        ]
-    for owner, spec, name, values in supported:
-        if (value := getattr(spec, name)) not in values:
-            raise ValueError(f"{name} of {owner} must be one of {', '.join(map(str, values))}, got {value}")
-    if vision.image_size is None:
-        raise ValueError("image_size of vision must be a number of pixels, got None")
-    return VisionShape(
-        patches=vision.positions - vision.class_token, patch_elements=vision.channels * vision.patch_size**2,
-        hidden=vision.hidden, ffn=vision.ffn,
-        layers=vision.layers if projector is None else projector.feature_layer % (vision.layers + 1),
-        heads=vision.heads, activation=vision.activation, epsilon=vision.norm_epsilon, class_token=vision.class_token,
-        input_norm=vision.input_norm, patch_bias=vision.patch_bias,
-        projector=projector and ProjectorShape(
-            projector.hidden, projector.outputs, projector.activation, projector.bias, projector.select == "default"
-        ),
-        inputs=config.dpe_inputs, align_bits=config.align_bits,
-    )  # fmt: skip
+
+    number: int
+    buffer: int
+    start: int
+    tokens: int
+    blocks: int
+    values: int
+    written: CommandRef
+    shares: CommandRef
 
 
 @dataclass
@@ -87,8 +70,9 @@ class VisionCompiler:
     one, zero : word addresses of the words (1, 0, .., 0) and (0, .., 0)
     x, attended : word addresses of the hidden states before a layer, and after its attention
     normed : word address of the normalised hidden states; each row ends with the word `one`, and rows of zeros fill the
-        last block of tokens
-    q, k, vt : word addresses of queries, keys, and transposed values
+        last block of tokens of every window
+    q, k, vt : word addresses of queries, keys, and transposed values, the latter window after window
+    cosines : word address of the RoPE angles of every token, in pairs of FP32 words
     weights : shapes of the weights by name ; products, vectors : compilers of products and of vector programs
 
     Raises
@@ -111,10 +95,15 @@ class VisionCompiler:
         self.patch_words, self.x_words, self.ffn = (
             self._words(size) for size in (s.patch_elements, s.hidden, s.ffn)
         )  # fmt: skip
-        self.out_words, self.head = self._words(s.outputs), s.padded_head // n
+        self.out_words, self.head, self.rotated = self._words(s.outputs), s.padded_head // n, s.rotated_head // n
         self.middle_words = self._words(s.projector.hidden) if s.projector else 0
-        self.blocks, self.heads = self._words(s.tokens), s.heads * self.head  # of tokens, of all heads of a token
-        allocate, t, padded = self.region.allocate, s.tokens, self.blocks * n
+        self.heads, self.rotated_heads = s.heads * self.head, s.heads * self.rotated  # of all heads of a token
+        layers = [s.segments(layer) for layer in range(s.layers)] or [[(0, s.tokens)]]
+        segments = [segment for layer in layers for segment in layer]
+        self.blocks = max(self._words(count) for _, count in segments)  # of the tokens of the largest window
+        vt_blocks = max(sum(self._words(count) for _, count in layer) for layer in layers)
+        allocate, t = self.region.allocate, s.tokens
+        padded = max(start + self._words(count) * n for start, count in segments)
         self.one, self.zero = allocate(1), allocate(1)
         self.matrices: dict[str, Matrix] = {}
         self.rows: dict[str, int] = {}
@@ -127,15 +116,18 @@ class VisionCompiler:
         self.patches = allocate(self.frames * s.patches * self.patch_words)
         self.out = allocate(self.frames * s.output_tokens * self.out_words)
         self.x, self.attended, self.factors = allocate(t * self.x_words), allocate(t * self.x_words), allocate(4 * t)
+        self.padding = padded - t  # rows of zeros
         self.normed = allocate(padded * (self.x_words + 1))
         self.q, self.k, self.vt, self.context = (
-            allocate(t * self.heads), allocate(padded * self.heads), allocate(self.heads * n * self.blocks),
-            allocate(t * self.heads),
+            allocate(t * self.rotated_heads), allocate(padded * self.rotated_heads),
+            allocate(self.heads * n * vt_blocks), allocate(t * max(self.heads, self.x_words)),
         )  # fmt: skip
+        self.cosines = allocate(2 * t * self.rotated) if s.grid else 0
         # two heads are processed concurrently
         self.scores = [allocate(2 * t * self.blocks) for _ in range(2)]
         self.shares = [allocate(t * self.blocks) for _ in range(2)]
-        self.wide = allocate(2 * t * max(self.x_words, self.ffn, self.middle_words))
+        self.wide = allocate(2 * t * max(self.x_words, self.ffn, self.middle_words, self.rotated_heads))
+        self.gate = allocate(2 * t * self.ffn) if s.gated else 0
         self.middle = allocate(t * max(self.ffn, self.middle_words))
         self._programs()
 
@@ -153,8 +145,11 @@ class VisionCompiler:
                 raise ValueError(f"{name} must be a multiple of {n}, got {value}")
         sizes += [("patch_elements", s.patch_elements, MAX_HIDDEN), ("ffn", s.ffn, MAX_FFN),
                   ("heads", s.heads, MAX_Q_HEADS), ("tokens", s.tokens, MAX_TOKENS)]  # fmt: skip
+        if s.grid is not None:
+            sizes.append(("hidden / heads", s.rotated_head, c.vpe_rows * n))
         if s.projector is not None:
             sizes.append(("hidden of the projector", s.projector.hidden, MAX_FFN))
+            sizes.append(("inputs of the projector", s.projector.merge * s.hidden, MAX_FFN))
         for name, value, maximum in sizes:
             if value > maximum:
                 raise ValueError(f"{name} must be at most {maximum}, got {value}")
@@ -174,6 +169,8 @@ class VisionCompiler:
         """Result blocks and input blocks of a matrix, with the block of its bias."""
         sizes = zip(self.weights[name], self._groups(name), strict=True)
         m_blocks, k_blocks = (count * self._words(size // count) for size, count in sizes)
+        if name.rpartition(".")[2] in ("q", "k"):
+            m_blocks = self.rotated_heads
         return m_blocks, k_blocks + (f"{name}_bias" in self.weights)
 
     def _groups(self, name: str) -> tuple[int, int]:
@@ -186,14 +183,24 @@ class VisionCompiler:
         self.residual_piece = largest_divisor(self.x_words, c.vpe_rows)
         self.norm_piece = largest_divisor(self.x_words, c.vpe_rows // 3)  # weights, biases and products of a piece
         self.ffn_piece = largest_divisor(self.ffn, c.vpe_rows // 2)
-        fixed = {
-            "copy": programs.copy(),
-            "residual": programs.residual(self.residual_piece * n, n),
-            "norm factors": programs.layer_factors(s.hidden, n, s.epsilon),
-            "norm parameters": programs.layer_parameters(self.norm_piece * n, n),
-            "norm": programs.layer_scale(self.norm_piece * n, n),
-            "ffn": programs.activation(s.activation, self.ffn_piece * n, n),
-        }
+        fixed = {"copy": programs.copy(), "residual": programs.residual(self.residual_piece * n, n)}
+        if s.norm == "layer_norm":
+            fixed |= {
+                "norm factors": programs.layer_factors(s.hidden, n, s.epsilon),
+                "norm parameters": programs.layer_parameters(self.norm_piece * n, n),
+                "norm": programs.layer_scale(self.norm_piece * n, n),
+            }
+        else:
+            fixed |= {"norm factors": programs.rms_factor(s.hidden, n, s.epsilon), **self._rms_scale()}
+        if s.gated:
+            fixed["ffn"] = programs.gated(self.ffn_piece * n, n)
+        else:
+            fixed["ffn"] = programs.activation(s.activation, self.ffn_piece * n, n)
+        if s.grid is not None:
+            fixed["rope"] = programs.rope(s.rotated_head, n, s.heads)
+        if s.projector is not None and s.projector.norm_epsilon is not None:
+            fixed |= {"projector norm factors": programs.rms_factor(s.hidden, n, s.projector.norm_epsilon)}
+            fixed |= self._rms_scale()
         if s.projector is not None:
             self.middle_piece = largest_divisor(self.middle_words, c.vpe_rows // 2)
             fixed["projector"] = programs.activation(s.projector.activation, self.middle_piece * n, n)
@@ -204,6 +211,13 @@ class VisionCompiler:
         }
         self.vectors.add(fixed)
         self.vectors.add(varying, varying=True)
+
+    def _rms_scale(self) -> dict[str, list[Instruction]]:
+        """Programs of an RMSNorm after its factors: load the weights of a piece, and scale a row."""
+        n = self.width
+        program = programs.rms_scale(self.norm_piece * n, n)
+        prologue = len(programs.rms_scale(self.norm_piece * n, n, 0))
+        return {"rms weights": program[:prologue], "rms norm": program[prologue:]}
 
     # memory image
 
@@ -220,6 +234,10 @@ class VisionCompiler:
         images[self.one], images[self.zero] = constant[0].tobytes(), constant[1].tobytes()
         for name, address in self.rows.items():
             images[address] = np.asarray(weights[name], "<u2").tobytes()
+        if self.shape.grid is not None:
+            angles = self.shape.grid.angles(self.shape.head, self.shape.rotated_head)
+            pairs = [x.reshape(len(x), -1, self.width) for x in angles]
+            images[self.cosines] = np.stack(pairs, axis=2).astype("<u4").tobytes()
         for name, matrix in self.matrices.items():
             padded = self._padded(name, weights)
             images[matrix.address] = padded.tobytes() if name.endswith(".v") else tiles(padded, self.width)
@@ -230,12 +248,18 @@ class VisionCompiler:
         (row_groups, column_groups), (m_blocks, k_blocks) = self._groups(name), self._blocks(name)
         bias, n = weights.get(f"{name}_bias"), self.width
         size = m_blocks * n // row_groups
-        rows = pad(pad(weights[name], 0, row_groups, size), 1, column_groups,
-                   (k_blocks - (bias is not None)) * n // column_groups)  # fmt: skip
+
+        def pad_rows(matrix: np.ndarray) -> np.ndarray:
+            if self.shape.grid is None or name.rpartition(".")[2] not in ("q", "k"):
+                return pad(matrix, 0, row_groups, size)
+            heads = pad_heads(matrix, row_groups, size, 0).reshape(row_groups, size, *matrix.shape[1:])
+            return heads[:, pair_order(size, n)].reshape(-1, *matrix.shape[1:])
+
+        rows = pad(pad_rows(weights[name]), 1, column_groups, (k_blocks - (bias is not None)) * n // column_groups)
         padded = np.zeros((m_blocks * n, k_blocks * n), "<u2")
         padded[:, : rows.shape[1]] = rows
         if bias is not None:
-            padded[:, rows.shape[1]] = pad(bias, 0, row_groups, size)
+            padded[:, rows.shape[1]] = pad_rows(bias)
         return padded
 
     # programs
@@ -260,8 +284,8 @@ class VisionCompiler:
         t, row, beat = self.shape.tokens, self.x_words + 1, {"a_beats": 1, "out_beats": 1, "extra": 1}
         last = [self._vector(p, "copy", after, repeat=t, a=self.one, out=self.normed + self.x_words, out_stride=row,
                              **beat)]  # fmt: skip
-        if rest := self.blocks * self.width - t:
-            last = [self._vector(p, "copy", after, repeat=rest * row, a=self.zero, out=self.normed + t * row,
+        if self.padding:
+            last = [self._vector(p, "copy", after, repeat=self.padding * row, a=self.zero, out=self.normed + t * row,
                                  out_stride=1, **beat)]  # fmt: skip
         return last
 
@@ -269,20 +293,27 @@ class VisionCompiler:
         s = self.shape
         last = self._embed(p, self.patches + frame * s.patches * self.patch_words, after)
         for number in range(s.layers):
-            last = self._layer(p, f"vision.layers.{number}.", last)
+            last = self._layer(p, number, last)
         source, t = self.x + s.first_output * self.x_words, s.output_tokens
         out = self.out + frame * t * self.out_words
         if s.projector is None:
             fields = {"source": source, "target": out, "words": t * self.x_words}
             return p.builder.add("COPY", fields, after=[last])
+        if s.projector.norm_epsilon is not None:
+            normed = self.context, self.x_words
+            last = self._rms_norm(p, "projector.norm", "projector norm factors", self.x, *normed, last)
+            source += self.context - self.x
         first = self._product(p, "projector.linear_1", t, source, [last], self.wide)
         middle = self._activation(p, "projector", t, self.middle_words, self.middle_piece, first)
         return self._product(p, "projector.linear_2", t, self.middle, [middle], out, wide=False)
 
     def _embed(self, p: Operands, patches: int, after: Sequence[CommandRef]) -> CommandRef:
         """Patch embedding, position embeddings, class token, and the norm of CLIP."""
-        s, position = self.shape, self.rows["vision.positions"]
-        out = self.attended if s.input_norm else self.x
+        s, out = self.shape, self.attended if self.shape.input_norm else self.x
+        if s.grid is not None:
+            last = self._product(p, "vision.patch", s.patches, patches, after, out, wide=False)
+            return self._norm(p, "vision.input_norm", out, self.x, self.x_words, last) if s.input_norm else last
+        position = self.rows["vision.positions"]
         skip = s.class_token * self.x_words
         if s.class_token:
             self._residual(p, 1, position, self.rows["vision.class_token"], out, after, wide=False)
@@ -290,57 +321,78 @@ class VisionCompiler:
         last = self._residual(p, s.patches, position + skip, self.wide, out + skip, [product])
         return self._norm(p, "vision.input_norm", out, self.x, self.x_words, last) if s.input_norm else last
 
-    def _layer(self, p: Operands, prefix: str, after: CommandRef) -> CommandRef:
-        t, row = self.shape.tokens, self.x_words + 1
+    def _layer(self, p: Operands, number: int, after: CommandRef) -> CommandRef:
+        t, row, prefix = self.shape.tokens, self.x_words + 1, f"vision.layers.{number}."
         norm = self._norm(p, f"{prefix}attention_norm", self.x, self.normed, row, after)
         x, matrices = [Columns(self.normed, row)], self.matrices
-        q = self._multiply(p, matrices[f"{prefix}q"], t, x, [norm], self.q, wide=False)
-        k = self._multiply(p, matrices[f"{prefix}k"], t, x, [norm], self.k, wide=False)
-        rows = [Columns(matrices[f"{prefix}v"].address, row)]
-        tokens = Matrix(self.normed, self.blocks, row, stride=row)
-        vt = self._multiply(p, tokens, self.heads * self.width, rows, [], self.vt, wide=False, written=[norm])
-        context = self._attend(p, q, k, vt)
+        q = self._queries(p, matrices[f"{prefix}q"], x, self.q, [norm])
+        k = self._queries(p, matrices[f"{prefix}k"], x, self.k, [norm, q])
+        context = self._attend(p, number, q, k, norm)
         o = self._product(p, f"{prefix}o", t, self.context, [context], self.wide)
         attended = self._residual(p, t, self.x, self.wide, self.attended, [o])
         norm = self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended)
+        if self.shape.gated:
+            self._multiply(p, matrices[f"{prefix}gate"], t, x, [norm], self.gate)
         up = self._multiply(p, matrices[f"{prefix}up"], t, x, [norm], self.wide)
-        middle = self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
+        middle = self._gated(p, up) if self.shape.gated else self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
         down = self._product(p, f"{prefix}down", t, self.middle, [middle], self.wide)
         return self._residual(p, t, self.attended, self.wide, self.x, [down])
 
-    def _attend(self, p: Operands, q: CommandRef, k: CommandRef, vt: CommandRef) -> CommandRef:
-        """Attention of all heads; returns the last command.
+    def _queries(
+        self, p: Operands, matrix: Matrix, x: Sequence[Columns], out: int, after: Sequence[CommandRef]
+    ) -> CommandRef:
+        """Queries or keys of all tokens, with RoPE rotated. `after` : the norm, and what has rotated from `wide`."""
+        t, words, angles = self.shape.tokens, self.rotated_heads, self.rotated
+        if self.shape.grid is None:
+            return self._multiply(p, matrix, t, x, after[:1], out, wide=False)
+        product = self._multiply(p, matrix, t, x, after, self.wide)
+        return self._vector(p, "rope", [product], repeat=t, a=self.cosines, a_stride=2 * angles, a_beats=angles,
+                            a_wide=1, b=self.wide, b_stride=2 * words, b_beats=words, b_wide=1, b_used=1, out=out,
+                            out_stride=words, out_beats=words, extra=1)  # fmt: skip
+
+    def _attend(self, p: Operands, number: int, q: CommandRef, k: CommandRef, norm: CommandRef) -> CommandRef:
+        """Attention of all heads in all windows of a layer; returns the last command.
 
         The scores of a head are computed during the softmax of the head before. Heads use two buffers in turn. The next
         scores in a buffer follow the product that reads its softmax weights, so that they overwrite nothing that is
         still used.
         """
-        t, head, heads, shares = self.shape.tokens, self.head, self.heads, list[CommandRef]()
-        for h in range(self.shape.heads):
-            keys = Matrix(self.k + h * head, self.blocks, head, stride=heads)
-            x = [Columns(self.q + h * head, head, heads)]
-            scores = self._multiply(p, keys, t, x, [q], self.scores[h % 2], written=[k])
-            shares.append(self._softmax(p, h, scores))
-            if h:
-                self._mix(p, h - 1, shares[h - 1], vt)
-        return self._mix(p, h, shares[h], vt)
+        words, vt, heads = self.rotated_heads, self.vt, list[Head]()
+        row = self.x_words + 1
+        values = [Columns(self.matrices[f"vision.layers.{number}.v"].address, row)]
+        for start, tokens in self.shape.segments(number):
+            blocks = self._words(tokens)
+            matrix = Matrix(self.normed + start * row, blocks, row, stride=row)
+            written = self._multiply(p, matrix, self.heads * self.width, values, [], vt, wide=False, written=[norm])
+            for h in range(self.shape.heads):
+                buffer, at = len(heads) % 2, vt + h * self.head * self.width * blocks
+                keys = Matrix(self.k + start * words + h * self.rotated, blocks, self.rotated, stride=words)
+                x = [Columns(self.q + start * words + h * self.rotated, self.rotated, words)]
+                scores = self._multiply(p, keys, tokens, x, [q], self.scores[buffer], written=[k])
+                shares = self._softmax(p, buffer, tokens, blocks, scores)
+                heads.append(Head(h, buffer, start, tokens, blocks, at, written, shares))
+                if len(heads) > 1:
+                    self._mix(p, heads[-2])
+            vt += self.heads * self.width * blocks
+        return self._mix(p, heads[-1])
 
-    def _softmax(self, p: Operands, head: int, after: CommandRef) -> CommandRef:
-        """Softmax of the scores of a head; rows longer than the vector memory take two commands."""
-        t, out = self.shape.tokens, self.shares[head % 2]
-        scores = {"a": self.scores[head % 2], "a_stride": 2 * self.blocks, "a_wide": 1}
-        fields = {"repeat": t, "out": out, "out_stride": self.blocks, "extra": t}
-        if self.blocks <= self.config.vpe_rows:
+    def _softmax(self, p: Operands, buffer: int, t: int, blocks: int, after: CommandRef) -> CommandRef:
+        """Softmax of the scores of t tokens; rows longer than the vector memory take two commands."""
+        out = self.shares[buffer]
+        scores = {"a": self.scores[buffer], "a_stride": 2 * blocks, "a_wide": 1}
+        fields = {"repeat": t, "out": out, "out_stride": blocks, "extra": t}
+        if blocks <= self.config.vpe_rows:
             return self._vector(p, "softmax", [after], **scores, **fields)
         weights = self._vector(p, "long exponentials", [after], a_again=1, **scores, **fields)
-        return self._vector(p, "divide by sum", [weights], a_again=1, a=out, a_stride=self.blocks, **fields)
+        return self._vector(p, "divide by sum", [weights], a_again=1, a=out, a_stride=blocks, **fields)
 
-    def _mix(self, p: Operands, head: int, shares: CommandRef, vt: CommandRef) -> CommandRef:
+    def _mix(self, p: Operands, at: Head) -> CommandRef:
         """Values of a head times their softmax weights."""
-        values = Matrix(self.vt + head * self.head * self.width * self.blocks, self.head, self.blocks, self.blocks)
-        x, out = [Columns(self.shares[head % 2], self.blocks)], self.context + head * self.head
-        t, stride = self.shape.tokens, self.heads
-        return self._multiply(p, values, t, x, [shares], out, wide=False, stride=stride, written=[vt])
+        values, stride = Matrix(at.values, self.head, at.blocks, at.blocks), self.heads
+        x, out = [Columns(self.shares[at.buffer], at.blocks)], self.context + at.start * stride + at.number * self.head
+        return self._multiply(
+            p, values, at.tokens, x, [at.shares], out, wide=False, stride=stride, written=[at.written]
+        )
 
     def _product(
         self, p: Operands, name: str, tokens: int, source: int, after: Sequence[CommandRef], out: int, wide: bool = True
@@ -381,7 +433,9 @@ class VisionCompiler:
         return self.vectors.command(p, name, after, repeat=repeat, **fields)
 
     def _norm(self, p: Operands, name: str, source: int, out: int, out_stride: int, after: CommandRef) -> CommandRef:
-        """LayerNorm of the rows of all tokens."""
+        """Norm of the rows of all tokens."""
+        if self.shape.norm == "rms_norm":
+            return self._rms_norm(p, name, "norm factors", source, out, out_stride, after)
         t, words, piece = self.shape.tokens, self.x_words, self.norm_piece
         factors = self._vector(p, "norm factors", [after], repeat=t, a=source, a_stride=words, a_beats=words, a_again=1,
                                out=self.factors, out_stride=4, out_beats=2, out_wide=1, extra=1)  # fmt: skip
@@ -390,6 +444,21 @@ class VisionCompiler:
                          b=self.rows[f"{name}_bias"] + start, b_beats=piece, b_used=1, destination=Destination.NONE,
                          extra=1)  # fmt: skip
             last = self._vector(p, "norm", [factors], repeat=t, a=self.factors, a_stride=4, a_beats=2, a_wide=1,
+                                b=source + start, b_stride=words, b_beats=piece, b_used=1, out=out + start,
+                                out_stride=out_stride, out_beats=piece, extra=1)  # fmt: skip
+        return last
+
+    def _rms_norm(
+        self, p: Operands, name: str, factors: str, source: int, out: int, out_stride: int, after: CommandRef
+    ) -> CommandRef:
+        """RMSNorm of the rows of all tokens, with the vector program `factors`."""
+        t, words, piece = self.shape.tokens, self.x_words, self.norm_piece
+        written = self._vector(p, factors, [after], repeat=t, a=source, a_stride=words, a_beats=words,
+                               out=self.factors, out_stride=4, out_beats=1, out_wide=1, extra=1)  # fmt: skip
+        for start in range(0, words, piece):
+            self._vector(p, "rms weights", [], repeat=1, a=self.rows[name] + start, a_beats=piece,
+                         destination=Destination.NONE, extra=1)  # fmt: skip
+            last = self._vector(p, "rms norm", [written], repeat=t, a=self.factors, a_stride=4, a_beats=1, a_wide=1,
                                 b=source + start, b_stride=words, b_beats=piece, b_used=1, out=out + start,
                                 out_stride=out_stride, out_beats=piece, extra=1)  # fmt: skip
         return last
@@ -408,3 +477,12 @@ class VisionCompiler:
         return self._vector(p, name, [after], repeat=tokens * words // piece, a=self.wide, a_stride=2 * piece,
                             a_beats=piece, a_wide=1, out=self.middle, out_stride=piece, out_beats=piece,
                             extra=1)  # fmt: skip
+
+    def _gated(self, p: Operands, after: CommandRef) -> CommandRef:
+        """SiLU of the FP32 rows in `gate` times those in `wide`; the result is in `middle`."""
+        piece = self.ffn_piece
+        rows = {"beats": piece, "wide": 1}
+        return self._vector(p, "ffn", [after], repeat=self.shape.tokens * self.ffn // piece, b_used=1,
+                            **{f"{side}_{key}": value for side in "ab" for key, value in rows.items()},
+                            a=self.gate, a_stride=2 * piece, b=self.wide, b_stride=2 * piece, out=self.middle,
+                            out_stride=piece, out_beats=piece, extra=1)  # fmt: skip

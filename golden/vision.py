@@ -1,11 +1,14 @@
-"""Vision tower and projector of a LLaVA model as the core computes them, bit exact: CLIP and SigLIP.
+"""Vision towers and projectors as the core computes them, bit exact: CLIP and SigLIP of LLaVA, and Qwen2.5-VL.
 
 It combines the fused products of `dot` and the vector kernels of `vector_kernels`. The stages:
 
 1. Patch embedding: the product of flattened patches (`patch_rows`) with a matrix, plus position embeddings. CLIP has a
-   class token before the patches, and a LayerNorm after the embedding.
-2. Layers: LayerNorm, attention of every token to all tokens, residual, LayerNorm, feed-forward layer, residual.
-3. Projector: matrix, activation, matrix. Each patch gives one token of the language model.
+   class token before the patches, and a LayerNorm after the embedding. Qwen2.5-VL has no position embeddings: queries
+   and keys are rotated by two-dimensional RoPE (`patch_grid`).
+2. Layers: norm, attention of every token to all tokens or to those of its window, residual, norm, feed-forward layer,
+   residual. The norms are LayerNorms, or RMSNorms. The feed-forward layer can have a gate.
+3. Projector: matrix, activation, matrix. Each patch gives one token of the language model; with `merge`, an RMSNorm
+   comes first, and several contiguous patches give one token.
 
 Hidden states between the stages are BF16. A bias is one more input of a product: its tile is the last one, with the
 input 1 and otherwise zeros. The softmax weights of a token are rounded to BF16 before they multiply the values.
@@ -18,11 +21,14 @@ import numpy as np
 
 from golden import bf16
 from golden import vector_kernels as kernels
+from golden.decoder_layer import pad_heads, pair_order
 from golden.dot import matmul, to_bf16
+from golden.patch_grid import PatchGrid
 from golden.vpe import narrow, widen
 from util import checks
 
 ONE = np.uint16(0x3F80)  # BF16
+NORMS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class ProjectorShape:
     activation       activation function between them, of `vector_kernels.ACTIVATIONS`
     bias             both matrices have a bias
     drop_first       the first token of the tower has no output (LLaVA drops the class token of CLIP)
+    merge            tokens of the tower that give one output
+    norm_epsilon     term of the RMSNorm before the first matrix; None: no norm
     """
 
     hidden: int
@@ -40,11 +48,15 @@ class ProjectorShape:
     activation: str = "gelu"
     bias: bool = True
     drop_first: bool = False
+    merge: int = 1
+    norm_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "outputs"):
+        for name in ("hidden", "outputs", "merge"):
             checks.integer(name, getattr(self, name), 1)
         checks.one_of("activation", self.activation, kernels.ACTIVATIONS)
+        if self.norm_epsilon is not None and checks.real("norm_epsilon", self.norm_epsilon) <= 0:
+            raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon}")
 
 
 @dataclass(frozen=True)
@@ -55,14 +67,20 @@ class VisionShape:
     hidden, ffn              width of the hidden states and of the feed-forward layer, in elements
     layers                   layers that are computed (LLaVA: all except the last one)
     heads                    attention heads
-    activation               activation function of the feed-forward layer, of `vector_kernels.ACTIVATIONS`
-    epsilon                  added to the variance by the LayerNorms
+    activation               activation function of the feed-forward layer, of `vector_kernels.ACTIVATIONS`; silu if it
+                             has a gate
+    epsilon                  added to the variance by the norms
     class_token              a class token precedes the patches
     input_norm               a LayerNorm follows the embedding
     patch_bias               the patch embedding has a bias
     projector                sizes of the projector; None: the hidden states are the output
     inputs                   products of a tile; also lanes of the vector engine
     align_bits               bits of an aligned product (`golden.dot`)
+    norm                     layer_norm, or rms_norm, which has no bias
+    gated                    the feed-forward layer has a gate
+    grid                     order, windows and RoPE of the patches; None: row-major order, no windows, a table of
+                             position embeddings
+    full_attention_layers    layers without windows
     """
 
     patches: int
@@ -79,18 +97,29 @@ class VisionShape:
     projector: ProjectorShape | None
     inputs: int
     align_bits: int = 24
+    norm: str = "layer_norm"
+    gated: bool = False
+    grid: PatchGrid | None = None
+    full_attention_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("patches", "patch_elements", "hidden", "ffn", "heads", "inputs"):
             checks.integer(name, getattr(self, name), 1)
         checks.integer("layers", self.layers, 0)
-        checks.one_of("activation", self.activation, kernels.ACTIVATIONS)
+        checks.one_of("activation", self.activation, ("silu",) if self.gated else kernels.ACTIVATIONS)
+        checks.one_of("norm", self.norm, NORMS)
         if checks.real("epsilon", self.epsilon) <= 0:
             raise ValueError(f"epsilon must be positive, got {self.epsilon}")
         if self.hidden % self.heads:
             raise ValueError(f"hidden must be a multiple of heads = {self.heads}, got {self.hidden}")
         if self.output_tokens < 1:
             raise ValueError(f"patches must be at least 2 if drop_first drops one of them, got {self.patches}")
+        if self.grid is not None and (self.class_token or self.patches != self.grid.rows * self.grid.columns):
+            raise ValueError(f"patches must be those of grid without a class token, got {self.patches}")
+        if self.grid is not None and self.head % 4:
+            raise ValueError(f"hidden / heads must be a multiple of 4, got {self.head}")
+        if self.projector is not None and (self.tokens - self.first_output) % self.projector.merge:
+            raise ValueError(f"tokens must be a multiple of merge = {self.projector.merge}, got {self.tokens}")
 
     @property
     def head(self) -> int:
@@ -99,8 +128,13 @@ class VisionShape:
 
     @property
     def padded_head(self) -> int:
-        """Elements of a head in memory: a multiple of `inputs`."""
+        """Elements of a head of values in memory: a multiple of `inputs`."""
         return -(-self.head // self.inputs) * self.inputs
+
+    @property
+    def rotated_head(self) -> int:
+        """Elements of a head of queries and keys in memory; with RoPE a multiple of 2 `inputs`."""
+        return self.padded_head if self.grid is None else -(-self.head // (2 * self.inputs)) * 2 * self.inputs
 
     @property
     def tokens(self) -> int:
@@ -115,7 +149,34 @@ class VisionShape:
     @property
     def output_tokens(self) -> int:
         """Tokens of the output."""
-        return self.tokens - self.first_output
+        return (self.tokens - self.first_output) // (self.projector.merge if self.projector else 1)
+
+    @property
+    def order(self) -> np.ndarray:
+        """Row-major number of each patch of the input, int64 (patches,)."""
+        return np.arange(self.patches) if self.grid is None else self.grid.order
+
+    @property
+    def output_order(self) -> np.ndarray:
+        """Row-major number of each token of the output, int64 (output_tokens,)."""
+        if self.grid is None:
+            return np.arange(self.output_tokens)
+        return self.grid.order if self.projector is None else self.grid.token_order
+
+    def segments(self, layer: int) -> list[tuple[int, int]]:
+        """First token and number of tokens of every group of tokens that attend to each other."""
+        if self.grid is None or layer in self.full_attention_layers:
+            return [(0, self.tokens)]
+        sizes = self.grid.windows
+        return list(zip(np.cumsum((0, *sizes[:-1])).tolist(), sizes, strict=True))
+
+    @property
+    def output_grid(self) -> tuple[int, int] | None:
+        """Rows and columns of the tokens of the output; None: the decoder takes them as a sequence."""
+        if self.grid is None:
+            return None
+        merge = self.grid.merge if self.projector is not None else 1
+        return self.grid.rows // merge, self.grid.columns // merge
 
     @property
     def outputs(self) -> int:
@@ -133,10 +194,13 @@ class VisionShape:
             shapes.update({name: (outputs, inputs), **({f"{name}_bias": (outputs,)} if bias else {})})
 
         def norm(name: str) -> None:
-            shapes.update({name: (h,), f"{name}_bias": (h,)})
+            shapes.update({name: (h,), **({f"{name}_bias": (h,)} if self.norm == "layer_norm" else {})})
 
         linear("vision.patch", h, self.patch_elements, self.patch_bias)
-        shapes |= {"vision.positions": (self.tokens, h)} | ({"vision.class_token": (h,)} if self.class_token else {})
+        if self.grid is None:
+            shapes["vision.positions"] = (self.tokens, h)
+        if self.class_token:
+            shapes["vision.class_token"] = (h,)
         if self.input_norm:
             norm("vision.input_norm")
         for number in range(self.layers):
@@ -145,17 +209,20 @@ class VisionShape:
             for name in ("q", "k", "v", "o"):
                 linear(prefix + name, h, h)
             norm(prefix + "ffn_norm")
-            linear(prefix + "up", self.ffn, h)
+            for name in ("gate", "up") if self.gated else ("up",):
+                linear(prefix + name, self.ffn, h)
             linear(prefix + "down", h, self.ffn)
         if self.projector is not None:
-            linear("projector.linear_1", self.projector.hidden, h, self.projector.bias)
+            if self.projector.norm_epsilon is not None:
+                shapes["projector.norm"] = (h,)
+            linear("projector.linear_1", self.projector.hidden, h * self.projector.merge, self.projector.bias)
             linear("projector.linear_2", self.projector.outputs, self.projector.hidden, self.projector.bias)
         return shapes
 
     def check(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The weights of this shape. `ValueError` unless all are BF16 bit patterns, uint16, of the right shape.
 
-        The matrix of the patch embedding can have the axes of a convolution (hidden, C, rows, columns).
+        The matrix of the patch embedding can have the axes of a convolution (hidden, C, [frames,] rows, columns).
         """
         checked = {}
         for name, shape in self.weights().items():
@@ -171,16 +238,20 @@ class VisionShape:
 
 
 def patch_rows(pixels: np.ndarray, patch_size: int) -> np.ndarray:
-    """Flattened patches, BF16 bit patterns (N, C * patch_size**2), of normalised pixels, float (C, height, width).
+    """Flattened patches, BF16 bit patterns, of normalised pixels.
 
-    Patches are in row-major order; the elements of a patch are in the order of the weights of a convolution. Pixels at
-    the right and lower edge that do not fill a patch are dropped.
+    `pixels` : float (C, height, width), or (C, frames, height, width) for patches of several frames
+    Returns (N, C * patch_size**2), or (N, C * frames * patch_size**2). Patches are in row-major order; the elements of
+    a patch are in the order of the weights of a convolution. Pixels at the right and lower edge that do not fill a
+    patch are dropped.
     """
-    image, size = checks.reals("pixels", pixels, None, None, None), checks.integer("patch_size", patch_size, 1)
-    channels, rows, columns = image.shape[0], image.shape[1] // size, image.shape[2] // size
+    image, size = np.asarray(pixels), checks.integer("patch_size", patch_size, 1)
+    image = checks.reals("pixels", image, *[None] * (4 if image.ndim == 4 else 3))
+    *_, height, width = image.shape
+    rows, columns = height // size, width // size
     if not rows or not columns:
         raise ValueError(f"pixels must have at least {size} rows and columns, got shape {image.shape}")
-    blocks = image[:, : rows * size, : columns * size].reshape(channels, rows, size, columns, size)
+    blocks = image[..., : rows * size, : columns * size].reshape(-1, rows, size, columns, size)
     return bf16.encode(blocks.transpose(1, 3, 0, 2, 4).reshape(rows * columns, -1))
 
 
@@ -217,47 +288,75 @@ class VisionTower:
         s = self.shape
         if bf16.codes("patches", patches).shape != (s.patches, s.patch_elements):
             raise ValueError(f"patches must have shape {(s.patches, s.patch_elements)}, got {patches.shape}")
-        position = self.weights["vision.positions"]
-        x = kernels.residual(position[int(s.class_token) :], self._product("vision.patch", patches))
+        embedded = self._product("vision.patch", patches)
+        if s.grid is None:
+            position = self.weights["vision.positions"]
+            x = kernels.residual(position[int(s.class_token) :], embedded)
+        else:
+            x = narrow(embedded)
         if s.class_token:
             first = kernels.residual(position[:1], widen(self.weights["vision.class_token"][None]))
             x = np.concatenate([first, x])
         if s.input_norm:
             x = self._norm("vision.input_norm", x)
         for number in range(s.layers):
-            x = self._layer(f"vision.layers.{number}.", x)
+            x = self._layer(number, x)
         return x
 
     def project(self, features: np.ndarray) -> np.ndarray:
         """Tokens of the language model, BF16 bit patterns (output_tokens, outputs), of `features`."""
-        if self.shape.projector is None:
+        s, projector = self.shape, self.shape.projector
+        if projector is None:
             raise ValueError("projector must be given, got None")
-        first = self._product("projector.linear_1", features[self.shape.first_output :])
-        middle = kernels.activation(self.shape.projector.activation, first)
+        x = features[s.first_output :]
+        if projector.norm_epsilon is not None:
+            x = kernels.rms_norm(x, self.weights["projector.norm"], s.inputs, projector.norm_epsilon)
+        first = self._product("projector.linear_1", x.reshape(s.output_tokens, -1))
+        middle = kernels.activation(projector.activation, first)
         return narrow(self._product("projector.linear_2", middle))
 
-    def _layer(self, prefix: str, x: np.ndarray) -> np.ndarray:
+    def _layer(self, number: int, x: np.ndarray) -> np.ndarray:
+        prefix, s = f"vision.layers.{number}.", self.shape
         normed = self._norm(prefix + "attention_norm", x)
-        q, k, v = (to_bf16(self._product(prefix + name, normed)) for name in ("q", "k", "v"))
-        attended = kernels.residual(x, self._product(prefix + "o", self._attend(q, k, v), self.shape.heads))
+        q, k, v = (self._product(prefix + name, normed) for name in ("q", "k", "v"))
+        q, k, v = self._heads(q), self._heads(k), to_bf16(v)
+        context = np.concatenate(
+            [self._attend(*(rows[start : start + count] for rows in (q, k, v))) for start, count in s.segments(number)]
+        )
+        attended = kernels.residual(x, self._product(prefix + "o", context, s.heads))
         normed = self._norm(prefix + "ffn_norm", attended)
-        middle = kernels.activation(self.shape.activation, self._product(prefix + "up", normed))
+        up = self._product(prefix + "up", normed)
+        if s.gated:
+            middle = kernels.gated(self._product(prefix + "gate", normed), up)
+        else:
+            middle = kernels.activation(s.activation, up)
         return kernels.residual(attended, self._product(prefix + "down", middle))
 
+    def _heads(self, x: np.ndarray) -> np.ndarray:
+        """Queries or keys (T, H, head), BF16, of FP32 projections (T, hidden); with RoPE rotated and in memory order"""
+        s = self.shape
+        heads = x.reshape(len(x), s.heads, s.head)
+        if s.grid is None:
+            return to_bf16(heads)
+        rotated = kernels.rope(heads, *s.grid.angles(s.head, s.head)).reshape(len(x), -1)
+        padded = pad_heads(rotated, s.heads, s.rotated_head, 1).reshape(len(x), s.heads, -1)
+        return np.ascontiguousarray(padded[:, :, pair_order(s.rotated_head, s.inputs)])
+
     def _attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Attention of all tokens to all tokens, BF16 (T, hidden)."""
+        """Attention of tokens to each other, BF16 (T, hidden), of q and k (T, H, head) and v (T, hidden)."""
         s, context = self.shape, []
         for head in range(s.heads):
-            columns = slice(head * s.head, (head + 1) * s.head)
-            scores = matmul(q[:, columns], k[:, columns], s.inputs, s.align_bits)
+            scores = matmul(q[:, head], k[:, head], s.inputs, s.align_bits)
             shares = np.stack([kernels.softmax(row, s.head, s.inputs) for row in scores])
-            values = np.ascontiguousarray(v[:, columns].T)
+            values = np.ascontiguousarray(v[:, head * s.head : (head + 1) * s.head].T)
             context.append(to_bf16(matmul(shares, values, s.inputs, s.align_bits)))
         return np.concatenate(context, axis=1)
 
     def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        weight, bias = self.weights[name], self.weights[f"{name}_bias"]
-        return kernels.layer_norm(x, weight, bias, self.shape.inputs, self.shape.epsilon)
+        s, weight = self.shape, self.weights[name]
+        if s.norm == "rms_norm":
+            return kernels.rms_norm(x, weight, s.inputs, s.epsilon)
+        return kernels.layer_norm(x, weight, self.weights[f"{name}_bias"], s.inputs, s.epsilon)
 
     def _product(self, name: str, x: np.ndarray, groups: int = 1) -> np.ndarray:
         """x (T, K) times a matrix (M, K), with the bias if there is one: FP32 bit patterns (T, M).

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.console import Console
 from cli.options import add_configuration, add_json, command, configuration
+
+if TYPE_CHECKING:
+    from compiler.model_spec import VisionSpec
 
 BACKENDS = ("golden", "cycles", "rtl")
 UNFINISHED = "\ufffd"  # a token can end inside a character
@@ -39,9 +42,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         tokens = model.encode(args.prompt or "", begin=not session.position)
         if tokens or args.prompt is not None:
             report.measure("prompt", lambda: session.prompt(tokens))
-    for number, picture in enumerate(pictures or ()):
+    for number, (group, seconds) in enumerate(steps(pictures or (), args.fps, machine.spec.vision)):
         console.progress("frames", number, args.frames or 0)
-        report.measure("frame", lambda picture=picture: session.frame(picture))  # type: ignore[misc]
+        report.measure("frame", lambda all=group, at=seconds: session.frame(*all, seconds=at))  # type: ignore[misc]
     answer: list[int] = []
     if args.ask is not None:
         question = model.encode(args.ask, begin=not session.position)
@@ -104,6 +107,20 @@ def frames(video: Path, fps: float, count: int | None) -> Iterator[Any]:
     return (frame.rgb() for frame in islice(sample(decode(video), fps), count))
 
 
+def steps(pictures: Iterable[Any], fps: float, vision: VisionSpec | None) -> Iterator[tuple[list[Any], float | None]]:
+    """Pictures of every step, as many as a patch of the tower has, and their time if the model has positions in time.
+
+    The last picture is repeated where the video ends within a step.
+    """
+    from itertools import islice
+
+    size, left, count = vision.temporal_patch if vision else 1, iter(pictures), 0
+    timed = vision is not None and vision.tokens_per_second is not None
+    while step := list(islice(left, size)):
+        yield step + step[-1:] * (size - len(step)), count * size / fps if timed else None
+        count += 1
+
+
 def add(commands: Any) -> None:
     """Add this command to the command line."""
     parser = command(
@@ -112,8 +129,10 @@ def add(commands: Any) -> None:
         run,
         "run a Hugging Face checkpoint on the machine: video and question in, answer out",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, LLaVA)")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, Qwen2.5-VL, LLaVA)"
+    )
+    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step (Qwen2.5-VL: two)")
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
     parser.add_argument("--frames", type=int, metavar="N", help="largest number of frames (default all)")
     parser.add_argument("--prompt", metavar="TEXT", help="text before the video")

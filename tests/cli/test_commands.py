@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import vrex
-from cli.commands import verification
+from cli.commands import models, verification
 from cli.console import Console
 from sim.mutation.campaign import Campaign, CampaignError, Result
 from sim.mutation.netlist import Mutant
@@ -168,3 +168,11 @@ def test_capture(run, tmp_path, monkeypatch, form):
     monkeypatch.setattr("sw_model.media.capture.capture", record)
     status, out, _ = run("capture", "some", "--prompt", "x", *form)
     assert status == 0 and ("3 chunks" in out or json.loads(out)["chunks"] == 3)
+
+
+def test_steps_of_a_video():
+    """Pairs of frames with their times for a tower with two pictures in a patch; the last one is repeated."""
+    qwen = SimpleNamespace(temporal_patch=2, tokens_per_second=2)
+    assert list(models.steps("abcde", 4.0, qwen)) == [(["a", "b"], 0.0), (["c", "d"], 0.5), (["e", "e"], 1.0)]
+    clip = SimpleNamespace(temporal_patch=1, tokens_per_second=None)
+    assert list(models.steps("abcde", 4.0, clip)) == [([picture], None) for picture in "abcde"]

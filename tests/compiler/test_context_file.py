@@ -167,13 +167,13 @@ def test_invalid_files_change_nothing(rng, tmp_path):
         assert all((image == old).all() for image, old in zip(images, before, strict=True))
 
     start = HEADER.itemsize + 3 * SECTION.itemsize
-    for size in (0, 10, 39):
-        refused(data[:size], f"stream.vrex: file must have at least 40 bytes, got {size}")
-    for size in (HEADER.itemsize, start, start + 32, len(data) - 1, *rng.integers(40, len(data), 20).tolist()):
+    for size in (0, 10, 55):
+        refused(data[:size], f"stream.vrex: file must have at least 56 bytes, got {size}")
+    for size in (HEADER.itemsize, start, start + 32, len(data) - 1, *rng.integers(56, len(data), 20).tolist()):
         refused(data[:size], f"stream.vrex: bytes must be {size}, got {len(data)}")
     refused(data + b"x", f"stream.vrex: bytes must be {len(data) + 1}, got {len(data)}")
     refused(b"\x7fELF" + data[4:], "magic must be b'VREXSTRM', got")
-    refused(data[:8] + b"\x02" + data[9:], "version must be 1, got 2")
+    refused(data[:8] + b"\x01" + data[9:], "version must be 2, got 1")
     refused(data[:12] + b"\x04" + data[13:], "kv_heads must be 2, got 4")
     refused(data[:20] + b"\x08" + data[21:], "page_tokens must be 4, got 8")
     for at in [start - 1, start, start + 32, len(data) - 1, *rng.integers(HEADER.itemsize, len(data), 40).tolist()]:
@@ -182,6 +182,11 @@ def test_invalid_files_change_nothing(rng, tmp_path):
         refused(bytes(changed), r"SHA-256 of the (header|section \d) must be [0-9a-f]{16}\.\.\., got")
     many = bytearray(data[:24] + np.array([1 << 20], "<u4").tobytes() + data[28:])
     refused(bytes(many), "file must have at least")
+    video = np.frombuffer(data[: HEADER.itemsize], HEADER).copy()
+    video["video"] = 3
+    refused(assembled(video.tobytes() + data[HEADER.itemsize :], sections(data)), "video must be")
+    video["video"], video["seconds"] = 0, -1
+    refused(assembled(video.tobytes() + data[HEADER.itemsize :], sections(data)), "seconds must be at least 0, got -1")
     short = sections(data)
     short[2] = short[2][:-1]
     refused(assembled(data, short), "section 2 must have")

@@ -6,6 +6,7 @@ import pytest
 from compiler.checkpoint import Checkpoint
 from compiler.language_model import layer_weights
 from compiler.machine.interpreter import FastInterpreter
+from compiler.positions import Positions
 from compiler.runtime import Limits, Retrieval, compile_model
 from golden import bf16
 from golden.clustering import ClusterRule
@@ -113,6 +114,80 @@ def test_frames_equal_the_golden_tower_and_model(family, tmp_path, rng):
     np.testing.assert_array_equal(session.logits, logits)
 
 
+AXES = [0, 1, 2, 2]  # of the RoPE pairs of the checkpoint
+
+
+def test_video_of_qwen_equals_the_golden_tower_and_model(tmp_path, rng):
+    """Text, a video of three frames, another one, a picture alone and a question; the session is saved in between.
+
+    A video has 2 positions per second. The tokens of a frame are 2 x 3.
+    """
+    write_random(tmp_path / "model", "qwen2.5-vl", rng)
+    checkpoint, retrieval = Checkpoint(tmp_path / "model"), Retrieval(ratio=0.5, hamming_threshold=3)
+    limits = Limits(tokens=64, resident=12, height=16, width=24)
+    machine = compile_model(checkpoint, TINY, limits, retrieval)
+    session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
+    shape = machine.vision.shape
+    assert shape.grid.windows == (16, 8) and shape.output_grid == (2, 3)
+    tower = VisionTower(shape, {name: checkpoint.load(name) for name in shape.weights()})
+    text = rng.integers(40, size=4).tolist()
+    session.prompt(text)
+    golden.step(golden.embed(text), np.arange(4))
+    row, column = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 2, 0, 1, 2])
+    for number, (first, time, seconds) in enumerate(
+        ((4, 0, 5.0), (4, 3, 6.5), (4, 6, 8.4), (11, 0, 1.0), (14, 0, None))
+    ):
+        pictures = rng.integers(256, size=(1 if number == 1 else 2, 20, 28, 3), dtype=np.uint8)
+        session.frame(*pictures, seconds=seconds)
+        output = np.empty((6, 32), np.uint16)
+        output[shape.output_order] = tower.run(machine.images.patches(*pictures)[shape.order])
+        golden.step(output, first + np.stack([np.full(6, time), row, column], axis=1)[:, AXES])
+        if number == 1:
+            session.save(tmp_path / "session")
+            session = compile_model(checkpoint, TINY, limits, retrieval).session(tmp_path / "session")
+    assert (session.position, session.positions.next) == (34, 17)
+    question = rng.integers(40, size=3).tolist()
+    logits, _ = golden.step(golden.embed(question), np.arange(17, 20))
+    tokens = session.ask(question)
+    assert next(tokens) == greedy(logits)
+    np.testing.assert_array_equal(session.logits, logits)
+    logits, _ = golden.step(golden.embed([greedy(logits)]), np.array([20]))
+    next(tokens)
+    np.testing.assert_array_equal(session.logits, logits)
+
+
+def test_features_on_a_grid_have_the_positions_of_a_frame(tmp_path, rng):
+    write_random(tmp_path, "qwen2.5-vl", rng)
+    checkpoint = Checkpoint(tmp_path)
+    machine = compile_model(checkpoint, TINY, Limits(streams=2, tokens=40, height=16, width=24))
+    picture = rng.integers(256, size=(16, 24, 3), dtype=np.uint8)
+    shape, answers = machine.vision.shape, []
+    tower = VisionTower(shape, {name: checkpoint.load(name) for name in shape.weights()})
+    rows = tower.run(machine.images.patches(picture)[shape.order])[np.argsort(shape.output_order)]
+    for session, feed in (
+        (machine.session(), lambda session: session.frame(picture, seconds=2.0)),
+        (machine.session(), lambda session: session.features(rows, (2, 3), seconds=2.0)),
+    ):
+        feed(session)
+        assert session.positions.next == 3
+        session.prompt([1, 2], answer=True)
+        answers.append(session.logits)
+    np.testing.assert_array_equal(*answers)
+    session.features(rows, (2, 3), seconds=1.0)
+    for changes, message in (
+        ({"grid": (2, 2)}, r"grid must have 6 tokens, got \(2, 2\)"),
+        ({"seconds": 1.0}, "seconds must be None for tokens without a grid, got 1.0"),
+        ({"grid": (2, 3), "seconds": -1.0}, "seconds must be at least 0, got -1.0"),
+        ({"grid": (2, 3), "seconds": 300.0}, "positions of the model must be at most 512, got 604"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            session.features(rows, **changes)
+    with pytest.raises(ValueError, match=r"^pictures must be 1 or 2, got 3$"):
+        session.frame(picture, picture, picture)
+    with pytest.raises(ValueError, match=r"^height must be a multiple of the 8 pixels of a token, got 12$"):
+        compile_model(checkpoint, TINY, Limits(tokens=40, height=12))
+
+
 def test_refusals(tmp_path, rng):
     write_random(tmp_path, "llama", rng)
     checkpoint = Checkpoint(tmp_path)
@@ -140,6 +215,8 @@ def test_refusals(tmp_path, rng):
         session.prompt([1, 48])
     with pytest.raises(ValueError, match=r"^tokens must be at least one token ID, got none$"):
         session.prompt([])
+    with pytest.raises(ValueError, match=r"^grid must be None for a model of family llama, got \(1, 2\)$"):
+        session.features(np.zeros((2, 32), np.uint16), (1, 2))
     assert session.position == 0
     session.prompt([1, 2, 3, 4, 5, 6])
     with pytest.raises(ValueError, match=r"^tokens of a session must be at most 8, got 9$"):
@@ -157,6 +234,9 @@ def test_saved_session_continues_on_another_machine(resident, tmp_path, rng):
     for _ in range(3):
         first.features(bf16.encode(rng.standard_normal((5, 32))))
     first.save(tmp_path / "session")
+    first.positions = Positions(14)
+    first.save(tmp_path / "other positions")
+    first.positions = Positions(15)
     answer = list(first.ask([1, 2, 3], count=4))
 
     machine = compile_model(checkpoint, TINY, Limits(streams=2, tokens=48, step=4, resident=12), retrieval)
@@ -165,6 +245,8 @@ def test_saved_session_continues_on_another_machine(resident, tmp_path, rng):
     (tmp_path / "damaged").write_bytes(data)
     with pytest.raises(ValueError, match=r"SHA-256 of the section \d must be"):
         machine.session(tmp_path / "damaged")
+    with pytest.raises(ValueError, match=r"other positions: position must be 15, the tokens of the stream, got 14$"):
+        machine.session(tmp_path / "other positions")
     with pytest.raises(OSError):
         machine.session(tmp_path / "missing")
     machine.session().prompt([7, 8])

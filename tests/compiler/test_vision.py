@@ -7,9 +7,11 @@ import pytest
 
 from compiler.memory import Region
 from compiler.model_spec import ProjectorSpec, VisionSpec
-from compiler.vision import MAX_TOKENS, VisionCompiler, vision_shape
+from compiler.vision import MAX_TOKENS, VisionCompiler
+from compiler.vision_shapes import vision_shape
 from golden import bf16
 from golden.core_interpreter import CoreInterpreter
+from golden.patch_grid import PatchGrid
 from golden.vision import ProjectorShape, VisionShape, VisionTower
 from hw.config import Config
 from hw.core.isa import BY_NAME, COMMAND_BYTES, ExecUnit, SyncEvent, encode
@@ -26,6 +28,11 @@ SIGLIP = replace(
     CLIP, patches=9, hidden=12, heads=2, activation="gelu_pytorch_tanh", epsilon=1e-6, class_token=False,
     input_norm=False, patch_bias=True, projector=ProjectorShape(9, 12, "gelu_pytorch_tanh", bias=False),
 )  # fmt: skip
+QWEN = replace(
+    CLIP, patches=24, patch_elements=24, hidden=16, ffn=20, heads=2, activation="silu", epsilon=1e-6, layers=2,
+    class_token=False, input_norm=False, projector=ProjectorShape(64, 24, merge=4, norm_epsilon=1e-6),
+    norm="rms_norm", gated=True, grid=PatchGrid(4, 6, 2, 4, 10000.0), full_attention_layers=(1,),
+)  # fmt: skip
 LARGE = {"hidden": 64, "ffn": 40, "patches": 17, "projector": ProjectorShape(33, 32), "inputs": 16}
 CASES = {  # core, sizes, images
     "clip at tiny, head 6": (TINY, CLIP, 1),
@@ -37,12 +44,31 @@ CASES = {  # core, sizes, images
     "activations in pieces": (TINY, replace(CLIP, layers=1, hidden=4, heads=1, ffn=170, patches=9), 1),
     "clip at small, head 16": (SMALL, replace(CLIP, **LARGE, layers=1), 1),
     "siglip at small, head 32": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2}, layers=1), 1),
+    "qwen at tiny, head 8": (TINY, QWEN, 1),
+    "qwen at tiny, windows": (
+        TINY, replace(QWEN, patches=16, layers=1, heads=1, hidden=8, ffn=4, grid=PatchGrid(2, 8, 2, 6, 100.0),
+                      projector=ProjectorShape(4, 4, merge=4, norm_epsilon=1e-6)), 1
+    ),
+    "qwen at tiny, head 12": (
+        TINY, replace(QWEN, hidden=24, projector=None, layers=1, patches=12, grid=PatchGrid(2, 6, 2, 4, 100.0)), 1
+    ),
+    "qwen without windows": (TINY, replace(QWEN, layers=1, patches=12, grid=PatchGrid(6, 2, 2, 0, 100.0)), 1),
+    "qwen at small, head 20, windows of 16, 8, 8 and 4 patches": (
+        SMALL, replace(QWEN, patches=36, hidden=80, heads=4, layers=1, ffn=33, inputs=16,
+                       projector=ProjectorShape(20, 32, merge=4, norm_epsilon=1e-6),
+                       grid=PatchGrid(6, 6, 2, 4, 10000.0)), 1
+    ),
+    "qwen at paper, head 80": (
+        PAPER, replace(QWEN, patches=12, hidden=320, heads=4, layers=1, ffn=70, inputs=64,
+                       projector=ProjectorShape(64, 64, merge=4, norm_epsilon=1e-6),
+                       grid=PatchGrid(2, 6, 2, 4, 10000.0)), 1
+    ),
     "siglip at paper, head 72": (
         PAPER,
         replace(SIGLIP, patches=3, layers=1, hidden=576, heads=8, ffn=100, projector=ProjectorShape(80, 64), inputs=64),
         1,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -155,7 +181,9 @@ def completed_before(program):
     return masks
 
 
-@pytest.mark.parametrize("name", ["clip at tiny, head 6", "no projector", "activations in pieces"])
+@pytest.mark.parametrize(
+    "name", ["clip at tiny, head 6", "no projector", "activations in pieces", "qwen at tiny, windows"]
+)
 def test_waits_cover_all_dependencies(name, rng):
     """A command that reads or overwrites a word starts after the command that wrote it is complete. A command that
     overwrites a word starts after the commands that read it are complete."""
@@ -198,6 +226,21 @@ def test_waits_cover_all_dependencies(name, rng):
         ({"projector": ProjectorShape(8, 10)}, "outputs must be a multiple of 4, got 10"),
         ({"projector": ProjectorShape(28673, 8)}, "hidden of the projector must be at most 28672, got 28673"),
         ({"inputs": 8}, "inputs must be that of the core, 4, got 8"),
+        (
+            {
+                "inputs": 4,
+                "patches": 4,
+                "class_token": False,
+                "hidden": 264,
+                "heads": 1,
+                "grid": PatchGrid(2, 2, 2, 2, 100.0),
+            },
+            "hidden / heads must be at most",
+        ),
+        (
+            {"projector": ProjectorShape(8, 8, merge=7, norm_epsilon=1.0), "hidden": 8192, "patches": 6},
+            "inputs of the projector must be at most 28672, got 57344",
+        ),
         ({"align_bits": 20}, "align_bits must be that of the core, 24, got 20"),
     ],
 )
@@ -247,7 +290,12 @@ def test_shape_of_specifications():
 @pytest.mark.parametrize(
     ("vision", "projector", "message"),
     [
-        ({"kind": "qwen2.5-vl"}, {}, "kind of vision must be one of clip, siglip, got qwen2.5-vl"),
+        ({"kind": "qwen2.5-vl"}, {}, "norm of vision must be one of rms_norm, got layer_norm"),
+        (
+            {"kind": "qwen2.5-vl", "norm": "rms_norm", "gated": True},
+            {},
+            "activation of vision must be one of silu, got",
+        ),
         ({"activation": "silu"}, {}, "activation of vision must be one of .*, got silu"),
         ({"norm": "rms_norm"}, {}, "norm of vision must be one of layer_norm, got rms_norm"),
         ({"gated": True}, {}, "gated of vision must be one of False, got True"),
@@ -276,3 +324,31 @@ def test_layer_of_real_size_compiles():
     embedding_and_projector = 576 * (10 * hidden + ffn * (hidden + 1) + out * (ffn + 1))
     products = sum(f["m_blocks"] * f["k_blocks"] * f["vectors"] for f in multiplies)
     assert products == projections + attention + feed_forward + embedding_and_projector
+
+
+def test_qwen_layer_of_real_size_compiles():
+    """One layer of the tower of Qwen2.5-VL with four windows of 8 x 8 patches: each key is in one window."""
+    vision = VisionSpec(
+        kind="qwen2.5-vl", hidden=1280, ffn=3420, layers=32, heads=16, patch_size=14, temporal_patch=2,
+        image_size=None, activation="silu", norm="rms_norm", norm_epsilon=1e-6, class_token=False, input_norm=False,
+        patch_bias=False, gated=True, rope_theta=10000.0, window_size=112, full_attention_layers=(7, 15, 23, 31),
+        spatial_merge=2, tokens_per_second=2,
+    )  # fmt: skip
+    merger = ProjectorSpec(
+        kind="patch_merger", inputs=5120, hidden=5120, outputs=3584, activation="gelu", bias=True, feature_layer=-1,
+        select="full", norm_epsilon=1e-6,
+    )  # fmt: skip
+    shape = vision_shape(PAPER, vision, merger, (224, 224))
+    assert (shape.patches, shape.patch_elements, shape.output_tokens, shape.outputs) == (256, 1176, 64, 3584)
+    assert shape.layers == 32 and shape.segments(0) == [(0, 64), (64, 64), (128, 64), (192, 64)]
+    assert shape.segments(7) == [(0, 256)]
+    program = VisionCompiler(PAPER, replace(shape, layers=1), Region(1 << 24)).program()
+    encode(program)
+    multiplies = [command.fields for command in program if command.name == "MULTIPLY"]
+    t, hidden, ffn, merged, out, head = 256, 20, 54, 80, 56, 2  # tokens, and words of a row
+    projections = t * (2 * 16 * head * (hidden + 1) + hidden * (16 * head + 1)) + 4 * 16 * head * 64 * (hidden + 1)
+    attention = 16 * t * 2 * head
+    feed_forward = t * (2 * ffn * (hidden + 1) + hidden * (ffn + 1))
+    embedding_and_merger = t * 19 * hidden + 64 * (merged + out) * (merged + 1)
+    products = sum(f["m_blocks"] * f["k_blocks"] * f["vectors"] for f in multiplies)
+    assert products == projections + attention + feed_forward + embedding_and_merger

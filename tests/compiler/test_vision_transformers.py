@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from compiler.model_spec import ProjectorSpec, VisionSpec
-from compiler.vision import vision_shape
+from compiler.vision_shapes import vision_shape
 from golden import bf16
+from golden.patch_grid import PatchGrid
 from golden.vision import VisionTower, patch_rows
 from hw.config import Config
 
@@ -103,3 +104,15 @@ def test_error_is_that_of_bfloat16(name, rng):
         error, error_bf16 = relative_error(got, want), relative_error(other, want)
         print(f"{name} {stage}: relative error {error:.2e}, of bfloat16 in transformers {error_bf16:.2e}")
         assert 0 < error <= 2 * error_bf16
+
+
+@pytest.mark.parametrize(("rows", "columns", "window"), [(6, 10, 4), (8, 8, 4), (4, 6, 8), (2, 14, 6)])
+def test_windows_and_positions_of_patches(rows, columns, window):
+    """Order of merged tokens, windows, and rows and columns of patches equal those of transformers."""
+    utils = pytest.importorskip("transformers.vision_utils")
+    grid, sizes = PatchGrid(rows, columns, 2, window, 100.0), torch.tensor([[1, rows, columns]])
+    index, ends = utils.get_vision_window_index(sizes, 2, 4 * window, 4)
+    assert index.tolist() == grid.token_order.tolist()
+    assert ends.diff().tolist() == list(grid.windows)
+    positions = utils.get_vision_position_ids(sizes, 2).reshape(-1, 4, 2)[index].reshape(-1, 2)
+    np.testing.assert_array_equal(positions.numpy(), np.stack(np.divmod(grid.order, columns), axis=1))

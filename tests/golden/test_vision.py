@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from golden import bf16
+from golden.patch_grid import PatchGrid
 from golden.vision import ProjectorShape, VisionShape, VisionTower, pad, patch_rows
 
 CLIP = VisionShape(
@@ -17,7 +18,12 @@ SIGLIP = replace(
     CLIP, heads=3, hidden=30, activation="gelu_pytorch_tanh", epsilon=1e-6, class_token=False, input_norm=False,
     patch_bias=True, projector=ProjectorShape(20, 24, bias=False),
 )  # fmt: skip
-SHAPES = {"clip": CLIP, "siglip": SIGLIP, "no projector": replace(CLIP, projector=None)}
+QWEN = replace(
+    CLIP, patches=48, activation="silu", class_token=False, input_norm=False, norm="rms_norm", gated=True,
+    projector=ProjectorShape(128, 24, merge=4, norm_epsilon=1e-5), grid=PatchGrid(6, 8, 2, 4, 100.0),
+    full_attention_layers=(1,),
+)  # fmt: skip
+SHAPES = {"clip": CLIP, "siglip": SIGLIP, "no projector": replace(CLIP, projector=None), "qwen": QWEN}
 GAIN = 0.7  # standard deviation of the weights times the root of their inputs
 
 
@@ -38,7 +44,14 @@ ACTIVATIONS = {
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "gelu_pytorch_tanh": lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
     "gelu": gelu,
+    "silu": lambda x: x / (1 + np.exp(-x)),
 }
+
+
+def rotate(x, turns):
+    """RoPE in half-split form: pairs are complex numbers, which are multiplied by `turns`."""
+    pairs = (x[..., : x.shape[2] // 2] + 1j * x[..., x.shape[2] // 2 :]) * turns
+    return np.concatenate([pairs.real, pairs.imag], axis=2)
 
 
 def reference(shape, codes, patches):
@@ -49,6 +62,8 @@ def reference(shape, codes, patches):
         return x @ w[name].T + w.get(f"{name}_bias", 0)
 
     def norm(name, x):
+        if shape.norm == "rms_norm":
+            return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + shape.epsilon) * w[name]
         centred = x - x.mean(axis=1, keepdims=True)
         return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + shape.epsilon) * w[name] + w[f"{name}_bias"]
 
@@ -58,21 +73,39 @@ def reference(shape, codes, patches):
     x = linear("vision.patch", bf16.decode(patches))
     if shape.class_token:
         x = np.concatenate([w["vision.class_token"][None], x])
-    x = x + w["vision.positions"]
+    mask = [np.zeros((len(x), len(x)))] * shape.layers
+    if shape.grid is None:
+        x = x + w["vision.positions"]
+    else:
+        at = np.array([divmod(number, shape.grid.columns) for number in shape.order])
+        quarter = shape.head // 4
+        frequencies = shape.grid.theta ** (-np.arange(quarter) / quarter)
+        turns = np.exp(1j * np.concatenate([at[:, :1] * frequencies, at[:, 1:] * frequencies], axis=1))
+        window = at // shape.grid.window
+        same = (window[:, None] == window).all(axis=2)
+        mask = [np.where(same | (n in shape.full_attention_layers), 0, -np.inf) for n in range(shape.layers)]
     if shape.input_norm:
         x = norm("vision.input_norm", x)
     for number in range(shape.layers):
         at = f"vision.layers.{number}."
         normed = norm(f"{at}attention_norm", x)
         q, k, v = (split(linear(f"{at}{name}", normed)) for name in "qkv")
-        scores = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(shape.head))
+        if shape.grid is not None:
+            q, k = (rotate(heads, turns) for heads in (q, k))
+        scores = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(shape.head) + mask[number])
         context = (scores / scores.sum(axis=2, keepdims=True) @ v).swapaxes(0, 1).reshape(x.shape)
         x = x + linear(f"{at}o", context)
-        middle = ACTIVATIONS[shape.activation](linear(f"{at}up", norm(f"{at}ffn_norm", x)))
+        normed = norm(f"{at}ffn_norm", x)
+        middle = ACTIVATIONS[shape.activation](linear(f"{at}gate" if shape.gated else f"{at}up", normed))
+        if shape.gated:
+            middle = middle * linear(f"{at}up", normed)
         x = x + linear(f"{at}down", middle)
     if shape.projector is None:
         return x
-    middle = ACTIVATIONS[shape.projector.activation](linear("projector.linear_1", x[shape.first_output :]))
+    x = x[shape.first_output :]
+    if shape.projector.norm_epsilon is not None:
+        x = norm("projector.norm", x).reshape(shape.output_tokens, -1)
+    middle = ACTIVATIONS[shape.projector.activation](linear("projector.linear_1", x))
     return linear("projector.linear_2", middle)
 
 
@@ -85,7 +118,8 @@ def test_tower_equals_float64(name, rng):
     got = bf16.decode(VisionTower(shape, codes).run(patches))
     want = reference(shape, codes, patches)
     assert got.shape == want.shape == (shape.output_tokens, shape.outputs)
-    stages = 1 + shape.input_norm + 2 * shape.layers + 2 * (shape.projector is not None)
+    projector = 0 if shape.projector is None else 2 + (shape.projector.norm_epsilon is not None)
+    stages = 1 + shape.input_norm + 2 * shape.layers + projector
     error = np.sqrt(((got - want) ** 2).mean() / (want**2).mean())
     print(f"{name}: relative error {error:.2e}, bound {stages / 512:.2e}")
     assert 0 < error <= stages / 512
