@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--frames", type=int, help="maximum number of frames (default all)")
     parser.add_argument("--stall", type=float, default=0.3, help="probability of a pause per cycle (default 0.3)")
     add_seed(parser, "weights, hyperplanes and pauses")
-    parser.add_argument("--model-frames", type=int, default=4, help="frames of the model on the core (default 4)")
+    parser.add_argument("--model-frames", type=int, default=3, help="frames of the model on the core (default 3)")
     parser.add_argument("--answer-tokens", type=int, default=4, help="largest answer of the model (default 4)")
     parser.add_argument("--simulator", choices=("verilator", "icarus"), help="simulator (default verilator)")
     add_yosys(parser)

@@ -53,7 +53,7 @@ class Options:
     frames: int | None = None
     stall: float = 0.3
     seed: int = 0
-    model_frames: int = 4
+    model_frames: int = 3
     answer_tokens: int = 4
     simulator: str | None = None
     yosys: str = "yowasp"

@@ -84,9 +84,9 @@ class ModelSession:
 
     def measure(self, kind: str, step: Callable[[], Any]) -> Any:
         """Run one step and count its programs."""
-        done = len(self.run.outputs)
+        done = self.run.recorded
         result = step()
-        self.groups.append((kind, len(self.run.outputs) - done))
+        self.groups.append((kind, self.run.recorded - done))
         return result
 
 
@@ -132,7 +132,7 @@ def golden_session(
 def through_core(made: ModelSession, *, seed: int) -> ModelResult:
     """Repeat the programs of a session in the core's RTL.
 
-    Raises ArithmeticError when a logit, a chosen token or a byte of the store differs from the golden machine.
+    Raises ArithmeticError when an output of a program or a byte of the store differs from the golden machine.
     """
     try:
         made.run.check(seed=seed)
@@ -149,7 +149,7 @@ def through_core(made: ModelSession, *, seed: int) -> ModelResult:
         frames=sum(step.kind == "frame" for step in steps),
         answer=made.answer,
         steps=steps,
-        programs=len(made.run.outputs),
+        programs=made.run.recorded,
         logits=len(made.answer) * made.machine.spec.text.vocabulary,
         store_bytes=len(kvmu.memory) - kvmu.tables.store.log.size,  # the undo log may differ
     )
@@ -169,9 +169,10 @@ def section(result: ModelResult) -> Section:
             f"LLaVA model of hidden size {words['hidden_size']} with {words['vocab_size']} words in its vocabulary. "
             "The weights are random, so the tokens of the answer mean nothing.",
             "The compiler turns every step into programs of the core. The golden machine executes them, and a "
-            f"simulator repeats them in the Verilog of the core of preset {PRESET}. All logits, all chosen tokens and "
-            f"the whole store are equal in every bit. At most {LIMITS.resident} tokens of all layers together stay in "
-            "device memory after a step; older pages go to host memory and come back when they are selected.",
+            f"simulator repeats them in the Verilog of the core of preset {PRESET}. Visual tokens, hidden states, "
+            "logits, chosen tokens and the whole store are equal in every bit. At most "
+            f"{LIMITS.resident} tokens of all layers together stay in device memory after a step; older pages go to "
+            "host memory and come back when they are selected.",
             f"Answer (token IDs): {', '.join(map(str, result.answer))}.",
         ],
         facts=[
