@@ -42,8 +42,6 @@ class ModelRun:
     writes and every program is stored behind the memory of the machine. A program of the simulation first copies the
     inputs to their places, and at the end saves the outputs: visual tokens, hidden states, logits and choice.
 
-    Raises ValueError if the store of the machine is larger than the core can address.
-
     Attributes
     ----------
     device, host : contents of the memories at the start
@@ -51,7 +49,6 @@ class ModelRun:
     """
 
     def __init__(self, machine: Machine):
-        _check_sizes(machine)
         self.machine, core = machine, machine.core
         self.core = Core.from_config(machine.config)
         self.word = core.word_bytes
@@ -148,23 +145,6 @@ class ModelRun:
         # the undo log depends on when lines leave the cache
         golden[log : log + store.log.size] = simulated[log : log + store.log.size] = 0
         _compare("store", golden.tobytes(), simulated.tobytes(), "u1")
-
-
-def _check_sizes(machine: Machine) -> None:
-    """ValueError if a size in the headers of the store exceeds the configuration of the core."""
-    kvmu, config = machine.core.table.kvmu, machine.config
-    store, frames = machine.memories.store, config.page_frames
-    for name, size, limit in (
-        ("page_frames", int(store.header["page_frames"]), frames),
-        ("max_contexts", len(machine.contexts), config.max_contexts),
-        ("max_pages", machine.pages, config.max_pages),
-        ("resident tokens", kvmu.config.max_resident_tokens, frames * config.page_tokens),
-    ):
-        if size > limit:
-            raise ValueError(
-                f"{name} of the core must be at least {size} for this model and these limits, got {limit}: "
-                "change the configuration, or keep fewer tokens resident"
-            )
 
 
 def _compare(name: str, want: bytes, got: bytes, dtype: str) -> None:

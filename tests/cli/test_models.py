@@ -188,7 +188,7 @@ REFUSED = {
     "llava --video film.mp4 --tokens 18": "tokens of a session must be at most 18, got 19",
     "llama --prompt w3,w3,w3,w3 --tokens 4": "tokens of a session must be at most 4, got 5",
     "llama --ask w3 --answer-tokens 4 --tokens 4": "tokens must be at least 5 for the question and its answer, got 4",
-    "llama --ask w3 --backend rtl": "page_frames of the core must be at least 128 for this model",
+    "llama --ask w3 --resident 16": "resident must be 1 to 8, which is page_frames = 16 of the core without",
     "llama --ask w3 --session none/s": "session must be in a folder that exists, got 'none/s'",
     "llama --ask w3 --session llava": "llava: ",
 }  # a comma in a text is a space

@@ -13,7 +13,7 @@ from hw.config import Config
 from tests.compiler.checkpoints import write_random
 from tests.compiler.test_runtime import golden_model
 
-TINY = Config.preset("tiny")
+TINY = Config.preset("tiny").replace(page_frames=256)
 TOKENS, FRAMES = 3, 12
 
 

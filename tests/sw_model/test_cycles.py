@@ -150,7 +150,7 @@ def test_rtl_needs_recorded_cycles(name):
     assert [[step["start"], step["cycles"]] for step in compare(CASES[name], SEED)] == recorded()[name]
 
 
-@pytest.mark.parametrize("preset", ["tiny"])
+@pytest.mark.parametrize("preset", ["tiny", "small"])
 def test_predicts_recorded_cycles(preset):
     """The mean error of all steps of a preset is at most 1 %, and the error of every step is at most 3 %."""
     errors = {}
