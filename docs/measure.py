@@ -65,12 +65,13 @@ def page(title: str, command: str, revision: str | None, parts: Iterable[str]) -
 
 def cycle_model() -> Iterator[str]:
     """Cycles of decoder-layer steps: the model of `sw_model/cycles` compared with the simulated RTL."""
-    from tests.sw_model.bench_cycles import CASES, compare
+    from tests.sw_model.bench_cycles import CASES, SEED, predictions, recorded
 
     errors: dict[str, list[float]] = {}
-    for name, case in CASES.items():
+    for name, steps in recorded().items():
         print(f"cycle-model: {name}", file=sys.stderr)
-        errors[name] = [step["predicted"] / step["cycles"] - 1 for step in compare(case, seed=1)]
+        predicted = predictions(CASES[name], SEED, [start for start, _ in steps])
+        errors[name] = [value / cycles - 1 for value, (_, cycles) in zip(predicted, steps, strict=True)]
     groups = [(name, CASES[name].preset, each) for name, each in errors.items()]
     for preset in dict.fromkeys(case.preset for case in CASES.values()):
         together = [error for name, each in errors.items() if CASES[name].preset == preset for error in each]
@@ -78,7 +79,8 @@ def cycle_model() -> Iterator[str]:
     yield (
         "The error is (predicted cycles - simulated cycles) / simulated cycles of one step of a decoder layer. The "
         "mean is that of the absolute errors. `tests/sw_model/bench_cycles.py` defines the cases: kinds of memory, "
-        "links, selection modes and sizes."
+        "links, selection modes and sizes. The cycles of the simulation are those that "
+        "`python -m tests.sw_model.bench_cycles --record` has stored."
     )
     yield table(
         ("case", "preset", "steps", "mean error", "largest error"),
