@@ -54,7 +54,7 @@ class Limits:
     tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
     step     tokens of the largest step: a frame, or a piece of a prompt; 0: 64, or those of a frame if they are more
     resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
-    pages    pages of a context; 0: a quarter of `tokens`, at least 64
+    pages    pages of a context; 0: a quarter of `tokens`, at least 64, at most what the core allows
     memory   bytes of device memory; 0: what the model needs
     height   rows of a frame in pixels, for a vision tower that has no image size; 0: those of 8 tokens
     width    columns of a frame, likewise
@@ -131,7 +131,7 @@ class Machine:
         self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
             raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
-        self.pages = limits.pages or max(64, limits.tokens // 4)
+        self.pages = limits.pages or min(config.max_pages, max(64, limits.tokens // 4))
         word = 2 * config.dpe_inputs
         region = Region(limits.memory // word if limits.memory else MAX_WORDS)
         count = limits.streams * text.layers
