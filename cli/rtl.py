@@ -172,7 +172,7 @@ def predict(
     model = CoreModel(layer.config, timing, BASES, layer.instructions)
     predicted = []
     for number, (address, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True)):
-        model.clock.now = max(model.clock.now, starts.get(number, 0))
+        model.now = max(model.now, starts.get(number, 0))
         predicted.append(model.run(address, program, data.get(number, ())))
     return predicted
 

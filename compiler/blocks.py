@@ -85,6 +85,18 @@ class RowBlock:
         """Number of rows."""
         return self.tokens * self.heads
 
+    def part(self, rows: range) -> "list[RowBlock]":
+        """Some of its rows, in blocks whose tokens have all their heads, and blocks of single tokens."""
+        blocks, at = list[RowBlock](), rows.start
+        while at < rows.stop:
+            (token, head), tokens = divmod(at, self.heads), 1
+            heads = min(self.heads - head, rows.stop - at)
+            if heads == self.heads:
+                tokens = (rows.stop - at) // heads
+            blocks.append(RowBlock(self.token + token, tokens, self.head + head, heads, self.row + at))
+            at += tokens * heads
+        return blocks
+
 
 @dataclass(frozen=True)
 class Piece:

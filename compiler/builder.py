@@ -1,6 +1,10 @@
-"""Program builder: derives the waits of every command from the commands whose results it needs."""
+"""Program builder: derives the waits of every command from the commands whose results it needs.
 
-from collections.abc import Iterable, Mapping
+Several cores can work on one step. Each core has its own program, and computes its `Share` of the results. The results
+go to device memory, and the cores meet at barriers before they use the results of the others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hw.core.isa import BY_NAME, Command, ExecUnit, SyncEvent, all_but
@@ -17,14 +21,55 @@ class CommandRef:
     number: int
 
 
+@dataclass(frozen=True)
+class Share:
+    """The share of the work that one of several cores does.
+
+    Attributes
+    ----------
+    number, count : number of the core, and of cores
+    """
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the core that clusters and selects for all cores."""
+        return self.number == 0
+
+    def part(self, items: int) -> range:
+        """Its part of consecutive items; the parts of all cores differ in size by 1 at most."""
+        return range(self.number * items // self.count, (self.number + 1) * items // self.count)
+
+    def groups(self, count: int) -> tuple[list[int | None], "Share"]:
+        """The groups of items that it works on, of `count` independent ones, and its share of each.
+
+        The list has the same length on all cores; None stands for no group. With more cores than groups, as many cores
+        as possible share each group.
+        """
+        cores = max(1, self.count // count)  # that share a group
+        team, teams = self.number // cores, self.count // cores
+        groups = range(team, team + count, teams)
+        return [n if n < count and team < teams else None for n in groups], Share(self.number % cores, cores)
+
+
+ALONE = Share()  # of a core that works alone
+
+
 class ProgramBuilder:
     """A program under construction; commands are in issue order.
 
     A command waits for the commands that it names and, because a unit signals its events in order, for the earlier
     commands of the same units. Other commands run concurrently.
+
+    Parameters
+    ----------
+    share : share of the core that executes the program
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share = ALONE) -> None:
+        self.share = share
         self.commands: list[Command] = []
         self.count = dict.fromkeys(ExecUnit, 0)
 
@@ -54,6 +99,21 @@ class ProgramBuilder:
         self.commands.append(Command(name, fields, waits))
         self.count[unit] += 1
         return CommandRef(unit, self.count[unit] - 1)
+
+    def meet(self, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """Commands after which the results of the commands `after` of all cores are in memory.
+
+        With several cores this is a BARRIER, which all programs need in the same order.
+        """
+        if self.share.count == 1:
+            return list(after)
+        return [self.add("BARRIER", {"cores": self.share.count}, after=after)]
+
+    def lead(
+        self, name: str, fields: Mapping[str, int] | None = None, *, after: Iterable[CommandRef] = ()
+    ) -> list[CommandRef]:
+        """Append a command that core 0 executes for all cores. Programs of other cores do not have it."""
+        return [self.add(name, fields or {}, after=after)] if self.share.leads else []
 
 
 class Operands:

@@ -1,14 +1,16 @@
-"""The core as golden models: executes programs on memory images, with the results of the RTL in every bit.
+"""The cores as golden models: they execute programs on memory images, with the results of the RTL in every bit.
 
 The interpreter executes the commands that move data and compute. The golden KV prediction unit executes those of the
-retrieval unit, on the store in the same device memory. Commands are executed in program order, without time.
+retrieval unit, on the store in the same device memory. Commands are executed in program order, without time. Of several
+cores, one executes its program up to a BARRIER, then the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -20,9 +22,10 @@ from golden.kvpu import HeadScores, Kvpu
 from golden.store.layout import TABLE_UNIT
 from golden.vpe import widen
 from hw.config import Config
-from hw.core.isa import Command, Destination
+from hw.core.isa import LIST_SETS, MAX_CORES, Command, Destination
 from hw.lxe.microcode import Instruction, Source
 from hw.lxe.operand_memory import OperandMemory
+from util import checks
 
 
 class MachineFault(RuntimeError):
@@ -43,12 +46,22 @@ class Retrieved:
     fetched: list[int] = field(default_factory=list)
 
 
+class Observer(Protocol):
+    """Follows what a machine does: to predict its cycles, or to repeat it in a simulation."""
+
+    def wrote(self, images: Mapping[int, bytes]) -> None:
+        """Images (word address -> bytes) were written to the device memory."""
+
+    def running(self, programs: list[list[Command]]) -> AbstractContextManager[None]:
+        """Context in which the machine executes a program on each core."""
+
+
 class GoldenMachine:
-    """A core, its device memory and the memory behind its host link.
+    """Cores, their device memory and the memory behind the host link.
 
     Parameters
     ----------
-    config : sizes of the core
+    config : sizes of a core ; cores : number of cores
     device, host : memory images ; `table.memory` must be a view of `device` at the store
     table : KV prediction unit on the store
     programs : vector programs by word address ; varying : those whose instructions take the length of a row
@@ -57,6 +70,8 @@ class GoldenMachine:
     Attributes
     ----------
     instructions : vector programs by word address
+    interpreters : one per core
+    observers : are told of all writes of `put` and of all programs
     """
 
     def __init__(
@@ -68,28 +83,36 @@ class GoldenMachine:
         programs: Mapping[int, list[Instruction]],
         varying: Iterable[int],
         interpreter: type[CoreInterpreter] = CoreInterpreter,
+        cores: int = 1,
     ):
         self.config, self.device, self.host, self.table = config, device, host, table
         self.instructions = programs
+        self.observers: list[Observer] = []
         self.word_bytes = 2 * config.dpe_inputs
         varying = set(varying)
         memory = OperandMemory.from_config(config)
-        self.interpreter = interpreter(
-            [device, host],
-            inputs=config.dpe_inputs,
-            weight_rows=memory.weight_rows,
-            activation_rows=memory.activation_rows,
-            slots=config.dpe_accumulators,
-            vector_rows=config.vpe_rows,
-            head_words=config.head_dim // config.dpe_inputs,
-            align_bits=config.align_bits,
-            programs={at: sized(program, at in varying) for at, program in programs.items()},
-        )
-        self.interpreter.pages = [[] for _ in range(config.kv_heads)]
+        sized_programs = {at: sized(program, at in varying) for at, program in programs.items()}
+        self.interpreters = [
+            interpreter(
+                [device, host],
+                inputs=config.dpe_inputs,
+                weight_rows=memory.weight_rows,
+                activation_rows=memory.activation_rows,
+                slots=config.dpe_accumulators,
+                vector_rows=config.vpe_rows,
+                head_words=config.head_dim // config.dpe_inputs,
+                align_bits=config.align_bits,
+                programs=sized_programs,
+            )
+            for _ in range(checks.integer("cores", cores, 1, MAX_CORES))
+        ]
+        self.leader = self.interpreters[0]
+        self._pages: list[list[tuple[int, int]]] = [[] for _ in range(LIST_SETS * config.kv_heads)]
+        self._lists = 0  # page lists of the open context
+        self._set_pages(0, [[] for _ in range(config.kv_heads)])
         self.retrieved = Retrieved()
         self._codes = np.zeros(0, np.uint32)
         self._scores: list[HeadScores] = []
-        self._selected = False  # the step has fetched, which also ends it
         self._copied = 0  # transfers of the KVMU that are done
 
     def put(self, images: Mapping[int, bytes]) -> None:
@@ -99,38 +122,64 @@ class GoldenMachine:
             if at + len(image) > len(self.device):
                 raise ValueError(f"image must end at byte {len(self.device)} at most, got {at + len(image)}")
             self.device[at : at + len(image)] = image
+        for observer in self.observers:
+            observer.wrote(images)
 
     def get(self, word: int, nbytes: int) -> np.ndarray:
         """Bytes of the device memory from a word address on, uint8."""
         at = word * self.word_bytes
         return np.frombuffer(bytes(self.device[at : at + nbytes]), np.uint8)
 
-    def run(self, program: Iterable[Command], progress: Callable[[int], Any] | None = None) -> Retrieved:
-        """Execute a program; returns what its layers retrieved. `progress` gets the number of commands so far.
+    def run(self, *programs: Iterable[Command]) -> Retrieved:
+        """Execute one program on each core; returns what the layers retrieved.
 
-        Raises `MachineFault` when the retrieval unit refuses a command.
+        Raises `MachineFault` when the retrieval unit refuses a command, or the programs meet at different barriers.
         """
+        lists = [list(program) for program in programs]
+        if len(lists) > len(self.interpreters):
+            raise ValueError(f"programs must be at most {len(self.interpreters)}, one per core, got {len(lists)}")
         self.retrieved = Retrieved()
-        for number, command in enumerate(program):
+        with ExitStack() as stack:
+            for observer in self.observers:
+                stack.enter_context(observer.running(lists))
+            running = [self._execute(core, commands) for core, commands in zip(self.interpreters, lists, strict=False)]
+            while True:
+                met = [next(core, None) for core in running]
+                if met == [None] * len(met):
+                    return self.retrieved
+                if met != [len(met)] * len(met):
+                    raise MachineFault(f"cores of a BARRIER must be {len(met)} on all cores, got {met}")
+
+    def _execute(self, core: CoreInterpreter, program: list[Command]) -> Iterator[int]:
+        """Execute a program; yields the number of cores of each BARRIER, after which all of these cores go on."""
+        for command in program:
+            if command.name == "BARRIER":
+                yield command.fields["cores"]
             own = getattr(self, f"_{command.name.lower()}", None)
             if own is not None:
                 own(command.fields)
-            self.interpreter.execute(command)
+            core.execute(command)
             if command.name == "CLUSTER":  # the codes before it have cleared the piece
-                self.interpreter.piece = self._piece
-            if progress is not None:
-                progress(number)
-        return self.retrieved
+                core.piece = self._piece
+
+    def _set_clusters(self, count: int) -> None:
+        for core in self.interpreters:
+            core.clusters = count
+
+    def _set_pages(self, lists: int, pages: list[list[tuple[int, int]]]) -> None:
+        self._pages[lists * len(pages) : (lists + 1) * len(pages)] = pages
+        for core in self.interpreters:
+            core.pages = self._pages
 
     # commands of the retrieval unit, and hash codes
 
     def _open(self, fields: Mapping[str, int]) -> None:
         self._check(self.table.open(fields["context"]))
         context = self.table.context
-        self.interpreter.mean_keys_word = int(context.header["mean_keys_base"]) * TABLE_UNIT // self.word_bytes
-        self.interpreter.clusters = int(context.header["clusters"])
+        self.leader.mean_keys_word = int(context.header["mean_keys_base"]) * TABLE_UNIT // self.word_bytes
+        self._set_clusters(int(context.header["clusters"]))
         self.retrieved.past.append(int(context.header["tokens"]))
-        self._scores, self._selected = [], False
+        self._scores, self._lists = [], fields.get("lists", 0)
 
     def _vector(self, fields: Mapping[str, int]) -> None:
         if fields.get("destination", 0) != Destination.CODES:
@@ -154,10 +203,12 @@ class GoldenMachine:
             )
             for n, reply in enumerate(stored)
         ]
-        self.interpreter.clusters = int(self.table.context.header["clusters"])
+        self._set_clusters(int(self.table.context.header["clusters"]))
 
     def _select(self, fields: Mapping[str, int]) -> None:
-        clusters = self.interpreter.clusters
+        clusters = self.leader.clusters
+        if not clusters:
+            return
         rows = [
             self.get(fields["source"] + row * fields["stride"], 2 * clusters).view("<u2")
             for row in range(fields["rows"])
@@ -165,24 +216,24 @@ class GoldenMachine:
         self._scores.append(HeadScores(fields.get("head", 0), np.stack(rows)))
 
     def _fetch(self, fields: Mapping[str, int]) -> None:
-        replies = self._end_step()
-        self._selected = True
+        _, _, replies = self.table.retrieve(self._scores)
+        self._check(replies)
+        self.retrieved.fetched.append(self._transfer())
+        self._scores = []
         pages: list[list[tuple[int, int]]] = [[] for _ in range(self.config.kv_heads)]
         for reply in replies:
             if reply.op == Op.SELECT and not reply.last and reply.count:
                 pages[reply.head].append((reply.address // self.word_bytes, reply.count))
-        self.interpreter.pages = pages
-        self.retrieved.clusters.append(self.interpreter.clusters)
+        self._set_pages(self._lists, pages)
+        self.retrieved.clusters.append(self.leader.clusters)
         self.retrieved.attended.append([sum(tokens for _, tokens in head) for head in pages])
 
     def _offload(self, fields: Mapping[str, int]) -> None:
-        if not self._selected:
-            self._end_step()
+        self._check(self.table.commit())
+        self._transfer()
 
-    def _end_step(self) -> list[Reply]:
-        """Select, fetch and offload; copies the bytes that the KVMU moves."""
-        _, _, replies = self.table.fetch(self._scores)
-        self._check(replies)
+    def _transfer(self) -> int:
+        """Copy the bytes that the KVMU moves; returns those from host memory or storage."""
         fetched = 0
         memories = {Tier.DEVICE: self.device, Tier.HOST: self.host, Tier.STORAGE: self.host}
         for piece in self.table.kvmu.extents[self._copied :]:
@@ -190,8 +241,7 @@ class GoldenMachine:
             target[piece.target : piece.target + piece.nbytes] = source[piece.source : piece.source + piece.nbytes]
             fetched += piece.nbytes * (piece.source_tier != Tier.DEVICE)
         self._copied = len(self.table.kvmu.extents)
-        self.retrieved.fetched.append(fetched)
-        return replies
+        return fetched
 
     def _check(self, replies: Iterable[Reply]) -> None:
         for reply in replies:

@@ -13,8 +13,8 @@ import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns
-from compiler.builder import CommandRef, Operands
-from compiler.layer import Context, LayerCompiler, LayerSizes
+from compiler.builder import ALONE, CommandRef, Operands, Share
+from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
 from compiler.memory import Region, tiles
 from compiler.model_spec import TextSpec
 from compiler.products import Matrix
@@ -76,6 +76,7 @@ class LanguageModelCompiler:
     config : configuration of the core ; spec : the model
     region : device memory for the model ; contexts : state of every layer, of the first stream
     tokens : tokens of the largest step ; keys : keys of the longest attention row
+    prefetch : which layer the queries of a layer select for, as in `golden.resv.ResvConfig`
 
     Attributes
     ----------
@@ -91,7 +92,15 @@ class LanguageModelCompiler:
     """
 
     def __init__(
-        self, config: Config, spec: TextSpec, region: Region, contexts: Sequence[Context], *, tokens: int, keys: int
+        self,
+        config: Config,
+        spec: TextSpec,
+        region: Region,
+        contexts: Sequence[Context],
+        *,
+        tokens: int,
+        keys: int,
+        prefetch: str = "same_layer",
     ):
         if spec.kv_heads != config.kv_heads:
             raise ValueError(f"kv_heads of the model must be those of the core, {config.kv_heads}, got {spec.kv_heads}")
@@ -106,7 +115,7 @@ class LanguageModelCompiler:
             spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
-        first = LayerCompiler(config, sizes, region, contexts[0])
+        first = LayerCompiler(config, sizes, region, contexts[0], prefetch)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
         self.x, self.cosines, self.words = first.x, first.cosines, first.x_words
@@ -162,33 +171,44 @@ class LanguageModelCompiler:
         return np.stack(pairs, axis=2).astype("<u4").tobytes()
 
     def step(
-        self, rows: Sequence[Sequence[Words]], contexts: Sequence[Context], *, answer: bool = True
+        self,
+        rows: Sequence[Sequence[Words]],
+        contexts: Sequence[Context],
+        *,
+        answer: bool = True,
+        share: Share = ALONE,
     ) -> list[Command]:
         """Program of a step whose tokens are copied from the words `rows`, one entry for each token.
 
         `contexts` are the states of the layers. With `answer` the logits of the last token and the choice follow.
+        It is the program of the core with this share.
         """
-        p, copied = self.layers[0].products.program(), list[CommandRef]()
-        for token, words in enumerate(rows):
+        p, copied = self.layers[0].products.program(share), list[CommandRef]()
+        for token in share.part(len(rows)):
             target = self.x + token * self.words
-            for source, count in words:
+            for source, count in rows[token]:
                 copied = [p.builder.add("COPY", {"source": source, "target": target, "words": count})]
                 target += count
-        last = copied
-        for layer, context in zip(self.layers, contexts, strict=True):
-            last = [layer.for_context(context).add_step(p, len(rows), last)]
+        last = p.builder.meet(copied)
+        layers = [layer.for_context(context) for layer, context in zip(self.layers, contexts, strict=True)]
+        last = add_layers(p, layers, len(rows), last)
         if answer:
             self._answer(p, self.x + (len(rows) - 1) * self.words, last)
         return [*p.builder.commands, Command("END")]
 
     def _answer(self, p: Operands, hidden: int, after: Sequence[CommandRef]) -> None:
         """Final norm, LM head, and the most probable token."""
-        layer, blocks = self.layers[0], self.blocks
-        norm = layer.norm(p, self.norm, hidden, 1, after)
-        x = Activations([Columns(layer.normed, self.words)], [norm])
-        logits = layer.products.multiply(p, self.head, 1, x, self.logits, wide=True)
-        row = {"a": self.logits, "a_wide": 1, "extra": 1}
-        self.vectors.command(p, "maximum", [logits], repeat=1, **row, a_beats=blocks, destination=Destination.NONE)
+        layer = self.layers[0]
+        norm = p.builder.meet(layer.norm(p, self.norm, hidden, 1, after))
+        x = Activations([Columns(layer.normed, self.words)], norm)
+        logits = p.builder.meet(layer.products.multiply(p, self.head, 1, x, self.logits, wide=True))
+        if p.builder.share.leads:
+            self._choose(p, logits)
+
+    def _choose(self, p: Operands, logits: Sequence[CommandRef]) -> None:
+        """The most probable token, on one core."""
+        blocks, row = self.blocks, {"a": self.logits, "a_wide": 1, "extra": 1}
+        self.vectors.command(p, "maximum", logits, repeat=1, **row, a_beats=blocks, destination=Destination.NONE)
         whole, step = self.pieces - 1, self.piece
         found: list[CommandRef] = []
         for name, start, count, beats in (
@@ -196,13 +216,11 @@ class LanguageModelCompiler:
             ("last ranks", whole * step, 1, blocks - whole * step),
         ):
             if count:
-                found = [
-                    self.vectors.command(
-                        p, name, [logits], repeat=count, a=self.logits + 2 * start, a_stride=2 * step, a_beats=beats,
-                        a_wide=1, b=self.ranks + 2 * start, b_stride=2 * step, b_beats=beats, b_wide=1, b_used=1,
-                        out=self.best + 2 * start // step, out_stride=2, out_beats=1, out_wide=1, extra=1,
-                    )
-                ]  # fmt: skip
+                found = self.vectors.command(
+                    p, name, logits, repeat=count, a=self.logits + 2 * start, a_stride=2 * step, a_beats=beats,
+                    a_wide=1, b=self.ranks + 2 * start, b_stride=2 * step, b_beats=beats, b_wide=1, b_used=1,
+                    out=self.best + 2 * start // step, out_stride=2, out_beats=1, out_wide=1, extra=1,
+                )  # fmt: skip
         self.vectors.command(p, "best rank", found, repeat=1, a=self.best, a_beats=self.pieces, a_wide=1,
                              out=self.choice, out_beats=1, out_wide=1, extra=1)  # fmt: skip
 

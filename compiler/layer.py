@@ -10,18 +10,22 @@ tokens at run time.
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 
 from compiler import vector_programs as programs
-from compiler.blocks import Activations, Columns, Piece, RowBlock
-from compiler.builder import CommandRef, LoadedOperands, Operands
+from compiler.blocks import Activations, Columns, Piece
+from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.memory import Region, tiles
 from compiler.products import Matrix, Products
+from compiler.retrieval_attention import RetrievalAttention, Selected
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
+from golden.resv import PREFETCH
 from hw.config import Config
-from hw.core.isa import MAX_STEP, Command, Destination, Fit, LengthSource
+from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
+from util import checks
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
@@ -79,6 +83,7 @@ class LayerCompiler:
     ----------
     config : configuration of the core ; sizes : sizes of the layer
     region : device memory for the layer ; context : state of the layer that its programs use
+    prefetch : which layer the queries select for, as in `golden.resv.ResvConfig`
 
     Attributes
     ----------
@@ -101,21 +106,22 @@ class LayerCompiler:
     sizes: LayerSizes
     region: Region
     context: Context
+    prefetch: str = "same_layer"
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
+        checks.one_of("prefetch", self.prefetch, PREFETCH)
         self.products, self.vectors = Products(c), VectorCode(c, self.region)
         self.width = n = self.products.width
-        self.half, self.rows, self.accumulators = self.products.half, self.products.rows, self.products.accumulators
+        self.rows = self.products.rows
         self.head = c.head_dim // n  # words of one head's vector
         if s.q_heads < 1 or s.q_heads % c.kv_heads:
             raise ValueError(f"q_heads must be a multiple of kv_heads = {c.kv_heads}, got {s.q_heads}")
-        self.group = s.q_heads // c.kv_heads
+        self.group = s.q_heads // c.kv_heads  # query heads of a KV head
         self.kv, self.q, self.x_words, self.ffn = (
             c.kv_heads * self.head, s.q_heads * self.head, self._words("hidden", s.hidden), self._words("ffn", s.ffn),
         )  # fmt: skip
         self.hashes = -(-c.hash_bits // n)
-        self.key_blocks = -(-s.keys // n)
         for name, maximum in (
             ("hidden", MAX_HIDDEN),
             ("ffn", MAX_FFN),
@@ -128,7 +134,7 @@ class LayerCompiler:
                 raise ValueError(f"{name} must be at most {maximum}, got {getattr(s, name)}")
         if s.head % 2 or not 0 <= s.head <= c.head_dim:
             raise ValueError(f"head must be even and at most head_dim = {c.head_dim}, got {s.head}")
-        head_words = min(self.half, self.accumulators, self.rows)
+        head_words = min(self.products.half, self.products.accumulators, self.rows)
         if self.head > head_words:
             raise ValueError(
                 f"head_dim must be at most {head_words * n} (operand memory and accumulators), got {c.head_dim}"
@@ -155,12 +161,10 @@ class LayerCompiler:
             "v": allocate(max_tokens * self.kv),
         }
         self.attended, self.projected = allocate(t * self.x_words), allocate(max_tokens * self.hashes)
-        rows = t * self.group
-        self.cluster_blocks = -(-min(c.max_row_clusters, c.max_clusters) // n)
-        self.score_words = 2 * max(self.key_blocks, self.cluster_blocks)
-        self.scores = [allocate(rows * self.score_words) for _ in range(c.kv_heads)]
-        self.shares = [allocate(rows * self.key_blocks) for _ in range(c.kv_heads)]
-        self.outputs = [allocate(rows * self.head) for _ in range(c.kv_heads)]
+        self.retrieval = RetrievalAttention(
+            c, self.region, self.products, self.vectors, self.rotated, q_heads=s.q_heads,
+            model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetch == "next_layer",
+        )  # fmt: skip
         self._programs()
 
     def _allocate_weights(self) -> None:
@@ -197,63 +201,108 @@ class LayerCompiler:
             "gated": programs.gated(self.piece * n, n),
             "residual": programs.residual(self.x_piece * n, n),
         }
-        head = s.head or c.head_dim  # elements of the model's head determine the scale of the scores
-        varying = {
-            "exponentials": programs.exponentials(1, n, head),
-            "softmax": programs.softmax(1, n, head),
-            "long exponentials": programs.long_exponentials(1, n, head),
-            "divide by sum": programs.divide_by_sum(1, n),
-        }
         self.vectors.add(fixed)
-        self.vectors.add(varying, varying=True)
+        self.retrieval.add_programs()
 
-    def step(self, tokens: int) -> list[Command]:
-        """Program of the layer for a step of `tokens` tokens, from `x` to `out`.
+    def step(self, tokens: int, share: Share = ALONE) -> list[Command]:
+        """Program of the layer for a step of `tokens` tokens, from `x` to `out`, for the core with this share.
 
         Keys come first: they are rotated while queries are projected, and clustered while values are projected. Keys
         and values are clustered and stored piece by piece; the queries of all tokens follow the last piece. Weights
         are loaded while the activations are still computed. Pages are offloaded concurrently with attention and the
         rest of the layer.
         """
-        return model_step([self], tokens)
+        return model_step([self], tokens, share)
 
-    def add_step(self, p: Operands, tokens: int, after: Sequence[CommandRef] = ()) -> CommandRef:
-        """Append the commands of a step, which follow the commands `after`, and return the last one."""
+    def add_step(
+        self,
+        p: Operands,
+        tokens: int,
+        after: Sequence[CommandRef] = (),
+        selected: Selected | None = None,
+        following: "LayerCompiler | None" = None,
+    ) -> tuple[list[CommandRef], Selected | None]:
+        """Append the commands of a step, which follow the commands `after`.
+
+        `selected` : selection of the layer before for this one; without it the layer selects itself
+        `following` : layer for which the queries select; its pages are fetched during the attention and the rest
+
+        Returns the last commands, and the selection for `following`.
+
+        With several cores, every core computes some columns of a product, some rows of a vector operation, and some KV
+        heads or parts of them. The cores meet after each of these, so that all results are in memory.
+        """
         self._check(tokens)
-        t, w, opened = tokens, self.wide, self._open(p)
-        norm = self.norm(p, self.norms[0], self.x, t, after)
+        t, w, meet = tokens, self.wide, p.builder.meet
+        opened = [] if selected else self._open(p)
+        norm = meet(self.norm(p, self.norms[0], self.x, t, after))
         columns = [Columns(self.normed, self.x_words)]
         if self.sizes.qkv_bias:
             columns.append(Columns(self.one, 1, stride=0))
-        x = Activations(columns, [norm])
+        x = Activations(columns, norm)
         # x stays in the operand memory only if the keys fit there at the same time
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
-        k = self._rope(p, "k", t, self._multiply(p, "k", t, x, w["k"], wide=True))
-        q = self._multiply(p, "q", t, x, w["q"], wide=True)
-        v = [] if both_fit else [self._multiply(p, "v", t, x, self.rotated["v"], wide=False)]
-        hashed, rotated, written = self._hash(p, t, [opened, k]), list[CommandRef](), list[CommandRef]()
+        k = meet(self._rope(p, "k", t, meet(self._multiply(p, "k", t, x, w["k"], wide=True))))
+        q = meet(self._multiply(p, "q", t, x, w["q"], wide=True))
+        v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
+        hashed, rotated, written = self._hash(p, t, [*opened, *k]), list[CommandRef](), list[CommandRef]()
+        if selected:  # the clusters do not change before the end of the fetch, which can be late
+            rotated, hashed = meet(self._rope(p, "q", t, q)), [*hashed, *selected.fetched]
         for piece in self._pieces(t, True):
-            codes = self._codes(p, piece, [hashed, *written])
-            rotated = rotated or [self._rope(p, "q", t, q)]
-            clustered = p.builder.add("CLUSTER", {}, after=[codes])
+            codes = self._codes(p, piece, [*hashed, *written])
+            rotated = rotated or meet(self._rope(p, "q", t, q))
+            clustered = p.builder.lead("CLUSTER", after=codes)
             means = self._means(p, piece, clustered)
-            v = v or [self._multiply(p, "v", t, x, self.rotated["v"], wide=False)]
-            written = [means, self._store_kv(p, piece, [clustered, *v])]
-        context = self._retrieve(p, t, written, [*rotated, *v])
-        x = Activations([Columns(address, self.group * self.head) for address in self.outputs], [context])
-        attended = self._residual(p, t, self.x, w["o"], self.attended, self._multiply(p, "o", t, x, w["o"], wide=True))
-        norm = self.norm(p, self.norms[1], self.attended, t, [attended])
-        x = Activations([Columns(self.normed, self.x_words)], [norm])
+            v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
+            written = [*means, *self._store_kv(p, piece, [*clustered, *v])]
+        context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
+        x = Activations([Columns(address, self.group * self.head) for address in self.retrieval.outputs], meet(context))
+        o = meet(self._multiply(p, "o", t, x, w["o"], wide=True))
+        attended = meet(self._residual(p, t, self.x, w["o"], self.attended, o))
+        norm = meet(self.norm(p, self.norms[1], self.attended, t, attended))
+        x = Activations([Columns(self.normed, self.x_words)], norm)
         self._multiply(p, "gate", t, x, w["gate"], wide=True)
-        up = self._multiply(p, "up", t, x, w["up"], wide=True)
+        up = meet(self._multiply(p, "up", t, x, w["up"], wide=True))
         gated = self._vector(
-            p, "gated", [up], repeat=t * self.ffn // self.piece, a=w["gate"], a_stride=2 * self.piece,
-            a_beats=self.piece, a_wide=1, b=w["up"], b_stride=2 * self.piece, b_beats=self.piece, b_wide=1,
-            b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece, extra=1,
+            p, "gated", up, repeat=p.builder.share.part(t * self.ffn // self.piece), a=w["gate"],
+            a_stride=2 * self.piece, a_beats=self.piece, a_wide=1, b=w["up"], b_stride=2 * self.piece,
+            b_beats=self.piece, b_wide=1, b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece,
+            extra=1,
         )  # fmt: skip
-        x = Activations([Columns(self.middle, self.ffn)], [gated])
-        down = self._multiply(p, "down", t, x, w["down"], wide=True)
-        return self._residual(p, t, self.attended, w["down"], self.out, down)
+        x = Activations([Columns(self.middle, self.ffn)], meet(gated))
+        down = meet(self._multiply(p, "down", t, x, w["down"], wide=True))
+        return meet(self._residual(p, t, self.attended, w["down"], self.out, down)), prefetched
+
+    def _attention(
+        self,
+        p: Operands,
+        tokens: int,
+        written: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+        selected: Selected | None = None,
+        following: "LayerCompiler | None" = None,
+    ) -> tuple[list[CommandRef], Selected | None]:
+        """Select, fetch and attend; `selected`, `following` and the result are those of `add_step`.
+
+        The step is committed during the attention, when its mean keys, keys and values are `written`. Then the context
+        of the following layer is opened, with the page lists that the attention does not use.
+        """
+        prefetched = list[Selected]()
+        if selected is None:
+            written = p.builder.meet(written)
+            selected = self.retrieval.select(
+                p, tokens, self.context.mean_keys_word, written[:1], after, lists=0, written=written
+            )
+        lists = (selected.lists + 1) % LIST_SETS
+        p.builder.lead("OFFLOAD", after=written)
+
+        def select_for_following() -> None:
+            if following is not None:
+                opened, mean_keys_word = p.builder.meet(following._open(p, lists)), following.context.mean_keys_word
+                prefetched.append(self.retrieval.select(p, tokens, mean_keys_word, opened, after, lists=lists))
+
+        context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
+        return context, prefetched[0] if prefetched else None
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """Program of attention alone, from rotated queries and keys and values to the context of every head.
@@ -262,15 +311,15 @@ class LayerCompiler:
         """
         self._check(tokens, query)
         p = self.program()
-        hashed, written = self._hash(p, tokens, [self._open(p)]), list[CommandRef]()
+        hashed, written = self._hash(p, tokens, self._open(p)), list[CommandRef]()
         for piece in self._pieces(tokens, query):
-            codes = self._codes(p, piece, [hashed, *written])
-            clustered = p.builder.add("CLUSTER", {}, after=[codes])
-            written = [self._means(p, piece, clustered), self._store_kv(p, piece, [clustered])]
+            codes = self._codes(p, piece, [*hashed, *written])
+            clustered = p.builder.lead("CLUSTER", after=codes)
+            written = [*self._means(p, piece, clustered), *self._store_kv(p, piece, clustered)]
         if query:
-            self._retrieve(p, tokens, written, [])
+            self._attention(p, tokens, written, [])
         else:
-            p.builder.add("OFFLOAD", {}, after=written)
+            p.builder.lead("OFFLOAD", after=written)
         return [*p.builder.commands, Command("END")]
 
     def for_context(self, context: Context, x: int | None = None, cosines: int | None = None) -> "LayerCompiler":
@@ -317,52 +366,63 @@ class LayerCompiler:
     # commands
 
     def program(self) -> Operands:
-        """An empty program."""
+        """An empty program of a core that works alone."""
         return self.products.program()
 
-    def _open(self, p: Operands) -> CommandRef:
-        return p.builder.add("OPEN", {"context": self.context.number})
+    def _open(self, p: Operands, lists: int = 0) -> list[CommandRef]:
+        return p.builder.lead("OPEN", {"context": self.context.number, "lists": lists})
 
-    def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int, **fields: int) -> CommandRef:
+    def _vector(
+        self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int | range, **fields: int
+    ) -> list[CommandRef]:
         return self.vectors.command(p, name, after, repeat=repeat, **fields)
 
-    def _multiply(self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool) -> CommandRef:
-        return self.products.multiply(p, self.matrices[name], tokens, x, out, wide=wide)
+    def _multiply(
+        self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool, alone: bool = False
+    ) -> list[CommandRef]:
+        return self.products.multiply(p, self.matrices[name], tokens, x, out, wide=wide, alone=alone)
 
     def norm(
         self, p: Operands, weights_word: int, source: int, tokens: int, after: Sequence[CommandRef] = ()
-    ) -> CommandRef:
+    ) -> list[CommandRef]:
         """Append an RMSNorm of rows of hidden states to `normed`; returns the last command."""
-        words, piece = self.x_words, self.norm_piece
-        weights = {"repeat": 1, "a_beats": piece, "destination": Destination.NONE, "extra": 1}
-        self._vector(p, "norm weights", [], a=weights_word, **weights)
-        factors = self._vector(p, "norm factors", after, repeat=tokens, a=source, a_stride=words, a_beats=words,
+        words, piece, rows = self.x_words, self.norm_piece, p.builder.share.part(tokens)
+        weights = {"a_beats": piece, "destination": Destination.NONE, "extra": 1}
+        last = list[CommandRef]()
+        if not rows:
+            return last
+        self._vector(p, "norm weights", [], repeat=1, a=weights_word, **weights)
+        factors = self._vector(p, "norm factors", after, repeat=rows, a=source, a_stride=words, a_beats=words,
                                out=self.factors, out_stride=2, out_beats=1, out_wide=1, extra=1)  # fmt: skip
         for start in range(0, words, piece):
             if start:
-                self._vector(p, "norm weights", [], a=weights_word + start, **weights)
-            last = self._vector(p, "norm", [factors], repeat=tokens, a=self.factors, a_stride=2, a_beats=1, a_wide=1,
+                self._vector(p, "norm weights", [], repeat=1, a=weights_word + start, **weights)
+            last = self._vector(p, "norm", factors, repeat=rows, a=self.factors, a_stride=2, a_beats=1, a_wide=1,
                                 b=source + start, b_stride=words, b_beats=piece, b_used=1, out=self.normed + start,
                                 out_stride=words, out_beats=piece, extra=1)  # fmt: skip
         return last
 
-    def _residual(self, p: Operands, tokens: int, x: int, y: int, out: int, after: CommandRef) -> CommandRef:
+    def _residual(
+        self, p: Operands, tokens: int, x: int, y: int, out: int, after: Sequence[CommandRef]
+    ) -> list[CommandRef]:
         piece = self.x_piece
-        return self._vector(p, "residual", [after], repeat=tokens * self.x_words // piece, a=x, a_stride=piece,
-                            a_beats=piece, b=y, b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1, out=out,
-                            out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
+        rows = p.builder.share.part(tokens * self.x_words // piece)
+        return self._vector(p, "residual", after, repeat=rows, a=x, a_stride=piece, a_beats=piece, b=y,
+                            b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1, out=out, out_stride=piece,
+                            out_beats=piece, extra=1)  # fmt: skip
 
-    def _rope(self, p: Operands, name: str, tokens: int, after: CommandRef) -> CommandRef:
-        words = {"q": self.q, "k": self.kv}[name]
-        return self._vector(p, f"rope {name}", [after], repeat=tokens, a=self.cosines, a_stride=2 * self.head,
+    def _rope(self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        words, rows = {"q": self.q, "k": self.kv}[name], p.builder.share.part(tokens)
+        return self._vector(p, f"rope {name}", after, repeat=rows, a=self.cosines, a_stride=2 * self.head,
                             a_beats=self.head, a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words,
                             b_wide=1, b_used=1, out=self.rotated[name], out_stride=words, out_beats=words,
                             extra=1)  # fmt: skip
 
-    def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> CommandRef:
-        """Products of the keys with the hyperplanes; their signs are the hash codes."""
+    def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """Products of the keys with the hyperplanes, on core 0; their signs are the hash codes."""
         x = Activations([Columns(self.rotated["k"], self.kv)], after)
-        return self._multiply(p, "planes", tokens, x, self.projected, wide=False)
+        leads = p.builder.share.leads
+        return self._multiply(p, "planes", tokens, x, self.projected, wide=False, alone=True) if leads else []
 
     def _pieces(self, tokens: int, query: bool) -> list[Piece]:
         """Pieces of a step, which are as large as possible."""
@@ -372,20 +432,21 @@ class LayerCompiler:
             for token in range(0, tokens, size)
         ]
 
-    def _codes(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> CommandRef:
+    def _codes(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Send the hash codes of a piece to be clustered. `after`: also MEANS and STORE of the piece before.
 
         The core records the clusters and slots of one piece only, and MEANS and STORE read them.
         """
-        return self._vector(p, "hash", after, repeat=piece.tokens, a=self.projected + piece.token * self.hashes,
+        rows = piece.tokens if p.builder.share.leads else 0
+        return self._vector(p, "hash", after, repeat=rows, a=self.projected + piece.token * self.hashes,
                             a_stride=self.hashes, a_beats=self.hashes, destination=Destination.CODES,
                             flag=piece.query, extra=1)  # fmt: skip
 
-    def _means(self, p: Operands, piece: Piece, clustered: CommandRef) -> CommandRef:
+    def _means(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
         keys = self.rotated["k"] + piece.token * self.kv
-        return p.builder.add("MEANS", {"keys": keys, "stride": self.kv}, after=[clustered])
+        return p.builder.lead("MEANS", {"keys": keys, "stride": self.kv}, after=after)
 
-    def _store_kv(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> CommandRef:
+    def _store_kv(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
         words = piece.token * self.kv
         fields = {
             "keys": self.rotated["k"] + words,
@@ -393,155 +454,27 @@ class LayerCompiler:
             "key_stride": self.kv,
             "value_stride": self.kv,
         }
-        return p.builder.add("STORE", fields, after=after)
-
-    def _retrieve(
-        self, p: Operands, tokens: int, written: Sequence[CommandRef], after: Sequence[CommandRef]
-    ) -> CommandRef:
-        """Score, select, fetch and attend; returns the last command. `written`: mean keys, and keys and values.
-
-        The step is committed during the attention, when its mean keys, keys and values are written.
-
-        The keys of a head are gathered and multiplied while the softmax of the previous head runs; its values follow.
-        """
-        heads = range(self.config.kv_heads)
-        scored = [self._score(p, h, tokens, written[0], after) for h in heads]
-        fetched = p.builder.add("FETCH", {}, after=scored)
-        p.builder.add("OFFLOAD", {}, after=written)
-        shares = [self._attend(p, 0, tokens, fetched, after)]
-        for h in heads[1:]:
-            shares.append(self._attend(p, h, tokens, fetched, after))
-            self._mix(p, h - 1, tokens, shares[h - 1])
-        return self._mix(p, heads[-1], tokens, shares[-1])
-
-    def _row_blocks(self, tokens: int) -> list[RowBlock]:
-        """Blocks of the query rows of a KV head."""
-        rows, group = min(self.accumulators, self.rows // self.head), self.group
-        if group > rows:
-            return [
-                RowBlock(token, 1, head, min(rows, group - head), token * group + head)
-                for token in range(tokens)
-                for head in range(0, group, rows)
-            ]
-        size = rows // group
-        return [RowBlock(token, min(size, tokens - token), 0, group, token * group) for token in range(0, tokens, size)]
-
-    def _queries(self, p: Operands, head: int, block: RowBlock, after: Sequence[CommandRef]) -> LoadedOperands:
-        """Query rows of a KV head as activations."""
-        source = self.rotated["q"] + block.token * self.q + (head * self.group + block.head) * self.head
-        beats = block.heads * self.head
-        fields = {"source": source, "stride": self.q, "rows": block.tokens, "beats": beats, "step": beats}
-        return p.activations([fields], block.tokens * beats, after)
-
-    def _products(self, head: int, rows: RowBlock, block: int) -> dict[str, int]:
-        """Fields of a MULTIPLY of a head's queries with a chunk of keys; the results are FP32 scores."""
-        chunk = self.half // self.head
-        return {
-            "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head, "x_stride": self.head,
-            "vectors": rows.rows, "first": 1, "last": 1,
-            "out": self.scores[head] + rows.row * self.score_words + 2 * block, "stride": self.score_words,
-            "wide": 1, "limit": 1, "block": block,
-        }  # fmt: skip
-
-    def _score(self, p: Operands, head: int, tokens: int, means: CommandRef, after: Sequence[CommandRef]) -> CommandRef:
-        """Select clusters for one KV head by the scores of all clusters.
-
-        The exponentials replace the scores in memory: each row is read before its exponentials are written.
-        """
-        chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
-        for rows in self._row_blocks(tokens):
-            x = self._queries(p, head, rows, after)
-            for block in range(0, self.cluster_blocks, chunk):
-                source = self.context.mean_keys_word + head * self.head + block * self.width * self.kv
-                keys = p.weights(
-                    "LOAD",
-                    {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
-                     "limit": 1, "block": block, **length_fields},
-                    [means],
-                )  # fmt: skip
-                products = p.multiply({**self._products(head, rows, block), **length_fields}, keys, x, self.width)
-        count, scores, stride = tokens * self.group, self.scores[head], self.score_words
-        fields = {"repeat": count, "a": scores, "a_stride": stride, "a_wide": 1, "out": scores, "out_stride": stride,
-                  **length_fields}  # fmt: skip
-        if self.cluster_blocks <= self.config.vpe_rows:
-            exponentials = self._vector(p, "exponentials", [products], **fields)
-        else:
-            self._vector(p, "exponentials", [products], fit=Fit.FITS, **fields)
-            exponentials = self._vector(p, "long exponentials", [products], fit=Fit.EXCEEDS, a_again=1, **fields)
-        rows_in = {"source": scores, "stride": stride, "rows": count, "head": head, **length_fields}
-        return p.builder.add("SELECT", rows_in, after=[exponentials])
-
-    def _gather(
-        self, p: Operands, head: int, tokens: int, block: int, values: bool, after: Sequence[CommandRef]
-    ) -> LoadedOperands:
-        """Gather a chunk of the keys or values that a head attends to."""
-        step_word = self.rotated["v" if values else "k"] + head * self.head
-        fields = {"head": head, "blocks": self.half // self.head, "stride": self.kv, "tokens": tokens,
-                  "step_word": step_word, "restart": block == 0, "values": values}  # fmt: skip
-        return p.weights("GATHER", fields, after)
-
-    def _attend(
-        self, p: Operands, head: int, tokens: int, fetched: CommandRef, after: Sequence[CommandRef]
-    ) -> CommandRef:
-        """Attention weights of one KV head's queries for its fetched tokens and for the tokens of the step."""
-        chunk = self.half // self.head
-        length_fields = {"length": LengthSource.TOKENS, "head": head}
-        for rows in self._row_blocks(tokens):
-            x = self._queries(p, head, rows, after)
-            for block in range(0, self.key_blocks, chunk):
-                keys = self._gather(p, head, tokens, block, False, [fetched, *after])
-                products = p.multiply(
-                    {**self._products(head, rows, block), "extra": tokens, **length_fields}, keys, x, self.width
-                )
-            fields = {
-                "repeat": rows.rows, "group": self.group, "pad": tokens - 1 - rows.token, "extra": 1 + rows.token,
-                **length_fields,
-            }  # fmt: skip
-            shares = self._softmax(p, [products], self.scores[head] + rows.row * self.score_words,
-                                   self.shares[head] + rows.row * self.key_blocks, fields)  # fmt: skip
-        return shares
-
-    def _softmax(
-        self, p: Operands, after: Sequence[CommandRef], scores: int, out: int, fields: dict[str, int]
-    ) -> CommandRef:
-        """Softmax of rows of scores; rows longer than the vector memory take two commands that read each row twice."""
-        scores_in = {"a": scores, "a_stride": self.score_words, "a_wide": 1}
-        fields = {**fields, "out": out, "out_stride": self.key_blocks}
-        if self.key_blocks <= self.config.vpe_rows:
-            return self._vector(p, "softmax", after, **scores_in, **fields)
-        self._vector(p, "softmax", after, fit=Fit.FITS, **scores_in, **fields)
-        exceeds = {"fit": Fit.EXCEEDS, "a_again": 1, **fields}
-        weights = self._vector(p, "long exponentials", after, **scores_in, **exceeds)
-        return self._vector(p, "divide by sum", [weights], a=out, a_stride=self.key_blocks, **exceeds)
-
-    def _mix(self, p: Operands, head: int, tokens: int, shares: CommandRef) -> CommandRef:
-        """Values of one KV head times their attention weights; the accumulators limit the rows of one pass."""
-        chunk = self.half // self.head
-        length_fields = {"length": LengthSource.TOKENS, "head": head, "extra": tokens}
-        pass_rows = min(self.accumulators // self.head, self.rows // chunk)
-        for row in range(0, tokens * self.group, pass_rows):
-            rows = min(pass_rows, tokens * self.group - row)
-            for block in range(0, self.key_blocks, chunk):
-                values = self._gather(p, head, tokens, block, True, ())
-                fields = {
-                    "source": self.shares[head] + row * self.key_blocks + block, "stride": self.key_blocks,
-                    "rows": rows, "beats": chunk, "step": chunk, "limit": 2, "block": block, **length_fields,
-                }  # fmt: skip
-                x = p.activations([fields], rows * chunk, [shares])
-                product = p.multiply(
-                    {
-                        "m_stride": 1, "k_stride": self.head, "m_blocks": self.head, "k_blocks": chunk,
-                        "x_stride": chunk, "vectors": rows, "spread": 1, "out": self.outputs[head] + row * self.head,
-                        "stride": self.head, "limit": 2, "block": block, **length_fields,
-                    },
-                    values, x, self.width,
-                )  # fmt: skip
-        return product
+        return p.builder.lead("STORE", fields, after=after)
 
 
-def model_step(layers: Sequence[LayerCompiler], tokens: int) -> list[Command]:
-    """Program of a step through `layers`, each of which reads its input where the layer before writes its output."""
-    p, last = layers[0].program(), list[CommandRef]()
-    for layer in layers:
-        last = [layer.add_step(p, tokens, last)]
+def model_step(layers: Sequence[LayerCompiler], tokens: int, share: Share = ALONE) -> list[Command]:
+    """Program of a step through `layers`, each of which reads its input where the layer before writes its output.
+
+    It is the program of the core with this share. The layers must be of one stream.
+    """
+    p = layers[0].products.program(share)
+    add_layers(p, layers, tokens)
     return [*p.builder.commands, Command("END")]
+
+
+def add_layers(
+    p: Operands, layers: Sequence[LayerCompiler], tokens: int, after: Sequence[CommandRef] = ()
+) -> list[CommandRef]:
+    """Append the commands of a step through `layers`, which follow the commands `after`, and return the last ones.
+
+    With `prefetch` = `next_layer` of the first layer, every layer selects for the next one.
+    """
+    selected, last = None, list(after)
+    for layer, following in zip_longest(layers, layers[1:] if layers[0].prefetch == "next_layer" else ()):
+        last, selected = layer.add_step(p, tokens, last, selected, following)
+    return last

@@ -242,7 +242,8 @@ class ProjectorSpec:
         checks.integer("feature_layer", self.feature_layer)
         _sizes(self, "inputs", "hidden", "outputs")
         if (self.norm_epsilon is not None) != (self.kind == "patch_merger"):
-            raise ValueError(f"norm_epsilon must be given for patch_merger only, got {self.norm_epsilon}")
+            valid = "a number for patch_merger" if self.kind == "patch_merger" else f"None for {self.kind}"
+            raise ValueError(f"norm_epsilon must be {valid}, got {self.norm_epsilon}")
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,8 @@ class ModelSpec:
     def __post_init__(self) -> None:
         checks.one_of("family", self.family, FAMILIES)
         if (self.vision is None) != (self.projector is None):
-            raise ValueError("vision and projector must both be given or both be None")
+            valid = "None without vision" if self.vision is None else "a ProjectorSpec with vision"
+            raise ValueError(f"projector must be {valid}, got {self.projector}")
         if self.vision is None or self.projector is None:
             return
         checks.integer("feature_layer", self.projector.feature_layer, -self.vision.layers - 1, self.vision.layers)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.blocks import Activations, Product
-from compiler.builder import CommandRef, LoadedOperands, Operands, ProgramBuilder
+from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
 from hw.config import Config
 from hw.lxe.operand_memory import OperandMemory
 
@@ -44,9 +44,9 @@ class Products:
         self.rows = memory.activation_rows
         self.accumulators = min(config.dpe_accumulators, MAX_VECTORS)
 
-    def program(self) -> Operands:
-        """An empty program."""
-        return Operands(ProgramBuilder(), self.half * self.width, self.rows)
+    def program(self, share: Share = ALONE) -> Operands:
+        """An empty program of the core with this share."""
+        return Operands(ProgramBuilder(share), self.half * self.width, self.rows)
 
     def fits(self, tokens: int, words: int) -> bool:
         """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
@@ -72,18 +72,22 @@ class Products:
         wide: bool,
         stride: int = 0,
         after: Sequence[CommandRef] = (),
-    ) -> CommandRef:
+        alone: bool = False,
+    ) -> list[CommandRef]:
         """Append the product of a matrix with activations; `out` gets one row per token. Returns the last command.
+
+        A core computes its part of the result blocks; `alone`: all of them.
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
         `stride`: words from one row of results to the next; 0: the words of a row.
         `after`: commands that write the matrix, when it is not constant.
         """
-        m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
+        k_blocks = matrix.k_blocks
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
-        stride = stride or m_blocks * words_per_block
-        steps = self._plan(matrix, tokens)
+        stride = stride or matrix.m_blocks * words_per_block
+        part = range(matrix.m_blocks) if alone else p.builder.share.part(matrix.m_blocks)
+        steps = self._plan(part, k_blocks, tokens)
 
         def load_weights(step: Product) -> LoadedOperands:
             if matrix.stride:
@@ -97,13 +101,13 @@ class Products:
             return p.weights("LOAD", {"source": source, **rows}, after)
 
         weights = [load_weights(step) for step in steps[:2]]
-        piece, loaded = (-1, -1), None
+        piece, loaded, product = (-1, -1), None, list[CommandRef]()
         for at, step in enumerate(steps):
             if fits:
                 loaded = x.load_all(p, tokens)
             elif loaded is None or piece != (step.token, step.k):
                 piece, loaded = (step.token, step.k), x.load(p, step.token, step.tokens, step.k, step.inputs)
-            product = p.multiply(
+            product = [p.multiply(
                 {
                     "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
                     "activations": step.k if fits else 0, "x_stride": k_blocks if fits else step.inputs,
@@ -112,13 +116,15 @@ class Products:
                     "stride": stride, "wide": wide,
                 },
                 weights[at], loaded, n,
-            )  # fmt: skip
+            )]  # fmt: skip
             weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
         return product
 
-    def _plan(self, matrix: Matrix, tokens: int) -> list[Product]:
-        """MULTIPLY commands of a matrix, in order; the input blocks of a result block follow each other."""
-        m_blocks, k_blocks = matrix.m_blocks, matrix.k_blocks
+    def _plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:
+        """MULTIPLY commands of these result blocks, in order; the input blocks of a result block follow each other."""
+        m_blocks = len(part)
+        if not m_blocks:
+            return []
         if self.fits(tokens, k_blocks):
             size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
@@ -126,9 +132,9 @@ class Products:
             results = min(m_blocks, self.accumulators // size, self.half)
             inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
         return [
-            Product(token, min(size, tokens - token), m, min(results, m_blocks - m), k, min(inputs, k_blocks - k))
+            Product(token, min(size, tokens - token), m, min(results, part.stop - m), k, min(inputs, k_blocks - k))
             for token in range(0, tokens, size)
-            for m in range(0, m_blocks, results)
+            for m in part[::results]
             for k in range(0, k_blocks, inputs)
         ]
 

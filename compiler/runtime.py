@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler import context_file
+from compiler.builder import Share
 from compiler.checkpoint import Checkpoint
 from compiler.context_file import ContextAddress
 from compiler.golden_machine import GoldenMachine, Retrieved
@@ -32,10 +33,12 @@ from golden.core_interpreter import CoreInterpreter
 from golden.decoder_layer import angles
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
+from golden.resv import PREFETCH
 from golden.selection import RESV
 from golden.store import ContextSizes, Store, StoreSizes, create_context, create_store, delete_context, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from hw.config import Config
+from hw.core.isa import MAX_CORES
 from util import checks
 from util.progress import Progress, no_progress
 
@@ -58,6 +61,7 @@ class Limits:
     memory   bytes of device memory; 0: what the model needs
     height   rows of a frame in pixels, for a vision tower that has no image size; 0: those of 8 tokens
     width    columns of a frame, likewise
+    pooled   rows, and columns, of the tokens of a frame after average pooling of its patches; 0: no pooling
     """
 
     streams: int = 1
@@ -68,6 +72,7 @@ class Limits:
     memory: int = 0
     height: int = 0
     width: int = 0
+    pooled: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -80,15 +85,19 @@ class Retrieval:
 
     ratio              share of the exponentials of a row that the selected clusters cover (Th_r-wics), 0 to 1; 1: all
     hamming_threshold  Hamming distance below which a token joins a cluster (Th_hd)
+    prefetch           `next_layer`: the queries of a layer select for the next layer, from its clusters before the
+                       step, and the fetch overlaps with the rest of the layer; `same_layer`: for their own layer
     """
 
     ratio: float = 1.0
     hamming_threshold: int = 7
+    prefetch: str = "same_layer"
 
     def __post_init__(self) -> None:
         if not 0 < checks.real("ratio", self.ratio) <= 1:
             raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio}")
         checks.integer("hamming_threshold", self.hamming_threshold, 0)
+        checks.one_of("prefetch", self.prefetch, PREFETCH)
 
     @property
     def target(self) -> int:
@@ -97,10 +106,11 @@ class Retrieval:
 
 
 class Machine:
-    """A model in the memory of a core.
+    """A model in the memory of one or more cores.
 
     Attributes
     ----------
+    shares : of the cores, which work on each step together
     decoder : the compiled text decoder ; core : the golden machine
     vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
     step : tokens of the largest step
@@ -115,7 +125,9 @@ class Machine:
         retrieval: Retrieval,
         interpreter: type[CoreInterpreter],
         progress: Progress,
+        cores: int,
     ):
+        self.shares = [Share(k, checks.integer("cores", cores, 1, MAX_CORES)) for k in range(cores)]
         text = checkpoint.spec.text
         limits = replace(limits, tokens=limits.tokens or min(DEFAULT_TOKENS, text.max_positions))
         self.config, self.limits, self.retrieval, self.spec = config, limits, retrieval, checkpoint.spec
@@ -125,8 +137,11 @@ class Machine:
         shape, self.images = None, None
         if vision is not None:
             size = picture_size(vision, limits.height, limits.width)
-            shape = vision_shape(config, vision, projector, size)
+            shape = vision_shape(config, vision, projector, size, limits.pooled)
             self.images = ImageProcessor.of_checkpoint(checkpoint.path, vision, size)
+        for name in ("height", "width", "pooled"):
+            if vision is None and (value := getattr(limits, name)):
+                raise ValueError(f"{name} must be 0 for a model without a vision tower, got {value}")
         frame = shape.output_tokens if shape else 0
         self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
@@ -141,6 +156,10 @@ class Machine:
         # every token can have a page of its own, and a step needs page frames before it offloads old pages
         all_pages, most = count * self.pages, config.page_frames - self.step
         keeps_all = not limits.resident and all_pages <= config.page_frames
+        if most < 1 and not keeps_all:
+            name = "step" if limits.step else "tokens of a frame"
+            most_frames = f"page_frames = {config.page_frames} of the core"
+            raise ValueError(f"{name} must be less than {most_frames}, got {self.step}")
         resident = count * limits.tokens if keeps_all else limits.resident or most
         frames = min(all_pages, resident + self.step)
         if frames > config.page_frames or resident < 1:
@@ -180,9 +199,10 @@ class Machine:
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
                 keys=-(-(limits.tokens + self.step) // config.dpe_inputs) * config.dpe_inputs,
+                prefetch=retrieval.prefetch,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
-            self.vision = VisionCompiler(config, shape, region) if shape else None
+            self.vision = VisionCompiler(config, shape, region, cores=cores) if shape else None
         except ValueError as error:
             if "free words of the region" in str(error):
                 nbytes = limits.memory or MAX_WORDS * word
@@ -218,7 +238,7 @@ class Machine:
             instructions |= self.vision.vectors.instructions
             varying |= self.vision.vectors.varying
         host = bytearray(backing[-1])
-        self.core = GoldenMachine(config, device, host, table, instructions, varying, interpreter)
+        self.core = GoldenMachine(config, device, host, table, instructions, varying, interpreter, cores)
         for number, images in enumerate(self.decoder.images(checkpoint)):
             progress("weights", number, text.layers + 3)
             self.core.put(images)
@@ -322,10 +342,10 @@ class Session:
         padded[:, : rows.shape[1]] = rows
         self._check(shape.output_tokens, placed)
         self.machine.core.put({vision.patches: padded.tobytes()})
-        program = vision.program()
-        self.machine.core.run(program)
+        programs = [vision.program(share=share) for share in self.machine.shares]
+        self.machine.core.run(*programs)
         tokens = [[(vision.out + n * words, words)] for n in np.argsort(shape.output_order).tolist()]
-        self._step(tokens, placed, answer=False, more=len(program))
+        self._step(tokens, placed, answer=False, more=sum(map(len, programs)))
 
     def features(self, rows: np.ndarray, grid: tuple[int, int] | None = None, seconds: float | None = None) -> None:
         """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step.
@@ -397,8 +417,8 @@ class Session:
         self._check(count, placed)
         pairs = of_pairs(positions, text.head_dim, text.rope.sections)
         machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
-        program = decoder.step(rows, self.contexts, answer=answer)
-        self.steps.append(Step(count, more + len(program), machine.core.run(program)))
+        programs = [decoder.step(rows, self.contexts, answer=answer, share=share) for share in machine.shares]
+        self.steps.append(Step(count, more + sum(map(len, programs)), machine.core.run(*programs)))
         self.position, self.positions = self.position + count, after
         if not answer:
             return None
@@ -415,14 +435,15 @@ def compile_model(
     limits: Limits | None = None,
     retrieval: Retrieval | None = None,
     *,
+    cores: int = 1,
     interpreter: type[CoreInterpreter] = FastInterpreter,
     progress: Progress = no_progress,
 ) -> Machine:
-    """Compile a checkpoint and load it into the memory of a core.
+    """Compile a checkpoint and load it into the memory of `cores` cores. Results do not depend on the number of cores.
 
     Raises ValueError when a size does not fit the core, or the model does not fit the memory.
     """
-    return Machine(checkpoint, config, limits or Limits(), retrieval or Retrieval(), interpreter, progress)
+    return Machine(checkpoint, config, limits or Limits(), retrieval or Retrieval(), interpreter, progress, cores)
 
 
 def _allocate(region: Region, size: int, unit: int, word: int) -> int:

@@ -41,14 +41,19 @@ class VectorCode:
             if varying:
                 self.varying.add(address)
 
-    def command(self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int, **fields: int) -> CommandRef:
-        """Append a VECTOR, or several ones if there are more repetitions than one holds; returns the last one."""
+    def command(
+        self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int | range, **fields: int
+    ) -> list[CommandRef]:
+        """Append a VECTOR, or several ones if there are more repetitions than one holds; returns the last one.
+
+        `repeat` : number of repetitions; a range: those with these numbers. Nothing is appended for an empty range.
+        """
+        numbers = range(repeat) if isinstance(repeat, int) else repeat
         code, instructions = self.addresses[name]
-        rows = [row for row in ("a", "b", "out") if row in fields]
-        for start in range(0, repeat, MAX_REPEAT):
+        rows, last = [row for row in ("a", "b", "out") if row in fields], list[CommandRef]()
+        for start in numbers[::MAX_REPEAT]:
             moved: dict[str, int] = {row: fields[row] + start * fields.get(f"{row}_stride", 0) for row in rows}
-            count = min(MAX_REPEAT, repeat - start)
-            command = p.builder.add(
-                "VECTOR", {"code": code, "instructions": instructions, "repeat": count, **fields, **moved}, after=after
-            )
-        return command
+            count = min(MAX_REPEAT, numbers.stop - start)
+            command = {"code": code, "instructions": instructions, "repeat": count, **fields, **moved}
+            last = [p.builder.add("VECTOR", command, after=after)]
+        return last

@@ -331,6 +331,18 @@ def maximum_of_beats(beats: int) -> Program:
     return [Instruction(post=Post.MAX, to_scalar=0, to_stream=True, beats=beats)]
 
 
+def average(n: int, lanes: int) -> Program:
+    """Sum / count, BF16, rounded once. In: a beat with the count in lane 0, the sums. Out: the averages.
+
+    The vector can be longer than the vector memory.
+    """
+    count = 0
+    return [
+        Instruction(post=Post.LAST, to_scalar=count),
+        Instruction(function=Function.DIVIDE, c=count, to_stream=True, wait=True, **extent(n, lanes)),
+    ]
+
+
 def copy() -> Program:
     """A beat, unchanged. In: the beat. Out: the beat."""
     return [Instruction(to_stream=True)]

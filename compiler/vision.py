@@ -11,43 +11,25 @@ tokens of the next one, whose softmax weights are 0.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from compiler import vector_programs as programs
-from compiler.blocks import Activations, Columns
-from compiler.builder import CommandRef, Operands
+from compiler.blocks import Columns
+from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS, largest_divisor
 from compiler.memory import Region, tiles
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
-from golden.decoder_layer import pad_heads, pair_order
-from golden.vision import ONE, VisionShape, pad
+from compiler.vision_parts import Head, Pooling, multiply
+from golden.decoder_layer import one, pad_heads, pair_order
+from golden.vision import VisionShape, pad
 from hw.config import Config
 from hw.core.isa import Command, Destination
 from hw.lxe.microcode import Instruction
 
 MAX_TOKENS = 1 << 14  # of an image: 128 x 128 patches
-
-
-@dataclass(frozen=True)
-class Head:
-    """Attention head in a window.
-
-    number, buffer : of the head, and the buffer of its scores
-    start, tokens, blocks : first token, tokens and blocks of tokens of the window
-    values : word address of the transposed values ; written : command that writes them
-    shares : command that writes the softmax weights
-    """
-
-    number: int
-    buffer: int
-    start: int
-    tokens: int
-    blocks: int
-    values: int
-    written: CommandRef
-    shares: CommandRef
 
 
 @dataclass
@@ -61,6 +43,7 @@ class VisionCompiler:
     ----------
     config : configuration of the core ; shape : sizes of the tower
     region : device memory for the tower ; frames : largest number of images of a program
+    cores : largest number of cores that work on a program
 
     Attributes
     ----------
@@ -73,6 +56,7 @@ class VisionCompiler:
         last block of tokens of every window
     q, k, vt : word addresses of queries, keys, and transposed values, the latter window after window
     cosines : word address of the RoPE angles of every token, in pairs of FP32 words
+    pooling : compiler of the average pooling; None without it
     weights : shapes of the weights by name ; products, vectors : compilers of products and of vector programs
 
     Raises
@@ -85,10 +69,12 @@ class VisionCompiler:
     shape: VisionShape
     region: Region
     frames: int = 1
+    cores: int = 1
 
     def __post_init__(self) -> None:
         c, s = self.config, self.shape
         self.products, self.vectors = Products(c), VectorCode(c, self.region)
+        self._multiply = partial(multiply, self.products)
         self.width, self.weights = self.products.width, self.shape.weights()
         n = self.width
         self._check_sizes()
@@ -115,7 +101,11 @@ class VisionCompiler:
                 self.matrices[name] = Matrix(allocate(m_blocks * k_blocks * n), m_blocks, k_blocks)
         self.patches = allocate(self.frames * s.patches * self.patch_words)
         self.out = allocate(self.frames * s.output_tokens * self.out_words)
-        self.x, self.attended, self.factors = allocate(t * self.x_words), allocate(t * self.x_words), allocate(4 * t)
+        self.pooling = Pooling(s, self.products, self.vectors, self.region) if s.pooled else None
+        behind = self.pooling.padding if self.pooling else 0  # rows of zeros behind the hidden states
+        self.x, self.attended, self.factors = (
+            allocate((t + behind) * self.x_words), allocate(t * self.x_words), allocate(4 * t)
+        )  # fmt: skip
         self.padding = padded - t  # rows of zeros
         self.normed = allocate(padded * (self.x_words + 1))
         self.q, self.k, self.vt, self.context = (
@@ -123,9 +113,9 @@ class VisionCompiler:
             allocate(self.heads * n * vt_blocks), allocate(t * max(self.heads, self.x_words)),
         )  # fmt: skip
         self.cosines = allocate(2 * t * self.rotated) if s.grid else 0
-        # two heads are processed concurrently
-        self.scores = [allocate(2 * t * self.blocks) for _ in range(2)]
-        self.shares = [allocate(t * self.blocks) for _ in range(2)]
+        # a core processes two heads concurrently
+        self.scores = [allocate(2 * t * self.blocks) for _ in range(2 * self.cores)]
+        self.shares = [allocate(t * self.blocks) for _ in range(2 * self.cores)]
         self.wide = allocate(2 * t * max(self.x_words, self.ffn, self.middle_words, self.rotated_heads))
         self.gate = allocate(2 * t * self.ffn) if s.gated else 0
         self.middle = allocate(t * max(self.ffn, self.middle_words))
@@ -229,15 +219,15 @@ class VisionCompiler:
         """
         weights = self.shape.check(weights)
         images = dict(self.vectors.images)
-        constant = np.zeros((2, self.width), "<u2")
-        constant[0, 0] = ONE
-        images[self.one], images[self.zero] = constant[0].tobytes(), constant[1].tobytes()
+        images[self.one], images[self.zero] = one(self.width).astype("<u2").tobytes(), bytes(2 * self.width)
         for name, address in self.rows.items():
             images[address] = np.asarray(weights[name], "<u2").tobytes()
         if self.shape.grid is not None:
             angles = self.shape.grid.angles(self.shape.head, self.shape.rotated_head)
             pairs = [x.reshape(len(x), -1, self.width) for x in angles]
             images[self.cosines] = np.stack(pairs, axis=2).astype("<u4").tobytes()
+        if self.pooling is not None:
+            images |= self.pooling.images(self.x)
         for name, matrix in self.matrices.items():
             padded = self._padded(name, weights)
             images[matrix.address] = padded.tobytes() if name.endswith(".v") else tiles(padded, self.width)
@@ -264,225 +254,236 @@ class VisionCompiler:
 
     # programs
 
-    def program(self, frames: int = 1) -> list[Command]:
-        """Program from the patches of `frames` images to their tokens."""
-        p = self.products.program()
+    def program(self, frames: int = 1, share: Share = ALONE) -> list[Command]:
+        """Program from the patches of `frames` images to their tokens, of the core with this share."""
+        p = self.products.program(share)
         self.add(p, frames)
         return [*p.builder.commands, Command("END")]
 
-    def add(self, p: Operands, frames: int = 1, after: Sequence[CommandRef] = ()) -> CommandRef:
-        """Append the commands of `frames` images, which follow the commands `after`, and return the last one."""
+    def add(self, p: Operands, frames: int = 1, after: Sequence[CommandRef] = ()) -> list[CommandRef]:
+        """Append the commands of `frames` images, which follow the commands `after`, and return the last one.
+
+        With several cores, every core computes some columns of a product, some rows of a vector operation, and some
+        heads. The cores meet after each of these, so that all results are in memory.
+        """
         if not 1 <= frames <= self.frames:
             raise ValueError(f"frames must be 1 to {self.frames}, got {frames}")
+        if p.builder.share.count > self.cores:
+            raise ValueError(f"cores must be at most {self.cores}, got {p.builder.share.count}")
         last = [*after, *self._constants(p, after)]
         for frame in range(frames):
-            last = [self._frame(p, frame, last)]
-        return last[0]
+            last = self._frame(p, frame, last)
+        return last
 
     def _constants(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Write the parts of `normed` that do not change: the last word of each row, and rows of zeros."""
         t, row, beat = self.shape.tokens, self.x_words + 1, {"a_beats": 1, "out_beats": 1, "extra": 1}
-        last = [self._vector(p, "copy", after, repeat=t, a=self.one, out=self.normed + self.x_words, out_stride=row,
-                             **beat)]  # fmt: skip
+        part = p.builder.share.part
+        last = self._vector(p, "copy", after, repeat=part(t), a=self.one, out=self.normed + self.x_words,
+                            out_stride=row, **beat)  # fmt: skip
         if self.padding:
-            last = [self._vector(p, "copy", after, repeat=self.padding * row, a=self.zero, out=self.normed + t * row,
-                                 out_stride=1, **beat)]  # fmt: skip
-        return last
+            last += self._vector(p, "copy", after, repeat=part(self.padding * row), a=self.zero,
+                                 out=self.normed + t * row, out_stride=1, **beat)  # fmt: skip
+        return p.builder.meet(last)
 
-    def _frame(self, p: Operands, frame: int, after: Sequence[CommandRef]) -> CommandRef:
-        s = self.shape
+    def _frame(self, p: Operands, frame: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        s, meet = self.shape, p.builder.meet
         last = self._embed(p, self.patches + frame * s.patches * self.patch_words, after)
         for number in range(s.layers):
             last = self._layer(p, number, last)
         source, t = self.x + s.first_output * self.x_words, s.output_tokens
         out = self.out + frame * t * self.out_words
+        if self.pooling is not None:
+            last, source = meet(self.pooling.add(p, self.x, self.wide, self.context, last)), self.context
         if s.projector is None:
             fields = {"source": source, "target": out, "words": t * self.x_words}
-            return p.builder.add("COPY", fields, after=[last])
+            return meet(p.builder.lead("COPY", fields, after=last))
         if s.projector.norm_epsilon is not None:
             normed = self.context, self.x_words
-            last = self._rms_norm(p, "projector.norm", "projector norm factors", self.x, *normed, last)
+            last = meet(self._rms_norm(p, "projector.norm", "projector norm factors", self.x, *normed, last))
             source += self.context - self.x
-        first = self._product(p, "projector.linear_1", t, source, [last], self.wide)
-        middle = self._activation(p, "projector", t, self.middle_words, self.middle_piece, first)
-        return self._product(p, "projector.linear_2", t, self.middle, [middle], out, wide=False)
+        first = meet(self._product(p, "projector.linear_1", t, source, last, self.wide))
+        middle = meet(self._activation(p, "projector", t, self.middle_words, self.middle_piece, first))
+        return meet(self._product(p, "projector.linear_2", t, self.middle, middle, out, wide=False))
 
-    def _embed(self, p: Operands, patches: int, after: Sequence[CommandRef]) -> CommandRef:
+    def _embed(self, p: Operands, patches: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Patch embedding, position embeddings, class token, and the norm of CLIP."""
-        s, out = self.shape, self.attended if self.shape.input_norm else self.x
+        s, out, meet = self.shape, self.attended if self.shape.input_norm else self.x, p.builder.meet
         if s.grid is not None:
-            last = self._product(p, "vision.patch", s.patches, patches, after, out, wide=False)
-            return self._norm(p, "vision.input_norm", out, self.x, self.x_words, last) if s.input_norm else last
-        position = self.rows["vision.positions"]
-        skip = s.class_token * self.x_words
-        if s.class_token:
-            self._residual(p, 1, position, self.rows["vision.class_token"], out, after, wide=False)
-        product = self._product(p, "vision.patch", s.patches, patches, after, self.wide)
-        last = self._residual(p, s.patches, position + skip, self.wide, out + skip, [product])
-        return self._norm(p, "vision.input_norm", out, self.x, self.x_words, last) if s.input_norm else last
+            last = meet(self._product(p, "vision.patch", s.patches, patches, after, out, wide=False))
+        else:
+            position, skip, first = self.rows["vision.positions"], s.class_token * self.x_words, list[CommandRef]()
+            if s.class_token:
+                first = self._residual(p, 1, position, self.rows["vision.class_token"], out, after, wide=False)
+            product = meet(self._product(p, "vision.patch", s.patches, patches, after, self.wide))
+            last = meet([*first, *self._residual(p, s.patches, position + skip, self.wide, out + skip, product)])
+        return meet(self._norm(p, "vision.input_norm", out, self.x, self.x_words, last)) if s.input_norm else last
 
-    def _layer(self, p: Operands, number: int, after: CommandRef) -> CommandRef:
-        t, row, prefix = self.shape.tokens, self.x_words + 1, f"vision.layers.{number}."
-        norm = self._norm(p, f"{prefix}attention_norm", self.x, self.normed, row, after)
+    def _layer(self, p: Operands, number: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        t, row, prefix, meet = self.shape.tokens, self.x_words + 1, f"vision.layers.{number}.", p.builder.meet
+        norm = meet(self._norm(p, f"{prefix}attention_norm", self.x, self.normed, row, after))
         x, matrices = [Columns(self.normed, row)], self.matrices
-        q = self._queries(p, matrices[f"{prefix}q"], x, self.q, [norm])
-        k = self._queries(p, matrices[f"{prefix}k"], x, self.k, [norm, q])
-        context = self._attend(p, number, q, k, norm)
-        o = self._product(p, f"{prefix}o", t, self.context, [context], self.wide)
-        attended = self._residual(p, t, self.x, self.wide, self.attended, [o])
-        norm = self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended)
+        q = self._queries(p, matrices[f"{prefix}q"], x, self.q, norm)
+        k = self._queries(p, matrices[f"{prefix}k"], x, self.k, [*norm, *q])
+        context = meet(self._attend(p, number, q, k, norm))
+        o = meet(self._product(p, f"{prefix}o", t, self.context, context, self.wide))
+        attended = meet(self._residual(p, t, self.x, self.wide, self.attended, o))
+        norm = meet(self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended))
         if self.shape.gated:
-            self._multiply(p, matrices[f"{prefix}gate"], t, x, [norm], self.gate)
-        up = self._multiply(p, matrices[f"{prefix}up"], t, x, [norm], self.wide)
+            self._multiply(p, matrices[f"{prefix}gate"], t, x, norm, self.gate)
+        up = meet(self._multiply(p, matrices[f"{prefix}up"], t, x, norm, self.wide))
         middle = self._gated(p, up) if self.shape.gated else self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
-        down = self._product(p, f"{prefix}down", t, self.middle, [middle], self.wide)
-        return self._residual(p, t, self.attended, self.wide, self.x, [down])
+        down = meet(self._product(p, f"{prefix}down", t, self.middle, meet(middle), self.wide))
+        return meet(self._residual(p, t, self.attended, self.wide, self.x, down))
 
     def _queries(
         self, p: Operands, matrix: Matrix, x: Sequence[Columns], out: int, after: Sequence[CommandRef]
-    ) -> CommandRef:
+    ) -> list[CommandRef]:
         """Queries or keys of all tokens, with RoPE rotated. `after` : the norm, and what has rotated from `wide`."""
-        t, words, angles = self.shape.tokens, self.rotated_heads, self.rotated
+        t, words, angles, meet = self.shape.tokens, self.rotated_heads, self.rotated, p.builder.meet
         if self.shape.grid is None:
-            return self._multiply(p, matrix, t, x, after[:1], out, wide=False)
-        product = self._multiply(p, matrix, t, x, after, self.wide)
-        return self._vector(p, "rope", [product], repeat=t, a=self.cosines, a_stride=2 * angles, a_beats=angles,
-                            a_wide=1, b=self.wide, b_stride=2 * words, b_beats=words, b_wide=1, b_used=1, out=out,
-                            out_stride=words, out_beats=words, extra=1)  # fmt: skip
+            return meet(self._multiply(p, matrix, t, x, after[:1], out, wide=False))
+        product = meet(self._multiply(p, matrix, t, x, after, self.wide))
+        return meet(self._vector(p, "rope", product, repeat=p.builder.share.part(t), a=self.cosines,
+                                 a_stride=2 * angles, a_beats=angles, a_wide=1, b=self.wide, b_stride=2 * words,
+                                 b_beats=words, b_wide=1, b_used=1, out=out, out_stride=words, out_beats=words,
+                                 extra=1))  # fmt: skip
 
-    def _attend(self, p: Operands, number: int, q: CommandRef, k: CommandRef, norm: CommandRef) -> CommandRef:
-        """Attention of all heads in all windows of a layer; returns the last command.
+    def _attend(
+        self,
+        p: Operands,
+        number: int,
+        q: Sequence[CommandRef],
+        k: Sequence[CommandRef],
+        norm: Sequence[CommandRef],
+    ) -> list[CommandRef]:
+        """Attention of all heads in all windows of a layer; returns the last command. The cores take heads in turn.
 
         The scores of a head are computed during the softmax of the head before. Heads use two buffers in turn. The next
         scores in a buffer follow the product that reads its softmax weights, so that they overwrite nothing that is
         still used.
         """
-        words, vt, heads = self.rotated_heads, self.vt, list[Head]()
-        row = self.x_words + 1
+        words, vt, heads, share = self.rotated_heads, self.vt, list[Head](), p.builder.share
+        row, count = self.x_words + 1, 0
         values = [Columns(self.matrices[f"vision.layers.{number}.v"].address, row)]
         for start, tokens in self.shape.segments(number):
             blocks = self._words(tokens)
             matrix = Matrix(self.normed + start * row, blocks, row, stride=row)
-            written = self._multiply(p, matrix, self.heads * self.width, values, [], vt, wide=False, written=[norm])
+            written = p.builder.meet(
+                self._multiply(p, matrix, self.heads * self.width, values, [], vt, wide=False, written=norm)
+            )
             for h in range(self.shape.heads):
-                buffer, at = len(heads) % 2, vt + h * self.head * self.width * blocks
+                count += 1
+                if count % share.count != share.number:
+                    continue
+                buffer, at = 2 * share.number + len(heads) % 2, vt + h * self.head * self.width * blocks
                 keys = Matrix(self.k + start * words + h * self.rotated, blocks, self.rotated, stride=words)
                 x = [Columns(self.q + start * words + h * self.rotated, self.rotated, words)]
-                scores = self._multiply(p, keys, tokens, x, [q], self.scores[buffer], written=[k])
+                scores = self._multiply(p, keys, tokens, x, q, self.scores[buffer], written=k, alone=True)
                 shares = self._softmax(p, buffer, tokens, blocks, scores)
                 heads.append(Head(h, buffer, start, tokens, blocks, at, written, shares))
                 if len(heads) > 1:
                     self._mix(p, heads[-2])
             vt += self.heads * self.width * blocks
-        return self._mix(p, heads[-1])
+        return self._mix(p, heads[-1]) if heads else []
 
-    def _softmax(self, p: Operands, buffer: int, t: int, blocks: int, after: CommandRef) -> CommandRef:
+    def _softmax(self, p: Operands, buffer: int, t: int, blocks: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Softmax of the scores of t tokens; rows longer than the vector memory take two commands."""
         out = self.shares[buffer]
         scores = {"a": self.scores[buffer], "a_stride": 2 * blocks, "a_wide": 1}
         fields = {"repeat": t, "out": out, "out_stride": blocks, "extra": t}
         if blocks <= self.config.vpe_rows:
-            return self._vector(p, "softmax", [after], **scores, **fields)
-        weights = self._vector(p, "long exponentials", [after], a_again=1, **scores, **fields)
-        return self._vector(p, "divide by sum", [weights], a_again=1, a=out, a_stride=blocks, **fields)
+            return self._vector(p, "softmax", after, **scores, **fields)
+        weights = self._vector(p, "long exponentials", after, a_again=1, **scores, **fields)
+        return self._vector(p, "divide by sum", weights, a_again=1, a=out, a_stride=blocks, **fields)
 
-    def _mix(self, p: Operands, at: Head) -> CommandRef:
+    def _mix(self, p: Operands, at: Head) -> list[CommandRef]:
         """Values of a head times their softmax weights."""
         values, stride = Matrix(at.values, self.head, at.blocks, at.blocks), self.heads
         x, out = [Columns(self.shares[at.buffer], at.blocks)], self.context + at.start * stride + at.number * self.head
         return self._multiply(
-            p, values, at.tokens, x, [at.shares], out, wide=False, stride=stride, written=[at.written]
+            p, values, at.tokens, x, at.shares, out, wide=False, stride=stride, written=at.written, alone=True
         )
 
     def _product(
         self, p: Operands, name: str, tokens: int, source: int, after: Sequence[CommandRef], out: int, wide: bool = True
-    ) -> CommandRef:
+    ) -> list[CommandRef]:
         """Product of a matrix with contiguous rows, and the bias if there is one."""
         matrix, bias = self.matrices[name], f"{name}_bias" in self.weights
         columns = [Columns(source, matrix.k_blocks - bias), *[Columns(self.one, 1, 0)] * bias]
         return self._multiply(p, matrix, tokens, columns, after, out, wide=wide)
 
-    def _multiply(
-        self,
-        p: Operands,
-        matrix: Matrix,
-        tokens: int,
-        columns: Sequence[Columns],
-        after: Sequence[CommandRef],
-        out: int,
-        *,
-        wide: bool = True,
-        stride: int = 0,
-        written: Sequence[CommandRef] = (),
-    ) -> CommandRef:
-        """Product of a matrix with columns of activations, in blocks of tokens; arguments as of `Products.multiply`.
-
-        `after` : commands that write the activations or use `out` before ; `written` : commands that write the matrix
-        """
-        block, stride = self.products.block(tokens, matrix.k_blocks), stride or matrix.m_blocks * (1 + wide)
-        for token in range(0, tokens, block):
-            x, count = Activations([column.skip(token) for column in columns], after), min(block, tokens - token)
-            last = self.products.multiply(
-                p, matrix, count, x, out + token * stride, wide=wide, stride=stride, after=written
-            )
-        return last
-
     # vector commands
 
-    def _vector(self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int, **fields: int) -> CommandRef:
+    def _vector(
+        self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int | range, **fields: int
+    ) -> list[CommandRef]:
         return self.vectors.command(p, name, after, repeat=repeat, **fields)
 
-    def _norm(self, p: Operands, name: str, source: int, out: int, out_stride: int, after: CommandRef) -> CommandRef:
+    def _norm(
+        self, p: Operands, name: str, source: int, out: int, out_stride: int, after: Sequence[CommandRef]
+    ) -> list[CommandRef]:
         """Norm of the rows of all tokens."""
         if self.shape.norm == "rms_norm":
             return self._rms_norm(p, name, "norm factors", source, out, out_stride, after)
-        t, words, piece = self.shape.tokens, self.x_words, self.norm_piece
-        factors = self._vector(p, "norm factors", [after], repeat=t, a=source, a_stride=words, a_beats=words, a_again=1,
-                               out=self.factors, out_stride=4, out_beats=2, out_wide=1, extra=1)  # fmt: skip
+        rows, words, piece = p.builder.share.part(self.shape.tokens), self.x_words, self.norm_piece
+        last = list[CommandRef]()
+        if not rows:
+            return last
+        factors = self._vector(p, "norm factors", after, repeat=rows, a=source, a_stride=words, a_beats=words,
+                               a_again=1, out=self.factors, out_stride=4, out_beats=2, out_wide=1, extra=1)  # fmt: skip
         for start in range(0, words, piece):
             self._vector(p, "norm parameters", [], repeat=1, a=self.rows[name] + start, a_beats=piece,
                          b=self.rows[f"{name}_bias"] + start, b_beats=piece, b_used=1, destination=Destination.NONE,
                          extra=1)  # fmt: skip
-            last = self._vector(p, "norm", [factors], repeat=t, a=self.factors, a_stride=4, a_beats=2, a_wide=1,
+            last = self._vector(p, "norm", factors, repeat=rows, a=self.factors, a_stride=4, a_beats=2, a_wide=1,
                                 b=source + start, b_stride=words, b_beats=piece, b_used=1, out=out + start,
                                 out_stride=out_stride, out_beats=piece, extra=1)  # fmt: skip
         return last
 
     def _rms_norm(
-        self, p: Operands, name: str, factors: str, source: int, out: int, out_stride: int, after: CommandRef
-    ) -> CommandRef:
+        self, p: Operands, name: str, factors: str, source: int, out: int, out_stride: int, after: Sequence[CommandRef]
+    ) -> list[CommandRef]:
         """RMSNorm of the rows of all tokens, with the vector program `factors`."""
-        t, words, piece = self.shape.tokens, self.x_words, self.norm_piece
-        written = self._vector(p, factors, [after], repeat=t, a=source, a_stride=words, a_beats=words,
+        rows, words, piece = p.builder.share.part(self.shape.tokens), self.x_words, self.norm_piece
+        last = list[CommandRef]()
+        if not rows:
+            return last
+        written = self._vector(p, factors, after, repeat=rows, a=source, a_stride=words, a_beats=words,
                                out=self.factors, out_stride=4, out_beats=1, out_wide=1, extra=1)  # fmt: skip
         for start in range(0, words, piece):
             self._vector(p, "rms weights", [], repeat=1, a=self.rows[name] + start, a_beats=piece,
                          destination=Destination.NONE, extra=1)  # fmt: skip
-            last = self._vector(p, "rms norm", [written], repeat=t, a=self.factors, a_stride=4, a_beats=1, a_wide=1,
+            last = self._vector(p, "rms norm", written, repeat=rows, a=self.factors, a_stride=4, a_beats=1, a_wide=1,
                                 b=source + start, b_stride=words, b_beats=piece, b_used=1, out=out + start,
                                 out_stride=out_stride, out_beats=piece, extra=1)  # fmt: skip
         return last
 
     def _residual(
         self, p: Operands, tokens: int, x: int, y: int, out: int, after: Sequence[CommandRef], wide: bool = True
-    ) -> CommandRef:
+    ) -> list[CommandRef]:
         """x + y of contiguous rows; y is FP32 if it is `wide`."""
         piece = self.residual_piece
-        return self._vector(p, "residual", after, repeat=tokens * self.x_words // piece, a=x, a_stride=piece,
+        rows = p.builder.share.part(tokens * self.x_words // piece)
+        return self._vector(p, "residual", after, repeat=rows, a=x, a_stride=piece,
                             a_beats=piece, b=y, b_stride=(1 + wide) * piece, b_beats=piece, b_wide=wide, b_used=1,
                             out=out, out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
 
-    def _activation(self, p: Operands, name: str, tokens: int, words: int, piece: int, after: CommandRef) -> CommandRef:
+    def _activation(
+        self, p: Operands, name: str, tokens: int, words: int, piece: int, after: Sequence[CommandRef]
+    ) -> list[CommandRef]:
         """Activation function of FP32 rows in `wide`; the result is in `middle`."""
-        return self._vector(p, name, [after], repeat=tokens * words // piece, a=self.wide, a_stride=2 * piece,
+        rows = p.builder.share.part(tokens * words // piece)
+        return self._vector(p, name, after, repeat=rows, a=self.wide, a_stride=2 * piece,
                             a_beats=piece, a_wide=1, out=self.middle, out_stride=piece, out_beats=piece,
                             extra=1)  # fmt: skip
 
-    def _gated(self, p: Operands, after: CommandRef) -> CommandRef:
+    def _gated(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
         """SiLU of the FP32 rows in `gate` times those in `wide`; the result is in `middle`."""
         piece = self.ffn_piece
-        rows = {"beats": piece, "wide": 1}
-        return self._vector(p, "ffn", [after], repeat=self.shape.tokens * self.ffn // piece, b_used=1,
-                            **{f"{side}_{key}": value for side in "ab" for key, value in rows.items()},
+        inputs = {"beats": piece, "wide": 1}
+        rows = p.builder.share.part(self.shape.tokens * self.ffn // piece)
+        return self._vector(p, "ffn", after, repeat=rows, b_used=1,
+                            **{f"{side}_{key}": value for side in "ab" for key, value in inputs.items()},
                             a=self.gate, a_stride=2 * piece, b=self.wide, b_stride=2 * piece, out=self.middle,
                             out_stride=piece, out_beats=piece, extra=1)  # fmt: skip

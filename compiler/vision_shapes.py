@@ -36,11 +36,16 @@ def picture_size(vision: VisionSpec, height: int = 0, width: int = 0) -> tuple[i
 
 
 def vision_shape(
-    config: Config, vision: VisionSpec, projector: ProjectorSpec | None = None, size: tuple[int, int] | None = None
+    config: Config,
+    vision: VisionSpec,
+    projector: ProjectorSpec | None = None,
+    size: tuple[int, int] | None = None,
+    pooled: int = 0,
 ) -> VisionShape:
     """Sizes of a tower with its projector on a core; without a projector, all layers.
 
     `size` : of the pictures in pixels, see `picture_size`
+    `pooled` : rows, and columns, of the tokens of a picture after average pooling; 0: no pooling
     `ValueError` names a property that the compiler does not support.
     """
     merge = vision.spatial_merge
@@ -56,6 +61,11 @@ def vision_shape(
     for owner, spec, name, values in supported:
         if (value := getattr(spec, name)) not in values:
             raise ValueError(f"{name} of {owner} must be one of {', '.join(map(str, values))}, got {value}")
+    side = 0 if vision.image_size is None else vision.image_size // vision.patch_size
+    if vision.image_size is None and pooled:
+        raise ValueError(f"pooled must be 0 for a tower of kind {vision.kind}, got {pooled}")
+    if checks.integer("pooled", pooled, 0) > side:
+        raise ValueError(f"pooled must be at most {side}, the rows of patches of a picture, got {pooled}")
     grid = None
     if vision.rope_theta is not None:
         if vision.image_size is not None:
@@ -76,5 +86,5 @@ def vision_shape(
             merge**2, projector.norm_epsilon,
         ),
         inputs=config.dpe_inputs, align_bits=config.align_bits, norm=vision.norm, gated=vision.gated, grid=grid,
-        full_attention_layers=vision.full_attention_layers,
+        full_attention_layers=vision.full_attention_layers, pooled=pooled,
     )  # fmt: skip

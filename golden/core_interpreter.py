@@ -66,7 +66,7 @@ class CoreInterpreter:
     Attributes
     ----------
     clusters : clusters of the open context
-    pages : for every KV head, the pages that it attends to as (first word, tokens)
+    pages : page lists: the pages that every KV head attends to as (first word, tokens), and those of the second lists
     new_tokens : tokens whose hash codes are not computed yet, in order; the codes of a piece take as many of them
     mean_keys_word : first word of the mean keys
     reads, writes : for every unit, its accesses in order as (memory, first word, words)
@@ -134,7 +134,7 @@ class CoreInterpreter:
         return ((self.past(f.head) if run_time_length is None else run_time_length) + f.extra) % LENGTHS
 
     def past(self, head: int) -> int:
-        """Tokens from before the step that a KV head attends to."""
+        """Tokens of a page list, from before the step."""
         return sum(tokens for _, tokens in self.pages[head])
 
     def _blocks(self, elements: int) -> int:
@@ -156,7 +156,7 @@ class CoreInterpreter:
         """Update the mean keys of the clusters of a piece; without a piece nothing changes."""
         if not self.piece:
             return
-        words = self.head_words * len(self.pages)
+        words = self.head_words * len(self.piece[0].slots)
         touched, target = np.unique([new.cluster for new in self.piece], return_inverse=True)
         opened = {new.cluster for new in self.piece if new.opened}
         means = MeanKeys(words * self.inputs)
@@ -192,22 +192,26 @@ class CoreInterpreter:
 
     def _gather(self, f: "_Fields") -> None:
         n, words = self.inputs, self.head_words
+        beats = f.words if 0 < f.words < words else words
         if f.restart:
-            self.gather_position, self.step_word = 0, f.step_word
+            self.gather_position, self.step_word = 0, f.step_word + f.word
         past = [(page, slot) for page, tokens in self.pages[f.head] for slot in range(tokens)]
-        data = []
-        for _ in range(_remaining(len(past) + f.tokens, self.gather_position, f.blocks * n)):
+        data, total = [], len(past) + f.tokens
+        skipped = _remaining(total, self.gather_position, f.skip * n)
+        self.step_word += f.stride * max(0, skipped - max(0, len(past) - self.gather_position))
+        self.gather_position += skipped
+        for _ in range(_remaining(total, self.gather_position, f.blocks * n)):
             if self.gather_position < len(past):
                 page, slot = past[self.gather_position]
-                data.append(self._rows("load", page + (2 * slot + f.values) * words, words))
+                data.append(self._rows("load", page + (2 * slot + f.values) * words + f.word, beats))
             else:
-                data.append(self._rows("load", self.step_word, words))
+                data.append(self._rows("load", self.step_word, beats))
                 self.step_word += f.stride
             self.gather_position += 1
         if f.values:  # a block of tokens becomes columns; missing tokens are zero
-            stacked = np.zeros((-(-len(data) // n) * n, words * n), np.uint16)
-            stacked[: len(data)] = np.reshape(data, (len(data), words * n))
-            transposed = stacked.reshape(-1, n, words * n).swapaxes(1, 2).reshape(-1, 1, n)
+            stacked = np.zeros((-(-len(data) // n) * n, beats * n), np.uint16)
+            stacked[: len(data)] = np.reshape(data, (len(data), beats * n))
+            transposed = stacked.reshape(-1, n, beats * n).swapaxes(1, 2).reshape(-1, 1, n)
             self._write_operands(self.weights, list(transposed), f.target, 1, 0)
         else:
             self._write_operands(self.weights, data, f.target, 0, 1)

@@ -5,6 +5,9 @@ It combines the fused products of `dot`, the vector kernels of `vector_kernels`,
 ascending order, the pages of a cluster in the order of its chain, in each page the tokens from before the step, then
 the tokens of the step with a causal mask.
 
+A layer can select for the next one (`prefetch` = `next_layer` of `golden.resv`): its queries score the clusters that
+the next layer has before the step.
+
 Layers and streams share one `Kvpu`; each layer of each stream has its own context in the store.
 
 The elements of a head are stored in `pair_order`: blocks of `inputs` elements of the lower half, each followed by the
@@ -13,6 +16,7 @@ block of the upper half that RoPE rotates with it. This order affects only the o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from ml_dtypes import bfloat16
@@ -25,6 +29,7 @@ from golden.dot import matmul, to_bf16
 from golden.kvmu import Op, Reply
 from golden.kvpu import HeadScores, Kvpu
 from golden.mean_keys import MeanKeys
+from golden.resv import PREFETCH
 from golden.wicsum import RowSelections
 from util import checks
 
@@ -174,6 +179,22 @@ class StepResult:
     context: np.ndarray
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Pages that the queries of a step select in a layer.
+
+    rows      for each KV head, the selections of its rows (query token, query head); empty if there are no clusters
+    attended  for each KV head, the past tokens of the selected clusters, in order
+    pages     for each KV head, its pages as (byte address, tokens from before the step)
+    replies   replies of the KVMU
+    """
+
+    rows: list[RowSelections]
+    attended: list[list[int]]
+    pages: list[list[tuple[int, int]]]
+    replies: list[Reply]
+
+
 @dataclass
 class DecoderLayer:
     """State and execution of one layer of one stream.
@@ -185,6 +206,8 @@ class DecoderLayer:
     context  number of the context of this layer and stream in the store of `table`
     biases   BF16 bit patterns (outputs,) of those matrices that have one, of q, k and v
     keys, values  BF16 codes (Hkv, d) of the tokens so far, in memory order; not empty if the stream is resumed
+    following     layer for which the queries of this layer select; None: no layer
+    prefetched    selection of the layer before for the next step of this layer; None: this layer selects itself
     """
 
     shape: LayerShape
@@ -195,6 +218,8 @@ class DecoderLayer:
     keys: list[np.ndarray] = field(default_factory=list)
     values: list[np.ndarray] = field(default_factory=list)
     biases: dict[str, np.ndarray] = field(default_factory=dict)
+    following: "DecoderLayer | None" = None
+    prefetched: Selection | None = None
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
@@ -235,7 +260,7 @@ class DecoderLayer:
 
         Returns the hash codes, the clusters and the replies of the KVMU.
         """
-        opening = self.table.open(self.context)
+        opening = [] if self.prefetched else self.table.open(self.context)  # a prefetch has opened the context
         vectors = k.reshape(len(k), -1)
         codes = kernels.signs(self.product(vectors, self.hyperplanes()))
         assigned, replies = self.table.cluster(codes)
@@ -266,23 +291,17 @@ class DecoderLayer:
         """The six steps of Fig. 10: hash, cluster, score, select, fetch, attend.
 
         q and k are BF16 bit patterns in memory order. Returns the context (T, Hq, d) and the result without its output.
+        After the end of the step, the queries select for the layer `following`.
         """
         s, start, tokens = self.shape, len(self.keys), len(k)
         codes, assigned, replies = self.append(k, v)
-        group = s.q_heads // s.kv_heads
-        rows = q.reshape(tokens, s.kv_heads, group, -1).swapaxes(0, 1).reshape(s.kv_heads, tokens * group, -1)
-        means = self.table.context.mean_keys[: len(self.table.clusters)].reshape(-1, s.kv_heads, s.head_dim)
-        groups = []
-        for h in range(s.kv_heads):
-            scores = self.product(rows[h], np.ascontiguousarray(means[:, h]))
-            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
-        cutoffs, _, fetch_replies = self.table.fetch(groups)
-
-        context, lists, pages = [], [], []
-        for h in range(s.kv_heads):
-            pages.append(self._past(fetch_replies, h))
-            past = [token for _, tokens in pages[-1] for token in tokens]
-            lists.append(past)
+        selection, self.prefetched = self.prefetched or self.select(q), None
+        replies += [*selection.replies, *self.table.commit()]
+        if self.following is not None:
+            replies += self.table.open(self.following.context)
+            self.following.prefetched = self.following.select(q)
+        group, rows, context = s.q_heads // s.kv_heads, self._query_rows(q), []
+        for h, past in enumerate(selection.attended):
             ids = [*past, *range(start, start + tokens)]
             keys = np.stack([self.keys[i][h] for i in ids])
             values = np.stack([self.values[i][h] for i in ids])
@@ -294,9 +313,29 @@ class DecoderLayer:
             context.append(to_bf16(self.product(weights, np.ascontiguousarray(values.T))))
         out = np.stack(context).reshape(s.kv_heads, tokens, group, -1).swapaxes(0, 1)
         nothing = np.zeros((0, s.hidden), np.uint16)
-        counts = [[(address, len(tokens)) for address, tokens in of] for of in pages]
-        trace = StepResult(nothing, codes, assigned, cutoffs, lists, counts, replies + fetch_replies, out)
+        trace = StepResult(
+            nothing, codes, assigned, selection.rows, selection.attended, selection.pages, replies, out
+        )  # fmt: skip
         return out.reshape(tokens, s.q_heads, -1), trace
+
+    def select(self, q: np.ndarray) -> Selection:
+        """Score the clusters of the context, which is open, with queries (T, Hq, d) in memory order, and fetch."""
+        s = self.shape
+        means = self.table.context.mean_keys[: len(self.table.clusters)].reshape(-1, s.kv_heads, s.head_dim)
+        groups = []
+        for h, rows in enumerate(self._query_rows(q) if len(means) else ()):
+            scores = self.product(rows, np.ascontiguousarray(means[:, h]))
+            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
+        cutoffs, _, replies = self.table.retrieve(groups)
+        past = [self._past(replies, h) for h in range(s.kv_heads)]
+        attended = [[token for _, tokens in pages for token in tokens] for pages in past]
+        counts = [[(address, len(tokens)) for address, tokens in pages] for pages in past]
+        return Selection(cutoffs, attended, counts, replies)
+
+    def _query_rows(self, q: np.ndarray) -> np.ndarray:
+        """Queries (T, Hq, d) as rows (query token, query head) of each KV head: (Hkv, T * group, d)."""
+        rows = q.reshape(len(q), self.shape.kv_heads, -1, q.shape[2]).swapaxes(0, 1)
+        return rows.reshape(len(rows), -1, q.shape[2])
 
     def hyperplanes(self) -> np.ndarray:
         """Hyperplanes (bits, Hkv * d) with the elements of each head in memory order."""
@@ -310,3 +349,10 @@ class DecoderLayer:
             for reply in replies
             if reply.op == Op.SELECT and not reply.last and reply.head == head
         ]
+
+
+def link(layers: Sequence[DecoderLayer], prefetch: str) -> None:
+    """Set for which layer the queries of each of these layers of a stream select; `prefetch` as in `golden.resv`."""
+    checks.one_of("prefetch", prefetch, PREFETCH)
+    for layer, following in pairwise(layers):
+        layer.following = following if prefetch == "next_layer" else None

@@ -98,6 +98,14 @@ class Kvpu:
 
     def fetch(self, groups: Sequence[HeadScores]) -> tuple[list[RowSelections], list[np.ndarray], list[Reply]]:
         """Second half of a step: select by the scores of all clusters of the context, fetch, offload."""
+        rows, selected, replies = self.retrieve(groups) if groups else ([], [], [])
+        return rows, selected, replies + self.commit()
+
+    def retrieve(self, groups: Sequence[HeadScores]) -> tuple[list[RowSelections], list[np.ndarray], list[Reply]]:
+        """Select by the scores of all clusters of the context, and fetch.
+
+        It is part of a step, or precedes a step: then the clusters are those of the step before.
+        """
         counts = self.context.counts[: int(self.context.header["clusters"])].astype(np.int64)
         rows, selected, replies = [], [], []
         for group in groups:
@@ -106,11 +114,13 @@ class Kvpu:
             options = {"heads": 1 << group.head, "retain": int(self.retain), "bank": self._bank}
             for cluster in np.flatnonzero(selected[-1]).tolist():
                 replies += self.kvmu.execute(Command(Op.SELECT, cluster=cluster, **options))
-        if groups:
-            replies += self.kvmu.execute(Command(Op.FETCH))
-            self._bank ^= 1
-        replies += self.kvmu.execute(Command(Op.STEP))
+        replies += self.kvmu.execute(Command(Op.FETCH))
+        self._bank ^= 1
         return rows, selected, replies
+
+    def commit(self) -> list[Reply]:
+        """End of a step: offload the oldest pages, and commit."""
+        return self.kvmu.execute(Command(Op.STEP))
 
     def step(self, codes: np.ndarray, groups: Sequence[HeadScores] = ()) -> KvpuStep:
         """Both halves. `groups` must score the clusters that exist after the first half."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from golden import vector_kernels as kernels
 from golden.bf16 import FP32, decode
-from golden.decoder_layer import DecoderLayer, StepResult
+from golden.decoder_layer import DecoderLayer, StepResult, link
 from golden.dot import matmul
 
 
@@ -19,12 +19,17 @@ class LanguageModel:
     embedding  BF16 bit patterns (vocabulary, hidden)
     norm       BF16 bit patterns (hidden,) of the final RMSNorm
     head       BF16 bit patterns (vocabulary, hidden) of the LM head
+    prefetch   `next_layer`: every layer selects for the next one; `same_layer`: every layer selects for itself
     """
 
     layers: Sequence[DecoderLayer]
     embedding: np.ndarray
     norm: np.ndarray
     head: np.ndarray
+    prefetch: str = "same_layer"
+
+    def __post_init__(self) -> None:
+        link(self.layers, self.prefetch)
 
     def embed(self, tokens: Sequence[int]) -> np.ndarray:
         """Hidden states of token IDs: BF16 bit patterns (T, hidden)."""

@@ -23,6 +23,7 @@ from util import checks
 
 RATIO_BITS = 16
 STAGES = ("frame", "text")
+PREFETCH = ("next_layer", "same_layer")
 UNCLUSTERED = 2**31  # owner of the pages of text that is not clustered
 _RULE = [f.name for f in fields(ClusterRule) if f.name != "cluster_hash"]
 
@@ -98,7 +99,7 @@ class ResvConfig:
         checks.one_of("attend", self.attend, ("union", "own"))
         checks.integer("recent_always_tokens", self.recent_always_tokens, 0)
         checks.integer("sink_tokens", self.sink_tokens, 0)
-        checks.one_of("prefetch", self.prefetch, ("next_layer", "same_layer"))
+        checks.one_of("prefetch", self.prefetch, PREFETCH)
         checks.integer("seed", self.seed, 0)
         for name in ("center_keys", "cluster_text", "score_includes_current"):
             checks.flag(name, getattr(self, name))

@@ -7,27 +7,35 @@ It combines the fused products of `dot` and the vector kernels of `vector_kernel
    and keys are rotated by two-dimensional RoPE (`patch_grid`).
 2. Layers: norm, attention of every token to all tokens or to those of its window, residual, norm, feed-forward layer,
    residual. The norms are LayerNorms, or RMSNorms. The feed-forward layer can have a gate.
-3. Projector: matrix, activation, matrix. Each patch gives one token of the language model; with `merge`, an RMSNorm
+3. Pooling, if there is one: averages of the patches in rectangles (`pooling_members`). The class token stays.
+4. Projector: matrix, activation, matrix. Each patch gives one token of the language model; with `merge`, an RMSNorm
    comes first, and several contiguous patches give one token.
 
 Hidden states between the stages are BF16. A bias is one more input of a product: its tile is the last one, with the
 input 1 and otherwise zeros. The softmax weights of a token are rounded to BF16 before they multiply the values.
+
+An average is a product of the hidden states of all tokens with factors 0 and 1, whose FP32 result is divided by the
+number of tokens and rounded once, to BF16. With T tokens in K tiles of N products, W alignment bits and the n tokens of
+an average, without overflow:
+
+    |y - exact| <= 2**-8 |exact| + 1.01 (K (N - 1) 2**(2 - W) + (2 K - 1) 2**-24 n) max|x| / n + 2**-126
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
 from golden import bf16
 from golden import vector_kernels as kernels
-from golden.decoder_layer import pad_heads, pair_order
+from golden.bf16 import FP32
+from golden.decoder_layer import one, pad_heads, pair_order, with_bias
 from golden.dot import matmul, to_bf16
 from golden.patch_grid import PatchGrid
 from golden.vpe import narrow, widen
 from util import checks
 
-ONE = np.uint16(0x3F80)  # BF16
 NORMS = ("layer_norm", "rms_norm")
 
 
@@ -81,6 +89,7 @@ class VisionShape:
     grid                     order, windows and RoPE of the patches; None: row-major order, no windows, a table of
                              position embeddings
     full_attention_layers    layers without windows
+    pooled                   rows, and columns, of the averages that replace a square of patches; 0: no pooling
     """
 
     patches: int
@@ -101,6 +110,7 @@ class VisionShape:
     gated: bool = False
     grid: PatchGrid | None = None
     full_attention_layers: tuple[int, ...] = ()
+    pooled: int = 0
 
     def __post_init__(self) -> None:
         for name in ("patches", "patch_elements", "hidden", "ffn", "heads", "inputs"):
@@ -112,6 +122,15 @@ class VisionShape:
             raise ValueError(f"epsilon must be positive, got {self.epsilon}")
         if self.hidden % self.heads:
             raise ValueError(f"hidden must be a multiple of heads = {self.heads}, got {self.hidden}")
+        if self.pooled:
+            merges = self.projector is not None and (self.projector.merge, self.projector.norm_epsilon) != (1, None)
+            if self.grid is not None or merges:
+                raise ValueError(
+                    f"pooled must be 0 with a grid, or a merge or norm in the projector, got {self.pooled}"
+                )
+            if isqrt(self.patches) ** 2 != self.patches:
+                raise ValueError(f"patches must be a square number for pooling, got {self.patches}")
+        checks.integer("pooled", self.pooled, 0, isqrt(self.patches))
         if self.output_tokens < 1:
             raise ValueError(f"patches must be at least 2 if drop_first drops one of them, got {self.patches}")
         if self.grid is not None and (self.class_token or self.patches != self.grid.rows * self.grid.columns):
@@ -149,6 +168,8 @@ class VisionShape:
     @property
     def output_tokens(self) -> int:
         """Tokens of the output."""
+        if self.pooled:
+            return self.pooled**2 + self.class_token - self.first_output
         return (self.tokens - self.first_output) // (self.projector.merge if self.projector else 1)
 
     @property
@@ -162,6 +183,16 @@ class VisionShape:
         if self.grid is None:
             return np.arange(self.output_tokens)
         return self.grid.order if self.projector is None else self.grid.token_order
+
+    @property
+    def pooling(self) -> np.ndarray:
+        """Whether a token of the tower is a member of each output of the pooling, bool (output_tokens, tokens)."""
+        members = pooling_members(isqrt(self.patches), self.pooled)
+        if not self.class_token:
+            return members
+        whole = np.zeros((len(members) + 1, self.tokens), bool)
+        whole[0, 0], whole[1:, 1:] = True, members
+        return whole[self.first_output :]
 
     def segments(self, layer: int) -> list[tuple[int, int]]:
         """First token and number of tokens of every group of tokens that attend to each other."""
@@ -255,6 +286,18 @@ def patch_rows(pixels: np.ndarray, patch_size: int) -> np.ndarray:
     return bf16.encode(blocks.transpose(1, 3, 0, 2, 4).reshape(rows * columns, -1))
 
 
+def pooling_members(side: int, pooled: int) -> np.ndarray:
+    """Patches of each average of an adaptive average pooling, bool (pooled**2, side**2), both in row-major order.
+
+    Average i of a side has the patches floor(i side / pooled) to ceil((i + 1) side / pooled) - 1. If `side` is no
+    multiple of `pooled`, neighbours can have a row or column in common.
+    """
+    checks.integer("pooled", pooled, 1, checks.integer("side", side, 1))
+    patch, number = np.arange(side), np.arange(pooled)[:, None]
+    inside = (patch >= number * side // pooled) & (patch < -(-(number + 1) * side // pooled))
+    return np.kron(inside, inside)
+
+
 def pad(matrix: np.ndarray, axis: int, groups: int, size: int) -> np.ndarray:
     """Pad each of `groups` equal parts of an axis with zeros at its end to `size` elements."""
     moved = np.moveaxis(np.asarray(matrix), axis, 0)
@@ -281,6 +324,8 @@ class VisionTower:
     def run(self, patches: np.ndarray) -> np.ndarray:
         """Tokens of the output, BF16 bit patterns (output_tokens, outputs), of patches (N, patch_elements)."""
         features = self.features(patches)
+        if self.shape.pooled:
+            features = self.pool(features)
         return features if self.shape.projector is None else self.project(features)
 
     def features(self, patches: np.ndarray) -> np.ndarray:
@@ -303,12 +348,19 @@ class VisionTower:
             x = self._layer(number, x)
         return x
 
+    def pool(self, features: np.ndarray) -> np.ndarray:
+        """Class token, unless it has no output, and averages: BF16 bit patterns (output_tokens, hidden)."""
+        s, members = self.shape, self.shape.pooling
+        factors = bf16.encode(members)
+        sums = matmul(factors, np.ascontiguousarray(features.T), s.inputs, s.align_bits)
+        return bf16.divide(sums, bf16.encode(members.sum(axis=1), FP32)[:, None])
+
     def project(self, features: np.ndarray) -> np.ndarray:
-        """Tokens of the language model, BF16 bit patterns (output_tokens, outputs), of `features`."""
+        """Tokens of the language model, BF16 bit patterns (output_tokens, outputs), of `features` after the pooling."""
         s, projector = self.shape, self.shape.projector
         if projector is None:
-            raise ValueError("projector must be given, got None")
-        x = features[s.first_output :]
+            raise ValueError("projector must be a ProjectorShape, got None")
+        x = features if s.pooled else features[s.first_output :]
         if projector.norm_epsilon is not None:
             x = kernels.rms_norm(x, self.weights["projector.norm"], s.inputs, projector.norm_epsilon)
         first = self._product("projector.linear_1", x.reshape(s.output_tokens, -1))
@@ -367,6 +419,6 @@ class VisionTower:
         size = -(-x.shape[1] // (groups * s.inputs)) * s.inputs
         x, weights = pad(x, 1, groups, size), pad(weights, 1, groups, size)
         if f"{name}_bias" in self.weights:
-            x = np.concatenate([x, np.full((len(x), 1), ONE)], axis=1)
-            weights = np.concatenate([weights, self.weights[f"{name}_bias"][:, None]], axis=1)
+            x = np.concatenate([x, np.tile(one(s.inputs), (len(x), 1))], axis=1)
+            weights = with_bias(weights, self.weights[f"{name}_bias"], s.inputs)
         return matmul(x, weights, s.inputs, s.align_bits)

@@ -58,6 +58,7 @@ class Config:
     dre_counters: int = 1  # 1: the counters `stat_*` count events; 0: they read 0 and need no area
     # Several cores on one memory.
     cores: int = 8  # cores of the unit `multicore`
+    device_ports: int = 4  # its ports to the device memory, at most one for each core
     # Widths of numbers, in bits.
     token_bits: int = 32  # token index, counted from the start of the stream
     cluster_bits: int = 16  # cluster number
@@ -155,6 +156,7 @@ PRESETS = {
         max_contexts=64,
         cache_lines=4,
         cores=2,
+        device_ports=2,
     ),
     "small": Config(
         kv_heads=2,
@@ -178,6 +180,7 @@ PRESETS = {
         max_contexts=1024,
         cache_lines=16,
         cores=2,
+        device_ports=2,
     ),
     "paper": Config(),
 }

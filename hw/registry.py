@@ -67,7 +67,7 @@ UNITS = {
         RegisteredUnit(
             "multicore",
             MultiCore.from_config,
-            "Multi-core: several cores that share a device memory port, a host port and an AXI4-Lite port",
+            "Multi-core: several cores that share ports to the device memory, a host port and an AXI4-Lite port",
             "hw.core.multicore",
         ),
         RegisteredUnit(

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in vrex.py; the test workers already share the cores
 
@@ -16,6 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--waves", action="store_true", help="keep waveforms in build/sim/runs")
     parser.addoption("--coverage", action="store_true", help="keep line and toggle coverage in build/sim/runs")
     parser.addoption("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
+    parser.addoption("--unknown", action="store_true", help="start registers and memories with X (needs --sim icarus)")
     parser.addoption("--heavy", action="store_true", help="also run the tests marked heavy")
 
 
@@ -25,17 +27,31 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, variable in (("--sim", "VREX_SIM"), ("--waves", "VREX_WAVES"), ("--coverage", "VREX_COVERAGE")):
         if value := config.getoption(option):
             os.environ[variable] = str(value)
+    if not config.getoption("--heavy"):
+        os.environ.setdefault("VREX_OPTIMIZE", "-Og")  # most simulations are shorter than a build
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _gates(request: pytest.FixtureRequest):
-    if not request.config.getoption("--gates"):
+def _evidence(tmp_path_factory: pytest.TempPathFactory):
+    """Commands that tests run write their records of evidence to a temporary folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VREX_EVIDENCE", str(tmp_path_factory.mktemp("evidence")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sources(request: pytest.FixtureRequest):
+    """Simulate mapped netlists (`--gates`) or RTL without initial values (`--unknown`)."""
+    if request.config.getoption("--gates"):
+        from synth.gates import of_component as sources
+    elif request.config.getoption("--unknown"):
+        from sim.bench.power_up import unknown_at_power_up as sources
+    else:
         yield
         return
     from sim.bench.override import source_override
-    from synth.gates import of_component
 
-    with source_override(of_component):
+    with source_override(sources):
         yield
 
 
@@ -59,6 +75,18 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """Random generator with the seed of this test."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def own_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder of builds; it shares only the objects of Verilator's library."""
+    from sim.bench.build import build_root
+
+    objects = build_root() / "objects"
+    objects.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "sim").mkdir()
+    (tmp_path / "sim" / "objects").symlink_to(objects)
+    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
 
 
 @pytest.hookimpl(hookwrapper=True)

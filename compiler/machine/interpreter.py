@@ -91,8 +91,9 @@ class FastInterpreter(CoreInterpreter):
 
     def _device(self) -> np.ndarray | None:
         """The device memory as uint16, a multiple of 4 bytes; None if no writable buffer gives access to it."""
+        memory: Any = self.memories[0]
         try:
-            view = memoryview(self.memories[0])  # type: ignore[arg-type]
+            view = memoryview(memory)
         except TypeError:
             return None
         return None if view.readonly else np.frombuffer(view, np.uint16, view.nbytes // 4 * 2)
@@ -119,27 +120,30 @@ class FastInterpreter(CoreInterpreter):
 
     def _gather(self, f: Any) -> None:
         n, words = self.inputs, self._device()
-        start = 0 if f.restart else self.gather_position
-        step_word = f.step_word if f.restart else self.step_word
+        position = 0 if f.restart else self.gather_position
+        step_word = f.step_word + f.word if f.restart else self.step_word
+        beats = f.words if 0 < f.words < self.head_words else self.head_words
         pages = np.array(self.pages[f.head], np.int64).reshape(-1, 2)
         ends = np.cumsum(pages[:, 1])
         past = int(ends[-1]) if len(ends) else 0
+        start = position + _remaining(past + f.tokens, position, f.skip * n)
+        step_word += f.stride * max(0, start - max(past, position))
         count = _remaining(past + f.tokens, start, f.blocks * n)
         tokens = np.arange(start, min(past, start + count))
         page = np.searchsorted(ends, tokens, side="right")
         slots = tokens - (ends - pages[:, 1])[page]
         new = count - len(tokens)
         addresses = np.concatenate([
-            pages[page, 0] + (2 * slots + f.values) * self.head_words, step_word + f.stride * np.arange(new)
+            pages[page, 0] + (2 * slots + f.values) * self.head_words + f.word, step_word + f.stride * np.arange(new)
         ])  # fmt: skip
         if words is None or not self._inside(
-            words, int(addresses.min(initial=0)), int(addresses.max(initial=0)) + self.head_words
+            words, int(addresses.min(initial=0)), int(addresses.max(initial=0)) + beats
         ):
             super()._gather(f)
             return
         self.gather_position, self.step_word = start + count, step_word + f.stride * new
         copy = operands.gather_columns if f.values else operands.gather
-        _raise_row(copy(words, addresses, self.head_words, self.weights, f.target), self.weights)
+        _raise_row(copy(words, addresses, beats, self.weights, f.target), self.weights)
 
     def _multiply(self, f: Any) -> None:
         n, vary, total = self.inputs, PRODUCTS[f.limit], self._blocks(self._length(f))

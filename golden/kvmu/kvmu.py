@@ -12,6 +12,7 @@ from golden.kvmu.tables import ContextTables
 from golden.kvmu.transfer import Descriptor, Piece, Tier, TransferKind, cut, join
 from golden.store import Store, StoreError
 from golden.store.layout import CHAINED, OPEN, RESIDENT, SAVED, STORAGE
+from util import checks
 
 WITHOUT_CONTEXT = (Op.OPEN, Op.SYNC)
 IN_FETCH = (Op.SELECT, Op.MARK, Op.FETCH)  # commands that are valid while a fetch is in progress
@@ -106,6 +107,20 @@ class Kvmu:
     def address(self, page: int, head: int, slot: int = 0) -> tuple[Tier, int]:
         """Tier and byte address of a slot of a page in use of the open context."""
         return self.tables.address(page, head, slot)
+
+    def token_slot(self, token: int) -> tuple[int, int] | None:
+        """Page and slot of a token of the open context; None if its page was released.
+
+        Searches the token lists of all pages in use, so the time grows with the pages of the context. Raises ValueError
+        for a number that is not below the context's count of tokens, and CommandFault without an open context.
+        """
+        context = self.tables.context
+        checks.integer("token", token, 0, int(context.header["tokens"]) - 1)
+        # a list keeps the numbers of tokens that have moved away; only live slots count
+        for page, slot in np.argwhere(context.lists[: int(context.header["never_used"])] == token).tolist():
+            if self.tables.is_live(page, slot):
+                return page, slot
+        return None
 
     # one method for each operation; each yields its replies
 

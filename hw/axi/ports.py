@@ -37,6 +37,7 @@ class Cause(enum.Enum, shape=unsigned(4)):
     TRUNCATED = 5  # a program without END
     TABLE = 6  # a table of the DRE is full or refused a command
     SIZE = 7  # a row or tile does not fit its memory
+    BARRIER = 8  # another core of the step stopped
 
 
 FAULT = data.StructLayout({"cause": Cause, "address": WORD_ADDRESS_BITS})  # a fault, or Cause.NONE

@@ -12,8 +12,10 @@ from hw.axi.registers import RegisterFile
 from hw.common.counters import tally
 from hw.config import Config
 from hw.core import isa
+from hw.core.barrier import BARRIER_PORT
 from hw.core.dma import BURST
 from hw.core.isa import ExecUnit
+from hw.core.lengths import decisions_layout
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES, Processor
 from hw.core.register_map import CLEAR, DONE, FAILED, START, VERSION, registers, settings
 from hw.core.sequencer import ongoing
@@ -63,6 +65,9 @@ class Core(wiring.Component):
     registers : AXI4-Lite subordinate port
     irq : interrupt, high while an enabled event is pending
     stat_trace : TRACE of the current cycle
+    barrier : to the other cores of a step; a core alone gets `released` = 1, and its BARRIERs end at once
+    decisions : of the retrieval unit: the other cores of a step use those of core 0
+    shared_decisions : decisions of core 0, used when the register `use_shared` is 1
 
     Raises
     ------
@@ -77,6 +82,7 @@ class Core(wiring.Component):
         self.processor = Processor(config)
         self.map = registers(settings(self.processor.retrieval_unit.settings))
         sizes = {"word": self.processor.word, "burst": BURST}
+        decisions = decisions_layout(config.kv_heads, config.max_pages)
         self.device_master = Master(**sizes, readers=len(READ_ENGINES), writers=len(WRITE_ENGINES))
         self.host_master = Master(**sizes, readers=1, writers=1)
         super().__init__(
@@ -86,6 +92,9 @@ class Core(wiring.Component):
                 "registers": In(axi4_lite(address_bits=self.map.address_bits)),
                 "irq": Out(1),
                 "stat_trace": Out(TRACE),
+                "barrier": Out(BARRIER_PORT),
+                "decisions": Out(decisions),
+                "shared_decisions": In(decisions),
             }
         )
 
@@ -149,6 +158,13 @@ class Core(wiring.Component):
             processor.host_words.eq(file.value_host_words),
             processor.program.eq(file.value_program),
             processor.commands.eq(file.value_commands),
+            processor.use_shared.eq(file.value_use_shared),
+            processor.shared_decisions.eq(self.shared_decisions),
+            self.decisions.eq(processor.decisions),
+            self.barrier.valid.eq(processor.barrier.valid),
+            self.barrier.cores.eq(processor.barrier.cores),
+            processor.barrier.released.eq(self.barrier.released),
+            processor.barrier.broken.eq(self.barrier.broken),
             self.irq.eq((file.value_events & file.value_events_enable).any()),
             file.input_version.eq(VERSION | processor.word << 16),
             file.input_position.eq(processor.position),
@@ -170,6 +186,7 @@ class Core(wiring.Component):
         with m.FSM(init="READY") as fsm:
             m.d.comb += [
                 self.stat_trace.core.eq(ongoing(fsm, STATES)),
+                self.barrier.stopped.eq(~fsm.ongoing("READY")),
                 file.input_status[0].eq(processor.busy & fsm.ongoing("READY")),
                 file.input_status[1].eq(fsm.ongoing("HALT") | fsm.ongoing("RESET")),
                 file.input_status[2].eq(fsm.ongoing("STOPPED")),

@@ -1,12 +1,13 @@
 """Instruction set of the core: one table for decoder, assembler, disassembler and documentation.
 
-A command has 64 bytes. The header (bits 0 to 31) is the same for all commands: the opcode in bits 0 to 7, then one
+A command has 64 bytes. The header (bits 0 to 39) is the same for all commands: the opcode in bits 0 to 7, then one
 wait field of four bits per event. A wait field names the earlier commands that must have signalled the event before
-this command starts: 0 none, 1 all of them, n all except the newest n - 1. From bit 32 on come the fields of the opcode,
+this command starts: 0 none, 1 all of them, n all except the newest n - 1. From bit 40 on come the fields of the opcode,
 packed, the first one lowest.
 
 Addresses, strides and lengths in memory count words; a word has as many BF16 elements as the matrix engine has inputs.
-Commands of one unit start in order. Commands of different units are ordered by waits only.
+Commands of one unit start in order. Commands of different units are ordered by waits only. Commands of different cores
+are ordered by BARRIER only.
 
 A step of up to `MAX_STEP` tokens is clustered and stored in pieces of consecutive tokens, see `RetrievalUnit`.
 """
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 COMMAND_BYTES = 64
-HEADER_BITS = 32
+HEADER_BITS = 40
 OPCODE_BITS = 8
 WAIT_BITS = 4
 MAX_WAIT = (1 << WAIT_BITS) - 1
@@ -30,6 +31,7 @@ class ExecUnit(enum.IntEnum):
     VECTOR = 2  # vector engine
     RETRIEVAL = 3  # KV prediction unit
     COPY = 4  # memory to memory
+    SYNC = 5  # barriers between cores
 
 
 class SyncEvent(enum.IntEnum):
@@ -43,7 +45,8 @@ class SyncEvent(enum.IntEnum):
     VECTOR = ExecUnit.VECTOR
     RETRIEVAL = ExecUnit.RETRIEVAL
     COPY = ExecUnit.COPY
-    OPERANDS = 5  # a command of MATRIX has read its operands; their rows can be overwritten
+    SYNC = ExecUnit.SYNC
+    OPERANDS = 6  # a command of MATRIX has read its operands; their rows can be overwritten
 
     @property
     def unit(self) -> ExecUnit:
@@ -64,7 +67,7 @@ class LengthSource(enum.IntEnum):
 
     CONSTANT = 0  # 0
     CLUSTERS = 1  # clusters of the open context
-    TOKENS = 2  # past tokens that the KV head of the field `head` attends to
+    TOKENS = 2  # past tokens of the page list of the field `head`
 
 
 class Fit(enum.IntEnum):
@@ -122,10 +125,12 @@ class Opcode:
 
 ADDRESS, STRIDE, COUNT, ROW = 32, 24, 16, 16  # widths of fields
 MAX_STEP = 1024  # tokens of the largest step
+MAX_CORES = 64  # that work on one step
+LIST_SETS = 2  # page lists of a KV head
 SCORE_ROWS = (128 * MAX_STEP).bit_length()  # width of a number of score rows: a step with 128 query heads
 _LENGTH = (
-    Field("length", 2, "run-time length: 0 constant, 1 clusters, 2 past tokens of `head`"),
-    Field("head", 8, "KV head"),
+    Field("length", 2, "run-time length: 0 constant, 1 clusters, 2 past tokens of the page list `head`"),
+    Field("head", 8, "page list: KV head; for the second lists plus the number of KV heads"),
     Field("extra", 24, "added to the run-time length; the length itself when `length` is 0"),
 )
 
@@ -181,11 +186,14 @@ OPCODES = (
         ExecUnit.LOAD,
         "Copy keys or values to the weights: the past tokens that a KV head attends to, then the tokens of the step.",
         (
-            Field("head", 8, "KV head"),
+            Field("head", 8, "page list: KV head; for the second lists plus the number of KV heads"),
             Field("values", 1, "0 keys, 1 values, transposed"),
             Field("restart", 1, "1 start with the first token, 0 continue after the last GATHER"),
             Field("blocks", COUNT, "largest number of blocks of tokens"),
             Field("target", ROW, "first row of the weights"),
+            Field("skip", COUNT, "blocks of tokens to skip before the first one"),
+            Field("word", 8, "first word of each key or value"),
+            Field("words", 8, "words of each key or value; 0: all of them"),
             Field("step_word", ADDRESS, "first word of the key or value of the step's first token"),
             Field("stride", STRIDE, "words from one token of the step to the next"),
             Field("tokens", MAX_STEP.bit_length(), "tokens of the step"),
@@ -262,7 +270,10 @@ OPCODES = (
         0x50,
         ExecUnit.RETRIEVAL,
         "Open a context: the state of one layer of one stream.",
-        (Field("context", 16, "number of the context"),),
+        (
+            Field("context", 16, "number of the context"),
+            Field("lists", 1, "page lists that SELECT and FETCH write until the next OPEN: 0 the first, 1 the second"),
+        ),
     ),
     Opcode("CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until all tokens of a piece have a cluster and a slot."),
     Opcode(
@@ -288,6 +299,13 @@ OPCODES = (
         0x53,
         ExecUnit.RETRIEVAL,
         "Write the pages that leave device memory, and commit the step.",
+    ),
+    Opcode(
+        "BARRIER",
+        0x60,
+        ExecUnit.SYNC,
+        "Wait until all cores of the step have started the same BARRIER, counted from the start of their programs.",
+        (Field("cores", MAX_CORES.bit_length(), "number of cores of the step, which are cores 0 to `cores` - 1"),),
     ),
 )
 BY_NAME = {op.name: op for op in OPCODES}

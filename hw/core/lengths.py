@@ -1,24 +1,45 @@
-"""Run-time lengths: numbers of clusters and of attended tokens, which the program refers to by their source."""
+"""What the retrieval unit decides at run time: numbers of clusters and of attended tokens, and the page lists."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
 from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data
 
-from hw.core.isa import LengthSource
+from hw.axi.ports import WORD_ADDRESS_BITS
+from hw.core.isa import LIST_SETS, LengthSource
 
 LENGTH_BITS = 24
 
 
 def lengths_layout(kv_heads: int) -> data.StructLayout:
-    """The run-time lengths: clusters of the open context, and for every KV head the past tokens of its selection."""
-    return data.StructLayout({"clusters": LENGTH_BITS, "tokens": data.ArrayLayout(LENGTH_BITS, kv_heads)})
+    """The run-time lengths: clusters of the open context, and the past tokens of every page list."""
+    return data.StructLayout({"clusters": LENGTH_BITS, "tokens": data.ArrayLayout(LENGTH_BITS, LIST_SETS * kv_heads)})
+
+
+def entries_layout(kv_heads: int, max_pages: int) -> data.ArrayLayout:
+    """Number of entries of every page list: those of all KV heads, then their second lists."""
+    return data.ArrayLayout(range(max_pages + 1), LIST_SETS * kv_heads)
+
+
+def decisions_layout(kv_heads: int, max_pages: int) -> data.StructLayout:
+    """Decisions of a retrieval unit that commands of other units use.
+
+    lengths : run-time lengths
+    list_base, list_entries : word address of the page lists, number of entries of each list
+    """
+    return data.StructLayout(
+        {
+            "lengths": lengths_layout(kv_heads),
+            "list_base": WORD_ADDRESS_BITS,
+            "list_entries": entries_layout(kv_heads, max_pages),
+        }
+    )
 
 
 def command_length(m: Module, name: str, lengths: data.View, command: data.View, kv_heads: int) -> Signal:
     """Length of a command: the run-time length that its fields `length` and `head` select, plus its field `extra`."""
     value, tokens = Signal(LENGTH_BITS, name=name), Signal(LENGTH_BITS, name=f"{name}_tokens")
-    m.d.comb += tokens.eq(Array(lengths.tokens[h] for h in range(kv_heads))[command.head])
+    m.d.comb += tokens.eq(Array(lengths.tokens[n] for n in range(LIST_SETS * kv_heads))[command.head])
     source_value = Mux(command.length == LengthSource.TOKENS, tokens, 0)
     source_value = Mux(command.length == LengthSource.CLUSTERS, lengths.clusters, source_value)
     m.d.comb += value.eq(source_value + command.extra)

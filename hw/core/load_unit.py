@@ -5,15 +5,22 @@
 import enum
 from dataclasses import dataclass, field
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
-from hw.core.isa import BY_NAME, STRIDE
-from hw.core.lengths import LENGTH_BITS, block_count, clipped_count, command_length, lengths_layout
+from hw.core.isa import BY_NAME, LIST_SETS, STRIDE
+from hw.core.lengths import (
+    LENGTH_BITS,
+    block_count,
+    clipped_count,
+    command_length,
+    entries_layout,
+    lengths_layout,
+)  # fmt: skip
 from hw.core.retrieval.page_lists import LIST_ENTRY, PageListReader
 from hw.core.sequencer import COMMAND, view
 from hw.core.transpose import Transposer
@@ -52,10 +59,11 @@ class _Registers:
     ----------
     fill : description of the current command's words
     remaining : rows or tokens that are not requested yet
+    skipped : GATHER: tokens that are not skipped yet
     address, stride : LOAD: word of the next row, words from one row to the next; GATHER: stride of the step's tokens
-    values, head : GATHER: values instead of keys, KV head
+    offset, head : GATHER: first word that is read of a slot, page list
     page, page_valid, slot : current entry of the page list, whether it has more tokens, and the next of them
-    position : tokens of the head that are requested since the last restart
+    position : tokens of the head that are requested or skipped since the last restart
     step_word : word of the step's next token
     """
 
@@ -63,7 +71,8 @@ class _Registers:
     remaining: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="remaining"))
     address: Signal = field(default_factory=lambda: Signal(WORD_ADDRESS_BITS, name="address"))
     stride: Signal = field(default_factory=lambda: Signal(STRIDE, name="stride"))
-    values: Signal = field(default_factory=lambda: Signal(name="values"))
+    skipped: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="skipped"))
+    offset: Signal = field(default_factory=lambda: Signal(9, name="offset"))
     head: Signal = field(default_factory=lambda: Signal(8, name="head"))
     page: Signal = field(default_factory=lambda: Signal(LIST_ENTRY, name="page"))
     page_valid: Signal = field(default_factory=lambda: Signal(name="page_valid"))
@@ -76,15 +85,16 @@ class LoadRequest(wiring.Component):
     """Converts LOAD and GATHER to read jobs and to the description of where their words go.
 
     LOAD reads `rows` rows of `beats` words. GATHER reads the past tokens of a KV head from its page list, then the
-    tokens of the step; with `restart` = 0 it continues where the last GATHER stopped.
+    tokens of the step; with `restart` = 0 it continues where the last GATHER stopped. It first skips `skip` blocks.
 
-    Timing: one row per cycle; one token per two cycles, one more cycle per page.
+    Timing: one row per cycle; one token per two cycles, one more cycle per page. Skipping takes three cycles per page,
+    and two per token of the step.
 
     Parameters
     ----------
     width : BF16 elements of a word
     key_words : words of the key of one token and KV head
-    kv_heads : number of page lists
+    kv_heads : KV heads
 
     Members
     -------
@@ -92,7 +102,7 @@ class LoadRequest(wiring.Component):
     lengths : run-time lengths
     fill : stream of FILL
     job : stream of read jobs
-    list_start, list_head : a GATHER begins with the page list of this KV head
+    list_start, list_number : a GATHER begins with this page list
     pages : stream of the entries of this list
     """
 
@@ -105,7 +115,7 @@ class LoadRequest(wiring.Component):
                 "fill": Out(stream.Signature(FILL)),
                 "job": Out(stream.Signature(JOB)),
                 "list_start": Out(1),
-                "list_head": Out(range(kv_heads)),
+                "list_number": Out(range(LIST_SETS * kv_heads)),
                 "pages": In(stream.Signature(LIST_ENTRY)),
             }
         )
@@ -115,16 +125,16 @@ class LoadRequest(wiring.Component):
         r = _Registers()
         load, gather = view(self.i.payload, "LOAD"), view(self.i.payload, "GATHER")
         rows, beats = self._load_size(m, load)
-        tokens = self._gather_size(m, gather, r)
+        skipped, tokens = self._gather_size(m, gather, r)
         m.d.comb += [
             self.fill.payload.eq(r.fill),
-            self.list_head.eq(gather.head[: len(self.list_head)]),
+            self.list_number.eq(gather.head[: len(self.list_number)]),
         ]
         with m.FSM(name="request"):
             with m.State("IDLE"):
                 m.d.comb += self.i.ready.eq(1)
                 with m.If(self.i.valid & (self.i.payload.opcode == BY_NAME["GATHER"].code)):
-                    self._start_gather(m, gather, r, tokens)
+                    self._start_gather(m, gather, r, skipped, tokens)
                 with m.Elif(self.i.valid):
                     self._start_load(m, load, r, rows, beats)
             self._request_rows(m, r)
@@ -144,36 +154,46 @@ class LoadRequest(wiring.Component):
             Mux(load.limit == LengthLimit.WORDS, beats, load.beats),
         )
 
-    def _past_tokens(self, head: Value) -> Value:
-        """Past tokens that a KV head attends to."""
-        return self.lengths.tokens.as_value().word_select(head, LENGTH_BITS)
+    def _past_tokens(self, number: Value) -> Value:
+        """Past tokens of a page list."""
+        return self.lengths.tokens.as_value().word_select(number, LENGTH_BITS)
 
-    def _gather_size(self, m: Module, gather: data.View, r: _Registers) -> Signal:
-        """Tokens that a GATHER reads: at most `blocks` blocks of those that remain of the head and of the step."""
-        all_tokens, limit, start = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+    def _gather_size(self, m: Module, gather: data.View, r: _Registers) -> tuple[Value, Value]:
+        """Tokens that a GATHER skips and reads: at most `skip`, then `blocks` blocks of those that remain."""
+        all_tokens, position, start = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+        skip, limit, shift = Signal(LENGTH_BITS), Signal(LENGTH_BITS), self.width.bit_length() - 1
         m.d.comb += [
             all_tokens.eq(self._past_tokens(gather.head) + gather.tokens),
-            start.eq(Mux(gather.restart, 0, r.position)),
-            limit.eq(gather.blocks << (self.width.bit_length() - 1)),
+            position.eq(Mux(gather.restart, 0, r.position)),
+            skip.eq(gather.skip << shift),
+            limit.eq(gather.blocks << shift),
         ]
-        return clipped_count(m, "gather_tokens", all_tokens, start, limit)
+        skipped = clipped_count(m, "gather_skipped", all_tokens, position, skip)
+        m.d.comb += start.eq(position + skipped)
+        return skipped, clipped_count(m, "gather_tokens", all_tokens, start, limit)
 
-    def _start_gather(self, m: Module, gather: data.View, r: _Registers, tokens: Value) -> None:
+    def _start_gather(self, m: Module, gather: data.View, r: _Registers, skipped: Value, tokens: Value) -> None:
+        is_part = (gather.words != 0) & (gather.words < self.key_words)
         m.d.sync += [
             r.fill.eq(0),
             r.fill.target.eq(gather.target),
             r.fill.rows.eq(tokens),
-            r.fill.beats.eq(self.key_words),
+            r.fill.beats.eq(Mux(is_part, gather.words, self.key_words)),
             r.fill.tiled.eq(1),
             r.fill.transposed.eq(gather.values),
-            r.values.eq(gather.values),
+            r.offset.eq(Mux(gather.values, self.key_words, 0) + gather.word),
+            r.skipped.eq(skipped),
             r.remaining.eq(tokens),
             r.stride.eq(gather.stride),
             r.head.eq(gather.head),
         ]
         with m.If(gather.restart):
             m.d.comb += self.list_start.eq(1)
-            m.d.sync += [r.page_valid.eq(0), r.position.eq(0), r.step_word.eq(gather.step_word)]
+            m.d.sync += [
+                r.page_valid.eq(0),
+                r.position.eq(0),
+                r.step_word.eq((gather.step_word + gather.word)[:WORD_ADDRESS_BITS]),
+            ]
         m.next = "GATHER"
 
     def _start_load(self, m: Module, load: data.View, r: _Registers, rows: Value, beats: Value) -> None:
@@ -216,7 +236,7 @@ class LoadRequest(wiring.Component):
                 m.next = "NEXT"
         with m.State("NEXT"):  # the next token is on the current page, on the next page, or a token of the step
             m.next = "PAGE"
-            with m.If(r.remaining == 0):
+            with m.If((r.remaining == 0) & (r.skipped == 0)):
                 m.next = "IDLE"
             with m.Elif(r.position >= self._past_tokens(r.head)):
                 m.next = "STEP_TOKEN"
@@ -227,22 +247,40 @@ class LoadRequest(wiring.Component):
             with m.If(self.pages.valid):
                 m.d.sync += [r.page.eq(self.pages.payload), r.page_valid.eq(1), r.slot.eq(0)]
                 m.next = "PAST_TOKEN"
-        offset = Mux(r.values, self.key_words, 0) + r.slot * (2 * self.key_words)
         with m.State("PAST_TOKEN"):
-            self._request_token(m, r, (r.page.address + offset)[:WORD_ADDRESS_BITS])
-            with m.If(self.job.ready):
-                m.d.sync += [r.slot.eq(r.slot + 1), r.page_valid.eq(r.slot + 1 != r.page.count)]
+            on_page, skipped = Signal(LENGTH_BITS), Signal(LENGTH_BITS)  # tokens left on the page, and skipped of them
+            m.d.comb += [
+                on_page.eq(r.page.count - r.slot),
+                skipped.eq(Mux(r.skipped < on_page, r.skipped, on_page)),
+            ]
+            with m.If(r.skipped != 0):
+                m.d.sync += [r.slot.eq(r.slot + skipped), r.page_valid.eq(skipped != on_page)]
+                self._skip(m, r, skipped)
+            with m.Else():
+                address = r.page.address + r.offset + r.slot * (2 * self.key_words)
+                self._request_token(m, r, address[:WORD_ADDRESS_BITS])
+                with m.If(self.job.ready):
+                    m.d.sync += [r.slot.eq(r.slot + 1), r.page_valid.eq(r.slot + 1 != r.page.count)]
         with m.State("STEP_TOKEN"):
-            self._request_token(m, r, r.step_word)
-            with m.If(self.job.ready):
-                m.d.sync += r.step_word.eq((r.step_word + r.stride)[:WORD_ADDRESS_BITS])
+            next_word = (r.step_word + r.stride)[:WORD_ADDRESS_BITS]
+            with m.If(r.skipped != 0):
+                m.d.sync += r.step_word.eq(next_word)
+                self._skip(m, r, Const(1))
+            with m.Else():
+                self._request_token(m, r, r.step_word)
+                with m.If(self.job.ready):
+                    m.d.sync += r.step_word.eq(next_word)
+
+    def _skip(self, m: Module, r: _Registers, tokens: Value) -> None:
+        m.d.sync += [r.skipped.eq(r.skipped - tokens), r.position.eq(r.position + tokens)]
+        m.next = "NEXT"
 
     def _request_token(self, m: Module, r: _Registers, address: Value) -> None:
         """Read job for one token."""
         m.d.comb += [
             self.job.valid.eq(1),
             self.job.payload.address.eq(address),
-            self.job.payload.count.eq(self.key_words),
+            self.job.payload.count.eq(r.fill.beats),
         ]
         with m.If(self.job.ready):
             m.d.sync += [r.remaining.eq(r.remaining - 1), r.position.eq(r.position + 1)]
@@ -294,6 +332,7 @@ class OperandFill(wiring.Component):
             last.eq(row_end & (row + 1 == fill.rows)),
             transposer.i.payload.data.eq(words.payload.data),
             transposer.i.payload.last.eq(last),
+            transposer.cfg_row_words.eq(fill.beats),
             transposer.i.valid.eq(busy & fill.transposed & ~all_received & words.valid),
             transposer.o.ready.eq(1),
             words.ready.eq(busy & ~all_received & (~fill.transposed | transposer.i.ready)),
@@ -373,7 +412,7 @@ class LoadUnit(wiring.Component):
     ----------
     memory : the operand memory
     key_words : words of the key of one token and KV head
-    kv_heads, max_pages : number of page lists, and largest number of their entries
+    kv_heads, max_pages : KV heads, and largest number of entries of a page list
 
     Members
     -------
@@ -399,7 +438,7 @@ class LoadUnit(wiring.Component):
                 "words": In(stream.Signature(read_word_layout(self.word))),
                 "write": Out(stream.Signature(memory.write)),
                 "list_base": In(WORD_ADDRESS_BITS),
-                "list_entries": In(data.ArrayLayout(range(max_pages + 1), kv_heads)),
+                "list_entries": In(entries_layout(kv_heads, max_pages)),
                 "list_job": Out(stream.Signature(JOB)),
                 "list_words": In(stream.Signature(read_word_layout(self.word))),
                 "fault": Out(FAULT),
@@ -430,7 +469,7 @@ class LoadUnit(wiring.Component):
             descriptions.r_en.eq(fill.fill.ready),
             request.lengths.eq(self.lengths),
             pages.start.eq(request.list_start),
-            pages.head.eq(request.list_head),
+            pages.number.eq(request.list_number),
             pages.base.eq(self.list_base),
             pages.entries.eq(self.list_entries),
             self.complete.eq(fill.complete),

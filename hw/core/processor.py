@@ -1,10 +1,10 @@
-"""The processor of a core: the sequencer and the five units, on read and write ports to memory."""
+"""The processor of a core: the sequencer and the units, on read and write ports to memory."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
 from dataclasses import dataclass, field
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,14 +12,16 @@ from hw.axi.engines import ReadEngine, WriteEngine
 from hw.axi.ports import FAULT, WORD_ADDRESS_BITS, Cause, read_port, write_port
 from hw.common.pipeline import SkidBuffer
 from hw.config import Config
+from hw.core.barrier import BARRIER_PORT
 from hw.core.copy_unit import CopyUnit
 from hw.core.dma import BURST, attach
 from hw.core.isa import ExecUnit
+from hw.core.lengths import decisions_layout
 from hw.core.load_unit import LoadUnit
 from hw.core.matrix_unit import MatrixUnit
 from hw.core.register_map import SEQUENCER, SOURCE_BITS
 from hw.core.retrieval.retrieval_unit import RetrievalUnit
-from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer
+from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer, view
 from hw.core.vector.vector_unit import VectorUnit
 from hw.dre.kvmu.records import TABLE_BYTES
 
@@ -85,6 +87,9 @@ class Processor(wiring.Component):
     stat_matrix : the matrix engine accepts a beat
     stat_vector : the vector engine sends a beat
     stat_state : state of the sequencer, a position in its STATES
+    barrier : to the other cores of a step
+    decisions : of the retrieval unit of this core
+    shared_decisions, use_shared : decisions of another core's retrieval unit, and whether commands use them
     cfg_* : settings of the KV prediction unit
 
     Raises
@@ -123,6 +128,7 @@ class Processor(wiring.Component):
             descriptor=kvmu.o_dma.payload.shape(),
             tags=kvmu.tags,
         )
+        decisions = decisions_layout(config.kv_heads, config.max_pages)
         super().__init__(
             {
                 "device_read": Out(read_port(word, BURST)).array(len(READ_ENGINES)),
@@ -147,6 +153,10 @@ class Processor(wiring.Component):
                 "stat_matrix": Out(1),
                 "stat_vector": Out(1),
                 "stat_state": Out(range(len(STATES))),
+                "barrier": Out(BARRIER_PORT),
+                "decisions": Out(decisions),
+                "shared_decisions": In(decisions),
+                "use_shared": In(1),
                 **{name: In(shape) for name, shape in self.retrieval_unit.settings.items()},
             }
         )
@@ -224,9 +234,24 @@ class Processor(wiring.Component):
                 self.started[number].eq(unit.i.valid & ~begun),
             ]
             m.d.sync += begun.eq(unit.i.valid & ~unit.i.ready)
+        self._build_barrier(m, sequencer, memory)
         memory.faults.append((SEQUENCER, sequencer.fault))
         memory.faults.append((ExecUnit.LOAD, self.load_unit.fault))
         memory.faults.append((ExecUnit.RETRIEVAL, self.retrieval_unit.fault))
+
+    def _build_barrier(self, m: Module, sequencer: Sequencer, memory: _Memory) -> None:
+        """BARRIER commands: the oldest one waits for the other cores."""
+        command, broken = sequencer.o[ExecUnit.SYNC], Signal(FAULT)
+        m.d.comb += [
+            self.barrier.valid.eq(command.valid),
+            self.barrier.cores.eq(view(command.payload, "BARRIER").cores),
+            command.ready.eq(self.barrier.released),
+            self.started[ExecUnit.SYNC].eq(command.valid & command.ready),
+            self.complete[ExecUnit.SYNC].eq(command.valid & command.ready),
+        ]
+        with m.If(command.valid & self.barrier.broken):
+            m.d.comb += broken.cause.eq(Cause.BARRIER)
+        memory.faults.append((ExecUnit.SYNC, broken))
 
     def _connect_memory(self, m: Module, memory: _Memory) -> None:
         """Units to their engines."""
@@ -265,12 +290,17 @@ class Processor(wiring.Component):
         wiring.connect(m, vector.codes, retrieval.codes)
         wiring.connect(m, retrieval.updates, vector.updates)
         wiring.connect(m, retrieval.descriptors, copy.descriptors)
+        own, used = self.decisions, Signal.like(self.decisions, name="used_decisions")
         mean_keys_base = retrieval.mean_keys_base * (TABLE_BYTES * 8 // self.word)
         m.d.comb += [
-            *(unit.lengths.eq(retrieval.lengths) for unit in (load, matrix, vector)),
+            own.lengths.eq(retrieval.lengths),
+            own.list_base.eq(retrieval.list_base),
+            own.list_entries.eq(retrieval.list_entries),
+            used.eq(Mux(self.use_shared, self.shared_decisions, own)),
+            *(unit.lengths.eq(used.lengths) for unit in (load, matrix, vector)),
             *(getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings),
-            load.list_base.eq(retrieval.list_base),
-            load.list_entries.eq(retrieval.list_entries),
+            load.list_base.eq(used.list_base),
+            load.list_entries.eq(used.list_entries),
             retrieval.request_updates.eq(vector.request_updates),
             vector.mean_keys_base.eq(mean_keys_base[:WORD_ADDRESS_BITS]),
             retrieval.transfer_done.eq(copy.transfer_done),

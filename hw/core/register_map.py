@@ -10,7 +10,7 @@ from hw.axi.registers import Access, Register, RegisterMap
 from hw.core.isa import ExecUnit
 from hw.core.sequencer import PROGRAM_BITS
 
-VERSION = 2
+VERSION = 3
 START, CLEAR = 0, 1  # bits of `control`
 DONE, FAILED = 0, 1  # bits of `events`
 SEQUENCER = len(ExecUnit)  # fault source of the sequencer; the other sources are units
@@ -92,6 +92,7 @@ def registers(settings: tuple[Register, ...] = ()) -> RegisterMap:
             Register("commands", PROGRAM_BITS, Access.RW, "number of commands of the program, with END"),
             Register("position", PROGRAM_BITS, Access.RO, "decoded commands"),
             *(Register(name, 48, Access.RW, text) for name, text in ADDRESSES.items()),
+            Register("use_shared", 1, Access.RW, "1: the commands use the clusters and page lists of core 0"),
             Register("device_words", WORD_ADDRESS_BITS + 1, Access.RW, "size of the device region in words"),
             Register("host_words", WORD_ADDRESS_BITS + 1, Access.RW, "size of the host region in words"),
             *settings,

@@ -47,10 +47,16 @@ def view(command: data.View, opcode: str) -> data.View:
 class CommandQueue(wiring.Component):
     """Queue of the commands of one unit. The oldest command leaves when all its waits are satisfied.
 
+    An entry has the bits of the longest command of the unit.
+
     Every entry has a counter per event: the number of occurrences that it still waits for. Each occurrence decrements
     the counters of all entries.
 
     Timing: an entry is offered two cycles after it entered, at the earliest; `o.valid` depends on registers only.
+
+    Parameters
+    ----------
+    unit : the unit
 
     Members
     -------
@@ -65,8 +71,9 @@ class CommandQueue(wiring.Component):
     remaining : registers: wait counts of every entry
     """
 
-    def __init__(self) -> None:
-        self.fifo = SyncFIFOBuffered(width=COMMAND.size, depth=QUEUE_DEPTH)
+    def __init__(self, unit: ExecUnit) -> None:
+        self.body = max(sum(f.bits for f in op.fields) for op in OPCODES if op.unit is unit)
+        self.fifo = SyncFIFOBuffered(width=OPCODE_BITS + self.body, depth=QUEUE_DEPTH)
         self.newest = Signal(range(QUEUE_DEPTH), name="newest")
         self.oldest = Signal(range(QUEUE_DEPTH), name="oldest")
         self.remaining = [
@@ -87,10 +94,11 @@ class CommandQueue(wiring.Component):
         m.submodules.fifo = fifo = self.fifo
         newest, oldest = self.newest, self.oldest
         m.d.comb += [
-            fifo.w_data.eq(self.i.payload),
+            fifo.w_data.eq(Cat(self.i.payload.opcode, self.i.payload.body[: self.body])),
             fifo.w_en.eq(self.i.valid),
             self.i.ready.eq(fifo.w_rdy),
-            Value.cast(self.o.payload).eq(fifo.r_data),
+            self.o.payload.opcode.eq(fifo.r_data[:OPCODE_BITS]),
+            self.o.payload.body.eq(fifo.r_data[OPCODE_BITS:]),
             fifo.r_en.eq(self.o.valid & self.o.ready),
         ]
         for entry, counts in enumerate(self.remaining):
@@ -149,7 +157,7 @@ class Sequencer(wiring.Component):
 
     def __init__(self, *, word: int):
         self.word = word
-        self.queues = [CommandQueue() for _ in ExecUnit]
+        self.queues = [CommandQueue(unit) for unit in ExecUnit]
         self.in_flight = [Signal(IN_FLIGHT_BITS, name=f"in_flight_{event.name.lower()}") for event in SyncEvent]
         super().__init__(
             {

@@ -26,18 +26,20 @@ class _Halves:
     """State of the two halves of the memories: one is filled while the other is drained.
 
     rows : for each half, its rows when it is full, 0 when it is free
+    words : for each half, words of a row when it is full
     ended_by_last : for each half, `last` ended its tile
     fill, drain : number of the half that is filled, or drained
     """
 
     rows: Signal
+    words: Signal
     ended_by_last: Signal
     fill: Signal
     drain: Signal
 
 
 class Transposer(wiring.Component):
-    """Transposes tiles. A tile has `width` rows of `row_words` words; the output has one word per column.
+    """Transposes tiles. A tile has `width` rows of `cfg_row_words` words; the output has one word per column.
 
     Element i of word j of row r is element (r, j * width + i). Output word c has element (r, c) in lane r.
     `last` at the last word of a row ends a tile early; the missing rows are zero.
@@ -56,12 +58,13 @@ class Transposer(wiring.Component):
     Parameters
     ----------
     width : elements of a word, a power of two
-    row_words : words of a row
+    row_words : words of the longest row
     item : bits of an element
 
     Members
     -------
     i, o : streams of read_word_layout; `last` on `o` marks the end of a tile that `last` on `i` ended
+    cfg_row_words : words of a row, 1 to `row_words`; constant while a tile is filled
 
     Raises
     ------
@@ -77,7 +80,13 @@ class Transposer(wiring.Component):
         self.width, self.row_words, self.item = width, row_words, item
         self.words = width * row_words
         beat = read_word_layout(width * item)
-        super().__init__({"i": In(stream.Signature(beat)), "o": Out(stream.Signature(beat))})
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat)),
+                "o": Out(stream.Signature(beat)),
+                "cfg_row_words": In(range(row_words + 1)),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -85,7 +94,10 @@ class Transposer(wiring.Component):
         for k, bank in enumerate(banks):
             m.submodules[f"bank{k}"] = bank
         rows = Signal(data.ArrayLayout(range(self.width + 1), 2), name="rows_filled")
-        halves = _Halves(rows, Signal(2, name="ended_by_last"), Signal(name="fill_half"), Signal(name="drain_half"))
+        words = Signal(data.ArrayLayout(range(self.row_words + 1), 2), name="words_filled")
+        halves = _Halves(
+            rows, words, Signal(2, name="ended_by_last"), Signal(name="fill_half"), Signal(name="drain_half")
+        )
         self._fill(m, banks, halves)
         self._drain(m, banks, halves)
         return m
@@ -94,7 +106,7 @@ class Transposer(wiring.Component):
         """Rows into the free half."""
         row, word_index = Signal(range(self.width)), Signal(range(self.row_words))
         accept, tile_full, address = Signal(), Signal(), Signal(range(2 * self.words))
-        rotated, last_word = Signal(self.width * self.item), word_index == self.row_words - 1
+        rotated, last_word = Signal(self.width * self.item), word_index + 1 == self.cfg_row_words
         m.d.comb += [
             self.i.ready.eq(halves.rows[halves.fill] == 0),
             accept.eq(self.i.valid & self.i.ready),
@@ -110,6 +122,7 @@ class Transposer(wiring.Component):
                 m.d.sync += [
                     row.eq(0),
                     halves.rows[halves.fill].eq(row + 1),
+                    halves.words[halves.fill].eq(self.cfg_row_words),
                     halves.ended_by_last.bit_select(halves.fill, 1).eq(self.i.payload.last),
                     halves.fill.eq(~halves.fill),
                 ]
@@ -125,9 +138,10 @@ class Transposer(wiring.Component):
         width, row_bits = self.width, (self.width - 1).bit_length()
         column, word_index, read, last_column = Signal(range(width)), Signal(range(self.row_words)), Signal(), Signal()
         output_free, half_full = ~self.o.valid | self.o.ready, halves.rows[halves.drain] != 0
+        last_word = word_index + 1 == halves.words[halves.drain]
         m.d.comb += [
             read.eq(half_full & output_free),
-            last_column.eq((column == width - 1) & (word_index == self.row_words - 1)),
+            last_column.eq((column == width - 1) & last_word),
         ]
         rotation, rows = Signal(range(width)), Signal(range(width + 1))  # of the column on `o`
         with m.If(output_free):
@@ -140,7 +154,7 @@ class Transposer(wiring.Component):
         with m.If(read):
             m.d.sync += column.eq(column + 1)
             with m.If(column == width - 1):
-                m.d.sync += word_index.eq(Mux(word_index == self.row_words - 1, 0, word_index + 1))
+                m.d.sync += word_index.eq(Mux(last_word, 0, word_index + 1))
             with m.If(last_column):
                 m.d.sync += [halves.rows[halves.drain].eq(0), halves.drain.eq(~halves.drain)]
         for k, bank in enumerate(banks):

@@ -106,15 +106,15 @@ async def axi(dut: Any) -> None:
     folder = Path(os.environ["BENCH_FOLDER"])
     job = json.loads((folder / "job.json").read_text())
     stimulus = np.load(folder / "stimulus.npz")
-    timings = pickle.loads((folder / "timings.pickle").read_bytes())
+    given = pickle.loads((folder / "memories.pickle").read_bytes())
     start_clock(dut)
     for name, value in job["config"].items():
         getattr(dut, name).value = value
-    images, memories = {}, {}
+    memories = {}
     for port, options in job["memories"].items():
-        images[port] = pickle.loads((folder / f"{port}.image").read_bytes())
+        image, timing = given[port]
         failures = [Failure(*failure) for failure in options.pop("failures")]
-        memories[port] = AxiMemory(dut, port, images[port], timing=timings[port], failures=failures, **options)
+        memories[port] = AxiMemory(dut, port, image, timing=timing, failures=failures, **options)
     script = Script(dut, memories, job["lite"], job["stall"], job["seed"])
     await reset(dut)
     for memory in memories.values():
@@ -141,12 +141,12 @@ async def axi(dut: Any) -> None:
     for name, sink in sinks.items():
         record[f"words.{name}"] = from_words(sink.words, len(sink.payload))
     for name in job["status"]:
-        record[f"status.{name}"] = int(getattr(dut, name).value)
+        record[f"status.{name}"] = str(int(getattr(dut, name).value))  # can exceed 64 bits
     for name, words in ports.items():
         record[f"ports.{name}"] = from_words(words, len(getattr(dut, name)))
     for port, memory in memories.items():
-        (folder / f"{port}.image").write_bytes(pickle.dumps(images[port]))
         checker = memory.checker
         traffic = {"bursts": checker.bursts, "beats": checker.beats, "most": checker.most}
         record[f"traffic.{port}"] = json.dumps({**traffic, "failed": memory.failed, "requests": checker.requests})
+    (folder / "images.pickle").write_bytes(pickle.dumps({port: memory.image for port, memory in memories.items()}))
     np.savez(folder / "record.npz", **record)

@@ -83,6 +83,8 @@ def simulate(
 ) -> AxiRecord:
     """Run `component` with memories behind its AXI4 ports (port name -> image).
 
+    Ports with the same `Image` object share a memory.
+
     Parameters
     ----------
     inputs, outputs, config, seed : as `sim.bench.run.simulate` ; stall : probability of pauses of streams and registers
@@ -134,20 +136,18 @@ def simulate(
     }
     folder = run_folder(name)
     try:
-        for port, image in memories.items():
-            (folder / f"{port}.image").write_bytes(
-                pickle.dumps(image.data if isinstance(image.data, Sparse) else bytearray(image.data))
-            )
-        (folder / "timings.pickle").write_bytes(pickle.dumps({port: image.timing for port, image in memories.items()}))
+        data = {id(i): i.data if isinstance(i.data, Sparse) else bytearray(i.data) for i in memories.values()}
+        given = {port: (data[id(image)], image.timing) for port, image in memories.items()}
+        (folder / "memories.pickle").write_bytes(pickle.dumps(given))  # one pickle keeps what ports share
         stimulus: dict[str, Any] = {key: pack(shapes[key], columns) for key, columns in (inputs or {}).items()}
         np.savez(folder / "stimulus.npz", **stimulus)
         (folder / "job.json").write_text(json.dumps(job))
         run_module(made, "sim.bench.axi_bench", folder, environment={"BENCH_FOLDER": str(folder)})
         with np.load(folder / "record.npz") as record:
             found = AxiRecord(
-                images={port: pickle.loads((folder / f"{port}.image").read_bytes()) for port in memories},
+                images=pickle.loads((folder / "images.pickle").read_bytes()),
                 outputs={key: unpack(shapes[key], record[f"words.{key}"]) for key in job["outputs"]},
-                status={key: int(record[f"status.{key}"]) for key in job["status"]},
+                status={key: int(str(record[f"status.{key}"])) for key in job["status"]},
                 answers=json.loads(str(record["answers"])),
                 traffic={port: json.loads(str(record[f"traffic.{port}"])) for port in memories},
                 cycles=int(record["span"][1] - record["span"][0]),

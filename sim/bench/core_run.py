@@ -36,10 +36,18 @@ class Outcome:
     end: int = 0
 
 
+def check_responses(script: Sequence[Step], answers: Sequence[Any]) -> None:
+    """Raise AssertionError if a register access of a script had another response than OKAY."""
+    for (name, *values), answer in zip(script, answers, strict=True):
+        if name in ("write", "read"):
+            response = answer if name == "write" else answer[1]
+            assert response == OKAY, f"{name} of register {values[0]:#x}: response {response}"
+
+
 @lru_cache(maxsize=2)
-def _built(config: Config, settings: tuple[Any, ...]) -> builds.Build:
-    """Build of a core, cached because elaboration takes longer than most programs."""
-    return builds.build(Core.from_config(config), "core")
+def built(config: Config, settings: tuple[Any, ...]) -> builds.Build:
+    """Build of a core, cached because elaboration takes longer than most programs; its simulations are long."""
+    return builds.build(Core.from_config(config), "core", optimize=builds.OPTIMIZE)
 
 
 @dataclass
@@ -123,14 +131,12 @@ class CoreRun:
             lite="registers",
             stall=stall,
             timeout_cycles=(len(self.runs) + 1) * (self.limit + 1000),
-            made=_built(self.core.config, builds.build_settings()),
+            made=built(self.core.config, builds.build_settings()),
+            config={"barrier__released": 1, "barrier__broken": 0},
             explain=lambda answers: list(zip(self.names(), self.outcomes(answers), strict=True)),
             **options,
         )
-        for (name, *values), answer in zip(self.script, record.answers, strict=True):
-            if name in ("write", "read"):
-                response = answer if name == "write" else answer[1]
-                assert response == OKAY, f"{name} of register {values[0]:#x}: response {response}"
+        check_responses(self.script, record.answers)
         return self.outcomes(record.answers), record
 
     def names(self) -> list[list[str]]:

@@ -12,7 +12,7 @@ from compiler.layer import Context, LayerCompiler, LayerSizes, model_step
 from compiler.memory import Region
 from golden import bf16
 from golden.clustering import ClusterRule
-from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, pad_heads
+from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, link, pad_heads
 from golden.hashing import hyperplanes
 from golden.kvpu import Kvpu
 from golden.selection import MOSAIC, RESV, TOP_K
@@ -21,7 +21,7 @@ from golden.store.layout import BACKING_UNIT, RESIDENT, TABLE_UNIT
 from hw.axi.ports import BOUNDARY, WORD_ADDRESS_BITS
 from hw.config import Config
 from hw.core.core import Core
-from hw.core.isa import Command, SyncEvent, all_but
+from hw.core.isa import LIST_SETS, Command, SyncEvent, all_but
 from hw.core.retrieval.page_lists import ENTRY_BYTES
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import Sparse
@@ -77,6 +77,7 @@ class LayerRun:
     number : number of the core in a multi-core; the regions of the cores follow each other
     scattered : both regions span all word addresses, and everything lies at a random address
     mirrored : with `scattered`, invert the upper bits of all addresses
+    prefetch : which layer the queries of a layer select for, as in `golden.resv.ResvConfig`
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class LayerRun:
         number: int = 0,
         scattered: bool = False,
         mirrored: bool = False,
+        prefetch: str = "same_layer",
     ):
         self.config = c = Config.preset(preset)
         self.sizes, self.rng = sizes or CASES[preset], rng
@@ -127,7 +129,8 @@ class LayerRun:
         page_frames_base = _allocate(regions["device"], page_frames * page, TABLE_UNIT, word)
         staging = 2 * staging_head_pages * unit.kvmu.sizes.head_page_bytes
         staging_base = _allocate(regions["device"], staging, TABLE_UNIT, word)
-        self.page_lists = regions["device"].allocate(c.kv_heads * c.max_pages * ENTRY_BYTES // word) * word
+        lists = c.kv_heads * (LIST_SETS if prefetch == "next_layer" else 1)  # second lists are only written there
+        self.page_lists = regions["device"].allocate(lists * c.max_pages * ENTRY_BYTES // word) * word
         self.words, self.region = regions["device"].words, regions["device"]
         backing = {
             name: [_allocate(regions["host"], host_pages * page, BACKING_UNIT, word) for _ in range(count * used)]
@@ -182,13 +185,16 @@ class LayerRun:
         self.layers: list[LayerCompiler] = []
         self.goldens: list[list[DecoderLayer]] = [[] for _ in range(streams)]  # stream by stream, layer by layer
         for at in range(layers):
-            self.layers.append(LayerCompiler(c, self.sizes, self.region, contexts[at]))
+            self.layers.append(LayerCompiler(c, self.sizes, self.region, contexts[at], prefetch))
             weights, norms = self._weights(shape)
             biases = self._biases() if self.sizes.qkv_bias else {}
             for stream in range(streams):
                 context = stream * layers + at
                 self.goldens[stream].append(DecoderLayer(shape, weights, norms, prediction, context, biases=biases))
             self._put_layer(self.layers[at], self.goldens[0][at])
+        for goldens in self.goldens:
+            link(goldens, prefetch)
+        self.last_lists = (layers - 1) % LIST_SETS if prefetch == "next_layer" else 0  # page lists of the last layer
         self.layer, self.golden = self.layers[0], self.goldens[0][0]
         self.contexts = contexts
         self.positions = [0] * streams
@@ -323,7 +329,7 @@ class LayerRun:
             return None
         context, trace = self.golden.attend(q, k, v)
         heads = np.split(context, self.config.kv_heads, axis=1)
-        sources = {source: heads[h].nbytes for h, source in enumerate(self.layer.outputs)}
+        sources = {source: heads[h].nbytes for h, source in enumerate(self.layer.retrieval.outputs)}
         copies = zip(self.save_outputs(sources), heads, strict=True)
         self.outputs += [(address, np.ascontiguousarray(head)) for address, head in copies]
         self.traces.append(trace)
@@ -408,7 +414,7 @@ class LayerRun:
         for head, pages in enumerate(self.traces[-1].pages if self.traces else ()):
             entries = [(address // self.run_on.word_bytes, tokens) for address, tokens in pages if tokens]
             expected = np.array(entries, "<u4").tobytes()
-            at = self.page_lists + head * size
+            at = self.page_lists + (head + self.last_lists * self.config.kv_heads) * size
             assert device[at : at + len(expected)] == expected, f"page list of KV head {head}"
 
 

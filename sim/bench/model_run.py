@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from compiler.golden_machine import Retrieved
 from compiler.runtime import Machine
 from golden.store.layout import TABLE_UNIT
 from hw.core.core import Core
-from hw.core.isa import Command
+from hw.core.isa import LIST_SETS, Command, encode
 from hw.core.retrieval.page_lists import ENTRY_BYTES
+from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import CoreRun, Outcome
+from sim.bench.multicore_run import MultiCoreRun
 from sim.ports import core_settings
 
 LIMIT = 1_000_000  # cycles of a program
@@ -50,15 +53,14 @@ class ModelRun:
 
     def __init__(self, machine: Machine):
         self.machine, core = machine, machine.core
-        self.core = Core.from_config(machine.config)
         self.word = core.word_bytes
         self.device, self.host = bytearray(core.device), bytearray(core.host)
         self.cycles: list[int] = []
         self._free = len(core.device) // self.word
-        self._lists = self._allocate(machine.config.kv_heads * machine.config.max_pages * ENTRY_BYTES)
+        self._lists = self._allocate(LIST_SETS * machine.config.kv_heads * machine.config.max_pages * ENTRY_BYTES)
         self._stored: list[tuple[int, bytes]] = []
         self._inputs: list[Command] = []
-        self._programs: list[tuple[int, int]] = []  # word address and number of commands
+        self._programs: list[list[tuple[int, int]]] = []  # word address and number of commands, for each core
         self._expected: list[list[tuple[Output, int, bytes]]] = []
         decoder, vision = machine.decoder, machine.vision
         self._outputs = [
@@ -69,8 +71,7 @@ class ModelRun:
         if vision is not None:
             tokens = vision.shape.output_tokens * vision.out_words
             self._outputs.insert(0, Output("visual tokens", vision.out, tokens, "<u2"))
-        self._put, self._run = core.put, core.run
-        core.put, core.run = self.put, self.run  # type: ignore[method-assign]
+        core.observers.append(self)
 
     @property
     def recorded(self) -> int:
@@ -86,31 +87,29 @@ class ModelRun:
         self._stored.append((address, data))
         return address
 
-    def put(self, images: Mapping[int, bytes]) -> None:
-        """Write images to the golden machine, and in the simulation before the next program."""
-        self._put(images)
+    def wrote(self, images: Mapping[int, bytes]) -> None:
+        """Write the images in the simulation, before the next program."""
         for target, image in images.items():
             words = -(-len(image) // self.word)
             self._inputs.append(Command("COPY", {"source": self._store(image), "target": target, "words": words}))
 
-    def run(self, program: Iterable[Command], progress: Callable[[int], Any] | None = None) -> Retrieved:
-        """Run a program on the golden machine, and append it to those of the simulation."""
-        program = list(program)
-        retrieved = self._run(program, progress)
+    @contextmanager
+    def running(self, programs: list[list[Command]]) -> Iterator[None]:
+        """Append a program of each core to those of the simulation, with its outputs on the golden machine."""
+        yield
         saved = [(output, self._allocate(output.words * self.word)) for output in self._outputs]
         copies = [
             Command("COPY", {"source": output.word, "target": target, "words": output.words})
             for output, target in saved
         ]
-        for commands in ([*self._inputs, Command("END")], program, [*copies, Command("END")]):
-            address = self._store(b"".join(command.encode() for command in commands))
-            self._programs.append((address, len(commands)))
+        for group in ([[*self._inputs, Command("END")]], programs, [[*copies, Command("END")]]):
+            stored = [(self._store(encode(commands)), len(commands)) for commands in group]
+            self._programs.append(stored)
         self._inputs = []
         get = self.machine.core.get
         self._expected.append(
             [(output, at, get(output.word, output.words * self.word).tobytes()) for output, at in saved]
         )
-        return retrieved
 
     def check(self, **options: Any) -> AxiRecord:
         """Simulate all programs; `options` as those of `CoreRun.simulate`.
@@ -120,23 +119,38 @@ class ModelRun:
         device = self.device + bytes(self._free * self.word - len(self.device))
         host = self.host.ljust(self.word, b"\0")
         settings = core_settings(self.machine.core.table) | {"page_lists_base": self._lists * self.word}
-        simulated = CoreRun(self.core, device, host, settings, limit=LIMIT)
-        for address, data in self._stored:
-            simulated.put(address, data)
-        for address, commands in self._programs:
-            simulated.run(address, commands)
-        outcomes, record = simulated.simulate(**options)
-        self.cycles = [outcome.cycles for outcome in outcomes[1::3]]
-        self._compare(outcomes, bytes(record.images["device"]))  # type: ignore[arg-type]
+        outcomes, record = self._simulate(device, host, settings, **options)
+        self.cycles = [max(outcome.cycles for outcome in step) for step in outcomes[1::3]]
+        self._compare(outcomes, record.images["device"])
         return record
 
-    def _compare(self, outcomes: list[Outcome], device: bytes) -> None:
+    def _simulate(
+        self, device: bytearray, host: bytearray, settings: Mapping[str, int], **options: Any
+    ) -> tuple[list[list[Outcome]], AxiRecord]:
+        """Outcomes of the programs of each core, and the record."""
+        config, cores = self.machine.config, len(self.machine.shares)
+        if cores > 1:
+            multicore = MultiCoreRun(config.replace(cores=cores), device, host, settings, limit=LIMIT)
+            for address, data in self._stored:
+                multicore.put(address, data)
+            for programs in self._programs:
+                multicore.run(*programs)
+            return multicore.simulate(**options)
+        core = CoreRun(Core.from_config(config), device, host, settings, limit=LIMIT)
+        for address, data in self._stored:
+            core.put(address, data)
+        for ((address, commands),) in self._programs:
+            core.run(address, commands)
+        outcomes, record = core.simulate(**options)
+        return [[outcome] for outcome in outcomes], record
+
+    def _compare(self, outcomes: list[list[Outcome]], device: bytearray | Sparse) -> None:
         for number, expected in enumerate(self._expected):
-            for outcome in outcomes[3 * number : 3 * number + 3]:
+            for outcome in chain(*outcomes[3 * number : 3 * number + 3]):
                 if not outcome.done or outcome.failed or outcome.hung:
                     raise ModelMismatch(f"program {number} must be complete, got {outcome}")
             for output, word, want in expected:
-                got = device[word * self.word :][: len(want)]
+                got = bytes(device[word * self.word : word * self.word + len(want)])
                 _compare(f"{output.name} of program {number}", want, got, output.dtype)
         kvmu = self.machine.core.table.kvmu
         store, base = kvmu.tables.store, kvmu.base

@@ -45,8 +45,8 @@ class Record:
     cycles : clock cycle of each transfer of every stream
     status : value of every other output port (`stat_*`) at the end
     folder : folder with logs and waveforms
-    ports : with `record_ports`, every port except the clock: uint8 (cycles, width), its bits at each clock edge from
-        the reset on
+    ports : with `record_ports`, the recorded ports, never the clock: uint8 (cycles, width), the bits at each clock edge
+        from the reset on
     memory : with `memory`, its `image` at the end, and the record of its writes, see `JobMemory`
     """
 
@@ -85,7 +85,7 @@ def simulate(
     drain_cycles: int = 8,
     reset_after: int | Sequence[int] = 0,
     echo: Mapping[str, str] | None = None,
-    record_ports: bool = False,
+    record_ports: bool | Sequence[str] = False,
     memory: np.ndarray | None = None,
     memory_latency: tuple[int, int] = (1, 1),
 ) -> Record:
@@ -102,7 +102,7 @@ def simulate(
     echo : input streams that answer each beat of an output stream with the fields of the same names
     reset_after : number of cycles after which the run is reset and starts again; a sequence gives several resets, and
         every beat before a reset must repeat after it with the same payload
-    record_ports : record every port in every cycle
+    record_ports : record every port in every cycle, or the named ones
     memory : image of the memory behind the jobs of the unit, see `sim.bench.job_memory.JobMemory`
     memory_latency : smallest and largest latency of this memory in cycles
 
@@ -141,7 +141,7 @@ def simulate(
         "reset_after": resets,
         "memory_latency": None if memory is None else memory_latency,
         "repeats": not isinstance(reset_after, int),
-        "ports": [*_ports(component), "rst"] if record_ports else [],
+        "ports": list(widths if record_ports is True else record_ports or ()),
         "echo": {answer: [source, _common_fields(shapes[source], shapes[answer])] for answer, source in echo.items()},
     }
     folder = run_folder(name)

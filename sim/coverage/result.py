@@ -102,6 +102,36 @@ def verilog(units: dict[str, coverage.Points], reasons: Reasons) -> dict[str, An
     return {"units": per_unit, "files": per_file, "total": total, "holes": holes}
 
 
+def unit_result(unit: str, results: Sequence[dict[str, Any]], reasons: Reasons) -> dict[str, Any]:
+    """Coverage of one unit by its own simulations in the results of test groups.
+
+    `counts` has the figures of each kind of `sim.coverage.verilog.KINDS` and of `bin`. `holes` lists the unreached
+    points with `kind`, `where` (location or name of the bin; of a toggle the file) and `reason`.
+    """
+    merged = coverage.total(unpack(entry["verilog"]).get(unit, {k: {} for k in coverage.KINDS}) for entry in results)
+    counts, holes = {}, []
+    for kind in coverage.KINDS:
+        points = {point: hits for point, hits in merged[kind].items() if _in_hw(point[0])}
+        missing = []
+        for (location, detail), hits in sorted(points.items()):
+            if hits:
+                continue
+            file, _, position = location.rpartition(":")
+            if kind == "toggle":
+                where, reason = file, reasons.find("toggle", file, detail)
+            else:
+                source = next(iter(context(ROOT / file, int(position.split(".")[0]))), "")
+                where, reason = f"{location} {detail}", reasons.find("verilog", file, f"{source} -> {detail}")
+            missing.append({"kind": kind, "where": where, "reason": reason})
+        counts[kind] = count(missing, len(points) - len(missing))
+        holes += missing
+    bins = functional([{unit: entry["bins"][unit]} for entry in results if unit in entry["bins"]], reasons).get(unit)
+    if bins:
+        counts["bin"] = {key: bins[key] for key in ("reached", "total", "explained", "open")}
+        holes += [{"kind": "bin", "where": hole["what"], "reason": hole["reason"]} for hole in bins["holes"]]
+    return {"counts": counts, "holes": holes}
+
+
 def _in_hw(location: str) -> bool:
     return location.startswith("hw/")
 

@@ -20,6 +20,7 @@ from sim.formal.specifications import hcu as hcu_proofs
 from sim.formal.specifications import kvmu as kvmu_proofs
 from sim.formal.specifications import memory as memory_proofs
 from sim.formal.specifications import wtu as wtu_proofs
+from sim.formal.specifications.barrier import BarrierSpec
 from sim.formal.specifications.common import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
 from sim.formal.specifications.sequencer import SequencerSpec
 
@@ -106,6 +107,7 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
         *(_selection(WtuDesign.HISTOGRAM, mode) for mode in ("BUDGET", "COUNT")),
     ),
     "wtu_sweep": (FIFO, PIPELINE, FORK),
+    "multicore": (FIFO, Claim("barrier", lambda: BarrierSpec(cores=3))),
     "dot_tree": (PIPELINE,),
     "dpe": (PIPELINE,),
     "vpe": (FIFO, PIPELINE),

@@ -50,7 +50,7 @@ def test_matrices_larger_than_the_operand_memory(rng, seed):
         hamming_threshold=4,
         max_resident_tokens=16,
     )
-    assert bench.layer.matrices["down"].k_blocks > bench.layer.half
+    assert bench.layer.matrices["down"].k_blocks > bench.layer.products.half
     for x in frames(bench, 2, 1):
         bench.step(x)
     bench.check(stall=0.1, seed=seed)
@@ -136,7 +136,8 @@ def test_timeline(rng, seed):
     timeline = spans(record.ports["stat_trace"], bench.programs)
     assert len(timeline) == sum(command.name != "END" for program in bench.programs for command in program)
     cycles, counts = busy(timeline), concurrency(timeline)
-    assert all(cycles.values()) and sum(cycles.values()) == sum(n * count for n, count in enumerate(counts))
+    assert all(count for unit, count in cycles.items() if unit is not ExecUnit.SYNC)  # no BARRIER on one core
+    assert sum(cycles.values()) == sum(n * count for n, count in enumerate(counts))
     assert counts[2:].sum()  # units overlap
 
 
@@ -255,9 +256,9 @@ def test_core_recovers_from_faulty_programs(count, rng, seed):
     print(f"{count} bad programs")
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("mirrored", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
-    """Two error responses to each reader and writer, at a random beat or burst and address."""
+    """An error response to each reader and writer, at a random beat or burst and address."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
     # page lists of the first step are empty; the engines of score rows and token counts read few words in a step
@@ -269,7 +270,7 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     ]
     engines += [("host", write, 0, ExecUnit.COPY, 8) for write in (False, True)]  # pages are offloaded and fetched
     expected, batches = [], []
-    for side, write, number, source, steps in 2 * engines:
+    for side, write, number, source, steps in engines:
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
         bench.begin()
         response, after = SLVERR if cause is Cause.SLVERR else DECERR, int(rng.integers(2 if write else 12))
@@ -482,6 +483,7 @@ def test_busy_counters_of_units(rng, seed):
         alone = {
             ExecUnit.RETRIEVAL: [Command("OPEN", {"context": n % 2}) for n in range(60)],
             ExecUnit.COPY: [Command("COPY", {"words": 400})] * 5,
+            ExecUnit.SYNC: [Command("BARRIER", {"cores": 1})] * 60,
         }
         program = alone.get(unit) or [
             Command(c.name, c.fields)
@@ -497,7 +499,9 @@ def test_busy_counters_of_units(rng, seed):
     for unit, at in zip(ExecUnit, bench.run_on.runs[1:], strict=True):
         values = [value for value, _ in answers[at + 7 : at + 7 + len(names)]]
         cycles, stalled, *busy = dict(zip(names, values, strict=True)).values()
-        assert busy == [(cycles - stalled) * (other is unit) for other in ExecUnit] and cycles > 2 * stalled
+        assert busy == [(cycles - stalled) * (other is unit) for other in ExecUnit]
+        # a BARRIER of one core is shorter than the read of the next command
+        assert cycles > (1 if unit is ExecUnit.SYNC else 2) * stalled
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.heavy)])

@@ -5,11 +5,12 @@ import pytest
 
 from compiler.layer import LayerSizes, model_step
 from golden import bf16
+from golden.kvmu import Op
 from golden.store import Store, check
 from hw.axi.ports import Cause
 from hw.core.isa import Command, ExecUnit
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
-from sim.bench.axi import SLVERR
+from sim.bench.axi import SLVERR, FixedTiming
 from sim.bench.layer_run import LayerRun, frames
 
 
@@ -22,7 +23,7 @@ def interleave(bench, steps, layers=4, streams=3):
         bench.step(x[: int(bench.rng.integers(1, 3))], stream)
 
 
-@pytest.mark.parametrize("storage", [False, True], ids=["host", "storage"])
+@pytest.mark.parametrize("storage", [pytest.param(False, marks=pytest.mark.heavy), True], ids=["host", "storage"])
 def test_layers_and_streams_interleaved_at_random(storage, rng, seed):
     """Four layers of three streams; most pages are offloaded and fetched again."""
     bench = LayerRun(
@@ -35,6 +36,30 @@ def test_layers_and_streams_interleaved_at_random(storage, rng, seed):
     assert all(int(header["tokens"]) for header in bench.store.contexts[:12])
     kinds = {descriptor.kind.name for descriptor in bench.golden.table.kvmu.descriptors}
     assert kinds == {"FETCH", "OFFLOAD"}
+
+
+SLOW = {"device": FixedTiming(latency=40, gap=1.0, beat_bytes=8), "host": FixedTiming(latency=900, gap=4.0)}
+
+
+@pytest.mark.parametrize(
+    "layers, step, stall, timing", [(2, 2, 0.3, None), (3, 2, 0.1, SLOW), (3, 9, 0.1, None)],
+    ids=["pauses", "slow memories", "pieces"],
+)  # fmt: skip
+def test_layers_that_select_for_the_next_layer(layers, step, stall, timing, rng, seed):
+    """Two streams; the first step finds no clusters in the layers after the first one. A step of 9 has two pieces."""
+    sizes = LayerSizes(hidden=16, ffn=24, tokens=step, keys=96, q_heads=4)
+    bench = LayerRun(
+        "tiny", rng, sizes=sizes, layers=layers, streams=2, hamming_threshold=4, max_resident_tokens=4,
+        selection_target=45000, limit=400_000, prefetch="next_layer",
+    )  # fmt: skip
+    assert (step > bench.config.max_step_tokens) == (step == 9)
+    sources = [frames(bench, 4, step) for _ in range(2)]
+    for number in range(5 if step == 2 else 3):
+        x = next(sources[number % 2])
+        bench.step(x[: int(rng.integers(1, 3))] if step == 2 else x, number % 2)
+    bench.check(stall=stall, timing=timing, seed=seed)
+    check(bench.store)
+    assert any(reply.op == Op.SELECT and reply.transit for trace in bench.traces[-1:] for reply in trace.replies)
 
 
 def tokens(rng, count, config):
@@ -123,7 +148,7 @@ def check_recovered(bench, record, images):
     return same[1]
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.heavy) for part in (1, 2)), 3])
 def test_store_is_old_or_new_after_reset(part, rng, seed):
     """A reset at a random moment of a step, then recovery: the store is that before or after the step."""
     bench = small(rng)
@@ -138,7 +163,7 @@ def test_store_is_old_or_new_after_reset(part, rng, seed):
 
 
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-@pytest.mark.parametrize("after", [0, 3, 20])
+@pytest.mark.parametrize("after", [0, pytest.param(3, marks=pytest.mark.heavy), 20])
 def test_memory_error_of_the_store_leaves_old_or_new_store(write, after, rng, seed):
     """An error while a context is brought in or written back: its cause, the store before or after the step."""
     bench = small(rng)

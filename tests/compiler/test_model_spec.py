@@ -116,14 +116,22 @@ def test_frequencies_of_linear_scaling():
         (lambda: text_spec(qkv_bias=1), "qkv_bias must be True or False, got 1"),
         (lambda: text_spec(head_dim=16), "rope.head_dim must be head_dim = 16, got 8"),
         (lambda: ModelSpec("gpt", text_spec()), "family must be one of llama, llava, qwen2, qwen2.5-vl, got 'gpt'"),
-        (lambda: ModelSpec("llava", text_spec(), CLIP), "vision and projector must both be given or both be None"),
+        (lambda: ModelSpec("llava", text_spec(), CLIP), "projector must be a ProjectorSpec with vision, got None"),
+        (
+            lambda: ModelSpec("llava", text_spec(), None, SPECS["llava"].projector),
+            "projector must be None without vision, got ProjectorSpec(kind='mlp2x'",
+        ),
         (
             lambda: ModelSpec("llava", text_spec(hidden=64), CLIP, SPECS["llava"].projector),
             "outputs of the projector must be the hidden size 64 of the text decoder, got 32",
         ),
         (
             lambda: ProjectorSpec("mlp2x", 16, 32, 32, "gelu", True, -2, "full", 1e-6),
-            "norm_epsilon must be given for patch_merger only, got 1e-06",
+            "norm_epsilon must be None for mlp2x, got 1e-06",
+        ),
+        (
+            lambda: ProjectorSpec("patch_merger", 64, 64, 32, "gelu", True, -1, "full"),
+            "norm_epsilon must be a number for patch_merger, got None",
         ),
     ],
 )

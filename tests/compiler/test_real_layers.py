@@ -37,4 +37,4 @@ def test_step_after_past_tokens(name, rng):
     check_outputs(bench)
     assert all(len(past) > 0 for trace in traces for past in trace.attended)
     assert all(sum(retrieved[step].fetched) for step in bench.steps)
-    print(f"{name}: {len(bench.programs[bench.steps[0]])} commands, {machine.interpreter.products} products of tiles")
+    print(f"{name}: {len(bench.programs[bench.steps[0]])} commands, {machine.leader.products} products of tiles")

@@ -8,7 +8,7 @@ from compiler.checkpoint import Checkpoint
 from compiler.runtime import Limits, Retrieval, compile_model
 from golden import bf16
 from golden.hashing import hash_codes
-from golden.resv import ResvConfig, ResvLayer
+from golden.resv import Resv, ResvConfig
 from hw.config import Config
 from tests.compiler.checkpoints import write_random
 from tests.compiler.test_runtime import golden_model
@@ -20,53 +20,54 @@ TOKENS, FRAMES = 3, 12
 def record_session(core, monkeypatch):
     """Lists that get hash codes and clusters, and the selected clusters of all heads, of every layer of every step."""
     clustered, selected = [], []
-    cluster, fetch = core.table.cluster, core.table.fetch
+    cluster, retrieve = core.table.cluster, core.table.retrieve
 
     def record_cluster(codes):
         clustered.append((codes.copy(), cluster(codes)))
         return clustered[-1][1]
 
-    def record_fetch(groups):
-        result = fetch(groups)
+    def record_selection(groups):
+        result = retrieve(groups)
         selected.append(result[1])
         return result
 
     monkeypatch.setattr(core.table, "cluster", record_cluster)
-    monkeypatch.setattr(core.table, "fetch", record_fetch)
+    monkeypatch.setattr(core.table, "retrieve", record_selection)
     return clustered, selected
 
 
 def record_layers(model, monkeypatch):
-    """A list that gets rotated queries and keys of every layer of every step."""
+    """A list that gets rotated queries and keys, and values, of every layer of every step."""
     calls = []
     for layer in model.layers:
 
         def attend(q, k, v, run=layer.attend):
-            calls.append((q.view(bfloat16), k.view(bfloat16)))
+            calls.append((q.view(bfloat16), k.view(bfloat16), v.view(bfloat16)))
             return run(q, k, v)
 
         monkeypatch.setattr(layer, "attend", attend)
     return calls
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_session_retrieves_as_resv(family, tmp_path, rng, monkeypatch):
+@pytest.mark.parametrize(
+    "family, prefetch, layers",
+    [("llama", "same_layer", 2), ("qwen2", "same_layer", 2), ("llama", "next_layer", 2), ("llama", "next_layer", 3)],
+)
+def test_session_retrieves_as_resv(family, prefetch, layers, tmp_path, rng, monkeypatch):
     """Frames of three scenes at the paper's ratio of 0.3: equal hash codes, clusters, selected clusters, tokens."""
-    write_random(tmp_path, family, rng, changes={"head_dim": TINY.head_dim})
-    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.3, hamming_threshold=3)
+    write_random(tmp_path, family, rng, changes={"head_dim": TINY.head_dim, "num_hidden_layers": layers})
+    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.3, hamming_threshold=3, prefetch=prefetch)
     text = checkpoint.spec.text
     machine = compile_model(checkpoint, TINY, Limits(tokens=64, resident=12), retrieval)
     session, model = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
     clustered, selected = record_session(machine.core, monkeypatch)
     calls = record_layers(model, monkeypatch)
     config = ResvConfig(
-        hash_bits=TINY.hash_bits, hamming_threshold=3, wics_ratio=0.3, window_tokens=0, prefetch="same_layer",
+        hash_bits=TINY.hash_bits, hamming_threshold=3, wics_ratio=0.3, window_tokens=0, prefetch=prefetch,
         max_candidates=TINY.max_candidates,
     )  # fmt: skip
-    layers = [
-        ResvLayer(config, text.kv_heads, TINY.head_dim, n, layer.hyperplanes().view(bfloat16).T)
-        for n, layer in enumerate(model.layers)
-    ]
+    planes = [layer.hyperplanes().view(bfloat16).T for layer in model.layers]
+    resv = Resv(config, layers, text.kv_heads, TINY.head_dim, planes)
     scenes = rng.standard_normal((3, TOKENS, text.hidden))
     shares = []
     for frame in range(FRAMES):
@@ -74,16 +75,17 @@ def test_session_retrieves_as_resv(family, tmp_path, rng, monkeypatch):
         past = session.position
         session.features(rows)
         model.step(rows, np.arange(past, past + TOKENS))
-        for number, layer in enumerate(layers):
-            queries, keys = calls[frame * len(layers) + number]
-            codes, (assigned, _) = clustered[frame * len(layers) + number]
-            (expected,) = layer.append(keys)
-            np.testing.assert_array_equal(codes, hash_codes(keys.reshape(TOKENS, -1), layer.planes))
-            np.testing.assert_array_equal(assigned.cluster, expected.cluster)
-            selection = layer.select(queries, past)
-            for clusters, want in zip(selected[frame * len(layers) + number], selection.clusters, strict=True):
+        for number in range(layers):
+            queries, keys, values = calls[frame * layers + number]
+            codes, (assigned, _) = clustered[frame * layers + number]
+            expected = resv.step(number, queries, keys, values)
+            np.testing.assert_array_equal(codes, hash_codes(keys.reshape(TOKENS, -1), resv.layers[number].planes))
+            np.testing.assert_array_equal(assigned.cluster, expected.assigned[0].cluster)
+            has_clusters = past or not number or prefetch == "same_layer"
+            wanted = expected.selected.clusters if has_clusters else []
+            for clusters, want in zip(selected[frame * layers + number], wanted, strict=True):
                 np.testing.assert_array_equal(clusters, want)
-            tokens = [len(head) for head in selection.tokens]
+            tokens = [len(head) for head in expected.attended]
             assert session.steps[-1].retrieved.attended[number] == tokens
             shares += [count / past for count in tokens if past]
     assert 0.05 < np.mean(shares) < 0.95

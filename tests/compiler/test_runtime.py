@@ -50,7 +50,9 @@ def golden_model(checkpoint, config, retrieval, tokens):
     for n in range(text.layers):
         weights = layer_weights(checkpoint, text, config, n)
         layers.append(DecoderLayer(shape, dict(weights.matrices), weights.norms, table, n, biases=dict(weights.biases)))
-    return LanguageModel(layers, checkpoint.embedding(), checkpoint.final_norm(), checkpoint.lm_head())
+    return LanguageModel(
+        layers, checkpoint.embedding(), checkpoint.final_norm(), checkpoint.lm_head(), retrieval.prefetch
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -58,11 +60,11 @@ def golden_model(checkpoint, config, retrieval, tokens):
     [(0, FastInterpreter), (6, FastInterpreter), (6, CoreInterpreter)],
     ids=["device memory", "host memory", "host memory, NumPy"],
 )
-@pytest.mark.parametrize("family", FAMILIES)
-def test_session_equals_the_golden_model(family, resident, interpreter, tmp_path, rng):
+@pytest.mark.parametrize("family, prefetch", [*((name, "same_layer") for name in FAMILIES), ("llama", "next_layer")])
+def test_session_equals_the_golden_model(family, prefetch, resident, interpreter, tmp_path, rng):
     """Frames, a question, and an answer of which every token is one step."""
-    write_random(tmp_path, family, rng)
-    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3)
+    write_random(tmp_path, family, rng, changes={"num_hidden_layers": 3} if prefetch == "next_layer" else {})
+    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3, prefetch=prefetch)
     limits = Limits(tokens=64, step=5, resident=resident)
     machine = compile_model(checkpoint, TINY, limits, retrieval, interpreter=interpreter)
     session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
@@ -92,14 +94,19 @@ def test_session_equals_the_golden_model(family, resident, interpreter, tmp_path
     assert any(sum(each.retrieved.fetched) for each in session.steps) == bool(resident)
 
 
-@pytest.mark.parametrize("family", ["llava", "llava-siglip"])
-def test_frames_equal_the_golden_tower_and_model(family, tmp_path, rng):
-    """Pictures through the tower, the projector and the layers; then one token of an answer."""
-    write_random(tmp_path, family, rng)
+@pytest.mark.parametrize(
+    ("family", "pooled", "tokens"),
+    [("llava", 0, 9), ("llava-siglip", 0, 9), ("llava", 2, 4), ("llava, class token", 2, 5), ("llava-siglip", 1, 1)],
+)
+def test_frames_equal_the_golden_tower_and_model(family, pooled, tokens, tmp_path, rng):
+    """Pictures through the tower, the pooling, the projector and the layers; then one token of an answer."""
+    changes = {"vision_feature_select_strategy": "full"} if "class token" in family else {}
+    write_random(tmp_path, family.partition(",")[0], rng, changes=changes)
     checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3)
-    machine = compile_model(checkpoint, TINY, Limits(tokens=64, resident=12), retrieval)
+    machine = compile_model(checkpoint, TINY, Limits(tokens=64, resident=12, pooled=pooled), retrieval)
     session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
     shape = machine.vision.shape
+    assert (shape.pooled, shape.output_tokens) == (pooled, tokens)
     tower = VisionTower(shape, {name: checkpoint.load(name) for name in shape.weights()})
     position = 0
     for _ in range(3):
@@ -184,8 +191,12 @@ def test_features_on_a_grid_have_the_positions_of_a_frame(tmp_path, rng):
             session.features(rows, **changes)
     with pytest.raises(ValueError, match=r"^pictures must be 1 or 2, got 3$"):
         session.frame(picture, picture, picture)
-    with pytest.raises(ValueError, match=r"^height must be a multiple of the 8 pixels of a token, got 12$"):
-        compile_model(checkpoint, TINY, Limits(tokens=40, height=12))
+    for limits, message in (
+        (Limits(tokens=40, height=12), "height must be a multiple of the 8 pixels of a token, got 12"),
+        (Limits(tokens=40, pooled=1), "pooled must be 0 for a tower of kind qwen2.5-vl, got 1"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            compile_model(checkpoint, TINY, limits)
 
 
 def test_refusals(tmp_path, rng):
@@ -199,6 +210,11 @@ def test_refusals(tmp_path, rng):
         compile_model(checkpoint, TINY.replace(kv_heads=1), Limits(tokens=64))
     with pytest.raises(ValueError, match=r"^resident must be 1 to 12, which is page_frames = 16 .* 4 tokens, got 13$"):
         compile_model(checkpoint, Config.preset("tiny"), Limits(tokens=64, step=4, resident=13))
+    for name in ("height", "width", "pooled"):
+        with pytest.raises(ValueError, match=rf"^{name} must be 0 for a model without a vision tower, got 8$"):
+            compile_model(checkpoint, TINY, Limits(**{name: 8}))
+    with pytest.raises(ValueError, match=r"^step must be less than page_frames = 16 of the core, got 16$"):
+        compile_model(checkpoint, Config.preset("tiny"), Limits(tokens=64, step=16))
     with pytest.raises(ValueError, match=r"^pages must be at most 64 on this core, got 65$"):
         compile_model(checkpoint, TINY, Limits(tokens=64, pages=65))
     machine = compile_model(checkpoint, TINY, Limits(tokens=8, step=4))
@@ -223,6 +239,8 @@ def test_refusals(tmp_path, rng):
         session.prompt([1, 2, 3])
     with pytest.raises(ValueError, match=r"^ratio must be above 0 and at most 1, got 1.5$"):
         Retrieval(ratio=1.5)
+    with pytest.raises(ValueError, match=r"^prefetch must be one of next_layer, same_layer, got 'none'$"):
+        Retrieval(prefetch="none")
 
 
 @pytest.mark.parametrize("resident", [0, 6])

@@ -34,7 +34,9 @@ def steps(bench, counts, stream=0):
 
 @pytest.mark.parametrize("stall", [0.2, pytest.param(0.0, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize(
-    "counts", [(1, 9, 2, 16, 3, 8, 4, 7, 2), (5, 23, 2, 40, 6, 17, 1)], ids=lambda counts: f"up to {max(counts)}"
+    "counts",
+    [pytest.param((1, 9, 2, 16, 3, 8, 4, 7, 2), marks=pytest.mark.heavy), (5, 23, 2, 40, 6, 17, 1)],
+    ids=lambda counts: f"up to {max(counts)}",
 )
 def test_steps_of_several_pieces(counts, stall, rng, seed):
     """Steps of several pieces, the last one shorter, between frames; pages are offloaded and fetched."""
@@ -86,7 +88,7 @@ def test_codes_wait_for_the_slots_of_the_piece_before(rng, seed):
     bench.check(stall=0.3, seed=seed, timing={"device": FixedTiming(latency=120)})
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.heavy), 2])
 def test_store_is_old_or_new_after_reset_in_a_piece(part, rng, seed):
     """A reset at a random moment of a step of three pieces, then recovery: the store is that before or after it."""
     bench = LayerRun("tiny", rng, sizes=SIZES, layers=2, **OPTIONS)

@@ -44,6 +44,15 @@ CASES = {  # core, sizes, images
     "activations in pieces": (TINY, replace(CLIP, layers=1, hidden=4, heads=1, ffn=170, patches=9), 1),
     "clip at small, head 16": (SMALL, replace(CLIP, **LARGE, layers=1), 1),
     "siglip at small, head 32": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2}, layers=1), 1),
+    "clip pooled to 2 x 2 with its class token": (
+        TINY, replace(CLIP, layers=1, patches=16, pooled=2, projector=ProjectorShape(10, 8)), 1
+    ),
+    "clip pooled to 2 x 2 without its class token": (TINY, replace(CLIP, layers=1, patches=9, pooled=2), 1),
+    "siglip pooled to 3 x 3, no layers": (TINY, replace(SIGLIP, layers=0, patches=25, pooled=3), 2),
+    "clip pooled to 1 x 1, no projector": (
+        TINY, replace(CLIP, layers=1, patches=9, pooled=1, projector=None, activation="gelu"), 1
+    ),
+    "siglip pooled at small": (SMALL, replace(SIGLIP, **LARGE | {"heads": 2, "patches": 49}, layers=1, pooled=3), 1),
     "qwen at tiny, head 8": (TINY, QWEN, 1),
     "qwen at tiny, windows": (
         TINY, replace(QWEN, patches=16, layers=1, heads=1, hidden=8, ffn=4, grid=PatchGrid(2, 8, 2, 6, 100.0),
@@ -182,8 +191,12 @@ def completed_before(program):
 
 
 @pytest.mark.parametrize(
-    "name", ["clip at tiny, head 6", "no projector", "activations in pieces", "qwen at tiny, windows"]
-)
+    "name",
+    [
+        "clip at tiny, head 6", "no projector", "activations in pieces", "qwen at tiny, windows",
+        "clip pooled to 2 x 2 with its class token", "clip pooled to 1 x 1, no projector",
+    ],
+)  # fmt: skip
 def test_waits_cover_all_dependencies(name, rng):
     """A command that reads or overwrites a word starts after the command that wrote it is complete. A command that
     overwrites a word starts after the commands that read it are complete."""

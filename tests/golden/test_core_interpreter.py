@@ -126,6 +126,27 @@ def test_gather_writes_tokens_as_weights(machine, rng, values):
     np.testing.assert_array_equal(get(machine, 2000, expected), expected)
 
 
+@pytest.mark.parametrize("values", [0, 1])
+def test_gather_of_a_part(machine, rng, values):
+    """GATHERs of one word of every second block of tokens: as those of all words and blocks."""
+    past, own = codes(rng, 9, 2, 8), codes(rng, 2, 8)
+    for address, tokens in ((100, past[:7]), (300, past[7:])):
+        put(machine, address, tokens)
+    machine.pages = [[(100, 7), (300, 2)]]
+    put(machine, 600, own[0])
+    put(machine, 610, own[1])
+    vectors = np.concatenate([past[:, values], own, np.zeros((1, 8), np.uint16)]).reshape(3, N, 2, N)
+    fields = {"values": values, "blocks": 1, "step_word": 600, "stride": 10, "tokens": 2, "word": 1, "words": 1}
+    machine.weights[:] = 1
+    for skip, to, restart in ((1, 0, 1), (1, 10, 0)):
+        machine.execute(Command("GATHER", {**fields, "skip": skip, "target": to, "restart": restart}))
+    np.testing.assert_array_equal(machine.weights[:N], vectors[1, :, 1].T if values else vectors[1, :, 1])
+    assert (machine.weights[N:] == 1).all()  # the third block was skipped, which leaves no token
+    machine.execute(Command("GATHER", {**fields, "skip": 2, "target": 0, "restart": 1}))
+    last = vectors[2, :, 1].T if values else vectors[2, :3, 1]
+    np.testing.assert_array_equal(machine.weights[: len(last)], last)
+
+
 def test_copies(machine, rng):
     data = codes(rng, 5, N)
     put(machine, 9, data)

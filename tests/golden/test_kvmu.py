@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from golden.kvmu import Fault, Op, Tier, TransferKind
+from golden.kvmu.command import CommandFault
 from golden.page_table import PageTable, PagingConfig
 from golden.store import NONE, ContextSizes, StoreSizes
 from golden.store.layout import RESIDENT, SAVED
@@ -114,8 +115,59 @@ def test_pages_equal_the_page_table(retain, rng):
             if page is not None
         }
         assert [page for _, page in ages(bench)] == list(table.resident)
+        slots = [bench.kvmu.token_slot(token) for token in range(table.tokens)]
+        assert slots == list(zip(table._page_of, table._slot_of, strict=True))
         assert bench.kvmu.resident_tokens == table.resident_tokens
     assert len(table.pages) > 50 and (moved > 20) != retain
+
+
+def walk(context):
+    """Page and slot of every token: walks the chains of all clusters, and the pages that only references keep."""
+    chained = [page for cluster in range(int(context.header["clusters"])) for page in context.chain(cluster)]
+    held = [
+        page for page in range(len(context.pages)) if int(context.pages[page]["references"]) and page not in chained
+    ]
+    out = {}
+    for page in chained + held:
+        for slot, token in enumerate(context.tokens(page)):
+            if int(context.pages[page]["live"]) & 1 << slot:
+                assert token not in out
+                out[token] = (page, slot)
+    return out
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_token_slot_equals_a_walk_of_the_lists(variant, rng):
+    """After each of 400 random commands, for every token of the open context, those without a page included."""
+    bench = StoreBench(rng=rng, **VARIANTS[variant])
+    accepted, released, moved, previous = set(), 0, 0, {}
+    for _ in range(400):
+        command = bench.random_command(rng, wild=0.05)
+        if not bench.execute(command)[-1].fault:
+            accepted.add(Op(command.op).name)
+        if bench.kvmu.context is None:
+            continue
+        tokens, expected = int(bench.kvmu.tables.header["tokens"]), walk(bench.kvmu.tables.context)
+        before = bench.memory.copy()
+        assert {token: bench.kvmu.token_slot(token) for token in range(tokens)} == {
+            token: expected.get(token) for token in range(tokens)
+        }
+        assert (bench.memory == before).all()
+        released += tokens - len(expected)
+        moved += command.op == Op.MOVE and any(expected[token] != previous.get(token) for token in expected)
+        previous = expected
+    assert {"APPEND", "STEP", "SELECT", "FETCH", "MOVE", "FREE", "HOLD"} <= accepted and released and moved
+
+
+def test_token_slot_refuses_unknown_tokens():
+    bench = StoreBench()
+    with pytest.raises(CommandFault, match="CONTEXT"):
+        bench.kvmu.token_slot(0)
+    step(bench, 0, [0, 0])
+    assert bench.kvmu.token_slot(1) == (0, 1)
+    for token in (-1, 2):
+        with pytest.raises(ValueError, match=f"token must be between 0 and 1, got {token}"):
+            bench.kvmu.token_slot(token)
 
 
 def pages_of(bench, number):

@@ -8,7 +8,7 @@ import pytest
 
 from golden import bf16
 from golden.patch_grid import PatchGrid
-from golden.vision import ProjectorShape, VisionShape, VisionTower, pad, patch_rows
+from golden.vision import ProjectorShape, VisionShape, VisionTower, pad, patch_rows, pooling_members
 
 CLIP = VisionShape(
     patches=9, patch_elements=12, hidden=32, ffn=44, layers=3, heads=4, activation="quick_gelu", epsilon=1e-5,
@@ -23,7 +23,11 @@ QWEN = replace(
     projector=ProjectorShape(128, 24, merge=4, norm_epsilon=1e-5), grid=PatchGrid(6, 8, 2, 4, 100.0),
     full_attention_layers=(1,),
 )  # fmt: skip
-SHAPES = {"clip": CLIP, "siglip": SIGLIP, "no projector": replace(CLIP, projector=None), "qwen": QWEN}
+SHAPES = {
+    "clip": CLIP, "siglip": SIGLIP, "no projector": replace(CLIP, projector=None), "qwen": QWEN,
+    "clip, pooled with its class token": replace(CLIP, patches=36, pooled=3, projector=ProjectorShape(20, 24)),
+    "siglip, pooled with common patches": replace(SIGLIP, pooled=2),
+}  # fmt: skip
 GAIN = 0.7  # standard deviation of the weights times the root of their inputs
 
 
@@ -100,13 +104,71 @@ def reference(shape, codes, patches):
         if shape.gated:
             middle = middle * linear(f"{at}up", normed)
         x = x + linear(f"{at}down", middle)
+    if shape.pooled:
+        x = averages(x, shape)
     if shape.projector is None:
         return x
-    x = x[shape.first_output :]
+    x = x if shape.pooled else x[shape.first_output :]
     if shape.projector.norm_epsilon is not None:
         x = norm("projector.norm", x).reshape(shape.output_tokens, -1)
     middle = ACTIVATIONS[shape.projector.activation](linear("projector.linear_1", x))
     return linear("projector.linear_2", middle)
+
+
+def averages(x, shape):
+    """Class token, unless the projector drops it, and float64 averages of rectangles of patches."""
+    first, side = int(shape.class_token), round(shape.patches**0.5)
+    image, rows = x[first:].reshape(side, side, -1), [x[:first]]
+    if shape.projector is not None and shape.projector.drop_first:
+        rows = []
+    edges = [(int(np.floor(i * side / shape.pooled)), int(np.ceil((i + 1) * side / shape.pooled)))
+             for i in range(shape.pooled)]  # fmt: skip
+    rows += [image[top:bottom, left:right].mean(axis=(0, 1))[None] for top, bottom in edges for left, right in edges]
+    return np.concatenate(rows)
+
+
+POOLED = {  # tower and core: VideoLLM-Online, 384 / 16 and 3 x 3; SigLIP with 27 x 27 patches; common patches
+    "clip, 24 to 3": replace(CLIP, patches=576, pooled=3, projector=None, inputs=64),
+    "siglip, 27 to 3": replace(SIGLIP, patches=729, pooled=3, inputs=16),
+    "clip without its class token, 5 to 3": replace(CLIP, patches=25, pooled=3),
+    "siglip, 4 to 4": replace(SIGLIP, patches=16, pooled=4),
+    "clip, 3 to 1, 16 alignment bits": replace(CLIP, pooled=1, projector=None, align_bits=16),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_average_equals_float64(name, rng):
+    """Every element is within the bound of `golden.vision`; a class token, and averages of one patch, are exact."""
+    shape = POOLED[name]
+    x = rng.standard_normal((shape.tokens, shape.hidden)) * np.exp(rng.uniform(-6, 6, (shape.tokens, 1)))
+    codes = {key: np.zeros(size, np.uint16) for key, size in shape.weights().items()}
+    features = bf16.encode(x)
+    exact = bf16.decode(features)
+    got, want = bf16.decode(VisionTower(shape, codes).pool(features)), averages(exact, shape)
+    assert got.shape == want.shape == (shape.output_tokens, shape.hidden)
+    tiles, count = -(-shape.tokens // shape.inputs), shape.pooling.sum(axis=1)[:, None]
+    largest = np.stack([abs(exact[members]).max(axis=0) for members in shape.pooling])
+    aligned = tiles * (shape.inputs - 1) * 2.0 ** (2 - shape.align_bits)
+    bound = abs(want) / 256 + 1.01 * (aligned + (2 * tiles - 1) * 2**-24 * count) * largest / count + 2**-126
+    error = abs(got - want)
+    assert (error <= bound).all()
+    print(f"{name}: largest error {(error / bound).max():.2f} of the bound")
+    np.testing.assert_array_equal(got[count[:, 0] == 1], want[count[:, 0] == 1])
+    assert (count == 1).any() or error.any()
+
+
+def test_members_of_averages():
+    """Averages of 5 patches in 3: patches 0 and 1, 1 to 3, and 3 and 4, in both axes."""
+    members = pooling_members(5, 3).reshape(3, 3, 5, 5)
+    assert members[0, 0].nonzero()[0].tolist() == [0, 0, 1, 1]
+    assert np.argwhere(members[1, 2]).tolist() == [[1, 3], [1, 4], [2, 3], [2, 4], [3, 3], [3, 4]]
+    assert members.sum() == (2 + 3 + 2) ** 2
+    for side, pooled, message in (
+        (5, 6, "pooled must be between 1 and 5, got 6"),
+        (5, 0, "pooled must be between 1 and 5, got 0"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            pooling_members(side, pooled)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -119,7 +181,7 @@ def test_tower_equals_float64(name, rng):
     want = reference(shape, codes, patches)
     assert got.shape == want.shape == (shape.output_tokens, shape.outputs)
     projector = 0 if shape.projector is None else 2 + (shape.projector.norm_epsilon is not None)
-    stages = 1 + shape.input_norm + 2 * shape.layers + projector
+    stages = 1 + shape.input_norm + 2 * shape.layers + projector + bool(shape.pooled)
     error = np.sqrt(((got - want) ** 2).mean() / (want**2).mean())
     print(f"{name}: relative error {error:.2e}, bound {stages / 512:.2e}")
     assert 0 < error <= stages / 512
@@ -152,6 +214,12 @@ def test_padding():
         ({"activation": "relu"}, "activation must be one of gelu, gelu_pytorch_tanh, quick_gelu, got 'relu'"),
         ({"patches": 1, "class_token": False}, "patches must be at least 2 if drop_first drops one of them, got 1"),
         ({"ffn": 0}, "ffn must be at least 1, got 0"),
+        ({"pooled": 4}, "pooled must be between 0 and 3, got 4"),
+        ({"patches": 8, "pooled": 2}, "patches must be a square number for pooling, got 8"),
+        (
+            {"pooled": 2, "projector": ProjectorShape(20, 24, merge=2)},
+            "pooled must be 0 with a grid, or a merge or norm in the projector, got 2",
+        ),
     ],
 )
 def test_invalid_shapes_raise(changes, message):
@@ -170,5 +238,5 @@ def test_invalid_weights_raise(rng):
         VisionTower(CLIP, {name: code for name, code in codes.items() if name != "vision.class_token"})
     with pytest.raises(ValueError, match=r"patches must have shape \(9, 12\), got \(9, 11\)"):
         tower.run(np.zeros((9, 11), np.uint16))
-    with pytest.raises(ValueError, match="projector must be given, got None"):
+    with pytest.raises(ValueError, match="projector must be a ProjectorShape, got None"):
         VisionTower(SHAPES["no projector"], codes).project(np.zeros((10, 32), np.uint16))

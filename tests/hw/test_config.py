@@ -39,6 +39,7 @@ CHANGES = {
     "cache_lines": (8, "kvmu"),
     "dre_counters": (0, "hcu"),
     "cores": (3, "multicore"),
+    "device_ports": (1, "multicore"),
     "token_bits": (24, "hcu"),
     "cluster_bits": (12, "hcu"),
     "count_bits": (12, "hcu"),

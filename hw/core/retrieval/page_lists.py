@@ -1,4 +1,7 @@
-"""Page lists in device memory: the past tokens that each KV head attends to in the current step."""
+"""Page lists in device memory: the past tokens that each KV head attends to in a step.
+
+A KV head has two lists, so that one can be written for the next layer while the other one is read.
+"""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -10,7 +13,8 @@ from amaranth.lib.wiring import In, Out
 from hw.axi.engines import read_word_layout, write_word_layout
 from hw.axi.gearbox import Gearbox
 from hw.axi.ports import JOB, WORD_ADDRESS_BITS
-from hw.core.lengths import LENGTH_BITS
+from hw.core.isa import LIST_SETS
+from hw.core.lengths import LENGTH_BITS, entries_layout
 from hw.dre.kvmu.command import Op
 
 # Entry of a list: first word of the keys and values of one page for one KV head, and number of tokens.
@@ -20,7 +24,7 @@ QUEUE_DEPTH = 4  # entries that wait for the write engine
 
 
 def list_words(max_pages: int, word: int) -> int:
-    """Memory words between the lists of two KV heads, for words of `word` bits."""
+    """Memory words between two lists, for words of `word` bits."""
     return max(1, max_pages * LIST_ENTRY.size // word)
 
 
@@ -31,10 +35,10 @@ def _entries_per_word(word: int) -> int:
 
 
 class PageLists(wiring.Component):
-    """Writes the pages that the SELECT replies report to memory, one list per KV head.
+    """Writes the pages that the SELECT replies report to memory, to one of two lists of their KV head.
 
-    The list of head h begins `h * list_words(max_pages, word)` words after `base`. An entry is 8 bytes, see
-    `LIST_ENTRY`.
+    List n begins `n * list_words(max_pages, word)` words after `base`. The first list of KV head h has the number h,
+    the second one `kv_heads + h`. An entry is 8 bytes, see `LIST_ENTRY`.
 
     Timing: one entry per cycle, limited by the write engine; a full queue stops the replies.
 
@@ -42,16 +46,17 @@ class PageLists(wiring.Component):
     ----------
     reply : layout of a reply of the KV prediction unit
     word : bits of a memory word, at least 64
-    kv_heads : number of lists
+    kv_heads : KV heads
     max_pages : entries of each list
 
     Members
     -------
     reply : stream of replies
-    clear : empties all lists
+    second : replies go to the second lists
+    clear : empties the lists to which replies go
     base : word address of the first list
     job, words, write_done : write engine
-    entries, tokens : for each head, number of entries in its list and their tokens
+    entries, tokens : number of entries of each list, and their tokens
     idle : memory has acknowledged all entries
 
     Raises
@@ -66,13 +71,14 @@ class PageLists(wiring.Component):
         super().__init__(
             {
                 "reply": In(stream.Signature(reply)),
+                "second": In(1),
                 "clear": In(1),
                 "base": In(WORD_ADDRESS_BITS),
                 "job": Out(stream.Signature(JOB)),
                 "words": Out(stream.Signature(write_word_layout(word))),
                 "write_done": In(1),
-                "entries": Out(data.ArrayLayout(range(max_pages + 1), kv_heads)),
-                "tokens": Out(data.ArrayLayout(LENGTH_BITS, kv_heads)),
+                "entries": Out(entries_layout(kv_heads, max_pages)),
+                "tokens": Out(data.ArrayLayout(LENGTH_BITS, LIST_SETS * kv_heads)),
                 "idle": Out(1),
             }
         )
@@ -84,23 +90,26 @@ class PageLists(wiring.Component):
             {"word": WORD_ADDRESS_BITS, "position": range(self.entries_per_word), "entry": LIST_ENTRY}
         )
         m.submodules.queue = queue = SyncFIFOBuffered(width=entry_write.size, depth=QUEUE_DEPTH)
+        lists = LIST_SETS * self.kv_heads
         newest, index, append = Signal(entry_write), Signal(range(self.max_pages + 1)), Signal()
+        number = Signal(range(lists))  # list of the reply
         m.d.comb += [
             self.reply.ready.eq(queue.w_rdy),
             append.eq(self.reply.valid & queue.w_rdy & (reply.op == Op.SELECT) & ~reply.last),
-            index.eq(Array(self.entries[h] for h in range(self.kv_heads))[reply.head]),
-            newest.word.eq(self.base + reply.head * list_words(self.max_pages, self.word) + (index >> shift)),
+            number.eq(reply.head + Mux(self.second, self.kv_heads, 0)),
+            index.eq(Array(self.entries[n] for n in range(lists))[number]),
+            newest.word.eq(self.base + number * list_words(self.max_pages, self.word) + (index >> shift)),
             newest.position.eq(index[:shift]),
             newest.entry.address.eq(reply.address >> ((self.word // 8).bit_length() - 1)),
             newest.entry.count.eq(reply.count),
             queue.w_data.eq(newest),
             queue.w_en.eq(append),
         ]
-        for h in range(self.kv_heads):
-            with m.If(self.clear):
-                m.d.sync += [self.entries[h].eq(0), self.tokens[h].eq(0)]
-            with m.Elif(append & (reply.head == h)):
-                m.d.sync += [self.entries[h].eq(index + 1), self.tokens[h].eq(self.tokens[h] + reply.count)]
+        for n in range(lists):
+            with m.If(self.clear & (self.second == (n >= self.kv_heads))):
+                m.d.sync += [self.entries[n].eq(0), self.tokens[n].eq(0)]
+            with m.Elif(append & (number == n)):
+                m.d.sync += [self.entries[n].eq(index + 1), self.tokens[n].eq(self.tokens[n] + reply.count)]
         self._write(m, queue, data.View(entry_write, queue.r_data))
         unacknowledged = Signal(8)
         m.d.sync += unacknowledged.eq(unacknowledged + append - self.write_done)
@@ -141,7 +150,7 @@ class PageListReader(wiring.Component):
 
     Members
     -------
-    start, head : begin with the list of KV head `head`
+    start, number : begin with the list `number`
     base, entries : as `PageLists`
     job, words : read engine
     o : stream of LIST_ENTRY
@@ -158,9 +167,9 @@ class PageListReader(wiring.Component):
         super().__init__(
             {
                 "start": In(1),
-                "head": In(range(kv_heads)),
+                "number": In(range(LIST_SETS * kv_heads)),
                 "base": In(WORD_ADDRESS_BITS),
-                "entries": In(data.ArrayLayout(range(max_pages + 1), kv_heads)),
+                "entries": In(entries_layout(kv_heads, max_pages)),
                 "job": Out(stream.Signature(JOB)),
                 "words": In(stream.Signature(read_word_layout(word))),
                 "o": Out(stream.Signature(LIST_ENTRY)),
@@ -170,13 +179,14 @@ class PageListReader(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.gearbox = gearbox = Gearbox(word=self.word, item=LIST_ENTRY.size)
-        head, pending, reading = Signal.like(self.head), Signal(), Signal()  # `reading`: words of a job are outstanding
-        entries = Array(self.entries[h] for h in range(self.kv_heads))[head]
+        number, pending = Signal.like(self.number), Signal()
+        reading = Signal()  # words of a job are outstanding
+        entries = Array(self.entries[n] for n in range(LIST_SETS * self.kv_heads))[number]
         shift = (self.entries_per_word - 1).bit_length()
         word_received = self.words.valid & self.words.ready
         m.d.comb += [
             self.job.valid.eq(pending & ~reading & (entries != 0)),
-            self.job.payload.address.eq(self.base + head * list_words(self.max_pages, self.word)),
+            self.job.payload.address.eq(self.base + number * list_words(self.max_pages, self.word)),
             self.job.payload.count.eq((entries + (self.entries_per_word - 1)) >> shift),
             gearbox.i.valid.eq(self.words.valid & ~pending),
             gearbox.i.payload.eq(self.words.payload),
@@ -191,5 +201,5 @@ class PageListReader(wiring.Component):
         with m.If(pending & ~reading & (self.job.ready | (entries == 0))):
             m.d.sync += [pending.eq(0), reading.eq(entries != 0)]
         with m.If(self.start):
-            m.d.sync += [pending.eq(1), head.eq(self.head)]
+            m.d.sync += [pending.eq(1), number.eq(self.number)]
         return m

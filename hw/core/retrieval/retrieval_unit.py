@@ -10,7 +10,7 @@ from hw.axi.engines import read_word_layout, write_word_layout
 from hw.axi.ports import FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.config import Config
 from hw.core.isa import BY_NAME
-from hw.core.lengths import command_length, lengths_layout
+from hw.core.lengths import command_length, entries_layout, lengths_layout
 from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanUpdates
 from hw.core.retrieval.page_lists import PageLists
 from hw.core.retrieval.row_reader import RowReader
@@ -34,6 +34,10 @@ class RetrievalUnit(wiring.Component):
     KV head. CLUSTER waits until all tokens have a cluster and a slot and the old mean keys of their clusters are in the
     undo log, SELECT until its rows are sent, FETCH until the selected pages are in device memory. OFFLOAD waits until
     the keys and values are stored, writes the pages that leave device memory and commits the step.
+
+    SELECT and FETCH can also precede the tokens of a step. Then the pages of a layer are fetched while the layer before
+    still reads its page lists. OPEN says which of the two lists of each KV head the selection fills. The first SELECT
+    or FETCH after OPEN or OFFLOAD empties them.
 
     A step is clustered in pieces of at most `max_step_tokens` tokens, because `MeanUpdates` and `StepSlots` record one
     piece. A piece is a packet of hash codes, then CLUSTER, MEANS and STORE. The codes of the next piece wait until
@@ -61,7 +65,7 @@ class RetrievalUnit(wiring.Component):
     complete : the command is complete
     codes : stream of HASH_CODE from the vector engine
     score_job, score_words, count_job, count_words : read engines of the score rows and of the token counts
-    lengths : run-time lengths: clusters, and past tokens of each KV head
+    lengths : run-time lengths: clusters, and past tokens of each page list
     list_base, list_entries : page lists in memory, see `PageLists`
     list_job, list_words, list_write_done : write engine for the page lists
     slot_index, slot_word, tokens, stored : slots of the tokens of a piece, see `StepSlots`
@@ -94,7 +98,7 @@ class RetrievalUnit(wiring.Component):
                 "count_words": In(stream.Signature(read_word_layout(self.word))),
                 "lengths": Out(lengths_layout(config.kv_heads)),
                 "list_base": Out(WORD_ADDRESS_BITS),
-                "list_entries": Out(data.ArrayLayout(range(config.max_pages + 1), config.kv_heads)),
+                "list_entries": Out(entries_layout(config.kv_heads, config.max_pages)),
                 "list_job": Out(stream.Signature(JOB)),
                 "list_words": Out(stream.Signature(write_word_layout(self.word))),
                 "list_write_done": In(1),
@@ -149,7 +153,6 @@ class RetrievalUnit(wiring.Component):
             self.mean_keys_base.eq(unit.mean_keys_base),
             slots.reply.valid.eq(unit.o.valid & unit.o.ready),
             slots.reply.payload.eq(unit.o.payload),
-            lists.clear.eq(slots.step_starts),
             lists.write_done.eq(self.list_write_done),
             lists.base.eq((self.cfg_page_lists_base >> ((self.word // 8).bit_length() - 1))[:WORD_ADDRESS_BITS]),
             self.list_base.eq(lists.base),
@@ -210,12 +213,15 @@ class RetrievalUnit(wiring.Component):
         reply, opcode, unit = self.kvpu.o.payload, self.i.payload.opcode, self.kvpu
         last_reply = self.kvpu.o.valid & self.kvpu.o.ready & reply.last
         fetch_transfers, fetch_tag = Signal(), Signal.like(reply.tag)  # the fetch moves pages, with this tag
-        counts_written = Signal()  # memory has the token counts of the step
+        counts_written = Signal()  # memory has the token counts of the context
+        new_selection = Signal()  # the next SELECT or FETCH begins a selection
         hold_codes = Signal()  # all codes of a piece are received, its keys and values are not stored
         with m.If(slots.step_starts):
             m.d.sync += counts_written.eq(0)
-        with m.If(last_reply & (reply.op == Op.SYNC)):
+        with m.If(last_reply & ((reply.op == Op.SYNC) | (reply.op == Op.OPEN))):
             m.d.sync += counts_written.eq(1)
+        with m.If(last_reply & ((reply.op == Op.OPEN) | (reply.op == Op.STEP))):
+            m.d.sync += new_selection.eq(1)
         with m.If(self.codes.valid & self.codes.ready & self.codes.payload.last):
             m.d.sync += hold_codes.eq(1)
         with m.Elif(self.stored):
@@ -233,8 +239,13 @@ class RetrievalUnit(wiring.Component):
                         all_have_slots = (slots.tokens == means.tokens) & slots.pending
                         m.d.comb += self.complete.eq(means.clustered & all_have_slots & unit.settled)
                         m.d.comb += means.clear_clustered.eq(self.complete)
-                    for name in ("OPEN", "SELECT", "FETCH"):
+                    with m.Case(BY_NAME["OPEN"].code):
+                        m.d.sync += lists.second.eq(view(self.i.payload, "OPEN").lists)
+                        m.next = "OPEN"
+                    for name in ("SELECT", "FETCH"):
                         with m.Case(BY_NAME[name].code):
+                            m.d.comb += lists.clear.eq(new_selection)
+                            m.d.sync += new_selection.eq(0)
                             m.next = name
                     with m.Case(BY_NAME["OFFLOAD"].code), m.If(~slots.pending):
                         m.next = "OFFLOAD"

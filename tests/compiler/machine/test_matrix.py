@@ -115,7 +115,8 @@ def test_random_loads_and_gathers(rng, n):
         gather = {"head": int(rng.integers(0, 2)), "values": int(rng.integers(0, 2)), "blocks": int(rng.integers(0, 3)),
                   "restart": int(rng.random() < 0.4), "target": int(rng.choice([0, 2, 5, 5 * n, 65535])),
                   "step_word": int(rng.integers(0, 500)), "stride": int(rng.integers(0, 9)),
-                  "tokens": int(rng.integers(0, 9))}  # fmt: skip
+                  "tokens": int(rng.integers(0, 9)), "skip": int(rng.choice([0, 0, 1, 5])),
+                  "word": int(rng.integers(0, 3)), "words": int(rng.integers(0, 4))}  # fmt: skip
         command = Command("GATHER", gather) if number % 2 else Command("LOAD", fields)
         messages.add(machines.execute(command).split(" ")[0])
         machines.check(command)

@@ -1,5 +1,7 @@
 """Several transfer engines on one memory port: every byte, and nobody waits for long."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from amaranth import Module
@@ -45,6 +47,9 @@ class Group(wiring.Component):
         return m
 
 
+group_of = cache(Group)  # elaborated once
+
+
 def copies(rng, count):
     """Copies from the lower half of a part to its upper half, whose order does not matter."""
     out, target = [], PART // 2
@@ -80,14 +85,14 @@ def run(group, moved, rng, **options):
 
 @pytest.mark.parametrize("stall", [0.0, 0.4])
 def test_every_byte_of_everybody(stall, rng, seed):
-    group = Group(3)
+    group = group_of(3)
     moved = {k: copies(rng, 25) for k in range(3)}
     run(group, moved, rng, stall=stall, seed=seed, memory={"stall": stall, "timing": FixedTiming(latency=10)})
 
 
 def test_nobody_starves(rng, seed):
     """Two engines ask all the time, a third for one word at a time: its copies take no longer than they must."""
-    group = Group(3)
+    group = group_of(3)
     long = [Descriptor(0, PART // 2, 0, 0, PART // 2, 0, 0, 0)]
     moved = {0: long, 1: long, 2: [Descriptor(8 * n, PART // 2 + 8 * n, 0, 0, 8, 0, 0, 0) for n in range(30)]}
     ends = {}

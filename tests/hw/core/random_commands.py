@@ -149,15 +149,21 @@ class Author:
         head, values = self.number(0, len(self.machine.pages) - 1), int(self.flip())
         own, tokens = self.machine.head_words, self.number(1, 3)
         first, stride = self.rows(tokens, own)
-        commands, blocks, remaining = [], self.number(1, 3), self.machine.past(head) + tokens
-        for index in range(-(-remaining // (blocks * self.n))):
-            rows = min(remaining - index * blocks * self.n, blocks * self.n)
-            used = -(-rows // self.n) * self.n * own
+        word = self.number(0, own - 1) if self.flip() else 0
+        words = self.number(1, own - word) if word or self.flip() else 0
+        commands, blocks, position = [], self.number(1, 3), 0
+        total = self.machine.past(head) + tokens
+        while position < total:
+            skip = int(self.flip(0.4)) * self.number(1, 4)
+            position += skip * self.n
+            rows = max(0, min(total - position, blocks * self.n))
+            used = -(-rows // self.n) * self.n * (words or own)
             to = self.number(0, self.tiles * self.n - used)
-            fields = {"head": head, "values": values, "restart": int(index == 0), "blocks": blocks, "target": to,
-                      "step_word": first if index == 0 else self.any(0, 32), "stride": stride,
-                      "tokens": tokens}  # fmt: skip
+            fields = {"head": head, "values": values, "restart": int(not commands), "blocks": blocks, "target": to,
+                      "step_word": self.any(0, 32) if commands else first, "stride": stride, "tokens": tokens,
+                      "skip": skip, "word": word, "words": words}  # fmt: skip
             commands.append(Command("GATHER", fields))
+            position += blocks * self.n
         if self.flip(0.3):  # the rest of the page list is not used
             return commands[: self.number(1, len(commands))]
         return commands

@@ -1,6 +1,7 @@
 """Tests of the transfer engine's Verilog between two timed memories, against copies executed in order."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,6 +20,12 @@ SIZE = 1 << 16
 BASES = {"device": 0xA5A5_8000_0000, "host": 0x5A40_0000_0000}
 COMPLEMENTS = {port: (1 << 48) - SIZE - base for port, base in BASES.items()}  # every address bit of a base is inverted
 SEEN = ("arvalid", "arready", "rvalid", "rlast", "awvalid", "awready", "bvalid")
+
+
+@cache
+def tiny() -> Dma:
+    """The unit of most tests, elaborated once."""
+    return Dma.from_config(Config.preset("tiny"))
 
 
 def copies(rng, word, count, longest=2048):
@@ -89,7 +96,7 @@ def run(unit, memories, moved, offsets=None, done=None, end=SIZE, **options):
 
 @pytest.mark.parametrize("stall", [0.0, 0.4])
 def test_moves_every_byte(stall, rng, seed):
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = copies(rng, unit.word // 8, 50)
     memories = images(rng, stall=stall, timing=FixedTiming(latency=20))
     ports = ["stat_idle", *(f"{port}__{name}" for port in BASES for name in SEEN)]
@@ -119,7 +126,7 @@ def in_flight(ports):
 
 def test_complement_of_the_base_addresses(rng, seed):
     """With the base addresses of the other tests, every address bit above the memory's size has both values."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = [Descriptor(512 * n, SIZE // 2 + 512 * n, n % 2, n // 2, 512, 0, 0, 0) for n in range(4)]
     memories = images(rng, bases=COMPLEMENTS)
     assert run(unit, memories, moved, far(rng), seed=seed).images == expected(memories, moved)
@@ -127,7 +134,7 @@ def test_complement_of_the_base_addresses(rng, seed):
 
 def test_completions_of_both_sides_in_the_same_cycles(rng):
     """Completions of the host side wait while the device side completes one copy per cycle, and keep their order."""
-    unit, group = Dma.from_config(Config.preset("tiny")), 12  # two groups of copies can be in flight
+    unit, group = tiny(), 12  # two groups of copies can be in flight
     moved = []
     for n in range(6 * group):
         target, tag = 1 - n // group % 2, int(rng.integers(2))
@@ -143,7 +150,7 @@ def test_completions_of_both_sides_in_the_same_cycles(rng):
 @pytest.mark.parametrize("port", BASES)
 def test_reads_run_ahead_by_the_depth(port, rng):
     """The read engine requests words until its buffer is reserved, before the first word arrives."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     side = list(BASES).index(port)
     moved = [Descriptor(4096 * n, 4096 * n, side, 1 - side, 4096, 0, 0, 0) for n in range(2)]
     record = run(unit, images(rng, timing=FixedTiming(latency=100)), moved, ports=[f"{port}__{n}" for n in SEEN])
@@ -156,7 +163,7 @@ def test_reads_run_ahead_by_the_depth(port, rng):
 @pytest.mark.parametrize("latency", [4, 1200], ids=["fast responses", "late responses"])
 def test_no_burst_before_its_words(port, latency, rng, seed):
     """A burst is requested when all its words are in the buffer, also after late responses filled the buffer."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     word, target = unit.word // 8, list(BASES).index(port)
     source = list(BASES)[1 - target]
     moved, at = [], 0
@@ -175,7 +182,7 @@ def test_no_burst_before_its_words(port, latency, rng, seed):
 
 def test_words_after_the_address_of_their_burst(rng, seed):
     """Words of one-word bursts never precede their address, although each channel pauses on its own."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = [Descriptor(8 * n, SIZE // 2 + 8 * n, n % 2, 1 - n % 2, 8, 0, n % 4, 0) for n in range(200)]
     memories = images(rng, stall=0.6)
     assert run(unit, memories, moved, seed=seed).images == expected(memories, moved)
@@ -185,7 +192,7 @@ def test_words_after_the_address_of_their_burst(rng, seed):
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 def test_region_fault_in_the_cycle_of_a_response(port, write, rng, seed):
     """A response without an error does not hide the fault of a later copy that leaves the region."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     word, side, offsets = unit.word // 8, list(BASES).index(port), far(rng)
     addresses, wrong = ((0, SIZE // 2), (0, SIZE)) if write else ((0, SIZE // 2), (SIZE, 0))
     tiers = (1 - side, side) if write else (side, 1 - side)
@@ -200,7 +207,7 @@ def test_region_fault_in_the_cycle_of_a_response(port, write, rng, seed):
 
 @pytest.mark.parametrize("source", [Tier.DEVICE, Tier.HOST], ids=["device", "host"])
 def test_copy_of_zero_words_requests_no_burst(source, rng):
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = [Descriptor(0, 0, int(source), 1 - int(source), 0, 0, 0, 0)]
     record = run(unit, images(rng), moved, done=0, cycles=100)
     assert record.status["stat_fault"] == 0 and record.status["stat_idle"] == 1
@@ -209,7 +216,7 @@ def test_copy_of_zero_words_requests_no_burst(source, rng):
 
 def test_a_side_that_answers_late(rng, seed):
     """The number of bursts in flight reaches its limit."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = [Descriptor(8 * n, SIZE // 2 + 8 * n, n // 50, 1 - n // 50, 8, 0, n % 4, 0) for n in range(100)]
     memories = images(rng)
     memories["host"].timing = FixedTiming(latency=150)
@@ -221,7 +228,7 @@ def test_a_side_that_answers_late(rng, seed):
 @pytest.mark.parametrize("slow", BASES)
 def test_a_side_that_takes_words_slowly(slow, rng, seed):
     """Words from the fast side fill the on-chip buffer completely."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     target = list(BASES).index(slow)
     moved = [replace(d, source_tier=1 - target) for d in copies(rng, 8, 50, longest=400) if d.target_tier == target]
     memories = images(rng)
@@ -232,7 +239,7 @@ def test_a_side_that_takes_words_slowly(slow, rng, seed):
 
 def test_errors_one_after_the_other(rng, seed):
     """Each error stops the unit with the address of its burst, until a reset."""
-    unit, offsets, rounds = Dma.from_config(Config.preset("tiny")), far(rng), 24
+    unit, offsets, rounds = tiny(), far(rng), 24
     ports = [f"{port}__a{kind}{name}" for port in BASES for kind in "rw" for name in ("valid", "ready", "addr", "len")]
     failing = [(str(rng.choice(list(BASES))), bool(rng.integers(2)), int(rng.integers(8))) for _ in range(rounds)]
     script: list[list] = []
@@ -263,7 +270,7 @@ def test_refuses_parts_of_words_and_one_word_too_much(rng):
     The second round complements the offsets, so every bit of a fault's address has both values. Its regions end at any
     word.
     """
-    unit, offsets = Dma.from_config(Config.preset("tiny")), far(rng)
+    unit, offsets = tiny(), far(rng)
     complements = {port: (1 << 35) - 4096 - offset for port, offset in offsets.items()}
     for offset, end in ((offsets, SIZE), (complements, SIZE - 8 * int(rng.integers(1, 512)))):
         moved, faults = faulty_copies(rng, unit.word // 8, offset, end)
@@ -298,7 +305,7 @@ def faulty_copies(rng, word, offsets, end):
 @pytest.mark.parametrize("end", [SIZE, SIZE - 8], ids=["whole pages", "one word less"])
 def test_copies_up_to_the_end_of_a_region(end, rng, seed):
     """The last words of both regions can be read and written."""
-    unit, at = Dma.from_config(Config.preset("tiny")), end - 256
+    unit, at = tiny(), end - 256
     ways = [(source, target) for source in range(2) for target in range(2)]
     moved = [Descriptor(at, 512 * n, *way, 256, 0, 0, 0) for n, way in enumerate(ways)]
     moved += [Descriptor(512 * n, at, *way, 256, 0, 0, 0) for n, way in enumerate(ways[1:3], start=4)]
@@ -309,7 +316,7 @@ def test_copies_up_to_the_end_of_a_region(end, rng, seed):
 
 def test_a_word_per_cycle(rng):
     """Long copies from device to host read and write one word a cycle after the start."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = [Descriptor(4096 * n, 4096 * n, 0, 1, 4096, 0, 0, 0) for n in range(8)]
     record = run(unit, images(rng, timing=FixedTiming(latency=16)), moved)
     words = sum(d.bytes for d in moved) * 8 // unit.word
@@ -321,7 +328,7 @@ def test_a_word_per_cycle(rng):
 @pytest.mark.parametrize("response", [SLVERR, pytest.param(DECERR, marks=pytest.mark.heavy)])
 def test_errors_stop_it(port, write, response, rng, seed):
     """After an error no request is issued, bursts in flight end, and the address is that of the failed burst."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     moved = copies(rng, unit.word // 8, 40, longest=1024)
     at = int(rng.integers(0, 20))
     memories = images(rng, timing=FixedTiming(latency=10))
@@ -360,7 +367,7 @@ def test_errors_stop_it(port, write, response, rng, seed):
 )
 @pytest.mark.heavy
 def test_refuses_what_is_outside(source, target, nbytes, rng):
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     memories = images(rng)
     record = run(unit, memories, [Descriptor(source, target, 0, 1, nbytes, 0, 0, 0)], cycles=200)
     assert record.status["stat_fault"] & 15 == Cause.REGION.value
@@ -391,7 +398,7 @@ def test_every_preset_elaborates(preset):
 
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_every_length_on_every_way(stall, rng, seed):
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     word, at = unit.word // 8, [SIZE // 2, SIZE // 2]
     moved = []
     for n, words in enumerate([1, BURST, 3 * BURST] * 4):
@@ -404,7 +411,7 @@ def test_every_length_on_every_way(stall, rng, seed):
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 def test_memory_that_ends_within_its_region(write, rng, seed):
     """Words beyond the end of the memory get the response DECERR."""
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     memories = images(rng)
     memories["host"].data = memories["host"].data[: SIZE // 2]
     sides = (Tier.DEVICE, Tier.HOST) if write else (Tier.HOST, Tier.DEVICE)
@@ -416,7 +423,7 @@ def test_memory_that_ends_within_its_region(write, rng, seed):
 
 @pytest.mark.parametrize("cause", [Cause.SLVERR, Cause.DECERR, Cause.REGION])
 def test_faults_under_pauses(cause, rng, seed):
-    unit = Dma.from_config(Config.preset("tiny"))
+    unit = tiny()
     memories = images(rng, stall=0.3)
     if cause is not Cause.REGION:
         memories["host"].failures = [Failure(True, 0, {Cause.SLVERR: SLVERR, Cause.DECERR: DECERR}[cause])]

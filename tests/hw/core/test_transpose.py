@@ -31,13 +31,16 @@ def joined(words):
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.5])
-@pytest.mark.parametrize("width, words", [(4, 2), (8, 1)])
-def test_transposes(width, words, stall, rng, seed):
-    unit = Transposer(width=width, row_words=words)
+@pytest.mark.parametrize("width, words, longest", [(4, 2, 2), (4, 2, 3), (8, 1, 1), (8, 1, 2)])
+def test_transposes(width, words, longest, stall, rng, seed):
+    """Rows of as many words as the memories hold, and shorter ones."""
+    unit = Transposer(width=width, row_words=longest)
     rows, lasts, out, ends = blocks(rng, width, 12, words)
     stimulus = {"data": joined(rows), "last": lasts}
     assert pack(unit.i.payload.shape(), stimulus).shape[0] == len(rows)
-    record = simulate(unit, "transposer", {"i": stimulus}, {"o": len(out)}, stall=stall, seed=seed)
+    record = simulate(
+        unit, "transposer", {"i": stimulus}, {"o": len(out)}, config={"cfg_row_words": words}, stall=stall, seed=seed
+    )
     assert [int(v) for v in record.outputs["o"]["data"]] == joined(out).tolist()
     assert record.outputs["o"]["last"].tolist() == ends.tolist()
 
@@ -46,7 +49,8 @@ def test_a_word_per_cycle(rng):
     """Whole blocks without pauses: words come every cycle, and as many leave."""
     unit = Transposer(width=4, row_words=2)
     rows = rng.integers(0, 1 << 16, (10 * 8, 4))
-    record = simulate(unit, "transposer", {"i": {"data": joined(rows)}}, {"o": len(rows)})
+    stimulus = {"i": {"data": joined(rows)}}
+    record = simulate(unit, "transposer", stimulus, {"o": len(rows)}, config={"cfg_row_words": 2})
     cycles = record.cycles
     assert cycles["i"][-1] - cycles["i"][0] == len(rows) - 1
     assert cycles["o"][-1] - cycles["o"][0] == len(rows) - 1

@@ -28,7 +28,10 @@ BUSY = {  # commands of each unit that memory latency delays, as many as can be 
     ExecUnit.RETRIEVAL: [Command("SELECT", {}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
                          for n in range(QUEUE_DEPTH)],
     ExecUnit.COPY: [Command("COPY", {"source": NEAR, "target": FAR, "words": 1})] * MAX_WAIT,
+    ExecUnit.SYNC: [Command("BARRIER", {"cores": 1}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
+                    for n in range(QUEUE_DEPTH)],
 }  # fmt: skip
+DELAYED_BY_COPIES = SyncEvent.RETRIEVAL, SyncEvent.SYNC  # their commands wait for copies instead of the memory
 READ = [  # and the matrix engine with many operands
     Command("MULTIPLY", {"m_blocks": blocks, "k_blocks": 1, "vectors": 8, "first": 1}) for blocks in (40, *[2] * 5)
 ]
@@ -38,6 +41,7 @@ IDLE = {  # commands with minimal work
     ExecUnit.VECTOR: Command("VECTOR", {"extra": 1}),
     ExecUnit.RETRIEVAL: Command("SELECT"),  # of no rows, because no context is open
     ExecUnit.COPY: Command("COPY", {"source": NEAR, "target": NEAR + 1, "words": 1}),
+    ExecUnit.SYNC: Command("BARRIER", {"cores": 1}),
 }
 
 
@@ -58,7 +62,7 @@ def program(event):
     """Program that fills the unit of the event with commands. Each entry of the other queues, then of its own queue,
     waits for all but some of these commands. The next such program starts one queue entry later."""
     busy, own = READ if event is SyncEvent.OPERANDS else BUSY[event.unit], event.unit
-    commands = [BUSY[ExecUnit.COPY][0]] * QUEUE_DEPTH if event is SyncEvent.RETRIEVAL else []
+    commands = [BUSY[ExecUnit.COPY][0]] * QUEUE_DEPTH if event in DELAYED_BY_COPIES else []
     commands += busy
     ahead = [-(-len(busy) * (n + 1) // QUEUE_DEPTH) for n in range(QUEUE_DEPTH)]
     commands += [

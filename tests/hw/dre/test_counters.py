@@ -11,7 +11,7 @@ from synth.power.stimulus import stimulus
 def record(name, counters, seed):
     """Values of every port in every cycle of a run with pauses."""
     component = UNITS[name].build(PRESETS["tiny"].replace(dre_counters=counters))
-    run = stimulus(component, "random", beats=60)
+    run = stimulus(component, "random", beats=30)
     memory = {} if run.memory is None else {"memory": run.memory, "memory_latency": (1, 5)}
     options = {"config": run.config, "echo": run.echo, "drain_cycles": run.drain_cycles, "stall": 0.3, "seed": seed}
     return simulate(component, name, run.inputs, run.outputs, **options, **memory, record_ports=True)

@@ -1,6 +1,7 @@
 """Verilog of the HCU compared with the golden cluster table, bit for bit, and with its cycle formula."""
 
 from dataclasses import fields, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,6 +27,12 @@ def codes(rng, n, bits, centers=None, flip=0.08):
 def tokens(stream, step=10):
     n = len(stream)
     return {"op": np.full(n, Op.TOKEN.value), "hash": stream, "last": np.arange(n) % step == step - 1}
+
+
+@cache
+def tiny():
+    """The unit of most tests, elaborated once."""
+    return HCU.from_config(Config.preset("tiny"))
 
 
 FIELDS = {field.name for field in fields(ClusterRule)}
@@ -149,7 +156,7 @@ PAUSES = {"none": 0.0, "source": {"i": 0.3}, "sink": {"o": 0.3}, "both": 0.3}
 @pytest.mark.parametrize("pauses", PAUSES)
 def test_begin_and_load_restore_table(pauses, rng, seed):
     """BEGIN and LOAD restore a table: the rest of its stream gives the same result."""
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     settings = {"window_tokens": 40, "hamming_threshold": 4}
     stream = codes(rng, 260, unit.hash_bits)
     table = ClusterTable(rule(unit, **settings))
@@ -233,7 +240,7 @@ def test_tables_saved_at_random_moments_continue_with_equal_results(name, rng, s
 
 def test_load_takes_one_cycle_per_record(rng):
     """One more LOAD delays the next result by one cycle and the comparison with the loaded cluster."""
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     delays = []
     for size in (0, 1, 7, 16):
         table = ClusterTable(rule(unit, hamming_threshold=0))
@@ -280,7 +287,7 @@ HIGH = {  # first token, number of the first cluster, clusters loaded, window
 @pytest.mark.parametrize("name", HIGH)
 def test_large_numbers_match_golden(name, rng, seed):
     """Tables that start at large numbers, whose high bits a stream reaches after hours."""
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     start, base, size, window = HIGH[name]
     settings = {"window_tokens": window, "hamming_threshold": 3, "max_cluster_tokens": 0xFFFF}
     table = ClusterTable(replace(rule(unit, **settings), max_clusters=(1 << unit.cluster_bits) - base))
@@ -306,7 +313,7 @@ def test_large_numbers_match_golden(name, rng, seed):
 
 def test_stat_clear_holds_counters_at_zero(rng):
     """`stat_clear` holds all counters at zero while the unit works."""
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     stream = codes(rng, 100, unit.hash_bits)
     beats = tokens(stream)
     config = {"cfg_hamming_threshold": 2, "cfg_max_cluster_tokens": 65535, "stat_clear": 1}
@@ -317,7 +324,7 @@ def test_stat_clear_holds_counters_at_zero(rng):
 
 def test_counters_through_a_long_wait(rng):
     """Long after the last token only the counter of idle cycles still counts."""
-    unit, idle = HCU.from_config(Config.preset("tiny")), 33_001
+    unit, idle = tiny(), 33_001
     stream = codes(rng, 40, unit.hash_bits)
     table = ClusterTable(rule(unit))
     record = run(unit, tokens(stream), len(stream), drain_cycles=idle)
@@ -329,7 +336,7 @@ def test_counters_through_a_long_wait(rng):
 
 def test_last_cluster_of_full_table_saturates(rng, seed):
     """All other clusters of a full table are saturated: tokens go to the last cluster, even when it is saturated."""
-    unit, most = HCU.from_config(Config.preset("tiny")), 0xFFFF
+    unit, most = tiny(), 0xFFFF
     settings = {"hamming_threshold": 0, "max_cluster_tokens": most}
     table = ClusterTable(rule(unit, **settings))
     table.assign(np.arange(unit.max_candidates) * 0x0111)
@@ -350,7 +357,7 @@ def test_last_cluster_of_full_table_saturates(rng, seed):
 
 @pytest.mark.parametrize("pauses", PAUSES)
 def test_load_into_full_table_sets_fault(pauses, seed):
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     n = unit.max_candidates + 2
     beats = {"op": np.full(n + 1, Op.LOAD.value), "count": np.ones(n + 1, int), "hash": np.arange(n + 1)}
     beats["op"][-1] = Op.TOKEN.value
@@ -373,7 +380,7 @@ def test_last_cluster_number_raises_overflow(rng):
 @pytest.mark.parametrize(("cycles", "stall"), [(1, 0.3), (2, 0.3), (37, 0.3), (500, 0.3), (90, {"o": 0.97})])
 def test_reset_restores_initial_state(cycles, stall, rng, seed):
     """After a reset at any time the results are the same and the counters start at zero."""
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     stream = codes(rng, 150, unit.hash_bits)
     settings = {"window_tokens": 40, "hamming_threshold": 4}
     record = run(unit, tokens(stream), len(stream), stall=stall, seed=seed, reset_after=cycles, **settings)
@@ -383,7 +390,7 @@ def test_reset_restores_initial_state(cycles, stall, rng, seed):
 
 @pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
 def test_icarus_agrees(rng, seed):
-    unit = HCU.from_config(Config.preset("tiny"))
+    unit = tiny()
     stream = codes(rng, 120, unit.hash_bits)
     record = run(
         unit,

@@ -1,6 +1,7 @@
 """Verilog of the KVPU compared with its golden model on every stream and in memory: random steps of many contexts."""
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,6 +35,9 @@ BASE = 0x1000  # of the store
 COMMAND = ("op", "hash", "query", "last", "context", "head")
 
 
+unit_of = cache(KVPU.from_config)  # a unit is elaborated once
+
+
 class Bench:
     """One unit and its golden model, step by step, on a store with some contexts."""
 
@@ -54,7 +58,7 @@ class Bench:
         sizes=None,
         log_entries=512,
     ):
-        self.config, self.unit, self.selection = config, KVPU.from_config(config), selection
+        self.config, self.unit, self.selection = config, unit_of(config), selection
         kvmu = self.unit.kvmu
         shared = store_sizes(kvmu, contexts=contexts + 1, page_frames=config.page_frames, log_entries=log_entries)
         each = sizes or ContextSizes(max_clusters=config.max_clusters, max_pages=config.max_pages)
@@ -488,7 +492,7 @@ def test_a_real_video_of_five_thousand_tokens(seed):
     print(tokens, "tokens", selections, "selections", fetched, "head pages", record.status)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [pytest.param(p, marks=[pytest.mark.heavy] * (p == "paper")) for p in PRESETS])
 def test_every_preset_elaborates(preset):
     unit = KVPU.from_config(Config.preset(preset))
     assert to_rtlil(unit, "kvpu") and unit.timing["kvmu"]

@@ -1,5 +1,7 @@
 """The matrix engine's Verilog against the golden product, bit for bit, and against its own cycle formula."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,12 @@ SHAPES = {  # trees, inputs, rows of a load, accumulators, alignment width, pipe
 }
 
 
+@cache
+def tiny():
+    """The unit of most tests, elaborated once."""
+    return DPE.from_config(Config.preset("tiny"))
+
+
 def check(unit, rng, rows, depth, tokens, **options):
     x, w = operands(rng, rows, depth, tokens)
     y, record = run(unit, x, w, **options)
@@ -29,7 +37,7 @@ def check(unit, rng, rows, depth, tokens, **options):
 
 @pytest.mark.parametrize("stall", [InTurns(0.5, 16), {"o": 0.9}, {"i_weights": 0.9}], ids=str)
 def test_equals_golden(rng, seed, stall):
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     record = check(unit, rng, 11, 30, unit.accumulators, stall=stall, seed=seed)
     assert record.status["stat_busy"] == len(record.cycles["i"])
     assert record.status["stat_tiles"] == 3 * 8
@@ -75,7 +83,7 @@ def carries(rng, unit):
 
 
 def test_hard_numbers(rng):
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     products = [*hard_products(rng, unit, 12), *carries(rng, unit)]
     streams = [stream(unit, x, w) for x, w in products]
     beats = {name: np.concatenate([one["i"][name] for one in streams]) for name in streams[0]["i"]}
@@ -107,7 +115,7 @@ def tiles_of_every_kind(unit, rng):
 
 @pytest.mark.parametrize("paused", [(), ("i", "i_weights"), ("o",), ("i", "i_weights", "o")], ids=str)
 def test_tiles_of_every_kind(paused, rng, seed):
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     streams = list(tiles_of_every_kind(unit, rng))
     beats = {name: np.concatenate([one["i"][name] for one, _ in streams]) for name in streams[0][0]["i"]}
     inputs = {"i": beats, "i_weights": np.concatenate([one["i_weights"] for one, _ in streams])}
@@ -117,7 +125,7 @@ def test_tiles_of_every_kind(paused, rng, seed):
 
 
 def test_every_cycle_is_accounted_for(rng, seed):
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     stall = {"i": 0.3, "i_weights": 0.6, "o": 0.85}
     record = check(unit, rng, 24, 4, 6, stall=stall, seed=seed, record_ports=True)
     valid, ready = (record.ports[f"i__{name}"][:, 0].astype(bool) for name in ("valid", "ready"))
@@ -143,7 +151,7 @@ def test_any_shape(rng, seed, name):
 @pytest.mark.parametrize("tokens", [1, 2, 3, 8])
 def test_latency_and_throughput(rng, tokens):
     """Tiles follow each other without a gap once their use takes longer than loading the next."""
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     tiles = 6
     record = check(unit, rng, unit.trees, tiles * unit.inputs, tokens)
     period = max(tokens, unit.loads + 1)
@@ -158,7 +166,7 @@ def test_latency_and_throughput(rng, tokens):
 
 def test_one_slot_every_cycle(rng):
     """Sums follow each other in one slot without a gap: each beat needs the sum of the beat before."""
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     beats = stream(unit, *operands(rng, unit.trees, unit.inputs, 40))
     beats["i"]["accumulator"][:] = 3
     beats["i"]["first"] = (np.arange(40) % 8 == 0).astype(int)
@@ -173,14 +181,14 @@ def test_one_slot_every_cycle(rng):
 
 @pytest.mark.parametrize("cycles", [3, 29])
 def test_reset_in_mid_flight(rng, seed, cycles):
-    unit = DPE.from_config(Config.preset("tiny"))
+    unit = tiny()
     record = check(unit, rng, 4, 24, 5, stall=0.3, seed=seed, reset_after=cycles)
     assert record.status["stat_busy"] == 6 * 5
 
 
 @pytest.mark.skipif(not has_simulator("icarus"), reason="Icarus Verilog is not installed")
 def test_icarus_agrees(rng, seed):
-    check(DPE.from_config(Config.preset("tiny")), rng, 8, 12, 3, stall=0.3, seed=seed, simulator="icarus")
+    check(tiny(), rng, 8, 12, 3, stall=0.3, seed=seed, simulator="icarus")
 
 
 @pytest.mark.heavy

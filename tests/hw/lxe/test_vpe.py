@@ -1,6 +1,7 @@
 """The vector engine's Verilog against the golden one, bit for bit, and against its cycle formula."""
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.hw.lxe.vpe_cases import beats, close_pairs, edge_beats, numbers, run,
 COUNT = 3  # beats of an instruction in `operations`
 
 
+@cache  # a unit is elaborated once
 def preset(name):
     return VPE.from_config(Config.preset(name))
 

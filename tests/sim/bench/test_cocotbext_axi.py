@@ -7,8 +7,8 @@ import numpy as np
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import Command, SyncEvent, all_but
-from sim.bench.build import build
-from sim.bench.core_run import CoreRun
+from sim.bench.build import build_settings
+from sim.bench.core_run import CoreRun, built
 from sim.bench.run import run_folder, run_module
 
 SIZE = 1 << 15  # bytes of each memory
@@ -53,7 +53,8 @@ def test_core_gives_same_results_with_cocotbext_axi(rng, seed):
     job = {"script": case.script, "memories": list(memories), "seed": seed, "stall": 0.3}
     (folder / "job.json").write_text(json.dumps(job))
     environment = {"BENCH_FOLDER": str(folder), "PYTHONWARNINGS": WARNINGS}
-    run_module(build(core, "core"), "tests.sim.bench.cocotbext_bench", folder, environment=environment)
+    simulator = built(core.config, build_settings())
+    run_module(simulator, "tests.sim.bench.cocotbext_bench", folder, environment=environment)
     (outcome,) = case.outcomes(json.loads((folder / "answers.json").read_text()))
     (ours,), record = case.simulate(stall=0.3, seed=seed)
     assert outcome.done and not outcome.failed and not outcome.hung

@@ -17,7 +17,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(build, "BLOCK_SIZE", 0)
 
 
-@pytest.mark.parametrize("depth", [1, 3, 5])
+@pytest.mark.parametrize("depth", [1, pytest.param(3, marks=pytest.mark.heavy), 5])
 def test_equals_golden_with_pauses(small_blocks, rng, seed, depth):
     unit = DPE(**SIZES, depth=depth)
     x, w = operands(rng, 9, 21, 5)

@@ -41,6 +41,16 @@ def test_compiles_once(compiler):
     assert compiler("one", "-Os")[1] == 3 and compiler("one", "-Os")[2].endswith("one")
 
 
+def test_main_program_is_cached_by_the_ports(compiler, tmp_path, monkeypatch):
+    """It allocates the class of the design, whose size follows from the number of ports, not from their widths."""
+    monkeypatch.chdir(tmp_path)
+    for ports, calls in (("clk 1", 1), ("clk 1", 1), ("rst 32", 1), ("clk 1 rst 1", 2), ("clk 1", 2), ("a 8 b 200", 2)):
+        names = zip(ports.split()[::2], map(int, ports.split()[1::2]), strict=True)
+        lines = [f"VL_IN{'W' if n > 64 else n}(&{port},{n - 1},0{',7' if n > 64 else ''});\n" for port, n in names]
+        (tmp_path / "Vtop.h").write_text("class Vtop {\n" + "".join(lines) + "};\n")
+        assert compiler("main", name="verilator.cpp")[1] == calls, ports
+
+
 def test_another_compiler_compiles_again(compiler, tmp_path):
     assert compiler("one")[1] == 1
     os.utime(tmp_path / "g++", ns=(1, 1))

@@ -77,8 +77,7 @@ def test_same_seed_same_pauses(rng):
     assert first == second != other
 
 
-def test_builds_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
+def test_builds_once(own_builds):
     first = build(Queue(), "queue", simulator="verilator").folder
     stamp = (first / "finished").stat().st_mtime_ns
     assert build(Queue(), "queue", simulator="verilator").folder == first
@@ -135,9 +134,7 @@ def test_missing_simulator_raises_error(monkeypatch):
     assert not has_simulator("verilator") and not has_simulator("icarus")
 
 
-def test_failed_build_is_repeated(tmp_path, monkeypatch):
-    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
-
+def test_failed_build_is_repeated(own_builds, monkeypatch):
     def fail(runner, *, build_dir, **options):
         (build_dir / "part").mkdir()
         sys.exit(1)

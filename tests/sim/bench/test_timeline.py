@@ -41,8 +41,9 @@ def test_spans_busy_and_concurrent_cycles(trace):
         ExecUnit.VECTOR: 0,
         ExecUnit.RETRIEVAL: 0,
         ExecUnit.COPY: 5,
+        ExecUnit.SYNC: 0,
     }
-    assert concurrency(timeline).tolist() == [1, 5, 2, 0, 0, 0]
+    assert concurrency(timeline).tolist() == [1, 5, 2, 0, 0, 0, 0]
     assert column(trace, "device_read").tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]
 
 

@@ -48,6 +48,20 @@ ENTRIES = [
 ]
 
 
+def test_result_of_one_unit(folder):
+    """Only the simulations of the unit count; bins come from all groups."""
+    names = ("tests/hw/dre/test_hcu.py", "tests/hw/dre/test_kvpu.py")
+    parts = [json.loads((folder / f"{measure.TestGroup(name).name}.json").read_text()) for name in names]
+    one = result.unit_result("hcu", parts, Reasons(ENTRIES))
+    assert one["counts"]["line"] == {"reached": 2, "total": 4, "explained": 1, "open": 1}
+    assert one["counts"]["toggle"] == {"reached": 1, "total": 2, "explained": 1, "open": 0}
+    assert one["counts"]["bin"] == {"reached": 1, "total": 2, "explained": 1, "open": 0}
+    load = f"hw/dre/hcu.py:{line('with m.If(event.load):')}.9"
+    assert {"kind": "line", "where": f"{load} taken", "reason": None} in one["holes"] and len(one["holes"]) == 4
+    empty = result.unit_result("vpe", parts, Reasons(ENTRIES))
+    assert empty["counts"]["line"]["total"] == 0 and "bin" not in empty["counts"] and not empty["holes"]
+
+
 def test_result_counts_uncovered_points_and_reasons(folder):
     reasons = Reasons(ENTRIES)
     results = result.gather(folder, reasons)

@@ -1,6 +1,7 @@
 """A KVMU in simulation next to the golden KVMU on a store with several contexts."""
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 
@@ -38,6 +39,7 @@ SMALL = {
     "address_bits": 24,
     "reference_bits": 2,
 }
+LARGE = {"max_pages": 64, "page_frames": 64, "max_clusters": 64, "reference_bits": 3}
 NOT_COMPARED = ("log", "mean_keys")  # tables that the golden KVMU does not write
 STEP_OFFSET = 124  # byte of the step number in the store header
 
@@ -48,6 +50,9 @@ def columns(objects, kind):
     return {n: np.array([int(getattr(o, n)) for o in objects], np.int64) for n in names}
 
 
+unit_of = cache(KVMU)  # a unit is elaborated once
+
+
 class KvmuBench(StoreBench):
     """Records the commands of the golden KVMU, and simulates the RTL with them.
 
@@ -56,6 +61,7 @@ class KvmuBench(StoreBench):
     word, cache_lines : of the RTL
     log_entries, page_frames, max_clusters, max_pages : of the store
     reference_bits : of the RTL
+    largest : sizes of the RTL for a larger store, with which benches of several sizes share a build
     others : see `StoreBench`
     """
 
@@ -71,6 +77,7 @@ class KvmuBench(StoreBench):
         max_pages=16,
         reference_bits=2,
         contexts=(0, 1, 3),
+        largest=None,
         **settings,
     ):
         sizes = StoreSizes(
@@ -84,7 +91,7 @@ class KvmuBench(StoreBench):
         super().__init__(contexts, rng, sizes=sizes, context_sizes=ContextSizes(max_clusters, max_pages), **settings)
         sizes = {"word": word, "cache_lines": cache_lines, "max_clusters": max_clusters}
         sizes |= {"max_pages": max_pages, "page_frames": page_frames, "reference_bits": reference_bits}
-        self.unit = KVMU(**{**SMALL, **sizes})
+        self.unit = unit_of(**{**SMALL, **sizes, **(largest or {})})
         self.initial = self.memory.copy()
         self.commands, self.replies = [], []
         self.candidates = []  # beats of `o_candidates`

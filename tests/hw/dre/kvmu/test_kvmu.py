@@ -14,7 +14,7 @@ from hw.dre.kvmu.command import Op as HwOp
 from hw.dre.kvmu.kvmu import KVMU
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
-from tests.hw.dre.kvmu.kvmu_bench import FAULTS, SMALL, KvmuBench, columns
+from tests.hw.dre.kvmu.kvmu_bench import FAULTS, LARGE, SMALL, KvmuBench, columns
 
 RTL_ONLY = ("REGION", "STRAY", "TRANSFER", "LOG")  # causes that the golden KVMU does not have
 
@@ -28,7 +28,11 @@ def test_codes_equal_golden():
 # name -> pauses, latency of memory, arguments of the bench
 VARIANTS = {
     "narrow memory": (InTurns(0.4), (1, 20), {}),
-    "wide memory": (0.0, (3, 3), {"word": 1024, "cache_lines": 16, "max_resident_tokens": 30}),
+    "wide memory": (
+        0.0,
+        (3, 3),
+        {"word": 1024, "cache_lines": 16, "max_resident_tokens": 30, "largest": {"page_frames": 16}},
+    ),
     "storage": (
         InTurns(0.6),
         (1, 60),
@@ -49,7 +53,10 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+LATER = ("odd bursts", "lines of two blocks")  # each variant is another build
+
+
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=[pytest.mark.heavy] * (v in LATER)) for v in VARIANTS])
 def test_random_commands(variant, rng, seed):
     """Replies, descriptors, candidates and the memory after each commit; recovery at random moments."""
     stall, latency, settings = VARIANTS[variant]
@@ -80,7 +87,8 @@ def test_reset_in_mid_flight(rng, seed):
 def test_counters(stall, rng, seed):
     bench = KvmuBench(rng, max_resident_tokens=9)
     bench.random(rng, 300)
-    record = bench.check_run(stall=stall, memory_latency=(1, 9), seed=seed, record_ports=True)
+    recorded = ("rst", "i__ready", "o_dma__valid", "o_dma__ready")
+    record = bench.check_run(stall=stall, memory_latency=(1, 9), seed=seed, record_ports=recorded)
     status, replies, descriptors = record.status, bench.replies, bench.kvmu.descriptors
     done = [reply.op for reply in replies if reply.last and not reply.fault]
     units = [reply for reply in replies if reply.op in (Op.SELECT, Op.MARK) and not reply.last]
@@ -318,7 +326,9 @@ def test_refusals_under_pauses(seed):
 
 def test_extents_longer_than_the_boundary(seed):
     """The pages of a cluster leave as one extent, which only the boundary splits."""
-    bench = KvmuBench(contexts=(0,), max_pages=64, page_frames=64, max_resident_tokens=0, max_descriptor_bytes=4096)
+    bench = KvmuBench(
+        contexts=(0,), max_pages=64, page_frames=64, max_resident_tokens=0, max_descriptor_bytes=4096, largest=LARGE
+    )
     bench.do(Op.OPEN, context=0)
     for _ in range(32 * 4):
         bench.append(0)
@@ -363,7 +373,7 @@ def test_commit_follows_the_transfers_of_the_step(seed):
 def test_stray_and_failed_completions_are_reported():
     """Completions without a descriptor or with an error are reported, and the unit continues."""
     wrong = [1, 0, 1, 1, 1, 1, 0, 0]  # tags in turn, twice
-    bench = KvmuBench(contexts=(0,), max_resident_tokens=0, max_pages=64)
+    bench = KvmuBench(contexts=(0,), max_resident_tokens=0, max_pages=64, largest=LARGE)
     bench.do(Op.OPEN, context=0)
     bench.append(0)
     bench.append(1)
@@ -496,9 +506,10 @@ def test_cycle_formulas(word, lines, rng):
     for _ in range(400):
         cycles = _timed(bench, rng)
         want += cycles if isinstance(cycles, tuple) else [cycles]
-    record = bench.check_run(memory_latency=(3, 3), record_ports=True)
+    bits = ("rst", "i__valid", "i__ready", "read_job__valid", "read_words__valid")
+    record = bench.check_run(memory_latency=(3, 3), record_ports=[*bits, "stat_fills", "stat_logged"])
     ports = {name: values[record.ports["rst"][:, 0] == 0] for name, values in record.ports.items()}
-    bit = {name: ports[name][:, 0] == 1 for name in ("i__valid", "i__ready", "read_job__valid", "read_words__valid")}
+    bit = {name: ports[name][:, 0] == 1 for name in bits}
     accepted = np.flatnonzero(bit["i__valid"] & bit["i__ready"])
     counters = {
         name: np.packbits(ports[f"stat_{name}"], axis=1, bitorder="little").view("<u4")[:, 0]

@@ -8,9 +8,7 @@ from golden.mosaic.index import SemanticIndex
 from golden.mosaic.statistics import MosaicConfig, unit_rows
 from golden.page_table import compaction
 from golden.quickvideo import top_tokens
-from tests.hw.dre.kvmu.kvmu_bench import KvmuBench
-
-SIZES = {"max_pages": 64, "page_frames": 64, "max_clusters": 64}
+from tests.hw.dre.kvmu.kvmu_bench import LARGE, KvmuBench
 
 
 class Clusters:
@@ -85,13 +83,13 @@ class Stream:
 
 def pages_in_use(bench):
     context = bench.kvmu.tables.context
-    return sum(context.in_use(page) for page in range(SIZES["max_pages"]))
+    return sum(context.in_use(page) for page in range(LARGE["max_pages"]))
 
 
 def block_table(bench, rng):
     """Streams that share blocks of a prefix and evict between sink and recent blocks, compared with `BlockTable`."""
     config = HybridConfig(block=4, sink_blocks=2, recent_blocks=3, max_tokens=24)
-    pool, clusters = BlockPool(SIZES["max_pages"]), Clusters(bench)
+    pool, clusters = BlockPool(LARGE["max_pages"]), Clusters(bench)
     tables, streams, names = [BlockTable(pool, config)], [Stream(bench, clusters, 0, config)], 1
     forks = 0
     for _ in range(90):
@@ -110,7 +108,7 @@ def block_table(bench, rng):
                 names, forks = names + 1, forks + 1
         for table, stream in zip(tables, streams, strict=True):
             assert [stream.tokens[page] for page in stream.pages] == table.tokens
-        assert pages_in_use(bench) == SIZES["max_pages"] - pool.free
+        assert pages_in_use(bench) == LARGE["max_pages"] - pool.free
     assert forks > 3
     bench.do(Op.STEP)
     pages = sorted({page for stream in streams for page in stream.pages})
@@ -167,7 +165,7 @@ def splits(bench, rng):
         numbers = {c: numbers[c] for c in index.clusters if c in numbers}
         for cluster in index.clusters:
             used = {*numbers.values(), *owner.values()}
-            numbers.setdefault(cluster, min(set(range(SIZES["max_clusters"])) - used))
+            numbers.setdefault(cluster, min(set(range(LARGE["max_clusters"])) - used))
         for t in sorted(now):
             target = numbers[now[t]]
             if t not in owner:
@@ -187,8 +185,7 @@ def splits(bench, rng):
 
 def test_three_more_uses(rng, seed):
     bench = KvmuBench(
-        **SIZES,
-        reference_bits=3,
+        **LARGE,
         max_page_references=7,
         contexts=(0, 1, 2),
         max_resident_tokens=256,

@@ -1,7 +1,7 @@
 """Verilog of the WTU compared with the golden selection, bit for bit, and with its cycle formula."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from tests.hw.dre.wtu.wtu_rows import (
 )
 
 
+@cache  # a unit is elaborated once
 def build(preset, design, **changes):
     return WTU.from_config(Config.preset(preset).replace(**changes), design)
 
@@ -362,7 +363,7 @@ def test_memory_of_the_paper_preset_is_at_most_84_kbit(design):
 
 
 @pytest.mark.parametrize("design", WtuDesign)
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [pytest.param(p, marks=[pytest.mark.heavy] * (p == "paper")) for p in PRESETS])
 def test_every_preset_elaborates(preset, design):
     unit = build(preset, design)
     assert "module \\wtu" in to_rtlil(unit, "wtu") and unit.memory_bits["pairs"] == 32 * unit.sizes.pairs

@@ -1,0 +1,329 @@
+"""Attention of a decoder layer to the tokens that ReSV retrieves: scores, selection, softmax, weighted values."""
+
+# mypy: disable-error-code="arg-type"
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler import vector_programs as programs
+from compiler.blocks import RowBlock
+from compiler.builder import CommandRef, LoadedOperands, Operands, Share
+from compiler.memory import Region
+from compiler.products import Products
+from compiler.vector_code import VectorCode
+from hw.config import Config
+from hw.core.isa import Fit, LengthSource
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Selection of the pages of a layer.
+
+    Attributes
+    ----------
+    lists : page lists that name the pages: 0 the first, 1 the second
+    fetched : command after which the pages are in device memory; empty on cores that do not lead
+    """
+
+    lists: int
+    fetched: list[CommandRef]
+
+    def page_list(self, head: int, kv_heads: int) -> int:
+        """Number of the page list of a KV head."""
+        return head + self.lists * kv_heads
+
+
+class RetrievalAttention:
+    """Allocates the intermediate results of the attention of a layer, and appends its commands to a program.
+
+    With several cores, each KV head is one core's. With more cores than KV heads, the cores of a head split the scores
+    by keys, the softmax by rows, and the weighted values by words. So every number is computed by one core.
+
+    Parameters
+    ----------
+    config : configuration of the core ; region : device memory for the layer
+    q_heads : query heads ; model_head : elements of a head of the model, which determine the scale of the scores
+    tokens : tokens of the largest step ; keys : keys of the longest attention row
+    prefetches : the queries can select for another layer while this one attends
+    products, vectors : compilers of products and of vector programs
+    rotated : word addresses of queries, keys (both after RoPE) and values of the step, one row per token
+
+    Attributes
+    ----------
+    outputs : for each KV head, word address of its result: rows of `group` query heads, token after token
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        region: Region,
+        products: Products,
+        vectors: VectorCode,
+        rotated: Mapping[str, int],
+        *,
+        q_heads: int,
+        model_head: int,
+        tokens: int,
+        keys: int,
+        prefetches: bool,
+    ):
+        self.config, self.products, self.vectors, self.rotated = config, products, vectors, rotated
+        self.width, self.half, self.rows, self.accumulators = (
+            products.width, products.half, products.rows, products.accumulators,
+        )  # fmt: skip
+        self.model_head = model_head
+        self.head, self.group = config.head_dim // self.width, q_heads // config.kv_heads
+        self.q, self.kv = q_heads * self.head, config.kv_heads * self.head
+        self.key_blocks = -(-keys // self.width)
+        self.cluster_blocks = -(-min(config.max_row_clusters, config.max_clusters) // self.width)
+        self.score_words = 2 * max(self.key_blocks, self.cluster_blocks)
+        rows, heads = tokens * self.group, range(config.kv_heads)
+        self.scores = [region.allocate(rows * self.score_words) for _ in heads]
+        # scores of the clusters, which SELECT can read while the scores of the keys are computed
+        self.cluster_scores = [region.allocate(rows * self.score_words) for _ in heads] if prefetches else self.scores
+        self.shares = [region.allocate(rows * self.key_blocks) for _ in heads]
+        self.outputs = [region.allocate(rows * self.head) for _ in heads]
+
+    def add_programs(self) -> None:
+        """Add the vector programs."""
+        n, head = self.width, self.model_head
+        varying = {
+            "exponentials": programs.exponentials(1, n, head),
+            "softmax": programs.softmax(1, n, head),
+            "long exponentials": programs.long_exponentials(1, n, head),
+            "divide by sum": programs.divide_by_sum(1, n),
+        }
+        self.vectors.add(varying, varying=True)
+
+    def select(
+        self,
+        p: Operands,
+        tokens: int,
+        mean_keys_word: int,
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+        *,
+        lists: int,
+        written: Sequence[CommandRef] = (),
+    ) -> Selected:
+        """Score the clusters of the open context, select, fetch. `means` : commands before the use of its mean keys.
+
+        `after` : commands before the use of the queries ; `written` : before the end of the fetch
+        """
+        share = p.builder.share
+        heads, team = share.groups(self.config.kv_heads)
+        teams, selected = share.count // team.count, list[CommandRef]()
+        for number, h in enumerate(heads):
+            scored = p.builder.meet(self._score(p, h, team, tokens, mean_keys_word, means, after))
+            for head in range(number * teams, min((number + 1) * teams, self.config.kv_heads)):
+                selected += self._select(p, head, tokens, scored)
+        return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
+
+    def attend(
+        self,
+        p: Operands,
+        tokens: int,
+        selected: Selected,
+        after: Sequence[CommandRef],
+        overlapped: Callable[[], None],
+    ) -> list[CommandRef]:
+        """Attend to the selected pages and to the tokens of the step; returns the last commands.
+
+        The keys of a head are gathered and multiplied while the softmax of the previous head runs; its values follow.
+        `overlapped` appends other commands, which follow the keys of the first head.
+        """
+        heads, team = p.builder.share.groups(self.config.kv_heads)
+        selected = Selected(selected.lists, p.builder.meet(selected.fetched))
+        shares = [self._attend(p, heads[0], team, tokens, selected, after)]
+        overlapped()
+        for number, h in enumerate(heads[1:]):
+            shares.append(self._attend(p, h, team, tokens, selected, after))
+            self._mix(p, heads[number], team, tokens, selected, shares[number])
+        return self._mix(p, heads[-1], team, tokens, selected, shares[-1])
+
+    def _past(self, selected: Selected, head: int) -> dict[str, int]:
+        """Fields of a command whose length includes the past tokens that a KV head attends to."""
+        return {"length": LengthSource.TOKENS, "head": selected.page_list(head, self.config.kv_heads)}
+
+    def _row_blocks(self, tokens: int) -> list[RowBlock]:
+        """Blocks of the query rows of a KV head."""
+        rows, group = min(self.accumulators, self.rows // self.head), self.group
+        if group > rows:
+            return [
+                RowBlock(token, 1, head, min(rows, group - head), token * group + head)
+                for token in range(tokens)
+                for head in range(0, group, rows)
+            ]
+        size = rows // group
+        return [RowBlock(token, min(size, tokens - token), 0, group, token * group) for token in range(0, tokens, size)]
+
+    def _queries(self, p: Operands, head: int, block: RowBlock, after: Sequence[CommandRef]) -> LoadedOperands:
+        """Query rows of a KV head as activations."""
+        source = self.rotated["q"] + block.token * self.q + (head * self.group + block.head) * self.head
+        beats = block.heads * self.head
+        fields = {"source": source, "stride": self.q, "rows": block.tokens, "beats": beats, "step": beats}
+        return p.activations([fields], block.tokens * beats, after)
+
+    def _products(self, scores: int, rows: RowBlock, block: int) -> dict[str, int]:
+        """Fields of a MULTIPLY of a head's queries with a chunk of keys; the results are FP32 scores at `scores`."""
+        chunk = self.half // self.head
+        return {
+            "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head, "x_stride": self.head,
+            "vectors": rows.rows, "first": 1, "last": 1,
+            "out": scores + rows.row * self.score_words + 2 * block, "stride": self.score_words,
+            "wide": 1, "limit": 1, "block": block,
+        }  # fmt: skip
+
+    def _score(
+        self,
+        p: Operands,
+        head: int | None,
+        team: Share,
+        tokens: int,
+        mean_keys_word: int,
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+    ) -> list[CommandRef]:
+        """Exponentials of the scores of all clusters for one KV head; its cores split the clusters, then the rows.
+
+        The exponentials replace the scores in memory: each row is read before its exponentials are written. Without a
+        head, the core only meets the others.
+        """
+        chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
+        products = list[CommandRef]()
+        for rows in self._row_blocks(tokens):
+            if head is None:
+                break
+            x = self._queries(p, head, rows, after)
+            for block in range(team.number * chunk, self.cluster_blocks, team.count * chunk):
+                source = mean_keys_word + head * self.head + block * self.width * self.kv
+                keys = p.weights(
+                    "LOAD",
+                    {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
+                     "limit": 1, "block": block, **length_fields},
+                    means,
+                )  # fmt: skip
+                fields = {**self._products(self.cluster_scores[head], rows, block), **length_fields}
+                products = [p.multiply(fields, keys, x, self.width)]
+        if team.count > 1:
+            products = p.builder.meet(products)
+        if head is None:
+            return []
+        scores, stride = self.cluster_scores[head], self.score_words
+        fields = {"a": scores, "a_stride": stride, "a_wide": 1, "out": scores, "out_stride": stride, **length_fields}
+        part = team.part(tokens * self.group)
+        if self.cluster_blocks <= self.config.vpe_rows:
+            return self.vectors.command(p, "exponentials", products, repeat=part, **fields)
+        self.vectors.command(p, "exponentials", products, repeat=part, fit=Fit.FITS, **fields)
+        return self.vectors.command(p, "long exponentials", products, repeat=part, fit=Fit.EXCEEDS, a_again=1, **fields)
+
+    def _select(self, p: Operands, head: int, tokens: int, exponentials: Sequence[CommandRef]) -> list[CommandRef]:
+        """Select clusters for one KV head by the exponentials of the scores."""
+        fields = {"source": self.cluster_scores[head], "stride": self.score_words, "rows": tokens * self.group,
+                  "head": head, "length": LengthSource.CLUSTERS}  # fmt: skip
+        return p.builder.lead("SELECT", fields, after=exponentials)
+
+    def _gather(
+        self,
+        p: Operands,
+        head: int,
+        tokens: int,
+        selected: Selected,
+        skip: int,
+        *,
+        restart: bool,
+        after: Sequence[CommandRef] = (),
+        values: range | None = None,
+    ) -> LoadedOperands:
+        """Gather a chunk of the keys that a head attends to, or some words of the values, after `skip` blocks."""
+        step_word = self.rotated["k" if values is None else "v"] + head * self.head
+        page_list = selected.page_list(head, self.config.kv_heads)
+        fields = {"head": page_list, "blocks": self.half // self.head, "stride": self.kv, "tokens": tokens,
+                  "skip": skip, "step_word": step_word, "restart": restart, "values": values is not None}  # fmt: skip
+        if values is not None and len(values) < self.head:
+            fields |= {"word": values.start, "words": len(values)}
+        return p.weights("GATHER", fields, [*selected.fetched, *after])
+
+    def _attend(
+        self,
+        p: Operands,
+        head: int | None,
+        team: Share,
+        tokens: int,
+        selected: Selected,
+        after: Sequence[CommandRef],
+    ) -> list[CommandRef]:
+        """Attention weights of one KV head's queries for its fetched tokens and for the tokens of the step.
+
+        The cores of the head split the keys, then the rows. Without a head, the core only meets the others.
+        """
+        meet = p.builder.meet if team.count > 1 else list
+        chunk, weights = self.half // self.head, list[CommandRef]()
+        for rows in self._row_blocks(tokens):
+            products = list[CommandRef]()
+            if head is not None:
+                x, first = self._queries(p, head, rows, after), team.number * chunk
+                for block in range(first, self.key_blocks, team.count * chunk):
+                    skip = first if block == first else (team.count - 1) * chunk
+                    keys = self._gather(p, head, tokens, selected, skip, restart=block == first, after=after)
+                    fields = self._products(self.scores[head], rows, block) | self._past(selected, head)
+                    products = [p.multiply(fields | {"extra": tokens}, keys, x, self.width)]
+            products = meet(products)
+            for part in rows.part(team.part(rows.rows)) if head is not None else []:
+                weights = self._softmax(p, products, head, tokens, selected, part)
+        return meet(weights)
+
+    def _softmax(
+        self, p: Operands, after: Sequence[CommandRef], head: int, tokens: int, selected: Selected, rows: RowBlock
+    ) -> list[CommandRef]:
+        """Softmax of rows of scores; rows longer than the vector memory take two commands that read each row twice."""
+        out = self.shares[head] + rows.row * self.key_blocks
+        scores_in = {"a": self.scores[head] + rows.row * self.score_words, "a_stride": self.score_words, "a_wide": 1}
+        fields: dict[str, int] = {
+            "repeat": rows.rows, "group": self.group, "pad": tokens - 1 - rows.token, "extra": 1 + rows.token,
+            "out": out, "out_stride": self.key_blocks, **self._past(selected, head),
+        }  # fmt: skip
+        if self.key_blocks <= self.config.vpe_rows:
+            return self.vectors.command(p, "softmax", after, **scores_in, **fields)
+        self.vectors.command(p, "softmax", after, fit=Fit.FITS, **scores_in, **fields)
+        exceeds = {"fit": Fit.EXCEEDS, "a_again": 1, **fields}
+        weights = self.vectors.command(p, "long exponentials", after, **scores_in, **exceeds)
+        return self.vectors.command(p, "divide by sum", weights, a=out, a_stride=self.key_blocks, **exceeds)
+
+    def _mix(
+        self,
+        p: Operands,
+        head: int | None,
+        team: Share,
+        tokens: int,
+        selected: Selected,
+        weights: Sequence[CommandRef],
+    ) -> list[CommandRef]:
+        """Values of one KV head times their attention weights; the accumulators limit the rows of one pass.
+
+        The cores of the head split the words of a value.
+        """
+        chunk, product, words = self.half // self.head, list[CommandRef](), team.part(self.head)
+        if head is None or not words:
+            return product
+        length_fields = self._past(selected, head) | {"extra": tokens}
+        pass_rows = min(self.accumulators // self.head, self.rows // chunk)
+        for row in range(0, tokens * self.group, pass_rows):
+            rows = min(pass_rows, tokens * self.group - row)
+            for block in range(0, self.key_blocks, chunk):
+                values = self._gather(p, head, tokens, selected, 0, restart=block == 0, values=words)
+                fields = {
+                    "source": self.shares[head] + row * self.key_blocks + block, "stride": self.key_blocks,
+                    "rows": rows, "beats": chunk, "step": chunk, "limit": 2, "block": block, **length_fields,
+                }  # fmt: skip
+                x = p.activations([fields], rows * chunk, weights)
+                out = self.outputs[head] + row * self.head + words.start
+                product = [p.multiply(
+                    {
+                        "m_stride": 1, "k_stride": len(words), "m_blocks": len(words), "k_blocks": chunk,
+                        "x_stride": chunk, "vectors": rows, "spread": 1, "out": out, "stride": self.head, "limit": 2,
+                        "block": block, **length_fields,
+                    },
+                    values, x, self.width,
+                )]  # fmt: skip
+        return product
