@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,14 +14,11 @@ from tokenizers import Tokenizer
 
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
-from compiler.golden_machine import Retrieved
 from compiler.runtime import Limits, Machine, Retrieval, Session, compile_model
 from hw.config import Config
-from hw.core.isa import Command
 from sim.bench.core_run import BASES
 from sim.bench.model_run import ModelRun
-from sw_model.cycles.core import CoreModel
-from sw_model.cycles.step_data import recording
+from sw_model.cycles.session import SessionModel
 from sw_model.systems import System, load_system
 from util.progress import Progress
 from util.text import table
@@ -36,13 +33,22 @@ class Model:
 
     Attributes
     ----------
-    system : the loaded system, or None ; clock : after `load` the predicted cycles, or None without a system
+    system : the loaded system, or None ; clock : after `load` the predicted cycles, or None
     """
 
-    def __init__(self, folder: Path, config: Config, limits: Limits, retrieval: Retrieval, system: str = ""):
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        limits: Limits,
+        retrieval: Retrieval,
+        system: str = "",
+        *,
+        cores: int = 1,
+    ):
         self.checkpoint = Checkpoint(folder)
         self.config = config.replace(kv_heads=self.checkpoint.spec.text.kv_heads)
-        self.limits, self.retrieval = limits, retrieval
+        self.limits, self.retrieval, self.cores = limits, retrieval, cores
         self.system = load_system(system) if system else None
         self.clock: CycleClock | None = None
         if self.system is not None:
@@ -72,34 +78,30 @@ class Model:
 
     def load(self, progress: Progress) -> Machine:
         """Compile the model and load its weights into the memory of a machine."""
-        machine = compile_model(self.checkpoint, self.config, self.limits, self.retrieval, progress=progress)
+        machine = compile_model(
+            self.checkpoint, self.config, self.limits, self.retrieval, cores=self.cores, progress=progress
+        )
         self.clock = CycleClock(machine, self.system) if self.system is not None else None
         return machine
 
 
 class CycleClock:
-    """Predicts the cycles of every program that a machine runs, on one core with the memories of a system.
+    """Predicts the cycles of every program that a machine runs, with the memories of a system.
 
     Attributes
     ----------
-    cycles : of all programs so far ; clock_mhz : of the core
+    clock_mhz : of the cores
     """
 
     def __init__(self, machine: Machine, system: System):
-        timing = timings(system, BASES["host"])
         assert system.core is not None
-        self.clock_mhz, self.cycles = system.core.clock_mhz, 0
-        self.machine, self._run = machine, machine.core.run
-        self.model = CoreModel(machine.config, timing, BASES, machine.core.instructions)
-        machine.core.run = self.run  # type: ignore[method-assign]
+        self.clock_mhz = system.core.clock_mhz
+        self._model = SessionModel(machine, timings(system, BASES["host"]), BASES)
 
-    def run(self, program: Iterable[Command], progress: Callable[[int], Any] | None = None) -> Retrieved:
-        """Run a program on the machine, and predict its cycles."""
-        commands, core = list(program), self.machine.core
-        with recording(core.table) as steps:
-            retrieved = self._run(commands, progress)
-        self.cycles += self.model.run(len(core.device) // core.word_bytes, commands, steps)
-        return retrieved
+    @property
+    def cycles(self) -> int:
+        """Of all programs so far."""
+        return sum(self._model.cycles)
 
 
 class Simulation:
@@ -132,8 +134,8 @@ class StepRow:
 
     kind : prompt, frame or answer ; tokens, commands : of the step ; seconds : on this computer
     attended : mean share of the past tokens that a KV head attends to ; fetched_bytes : from host memory
-    cycles, ms : predicted time on one core; None without a prediction
-    rtl_cycles : of the simulated core; None without a simulation
+    cycles, ms : predicted time; None without a prediction
+    rtl_cycles : of the simulated cores; None without a simulation
     """
 
     kind: str

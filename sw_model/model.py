@@ -43,8 +43,28 @@ def scheduled_phase(
     """One step of a phase as a schedule."""
     model, batch = workload.model, workload.batch
     work = work_of(policy, system, model, phase, batch, assume, ratio)
+    return scheduled_work(policy, system, model, phase, batch, work, assume, link, memory_detail)
+
+
+def retained_share(policy: Policy, system: System, work: Work, assume: Assumptions) -> float:
+    """Share of the fetched KV of a step that stays in device memory for the next step."""
     drops_fetched = work.schedule == "ahead" or system.kind in policy.offloads_all
-    retained = 0.0 if drops_fetched else assume.retained_hit
+    return 0.0 if drops_fetched else assume.retained_hit
+
+
+def scheduled_work(
+    policy: Policy,
+    system: System,
+    model: Model,
+    phase: Phase,
+    batch: int,
+    work: Work,
+    assume: Assumptions,
+    link: str,
+    memory_detail: bool,
+) -> ScheduledPhase:
+    """One step of a phase, of which a layer has the work `work`, as a schedule."""
+    retained = retained_share(policy, system, work, assume)
     rates = rates_of(system, link, work, assume, batch, retained, memory_detail)
     graph = Graph(system, model, phase, batch, work, rates, blocking=system.kind in policy.blocking)
     graph.step()

@@ -8,12 +8,15 @@ from typing import Any
 import numba
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile with numba's cache on disk, or without it where the cache folder is not writable."""
+def compiled(function: Callable[..., Any], *, types: str = "", **options: Any) -> Callable[..., Any]:
+    """Compile with numba's cache on disk, or without it where the cache folder is not writable.
+
+    `types`: the function's types, such as `void(int64[::1], int64)`; without it they are those of the first call.
+    """
     try:
-        return numba.njit(cache=True, error_model="numpy", **options)(function)
+        return numba.njit(types or None, cache=True, error_model="numpy", **options)(function)
     except RuntimeError:
-        return numba.njit(error_model="numpy", **options)(function)
+        return numba.njit(types or None, error_model="numpy", **options)(function)
 
 
 def unowned(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -78,15 +78,15 @@ def shared_cycles(peak_gbps: float, clock_mhz: float) -> float:
     return 2 * elements / peak_gbps * clock_mhz / 1000
 
 
-class _Stream:
+class Stream:
     """Contexts with a common history: context n has n frames more than the first one, the last one is the one context.
 
     Attributes
     ----------
-    different, same : data of the steps of both programs
+    different, same : data of the steps of both programs; without `own`, of the one context only
     """
 
-    def __init__(self, config: Config, past: int, layers: int, progress: Progress):
+    def __init__(self, config: Config, past: int, layers: int, progress: Progress, *, own: bool = True):
         self.config = config
         c, pages = config, max(64, 1 << (past // 4).bit_length())
         shared = StoreSizes(
@@ -97,12 +97,12 @@ class _Stream:
             log_entries=LOG_ENTRIES,
             line_bytes=max(32, 2 * c.dpe_inputs),
         )
-        own = ContextSizes(max_clusters=MAX_CLUSTERS, max_pages=pages)
-        self.nbytes = store_bytes(shared, [own] * (layers + 1))
+        sizes = ContextSizes(max_clusters=MAX_CLUSTERS, max_pages=pages)
+        self.nbytes = store_bytes(shared, [sizes] * (layers + 1))
         memory = np.zeros(self.nbytes, np.uint8)
         self.store = create_store(memory, 0, shared)
         for n in range(layers + 1):
-            create_context(self.store, n, own, shared.nbytes + n * own.nbytes(shared))
+            create_context(self.store, n, sizes, shared.nbytes + n * sizes.nbytes(shared))
         kvmu = KvmuConfig(
             kv_heads=c.kv_heads,
             head_dim=c.head_dim,
@@ -134,6 +134,8 @@ class _Stream:
                 self.table.fetch(scores[-1])
             self.same += steps
         self.different: list[StepData] = []
+        if not own:
+            return
         for context in range(layers):
             progress(f"contexts of {past} tokens", context, layers)
             self.table.open(context)
@@ -176,7 +178,7 @@ def measure(
 ) -> Cost:
     """Cost of contexts after `past` tokens; `device` makes the timing model of the device memory."""
     config = Config.preset("paper")
-    stream = _Stream(config, past, layers, progress)
+    stream = Stream(config, past, layers, progress)
     word = 2 * config.dpe_inputs
     contexts = [Context(n, int(h["mean_keys_base"]) * TABLE_UNIT // word) for n, h in enumerate(stream.store.contexts)]
     region = Region(1 << 31, (stream.nbytes + stream.page_bytes) // word)

@@ -1,50 +1,94 @@
-"""Cycle model of the COPY unit."""
+"""COPY unit, and the copy engine between device memory and host link, which the retrieval unit uses too."""
 
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit
-from sw_model.cycles.processes import Process, Queue
-from sw_model.cycles.unit import UnitModel
+from sw_model.cycles.columns import Command, Copy, Store, Token
+from sw_model.cycles.layout import READERS, Count, Engine, Kind, Machine, Queue, Side
+from sw_model.cycles.ports import read_word, request, write_word
+from sw_model.cycles.scheduler import Wait, add, head, item, pop, push, put, reach
+from sw_model.cycles.sequencer import accept, complete, next_command
 
 
-class CopyUnitModel(UnitModel):
-    """Commands COPY and STORE."""
+def reader_of(host: int) -> int:
+    """Reader of a copy."""
+    return Engine.READ_HOST if host else Engine.READ_COPY
 
-    def begin(self) -> None:
-        self.final_queue = Queue(self.clock)
-        self.clock.start(self._issue())
-        self.clock.start(self._end())
 
-    def _issue(self) -> Process:
-        core, copier = self.core, self.core.copier
-        while True:
-            command = yield from core.next(ExecUnit.COPY)
-            f = command.fields
-            yield 1  # through a register
-            if command.name == "COPY":
-                sides = bool(f.get("from_host", 0)), bool(f.get("to_host", 0))
-                number = yield from copier.copy(f["source"], f["target"], f["words"], *sides)
-                self.final_queue.push((number, sides[1], False))
-            else:
-                yield 1
-                unit = core.config.page_tokens * 2 * core.head
-                for token, slot_address in enumerate(command.data.places[n] for n in command.tokens):
-                    for head in range(core.config.kv_heads):
-                        for value, name in enumerate(("key", "value")):
-                            source = f[f"{name}s"] + token * f[f"{name}_stride"] + head * core.head
-                            target = slot_address // core.word_bytes + head * unit + value * core.head
-                            number = yield from copier.copy(source, target, core.head, False, False)
-                            yield 1
-                self.final_queue.push((number, False, True))
-            core.accept(ExecUnit.COPY)
+def writer_of(host: int) -> int:
+    """Writer of a copy."""
+    return Engine.WRITE_HOST if host else Engine.WRITE_COPY
+
+
+def copy(k: Machine, c: int, source: int, target: int, words: int, from_host: int, to_host: int) -> Wait:
+    """Issue a copy; ends in the cycle in which the engine accepts it: its number among the copies to its side."""
+    yield from put(k, c, Queue.ROUTES, words, from_host, to_host, 0)
+    yield from request(k, c, reader_of(from_host), source, words, 0)
+    yield from request(k, c, writer_of(to_host), target, words, 1)
+    k.written[c, to_host] += 1
+    return k.written[c, to_host]
+
+
+def wait_for_copy(k: Machine, c: int, number: int, to_host: int) -> Wait:
+    """Wait until memory has acknowledged a copy."""
+    yield from reach(k, c, Count.STORED + writer_of(to_host) - READERS, number)
+
+
+def move_words(k: Machine, c: int) -> Wait:
+    """Process: words of the copies, in order. Reads run ahead of writes."""
+    while True:
+        yield from head(k, c, Queue.ROUTES)
+        words = item(k, c, Queue.ROUTES, 0)
+        reader = reader_of(item(k, c, Queue.ROUTES, 1))
+        writer = writer_of(item(k, c, Queue.ROUTES, 2))
+        pop(k, c, Queue.ROUTES)
+        for _ in range(words):
+            yield from read_word(k, c, reader)
+            yield from write_word(k, c, writer)
             yield 1
 
-    def _end(self) -> Process:
-        core = self.core
-        while True:
-            number, host, slots_written = yield from self.final_queue.get()
-            yield from core.copier.wait(number, host)
-            core.complete(ExecUnit.COPY)
-            if slots_written:
-                core.slots_written.add()
+
+def issue_copies(k: Machine, c: int) -> Wait:
+    """Process: commands COPY and STORE."""
+    while True:
+        i = yield from next_command(k, c, ExecUnit.COPY)
+        yield 1  # through a register
+        if k.command[i, Command.KIND] == Kind.COPY:
+            to_host = k.command[i, Copy.TO_HOST]
+            number = yield from copy(
+                k, c, k.command[i, Copy.SOURCE], k.command[i, Copy.TARGET], k.command[i, Copy.WORDS],
+                k.command[i, Copy.FROM_HOST], to_host,
+            )  # fmt: skip
+            push(k, c, Queue.COPIED, 0, number, to_host, 0, 0)
+        else:
             yield 1
+            first = k.command[i, Command.TOKENS]
+            for token in range(k.command[i, Command.TOKENS_END] - first):
+                for head_number in range(k.kv_heads):
+                    place = k.token[first + token, Token.PLACE] + head_number * k.page_words
+                    key = k.command[i, Store.KEYS] + token * k.command[i, Store.KEY_STRIDE]
+                    number = yield from copy(k, c, key + head_number * k.head_words, place, k.head_words, 0, 0)
+                    yield 1
+                    value = k.command[i, Store.VALUES] + token * k.command[i, Store.VALUE_STRIDE]
+                    number = yield from copy(
+                        k, c, value + head_number * k.head_words, place + k.head_words, k.head_words, 0, 0
+                    )
+                    yield 1
+            push(k, c, Queue.COPIED, 0, number, Side.DEVICE, 1, 0)
+        accept(k, c, ExecUnit.COPY)
+        yield 1
+
+
+def end_copies(k: Machine, c: int) -> Wait:
+    """Process: ends of commands, when their copies are stored."""
+    while True:
+        yield from head(k, c, Queue.COPIED)
+        number = item(k, c, Queue.COPIED, 0)
+        to_host = item(k, c, Queue.COPIED, 1)
+        of_slots = item(k, c, Queue.COPIED, 2)
+        pop(k, c, Queue.COPIED)
+        yield from wait_for_copy(k, c, number, to_host)
+        complete(k, c, ExecUnit.COPY)
+        if of_slots:
+            add(k, c, Count.SLOTS_WRITTEN, 1)
+        yield 1

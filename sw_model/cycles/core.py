@@ -1,28 +1,54 @@
-"""The cycle model of a core: the sequencer and the models of all units on one shared state."""
+"""The cycle model: cores with their programs, on one device memory and one host link."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
 
 from hw.config import Config
-from hw.core.isa import BY_NAME, COMMAND_BYTES, Command, SyncEvent
+from hw.core.isa import Command, ExecUnit
 from hw.lxe.microcode import Instruction
-from sw_model.cycles.copy_unit import CopyUnitModel
-from sw_model.cycles.load_unit import LoadUnitModel
-from sw_model.cycles.matrix_unit import MatrixUnitModel
-from sw_model.cycles.processes import Process
-from sw_model.cycles.retrieval_unit import RetrievalUnitModel
-from sw_model.cycles.state import CoreState, IssuedCommand
+from sw_model.cycles import columns as col
+from sw_model.cycles import sequencer
+from sw_model.cycles.layout import TABLES, Ask, Kind, Side, place
+from sw_model.cycles.machine import PROCESS_KINDS, compiled, new_machine
+from sw_model.cycles.native import native_memory
 from sw_model.cycles.step_data import StepData
-from sw_model.cycles.vector_unit import VectorUnitModel
-from util.timing import MemoryTiming
+from sw_model.cycles.tables import Tables
+from sw_model.memory.live import DramTiming
+from sw_model.memory.spec import load_memory, memory_names
+from util.timing import FinalTiming, MemoryTiming
+
+Span = tuple[ExecUnit, str, int, int]  # unit, command, first cycle, cycle after the last one
 
 
-class CoreModel(CoreState):
-    """Core of a configuration with two memories; `run` executes programs one after the other.
+@dataclass(frozen=True)
+class CacheCounts:
+    """Counted events of the cache of the KVMU: accessed blocks, lines read, written back, entries of the undo log."""
 
-    instructions    vector programs by word address
+    accesses: int
+    fills: int
+    writebacks: int
+    logged: int
+
+
+class MultiCoreModel:
+    """Cores that share a device memory and a host link, one program each.
+
+    Parameters
+    ----------
+    config : sizes of a core ; cores : their number
+    timing, bases : timing model and first byte address of the regions of each memory, by side
+    instructions : vector programs by word address
+
+    Attributes
+    ----------
+    now : cycle in which the next programs start
+    spans_of : for each core, the commands that it has executed, in the order of their ends
+    commits : counts of the cache of the KVMU of core 0 at the end of each step
     """
 
     def __init__(
@@ -31,57 +57,112 @@ class CoreModel(CoreState):
         timing: Mapping[str, MemoryTiming],
         bases: Mapping[str, int],
         instructions: Mapping[int, Sequence[Instruction]],
+        *,
+        cores: int,
     ):
-        super().__init__(config, timing, bases, instructions)
-        for unit in (
-            LoadUnitModel(self),
-            MatrixUnitModel(self),
-            VectorUnitModel(self),
-            RetrievalUnitModel(self),
-            CopyUnitModel(self),
-        ):
-            unit.begin()
+        self.config, self.instructions, self.cores = config, instructions, cores
+        self.timing = [timing[side.name.lower()] for side in Side]
+        self.machine, self.now = new_machine(config, cores), 0
+        device = self.timing[Side.DEVICE]
+        self._set("is_native", Side.DEVICE, isinstance(device, DramTiming))
+        if not isinstance(device, DramTiming):  # compiled processes need arrays of this type
+            device = DramTiming(load_memory(memory_names()[0]))
+        self.native = native_memory(device)
+        for side, model in zip(Side, self.timing, strict=True):
+            self._set("is_final", side, isinstance(model, FinalTiming))
+            for c in range(cores):
+                self.machine[place("base", c, side)] = bases[side.name.lower()]
+        self.spans_of: list[list[Span]] = [[] for _ in range(cores)]
+        self.commits: list[CacheCounts] = []
+
+    def _set(self, name: str, index: int, value: int) -> None:
+        self.machine[place(name, index)] = value
+
+    def run_all(
+        self,
+        word_addresses: Sequence[int],
+        programs: Sequence[Sequence[Command]],
+        steps: Sequence[Sequence[StepData]] = (),
+    ) -> list[int]:
+        """Cycles from the common start of the programs, one for each core, to the end of each.
+
+        `steps` has, for each core, the data of each OPEN command of its program and of the commands after it. Cores
+        that share a step have BARRIERs; then only `steps` of core 0 count, which retrieves for all of them. Raises
+        RuntimeError if a program has no END command.
+        """
+        if len(programs) != self.cores:
+            raise ValueError(f"programs must be {self.cores}, one for each core, got {len(programs)}")
+        m, module, tables = self.machine, compiled(), Tables(self.config, self.instructions)
+        data_of = list(steps) or list(repeat((), self.cores))
+        if any(command.name == "BARRIER" for command in programs[0]):
+            leader = programs[0]
+            places = [tables.program(program, data_of[0], leader if n else None) for n, program in enumerate(programs)]
+        else:
+            places = [tables.program(program, data) for program, data in zip(programs, data_of, strict=True)]
+        data = tables.data()
+        m[place("now")], m[place("commits")], kind = self.now, 0, PROCESS_KINDS.index(sequencer.sequence)
+        for c, (first, count) in enumerate(places):
+            m[place("end", c)] = -1
+            module.start(m, data, c, kind, 0, word_addresses[c], first, count, 0)
+        resumed = -1
+        while module.run(m, data, self.native, resumed):
+            self._answer()
+            resumed = int(m[place("resumed")])
+        if m[place("overflow")]:
+            raise RuntimeError("a queue of the cycle model is full")
+        ends = [int(m[place("end", c)]) for c in range(self.cores)]
+        for program, end in zip(programs, ends, strict=True):
+            if end < 0:
+                raise RuntimeError(f"a program of {len(program)} commands does not end")
+        self._record(data, places, int(m[place("commits")]))
+        start, self.now = self.now, max(ends)
+        return [end - start for end in ends]
+
+    def _answer(self) -> None:
+        """Call the timing model for which the processes wait."""
+        m, at = self.machine, place("ask", 0)
+        ask = m[at : at + len(Ask)].tolist()
+        timing = self.timing[ask[Ask.SIDE]]
+        if ask[Ask.CONFIRM]:
+            m[at + Ask.READY] = timing.confirm(ask[Ask.NUMBER], ask[Ask.CYCLE])
+            return
+        answer = timing.arrive(ask[Ask.CYCLE], ask[Ask.ADDRESS], ask[Ask.BYTES], bool(ask[Ask.WRITE]))
+        m[at + Ask.READY], m[at + Ask.NUMBER] = answer
+
+    def _record(self, data: np.ndarray, places: Sequence[tuple[int, int]], commits: int) -> None:
+        """Spans and counts of a run."""
+
+        def table(name: str, first: int, count: int) -> np.ndarray:
+            width = TABLES[name]
+            begin = data[list(TABLES).index(name)] + first * width
+            return data[begin : begin + count * width].reshape(count, width)
+
+        for spans, (first, count) in zip(self.spans_of, places, strict=True):
+            rows = table("command", first, count)
+            rows = rows[rows[:, col.Command.DONE] > 0]
+            rows = rows[np.argsort(rows[:, col.Command.DONE], kind="stable")]
+            shown = (col.Command.UNIT, col.Command.KIND, col.Command.START, col.Command.DONE)
+            spans += [(ExecUnit(unit), Kind(kind).name, a, b) for unit, kind, a, b in rows[:, shown].tolist()]
+        self.commits += [CacheCounts(*row) for row in table("commit", 0, commits).tolist()]
+
+
+class CoreModel(MultiCoreModel):
+    """One core that has the memories to itself; `run` executes programs one after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        timing: Mapping[str, MemoryTiming],
+        bases: Mapping[str, int],
+        instructions: Mapping[int, Sequence[Instruction]],
+    ):
+        super().__init__(config, timing, bases, instructions, cores=1)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Commands that the core has executed, in the order of their ends."""
+        return self.spans_of[0]
 
     def run(self, word_address: int, program: Sequence[Command], steps: Sequence[StepData] = ()) -> int:
-        """Cycles in which the core executes the program at `word_address`.
-
-        `steps` has the data of each OPEN command of the program and of the commands after it. Raises RuntimeError if
-        the program has no END command.
-        """
-        start, self.end = self.clock.now, -1
-        self.clock.start(self._sequence(word_address, program, steps))
-        self.clock.run()
-        if self.end < 0:
-            raise RuntimeError(f"a program of {len(program)} commands does not end")
-        self.clock.now = self.end
-        return self.end - start
-
-    def _sequence(self, word_address: int, program: Sequence[Command], steps: Sequence[StepData]) -> Process:
-        word, data, following = self.word_bytes, StepData(), iter(steps)
-        pieces = Counter[str]()  # commands of each kind since OPEN
-        words = max(1, COMMAND_BYTES // word)
-        per_word = max(1, word // COMMAND_BYTES)
-        yield 1  # ASK
-        yield from self.readers["program"].request(word_address, -(-len(program) // per_word) * words)
-        for number, command in enumerate(program):
-            if number % per_word == 0:
-                for _ in range(words):
-                    yield 1
-                    yield from self.readers["program"].word()
-            yield 1
-            unit = BY_NAME[command.name].unit
-            if unit is None:
-                break
-            waits = {event: self.issued[event.unit] - (wait - 1) for event, wait in command.waits.items() if wait}
-            if command.name == "OPEN":
-                data, pieces = next(following, StepData()), Counter[str]()
-            pieces[command.name] += 1
-            tokens = data.tokens_of_piece(pieces[command.name] - 1, self.config.max_step_tokens)
-            yield from self.queues[unit].put(IssuedCommand(command.name, command.fields, waits, data, tokens))
-            self.issued[unit] += 1
-        else:
-            return
-        yield 2  # DRAIN, FINISH
-        for event in SyncEvent:
-            yield from self.done[event].reach(self.issued[event.unit])
-        self.end = self.clock.now + 1
+        """Cycles in which the core executes the program at `word_address`, see `run_all`."""
+        return self.run_all([word_address], [program], [steps])[0]

@@ -1,209 +1,184 @@
-"""Cycle model of the KVMU: its commands one after the other, their accesses to the store, and their transfers."""
+"""KVMU: its commands one after the other, their accesses to the store, and their transfers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from sw_model.cycles.columns import Action, Descriptor, Extent, Job, StoreCommand
+from sw_model.cycles.copy_unit import copy, wait_for_copy
+from sw_model.cycles.layout import Count, Engine, Machine, Queue, Side
+from sw_model.cycles.line_cache import LOG, READ, WRITE, access, flush, invalidate
+from sw_model.cycles.ports import next_word, read_word, remove_word, request, write_word
+from sw_model.cycles.scheduler import Wait, add, head, item, pop, put, reach, start, take, until
+from sw_model.cycles.store_commands import Act
 
-from golden.kvmu import Op, Piece, Tier, cut, join
-from hw.core.retrieval.page_lists import LIST_ENTRY, QUEUE_DEPTH, list_words
-from hw.dre.kvmu.records import BLOCK_BYTES
-from hw.dre.transfer import BOUNDARY
-from sw_model.cycles.line_cache import LineCacheModel
-from sw_model.cycles.processes import Counter, Process, Queue, Wait
-from sw_model.cycles.state import CoreState
-from sw_model.cycles.store_commands import Act, Candidates, CopyJob, StoreCommand
-
-CLOSE_CYCLES = {False: 2, True: 4}  # from the acknowledgement of the last transfer to the end of its tag; device, host
+CLOSE_DEVICE, CLOSE_HOST = 2, 4  # cycles from the acknowledgement of the last transfer to the end of its tag
+COUNTS = 4  # counts of the line cache
 
 
-@dataclass
-class Transfers:
-    """Copies of one command: number of descriptors up to its last one; `done` when all copies are complete."""
+def execute_store(k: Machine, c: int) -> Wait:
+    """Process: commands of the KVMU."""
+    while True:
+        s = yield from take(k, c, Queue.STORE)
+        yield 2  # acceptance, check
+        for n in range(k.store_command[s, StoreCommand.ACTS]):
+            a = k.store_command[s, StoreCommand.ACT] + n
+            act = k.act[a, Action.ACT]
+            if act == Act.WAIT:
+                yield k.act[a, Action.VALUE]
+            elif act <= Act.LOG:
+                kind = READ if act == Act.READ else WRITE if act == Act.WRITE else LOG
+                yield from access(k, c, k.act[a, Action.VALUE], kind)
+            elif act == Act.FLUSH:
+                yield from flush(k, c)
+            elif act == Act.INVALIDATE:
+                yield from invalidate(k, c)
+            elif act == Act.CANDIDATES:
+                yield from send_candidates(k, c, a)
+            elif act == Act.COPY:
+                yield from copy_page(k, c, k.act[a, Action.VALUE])
+            elif act == Act.FINISH:
+                yield from finish_transfers(k, c, k.act[a, Action.VALUE])
+            elif act == Act.DRAIN:
+                yield from reach(k, c, Count.TRANSFERS, k.transfers[c])
+                yield 1
+            elif act == Act.COMMITTED:
+                commit(k, c)
+        yield 2  # last reply
+        add(k, c, Count.REPLIED + k.store_command[s, StoreCommand.OP], 1)
 
-    descriptors: int
-    done: Counter
+
+def commit(k: Machine, c: int) -> None:
+    """The undo log is empty."""
+    k.log_entries[c] = 0
+    for n in range(COUNTS):
+        k.commit[k.commits, n] = k.counts[c, n]
+    k.commits += 1
 
 
-class KvmuModel:
-    """Executes store commands from `queue`. `replied[op]` counts the last replies.
+def send_candidates(k: Machine, c: int, a: int) -> Wait:
+    """The candidate loader: one read past the cache; expired records leave, then BEGIN and the candidates."""
+    candidates = k.act[a, Action.RECORDS]
+    expired = k.act[a, Action.EXPIRED]
+    if candidates == 0:
+        yield 3
+        return
+    skipped = k.act[a, Action.VALUE] % k.word_records
+    records = skipped + candidates
+    words = (records + k.word_records - 1) // k.word_records * k.record_words
+    address = k.act[a, Action.VALUE] // k.word_records * k.record_words
+    yield from request(k, c, Engine.READ_STORE, address, words, 0)
+    yield 2
+    for number in range(records):
+        if k.record_words > 1:
+            for _ in range(k.record_words):
+                yield from read_word(k, c, Engine.READ_STORE)
+                yield 1
+        elif number % k.word_records == 0:
+            yield from next_word(k, c, Engine.READ_STORE)
+        if number == skipped + expired:
+            yield 2  # end of the expired records, BEGIN
+        if k.record_words == 1:
+            if number % k.word_records == k.word_records - 1 or number == records - 1:
+                remove_word(k, c, Engine.READ_STORE, k.now)
+            yield 1
+    yield 3 if expired == candidates else 1
 
-    Attributes
-    ----------
-    queue : commands ; cache : lines of the store
-    lists_written : entries of the page lists that memory has acknowledged ; list_entries : all entries
-    transfers : of the newest command that copies pages
-    stored : number of STORE commands that transfers wait for
+
+def copy_page(k: Machine, c: int, j: int) -> Wait:
+    """The copy generator: replies and pieces of a page. The joiner merges pieces or sends an extent."""
+    once, pieces, entries = k.job[j, Job.ONCE], k.job[j, Job.PIECES], k.job[j, Job.ENTRIES]
+    yield 1 + once
+    if once and pieces == 0:
+        return
+    for n in range(max(entries, pieces)):
+        if n < pieces:
+            extent = k.piece[k.job[j, Job.PIECE] + n, 0]
+            if extent >= 0:
+                yield from send_extent(k, c, extent)
+        yield 1
+        if n < entries:
+            yield from put(k, c, Queue.ENTRIES, k.entry[k.job[j, Job.ENTRY] + n, 0], 0, 0, 0)
+            k.listed[c] += 1
+
+
+def send_extent(k: Machine, c: int, extent: int) -> Wait:
+    """Send an extent to the splitter."""
+    k.extents_issued[c] += 1
+    yield from put(k, c, Queue.EXTENTS, extent, 0, 0, 0)
+
+
+def finish_transfers(k: Machine, c: int, extent: int) -> Wait:
+    """End of the transfers of a command: the last extent; wait until all descriptors are accepted."""
+    yield 1
+    if extent < 0:
+        return
+    yield from send_extent(k, c, extent)
+    yield 1
+    yield from reach(k, c, Count.EXTENTS_SENT, k.extents_issued[c])
+    yield 1
+    k.transfers[c] += 1
+    start(k, c, complete_transfers, 0, k.descriptors_sent[c])
+
+
+def split_extents(k: Machine, c: int) -> Wait:
+    """Process: descriptors of the extents, after the keys and values of the step are stored."""
+    while True:
+        yield from head(k, c, Queue.EXTENTS)
+        e = item(k, c, Queue.EXTENTS, 0)
+        yield from reach(k, c, Count.SLOTS_WRITTEN, k.pieces_stored[c])
+        for n in range(k.extent[e, Extent.DESCRIPTORS]):
+            yield from put(k, c, Queue.DESCRIPTORS, k.extent[e, Extent.DESCRIPTOR] + n, e, 0, 0)
+            k.descriptors_sent[c] += 1
+            yield 1
+        pop(k, c, Queue.EXTENTS)
+        add(k, c, Count.EXTENTS_SENT, 1)
+
+
+def issue_descriptors(k: Machine, c: int) -> Wait:
+    """Process: descriptors to the copy engine."""
+    while True:
+        yield from head(k, c, Queue.DESCRIPTORS)
+        n = item(k, c, Queue.DESCRIPTORS, 0)
+        from_host = k.extent[item(k, c, Queue.DESCRIPTORS, 1), Extent.FROM_HOST]
+        to_host = k.extent[item(k, c, Queue.DESCRIPTORS, 1), Extent.TO_HOST]
+        k.newest[c, to_host] = yield from copy(
+            k, c, k.descriptor[n, Descriptor.SOURCE], k.descriptor[n, Descriptor.TARGET],
+            k.descriptor[n, Descriptor.WORDS], from_host, to_host,
+        )  # fmt: skip
+        pop(k, c, Queue.DESCRIPTORS)
+        add(k, c, Count.DESCRIPTORS_ISSUED, 1)
+        yield 1
+
+
+def complete_transfers(k: Machine, c: int, descriptors: int) -> Wait:
+    """Process: the end of the transfers of a command."""
+    yield from reach(k, c, Count.DESCRIPTORS_ISSUED, descriptors)
+    device = k.newest[c, Side.DEVICE]
+    host = k.newest[c, Side.HOST]
+    k.newest[c, Side.DEVICE] = 0
+    k.newest[c, Side.HOST] = 0
+    end = 0
+    if device:
+        yield from wait_for_copy(k, c, device, Side.DEVICE)
+        end = k.now + CLOSE_DEVICE
+    if host:
+        yield from wait_for_copy(k, c, host, Side.HOST)
+        end = max(end, k.now + CLOSE_HOST)
+    yield from until(k, end)
+    add(k, c, Count.TRANSFERS, 1)
+
+
+def write_lists(k: Machine, c: int) -> Wait:
+    """Process: entries of the page lists, one word with strobes each, from the start of the region on.
+
+    The second lists are taken to have the addresses of the first ones.
     """
-
-    def __init__(self, core: CoreState):
-        self.core, self.clock = core, core.clock
-        config, word = core.config, core.word_bytes
-        self.queue = Queue(core.clock, depth=2, latency=1)
-        self.cache = LineCacheModel(config.cache_lines, word, core.readers["store"], core.writers["store"])
-        self.replied = {op: Counter(core.clock) for op in Op}
-        self.entries = Queue(core.clock, depth=QUEUE_DEPTH)
-        self.list_words, self.entries_per_word = list_words(config.max_pages, 8 * word), 8 * word // LIST_ENTRY.size
-        self.list_lengths = [0] * config.kv_heads
-        self.list_entries = self.stored = 0
-        self.lists_written = core.writers["pages"].stored
-        self.pending: Piece | None = None  # extent in the joiner
-        self.extents = Queue(core.clock, depth=1, latency=1)
-        self.sent = Counter(core.clock)  # extents whose descriptors are accepted
-        self.descriptors = Queue(core.clock, depth=2, latency=1)  # buffer before the copy engine
-        self.issued = Counter(core.clock)  # descriptors that the copy engine has accepted
-        self.extents_issued = self.descriptors_sent = 0
-        self.newest: dict[bool, int] = {}  # number of the newest copy to each side
-        self.transfers = Transfers(0, Counter(core.clock, 1))
-        for process in (self._execute, self._write_lists, self._split, self._issue):
-            core.clock.start(process())
-
-    def _execute(self) -> Process:
-        while True:
-            command: StoreCommand = yield from self.queue.get()
-            yield 2  # acceptance, check
-            for act, value in command.actions:
-                if act is Act.WAIT:
-                    yield value
-                elif act is Act.READ:
-                    yield from self.cache.read(value)
-                elif act is Act.WRITE:
-                    yield from self.cache.write(value)
-                elif act is Act.LOG:
-                    yield from self.cache.log(value)
-                else:
-                    yield from self._act(act, value)
-            yield 2  # last reply
-            self.replied[command.op].add()
-
-    def _act(self, act: Act, value: Any) -> Wait:
-        """The less frequent actions."""
-        if act is Act.FLUSH:
-            yield from self.cache.flush()
-        elif act is Act.INVALIDATE:
-            yield from self.cache.invalidate()
-        elif act is Act.CANDIDATES:
-            yield from self._send_candidates(value)
-        elif act is Act.COPY:
-            yield from self._copy(value)
-        elif act is Act.FINISH:
-            yield from self._finish()
-        elif act is Act.DRAIN:
-            yield from self.transfers.done.reach(1)
-            yield 1
-        elif act is Act.COMMITTED:
-            self.cache.entries = 0
-            self.core.commits.append(replace(self.cache.counts))
-
-    def _send_candidates(self, candidates: Candidates) -> Wait:
-        """The candidate loader: one read past the cache; expired records leave, then BEGIN and the candidates."""
-        if not candidates.records:
-            yield 3
-            return
-        reader, word = self.core.readers["store"], self.core.word_bytes
-        per_word, words_per_record = max(1, word // BLOCK_BYTES), max(1, BLOCK_BYTES // word)
-        skipped = candidates.block % per_word
-        records = skipped + candidates.records
-        words = -(-records // per_word) * words_per_record
-        yield from reader.request(candidates.block // per_word * per_word * BLOCK_BYTES // word, words)
-        yield 2
-        for number in range(records):
-            if words_per_record > 1:
-                for _ in range(words_per_record):
-                    yield from reader.word()
-                    yield 1
-            elif number % per_word == 0:
-                yield from reader.words.head()
-            if number == skipped + candidates.expired:
-                yield 2  # end of the expired records, BEGIN
-            if words_per_record == 1:
-                if number % per_word == per_word - 1 or number == records - 1:
-                    reader.read()
-                yield 1
-        yield 1 + 2 * (candidates.expired == candidates.records)
-
-    def _copy(self, job: CopyJob) -> Wait:
-        """The copy generator: replies and pieces of a page."""
-        yield 1 + job.once
-        if job.once and not job.pieces:
-            return
-        for n in range(max(len(job.entries), len(job.pieces))):
-            if n < len(job.pieces):
-                yield from self._push(job.pieces[n])
-            yield 1
-            if n < len(job.entries):
-                yield from self.entries.put(job.entries[n])
-                self.list_entries += 1
-
-    def _push(self, piece: Piece) -> Wait:
-        """The joiner: merge the piece with the pending extent, or send this extent to the splitter."""
-        joined = join([self.pending, piece]) if self.pending else [piece]
-        if len(joined) > 1:
-            yield from self._send(joined[0])
-        self.pending = joined[-1]
-
-    def _send(self, extent: Piece) -> Wait:
-        self.extents_issued += 1
-        yield from self.extents.put(extent)
-
-    def _finish(self) -> Wait:
-        """End of the transfers of a command: wait until all descriptors are accepted."""
+    while True:
+        yield from head(k, c, Queue.ENTRIES)
+        kv_head = item(k, c, Queue.ENTRIES, 0)
+        position = k.list_length[c, kv_head]
+        k.list_length[c, kv_head] += 1
+        address = kv_head * k.list_words + position // k.list_entries
+        yield from request(k, c, Engine.WRITE_PAGES, address, 1, 1)
+        yield from write_word(k, c, Engine.WRITE_PAGES)
+        pop(k, c, Queue.ENTRIES)
         yield 1
-        if not self.pending:
-            return
-        extent, self.pending = self.pending, None
-        yield from self._send(extent)
-        yield 1
-        yield from self.sent.reach(self.extents_issued)
-        yield 1
-        self.transfers = Transfers(self.descriptors_sent, Counter(self.clock))
-        self.clock.start(self._complete(self.transfers))
-
-    def _split(self) -> Process:
-        """The splitter: descriptors of the extents, after the keys and values of the step are stored."""
-        while True:
-            extent: Piece = yield from self.extents.head()
-            yield from self.core.slots_written.reach(self.stored)
-            sides = extent.source_tier != Tier.DEVICE, extent.target_tier != Tier.DEVICE
-            for part in cut(extent, BOUNDARY):
-                yield from self.descriptors.put((part, sides))
-                self.descriptors_sent += 1
-                yield 1
-            self.extents.pop()
-            self.sent.add()
-
-    def _issue(self) -> Process:
-        """Descriptors to the copy engine."""
-        word = self.core.word_bytes
-        while True:
-            parts, sides = yield from self.descriptors.head()
-            source, target, size = (part // word for part in parts)
-            self.newest[sides[1]] = yield from self.core.copier.copy(source, target, size, *sides)
-            self.descriptors.pop()
-            self.issued.add()
-            yield 1
-
-    def _complete(self, transfers: Transfers) -> Process:
-        yield from self.issued.reach(transfers.descriptors)
-        newest, self.newest, end = self.newest, {}, 0
-        for host, number in newest.items():
-            yield from self.core.copier.wait(number, host)
-            end = max(end, self.clock.now + CLOSE_CYCLES[host])
-        yield from self.clock.until(end)
-        transfers.done.add()
-
-    def clear_lists(self) -> None:
-        """Empty the page lists at the start of a step."""
-        self.list_lengths = [0] * len(self.list_lengths)
-
-    def _write_lists(self) -> Process:
-        """Entries of the page lists, one word with strobes each. The lists are assumed at the start of the region."""
-        writer = self.core.writers["pages"]
-        while True:
-            head = yield from self.entries.head()
-            position = self.list_lengths[head]
-            self.list_lengths[head] += 1
-            yield from writer.request(head * self.list_words + position // self.entries_per_word, 1, True)
-            yield from writer.put()
-            self.entries.pop()
-            yield 1

@@ -1,149 +1,134 @@
-"""Cycle model of the line cache of the KVMU: hits, misses, write-backs and the undo log."""
+"""Line cache of the KVMU: hits, misses, write-backs and the undo log, with the rules of `hw.dre.kvmu.line_cache`.
+
+A function starts in the first cycle of the request and ends in the first cycle in which the client continues.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from sw_model.cycles.layout import READERS, Count, Engine, Machine
+from sw_model.cycles.ports import read_word, request, write_word
+from sw_model.cycles.scheduler import Wait, reach
 
-from hw.dre.kvmu.records import BLOCK_BYTES
-from sw_model.cycles.ports import ReadEngineModel, WriteEngineModel
-from sw_model.cycles.processes import Bell, Wait
-
-
-@dataclass
-class CacheCounts:
-    """Counted events: accessed blocks, lines read, lines written back, entries of the undo log."""
-
-    accesses: int = 0
-    fills: int = 0
-    writebacks: int = 0
-    logged: int = 0
+ACCESSES, FILLS, WRITEBACKS, LOGGED = range(4)  # counts
+STORED = Count.STORED + Engine.WRITE_STORE - READERS
+READ, WRITE, LOG = range(3)
+NOTHING = -1  # tag of a free line
 
 
-class LineCacheModel:
-    """Lines of the store on chip, with the replacement rule of `hw.dre.kvmu.line_cache`.
-
-    A method starts in the first cycle of the request and ends in the first cycle in which the client continues.
-
-    Parameters
-    ----------
-    lines : lines on chip ; word_bytes : bytes of a memory word
-    reader, writer : engines of the store
-
-    Attributes
-    ----------
-    log_word : word address of the undo log
-    """
-
-    def __init__(self, lines: int, word_bytes: int, reader: ReadEngineModel, writer: WriteEngineModel):
-        self.reader, self.writer = reader, writer
-        self.line_words = max(BLOCK_BYTES, word_bytes) // word_bytes
-        self.blocks = max(1, word_bytes // BLOCK_BYTES)
-        self.tags = [-1] * lines  # line in each slot
-        self.slots: dict[int, int] = {}  # slot of each line
-        self.dirty: set[int] = set()  # slots
-        self.recent: set[int] = set()
-        self.evicted = -1
-        self.jobs = 0  # jobs of the writer
-        self.log_word = self.entries = 0
-        self.counts = CacheCounts()
-
-    def read(self, block: int) -> Wait:
-        """READ."""
-        yield from self._find(block)
-        yield 2
-
-    def write(self, block: int) -> Wait:
-        """WRITE."""
-        slot = yield from self._find(block)
-        if slot not in self.dirty:
+def access(k: Machine, c: int, block: int, kind: int) -> Wait:
+    """READ, WRITE or LOG of a block. After LOG the line has left the cache and is in the undo log."""
+    k.counts[c, ACCESSES] += 1
+    line = block // k.line_blocks
+    slot = slot_of(k, c, line)
+    if slot < 0:
+        slot = first_unused(k, c)
+        yield 1
+        if k.dirty[c, slot]:
+            yield from written(k, c)
             yield 1
-            yield from self._add_entry()
-            self.dirty.add(slot)
+            yield from write_back(k, c, slot)
+            k.dirty[c, slot] = 0
+            k.evicted[c] = k.tag[c, slot]
+        if line == k.evicted[c]:
+            yield from written(k, c)
+        k.tag[c, slot] = NOTHING
+        k.counts[c, FILLS] += 1
+        yield from request(k, c, Engine.READ_STORE, line * k.line_words, k.line_words, 0)
         yield 1
-
-    def log(self, block: int) -> Wait:
-        """LOG: the line leaves the cache when its content is in the undo log."""
-        slot = yield from self._find(block, use=False)
-        yield 1
-        yield from self._add_entry()
-        self.slots.pop(self.tags[slot])
-        self.tags[slot] = -1
-
-    def invalidate(self) -> Wait:
-        """INVALIDATE."""
-        self.tags = [-1] * len(self.tags)
-        self.slots.clear()
-        self.recent.clear()
-        yield 2
-
-    def flush(self) -> Wait:
-        """FLUSH."""
-        yield 1
-        yield from self.written()
-        yield 1
-        for slot in sorted(self.dirty):
+        for _ in range(k.line_words):
+            yield from read_word(k, c, Engine.READ_STORE)
             yield 1
-            yield from self._write_back(slot)
-        self.dirty.clear()
-        yield 1
-        yield from self.written()
+        k.tag[c, slot] = line
+    if kind != LOG:
+        use(k, c, slot)
+    if kind == READ:
         yield 2
-
-    def written(self) -> Wait:
-        """Wait until memory has acknowledged all writes."""
-        yield from self.writer.stored.reach(self.jobs)
-
-    def write_words(self, address: int, words: int) -> Wait:
-        """Write words to memory with one job."""
-        self.jobs += 1
-        yield from self.writer.request(address, words, True)
+    elif kind == LOG or k.dirty[c, slot] == 0:
         yield 1
-        for _ in range(words):
-            yield from self.writer.put()
-            yield 1
+        address = k.log_word[c] + 2 * k.line_words * k.log_entries[c]
+        k.log_entries[c] += 1
+        k.counts[c, LOGGED] += 1
+        yield from write_words(k, c, address, 2 * k.line_words)
+        if kind == LOG:
+            k.tag[c, slot] = NOTHING
+        else:
+            k.dirty[c, slot] = 1
+    if kind == WRITE:
+        yield 1
 
-    def _add_entry(self) -> Wait:
-        """Write an entry of the undo log: the old content of a line, and its tag."""
-        address = self.log_word + 2 * self.line_words * self.entries
-        self.entries += 1
-        self.counts.logged += 1
-        yield from self.write_words(address, 2 * self.line_words)
 
-    def _find(self, block: int, use: bool = True) -> Generator[int | Bell, None, int]:
-        """Slot of the line with a block, after a miss has read it; with `use` it counts as used lately."""
-        self.counts.accesses += 1
-        line = block // self.blocks
-        if line not in self.slots:
-            yield from self._fill(line)
-        slot = self.slots[line]
-        if not use:
+def slot_of(k: Machine, c: int, line: int) -> int:
+    """Slot of a line; -1: it is not in the cache."""
+    for slot in range(k.lines):
+        if k.tag[c, slot] == line:
             return slot
-        self.recent.add(slot)
-        if len(self.recent) == len(self.tags):
-            self.recent = {slot}
-        return slot
+    return -1
 
-    def _fill(self, line: int) -> Wait:
-        slot = next(n for n in range(len(self.tags)) if n not in self.recent)
-        yield 1
-        if slot in self.dirty:
-            yield from self.written()
-            yield 1
-            yield from self._write_back(slot)
-            self.dirty.discard(slot)
-            self.evicted = self.tags[slot]
-        if line == self.evicted:
-            yield from self.written()
-        self.slots.pop(self.tags[slot], None)
-        self.counts.fills += 1
-        yield from self.reader.request(line * self.line_words, self.line_words)
-        yield 1
-        for _ in range(self.line_words):
-            yield from self.reader.word()
-            yield 1
-        self.tags[slot], self.slots[line] = line, slot
 
-    def _write_back(self, slot: int) -> Wait:
-        self.counts.writebacks += 1
-        yield from self.write_words(self.tags[slot] * self.line_words, self.line_words)
+def first_unused(k: Machine, c: int) -> int:
+    """First slot that was not used lately."""
+    for slot in range(k.lines):
+        if not k.recent[c, slot]:
+            return slot
+    return 0
+
+
+def use(k: Machine, c: int, slot: int) -> None:
+    """Mark a slot as used lately; when all are, only the newest one is."""
+    k.recent[c, slot] = 1
+    used = 0
+    for other in range(k.lines):
+        used += k.recent[c, other]
+    if used == k.lines:
+        for other in range(k.lines):
+            k.recent[c, other] = 0
+        k.recent[c, slot] = 1
+
+
+def invalidate(k: Machine, c: int) -> Wait:
+    """INVALIDATE: drop all lines."""
+    drop_lines(k, c)
+    yield 2
+
+
+def drop_lines(k: Machine, c: int) -> None:
+    """Empty the cache."""
+    for slot in range(k.lines):
+        k.tag[c, slot] = NOTHING
+        k.recent[c, slot] = 0
+
+
+def flush(k: Machine, c: int) -> Wait:
+    """FLUSH: write all changed lines to memory."""
+    yield 1
+    yield from written(k, c)
+    yield 1
+    for slot in range(k.lines):
+        if k.dirty[c, slot]:
+            yield 1
+            yield from write_back(k, c, slot)
+            k.dirty[c, slot] = 0
+    yield 1
+    yield from written(k, c)
+    yield 2
+
+
+def written(k: Machine, c: int) -> Wait:
+    """Wait until memory has acknowledged all writes."""
+    yield from reach(k, c, STORED, k.jobs[c])
+
+
+def write_back(k: Machine, c: int, slot: int) -> Wait:
+    """Write a changed line to memory."""
+    k.counts[c, WRITEBACKS] += 1
+    yield from write_words(k, c, k.tag[c, slot] * k.line_words, k.line_words)
+
+
+def write_words(k: Machine, c: int, address: int, words: int) -> Wait:
+    """Write words to memory with one job."""
+    k.jobs[c] += 1
+    yield from request(k, c, Engine.WRITE_STORE, address, words, 1)
+    yield 1
+    for _ in range(words):
+        yield from write_word(k, c, Engine.WRITE_STORE)
+        yield 1

@@ -1,120 +1,143 @@
-"""Cycle model of the LOAD unit."""
+"""LOAD unit: commands LOAD and GATHER. One process requests reads, the other one writes to the operand memory."""
 
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit
-from hw.core.retrieval.page_lists import LIST_ENTRY, list_words
-from sw_model.cycles.processes import Process, Queue, Wait
-from sw_model.cycles.state import IssuedCommand
-from sw_model.cycles.unit import UnitModel, remaining
+from sw_model.cycles.columns import Command, Gather, Load
+from sw_model.cycles.layout import Count, Engine, Kind, Machine, Queue
+from sw_model.cycles.ports import read_word, read_words, request
+from sw_model.cycles.scheduler import Wait, add, head, item, pop, put, reach, start, until
+from sw_model.cycles.sequencer import accept, complete, next_command
+from sw_model.cycles.unit import remaining
 
 
-class LoadUnitModel(UnitModel):
-    """Commands LOAD and GATHER. One process requests reads, the other writes the words to the operand memory."""
-
-    def begin(self) -> None:
-        self.fill_queue = Queue(self.clock, depth=4)
-        config, word = self.core.config, 8 * self.core.word_bytes
-        self.entries_per_word, self.list_words = word // LIST_ENTRY.size, list_words(config.max_pages, word)
-        self.entries = Queue(self.clock, latency=0)  # entries of the page list that have arrived
-        self.at, self.tokens_read, self.slot = 0, 0, 0  # page of the list, tokens served, token of the page
-        self.clock.start(self._request())
-        self.clock.start(self._write_operands())
-
-    def _request(self) -> Process:
-        core, reader = self.core, self.core.readers["load"]
-        while True:
-            command = yield from core.next(ExecUnit.LOAD)
-            core.accept(ExecUnit.LOAD)
-            f = command.fields
-            yield 1
-            if command.name == "GATHER":
-                yield from self._gather(command)
-                continue
-            n, total = core.width, core.length(command)
-            rows, beats, block = f.get("rows", 0), f.get("beats", 0), f.get("block", 0)
-            if f.get("limit", 0) == 1:
-                rows = remaining(total, block * n, rows)
-            if f.get("limit", 0) == 2:
-                beats = remaining(-(-total // n), block, beats)
-            yield from self.fill_queue.put((rows, beats, False))
-            yield 1
-            for row in range(rows if beats else 0):
-                yield from reader.request(f["source"] + row * f.get("stride", 0), beats)
-                yield 1
-            yield 1
-
-    def _gather(self, command: IssuedCommand) -> Wait:
-        core, reader, f = self.core, self.core.readers["load"], command.fields
-        head, values = f.get("head", 0), f.get("values", 0)
-        past, pages = command.data.past(head), command.data.pages.get(head, ())
-        if f.get("restart", 0):
-            self.at = self.tokens_read = self.slot = 0
-            words = -(-len(pages) // self.entries_per_word)
-            self.entries = Queue(self.clock, latency=0)
-            if past:
-                self.clock.start(self._read_list(self.entries, head * self.list_words, words))
-        tokens = remaining(past + f["tokens"], self.tokens_read, f["blocks"] * core.width)
-        yield from self.fill_queue.put((tokens, core.head, bool(values)))
+def request_operands(k: Machine, c: int) -> Wait:
+    """Process: jobs of the reader, and their sizes for the operand memory."""
+    while True:
+        i = yield from next_command(k, c, ExecUnit.LOAD)
+        accept(k, c, ExecUnit.LOAD)
         yield 1
-        for _ in range(tokens):
-            yield 1  # NEXT
-            if self.tokens_read < past:
-                if not self.slot:
-                    yield from self.entries.get()
-                    yield 1  # PAGE
-                place, count = pages[self.at]
-                address = place // core.word_bytes + (2 * self.slot + values) * core.head
-                self.slot += 1
-                if self.slot == count:
-                    self.slot, self.at = 0, self.at + 1
+        if k.command[i, Command.KIND] == Kind.GATHER:
+            yield from gather(k, c, i)
+            continue
+        rows = k.command[i, Load.ROWS]
+        beats = k.command[i, Load.BEATS]
+        total = k.command[i, Command.LENGTH]
+        if k.command[i, Load.LIMIT] == 1:
+            rows = remaining(total, k.command[i, Load.BLOCK] * k.width, rows)
+        if k.command[i, Load.LIMIT] == 2:
+            beats = remaining((total + k.width - 1) // k.width, k.command[i, Load.BLOCK], beats)
+        yield from put(k, c, Queue.FILL, rows, beats, 0, 0)
+        yield 1
+        if beats == 0:
+            rows = 0
+        for row in range(rows):
+            yield from request(
+                k, c, Engine.READ_LOAD, k.command[i, Load.SOURCE] + row * k.command[i, Load.STRIDE], beats, 0
+            )
+            yield 1
+        yield 1
+
+
+def gather(k: Machine, c: int, i: int) -> Wait:
+    """Keys or values of past tokens, page by page, then those of the step."""
+    past = k.command[i, Gather.PAST]
+    if k.command[i, Gather.RESTART]:
+        k.page[c] = 0
+        k.tokens_read[c] = 0
+        k.slot[c] = 0
+        k.value[c, Count.ENTRIES_READ] = 0
+        if past:
+            words = (k.command[i, Gather.PAGES] + k.list_entries - 1) // k.list_entries
+            start(k, c, read_list, 0, k.command[i, Gather.HEAD] * k.list_words, words)
+    total = past + k.command[i, Gather.TOKENS]
+    skipped = remaining(total, k.tokens_read[c], k.command[i, Gather.SKIP] * k.width)
+    tokens = remaining(total, k.tokens_read[c] + skipped, k.command[i, Gather.BLOCKS] * k.width)
+    words = k.head_words
+    if k.command[i, Gather.WORDS]:
+        words = min(k.command[i, Gather.WORDS], words)
+    yield from put(k, c, Queue.FILL, tokens, words, k.command[i, Gather.VALUES], 0)
+    yield 1
+    while skipped:
+        yield 1  # NEXT
+        count = 1
+        if k.tokens_read[c] < past:
+            yield from next_page(k, c)
+            page = k.command[i, Gather.PAGE] + k.page[c]
+            count = min(skipped, k.page_of[page, 1] - k.slot[c])
+            leave_slots(k, c, page, count)
+        yield 1
+        k.tokens_read[c] += count
+        skipped -= count
+    for _ in range(tokens):
+        yield 1  # NEXT
+        if k.tokens_read[c] < past:
+            yield from next_page(k, c)
+            page = k.command[i, Gather.PAGE] + k.page[c]
+            address = k.page_of[page, 0] + (2 * k.slot[c] + k.command[i, Gather.VALUES]) * k.head_words
+            leave_slots(k, c, page, 1)
+        else:
+            address = k.command[i, Gather.STEP_WORD] + (k.tokens_read[c] - past) * k.command[i, Gather.STRIDE]
+        yield from request(k, c, Engine.READ_LOAD, address + k.command[i, Gather.WORD], words, 0)
+        yield 1
+        k.tokens_read[c] += 1
+    yield 1
+
+
+def next_page(k: Machine, c: int) -> Wait:
+    """Wait for the entry of the page list, if the next token is the first one of a page."""
+    if k.slot[c] == 0:
+        yield from reach(k, c, Count.ENTRIES_READ, 1)
+        k.value[c, Count.ENTRIES_READ] -= 1
+        yield 1  # PAGE
+
+
+def leave_slots(k: Machine, c: int, page: int, count: int) -> None:
+    """Go on by some tokens of a page."""
+    k.slot[c] += count
+    if k.slot[c] == k.page_of[page, 1]:
+        k.slot[c] = 0
+        k.page[c] += 1
+
+
+def read_list(k: Machine, c: int, address: int, words: int) -> Wait:
+    """Process: read a page list ahead of its use. The lists are taken to be at the start of the region."""
+    yield 1
+    yield from request(k, c, Engine.READ_PAGES, address, words, 0)
+    for _ in range(words):
+        yield from read_word(k, c, Engine.READ_PAGES)
+        add(k, c, Count.ENTRIES_READ, k.list_entries)
+        yield 1
+
+
+def write_operands(k: Machine, c: int) -> Wait:
+    """Process: words to the operand memory."""
+    while True:
+        yield from head(k, c, Queue.FILL)
+        rows = item(k, c, Queue.FILL, 0)
+        beats = item(k, c, Queue.FILL, 1)
+        if rows and beats:
+            yield 1
+            if item(k, c, Queue.FILL, 2):
+                yield from transpose(k, c, rows, beats)
             else:
-                address = f["step_word"] + (self.tokens_read - past) * f["stride"]
-            yield from reader.request(address, core.head)
-            yield 1
-            self.tokens_read += 1
+                yield from read_words(k, c, Engine.READ_LOAD, rows * beats)
+        pop(k, c, Queue.FILL)
+        complete(k, c, ExecUnit.LOAD)
         yield 1
 
-    def _read_list(self, entries: Queue, word_address: int, words: int) -> Process:
-        """Read a page list ahead of its use. The lists are taken to be at the start of the region."""
-        reader = self.core.readers["pages"]
+
+def transpose(k: Machine, c: int, rows: int, beats: int) -> Wait:
+    """Rows through the transposer: a block of rows enters while the previous one leaves."""
+    left = rows
+    before = -1  # cycles in which the last words of the two newest blocks leave
+    newest = -1
+    while left:
+        yield from until(k, before + 1)
+        count = min(left, k.width)
+        yield from read_words(k, c, Engine.READ_LOAD, count * beats)
         yield 1
-        yield from reader.request(word_address, words)
-        for _ in range(words):
-            yield from reader.word()
-            for _ in range(self.entries_per_word):
-                entries.push(None)
-            yield 1
-
-    def _write_operands(self) -> Process:
-        core, reader = self.core, self.core.readers["load"]
-        while True:
-            rows, beats, transposed = yield from self.fill_queue.head()
-            if rows and beats:
-                yield 1
-                if transposed:
-                    yield from self._transpose(rows, beats)
-                else:
-                    for word in range(rows * beats):
-                        if word:
-                            yield 1
-                        yield from reader.word()
-            self.fill_queue.pop()
-            core.complete(ExecUnit.LOAD)
-            yield 1
-
-    def _transpose(self, rows: int, beats: int) -> Wait:
-        """Pass rows through the transposer: a block of rows enters while the previous one leaves."""
-        clock, reader, width = self.clock, self.core.readers["load"], self.core.width
-        out: list[int] = []  # when the last word of each block leaves
-        while rows:
-            if len(out) > 1:
-                yield from clock.until(out[-2] + 1)
-            count = min(rows, width)
-            for _ in range(count * beats):
-                yield from reader.word()
-                yield 1
-            begin = max(clock.now + 1, out[-1] + 1 if out else 0)
-            out.append(begin + width * beats - 1)
-            rows -= count
-        yield from clock.until(out[-1])
+        before = newest
+        newest = max(k.now + 1, newest + 1) + k.width * beats - 1
+        left -= count
+    yield from until(k, newest)

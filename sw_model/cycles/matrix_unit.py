@@ -1,109 +1,148 @@
-"""Cycle model of the MATRIX unit."""
+"""MATRIX unit: processes for weights, activations and results, each one or two commands ahead of the next."""
 
 from __future__ import annotations
 
-from hw.core.isa import ExecUnit, SyncEvent
-from sw_model.cycles.processes import Counter, Process, Queue
-from sw_model.cycles.unit import UnitModel, remaining
+from hw.core.isa import ExecUnit
+from sw_model.cycles.columns import Command, Multiply
+from sw_model.cycles.layout import READERS, Count, Engine, Machine, Queue
+from sw_model.cycles.ports import request, write_word
+from sw_model.cycles.scheduler import (
+    Wait,
+    add,
+    get,
+    head,
+    item,
+    pop,
+    push,
+    put,
+    reach,
+    start,
+    take,
+    until,
+)  # fmt: skip
+from sw_model.cycles.sequencer import accept, complete, next_command
+from sw_model.cycles.unit import remaining
+
+STORED = Count.STORED + Engine.WRITE_MATRIX - READERS
 
 
-class MatrixUnitModel(UnitModel):
-    """Command MULTIPLY: processes for weights, activations and results, each one or two commands ahead of the next."""
+def accept_products(k: Machine, c: int) -> Wait:
+    """Process: commands to the engine and to the output, run-time lengths resolved."""
+    while True:
+        i = yield from next_command(k, c, ExecUnit.MATRIX)
+        accept(k, c, ExecUnit.MATRIX)
+        yield 1
+        blocks = (k.command[i, Command.LENGTH] + k.width - 1) // k.width
+        block = k.command[i, Multiply.BLOCK]
+        results = k.command[i, Multiply.M_BLOCKS]
+        inputs = k.command[i, Multiply.K_BLOCKS]
+        last = k.command[i, Multiply.LAST]
+        if k.command[i, Multiply.LIMIT] == 1:
+            results = remaining(blocks, block, results)
+        if k.command[i, Multiply.LIMIT] == 2:
+            inputs = remaining(blocks, block, inputs)
+            last = block + inputs >= blocks
+        if results == 0 or inputs == 0 or k.command[i, Multiply.VECTORS] == 0:
+            results = 0
+            last = 0
+        yield from put(k, c, Queue.MULTIPLY, i, results, inputs, last)
+        yield from put(k, c, Queue.RESULTS_OF, i, results, inputs, last)
 
-    def begin(self) -> None:
-        clock = self.clock
-        self.orders = {name: Queue(clock, depth=1, latency=0) for name in ("engine", "store")}
-        self.results, self.ends = Queue(clock, latency=0), Queue(clock, depth=4)
-        self.credits = Counter(clock, self.core.engine.latency + 1)  # result slots after the engine
-        self.read = Counter(clock)
-        self.clock.start(self._accept())
-        self.clock.start(self._work())
-        self.clock.start(self._store())
-        self.clock.start(self._end())
 
-    def _accept(self) -> Process:
-        core = self.core
-        while True:
-            command = yield from core.next(ExecUnit.MATRIX)
-            core.accept(ExecUnit.MATRIX)
-            yield 1
-            f, n = command.fields, core.width
-            total, block = -(-core.length(command) // n), f.get("block", 0)
-            results, inputs, vectors, last = (f.get(name, 0) for name in ("m_blocks", "k_blocks", "vectors", "last"))
-            if f.get("limit", 0) == 1:
-                results = remaining(total, block, results)
-            if f.get("limit", 0) == 2:
-                inputs, last = remaining(total, block, inputs), block + inputs >= total
-            if not (results and inputs and vectors):
-                results = last = 0
-            order = results, inputs, vectors, last, f
-            yield from self.orders["engine"].put(order)
-            yield from self.orders["store"].put(order)
-
-    def _work(self) -> Process:
-        """Tiles: each is loaded while the previous one is used."""
-        clock, engine = self.clock, self.core.engine
-        change, release = -1, -1  # cycles: the newest tile came into force, the last beat of the one before
-        while True:
-            results, inputs, vectors, last, _ = yield from self.orders["engine"].get()
-            accepted = clock.now
-            loaded = accepted + 1
-            for tile in range(results * inputs):
-                loaded = max(loaded + 1, change + 1) + engine.loads - 1  # its last beat of weights
-                change = max(loaded + 1, release)
-                beat = max(change, accepted + 1)
-                ending = last and tile % inputs == inputs - 1
+def multiply(k: Machine, c: int) -> Wait:
+    """Process: tiles, each loaded while the previous one is used."""
+    change = -1  # cycles: the newest tile came into force; the last beat of the one before
+    released = -1
+    while True:
+        yield from head(k, c, Queue.MULTIPLY)
+        i = item(k, c, Queue.MULTIPLY, 0)
+        tiles = item(k, c, Queue.MULTIPLY, 1) * item(k, c, Queue.MULTIPLY, 2)
+        inputs = item(k, c, Queue.MULTIPLY, 2)
+        last = item(k, c, Queue.MULTIPLY, 3)
+        vectors = k.command[i, Multiply.VECTORS]
+        pop(k, c, Queue.MULTIPLY)
+        accepted = k.now
+        loaded = accepted + 1
+        for tile in range(tiles):
+            loaded = max(loaded + 1, change + 1) + k.loads - 1  # its last beat of weights
+            change = max(loaded + 1, released)
+            beat = max(change, accepted + 1)
+            if last and tile % inputs == inputs - 1:
                 for _ in range(vectors):
                     beat += 1
-                    yield from clock.until(beat)
-                    if ending:
-                        yield from self.credits.reach(1)
-                        self.credits.value -= 1
-                        beat = clock.now
-                        self.results.push(None, engine.latency)
-                release = beat
-            clock.at(clock.now + (1 if results * inputs else 0), self._was_read)
-            yield 1
+                    yield from until(k, beat)
+                    yield from reach(k, c, Count.CREDITS, 1)
+                    k.value[c, Count.CREDITS] -= 1
+                    beat = k.now
+                    push(k, c, Queue.RESULTS, k.engine_latency, 0, 0, 0, 0)
+            else:
+                beat += vectors
+            released = beat
+        if tiles:
+            yield from until(k, released)
+        start(k, c, count_read, 1 if tiles else 0)
+        yield 1
 
-    def _was_read(self) -> None:
-        self.core.done[SyncEvent.OPERANDS].add()
-        self.read.add()
 
-    def _store(self) -> Process:
-        clock, writer = self.clock, self.core.writers["matrix"]
-        while True:
-            results, _, vectors, last, f = yield from self.orders["store"].get()
-            yield 1
-            wide = f.get("wide", 0)
-            for m in range(results if last else 0):
-                for t in range(vectors):
-                    yield from self.results.get()
-                    final = m + 1 == results and t + 1 == vectors
-                    address = f["out"] + m * (1 + wide) + t * f.get("stride", 0)
-                    clock.start(self._job(address, 1 + wide, final))
-                    yield from writer.put()
-                    if wide:
-                        yield 1
-                        yield from writer.put()
-                    clock.at(clock.now + 2, self._credit)
+def count_read(k: Machine, c: int) -> Wait:
+    """Process: the operands of a command are read."""
+    add(k, c, Count.OPERANDS, 1)
+    add(k, c, Count.OPERANDS_READ, 1)
+    return
+    yield
+
+
+def write_results(k: Machine, c: int) -> Wait:
+    """Process: results to memory."""
+    while True:
+        yield from head(k, c, Queue.RESULTS_OF)
+        i = item(k, c, Queue.RESULTS_OF, 0)
+        results = item(k, c, Queue.RESULTS_OF, 1)
+        last = item(k, c, Queue.RESULTS_OF, 3)
+        pop(k, c, Queue.RESULTS_OF)
+        yield 1
+        wide = k.command[i, Multiply.WIDE]
+        vectors = k.command[i, Multiply.VECTORS]
+        if last == 0:
+            results = 0
+        for m in range(results):
+            for t in range(vectors):
+                yield from get(k, c, Queue.RESULTS)
+                final = m + 1 == results and t + 1 == vectors
+                address = k.command[i, Multiply.OUT] + m * (1 + wide) + t * k.command[i, Multiply.STRIDE]
+                start(k, c, request_results, 0, address, 1 + wide, final)
+                yield from write_word(k, c, Engine.WRITE_MATRIX)
+                if wide:
                     yield 1
-            yield from self.ends.put(bool(last))
-            yield 1
+                    yield from write_word(k, c, Engine.WRITE_MATRIX)
+                start(k, c, give_credit, 2)
+                yield 1
+        yield from put(k, c, Queue.MATRIX_ENDS, last, 0, 0, 0)
+        yield 1
 
-    def _job(self, address: int, count: int, final: bool) -> Process:
-        yield from self.core.writers["matrix"].request(address, count, final)
 
-    def _credit(self) -> None:
-        self.credits.add()
+def request_results(k: Machine, c: int, address: int, words: int, final: int) -> Wait:
+    """Process: a job of the writer."""
+    yield from request(k, c, Engine.WRITE_MATRIX, address, words, final)
 
-    def _end(self) -> Process:
-        core, stored, read = self.core, 0, 0
-        while True:
-            last = yield from self.ends.get()
-            read += 1
-            yield from self.read.reach(read)
-            if last:
-                stored += 1
-                yield from core.writers["matrix"].stored.reach(stored)
-            core.complete(ExecUnit.MATRIX)
-            yield 1
+
+def give_credit(k: Machine, c: int) -> Wait:
+    """Process: a result slot is free."""
+    add(k, c, Count.CREDITS, 1)
+    return
+    yield
+
+
+def end_products(k: Machine, c: int) -> Wait:
+    """Process: ends of commands, when operands are read and results stored."""
+    stored = 0
+    read = 0
+    while True:
+        last = yield from take(k, c, Queue.MATRIX_ENDS)
+        read += 1
+        yield from reach(k, c, Count.OPERANDS_READ, read)
+        if last:
+            stored += 1
+            yield from reach(k, c, STORED, stored)
+        complete(k, c, ExecUnit.MATRIX)
+        yield 1

@@ -1,243 +1,283 @@
-"""Cycle model of the retrieval unit: command state machine, HCU, WTU and KVMU."""
+"""Retrieval unit: commands OPEN, CLUSTER, SELECT, FETCH and OFFLOAD, and the clustering of hash codes.
+
+OPEN selects the data of the step. Hash codes drive the HCU, whose assignments become commands of the KVMU, without
+commands of the program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from golden.kvmu import Op
 from hw.core.isa import ExecUnit
-from sw_model.cycles.kvmu import KvmuModel
-from sw_model.cycles.processes import Counter, Process, Queue, Wait
-from sw_model.cycles.state import IssuedCommand
-from sw_model.cycles.step_data import StepData
-from sw_model.cycles.store_commands import FETCH, SYNC, StoreCommand
-from sw_model.cycles.unit import UnitModel
+from sw_model.cycles.columns import Command, Retrieval, Row, Select, Selected, Step, StoreCommand, Token
+from sw_model.cycles.layout import READERS, Bell, Count, Engine, Kind, Machine, Queue
+from sw_model.cycles.line_cache import written
+from sw_model.cycles.ports import read_word, request
+from sw_model.cycles.scheduler import (
+    Wait,
+    add,
+    add_later,
+    bell,
+    drop,
+    head,
+    item,
+    put,
+    reach,
+    ring,
+    start,
+    take,
+    until,
+)  # fmt: skip
+from sw_model.cycles.sequencer import accept, complete, next_command
 
 REPORT_CYCLES = 1  # from the end of a row in the selector to the read of its first beat by the reporter
 BUFFERED_BEATS = 2  # beats that the KVPU buffers before the WTU
 BITMAP_BEATS = 4  # beats of a selection that wait for the list of clusters
 LIST_CYCLES = 3  # from the end of a row in the selector of the WTU to the first beat of the list of clusters
+FREED = 1 << 13  # beats of short rows whose cycles are kept
+LISTED = Count.STORED + Engine.WRITE_PAGES - READERS
 
 
-class RetrievalUnitModel(UnitModel):
-    """Commands OPEN, CLUSTER, SELECT, FETCH and OFFLOAD.
+def execute_retrieval(k: Machine, c: int) -> Wait:
+    """Process: commands of the retrieval unit."""
+    while True:
+        i = yield from next_command(k, c, ExecUnit.RETRIEVAL)
+        kind = k.command[i, Command.KIND]
+        if kind == Kind.OPEN:
+            open_step(k, c, k.command[i, Command.STEP])
+            yield 2
+            yield from execute_command(k, c, k.command[i, Retrieval.STORE_COMMAND])
+        elif kind == Kind.CLUSTER:
+            k.slots_needed[c] += k.command[i, Command.TOKENS_END] - k.command[i, Command.TOKENS]
+            yield from reach(k, c, Count.SLOTS, k.slots_needed[c])
+            yield from written(k, c)
+        elif kind == Kind.SELECT:
+            yield 1
+            yield from select(k, c, i)
+        elif kind == Kind.FETCH:
+            yield 1
+            yield from reach(k, c, Count.LISTS, k.lists[c])
+            transfers = k.transfers[c]
+            yield from execute_command(k, c, k.command[i, Retrieval.STORE_COMMAND])
+            yield 1
+            yield from reach(k, c, LISTED, k.listed[c])
+            if k.transfers[c] != transfers:
+                yield from reach(k, c, Count.TRANSFERS, k.transfers[c])
+        else:
+            if k.value[c, Count.SLOTS_WRITTEN] < k.pieces_stored[c]:
+                yield from reach(k, c, Count.SLOTS_WRITTEN, k.pieces_stored[c])
+                yield 1
+            yield 1
+            yield from execute_command(k, c, k.command[i, Retrieval.STORE_COMMAND])
+        accept(k, c, ExecUnit.RETRIEVAL)
+        complete(k, c, ExecUnit.RETRIEVAL)
+        yield 1
 
-    OPEN selects the data of the step. Hash codes drive the HCU, whose assignments become commands of the KVMU, without
-    commands of the program.
+
+def open_step(k: Machine, c: int, step: int) -> None:
+    """Begin a step."""
+    k.step[c] = step
+    k.steps[c] += 1
+    clear_lists(k, c)
+    k.log_word[c] = k.step_of[step, Step.LOG]
+
+
+def execute_command(k: Machine, c: int, s: int) -> Wait:
+    """Send a command to the KVMU and wait for its last reply."""
+    replies = Count.REPLIED + k.store_command[s, StoreCommand.OP]
+    count = k.value[c, replies] + 1
+    yield from put(k, c, Queue.STORE, s, 0, 0, 0)
+    yield from reach(k, c, replies, count)
+
+
+# Clustering
+
+
+def receive_codes(k: Machine, c: int) -> Wait:
+    """Process: codes to the HCU; those of the next piece wait until keys and values of this one are stored."""
+    pieces = 0
+    while True:
+        last = yield from take(k, c, Queue.CODES)
+        yield from put(k, c, Queue.HASH_CODES, last, 0, 0, 0)
+        if last:
+            pieces += 1
+            yield 1
+            if k.value[c, Count.SLOTS_WRITTEN] < pieces:
+                yield from reach(k, c, Count.SLOTS_WRITTEN, pieces)
+                yield 1
+
+
+def search(k: Machine, c: int) -> Wait:
+    """Process: the HCU; the search of a token starts when the previous one ends."""
+    steps = 0
+    number = 0
+    while True:
+        yield from take(k, c, Queue.HASH_CODES)
+        if steps != k.steps[c]:
+            steps = k.steps[c]
+            number = 0
+        yield k.token[k.step_of[k.step[c], Step.TOKEN] + number, Token.SEARCH]
+        yield from put(k, c, Queue.ASSIGNED, number, 0, 0, 0)
+        number += 1
+
+
+def assign(k: Machine, c: int) -> Wait:
+    """Process: assignments become commands of the KVMU; SYNC follows the last one if score rows follow."""
+    appended = 0
+    while True:
+        yield from head(k, c, Queue.ASSIGNED)
+        number = item(k, c, Queue.ASSIGNED, 0)
+        step = k.step[c]
+        if number == 0:
+            k.pieces_stored[c] += (k.step_of[step, Step.APPENDS] + k.max_step_tokens - 1) // k.max_step_tokens
+        yield from put(k, c, Queue.STORE, k.token[k.step_of[step, Step.TOKEN] + number, Token.APPEND], 0, 0, 0)
+        drop(k, c, Queue.ASSIGNED)
+        ring(k, c, Bell.GET + Queue.ASSIGNED)
+        appended += 1
+        start(k, c, record_slot, 0, appended)
+        if number + 1 == k.step_of[step, Step.APPENDS] and k.step_of[step, Step.HAS_ROWS]:
+            yield 1
+            k.syncs[c] += 1
+            yield from put(k, c, Queue.STORE, k.step_of[step, Step.SYNC], 0, 0, 0)
+
+
+def clear_lists(k: Machine, c: int) -> None:
+    """Empty the page lists."""
+    for n in range(k.kv_heads):
+        k.list_length[c, n] = 0
+
+
+def record_slot(k: Machine, c: int, count: int) -> Wait:
+    """Process: a token has a slot."""
+    yield from reach(k, c, Count.REPLIED + Op.APPEND, count)
+    yield 1
+    add(k, c, Count.SLOTS, 1)
+
+
+# Selection
+
+
+def select(k: Machine, c: int, i: int) -> Wait:
+    """Rows from memory to the WTU. Each row loads while the previous one is selected."""
+    clusters = k.command[i, Command.LENGTH]
+    rows = k.command[i, Select.ROWS]
+    if clusters == 0 or rows == 0:
+        return
+    while k.listing[c]:  # clusters have priority over commands
+        yield bell(c, Bell.COUNT + Count.LISTS)
+    yield 1
+    if k.value[c, Count.REPLIED + Op.SYNC] < k.syncs[c]:
+        yield from reach(k, c, Count.REPLIED + Op.SYNC, k.syncs[c])
+        yield 1
+    beats = (clusters + k.wtu_lanes - 1) // k.wtu_lanes
+    is_long = clusters > k.wtu_pairs
+    add(k, c, Count.BEGUN, 1)  # the first packet
+    start(k, c, request_rows, 0, i, is_long, k.value[c, Count.BEGUN])
+    if is_long:  # no packet of a row passes the last packet of a long row before
+        yield from reach(k, c, Count.REPORTED, k.lists[c])
+    for number in range(rows):
+        row = k.command[i, Select.ROW] + number
+        gate = k.row_end[c, 0]
+        cycles = k.row[row, Row.CYCLES]
+        packets = k.row[row, Row.PACKETS] if is_long else 1
+        for packet in range(packets):
+            is_last = number + 1 == rows and packet + 1 == packets
+            yield from send_packet(k, c, clusters, gate, is_long, is_last)
+            # a pass of a long row ends some cycles after its last beat
+            gate = k.accepted[c, 1] + 1
+            if is_long and packet:
+                gate += k.row[row, Row.PAUSE]
+        # the selector sends a row to the reporter when the reporter has finished the row before
+        yield from reach(k, c, Count.REPORTED, k.lists[c])
+        if is_long:
+            k.selector[c] = max(k.accepted[c, 1] + 1, k.now)
+        else:  # the row waits one cycle in the input register of the WTU
+            end = max(k.accepted[c, 1] + 2, k.selector[c]) + cycles
+            k.selector[c] = max(end, k.report_end[c], k.now)
+            k.report_end[c] = k.selector[c] + REPORT_CYCLES + beats
+            free_beats(k, c, beats)
+        k.row_end[c, 0] = k.row_end[c, 1]
+        k.row_end[c, 1] = k.selector[c]
+    k.lists[c] += 1
+    start(k, c, list_clusters, 0, i, beats, k.lists[c])
+    if is_long:  # the last packet goes to the reporter
+        yield from reach(k, c, Count.SENT, k.lists[c])
+
+
+def free_beats(k: Machine, c: int, beats: int) -> None:
+    """Cycles in which the reporter reads the beats of the newest short row."""
+    for n in range(beats):
+        k.freed[c, (k.beats[c] - beats + n) & (FREED - 1)] = k.selector[c] + REPORT_CYCLES + n
+
+
+def list_clusters(k: Machine, c: int, i: int, beats: int, number: int) -> Wait:
+    """Process: the selected clusters of a KV head become commands of the KVMU, in the order of their beats."""
+    begun = k.selector[c] + LIST_CYCLES
+    yield from reach(k, c, Count.LISTS, number - 1)
+    passed = 0  # all beats have left the memory; the reporter has read all beats
+    for n in range(k.command[i, Select.SELECTS]):
+        s = k.command[i, Select.SELECT] + n
+        beat = k.select[s, Selected.CLUSTER] // k.wtu_lanes
+        if passed == 0 and beat >= beats - BITMAP_BEATS - BUFFERED_BEATS:
+            passed = 1
+            add(k, c, Count.SENT, 1)
+        if passed == 1 and beat >= beats - BITMAP_BEATS:
+            passed = 2
+            add(k, c, Count.REPORTED, 1)
+        yield from until(k, begun + beat)
+        k.listing[c] = 1
+        yield from put(k, c, Queue.STORE, k.select[s, Selected.STORE_COMMAND], 0, 0, 0)
+        yield 1
+    if passed == 0:
+        add(k, c, Count.SENT, 1)
+    if passed <= 1:
+        add(k, c, Count.REPORTED, 1)
+    yield from until(k, begun + beats)
+    k.listing[c] = 0
+    add(k, c, Count.LISTS, 1)
+
+
+def request_rows(k: Machine, c: int, i: int, is_long: int, begun: int) -> Wait:
+    """Process: request the words of each packet; a packet of a long row when the one before has begun.
+
+    `begun`: packets begun when the first one can be requested.
     """
-
-    def begin(self) -> None:
-        clock = self.clock
-        self.kvmu = KvmuModel(self.core)
-        self.step = StepData()
-        self.hash_codes = Queue(clock, depth=self.core.config.max_step_tokens)
-        self.results = Queue(clock, depth=1, latency=1)  # output register of the HCU
-        self.slots = Counter(clock)  # tokens with a slot, in the cycle in which it is recorded
-        self.slots_needed = 0
-        self.syncs = 0  # steps with score rows
-        self.lists = Counter(clock)  # lists of selected clusters that have left the WTU
-        self.reported = Counter(clock)  # lists of which the reporter of the WTU has read all beats
-        self.listing = False  # a list of selected clusters leaves the WTU
-        self.sent = Counter(clock)  # lists of which all beats have left the memory, if the row is long
-        self.report_end = 0  # cycle in which it has read the newest row
-        self.lists_needed = 0
-        self.selector = 0  # cycle in which the selector of the WTU becomes free
-        self.row_ends = [0, 0]  # of the two previous rows: depth of the queue of the WTU
-        self.beats = 0  # beats of short rows
-        self.freed: list[int] = []  # cycle in which the reporter of the WTU reads each of these beats
-        self.accepted = (-1, -1)  # cycles in which the WTU accepts the two newest beats
-        for process in (self._commands, self._receive_codes, self._search, self._assign):
-            clock.start(process())
-
-    def _commands(self) -> Process:
-        core, kvmu = self.core, self.kvmu
-        while True:
-            command = yield from core.next(ExecUnit.RETRIEVAL)
-            if command.name == "OPEN":
-                self._begin_step(command.data)
-                yield 2
-                yield from self._execute(command.data.opening or StoreCommand(Op.OPEN))
-            elif command.name == "CLUSTER":
-                self.slots_needed += len(command.tokens)
-                yield from self.slots.reach(self.slots_needed)
-                yield from kvmu.cache.written()
-            elif command.name == "SELECT":
-                yield 1
-                yield from self._select(command)
-            elif command.name == "FETCH":
-                yield 1
-                yield from self.lists.reach(self.lists_needed)
-                transfers = kvmu.transfers
-                yield from self._execute(FETCH)
-                yield 1
-                yield from kvmu.lists_written.reach(kvmu.list_entries)
-                if kvmu.transfers is not transfers:
-                    yield from kvmu.transfers.done.reach(1)
-            else:
-                if core.slots_written.value < kvmu.stored:
-                    yield from core.slots_written.reach(kvmu.stored)
-                    yield 1
-                yield 1
-                yield from self._execute(command.data.committing or StoreCommand(Op.STEP))
-            core.accept(ExecUnit.RETRIEVAL)
-            core.complete(ExecUnit.RETRIEVAL)
-            yield 1
-
-    def _begin_step(self, step: StepData) -> None:
-        self.step = step
-        self.kvmu.stored += -(-len(step.appends) // self.core.config.max_step_tokens)
-        self.kvmu.cache.log_word = step.log // self.core.word_bytes
-
-    def _execute(self, command: StoreCommand) -> Wait:
-        """Send a command to the KVMU and wait for its last reply."""
-        count = self.kvmu.replied[command.op].value + 1
-        yield from self.kvmu.queue.put(command)
-        yield from self.kvmu.replied[command.op].reach(count)
-
-    # clustering
-
-    def _receive_codes(self) -> Process:
-        """Codes to the HCU; those of the next piece wait until the keys and values of this one are stored."""
-        core, pieces = self.core, 0
-        while True:
-            last = yield from core.codes.get()
-            yield from self.hash_codes.put(last)
-            if last:
-                pieces += 1
-                yield 1
-                if core.slots_written.value < pieces:
-                    yield from core.slots_written.reach(pieces)
-                    yield 1
-
-    def _search(self) -> Process:
-        """The HCU: the search of a token starts when the previous one ends."""
-        step, number = self.step, 0
-        while True:
-            yield from self.hash_codes.get()
-            if step is not self.step:
-                step, number = self.step, 0
-            yield self.core.hcu.token_cycles(*step.searched[number])
-            yield from self.results.put(number)
-            number += 1
-
-    def _assign(self) -> Process:
-        """Assignments of the HCU become commands of the KVMU; SYNC follows the last one if score rows follow."""
-        kvmu, appended = self.kvmu, 0
-        while True:
-            number = yield from self.results.head()
-            step = self.step
-            if not number:
-                kvmu.clear_lists()
-            yield from kvmu.queue.put(step.appends[number])
-            self.results.items.popleft()
-            self.results.get_bell.ring()
-            appended += 1
-            self.clock.start(self._record_slot(appended))
-            if number + 1 == len(step.appends) and step.rows:
-                yield 1
-                self.syncs += 1
-                yield from kvmu.queue.put(SYNC)
-
-    def _record_slot(self, count: int) -> Process:
-        yield from self.kvmu.replied[Op.APPEND].reach(count)
-        yield 1
-        self.slots.add()
-
-    # selection
-
-    def _select(self, command: IssuedCommand) -> Wait:
-        """Rows from memory to the WTU. Each row loads while the previous one is selected."""
-        core, clock, f, data = self.core, self.clock, command.fields, command.data
-        clusters, wtu = core.length(command), core.wtu
-        if not (clusters and f["rows"]):
-            return
-        while self.listing:  # clusters have priority over commands
-            yield self.lists.bell
-        yield 1
-        replied = self.kvmu.replied[Op.SYNC]
-        if replied.value < self.syncs:
-            yield from replied.reach(self.syncs)
-            yield 1
-        head, beats = f.get("head", 0), -(-clusters // core.config.wtu_lanes)
-        rows = data.rows[head] if data.rows else [(0, 0)] * f["rows"]
-        is_long = clusters > core.config.wtu_pairs
-        packets = [wtu.packets(passes, levels) if is_long else 1 for passes, levels in rows]
-        words = -(-clusters // core.width)
-        addresses = [f["source"] + row * f["stride"] for row, count in enumerate(packets) for _ in range(count)]
-        begun = Counter(clock, 1 if is_long else len(addresses))  # packets that may be requested
-        clock.start(self._request_rows(addresses, data.counts // core.word_bytes, words, begun))
-        if is_long:  # no packet of a row passes the last packet of a long row before
-            yield from self.reported.reach(self.lists_needed)
-        for (passes, levels), count in zip(rows, packets, strict=True):
-            gate, cycles = self.row_ends[-2], wtu.cycles(clusters, passes, levels)
-            for number in range(count):
-                yield from self._send_packet(clusters, gate, is_long, begun)
-                # a pass of a long row ends some cycles after its last beat
-                gate = self.accepted[1] + 1 + (cycles // (count - 2) - beats if is_long and number else 0)
-            # the selector sends a row to the reporter when the reporter has finished the row before
-            yield from self.reported.reach(self.lists_needed)
+    words = (k.command[i, Command.LENGTH] + k.width - 1) // k.width
+    number = 0
+    for row in range(k.command[i, Select.ROWS]):
+        address = k.command[i, Select.SOURCE] + row * k.command[i, Select.STRIDE]
+        packets = k.row[k.command[i, Select.ROW] + row, Row.PACKETS] if is_long else 1
+        for _ in range(packets):
             if is_long:
-                self.selector = max(self.accepted[1] + 1, clock.now)
-            else:  # the row waits one cycle in the input register of the WTU
-                self.selector = max(self.accepted[1] + 2, self.selector) + cycles
-                self.selector = max(self.selector, self.report_end, clock.now)
-                self.report_end = self.selector + REPORT_CYCLES + beats
-                self.freed += range(self.selector + REPORT_CYCLES, self.selector + REPORT_CYCLES + beats)
-            self.row_ends.append(self.selector)
-        self.lists_needed += 1
-        clock.start(self._list_clusters(data.selects.get(head, ()), beats, self.lists_needed))
-        if is_long:  # the last packet goes to the reporter
-            yield from self.sent.reach(self.lists_needed)
-
-    def _list_clusters(self, selects: Sequence[StoreCommand], beats: int, number: int) -> Process:
-        """The selected clusters of a KV head become commands of the KVMU, in the order of their beats."""
-        lanes = self.core.config.wtu_lanes
-        begin = self.selector + LIST_CYCLES
-        yield from self.lists.reach(number - 1)
-        events = [(beats - BITMAP_BEATS - BUFFERED_BEATS, self.sent), (beats - BITMAP_BEATS, self.reported)]
-        for select in selects:
-            beat = select.cluster // lanes
-            while events and beat >= events[0][0]:
-                events.pop(0)[1].add()
-            yield from self.clock.until(begin + beat)
-            self.listing = True
-            yield from self.kvmu.queue.put(select)
-            yield 1
-        for _, event in events:
-            event.add()
-        yield from self.clock.until(begin + beats)
-        self.listing = False
-        self.lists.add()
-
-    def _request_rows(self, addresses: Sequence[int], counts: int, words: int, begun: Counter) -> Process:
-        """Request the words of each packet; a packet of a long row when the one before has begun."""
-        readers = self.core.readers
-        for number, address in enumerate(addresses, start=1):
-            yield from begun.reach(number)
-            yield from readers["scores"].request(address, words)
-            yield from readers["counts"].request(counts, words)
+                yield from reach(k, c, Count.BEGUN, begun + number)
+            number += 1
+            yield from request(k, c, Engine.READ_SCORES, address, words, 0)
+            yield from request(k, c, Engine.READ_COUNTS, k.step_of[k.command[i, Command.STEP], Step.COUNTS], words, 0)
             yield 1
 
-    def _send_packet(self, clusters: int, gate: int, is_long: bool, begun: Counter) -> Wait:
-        """The beats of one packet of a row: all clusters of a pair of words before the next pair.
 
-        The WTU accepts the first beat in cycle `gate` at the earliest, and a beat of a short row when the pair memory
-        has space. The KVPU buffers two beats.
-        """
-        core, clock, remaining, first = self.core, self.clock, clusters, True
-        pair_beats = core.config.wtu_pairs // core.config.wtu_lanes
-        while remaining > 0:
-            for name in ("scores", "counts"):
-                yield from core.readers[name].word()
-            for _ in range(-(-min(core.width, remaining) // core.config.wtu_lanes)):
-                yield from clock.until(self.accepted[0] + 1)
-                earliest = max(clock.now + 1, self.accepted[1] + 1, gate)
-                if not is_long:
-                    if self.beats >= pair_beats:
-                        earliest = max(earliest, self.freed[self.beats - pair_beats] + 1)
-                    self.beats += 1
-                elif first:
-                    clock.at(earliest + 2, begun.add)
-                self.accepted, first = (self.accepted[1], earliest), False
-                yield 1
-            remaining -= core.width
+def send_packet(k: Machine, c: int, clusters: int, gate: int, is_long: int, is_last: int) -> Wait:
+    """The beats of one packet of a row: all clusters of a pair of words before the next pair.
+
+    The WTU accepts the first beat in cycle `gate` at the earliest, and a beat of a short row when the pair memory has
+    space. The KVPU buffers two beats.
+    """
+    remaining = clusters
+    first = 1
+    pair_beats = k.wtu_pairs // k.wtu_lanes
+    while remaining > 0:
+        yield from read_word(k, c, Engine.READ_SCORES)
+        yield from read_word(k, c, Engine.READ_COUNTS)
+        for _ in range((min(k.width, remaining) + k.wtu_lanes - 1) // k.wtu_lanes):
+            yield from until(k, k.accepted[c, 0] + 1)
+            cycle = max(k.now + 1, k.accepted[c, 1] + 1, gate)
+            if not is_long:
+                if k.beats[c] >= pair_beats:
+                    cycle = max(cycle, k.freed[c, (k.beats[c] - pair_beats) & (FREED - 1)] + 1)
+                k.beats[c] += 1
+            elif first and not is_last:
+                start(k, c, add_later, cycle + 2 - k.now, Count.BEGUN)
+            k.accepted[c, 0] = k.accepted[c, 1]
+            k.accepted[c, 1] = cycle
+            first = 0
+            yield 1
+        remaining -= k.width

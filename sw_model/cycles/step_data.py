@@ -20,7 +20,7 @@ class StepData:
 
     opening, committing : commands OPEN and STEP of the KVMU
     mean_keys, counts, log : byte addresses of the mean keys and token counts of the context, and of the undo log
-    clusters : before the step
+    clusters : before the step ; scored : clusters that the queries scored; None: no queries
     appends : command of each token ; places : byte address of its slot ; assigned : its cluster ; opened : it is new
     searched : first and end cluster that each token is compared with
     rows : for each group of score rows (passes, levels) of every row
@@ -34,6 +34,7 @@ class StepData:
     counts: int = 0
     log: int = 0
     clusters: int = 0
+    scored: int | None = None
     appends: list[StoreCommand] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     assigned: list[int] = field(default_factory=list)
@@ -107,8 +108,9 @@ class _Recorder:
             end += opened
         return assigned, replies
 
-    def fetch(self, groups: Sequence[Any]) -> tuple:
-        result = Kvpu.fetch(self.table, groups)
+    def retrieve(self, groups: Sequence[Any]) -> tuple:
+        self.steps[-1].scored = len(self.table.clusters)
+        result = Kvpu.retrieve(self.table, groups)
         self.steps[-1].rows = [list(zip(rows.passes.tolist(), rows.levels.tolist(), strict=True)) for rows in result[0]]
         return result
 
@@ -118,11 +120,11 @@ def recording(table: Kvpu) -> Iterator[list[StepData]]:
     """Record the steps that the golden model `table` executes inside the context: one entry for each OPEN."""
     recorder = _Recorder(table)
     vars(table.kvmu)["execute"] = recorder.execute
-    vars(table)["cluster"], vars(table)["fetch"] = recorder.cluster, recorder.fetch
+    vars(table)["cluster"], vars(table)["retrieve"] = recorder.cluster, recorder.retrieve
     try:
         yield recorder.steps
     finally:
-        for owner, name in ((table.kvmu, "execute"), (table, "cluster"), (table, "fetch")):
+        for owner, name in ((table.kvmu, "execute"), (table, "cluster"), (table, "retrieve")):
             vars(owner).pop(name, None)
 
 

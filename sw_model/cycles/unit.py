@@ -1,23 +1,8 @@
-"""Base class of the models of execution units."""
+"""Functions that several units use."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 
-from sw_model.cycles.state import CoreState
-
-
-class UnitModel(ABC):
-    """Model of one execution unit."""
-
-    def __init__(self, core: CoreState):
-        self.core, self.clock = core, core.clock
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Start the processes of the unit."""
-
-
-def remaining(total: int, start: int, limit: int) -> int:
-    """Number of items of `total` from number `start` on, at most `limit`."""
-    return min(max(total - start, 0), limit)
+def remaining(total: int, first: int, limit: int) -> int:
+    """Number of items of `total` from number `first` on, at most `limit`."""
+    return min(max(total - first, 0), limit)

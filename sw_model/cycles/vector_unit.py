@@ -1,232 +1,279 @@
-"""Cycle model of the VECTOR unit."""
-
-# mypy: disable-error-code="arg-type"
-# (to mypy, members of Amaranth's enumerations are integers)
+"""VECTOR unit: commands VECTOR and MEANS. Processes for instructions, input, engine and output."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from hw.core.isa import Destination, ExecUnit, Fit
-from hw.core.vector.command import INSTRUCTION_BYTES
-from hw.lxe.microcode import Function, Instruction, Post, Source
+from hw.core.isa import Destination, ExecUnit
 from hw.lxe.vpe_lane import STAGES
-from sw_model.cycles.processes import Process, Queue, Wait
-from sw_model.cycles.state import IssuedCommand
-from sw_model.cycles.unit import UnitModel
+from sw_model.cycles.columns import Command, Mean, Means, Op, Step, Vector
+from sw_model.cycles.layout import READERS, Bell, Count, Engine, Kind, Machine, Queue
+from sw_model.cycles.ports import next_word, read_word, remove_word, request, write_word
+from sw_model.cycles.scheduler import (
+    Wait,
+    bell,
+    get,
+    head,
+    item,
+    pop,
+    push,
+    put,
+    put_late,
+    reach,
+    start,
+    take,
+    until,
+)  # fmt: skip
+from sw_model.cycles.sequencer import accept, complete, next_command
+
+STORED = Count.STORED + Engine.WRITE_VECTOR - READERS
+TO_CODES: int = Destination.CODES.value
+TO_MEMORY: int = Destination.MEMORY.value
+TO_NOTHING: int = Destination.NONE.value
+# MEANS: instructions at the start of the table
+MEAN_OF_NEW, MEAN_OF_OLD, ADD_TOKEN, STORE_MEAN = range(4)
 
 
-class VectorUnitModel(UnitModel):
-    """Commands VECTOR and MEANS: processes for instructions, input, engine and output."""
-
-    def begin(self) -> None:
-        clock = self.clock
-        self.orders = {name: Queue(clock, depth=1, latency=0) for name in ("instruct", "fetch", "drain")}
-        self.code = Queue(clock, depth=4)  # instructions, with their beats
-        self.pieces = Queue(clock, depth=8)
-        self.beats, self.out = Queue(clock, depth=1, latency=0), Queue(clock, depth=STAGES + 3)
-        self.ends = Queue(clock, depth=4)
-        self.joined, self.averaged = Queue(clock, latency=0), Queue(clock, latency=0)  # beginning and end of MEANS
-        for process in (self._accept, self._instruct, self._fetch, self._feed, self._engine, self._drain, self._end):
-            clock.start(process())
-
-    def _accept(self) -> Process:
-        core = self.core
-        while True:
-            command = yield from core.next(ExecUnit.VECTOR)
-            core.accept(ExecUnit.VECTOR)
-            yield 1
-            if command.name == "MEANS":
-                yield 2
-            for queue in self.orders.values():
-                yield from queue.put(command)
-
-    def _lengths(self, command: IssuedCommand) -> list[tuple[int, int]]:
-        """Elements and beats of every repetition."""
-        f, jobs = command.fields, []
-        elements = self.core.length(command)
-        if not elements or not self._meets_fit(f, elements):
-            return []
-        for row in range(f.get("repeat", 0)):
-            length = elements + (row // f["group"] if f.get("group", 0) else 0)
-            jobs.append((length, -(-length // self.core.width)))
-        return jobs
-
-    def _meets_fit(self, f: Mapping[str, int], elements: int) -> bool:
-        """Whether the condition `fit` of a command is met."""
-        fits = elements + f.get("pad", 0) <= self.core.config.vpe_rows * self.core.width
-        return {Fit.ANY: True, Fit.FITS: fits, Fit.EXCEEDS: not fits}[Fit(f.get("fit", 0))]
-
-    def _instruct(self) -> Process:
-        core, reader = self.core, self.core.readers["code"]
-        word, item = core.word_bytes, INSTRUCTION_BYTES
-        while True:
-            command = yield from self.orders["instruct"].get()
-            yield 1
-            if command.name == "MEANS":
-                self.joined.push(None)
-                yield from self.averaged.get()
-                continue
-            f = command.fields
-            program = core.instructions[f["code"]]
-            words = -(-len(program) * item // word)
-            lengths = self._lengths(command)
-            self.clock.start(self._code_jobs(f["code"], words, len(lengths)))
-            for _, beats in lengths:
-                for number, op in enumerate(program):
-                    if word < item:
-                        for _ in range(item // word):
-                            yield from reader.word()
-                            yield 1
-                    elif number % (word // item) == 0:
-                        yield from reader.word()
-                    varies = op.beats == 1 and op.a in (Source.STREAM, Source.MEMORY) and f.get("a_beats", 0) == 0
-                    yield from self.code.put((op, beats if varies else op.beats))
-                    if word >= item:
-                        yield 1
-                if word > item and len(program) % (word // item):
-                    yield 1  # the rest of the word
-
-    def _means(self, command: IssuedCommand) -> Wait:
-        """MEANS: one event after the other; instructions, input and output of an event finish before the next."""
-        core, reader, writer = self.core, self.core.readers["vector"], self.core.writers["vector"]
-        beats, f = core.config.kv_heads * core.head, command.fields
-        means = command.data.means(command.tokens)
-        for number, (cluster, opened, tokens) in enumerate(means):
-            word_address = command.data.mean_keys // core.word_bytes + cluster * beats
+def accept_vectors(k: Machine, c: int) -> Wait:
+    """Process: commands to instructions, input and output."""
+    while True:
+        i = yield from next_command(k, c, ExecUnit.VECTOR)
+        accept(k, c, ExecUnit.VECTOR)
+        yield 1
+        if k.command[i, Command.KIND] == Kind.MEANS:
             yield 2
-            mean = Instruction(a=Source.IMMEDIATE if opened else Source.STREAM, wait=True)
-            for op, source in [
-                (mean, word_address),
-                *((Instruction(wait=True), f["keys"] + n * f["stride"]) for n in tokens),
-            ]:
-                yield from self.code.put((op, beats))
-                if op.a is Source.STREAM:
-                    yield from self.pieces.put((beats, False))
-                    yield from reader.request(source, beats)
-                yield 1
-            store = Instruction(a=Source.MEMORY, function=Function.DIVIDE, to_stream=True, wait=True)
-            yield from self.code.put((store, beats))
-            yield from writer.request(word_address, beats, number + 1 == len(means))
-            for _ in range(beats):
-                yield 1
-                yield from self.out.get()
-                yield from writer.put()
-            yield 1
-        for _ in range(2):
-            self.averaged.push(None)
+        yield from put(k, c, Queue.INSTRUCT, i, 0, 0, 0)
+        yield from put(k, c, Queue.FETCH, i, 0, 0, 0)
+        yield from put(k, c, Queue.DRAIN, i, 0, 0, 0)
 
-    def _code_jobs(self, word_address: int, words: int, count: int) -> Process:
-        for _ in range(count):
-            yield from self.core.readers["code"].request(word_address, words)
-            yield 1
 
-    def _fetch(self) -> Process:
-        reader = self.core.readers["vector"]
-        while True:
-            command = yield from self.orders["fetch"].get()
-            yield 1
-            f = command.fields
-            if command.name == "MEANS":
-                self.joined.push(None)
-                yield from self.averaged.get()
-                continue
-            for row, (_, beats) in enumerate(self._lengths(command)):
-                for name in "a" * (1 + f.get("a_again", 0)) + "b" * f.get("b_used", 0):
-                    count, wide = f.get(f"{name}_beats", 0) or beats, f.get(f"{name}_wide", 0)
-                    yield from self.pieces.put((count, bool(wide)))
-                    yield from reader.request(f[name] + row * f.get(f"{name}_stride", 0), count << wide)
-                    yield 1
+def elements_of(k: Machine, i: int, row: int) -> int:
+    """Elements of a repetition."""
+    group = k.command[i, Vector.GROUP]
+    return k.command[i, Command.LENGTH] + (row // group if group else 0)
 
-    def _feed(self) -> Process:
-        reader = self.core.readers["vector"]
-        while True:
-            beats, wide = yield from self.pieces.get()
-            for _ in range(beats):
-                if wide:
-                    yield from reader.word()
-                    yield 1
-                yield from reader.words.head()
-                yield from self.beats.put(None)
-                while self.beats.items:
-                    yield self.beats.get_bell
 
-    def _engine(self) -> Process:
-        """Beats in the order and cycles in which the sequencer of the engine issues them."""
-        clock, vpe = self.clock, self.core.vpe
-        last = hold = -STAGES  # cycle of the last issue; first cycle in which one is held up no more
-        fold = 0
-        while True:
-            op, beats = yield from self.code.get()
-            yield 1
-            rotate = op.post is Post.ROTATE
-            reduces = op.post in (Post.SUM, Post.MAX, Post.LAST, Post.PACK)
-            for row in range(op.rows):
-                for beat in range(beats):
-                    for phase in range(4 if rotate and beat % 2 == 0 else 0 if rotate else 1):
-                        begin = max(clock.now, last + 1, hold)
-                        if op.wait and not (row or beat or phase):
-                            begin = max(begin, last + fold + STAGES)
-                        yield from clock.until(begin)
-                        if op.a is Source.STREAM and phase != 3:
-                            yield from self.beats.head()
-                            if phase != 1:
-                                self.beats.pop()
-                                self.core.readers["vector"].read()
-                        final = beat == beats - 1
-                        if op.to_stream and (final if reduces else not rotate or phase % 2):
-                            yield from self.out.put(None, STAGES)
-                        last = clock.now
-                        fold = vpe.fold_cycles if op.post in (Post.SUM, Post.MAX) and final else 0
-                        hold = last + 1 + fold + (vpe.divide_cycles if op.function is Function.DIVIDE else 0)
+def beats_of(k: Machine, i: int, row: int) -> int:
+    """Beats of a repetition."""
+    return (elements_of(k, i, row) + k.width - 1) // k.width
 
-    def _drain(self) -> Process:
-        core, writer = self.core, self.core.writers["vector"]
-        n = core.width
-        while True:
-            command = yield from self.orders["drain"].get()
-            yield 1
-            f = command.fields
-            if command.name == "MEANS":
-                for _ in range(2):
-                    yield from self.joined.get()
-                yield from self._means(command)
-                yield from self.ends.put(bool(command.tokens))
-                yield 1
-                continue
-            to, lengths = f.get("destination", 0), self._lengths(command)
-            if to == Destination.NONE:
-                lengths = []
-            for row, (_, beats) in enumerate(lengths):
-                final = row + 1 == len(lengths)
-                if to == Destination.CODES:
-                    yield from self.out.get()
-                    yield from core.codes.put(final)
-                    yield 1
-                else:
-                    stored = f.get("out_beats", 0)
-                    width, wide = stored or -(-(lengths[0][0] + f.get("pad", 0)) // n), f.get("out_wide", 0)
-                    yield from writer.request(f["out"] + row * f.get("out_stride", 0), width << wide, final)
-                    for beat in range(width):
+
+def instruct(k: Machine, c: int) -> Wait:
+    """Process: instructions of every repetition."""
+    while True:
+        i = yield from take(k, c, Queue.INSTRUCT)
+        yield 1
+        if k.command[i, Command.KIND] == Kind.MEANS:
+            push(k, c, Queue.JOINED, 0, 0, 0, 0, 0)
+            yield from get(k, c, Queue.AVERAGED)
+            continue
+        ops = k.command[i, Vector.OPS]
+        words = (ops * k.code_words + k.word_codes - 1) // k.word_codes
+        start(k, c, request_code, 0, k.command[i, Vector.CODE], words, k.command[i, Vector.ROWS])
+        for row in range(k.command[i, Vector.ROWS]):
+            for number in range(ops):
+                op = k.command[i, Vector.OP] + number
+                if k.code_words > 1:
+                    for _ in range(k.code_words):
+                        yield from read_word(k, c, Engine.READ_CODE)
                         yield 1
-                        if beat < (stored or beats):
-                            yield from self.out.head()
-                        yield from writer.put()
-                        if wide:
-                            yield 1
-                            yield from writer.put()
-                        if beat < (stored or beats):
-                            self.out.pop()
+                elif number % k.word_codes == 0:
+                    yield from read_word(k, c, Engine.READ_CODE)
+                beats = k.op[op, Op.BEATS]
+                if k.op[op, Op.VARIES] and k.command[i, Vector.A_BEATS] == 0:
+                    beats = beats_of(k, i, row)
+                yield from put(k, c, Queue.CODE, op, beats, 0, 0)
+                if k.code_words == 1:
                     yield 1
-            yield from self.ends.put(to == Destination.MEMORY and bool(lengths))
-            yield 1
+            if k.word_codes > 1 and ops % k.word_codes:
+                yield 1  # the rest of the word
 
-    def _end(self) -> Process:
-        core, stored = self.core, 0
-        while True:
-            memory = yield from self.ends.get()
-            if memory:
-                stored += 1
-                yield from core.writers["vector"].stored.reach(stored)
-            core.complete(ExecUnit.VECTOR)
+
+def request_code(k: Machine, c: int, address: int, words: int, count: int) -> Wait:
+    """Process: read the instructions once for every repetition."""
+    for _ in range(count):
+        yield from request(k, c, Engine.READ_CODE, address, words, 0)
+        yield 1
+
+
+def average(k: Machine, c: int, i: int) -> Wait:
+    """MEANS: one event after the other; instructions, input and output of an event finish before the next."""
+    beats = k.kv_heads * k.head_words
+    means = k.command[i, Means.MEANS]
+    for number in range(means):
+        mean = k.command[i, Means.MEAN] + number
+        address = k.step_of[k.command[i, Command.STEP], Step.MEAN_KEYS] + k.mean[mean, Mean.CLUSTER] * beats
+        yield 2
+        if k.mean[mean, Mean.OPENED]:
+            yield from put(k, c, Queue.CODE, MEAN_OF_NEW, beats, 0, 0)
+        else:
+            yield from put(k, c, Queue.CODE, MEAN_OF_OLD, beats, 0, 0)
+            yield from put(k, c, Queue.PIECES, beats, 0, 0, 0)
+            yield from request(k, c, Engine.READ_VECTOR, address, beats, 0)
+        yield 1
+        for n in range(k.mean[mean, Mean.TOKENS]):
+            token = k.mean_token[k.mean[mean, Mean.TOKEN] + n, 0]
+            source = k.command[i, Means.KEYS] + token * k.command[i, Means.STRIDE]
+            yield from put(k, c, Queue.CODE, ADD_TOKEN, beats, 0, 0)
+            yield from put(k, c, Queue.PIECES, beats, 0, 0, 0)
+            yield from request(k, c, Engine.READ_VECTOR, source, beats, 0)
             yield 1
+        yield from put(k, c, Queue.CODE, STORE_MEAN, beats, 0, 0)
+        yield from request(k, c, Engine.WRITE_VECTOR, address, beats, number + 1 == means)
+        for _ in range(beats):
+            yield 1
+            yield from get(k, c, Queue.OUT)
+            yield from write_word(k, c, Engine.WRITE_VECTOR)
+        yield 1
+    push(k, c, Queue.AVERAGED, 0, 0, 0, 0, 0)
+    push(k, c, Queue.AVERAGED, 0, 0, 0, 0, 0)
+
+
+def fetch_rows(k: Machine, c: int) -> Wait:
+    """Process: input rows of every repetition."""
+    while True:
+        i = yield from take(k, c, Queue.FETCH)
+        yield 1
+        if k.command[i, Command.KIND] == Kind.MEANS:
+            push(k, c, Queue.JOINED, 0, 0, 0, 0, 0)
+            yield from get(k, c, Queue.AVERAGED)
+            continue
+        for row in range(k.command[i, Vector.ROWS]):
+            for _ in range(1 + k.command[i, Vector.A_AGAIN]):
+                beats = k.command[i, Vector.A_BEATS]
+                yield from fetch_row(
+                    k, c, beats if beats else beats_of(k, i, row), k.command[i, Vector.A_WIDE],
+                    k.command[i, Vector.A] + row * k.command[i, Vector.A_STRIDE],
+                )  # fmt: skip
+            if k.command[i, Vector.B_USED]:
+                beats = k.command[i, Vector.B_BEATS]
+                yield from fetch_row(
+                    k, c, beats if beats else beats_of(k, i, row), k.command[i, Vector.B_WIDE],
+                    k.command[i, Vector.B] + row * k.command[i, Vector.B_STRIDE],
+                )  # fmt: skip
+
+
+def fetch_row(k: Machine, c: int, beats: int, wide: int, address: int) -> Wait:
+    """Read an input row."""
+    yield from put(k, c, Queue.PIECES, beats, wide, 0, 0)
+    yield from request(k, c, Engine.READ_VECTOR, address, beats << wide, 0)
+    yield 1
+
+
+def feed(k: Machine, c: int) -> Wait:
+    """Process: words of the input as beats."""
+    while True:
+        yield from head(k, c, Queue.PIECES)
+        beats = item(k, c, Queue.PIECES, 0)
+        wide = item(k, c, Queue.PIECES, 1)
+        pop(k, c, Queue.PIECES)
+        for _ in range(beats):
+            if wide:
+                yield from read_word(k, c, Engine.READ_VECTOR)
+                yield 1
+            yield from next_word(k, c, Engine.READ_VECTOR)
+            yield from put(k, c, Queue.BEATS, 0, 0, 0, 0)
+            while k.count[c, Queue.BEATS]:
+                yield bell(c, Bell.GET + Queue.BEATS)
+
+
+def compute(k: Machine, c: int) -> Wait:
+    """Process: beats in the order and cycles in which the sequencer of the engine issues them."""
+    last = -STAGES  # cycle of the last issue; first cycle in which one is held up no more
+    hold = -STAGES
+    fold = 0
+    while True:
+        yield from head(k, c, Queue.CODE)
+        op = item(k, c, Queue.CODE, 0)
+        beats = item(k, c, Queue.CODE, 1)
+        pop(k, c, Queue.CODE)
+        yield 1
+        begun = max(k.now, last + 1, hold)
+        if k.op[op, Op.WAITS]:
+            begun = max(begun, last + fold + STAGES)
+        divide = k.divide_cycles if k.op[op, Op.DIVIDES] else 0
+        for _ in range(k.op[op, Op.ROWS]):
+            for beat in range(beats):
+                final = beat == beats - 1
+                phases = 1
+                if k.op[op, Op.ROTATES]:
+                    phases = 0 if beat & 1 else 4
+                for phase in range(phases):
+                    streams = k.op[op, Op.STREAMS] and phase != 3
+                    leaves = k.op[op, Op.TO_STREAM] and (
+                        final if k.op[op, Op.REDUCES] else k.op[op, Op.ROTATES] == 0 or phase & 1
+                    )
+                    issued = begun
+                    if streams or leaves:
+                        yield from until(k, begun)
+                        if streams:
+                            yield from head(k, c, Queue.BEATS)
+                            if phase != 1:
+                                pop(k, c, Queue.BEATS)
+                                remove_word(k, c, Engine.READ_VECTOR, k.now)
+                        if leaves:
+                            yield from put_late(k, c, Queue.OUT, STAGES)
+                        issued = k.now
+                    last = issued
+                    fold = k.fold_cycles if k.op[op, Op.FOLDS] and final else 0
+                    hold = last + 1 + fold + divide
+                    begun = hold
+        if last > k.now:
+            yield from until(k, last)
+
+
+def drain(k: Machine, c: int) -> Wait:
+    """Process: output of every repetition."""
+    while True:
+        i = yield from take(k, c, Queue.DRAIN)
+        yield 1
+        if k.command[i, Command.KIND] == Kind.MEANS:
+            yield from get(k, c, Queue.JOINED)
+            yield from get(k, c, Queue.JOINED)
+            yield from average(k, c, i)
+            has_tokens = k.command[i, Command.TOKENS_END] > k.command[i, Command.TOKENS]
+            yield from put(k, c, Queue.VECTOR_ENDS, has_tokens, 0, 0, 0)
+            yield 1
+            continue
+        to = k.command[i, Vector.DESTINATION]
+        rows = 0 if to == TO_NOTHING else k.command[i, Vector.ROWS]
+        for row in range(rows):
+            final = row + 1 == rows
+            if to == TO_CODES:
+                yield from get(k, c, Queue.OUT)
+                yield from put(k, c, Queue.CODES, final, 0, 0, 0)
+                yield 1
+                continue
+            width = k.command[i, Vector.OUT_BEATS]
+            beats = width
+            if width == 0:
+                width = (elements_of(k, i, 0) + k.command[i, Vector.PAD] + k.width - 1) // k.width
+                beats = beats_of(k, i, row)
+            wide = k.command[i, Vector.OUT_WIDE]
+            yield from request(
+                k, c, Engine.WRITE_VECTOR, k.command[i, Vector.OUT] + row * k.command[i, Vector.OUT_STRIDE],
+                width << wide, final,
+            )  # fmt: skip
+            for beat in range(width):
+                yield 1
+                if beat < beats:
+                    yield from head(k, c, Queue.OUT)
+                yield from write_word(k, c, Engine.WRITE_VECTOR)
+                if wide:
+                    yield 1
+                    yield from write_word(k, c, Engine.WRITE_VECTOR)
+                if beat < beats:
+                    pop(k, c, Queue.OUT)
+            yield 1
+        yield from put(k, c, Queue.VECTOR_ENDS, to == TO_MEMORY and rows > 0, 0, 0, 0)
+        yield 1
+
+
+def end_vectors(k: Machine, c: int) -> Wait:
+    """Process: ends of commands, when their output is stored."""
+    stored = 0
+    while True:
+        memory = yield from take(k, c, Queue.VECTOR_ENDS)
+        if memory:
+            stored += 1
+            yield from reach(k, c, STORED, stored)
+        complete(k, c, ExecUnit.VECTOR)
+        yield 1

@@ -1,5 +1,8 @@
 """Compiled kernel of the DRAM model: one controller per channel, clock by clock (see `sw_model.memory.dram`).
 
+What several kernels or several calls share is a function of its own, because LLVM needs more than a minute for a kernel
+with several copies of the controller; parts that are called once, and small ones, are inlined.
+
 State is stored in small integer arrays. Per bank: the open row and the earliest activate, precharge, read and write.
 Per bank group and rank: the earliest clock of each command that they limit. Requests to one row of one bank form a
 chain and are served in order, so that the scheduler examines only the first request of each chain. A queue lists these,
@@ -235,7 +238,7 @@ def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
         stats[N_ACT] += 1
 
 
-@inlined
+@unowned
 def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, done, tail, stats):
     """Simulate one clock of one channel. Returns the next clock at which the channel has work."""
     hbm = tm[HBM] == 1
@@ -493,19 +496,31 @@ def _copy(target, source):
 
 
 @inlined
-def _place(number, digits, tm):
-    """Channel, bank (numbered over pseudo-channels, ranks and groups) and row of a DRAM burst."""
-    digit, radix, weight, value = digits
+def _first_place(number, digits):
+    """Set the digits of a DRAM burst, and the coordinates that they make up."""
+    digit, radix, weight, count, value = digits
     for d in range(len(value)):
         value[d] = 0
     for d in range(len(digit)):
-        value[digit[d]] += number % radix[d] * weight[d]
+        count[d] = number % radix[d]
+        value[digit[d]] += count[d] * weight[d]
         number //= radix[d]
-    bank = ((value[1] * tm[RANKS] + value[2]) * tm[GROUPS] + value[3]) * tm[BANKS] + value[4]
-    return value[0], bank, value[5]
 
 
 @inlined
+def _next_place(digits):
+    """Set the digits and coordinates of the next DRAM burst."""
+    digit, radix, weight, count, value = digits
+    for d in range(len(digit)):
+        count[d] += 1
+        if count[d] < radix[d]:
+            value[digit[d]] += weight[d]
+            break
+        count[d] = 0
+        value[digit[d]] -= (radix[d] - 1) * weight[d]
+
+
+@unowned
 def _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats):
     """Simulate channel c up to clock t and record the bursts that are done or will be done without another command."""
     bank, group, rank, chan, slots, queue, heads, length, mark = state
@@ -529,7 +544,7 @@ def _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats):
             tail[d] = 0
 
 
-@inlined
+@unowned
 def _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, stats):
     """Clock at which the bursts of transfer i in channel c are done if no others arrive after clock t.
 
@@ -545,9 +560,15 @@ def _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, s
     _copy(bank_a, bank[c])
     _copy(group_a, group[c])
     _copy(rank_a, rank[c])
-    _copy(slots_a, slots[c])
-    _copy(queue_a, queue[c])
     _copy(mark_a, mark[c])
+    _copy_row(queue_a[FREE], queue[c, FREE])
+    for q in range(FREE):  # of the slots, those with a request
+        for j in range(heads[c, q]):
+            slot = queue[c, q, j]
+            queue_a[q, j] = slot
+            while slot >= 0:
+                _copy_row(slots_a[slot], slots[c, slot])
+                slot = slots[c, slot, Q_NEXT]
     _copy_row(chan_a, chan[c])
     _copy_row(heads_a, heads[c])
     _copy_row(length_a, length[c])
@@ -566,12 +587,11 @@ def _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, s
     return finish
 
 
-@unowned
-def arrive_kernel(tm, first, count, write, t, exact, digits, state, ahead, pool, transfers, counter, scratch):
-    """DRAM bursts `first` to `first + count - 1` arrive together at clock t, as one transfer.
+@inlined
+def _enter_transfer(tm, first, count, write, t, digits, state, pool, transfers, counter, scratch):
+    """DRAM bursts `first` to `first + count - 1` arrive together at clock t, as one transfer; returns its place.
 
-    The channels that they use are simulated up to clock t. Returns the clock at which the last burst is done if no
-    others arrive; see `_look_ahead`.
+    The channels that they use are simulated up to clock t.
     """
     chan = state[3]
     b_bank, b_row, b_write, next_burst, owner, free, free_count = pool
@@ -582,9 +602,14 @@ def arrive_kernel(tm, first, count, write, t, exact, digits, state, ahead, pool,
     number[i], remaining[i], end[i] = counter[0], count, t
     for c in range(len(chan)):
         left[i, c] = 0
-    for burst in range(first, first + count):
-        c, bank, row = _place(burst, digits, tm)
-        if left[i, c] == 0:
+    value = digits[4]
+    _first_place(first, digits)
+    for burst in range(count):
+        if burst:
+            _next_place(digits)
+        c, row = value[0], value[5]
+        bank = ((value[1] * tm[RANKS] + value[2]) * tm[GROUPS] + value[3]) * tm[BANKS] + value[4]
+        if left[i, c] == 0 and chan[c, C_NEXT] <= t:
             _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats)
         free_count[0] -= 1
         k = free[free_count[0]]
@@ -594,29 +619,65 @@ def arrive_kernel(tm, first, count, write, t, exact, digits, state, ahead, pool,
         chan[c, C_APPENDED] += 1
         left[i, c] += 1
         sequence[i, c] = chan[c, C_APPENDED]
-    finish = t
-    for c in range(len(chan)):
+    return i
+
+
+@inlined
+def enter(tm, first, count, write, t, digits, state, pool, transfers, counter, scratch):
+    """A transfer arrives at clock t. Returns a clock before which no memory answers it; see `confirm`."""
+    _enter_transfer(tm, first, count, write, t, digits, state, pool, transfers, counter, scratch)
+    return t + 1 if write else t + 1 + tm[CL] + tm[BL]
+
+
+@inlined
+def arrive(tm, first, count, write, t, exact, digits, state, ahead, pool, transfers, counter, scratch):
+    """A transfer of DRAM bursts `first` to `first + count - 1` arrives at clock t.
+
+    Returns the clock at which it is done if no others arrive; see `_look_ahead`.
+    """
+    i = _enter_transfer(tm, first, count, write, t, digits, state, pool, transfers, counter, scratch)
+    left, (done, tail, stats), finish = transfers[3], scratch, t
+    for c in range(len(state[3])):
         if left[i, c]:
             finish = max(finish, _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, stats))
     return finish
 
 
-@unowned
-def confirm_kernel(tm, transfer, t, state, ahead, pool, transfers, scratch):
-    """Clock at which a transfer is done, after the arrivals up to clock t are known; see `_look_ahead`."""
+@inlined
+def confirm(tm, transfer, t, look_ahead, write, state, ahead, pool, transfers, scratch):
+    """Clock at which a transfer is done, after the arrivals up to clock t are known; see `_look_ahead`.
+
+    Without `look_ahead`, the result is a lower bound while commands of the transfer have not been issued.
+    """
     chan = state[3]
     number, remaining, end, left, _ = transfers
     done, tail, stats = scratch
     i = transfer % len(number)
-    if number[i] != transfer:
-        return t
-    if remaining[i]:
-        for c in range(len(chan)):
-            if left[i, c]:
-                _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats)
-    finish = end[i]
-    if remaining[i]:
-        for c in range(len(chan)):
-            if left[i, c]:
-                finish = max(finish, _look_ahead(tm, t, c, i, False, state, ahead, pool, transfers, done, tail, stats))
+    finish = t
+    if number[i] == transfer:
+        if remaining[i]:
+            for c in range(len(chan)):
+                if left[i, c] and chan[c, C_NEXT] <= t:
+                    _simulate_until(tm, t, c, state, pool, transfers, done, tail, stats)
+        finish = end[i]
+        if remaining[i]:
+            for c in range(len(chan)):
+                if left[i, c]:
+                    if look_ahead:
+                        last = _look_ahead(tm, t, c, i, False, state, ahead, pool, transfers, done, tail, stats)
+                    else:  # one column command per clock, the first one when the channel works next
+                        last = chan[c, C_NEXT] + left[i, c] - 1 + (0 if write else tm[CL] + tm[BL])
+                    finish = max(finish, last)
     return finish
+
+
+@unowned
+def arrive_kernel(tm, first, count, write, t, exact, digits, state, ahead, pool, transfers, counter, scratch):
+    """See `arrive`."""
+    return arrive(tm, first, count, write, t, exact, digits, state, ahead, pool, transfers, counter, scratch)
+
+
+@unowned
+def confirm_kernel(tm, transfer, t, state, ahead, pool, transfers, scratch):
+    """See `confirm`."""
+    return confirm(tm, transfer, t, True, False, state, ahead, pool, transfers, scratch)

@@ -47,7 +47,8 @@ class DramTiming:
         self.fixed_cycles = fixed_ns * clock_mhz / 1000
         self.bursts = memory.capacity_bytes // memory.burst_bytes
         self.parameters = parameters(memory)
-        self.digits = (*digits_of(memory, mapping), np.zeros(len(DIGITS), np.int64))
+        digit, radix, weight = digits_of(memory, mapping)
+        self.digits = (digit, radix, weight, np.zeros(len(digit), np.int64), np.zeros(len(DIGITS), np.int64))
         self.state = k.new_state(self.parameters, memory.channels, memory.pseudo_channels)
         self.ahead = tuple(array[0].copy() for array in self.state)
         self.pool = k.new_pool(0)

@@ -50,6 +50,7 @@ class Case:
     streams: int = 1
     window: int = 0
     staging: int = 32  # head pages of a staging bank
+    prefetch: str = "same_layer"
 
 
 def dram(name: str) -> Callable[[], MemoryTiming]:
@@ -138,6 +139,11 @@ CASES |= {
     "pieces": tiny(sizes=LayerSizes(16, 24, 12, 64, q_heads=4), tokens=12, count=2, capacity=8, threshold=6),
     "wide layer": tiny(sizes=LayerSizes(64, 96, 4, 64, q_heads=8), tokens=4, count=4),
     "budget, 2 streams": tiny(policy="budget", ratio=6, streams=2, count=6),
+    "3 layers, next layer": tiny(layers=3, prefetch="next_layer", capacity=4, ratio=0.8),
+    "3 layers, next layer, drive": tiny(
+        layers=3, prefetch="next_layer", capacity=4, ratio=0.8, host=drive, storage=True
+    ),
+    "2 layers, 2 streams, next layer": tiny(layers=2, streams=2, prefetch="next_layer", device=lambda: FixedTiming(12)),
     "small, 2 layers": small(layers=2),
     "small, 2 streams": small(streams=2, capacity=16, ratio=0.8),
     "small, drive": small(capacity=8, ratio=0.8, host=drive, storage=True),
@@ -152,7 +158,7 @@ def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]
         max_resident_tokens=case.capacity,
         selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
         storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window,
-        staging_head_pages=case.staging, limit=400_000, device_bytes=16 << 20,
+        staging_head_pages=case.staging, limit=400_000, device_bytes=16 << 20, prefetch=case.prefetch,
     )  # fmt: skip
     sources = [frames(layer, case.count, case.tokens) for _ in range(case.streams)]
     inputs = [next(sources[n % case.streams]) for n in range(case.count)]

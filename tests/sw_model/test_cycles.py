@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 
 from hw.config import Config
-from hw.core.isa import Command, SyncEvent, all_but
+from hw.core.isa import Command, ExecUnit, SyncEvent, all_but
 from hw.lxe.microcode import Instruction, Source
 from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES
 from sim.bench.layer_run import LayerRun
-from sw_model.cycles.core import CoreModel
-from sw_model.cycles.processes import Bell, Clock, Counter, Queue
+from sw_model.cycles.core import CoreModel, MultiCoreModel
+from sw_model.cycles.layout import WHEEL, Count, Machine, Queue, place
+from sw_model.cycles.machine import RUNNING, new_machine
+from sw_model.cycles.scheduler import add, put, reach, ring_bell, take
+from sw_model.cycles.translate import Module
+from sw_model.memory.live import DramTiming
+from sw_model.memory.spec import load_memory
 from tests.hw.core.random_commands import Author
 from tests.sw_model.bench_cycles import CASES, SEED, compare, predictions, recorded
 
@@ -40,32 +45,118 @@ def test_latency_counts_once_for_each_round_trip():
     assert two - one == 3 * 30  # the program, the words, their acknowledgement
 
 
+def run_processes(processes, queues):
+    """Translate processes, run the result as Python from cycle 0, and return the machine."""
+    module = Module(processes, RUNNING)
+    text = "\n".join([module.source(), module.native_source("first")])
+    kept = [line for line in text.splitlines() if not line.startswith(("from", "@"))]
+    scope = {}
+    exec("\n".join(kept), scope)
+    m = new_machine(TINY, 1)
+    for name in ("first", "last"):  # without the processes of the core
+        m[place(name, 0) : place(name, 0) + WHEEL] = -1
+    m[place("waiting")] = 0
+    for queue, (depth, latency) in queues.items():
+        m[place("depth", 0, queue)], m[place("latency", 0, queue)] = depth, latency
+    for number in range(2):
+        scope["start"](m, m, 0, number, 0, 0, 0, 0, 0)
+    assert scope["run"](m, m, None, -1) == 0
+    return m
+
+
+def note(k: Machine, c: int, value: int) -> None:
+    """Append a value and the cycle to the lists of the LOAD unit."""
+    k.freed[c, 2 * k.beats[c]] = value
+    k.freed[c, 2 * k.beats[c] + 1] = k.now
+    k.beats[c] += 1
+
+
+def give(k: Machine, c: int):
+    for number in range(3):
+        yield from put(k, c, LINE, number, 0, 0, 0)
+        note(k, c, number)
+        yield 1
+    add(k, c, Count.SLOTS, 2)
+    yield 300  # longer than the lists of cycles
+    add(k, c, Count.SLOTS, 1)
+
+
+def get_all(k: Machine, c: int):
+    for _ in range(3):
+        number = yield from take(k, c, LINE)
+        if number == 1:
+            note(k, c, 20)
+            continue
+        note(k, c, 10 + number)
+    yield from reach(k, c, Count.SLOTS, 2)
+    note(k, c, 99)
+    yield from reach(k, c, Count.SLOTS, 3)
+    note(k, c, 100)
+
+
+LINE = int(Queue.FILL)
+
+
 def test_processes():
-    """Wait for cycles, a queue of depth one, a counter and a bell."""
-    clock, seen = Clock(), []
-    queue, counter, bell = Queue(clock, depth=1, latency=2), Counter(clock), Bell(clock)
-
-    def give():
-        for item in range(3):
-            yield from queue.put(item)
-            seen.append(("put", item, clock.now))
-            yield 1
-        counter.add(2)
-        bell.ring()
-
-    def take():
-        for _ in range(3):
-            item = yield from queue.get()
-            seen.append(("get", item, clock.now))
-        yield from counter.reach(2)
-        seen.append(("end", 0, clock.now))
-
-    clock.start(take())
-    clock.start(give())
-    clock.run()
-    assert seen == [
-        ("put", 0, 0), ("get", 0, 2), ("put", 1, 3), ("get", 1, 5), ("put", 2, 6), ("get", 2, 8), ("end", 0, 8),
+    """Wait for cycles, a queue of depth one, a counter; loops, branches and results of helpers."""
+    m = run_processes([get_all, give, ring_bell], {LINE: (1, 2)})
+    noted = m[place("freed", 0, 0) :][: 2 * m[place("beats", 0)]].reshape(-1, 2).tolist()
+    assert noted == [
+        [0, 0], [10, 2], [1, 3], [20, 5], [2, 6], [12, 8], [99, 8], [100, 307],
     ]  # fmt: skip
+
+
+def test_an_unknown_name_is_refused():
+    def wrong(k: Machine, c: int):
+        k.speed[c] = 1
+        yield 1
+
+    with pytest.raises(KeyError, match="speed"):
+        Module([wrong], RUNNING)
+
+
+class Called:
+    """A DRAM model that the cycle model calls from Python, as any other timing model."""
+
+    def __init__(self, timing):
+        self.ready, self.arrive, self.confirm = timing.ready, timing.arrive, timing.confirm
+
+
+def test_compiled_memory_answers_as_the_called_one():
+    """The compiled calls of the DRAM model give the cycles of its Python interface."""
+    load = {"source": 1000, "rows": 30, "beats": 50, "stride": 77}
+    program = [Command("LOAD", load), *copies(40, 3, False)]
+    cycles = []
+    for wrap in (Called, lambda timing: timing):
+        timing = {"device": wrap(DramTiming(load_memory("ddr4-3200-8ch"))), "host": FixedTiming()}
+        cycles.append(CoreModel(TINY, timing, BASES, {}).run(0, program))
+    assert cycles[0] == cycles[1] > 30 * 50
+
+
+def test_cores_share_the_memory():
+    """Two cores that read all the time on one port take twice as long as one; each has its own cycles."""
+    words = 60_000
+    fields = {"source": 1000, "rows": 1, "beats": words, "stride": 0}
+    load, end = Command("LOAD", fields), Command("END")
+
+    def cores(count, ports):
+        config, timing = TINY.replace(device_ports=ports), {side: FixedTiming(12) for side in BASES}
+        return MultiCoreModel(config, timing, BASES, {}, cores=count)
+
+    (one,) = cores(1, 1).run_all([0], [[load, end]])
+    assert one == pytest.approx(words, rel=0.01)
+    assert cores(2, 1).run_all([0, 500], [[load, end]] * 2) == pytest.approx([2 * words] * 2, rel=0.01)
+    assert cores(2, 2).run_all([0, 500], [[load, end]] * 2) == pytest.approx([words] * 2, rel=0.01)
+    idle = cores(2, 1)
+    short, long = idle.run_all([0, 500], [[end], [load, end]])
+    assert short < 100 and long == pytest.approx(one, rel=0.01)
+    assert [span[:2] for span in idle.spans_of[1]] == [(ExecUnit.LOAD, "LOAD")] and not idle.spans_of[0]
+
+
+def test_every_core_needs_a_program():
+    model = MultiCoreModel(TINY, {side: FixedTiming() for side in BASES}, BASES, {}, cores=2)
+    with pytest.raises(ValueError, match="programs must be 2, one for each core, got 1"):
+        model.run_all([0], [[Command("END")]])
 
 
 def test_a_program_without_end_is_refused():
@@ -120,23 +211,28 @@ def test_products_wait_for_a_slow_memory():
     assert 300 * 8 < core.run(0, [Command("MULTIPLY", fields), Command("END")]) < 300 * 8 + 200
 
 
+class Noted(FixedTiming):
+    """Memory that notes the addresses of all reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def ready(self, cycle, address, nbytes, write):
+        self.read += [] if write else [address]
+        return super().ready(cycle, address, nbytes, write)
+
+
 def test_gather_goes_on_where_it_stopped():
     """Two commands gather eight tokens of the step: the second one starts after the first one's last token."""
     fields = {"blocks": 1, "step_word": 1000, "stride": 4, "tokens": 2 * TINY.dpe_inputs}
     first, second = Command("GATHER", {**fields, "restart": 1}), Command("GATHER", fields)
     requests = []
     for program in ([first], [first, second], [first, first]):
-        core = model()
-        request = core.readers["load"].request
-        addresses = []
-
-        def note(address, count, request=request, addresses=addresses):
-            addresses.append(address)
-            return request(address, count)
-
-        core.readers["load"].request = note
-        core.run(0, [*program, Command("END")])
-        requests.append(addresses)
+        timing = Noted()
+        CoreModel(TINY, {"device": timing, "host": FixedTiming()}, BASES, {}).run(0, [*program, Command("END")])
+        requests.append([(address - BASES["device"]) // (2 * TINY.dpe_inputs) for address in timing.read])
+        requests[-1] = [address for address in requests[-1] if address >= 1000]
     half = list(range(1000, 1000 + 4 * TINY.dpe_inputs, 4))
     assert requests == [half, [*half, *(address + 4 * TINY.dpe_inputs for address in half)], 2 * half]
 
