@@ -1,14 +1,14 @@
 """A run as plain values: the options of `vrex model`, a row of a sweep, and the request in a result file.
 
 Keys of a request are `system`, `policy`, `workload`, `tokens`, `batch`, `link`, `retrieval_ratio`, `memory_detail`,
-each field of the assumptions as `assume.NAME`, and each number of the system as `TABLE.NAME` (`link.nominal_gbps`,
-`core.cores`).
+each field of the assumptions as `assume.NAME`, each parameter of a serving simulation as `serve.NAME`, and each number
+of the system as `TABLE.NAME` (`link.nominal_gbps`, `core.cores`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,11 @@ from sw_model.assumptions import LINKS, Assumptions
 from sw_model.model import run
 from sw_model.policies import DEFAULT, load
 from sw_model.result import Result
+from sw_model.serving.capacity import Capacity, capacity
+from sw_model.serving.parameters import Serving
+from sw_model.serving.result import ServingResult
+from sw_model.serving.simulate import simulate
+from sw_model.serving.step_times import StepTimes, step_times
 from sw_model.systems import TABLES, System, load_system
 from sw_model.workloads import Workload
 from util import checks, text
@@ -30,6 +35,8 @@ WORKLOADS = {
     "coin": workloads.coin_session,
     "stream": lambda tokens, batch: workloads.stream(math.ceil(tokens / workloads.LLAMA3_8B.tokens_per_frame), batch),
 }
+# workloads of many streams
+SIMULATIONS: dict[str, Callable[..., ServingResult | Capacity]] = {"serve": simulate, "capacity": capacity}
 _cached_system = lru_cache(maxsize=64)(load_system)
 
 
@@ -40,13 +47,14 @@ class Request:
     system         name of a system preset, or path of a TOML file
     policy         name of a policy, or path of a Python file
     workload       `frame`: one frame after `tokens` of context; `text`: one generated token; `coin`: the mean COIN
-                   session after `tokens` of context; `stream`: frames from an empty context up to `tokens`
-    tokens         context length in tokens
-    batch          streams at once
+                   session after `tokens` of context; `stream`: frames from an empty context up to `tokens`; `serve`:
+                   a serving simulation; `capacity`: the number of streams that hold a limit of the latency
+    tokens         context length in tokens; of a serving simulation, of every stream at the start
+    batch          streams at once; of a serving simulation, the largest number in one step
     link           `paper` or `realistic` (`sw_model.rates.rates_of`)
     retrieval_ratio  share of the past tokens that the policy retrieves, 0 to 1; None: published
     memory_detail  the reads of KV are replayed bank by bank
-    changes        values of `assume.NAME` and `TABLE.NAME`
+    changes        values of `assume.NAME`, `serve.NAME` and `TABLE.NAME`
 
     Raises ValueError, on construction, for a value that no run can have.
     """
@@ -62,7 +70,7 @@ class Request:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checks.one_of("workload", self.workload, tuple(WORKLOADS))
+        checks.one_of("workload", self.workload, (*WORKLOADS, *SIMULATIONS))
         checks.one_of("link", self.link, LINKS)
         checks.integer("tokens", self.tokens, 1)
         checks.integer("batch", self.batch, 1)
@@ -72,6 +80,7 @@ class Request:
             raise ValueError(f"memory_detail must be true or false, got {self.memory_detail!r}")
         load(self.policy)
         self.assumptions()
+        self.serving()
         self.machine()
 
     def replace(self, **values: Any) -> Request:
@@ -81,11 +90,19 @@ class Request:
 
     def assumptions(self) -> Assumptions:
         """The assumptions with their changes. Raises ValueError for an unknown or invalid one."""
-        values = {key.removeprefix("assume."): v for key, v in self.changes.items() if key.startswith("assume.")}
-        valid = {f.name for f in fields(Assumptions)}
+        return Assumptions(**self._values("assume", Assumptions))
+
+    def serving(self) -> Serving:
+        """The parameters of a serving simulation. Raises ValueError for an unknown or invalid one."""
+        return Serving(**self._values("serve", Serving))
+
+    def _values(self, table: str, kind: type[Assumptions] | type[Serving]) -> dict[str, Any]:
+        """The changes of a table by name. Raises ValueError for a name that is no field of `kind`."""
+        values = {key.removeprefix(f"{table}."): v for key, v in self.changes.items() if key.startswith(f"{table}.")}
+        valid = {f.name for f in fields(kind)}
         if unknown := set(values) - valid:
-            raise ValueError(f"assume.NAME must be one of {', '.join(sorted(valid))}, got {min(unknown)!r}")
-        return Assumptions(**values)
+            raise ValueError(f"{table}.NAME must be one of {', '.join(sorted(valid))}, got {min(unknown)!r}")
+        return values
 
     def machine(self) -> System:
         """The system with its changes, checked for physics. Raises ValueError for an unknown or invalid one."""
@@ -93,14 +110,17 @@ class Request:
         tables: dict[str, dict[str, Any]] = {}
         for key, value in self.changes.items():
             table, _, name = key.partition(".")
-            if table != "assume":
+            if table not in ("assume", "serve"):
                 if table not in TABLES or not name:
-                    raise ValueError(f"key of a change must be assume.NAME or NAME in {', '.join(TABLES)}, got {key!r}")
+                    valid = f"assume.NAME, serve.NAME or NAME in {', '.join(TABLES)}"
+                    raise ValueError(f"key of a change must be {valid}, got {key!r}")
                 tables.setdefault(table, {})[name] = value
         return system.replace(**tables) if tables else system
 
     def load(self) -> Workload:
-        """The workload."""
+        """The workload. Raises ValueError for a serving simulation, which is no sequence of phases."""
+        if self.workload in SIMULATIONS:
+            raise ValueError(f"workload of one run must be one of {', '.join(WORKLOADS)}, got {self.workload!r}")
         return WORKLOADS[self.workload](self.tokens, self.batch)
 
     def run(self) -> Result:
@@ -115,6 +135,19 @@ class Request:
             memory_detail=self.memory_detail,
         )
 
+    def figures(self) -> dict[str, Any]:
+        """The result of the run, or of the serving simulation, as one flat row."""
+        if self.workload not in SIMULATIONS:
+            return figures(self.run())
+        return SIMULATIONS[self.workload](self.serving(), self.step_times(), self.tokens, self.batch).figures()
+
+    def step_times(self) -> StepTimes:
+        """The times of the steps of a serving simulation; equal requests of one process share them."""
+        return step_times(
+            self.machine(), self.policy, self.serving().question_tokens, self.link, self.assumptions(),
+            self.retrieval_ratio, self.memory_detail,
+        )  # fmt: skip
+
     def json(self) -> dict[str, Any]:
         """Plain values from which `parse` makes the same request."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "changes"}
@@ -128,7 +161,7 @@ def parse(values: Mapping[str, Any]) -> Request:
     plain = {key: value for key, value in values.items() if "." not in key}
     if unknown := set(plain) - names:
         valid = ", ".join(sorted(names))
-        raise ValueError(f"key must be one of {valid}, assume.NAME or TABLE.NAME, got {min(unknown)!r}")
+        raise ValueError(f"key must be one of {valid}, assume.NAME, serve.NAME or TABLE.NAME, got {min(unknown)!r}")
     for key in ("system", "policy", "workload", "link"):
         if not isinstance(plain.get(key, ""), str):
             raise ValueError(f"{key} must be a name, got {plain[key]!r}")
@@ -142,7 +175,7 @@ def value_of(pair: str) -> tuple[str, Any]:
     """The key and value of `NAME=VALUE`. Raises ValueError for another form."""
     name, equals, value = pair.partition("=")
     if not equals or "." not in name:
-        raise ValueError(f"--set must be assume.NAME=VALUE or TABLE.NAME=VALUE, got {pair!r}")
+        raise ValueError(f"--set must be assume.NAME=VALUE, serve.NAME=VALUE or TABLE.NAME=VALUE, got {pair!r}")
     for kind in (int, float):
         try:
             return name, kind(value)
@@ -190,7 +223,7 @@ def recall(path: Path, row: int = 0) -> Request:
         raise ValueError(f"row must be between 0 and {len(rows) - 1} in {path}, got {row}")
     else:
         names = {f.name for f in fields(Request)}
-        prefixes = ("assume.", *(table + "." for table in TABLES))
+        prefixes = ("assume.", "serve.", *(table + "." for table in TABLES))
         values = {key: value for key, value in rows[row].items() if key in names or key.startswith(prefixes)}
     try:
         return parse(values)

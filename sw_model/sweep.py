@@ -37,7 +37,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from sw_model import preset_file
-from sw_model.request import Request, figures, parse
+from sw_model.request import Request, parse
 from util.files import read_json, write, write_json
 from util.progress import Progress, no_progress
 from util.report.metadata import run_metadata
@@ -92,7 +92,7 @@ def parse_sweep(data: dict[str, Any], where: str = "sweep") -> Sweep:
 
 def row_of(index: int, request: Request) -> Row:
     """One row: its number, the request, the figures of the result."""
-    return {"run": index, **request.json(), **figures(request.run())}
+    return {"run": index, **request.json(), **request.figures()}
 
 
 def rows_of(chunk: Sequence[tuple[int, Request]]) -> list[Row]:

@@ -200,10 +200,21 @@ def _spread_labels(values: Sequence[float], minimum_gap: float) -> list[float]:
     return out
 
 
-def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, alt: str, caption: str = "") -> Image:
-    """Curves over two logarithmic axes, each named at its right end; names that would overlap are spread."""
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    x: str,
+    y: str,
+    alt: str,
+    caption: str = "",
+    limits: Sequence[float] = (),
+) -> Image:
+    """Curves over two logarithmic axes, each named at its right end; names that would overlap are spread.
 
-    values = [value for points in series.values() for _, value in points]
+    `limits` are values of `y` with a dashed line.
+    """
+
+    values = [*limits, *(value for points in series.values() for _, value in points)]
     low, high = min(values) / 1.15, max(values) * 1.15
 
     def draw(axes: Axes) -> None:
@@ -213,6 +224,8 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
             axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6, marker="o", markersize=3)
         for name, at, color in zip(series, _spread_labels(ends, 0.055), colors, strict=True):
             axes.annotate(name, (1.02, at), xycoords="axes fraction", color=color, va="center", fontsize=8.5)
+        for limit in limits:
+            axes.axhline(limit, color=SOFT, linewidth=1, linestyle="--")
         _logarithmic(axes, "x", "y")
         axes.set_ylim(low, high)
         axes.set_xlabel(x)

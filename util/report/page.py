@@ -29,6 +29,7 @@ ORIGINS = {
 }
 # origin -> explanation in the legend, where it differs from the origin
 MEANINGS = {"computed": "from first principles", "paper": "as published", "assumed": "an assumption, source given"}
+STATUS_COLORS = ("green", "yellow", "red", "gray")
 NO_VALUE = "–"  # text of a cell without a value
 
 
@@ -60,6 +61,22 @@ class Bar:
     def segments(self) -> list[tuple[str, float, float]]:
         """Name, value and width in per cent of every value above zero."""
         return [(name, value, 100 * value / self.maximum) for name, value in self.values.items() if value]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A state in a cell of a table: its text on a colour. `link` is the address to which it leads."""
+
+    text: str
+    color: str
+    link: str = ""
+
+    def __post_init__(self) -> None:
+        if self.color not in STATUS_COLORS:
+            raise ValueError(f"color must be one of {', '.join(STATUS_COLORS)}, got {self.color!r}")
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -229,6 +246,7 @@ def render(title: str, sections: Sequence[Section], metadata: Mapping[str, Any],
     environment.tests["number"] = _is_number
     environment.tests["available"] = lambda value: show(value) != NO_VALUE
     environment.tests["marked"] = lambda value: isinstance(value, Marked)
+    environment.tests["status"] = lambda value: isinstance(value, Status)
     environment.tests["bar"] = lambda value: isinstance(value, Bar)
     used = {origin for section in sections for origin in section.origins}
     return environment.get_template("page.html.j2").render(

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from util.report import ORIGINS, Bar, Column, Fact, Image, Marked, Section, Table, run_metadata, write
+from util.report import ORIGINS, Bar, Column, Fact, Image, Marked, Section, Status, Table, run_metadata, write
 from util.report import metadata as about
 from util.report import page as page_module
 
@@ -73,6 +73,15 @@ def test_everything_given_is_shown_and_escaped(tmp_path):
     ]
     assert re.search(r"tools numpy 2\.4", text)
     assert "run seed 3" in text
+
+
+def test_status_has_color_and_link(tmp_path):
+    row = [Status("passed <1>", "green"), Status("stale", "yellow", "#other")]
+    seen = render(tmp_path, Section("One", tables=[Table(["a", "b"], [row])]), Section("Other"))
+    assert seen.cells == ["a", "b", "passed <1>", "stale"] and seen.links == ["#one", "#other", "#other"]
+    assert '<span class="status green">passed &lt;1&gt;</span>' in (tmp_path / "out" / "index.html").read_text()
+    with pytest.raises(ValueError, match="color must be one of green, yellow, red, gray, got 'blue'"):
+        Status("x", "blue")
 
 
 def test_nothing_is_loaded_from_elsewhere(tmp_path):

@@ -1,0 +1,1 @@
+"""Serving of many video streams on one or several devices: arrivals, admission, batches, latency, capacity."""
