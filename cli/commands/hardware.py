@@ -52,10 +52,28 @@ def stimuli(args: argparse.Namespace, component: Any) -> Iterator[Any]:
         yield stimulus(component, name, keys=keys)
 
 
+def prove_and_keep(args: argparse.Namespace, areas: Any, library: Any, result: dict[str, Any], console: Console) -> Any:
+    """Prove that a netlist equals its RTL; write the record of evidence, also of a failure, which is raised."""
+    from cli.signoff.evidence import of_equivalence
+    from cli.signoff.records import in_source_tree, save
+    from synth.equivalence import EquivalenceError, prove
+
+    words = ["vrex synth", areas.unit, f"--preset {args.preset}", *(f"--set {pair}" for pair in args.set), "--equiv"]
+    line = " ".join(words)
+    try:
+        proof = prove(areas, library, tool=args.yosys, progress=console.progress)
+    except EquivalenceError as error:
+        if in_source_tree():
+            save(of_equivalence(areas.unit, None, str(error), command=line))
+        raise
+    if in_source_tree():
+        save(of_equivalence(areas.unit, {**result, "equivalence": proof.json()}, None, command=line))
+    return proof
+
+
 def synth(args: argparse.Namespace, console: Console) -> None:
     from synth import report
     from synth.area import area
-    from synth.equivalence import prove
     from synth.library.reader import choose
     from synth.power.power import compare, powers_table, reduced_config, scaled
     from synth.table3 import UNITS, table3
@@ -81,7 +99,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         result = {**areas.json(), "timing": paths.json()}
         tables += [areas.table(), paths.table()]
         if args.equiv:
-            proof = prove(areas, library, tool=args.yosys, progress=console.progress)
+            proof = prove_and_keep(args, areas, library, result, console)
             result["equivalence"] = proof.json()
             tables.append(proof.table())
         if args.power:

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,25 +23,52 @@ from cli.options import (
     require_source_tree,
     units,
 )
-from util.files import ROOT
+from util.files import ROOT, read_json
 
-# test files of a unit in addition to the one of its module
-_CORE = ("commands", "cycles", "lengths", "retrieval_unit", "waits")
-MORE_TESTS = {"core": (*(f"tests/hw/core/test_{name}.py" for name in _CORE), "tests/compiler/test_layer.py")}
 MUTANTS = {"core": 1000}  # faults of a unit, where it is not DEFAULT_MUTANTS
 DEFAULT_MUTANTS = 200
 
 
 def verify(args: argparse.Namespace, console: Console) -> int:
     require_source_tree("verify")
-    files = dict.fromkeys(str(ROOT / unit.tests) for unit in units(args.unit))
-    line = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(ROOT), f"--seed={args.seed}"]
-    line += [f"--sim={args.simulator}"] if args.simulator else []
-    line += [f"--{name}" for name in ("waves", "gates", "heavy") if getattr(args, name)]
-    status = subprocess.run([*line, *files], cwd=ROOT, check=False).returncode
+    from sim.bench.build import default_simulator, has_simulator
+
+    simulator = args.simulator or default_simulator()
+    if args.unknown and (args.gates or simulator != "icarus"):
+        raise ValueError(f"--unknown must be with --simulator icarus and without --gates, got simulator {simulator}")
+    if not has_simulator(simulator):
+        raise ValueError(f"simulator must be installed, got {simulator}")
+    chosen = units(args.unit)
+    files = dict.fromkeys(str(ROOT / unit.tests) for unit in chosen)
+    with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+        junit = Path(folder) / "results.xml"
+        line = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(ROOT), f"--seed={args.seed}"]
+        line += [f"--sim={args.simulator}"] if args.simulator else []
+        line += [f"--{name}" for name in ("waves", "gates", "unknown", "heavy") if getattr(args, name)]
+        status = subprocess.run([*line, f"--junitxml={junit}", *files], cwd=ROOT, check=False).returncode
+        if junit.exists():
+            _keep_test_results(args, simulator, chosen, junit)
     if args.waves:
         print("waveforms: build/sim/runs/*/dump.vcd")
     return 1 if status else 0
+
+
+def _keep_test_results(args: argparse.Namespace, simulator: str, chosen: list[Any], junit: Path) -> None:
+    """Write the records of evidence of one run of `verify`. A run in Icarus without `--unknown` is no evidence."""
+    from cli.signoff.evidence import of_tests, tests_of_junit
+    from cli.signoff.records import save
+
+    kind = "gates" if args.gates else "four_state" if args.unknown else "simulation"
+    if kind == "simulation" and simulator != "verilator":
+        return
+    options = [f"--simulator {args.simulator}"] if args.simulator else []
+    options += [f"--{name}" for name in ("gates", "unknown", "heavy") if getattr(args, name)]
+    options += [f"--seed {args.seed}"] if args.seed != 1 else []
+    tests = tests_of_junit(junit)
+    for unit in chosen:
+        line = " ".join(["vrex verify", unit.name, *options])
+        for record in of_tests(unit, kind, tests, heavy=args.heavy, command=line):
+            save(record)
 
 
 def coverage(args: argparse.Namespace, console: Console) -> int:
@@ -59,6 +87,8 @@ def coverage(args: argparse.Namespace, console: Console) -> int:
             failed.append(group.path)
     console.progress("tests", len(groups), len(groups))
     console.close()
+    if groups:
+        _keep_coverage(args, groups)
     results = result.gather(folder, reasons)
     write_json(args.out / "coverage.json", results)
     print(result.table(results))
@@ -70,23 +100,51 @@ def coverage(args: argparse.Namespace, console: Console) -> int:
     return 1 if failed or results["stale"] else 0
 
 
+def _keep_coverage(args: argparse.Namespace, groups: list[Any]) -> None:
+    """Write the records of evidence of the units whose test files ran; a file whose tests fail has no result."""
+    from cli.signoff.evidence import of_coverage, units_with_tests
+    from cli.signoff.records import save
+    from hw.registry import UNITS
+    from sim.coverage import result
+    from sim.coverage.explained import Reasons
+
+    paths = {group.path: args.out / "parts" / f"{group.name}.json" for group in groups}
+    parts = {name: read_json(path, "coverage result") for name, path in paths.items() if path.exists()}
+    options = ["--heavy"] * args.heavy + ([f"--seed {args.seed}"] if args.seed != 1 else [])
+    for unit in units_with_tests(paths):
+        line = " ".join(["vrex coverage", unit, *options])
+        measured = None
+        if UNITS[unit].tests in parts:
+            measured = result.unit_result(unit, list(parts.values()), Reasons.read(result.REASONS))
+        save(of_coverage(unit, measured, command=line))
+
+
 def formal(args: argparse.Namespace, console: Console) -> int:
+    from cli.signoff.evidence import of_proofs
+    from cli.signoff.records import in_source_tree, save
+    from sim.formal.claims import claims
     from sim.formal.engine import FormalError, prove_unit
 
-    results = []
-    try:
-        for unit in units(args.unit):
+    results, failure = [], ""
+    for unit in units(args.unit):
+        proofs: list[dict[str, Any]] = []
+        try:
             for proof in prove_unit(unit.name, quick=args.quick, tool=args.yosys, progress=console.progress):
                 console.close()
-                results.append({**asdict(proof), "kind": proof.kind})
+                proofs.append({**asdict(proof), "kind": proof.kind})
                 if not args.json:
                     extent = proof.kind if proof.depth is None else f"first {proof.depth} cycles"
                     covers = ", ".join(f"{name} in cycle {cycle}" for name, cycle in proof.covers.items())
                     print(f"{proof.name}: {extent}, {proof.seconds:.1f} s\n    {proof.claim}\n    reached: {covers}")
-    except FormalError as error:
-        console.close()
-        print(f"vrex: {error}", file=sys.stderr)
-        return 1
+        except FormalError as error:
+            failure = str(error)
+        if in_source_tree():
+            save(of_proofs(unit.name, proofs, [claim.name for claim in claims(unit.name)], failure or None))
+        if failure:
+            console.close()
+            print(f"vrex: {failure}", file=sys.stderr)
+            return 1
+        results += proofs
     console.close()
     if args.json:
         print(json.dumps(results, indent=2))
@@ -95,6 +153,9 @@ def formal(args: argparse.Namespace, console: Console) -> int:
 
 def mutate(args: argparse.Namespace, console: Console) -> int:
     require_source_tree("mutate")
+    from cli.signoff.evidence import of_mutation
+    from cli.signoff.kinds import MORE_TESTS
+    from cli.signoff.records import save
     from sim.mutation.campaign import CampaignError, run
     from util.files import git_revision, write_json
 
@@ -106,6 +167,7 @@ def mutate(args: argparse.Namespace, console: Console) -> int:
         try:
             component = unit.build(config)
             campaigns.append(run(unit.name, component, files, count, progress=console.progress, **options))
+            save(of_mutation(campaigns[-1], command=_mutate_command(args, unit.name, count)))
         except CampaignError as error:
             console.close()
             print(f"vrex: {error}", file=sys.stderr)
@@ -117,6 +179,16 @@ def mutate(args: argparse.Namespace, console: Console) -> int:
         write_json(args.out, result)
     print(json.dumps(result, indent=2) if args.json else mutation_table(campaigns))
     return 0
+
+
+def _mutate_command(args: argparse.Namespace, unit: str, count: int) -> str:
+    """Command line that repeats the campaign of one unit."""
+    words = ["vrex mutate", unit]
+    words += [f"--mutants {count}"] if count != MUTANTS.get(unit, DEFAULT_MUTANTS) else []
+    words += [f"--seed {args.seed}"] if args.seed != 1 else []
+    words += [f"--{name}" for name in ("heavy", "keep") if getattr(args, name)]
+    words += [f"--preset {args.preset}"] if args.preset != "tiny" else []
+    return " ".join([*words, *(f"--set {pair}" for pair in args.set)])
 
 
 def mutation_table(campaigns: list[Any]) -> str:
@@ -162,6 +234,9 @@ def add_verify(commands: Any) -> None:
     add_seed(parser, "all stimulus", 1)
     parser.add_argument("--waves", action="store_true", help="keep waveforms; a long run writes hundreds of MB")
     parser.add_argument("--gates", action="store_true", help="simulate the mapped netlists instead of the RTL")
+    parser.add_argument(
+        "--unknown", action="store_true", help="registers and memories power up with X (needs --simulator icarus)"
+    )
     add_heavy(parser)
 
 

@@ -1,0 +1,1 @@
+"""Sign-off: records of evidence for each unit, stages, and the page that shows both."""
