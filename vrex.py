@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-from cli.commands import demo, hardware, models, streams, system, verification
+from cli.commands import demo, hardware, models, serving, signoff, streams, system, verification
 from cli.console import Console
 
 # the matrices are small, so a second BLAS thread costs time; NumPy reads this when it is imported
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="vrex", description="Open RTL, golden models and system model of V-Rex.")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for group in (demo, models, hardware, verification, streams, system):
+    for group in (demo, models, hardware, verification, signoff, streams, system, serving):
         group.add(commands)
     return top
 

@@ -11,6 +11,8 @@ from typing import Any
 from cli.console import Console
 from util.files import ROOT
 
+POLICY = "resv"  # default of `--policy`, as `sw_model.policies.DEFAULT`; NumPy is not imported before a command runs
+
 
 def command(commands: Any, name: str, run: Callable[..., int | None], help: str) -> argparse.ArgumentParser:
     """Add a command that calls `run(args, console)`; the exit status is the returned number, or 0 for None."""
@@ -123,7 +125,7 @@ def chunks_with_progress(stream: Any, console: Console) -> Iterator[Any]:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe one run."""
     parser.add_argument(
-        "--policy", default="resv", help="a policy of sw_model/policies, or a Python file with one (default resv)"
+        "--policy", default=POLICY, help=f"a policy of sw_model/policies, or a Python file with one (default {POLICY})"
     )
     parser.add_argument("--tokens", type=int, default=40000, help="past tokens in the KV cache (default 40000)")
     add_runs(parser)

@@ -33,7 +33,7 @@ from vrex import parser
 ROOT = Path(__file__).resolve().parent.parent
 warnings.simplefilter("ignore", UnusedElaboratable)  # units are built only to describe them
 
-TUTORIALS = ("generate", "verify", "run", "streams", "policy", "system", "figure")
+TUTORIALS = ("generate", "verify", "run", "streams", "policy", "system", "figure", "serving")
 FOLDERS = ("cli", "compiler", "golden", "hw", "sim", "sw_model", "synth", "util")
 MEASUREMENTS = "docs/measurements/"
 PRESET = "paper"  # the sizes on a unit's page
@@ -61,6 +61,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Instructions": "docs/instructions.md"},
         {"Registers": "docs/registers.md"},
         {"Store": "docs/STORE.md"},
+        {"Sign-off": "docs/signoff.md"},
         {"Numerics": "docs/numerics.md"},
         {"Area, timing and power": "docs/synthesis.md"},
         {

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from amaranth.lib import data, wiring
 
 from hw import emit, registry, yosys
 from hw.config import Config
-from synth import ipxact
+from sim.bench.build import cached_verilog
+from synth import elaborate, ipxact
 from synth.mapping import period_ps
 from util.files import git_revision, version, write_all
 
@@ -67,8 +69,8 @@ def generate(
     """
     entry = registry.unit(unit)
     component = entry.build(config)
-    rtlil = emit.to_rtlil(component, unit)
-    verilog = emit.rtlil_to_verilog(rtlil, unit, tool=tool)
+    rtlil = elaborate.rtlil(unit, config)
+    verilog = cached_verilog(rtlil, unit, convert=partial(emit.rtlil_to_verilog, tool=tool), tool=tool)
     description: dict[str, Any] = {
         "unit": unit,
         "summary": entry.summary,

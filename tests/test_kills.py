@@ -134,9 +134,8 @@ def test_killed(name, kills, folder, rng):
             check_complete(path)
 
 
-def test_an_interrupted_simulator_build_is_repeated(tmp_path, monkeypatch):
+def test_an_interrupted_simulator_build_is_repeated(own_builds):
     """A truncated object file with a new time stamp is not linked."""
-    monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     component = unit("operand_memory").build(Config.preset("tiny"))
     first = build(component, "operand_memory")
     (first.folder / "finished").unlink()

@@ -32,7 +32,7 @@ COMMANDS = {
     "formal hcu --quick": "reached:",
     "model --rtl tiny --frames 1": "last step",
 }
-SOURCE_ONLY = ("verify", "coverage", "mutate")
+SOURCE_ONLY = ("verify", "coverage", "mutate", "signoff")
 
 
 @pytest.fixture(autouse=True)

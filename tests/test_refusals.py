@@ -71,6 +71,9 @@ REFUSED = {
     "generate gpu": "unit must be one of dot_tree, ",
     "synth gpu": "unit must be one of dot_tree, ",
     "verify gpu": "unit must be one of dot_tree, ",
+    "signoff gpu": "unit must be one of dot_tree, ",
+    "verify hcu --unknown": "--unknown must be with --simulator icarus and without --gates, got simulator verilator",
+    "verify hcu --unknown --gates --simulator icarus": "--unknown must be with --simulator icarus and without --gates",
     "formal gpu": "unit must be one of dot_tree, ",
     "board --unit gpu": "unit must be one of dot_tree, ",
     "board icestick": "board must be one of ulx3s, ulx3s-45f, ulx3s-12f, got 'icestick'",
@@ -128,11 +131,12 @@ REFUSED = {
     "model --set link.nominal_gbps=0": "system: link.nominal_gbps must be positive, got 0",
     "model --set link.none=1": "key of link in system V-Rex8 must be one of nominal_gbps, ",
     "model --set gpu.none=1": "table of system V-Rex8 must be one of core, device_memory, link, power, got 'gpu'",
-    "model --set tokens": "--set must be assume.NAME=VALUE or TABLE.NAME=VALUE, got 'tokens'",
+    "model --set tokens": "--set must be assume.NAME=VALUE, serve.NAME=VALUE or TABLE.NAME=VALUE, got 'tokens'",
     "model --set assume.none=1": "assume.NAME must be one of chunks, ",
     "model --policy best": "policy must be one of full, ",
     "model --policy none.py": "policy file must exist, got 'none.py'",
-    "model --workload film": "workload must be one of coin, frame, stream, text, got 'film'",
+    "model --workload film": "workload must be one of capacity, coin, frame, serve, stream, text, got 'film'",
+    "model --workload serve": "workload of one run must be one of frame, text, coin, stream, got 'serve'",
     "model --tokens 0": "tokens must be at least 1, got 0",
     "model --batch 0": "batch must be at least 1, got 0",
     "model --link fast": "link must be one of paper, realistic, got 'fast'",
@@ -145,6 +149,27 @@ REFUSED = {
     "model --power run.json": "power report run.json is not what `vrex synth --power --json` prints",
     "model --rtl huge": "preset must be one of tiny, small, got 'huge'",
     "model --out folder": "folder: Is a directory",
+    # many streams
+    "serve-sim --streams two": "argument --streams: invalid int value: 'two'",
+    "serve-sim --streams 0": "serve.streams must be between 1 and 100000, got 0",
+    "serve-sim --devices 0": "serve.devices must be between 1 and 1024, got 0",
+    "serve-sim --system tpu": "system must be one of a100, ",
+    "serve-sim --policy best": "policy must be one of full, ",
+    "serve-sim --tokens 0": "tokens must be at least 1, got 0",
+    "serve-sim --tokens 9000000": "context at the end of the run in tokens must be between 0 and 4096000, got 9",
+    "serve-sim --batch 65": "batch must be between 1 and 64, got 65",
+    "serve-sim --fps 0": "serve.fps must be finite and between 0.001 and 1000000.0, got 0.0",
+    "serve-sim --fps nan": "serve.fps must be finite and between 0.001 and 1000000.0, got nan",
+    "serve-sim --jitter 2": "serve.jitter must be finite and between 0 and 1, got 2.0",
+    "serve-sim --arrivals bursts": "serve.arrivals must be one of periodic, poisson, got 'bursts'",
+    "serve-sim --priority none": "serve.priority must be one of answers, frames, oldest, got 'none'",
+    "serve-sim --capacity -1": "serve.limit_ms must be finite and between 0.001 and 1000000.0, got -1.0",
+    "serve-sim --set serve.none=1": "serve.NAME must be one of answer_tokens, ",
+    "serve-sim --trace none.csv": "trace 'none.csv' must be a CSV file, got No such file or directory",
+    "serve-sim --trace policy.py": "trace 'policy.py': columns must be time_s,stream,kind,answer_tokens, got ",
+    "serve-sim --trace folder": "trace 'folder' must be a CSV file, got Is a directory",
+    "serve-sim --check -1": "check must be at least 0, got -1",
+    "serve-sim --out table.txt": "out must end in .csv or .parquet, got 'table.txt'",
     "model --out /dev/full/x": "/dev/full/x: ",
     "model --trace empty/x": "empty/x: ",
     "explain none.json": "run file none.json: No such file",
@@ -210,7 +235,7 @@ def test_invalid_command_line_is_refused(line, folder, tmp_path, monkeypatch, ca
     finally:
         signal.signal(signal.SIGTERM, handler)  # which `main` took over
     out, err = capsys.readouterr()
-    lines = [text for text in err.splitlines() if re.match(r"vrex( \w+)?: ", text)]
+    lines = [text for text in err.splitlines() if re.match(r"vrex( [\w-]+)?: ", text)]
     assert (status, out, len(lines)) == (2, "", 1), err
     assert REFUSED[line] in lines[0] and "Traceback" not in err, err
     assert snapshot(folder) == before

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from compiler.model_spec import VisionSpec
 
 BACKENDS = ("golden", "cycles", "rtl")
+PREFETCH = ("same_layer", "next_layer")  # as in `golden.resv`; NumPy is not imported before a command runs
 UNFINISHED = "\ufffd"  # a token can end inside a character
 
 
@@ -25,10 +27,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from sim.bench.model_run import ModelMismatch
 
     _check(args)
-    limits = Limits(tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory)
-    retrieval = Retrieval(args.ratio, args.hamming_threshold)
+    limits = Limits(
+        tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory, height=args.height,
+        width=args.width, pooled=args.pooled,
+    )  # fmt: skip
+    retrieval = Retrieval(args.ratio, args.hamming_threshold, args.prefetch)
     system = "" if args.backend == "golden" else args.system
-    model = Model(args.model, configuration(args), limits, retrieval, system)
+    model = Model(args.model, configuration(args), limits, retrieval, system, cores=args.cores)
     pictures = None
     if args.video is not None:
         model.require_vision()
@@ -42,9 +47,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         tokens = model.encode(args.prompt or "", begin=not session.position)
         if tokens or args.prompt is not None:
             report.measure("prompt", lambda: session.prompt(tokens))
-    for number, (group, seconds) in enumerate(steps(pictures or (), args.fps, machine.spec.vision)):
-        console.progress("frames", number, args.frames or 0)
-        report.measure("frame", lambda all=group, at=seconds: session.frame(*all, seconds=at))  # type: ignore[misc]
+    vision = machine.spec.vision
+    count = -(-(args.frames or 0) // (vision.temporal_patch if vision else 1))
+    for number, (group, seconds) in enumerate(steps(pictures or (), args.fps, vision)):
+        console.progress("frames", number, count)
+        report.measure("frame", partial(session.frame, *group, seconds=seconds))
     answer: list[int] = []
     if args.ask is not None:
         question = model.encode(args.ask, begin=not session.position)
@@ -81,13 +88,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """ValueError if an option has an invalid value; before any file is read."""
+    from hw.core.isa import MAX_CORES
     from util import checks
 
     if args.video is None and args.prompt is None and args.ask is None:
-        raise ValueError("one of --video, --prompt, --ask must be given, got none")
+        raise ValueError("--video, --prompt or --ask is missing")
     for name in ("frames", "answer_tokens"):
         if getattr(args, name) is not None:
             checks.integer(name, getattr(args, name), 1)
+    checks.integer("cores", args.cores, 1, MAX_CORES)
     for name in ("prompt", "ask"):
         if getattr(args, name) == "":
             raise ValueError(f"{name} must be a text, got ''")
@@ -134,7 +143,16 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step (Qwen2.5-VL: two)")
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
-    parser.add_argument("--frames", type=int, metavar="N", help="largest number of frames (default all)")
+    parser.add_argument("--frames", type=int, metavar="N", help="largest number of pictures (default all)")
+    for side, text in (("height", "rows"), ("width", "columns")):
+        parser.add_argument(
+            f"--{side}", type=int, default=0, metavar="PIXELS",
+            help=f"{text} of a frame for the tower of Qwen2.5-VL (default those of 8 tokens)",
+        )  # fmt: skip
+    parser.add_argument(
+        "--pooled", type=int, default=0, metavar="N",
+        help="average the patches of a frame to N x N tokens before the projector of LLaVA (default no pooling)",
+    )  # fmt: skip
     parser.add_argument("--prompt", metavar="TEXT", help="text before the video")
     parser.add_argument("--ask", metavar="TEXT", help="question after the video, as the model expects it")
     parser.add_argument("--answer-tokens", type=int, default=32, metavar="N", help="largest answer (default 32 tokens)")
@@ -142,6 +160,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--hamming-threshold", type=int, default=7, help="a token joins a cluster below this distance (default 7)"
     )
+    parser.add_argument(
+        "--prefetch", choices=PREFETCH, default="same_layer",
+        help="layer for which the queries of a layer select; next_layer: the fetch overlaps with the rest of the layer "
+        "(default same_layer)",
+    )  # fmt: skip
     parser.add_argument("--tokens", type=int, default=0, metavar="N", help="tokens of a session (default 2048)")
     parser.add_argument(
         "--resident", type=int, default=0, metavar="N", help="tokens that stay in device memory (default all)"
@@ -152,6 +175,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--memory", type=int, default=0, metavar="BYTES", help="device memory (default what the model needs)"
     )
+    parser.add_argument(
+        "--cores", type=int, default=1, metavar="N",
+        help="cores that work on each step, 1 to 64; results have the same bits for any number (default 1)",
+    )  # fmt: skip
     parser.add_argument("--session", type=Path, metavar="FILE", help="resume this session if it exists, and save it")
     parser.add_argument(
         "--backend", choices=BACKENDS, default="golden",

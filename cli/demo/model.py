@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -118,7 +119,7 @@ def golden_session(
     made = ModelSession(machine, machine.session(), ModelRun(machine))
     for number, picture in enumerate(pictures):
         progress("frames through the model", number, len(pictures))
-        made.measure("frame", lambda picture=picture: made.session.frame(picture))  # type: ignore[misc]
+        made.measure("frame", partial(made.session.frame, picture))
     tokens, kind = made.session.ask(QUESTION, count=answer_tokens), "question"
     for _ in range(answer_tokens):
         token = made.measure(kind, lambda: next(tokens))

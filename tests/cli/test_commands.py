@@ -127,12 +127,19 @@ def test_verify(run, monkeypatch, failed):
     monkeypatch.setattr(
         "subprocess.run", lambda line, **options: lines.append(line) or SimpleNamespace(returncode=failed)
     )
+    monkeypatch.setattr("sim.bench.build.has_simulator", lambda name: name != "icarus" or failed == 0)
     flags = ("--waves", "--gates", "--heavy")
+    if failed:
+        status, out, err = run("verify", "wtu", "--simulator", "icarus")
+        assert (status, out, err) == (2, "", "vrex: simulator must be installed, got icarus\n") and not lines
+        assert run("verify", "wtu", "--heavy")[0] == 1 and "--heavy" in lines[0]
+        return
     status, out, _ = run("verify", "wtu", "wtu_sweep", "--simulator", "icarus", *flags)
-    assert status == failed and out == "waveforms: build/sim/runs/*/dump.vcd\n"
+    assert status == 0 and out == "waveforms: build/sim/runs/*/dump.vcd\n"
     assert {"--sim=icarus", *flags} < set(lines[0])
     assert lines[0].count(f"{verification.ROOT}/tests/hw/dre/wtu/test_wtu.py") == 1
     assert run("verify", "wtu")[1] == "" and not set(flags) & set(lines[1])
+    assert run("verify", "wtu", "--simulator", "icarus", "--unknown")[0] == 0 and "--unknown" in lines[2]
 
 
 def test_mutate(run, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""`vrex run`: a tiny random LLaVA on a short video; answers, sessions, backends, and refused input in one line."""
+"""`vrex run`: tiny random models on a short video; answers, sessions, backends, and refused input in one line."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def write_empty_video(path: Path) -> None:
 def inputs(tmp_path_factory):
     """A folder with models and videos, good and bad."""
     folder, rng = tmp_path_factory.mktemp("models"), np.random.default_rng(5)
-    for name, family in (("llava", "llava"), ("other", "llava"), ("llama", "llama")):
+    for name, family in (("llava", "llava"), ("other", "llava"), ("llama", "llama"), ("qwen", "qwen2.5-vl")):
         checkpoints.write_random(folder / name, family, rng, shards=2 if name == "llava" else 1)
         write_tokenizer(folder / name)
     clip.encode(clip.synthesise(24, width=64, height=48, scene_frames=6), folder / "film.mp4", gop=8)
@@ -112,6 +112,8 @@ def test_predicted_time(run):
     made = result(run("llava", *FILM, *ASK, *TINY, "--backend", "cycles", "--json"))
     for step in made["steps"]:
         assert step["cycles"] > step["commands"] and step["ms"] == pytest.approx(step["cycles"] / 800e3)  # at 800 MHz
+    two = result(run("llava", *FILM, *TINY, "--backend", "cycles", "--cores", 2, "--json"))["steps"]
+    assert two[-1]["cycles"] < 1.1 * made["steps"][2]["cycles"]  # at this size commands and barriers take the time
     out = run("llava", *FILM, *TINY, "--backend", "cycles", "--system", "vrex48")[1]
     assert "predicted, ms" in out and "predicted, cycles" in out
 
@@ -132,6 +134,54 @@ def test_session_is_saved_and_resumed(run, tmp_path):
     assert second["position"] == session.position == whole["position"]
     third = result(run("llava", "--prompt", "w9", *TINY, "--session", "s", "--json"))
     assert third["position"] == session.position + 1  # no second <s>
+
+
+def test_pooled_frames(run):
+    """Four tokens of a frame instead of nine."""
+    made = result(run("llava", *FILM, *ASK, *TINY, "--pooled", 2, "--json"))
+    limits = Limits(tokens=64, pooled=2)
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), limits, Retrieval(0.3, 7)).session()
+    session.prompt([BEGIN])
+    for frame in list(sample(decode("film.mp4"), 1))[:2]:
+        session.frame(frame.rgb())
+    assert made["tokens"] == list(session.ask([3, 4, 5], count=4))
+    assert [step["tokens"] for step in made["steps"]][:4] == [1, 4, 4, 3]
+
+
+def test_selection_for_the_next_layer(run):
+    """The commands of a step and the answer are those of the runtime with the same setting."""
+    made = result(run("llava", *FILM, *ASK, *TINY, "--prefetch", "next_layer", "--json"))
+    retrieval = Retrieval(0.3, 7, "next_layer")
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), retrieval).session()
+    session.prompt([BEGIN])
+    for frame in list(sample(decode("film.mp4"), 1))[:2]:
+        session.frame(frame.rgb())
+    assert made["tokens"] == list(session.ask([3, 4, 5], count=4))
+    assert [step["commands"] for step in made["steps"]] == [step.commands for step in session.steps]
+
+
+PICTURE = ("--height", 16, "--width", 24)  # 2 x 3 tokens of Qwen2.5-VL
+PAIRS = ("--video", "film.mp4", "--fps", 5, "--frames", 3)  # a frame of Qwen2.5-VL is two pictures, 0.4 s
+
+
+def test_video_of_qwen_in_one_run_and_resumed(run):
+    """Two steps: pictures 1 and 2 at 0 s, and picture 3, which is repeated, at 0.4 s. Then the question, also in a
+    second run that resumes the first one."""
+    whole = result(run("qwen", *PAIRS, *ASK, *TINY, *PICTURE, "--json"))
+    limits = Limits(tokens=64, height=16, width=24)
+    session = compile_model(Checkpoint("qwen"), Config.preset("tiny"), limits, Retrieval(0.3, 7)).session()
+    session.prompt([BEGIN])
+    pictures = [frame.rgb() for frame in sample(decode("film.mp4"), 5)][:3]
+    session.frame(*pictures[:2], seconds=0.0)
+    session.frame(pictures[2], seconds=0.4)
+    answer = list(session.ask([3, 4, 5], count=4))
+    assert whole["tokens"] == answer and whole["position"] == session.position == 1 + 2 * 6 + 3 + len(answer) - 1
+    assert [step["kind"] for step in whole["steps"]][:4] == ["prompt", "frame", "frame", "question"]
+    assert [step["commands"] for step in whole["steps"]] == [step.commands for step in session.steps]
+    status, _, err = run("qwen", *PAIRS, *TINY, *PICTURE, "--session", "s")
+    assert status == 0 and "frames: 0 of 2" in err
+    second = result(run("qwen", *ASK, *TINY, *PICTURE, "--session", "s", "--json"))
+    assert (second["tokens"], second["position"]) == (answer, whole["position"])
 
 
 RTL = ("--backend", "rtl", "--step", 4, "--resident", 6, *TINY)
@@ -164,8 +214,9 @@ def test_rtl_that_differs(run, tmp_path, monkeypatch):
 
 
 REFUSED = {
+    "llama --ask w3 --cores 0": "cores must be between 1 and 64, got 0",
     "none --ask w3": "checkpoint 'none': config.json is missing",
-    "llava": "one of --video, --prompt, --ask must be given, got none",
+    "llava": "--video, --prompt or --ask is missing",
     "llava --ask w3 --answer-tokens 0": "answer_tokens must be at least 1, got 0",
     "llava --video film.mp4 --frames 0": "frames must be at least 1, got 0",
     "llava --video film.mp4 --frames -2": "frames must be at least 1, got -2",
@@ -188,10 +239,31 @@ REFUSED = {
     "llava --video film.mp4 --tokens 18": "tokens of a session must be at most 18, got 19",
     "llama --prompt w3,w3,w3,w3 --tokens 4": "tokens of a session must be at most 4, got 5",
     "llama --ask w3 --answer-tokens 4 --tokens 4": "tokens must be at least 5 for the question and its answer, got 4",
+    "llama --ask w3 --height 8": "height must be 0 for a model without a vision tower, got 8",
+    "llava --video film.mp4 --width 16": "width must be the image_size 12 of the tower, got 16",
+    "llava --video film.mp4 --pooled 4": "pooled must be at most 3, the rows of patches of a picture, got 4",
+    "llava --video film.mp4 --pooled -1": "pooled must be at least 0, got -1",
+    "llama --ask w3 --pooled 2": "pooled must be 0 for a model without a vision tower, got 2",
+    "qwen --video film.mp4 --pooled 2": "pooled must be 0 for a tower of kind qwen2.5-vl, got 2",
+    "qwen --video film.mp4": "tokens of a frame must be less than page_frames = 16 of the core, got 64",
+    "qwen --video film.mp4 --height 12": "height must be a multiple of the 8 pixels of a token, got 12",
+    "qwen --video film.mp4 --height -8": "height must be at least 0, got -8",
+    "qwen --video film.mp4 --height 16 --width 24 --step 5": "step must be at least the 6 tokens of a frame, got 5",
+    "llama --ask w3 --step 16": "step must be less than page_frames = 16 of the core, got 16",
     "llama --ask w3 --resident 16": "resident must be 1 to 8, which is page_frames = 16 of the core without",
     "llama --ask w3 --session none/s": "session must be in a folder that exists, got 'none/s'",
     "llama --ask w3 --session llava": "llava: ",
 }  # a comma in a text is a space
+
+
+def test_cores_give_the_same_answer(run):
+    """Three cores, two of which share the KV heads."""
+    lines = [result(run("llava", *FILM, *ASK, *TINY, "--cores", cores, "--json")) for cores in (1, 3)]
+    assert lines[0]["tokens"] == lines[1]["tokens"]
+    assert [step["fetched_bytes"] for step in lines[0]["steps"]] == [
+        step["fetched_bytes"] for step in lines[1]["steps"]
+    ]
+    assert lines[0]["steps"][0]["commands"] < lines[1]["steps"][0]["commands"]  # of all programs
 
 
 @pytest.mark.parametrize("line", REFUSED)

@@ -38,7 +38,7 @@ def replace_rtl_by_model(monkeypatch):
             Outcome(True, False, False, Cause.NONE, 0, 0, model.run(place, program, steps.get(number, ())))
             for number, (place, program) in enumerate(zip(layer.program_addresses, layer.commands(), strict=True))
         ]
-        trace = np.zeros(model.clock.now + 1, object)
+        trace = np.zeros(model.now + 1, object)
         for unit, _, start, end in model.spans:
             trace[start] |= 1 << unit << TRACE["started"].offset
             trace[end - 1] |= 1 << unit << TRACE["complete"].offset
