@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
 from compiler.runtime import Limits, Machine, Retrieval, Session, compile_model
+from compiler.tokenizer import TextTokenizer
 from hw.config import Config
 from sim.bench.core_run import BASES
 from sim.bench.model_run import ModelRun
@@ -22,8 +22,6 @@ from sw_model.cycles.session import SessionModel
 from sw_model.systems import System, load_system
 from util.progress import Progress
 from util.text import table
-
-TOKENIZER = "tokenizer.json"
 
 
 class Model:
@@ -34,6 +32,7 @@ class Model:
     Attributes
     ----------
     system : the loaded system, or None ; clock : after `load` the predicted cycles, or None
+    tokenizer : of the checkpoint
     """
 
     def __init__(
@@ -53,28 +52,13 @@ class Model:
         self.clock: CycleClock | None = None
         if self.system is not None:
             timings(self.system, BASES["host"])  # raises ValueError for a system without a core
-        if not (folder / TOKENIZER).is_file():
-            raise ValueError(f"checkpoint {str(folder)!r}: {TOKENIZER} is missing")
-        try:
-            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        except Exception as error:  # the library raises plain Exception
-            raise ValueError(f"{folder / TOKENIZER}: {error}") from None
+        self.tokenizer = TextTokenizer(folder)
 
     def require_vision(self) -> None:
         """ValueError if the model has no vision tower."""
         spec = self.checkpoint.spec
         if spec.vision is None:
             raise ValueError(f"model must have a vision tower to watch a video, got one of family {spec.family}")
-
-    def encode(self, text: str, *, begin: bool) -> list[int]:
-        """Token IDs of a text. `begin`: it is the first one of a session, with the tokens that begin a text."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=begin).ids
-        return ids
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of token IDs."""
-        text: str = self._tokenizer.decode(tokens)
-        return text
 
     def load(self, progress: Progress) -> Machine:
         """Compile the model and load its weights into the memory of a machine."""

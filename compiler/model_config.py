@@ -133,8 +133,10 @@ def model_spec(config: Any, generation: Any = None) -> ModelSpec:
         raise ValueError(f"architectures in config.json must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
     if root.optional("quantization_config") is not None:
         raise ValueError("quantization_config in config.json must be absent: weights must be BF16, F16 or F32")
+    model_type, read = ARCHITECTURES[name]
+    root.constant("model_type", model_type)
     try:
-        return ARCHITECTURES[name](root, generation or {})
+        return read(root, generation or {})
     except ValueError as error:  # the specs check what depends on several keys, without the name of the file
         message = str(error) if "config.json" in str(error) else f"config.json: {error}"
         raise ValueError(message) from None
@@ -328,9 +330,10 @@ def _qwen2_5_vl(root: Section, generation: Mapping[str, Any]) -> ModelSpec:
     return ModelSpec("qwen2.5-vl", text_spec, vision_spec, projector, image, video, _eos_ids(generation, root, text))
 
 
-ARCHITECTURES: Mapping[str, Callable[[Section, Mapping[str, Any]], ModelSpec]] = {
-    "LlamaForCausalLM": _text_only("llama", qkv_bias=False),
-    "Qwen2ForCausalLM": _text_only("qwen2", qkv_bias=True),
-    "Qwen2_5_VLForConditionalGeneration": _qwen2_5_vl,
-    "LlavaForConditionalGeneration": _llava,
+Reader = Callable[[Section, Mapping[str, Any]], ModelSpec]
+ARCHITECTURES: Mapping[str, tuple[str, Reader]] = {  # architecture: model_type, function that reads config.json
+    "LlamaForCausalLM": ("llama", _text_only("llama", qkv_bias=False)),
+    "Qwen2ForCausalLM": ("qwen2", _text_only("qwen2", qkv_bias=True)),
+    "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl", _qwen2_5_vl),
+    "LlavaForConditionalGeneration": ("llava", _llava),
 }

@@ -2,14 +2,15 @@
 
 machine = compile_model(Checkpoint("model"), Config.preset("paper").replace(kv_heads=2), Limits(tokens=4096))
 session = machine.session()
-session.features(rows)            # visual tokens of a frame
-for token in session.ask([1, 2, 3], count=32): ...
+session.frame(picture)
+print(machine.tokenizer.decode(list(session.ask("What happens?", count=32))))
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
 from compiler.positions import Positions, of_pairs
+from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
 from golden.bf16 import FP32, decode
@@ -245,7 +247,12 @@ class Machine:
         if self.vision is not None:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
-        self._model = checkpoint.fingerprint()
+        self._model, self._folder = checkpoint.fingerprint(), checkpoint.path
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer of the checkpoint. Raises ValueError if it has none."""
+        return TextTokenizer(self._folder)
 
     @property
     def memories(self) -> context_file.Machine:
@@ -379,21 +386,30 @@ class Session:
             raise ValueError(f"grid must have {count} tokens, got {grid}")
         return self.positions.picture(*grid, seconds, spec.vision.tokens_per_second if spec.vision else None)
 
-    def prompt(self, tokens: Sequence[int], *, answer: bool = False) -> int | None:
-        """Token IDs, in steps of at most `Machine.step`. With `answer` returns the most probable next token."""
+    def prompt(self, tokens: str | Sequence[int], *, answer: bool = False) -> int | None:
+        """A text, or its token IDs, in steps of at most `Machine.step`; with `answer`, the most probable next token.
+
+        A text is encoded by the tokenizer of the checkpoint, with the tokens that begin a text if the session is empty.
+        """
         decoder, size = self.machine.decoder, self.machine.step
+        if isinstance(tokens, str):
+            tokens = self.machine.tokenizer.encode(tokens, begin=not self.position)
         if not tokens:
             raise ValueError("tokens must be at least one token ID, got none")
         rows = [decoder.embedding_words(token) for token in tokens]
+        self._check(len(rows), self.positions.text(len(rows)))  # of all steps, before the first one
         choice = None
         for start in range(0, len(rows), size):
             step = rows[start : start + size]
             choice = self._step(step, self.positions.text(len(step)), answer=answer and start + size >= len(rows))
         return choice
 
-    def ask(self, tokens: Sequence[int], *, count: int = 32) -> Iterator[int]:
-        """Answer to a question: token IDs one by one, at most `count`, up to an end token of the model."""
-        token = self.prompt(tokens, answer=True)
+    def ask(self, question: str | Sequence[int], *, count: int = 32) -> Iterator[int]:
+        """Answer to a question (see `prompt`): token IDs one by one, at most `count`, up to an end token of the model.
+
+        `Machine.tokenizer` decodes them.
+        """
+        token = self.prompt(question, answer=True)
         for number in range(count):
             assert token is not None
             yield token

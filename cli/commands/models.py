@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     report = Report(session, model.clock, simulation)
 
     if args.prompt is not None or (pictures is not None and not session.position):
-        tokens = model.encode(args.prompt or "", begin=not session.position)
+        tokens = model.tokenizer.encode(args.prompt or "", begin=not session.position)
         if tokens or args.prompt is not None:
             report.measure("prompt", lambda: session.prompt(tokens))
     vision = machine.spec.vision
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         report.measure("frame", partial(session.frame, *group, seconds=seconds))
     answer: list[int] = []
     if args.ask is not None:
-        question = model.encode(args.ask, begin=not session.position)
+        question = model.tokenizer.encode(args.ask, begin=not session.position)
         needed = session.position + len(question) + args.answer_tokens - 1
         if needed > machine.limits.tokens:
             most = machine.limits.tokens
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         printed = ""
         for token in report.tokens(session.ask(question, count=args.answer_tokens)):
             answer.append(token)
-            text = model.decode(answer)
+            text = model.tokenizer.decode(answer)
             if not args.json and not text.endswith(UNFINISHED):
                 print(text[len(printed) :], end="", flush=True)
                 printed = text
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.session:
         session.save(args.session)
     if args.json:
-        print(json.dumps({"answer": model.decode(answer), "tokens": answer, **report.asdict()}, indent=2))
+        print(json.dumps({"answer": model.tokenizer.decode(answer), "tokens": answer, **report.asdict()}, indent=2))
     else:
         print(report.as_text())
     return 0

@@ -55,6 +55,12 @@ def test_unknown_architecture(names, rng, tmp_path):
     assert message.endswith(f"got {got!r}")
 
 
+def test_model_type_of_another_architecture(rng, tmp_path):
+    write_random(tmp_path, "llava", rng)
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llava", {"model_type": "mamba"})))
+    assert refused(tmp_path) == "model_type in config.json must be 'llava', got 'mamba'"
+
+
 @pytest.mark.parametrize(
     ("family", "key"),
     [

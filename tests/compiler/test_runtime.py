@@ -237,6 +237,9 @@ def test_refusals(tmp_path, rng):
     session.prompt([1, 2, 3, 4, 5, 6])
     with pytest.raises(ValueError, match=r"^tokens of a session must be at most 8, got 9$"):
         session.prompt([1, 2, 3])
+    with pytest.raises(ValueError, match=r"^tokens of a session must be at most 8, got 15$"):
+        session.prompt([1] * 9)  # three steps, of which none is done
+    assert session.position == 6
     with pytest.raises(ValueError, match=r"^ratio must be above 0 and at most 1, got 1.5$"):
         Retrieval(ratio=1.5)
     with pytest.raises(ValueError, match=r"^prefetch must be one of next_layer, same_layer, got 'none'$"):
