@@ -433,6 +433,8 @@ def read(ssd: Ssd, size: int, n: int, outstanding: int, *, random: bool = False,
     """Simulate `n` reads of `size` bytes, sequential or at random multiples of the size; see `addresses`."""
     for name, value in (("size", size), ("n", n), ("outstanding", outstanding)):
         checks.integer(name, value, 1)
+    if size % SECTOR_BYTES:
+        raise ValueError(f"size must be a multiple of the sector of {SECTOR_BYTES} bytes, got {size}")
     if size > ssd.capacity_bytes // 2:
         raise ValueError(f"size must be at most half of the {ssd.capacity_bytes} bytes of {ssd.name}, got {size}")
     first, offset = np.divmod(addresses(ssd, size, n, random=random, seed=seed), ssd.page_bytes)

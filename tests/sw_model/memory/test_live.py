@@ -149,6 +149,19 @@ def test_impossible_ports_are_rejected(options, message):
         DramTiming(load_memory("lpddr5-6400-256b"), **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clock_mhz": 0.0}, "clock_mhz must be positive, got 0.0"),
+        ({"clock_mhz": -800.0}, "clock_mhz must be positive, got -800.0"),
+        ({"drive_at": -4096}, "drive_at must be at least 0, got -4096"),
+    ],
+)
+def test_impossible_link_ports_are_rejected(options, message):
+    with pytest.raises(ValueError, match=message):
+        PcieTiming(PcieLink(3, 4), **options)
+
+
 def test_fixed_delay_is_added_to_every_answer():
     """Also to a confirmed answer."""
     memory = dataclasses.replace(load_memory("lpddr5-6400-256b"), refresh="none", data_clock_stops=False)

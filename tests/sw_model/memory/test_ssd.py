@@ -162,6 +162,8 @@ def test_bad_input():
     for name, arguments in {"size": (0, 1, 1), "n": (4096, 0, 1), "outstanding": (4096, 1, 0)}.items():
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
             read(load_ssd("bg6-like"), *arguments)
+    with pytest.raises(ValueError, match="size must be a multiple of the sector of 512 bytes, got 100"):
+        read(load_ssd("bg6-like"), 100, 1, 1)
     with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
         read(load_ssd("bg6-like"), 4096, 1, 1, random=True, seed=-1)
     for key in ("dies_per_chip", "planes_per_die"):
