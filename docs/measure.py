@@ -184,8 +184,9 @@ def memory_models() -> Iterator[str]:
     yield (
         "Errors are (model - reference) / reference; a mean is that of absolute values. The DRAM model is compared "
         "with 432 runs of Ramulator 2.1 (commit c5b1c3a), simulated ports with the replay of the same requests, the "
-        "link with the closed form of pcie-bench, the drives with 168 runs of MQSim (commit 7ec40e3). [The memory "
-        "models](../../sw_model/memory/README.md) says what they contain. The data are in `tests/sw_model/memory/data`."
+        "link with the closed form of pcie-bench, the drives with 168 runs of MQSim (commit 7ec40e3) at the same "
+        "addresses, drives behind a simulated port with the drive model. [The memory models]"
+        "(../../sw_model/memory/README.md) says what they contain. The data are in `tests/sw_model/memory/data`."
     )
     for title, measure in MODELS.items():
         print(f"memory-models: {title}", file=sys.stderr)

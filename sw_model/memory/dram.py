@@ -1,11 +1,12 @@
 """Bank-level DRAM timing: one open-page FR-FCFS controller per channel, compiled with numba.
 
 Modelled per bank: activate, precharge, column and refresh timing. Per bank group and rank: short and long column and
-activate distances, the four-activate window and bus turnarounds. Per channel: a command bus (HBM has one for rows and
-one for columns), bounded read and write queues, write drain between 80 and 20 %, all-bank or per-bank refresh. An
-activate of LPDDR5 is two commands; the second takes the first free command slot, at the latest `aad` clocks after the
-first one, and delays other activates until then. The data clock of LPDDR5 must be started again after a pause. An
-activate of HBM takes two clocks of its bus; distances to and from it count from the second one.
+activate distances, the four-activate window and bus turnarounds; the data bus is free for two clocks between data of a
+read and of a write, for postamble and preamble. Per channel: a command bus (HBM has one for rows and one for columns),
+bounded read and write queues, write drain between 80 and 20 %, all-bank or per-bank refresh. An activate of LPDDR5 is
+two commands; the second takes the first free command slot, at the latest `aad` clocks after the first one, and delays
+other activates until then. The data clock of LPDDR5 must be started again after a pause. An activate of HBM takes two
+clocks of its bus; distances to and from it count from the second one.
 
 Scheduling order: requests whose row was opened for them, oldest ready one first; a due refresh, which delays everything
 else; then the read or write queue, oldest ready command first. A precharge waits for older requests to the open row.

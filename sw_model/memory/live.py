@@ -132,6 +132,11 @@ class PcieTiming(FinalTiming):
     down_free: float = 0.0
     arrivals: deque[float] = field(default_factory=deque)
 
+    def __post_init__(self) -> None:
+        if not 0 < self.clock_mhz < inf:
+            raise ValueError(f"clock_mhz must be positive, got {self.clock_mhz}")
+        checks.integer("drive_at", self.drive_at, 0)
+
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
         """First cycle of the answer to a burst that arrives in `cycle`. Writes are posted."""
         link, now = self.link, cycle * 1000 / self.clock_mhz

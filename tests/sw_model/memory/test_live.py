@@ -15,27 +15,34 @@ from sw_model.memory.ssd import load_ssd, read
 CLOCK_MHZ = 800.0
 
 
-def closed_loop(timing, addresses, size, outstanding, write=None):
-    """Latencies in ns with so many bursts in flight, and the rate in GB/s."""
-    write = [False] * len(addresses) if write is None else write
-    in_flight, latency, last, now = [], [], 0, 0
+def closed_loop(timing, addresses, size, outstanding, write=None, stream=None):
+    """Latencies in ns with so many bursts of every stream in flight, and the rate in GB/s."""
+    count = len(addresses)
+    write = [False] * count if write is None else write
+    stream = [0] * count if stream is None else stream
+    waiting, in_flight, latency, last = [[] for _ in range(max(stream) + 1)], [], [], 0
+    for burst in range(count - 1, -1, -1):
+        waiting[stream[burst]].append(burst)
 
-    def retire():
-        cycle, number, start = heapq.heappop(in_flight)
+    def issue(now, port):
+        burst = waiting[port].pop()
+        answer = timing.arrive(now, addresses[burst], size, bool(write[burst]))
+        heapq.heappush(in_flight, (*answer, now, port))
+
+    for port in range(len(waiting)):
+        for _ in range(min(outstanding, len(waiting[port]))):
+            issue(0, port)
+    while in_flight:
+        cycle, number, start, port = heapq.heappop(in_flight)
         revised = timing.confirm(number, cycle)
         if revised > cycle:
-            heapq.heappush(in_flight, (revised, number, start))
-            return None
+            heapq.heappush(in_flight, (revised, number, start, port))
+            continue
         latency.append((cycle - start) * 1000 / CLOCK_MHZ)
-        return cycle
-
-    for address, writes in zip(addresses, write, strict=True):
-        while len(in_flight) == outstanding:
-            now = max(now, retire() or 0)
-        heapq.heappush(in_flight, (*timing.arrive(now, address, size, bool(writes)), now))
-    while in_flight:
-        last = max(last, retire() or 0)
-    return np.array(latency), len(addresses) * size / (last * 1000 / CLOCK_MHZ)
+        last = cycle
+        if waiting[port]:
+            issue(cycle, port)
+    return np.array(latency), count * size / (last * 1000 / CLOCK_MHZ)
 
 
 @pytest.mark.parametrize("name", memory_names())
@@ -61,18 +68,35 @@ def test_long_streams_are_the_replays(name):
     assert gbps == pytest.approx(want, rel=0.01)
 
 
+# pattern, bytes of a burst, bursts in flight of a port, share of writes, ports
 TRAFFIC = {
-    "sequential reads": ("seq", 1024, 16, 0.0),
-    "random reads of 64 bytes": ("rand", 64, 16, 0.0),
-    "random reads, 16 in flight": ("rand", 256, 16, 0.0),
-    "random reads, 64 in flight": ("rand", 256, 64, 0.0),
-    "random reads, 256 in flight": ("rand", 256, 256, 0.0),
-    "sequential, 30 % writes": ("seq", 256, 64, 0.3),
-    "random, 30 % writes, 16 in flight": ("rand", 256, 16, 0.3),
-    "random, 30 % writes, 64 in flight": ("rand", 256, 64, 0.3),
-    "random, 30 % writes, 256 in flight": ("rand", 256, 256, 0.3),
-    "random writes": ("rand", 256, 64, 1.0),
+    "sequential reads": ("seq", 1024, 16, 0.0, 1),
+    "random reads of 64 bytes": ("rand", 64, 16, 0.0, 1),
+    "random reads, 16 in flight": ("rand", 256, 16, 0.0, 1),
+    "random reads, 64 in flight": ("rand", 256, 64, 0.0, 1),
+    "random reads, 256 in flight": ("rand", 256, 256, 0.0, 1),
+    "sequential, 30 % writes": ("seq", 256, 64, 0.3, 1),
+    "random, 30 % writes, 16 in flight": ("rand", 256, 16, 0.3, 1),
+    "random, 30 % writes, 64 in flight": ("rand", 256, 64, 0.3, 1),
+    "random, 30 % writes, 256 in flight": ("rand", 256, 256, 0.3, 1),
+    "random writes": ("rand", 256, 64, 1.0, 1),
+    "a port that reads and one that writes, sequential": ("two_seq", 1024, 32, 0.0, 2),
+    "four ports, random reads": ("rand", 256, 16, 0.0, 4),
+    "eight ports, random, 30 % writes": ("rand", 256, 32, 0.3, 8),
 }
+
+
+def live_and_replay(memory, traffic):
+    """Latencies in ns and rate in GB/s of simulated ports, and the replay of the same requests."""
+    kind, size, outstanding, write_share, ports = TRAFFIC[traffic]
+    count = 3000 * min(ports, 4)
+    trace = pattern(memory, kind, size, count, outstanding=outstanding, write_share=write_share, second_writes=True)
+    stream = (np.arange(count) % ports).astype(np.int32)
+    trace = dataclasses.replace(trace, stream=stream, outstanding=np.full(ports, outstanding))
+    answers = closed_loop(
+        DramTiming(memory), trace.address.tolist(), size, outstanding, trace.write.tolist(), stream.tolist()
+    )
+    return *answers, replay(memory, trace)
 
 
 @pytest.mark.parametrize("name", memory_names())
@@ -83,11 +107,7 @@ def test_traffic_has_the_rate_of_the_replay(name, traffic, refresh):
     memory = load_memory(name)
     if refresh == "per-bank" and (memory.style == "ddr" or TRAFFIC[traffic][2] != 64):
         refresh = "none"
-    memory = dataclasses.replace(memory, refresh=refresh)
-    kind, size, outstanding, write_share = TRAFFIC[traffic]
-    trace = pattern(memory, kind, size, 3000, outstanding=outstanding, write_share=write_share)
-    want = replay(memory, trace)
-    latency, gbps = closed_loop(DramTiming(memory), trace.address.tolist(), size, outstanding, trace.write.tolist())
+    latency, gbps, want = live_and_replay(dataclasses.replace(memory, refresh=refresh), traffic)
     assert gbps == pytest.approx(want.bandwidth_gbps, rel=0.03)
     assert np.mean(latency) == pytest.approx(np.mean(want.latency_ns), rel=0.03, abs=1000 / CLOCK_MHZ)
 
@@ -127,6 +147,19 @@ def test_answers_of_later_bursts_do_not_change_ready():
 def test_impossible_ports_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         DramTiming(load_memory("lpddr5-6400-256b"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clock_mhz": 0.0}, "clock_mhz must be positive, got 0.0"),
+        ({"clock_mhz": -800.0}, "clock_mhz must be positive, got -800.0"),
+        ({"drive_at": -4096}, "drive_at must be at least 0, got -4096"),
+    ],
+)
+def test_impossible_link_ports_are_rejected(options, message):
+    with pytest.raises(ValueError, match=message):
+        PcieTiming(PcieLink(3, 4), **options)
 
 
 def test_fixed_delay_is_added_to_every_answer():
