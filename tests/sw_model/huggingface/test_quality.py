@@ -163,6 +163,9 @@ def test_comparison_that_was_interrupted_continues(point, folder):
 
 
 def test_command_prints_a_table_and_writes_a_plot(folder, capsys):
+    config = json.loads((folder / "model/config.json").read_text())
+    config["text_config"]["rope_parameters"] |= {"rope_type": "linear", "factor": 2.0}  # rekv needs `default`
+    (folder / "model/config.json").write_text(json.dumps(config))
     arguments = [
         "quality",
         "model",
@@ -179,7 +182,7 @@ def test_command_prints_a_table_and_writes_a_plot(folder, capsys):
     assert vrex.main(arguments) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()[2:5]] == ["full", "resv", "rekv"]
-    assert "rekv: policy rekv undoes the rotary embedding" in out
+    assert "rekv: policy rekv undoes the rotary embedding: rope_type must be default, got 'linear'" in out
     assert "resv: questions: 3 of 3" in err
     assert (folder / "out/quality.svg").read_text().lstrip().startswith("<?xml")
     assert vrex.main([*arguments, "--json"]) == 0  # from the stored results
