@@ -195,6 +195,19 @@ def test_command_prints_a_table_and_writes_a_plot(folder, capsys):
     assert table == json.loads((folder / "out/quality.json").read_text())
 
 
+def test_plot_has_the_figures_of_the_table(torch, monkeypatch):
+    from sw_model.huggingface.quality import Row, plot
+    from util.report import charts
+
+    calls, draw = [], charts.paired_bars
+    monkeypatch.setattr(charts, "paired_bars", lambda *args, **options: calls.append(args) or draw(*args, **options))
+    rows = [Row("full", 2, 1, 1, 0.0, None, None), Row("resv", 2, 0.5, 0.75, 0.0123, 0.25, 0.125)]
+    assert plot([*rows, Row("rekv", 0, None, None, None, None, None, "a reason")]).startswith(b"<?xml")
+    ((labels, series),) = calls
+    assert labels == ["full\ndivergence 0", "resv\ndivergence 0.012"]
+    assert series == {"token agreement": [100, 75], "attention recall": [None, 25], "retrieved": [None, 12.5]}
+
+
 def test_random_weights_need_a_configuration_only(folder, capsys):
     from sw_model.huggingface.quality import Comparison
 
