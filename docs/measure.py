@@ -230,9 +230,9 @@ def cache_speed() -> Iterator[str]:
         return f"```text\n{subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout}```"
 
     yield (
-        "ReSV with the parameters of the paper on synthetic keys. Both sides of a line run alternately in one process and "
-        "must give equal results. The last column is the ratio of their best times; times depend on the machine. The "
-        "aim for Hamming search and thresholding is a ratio of at least 10."
+        "ReSV with the parameters of the paper on synthetic keys. Both sides of a line run alternately in one process "
+        "and must give equal results. The last column is the ratio of their best times; times depend on the machine. "
+        "The aim for Hamming search and thresholding is a ratio of at least 10."
     )
     yield output("bench_kernels")
     yield (

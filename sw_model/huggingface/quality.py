@@ -390,5 +390,5 @@ def plot(rows: Sequence[Row]) -> bytes:
         label: [None if (value := getattr(row, name)) is None else 100 * value for row in shown]
         for label, name in names.items()
     }
-    labels = [f"{row.policy}\ndivergence {row.divergence:.2g}" for row in shown]
+    labels = [f"{row.policy}\ndivergence {row.divergence:.4f}" for row in shown]
     return paired_bars(labels, series, unit="%").content

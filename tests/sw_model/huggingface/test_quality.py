@@ -204,7 +204,7 @@ def test_plot_has_the_figures_of_the_table(torch, monkeypatch):
     rows = [Row("full", 2, 1, 1, 0.0, None, None), Row("resv", 2, 0.5, 0.75, 0.0123, 0.25, 0.125)]
     assert plot([*rows, Row("rekv", 0, None, None, None, None, None, "a reason")]).startswith(b"<?xml")
     ((labels, series),) = calls
-    assert labels == ["full\ndivergence 0", "resv\ndivergence 0.012"]
+    assert labels == ["full\ndivergence 0.0000", "resv\ndivergence 0.0123"]
     assert series == {"token agreement": [100, 75], "attention recall": [None, 25], "retrieved": [None, 12.5]}
 
 
