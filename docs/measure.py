@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cycle-model dre-area reproduction streaming-memory unit-areas
+    python -m docs.measure cache-speed cycle-model dre-area reproduction streaming-memory unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -222,6 +222,28 @@ def unit_areas() -> Iterator[str]:
         yield table(("unit", "cells", "flip-flops", "um2", "NAND2 equivalents", "memory bits", "fmax in MHz"), rows)
 
 
+def cache_speed() -> Iterator[str]:
+    """Speed of the compiled kernels of the retrieval cache, and selection compared with a step of a decoder."""
+
+    def output(module: str, *arguments: str) -> str:
+        command = [sys.executable, "-m", f"tests.sw_model.huggingface.{module}", *arguments]
+        print(f"cache-speed: {module}", file=sys.stderr)
+        return f"```text\n{subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout}```"
+
+    yield (
+        "ReSV with the parameters of the paper on synthetic keys. Both sides of a line run alternately in one process "
+        "and must give equal results. The last column is the ratio of their best times; times depend on the machine. "
+        "The aim for Hamming search and thresholding is a ratio of at least 10."
+    )
+    yield output("bench_kernels")
+    yield (
+        "One layer selects for a whole step: hash codes, clusters, mean keys, scores, thresholds, lists of tokens. The "
+        "decoder below has the shapes of Qwen2-0.5B and random weights, and runs on one thread of the processor; times "
+        "are processor times. The aim is a selection of less than 10 % of the step with the full cache."
+    )
+    yield output("bench_decoder", "--threads", "1", "--steps", "5")
+
+
 def streaming_memory() -> Iterator[str]:
     """Memory over an hour of video with the retrieval cache for Hugging Face models; one process of two is killed."""
     from util.report.charts import curves
@@ -435,6 +457,7 @@ def dre_area() -> Iterator[str]:
 
 
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
+    "cache-speed": ("Speed of the retrieval cache", cache_speed),
     "cycle-model": ("Error of the cycle model", cycle_model),
     "contexts": ("Cost of contexts", contexts),
     "memory-models": ("Errors of the memory models", memory_models),

@@ -95,6 +95,8 @@ def _tensors(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> tuple
     k, v = np.asarray(keys), np.asarray(values)
     if k.ndim != 3 or v.shape != k.shape:
         raise ValueError(f"keys and values must have one shape (N + T, Hkv, d), got {k.shape} and {v.shape}")
+    if not k.shape[1] or not k.shape[2]:
+        raise ValueError(f"keys must have at least one head and one element, got shape {k.shape}")
     q = checks.reals("queries", queries, None, None, k.shape[2])
     steps, heads, d = q.shape
     if not 1 <= steps <= len(k):

@@ -86,22 +86,34 @@ def convert(code: np.ndarray, source: Format, target: Format) -> np.ndarray:
     return encode(decode(code, source), target)
 
 
+def _operands(a: np.ndarray, b: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
+    """Real numbers of two operands whose shapes broadcast."""
+    try:
+        np.broadcast_shapes(np.shape(a), np.shape(b))
+    except ValueError:
+        raise ValueError(f"a and b must have shapes that broadcast, got {np.shape(a)} and {np.shape(b)}") from None
+    return decode(a, fmt), decode(b, fmt)
+
+
 def add(a: np.ndarray, b: np.ndarray, fmt: Format = BF16) -> np.ndarray:
     """a + b. An exact zero sum is +0 unless both operands are negative zeros."""
+    x, y = _operands(a, b, fmt)
     with np.errstate(invalid="ignore"):
-        return encode(decode(a, fmt) + decode(b, fmt), fmt)
+        return encode(x + y, fmt)
 
 
 def subtract(a: np.ndarray, b: np.ndarray, fmt: Format = BF16) -> np.ndarray:
     """a - b."""
+    x, y = _operands(a, b, fmt)
     with np.errstate(invalid="ignore"):
-        return encode(decode(a, fmt) - decode(b, fmt), fmt)
+        return encode(x - y, fmt)
 
 
 def multiply(a: np.ndarray, b: np.ndarray, fmt: Format = BF16) -> np.ndarray:
     """a * b."""
+    x, y = _operands(a, b, fmt)
     with np.errstate(invalid="ignore"):
-        return encode(decode(a, fmt) * decode(b, fmt), fmt)
+        return encode(x * y, fmt)
 
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -109,5 +121,6 @@ def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     No quotient of two FP32 numbers lies so close to the middle of two BF16 numbers that rounding twice would differ.
     """
+    x, y = _operands(a, b, FP32)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return encode(decode(a, FP32) / decode(b, FP32))
+        return encode(x / y)

@@ -147,7 +147,8 @@ class ClusterTable:
 
     def rehash(self, clusters: np.ndarray, codes: np.ndarray) -> None:
         """Replace the hash codes of clusters (for `cluster_hash` = `rehash_mean` of `golden.resv`)."""
-        self._codes[checks.integers("clusters", clusters, None, low=0, high=self._size - 1)] = codes
+        ids = checks.integers("clusters", clusters, None, low=0, high=self._size - 1)
+        self._codes[ids] = checks.integers("codes", codes, len(ids), low=0, high=2**32 - 1)
 
     def assign(self, codes: np.ndarray) -> Assignment:
         """Cluster tokens in order. `codes` are their hash codes, uint32 (T,)."""

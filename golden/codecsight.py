@@ -285,6 +285,7 @@ def complete_groups(mask: np.ndarray, group: int) -> np.ndarray:
 
 def patch_mask(groups: np.ndarray, group: int) -> np.ndarray:
     """Patches that the vision encoder processes: all patches of the selected groups, bool (rows, columns)."""
+    checks.integer("group", group, 1)
     return groups.repeat(group, axis=0).repeat(group, axis=1)
 
 
@@ -297,7 +298,8 @@ def restore(features: np.ndarray, mask: np.ndarray, fill: float = 0.0) -> np.nda
         raise checks.ArgumentTypeError(f"mask must be an array of bool, got {np.asarray(mask).dtype}")
     if len(features) != np.count_nonzero(mask):
         raise ValueError(f"features must be one per selected position ({np.count_nonzero(mask)}), got {len(features)}")
-    out = np.full((*mask.shape, *features.shape[1:]), fill)
+    features = checks.reals("features", features)
+    out = np.full((*mask.shape, *features.shape[1:]), checks.real("fill", fill))
     out[mask] = features
     return out
 
@@ -354,6 +356,7 @@ def processed_fraction(plan: dict[int, str], gop: int, pruned: Fraction | float)
     """Share of a window's tokens that are processed, if a share `pruned` of every computed P-frame is static."""
     if not plan:
         raise ValueError("plan must have at least one frame, got none")
+    checks.integer("gop", gop, 1)
     share = pruned if isinstance(pruned, Fraction) else Fraction(checks.real("pruned", pruned))
     if not 0 <= share <= 1:
         raise ValueError(f"pruned must be between 0 and 1, got {pruned}")

@@ -9,8 +9,8 @@ from util import checks
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
-    """log(1 + exp(x)) without overflow."""
-    return np.logaddexp(0, x)
+    """log(1 + exp(x)) without overflow. ValueError for a NaN or an infinity."""
+    return np.logaddexp(0, checks.reals("x", x))
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,26 @@ class MambaState:
         return cls(np.zeros((width - 1, inner)), np.zeros(params.a.shape))
 
 
+def _scan_arguments(
+    x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, h: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """The checked arguments of a scan, float64."""
+    x = checks.reals("x", x, None, None)
+    dt = checks.reals("dt", dt, *x.shape)
+    a = checks.reals("a", a, x.shape[1], None)
+    b, c = (checks.reals(name, value, len(x), a.shape[1]) for name, value in (("b", b), ("c", c)))
+    return x, dt, a, b, c, checks.reals("h", h, *a.shape)
+
+
 def selective_scan(
     x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Recurrence h <- exp(dt a) h + dt b x; y = h c, token by token.
 
-    x, dt (T, E); a (E, N); b, c (T, N); h (E, N). Returns y (T, E) and the last h (E, N).
+    x, dt (T, E); a (E, N); b, c (T, N); h (E, N). Returns y (T, E) and the last h (E, N). ValueError for other shapes,
+    a NaN or an infinity.
     """
+    x, dt, a, b, c, h = _scan_arguments(x, dt, a, b, c, h)
     y = np.empty_like(x)
     for t in range(len(x)):
         h = np.exp(dt[t][:, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
@@ -120,6 +133,7 @@ def chunked_scan(
     to the outputs of the chunk.
     """
     size = checks.integer("chunk", chunk, 1)
+    x, dt, a, b, c, h = _scan_arguments(x, dt, a, b, c, h)
     chunks = [slice(i, i + size) for i in range(0, len(x), size)]
     chunk_states = [selective_scan(x[p], dt[p], a, b[p], c[p], np.zeros_like(h)) for p in chunks]
     y = np.empty_like(x)

@@ -278,11 +278,13 @@ class PageTable:
 
 def merge(start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Merge adjacent ranges. `start` and `length` are ascending ranges; returns int64 (E, 2) of start and length."""
+    start = checks.integers("start", start, None)
+    length = checks.integers("length", length, len(start), low=0)
     first = np.ones(len(start), bool)
     first[1:] = start[1:] != start[:-1] + length[:-1]
     run_starts = np.flatnonzero(first)
     total = np.add.reduceat(length, run_starts) if len(run_starts) else length
-    return np.stack([start[run_starts], total], axis=1).astype(np.int64)
+    return np.stack([start[run_starts], total], axis=1)
 
 
 def runs(ids: np.ndarray) -> np.ndarray:

@@ -101,6 +101,9 @@ def intervals(stream: Scan, count: int) -> list[tuple[int, int]]:
 
 def members(stream: Scan, cut: list[tuple[int, int]], interval: int) -> list[int]:
     """Time stamps of the frames of one interval of `cut`, ascending."""
+    if not cut:
+        raise ValueError("cut must hold at least one interval, got none")
+    checks.integer("interval", interval, 0, len(cut) - 1)
     start, end = cut[interval]
     last = interval == len(cut) - 1
     return list(stream.stamps[bisect_left(stream.stamps, start) : None if last else bisect_left(stream.stamps, end)])
@@ -108,6 +111,7 @@ def members(stream: Scan, cut: list[tuple[int, int]], interval: int) -> list[int
 
 def seek_target(stream: Scan, start: int) -> int:
     """Keyframe at which decoding of the interval that starts at `start` begins: the last one not after it."""
+    checks.integer("start", start)
     return stream.keyframes[max(0, bisect_right(stream.keyframes, start) - 1)]
 
 
@@ -117,6 +121,7 @@ def frame_index(pts: int, first: int, last: int, count: int, rounding: str = "ne
     rounding  `nearest` (ties to even), or `floor` as printed
     """
     checks.integer("count", count, 1)
+    checks.integer("last", last, checks.integer("first", first))
     checks.integer("pts", pts, first, last)
     checks.one_of("rounding", rounding, ("nearest", "floor"))
     if last == first:
@@ -217,7 +222,10 @@ def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
 
 def take_tokens(x: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
     """Entries (k, Hkv, d) of `x` (N, Hkv, d) at token_ids (k,), or at the head's own column of token_ids (k, Hkv)."""
-    return x[token_ids] if token_ids.ndim == 1 else np.take_along_axis(x, token_ids[:, :, None], axis=0)
+    ids = checks.integers("token_ids", token_ids, low=0, high=len(x) - 1)
+    if ids.ndim != 1 and (ids.ndim != 2 or ids.shape[1] != x.shape[1]):
+        raise ValueError(f"token_ids must have shape (k,) or (k, {x.shape[1]}), got {ids.shape}")
+    return x[ids] if ids.ndim == 1 else np.take_along_axis(x, ids[:, :, None], axis=0)
 
 
 def quick_prefill(

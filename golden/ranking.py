@@ -23,7 +23,13 @@ def order(scores: np.ndarray, scale: np.ndarray | float | None = None) -> np.nda
     Equality is transitive: a run of scores, each equal to the next one, has one rank. Returns int64 (..., N).
     """
     values = checks.reals("scores", scores)
-    bound = np.abs(values) if scale is None else np.broadcast_to(checks.reals("scale", scale), values.shape)
+    if not values.ndim:
+        raise ValueError("scores must have at least one axis, got a scalar")
+    bound = np.abs(values) if scale is None else checks.reals("scale", scale)
+    try:
+        bound = np.broadcast_to(bound, values.shape)
+    except ValueError:
+        raise ValueError(f"scale must broadcast to shape {values.shape}, got {bound.shape}") from None
     indices = np.argsort(-values, axis=-1, kind="stable")
     ranked, bounds = (np.take_along_axis(x, indices, axis=-1) for x in (values, bound))
     distance = ranked[..., :-1] - ranked[..., 1:]

@@ -14,18 +14,21 @@ from util import checks
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x / (1 + exp(-x))."""
-    return x / (1 + np.exp(-x))
+    """x / (1 + exp(-x)); a zero where exp(-x) overflows."""
+    values = np.asarray(x)
+    with np.errstate(over="ignore"):
+        return values / (1 + np.exp(-values))
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
     """Softmax along the last axis; a score of -inf has weight zero."""
-    weights = np.exp(x - x.max(axis=-1, keepdims=True))
+    weights = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def causal(new: int, total: int) -> np.ndarray:
     """Causal mask, bool (new, total): the last `new` of `total` tokens attend to themselves and earlier tokens."""
+    checks.integer("new", new, 0, checks.integer("total", total, 0))
     return np.arange(total) <= np.arange(total - new, total)[:, None]
 
 
@@ -38,6 +41,8 @@ def attention_weights(q: np.ndarray, k: np.ndarray, allowed: np.ndarray | None =
     """
     q = checks.reals("q", q, None, None, None)
     k = checks.reals("k", k, None, None, q.shape[2])
+    if not q.shape[2]:
+        raise ValueError(f"q must have heads of at least one element, got shape {q.shape}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"q must have a multiple of the {k.shape[1]} KV heads, got {q.shape[1]} heads")
     expanded = np.repeat(k, q.shape[1] // k.shape[1], axis=1)

@@ -35,9 +35,19 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return bf16.add(a, b, FP32)
 
 
+def _rows(name: str, value: np.ndarray, fmt: bf16.Format = bf16.BF16) -> np.ndarray:
+    """Checked bit patterns (R, n), n at least 1."""
+    rows = bf16.codes(name, value, fmt)
+    if rows.ndim != 2 or not rows.shape[1]:
+        raise ValueError(f"{name} must have shape (R, n), n at least 1, got {rows.shape}")
+    return rows
+
+
 def lane_sum(values: np.ndarray, lanes: int) -> np.ndarray:
-    """Sum of each row (R, n): FP32 bit patterns (R,)."""
-    rows, n = values.shape
+    """Sum of each row (R, n): FP32 bit patterns (R,). `lanes` is a power of two."""
+    rows, n = _rows("values", values, FP32).shape
+    if checks.integer("lanes", lanes, 1) & lanes - 1:
+        raise ValueError(f"lanes must be a power of two, got {lanes}")
     padded = np.full((rows, -(-n // lanes) * lanes), MINUS_ZERO)
     padded[:, :n] = values
     beats = padded.reshape(rows, -1, lanes)
@@ -55,7 +65,8 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, lanes: int, epsilon: float = 1e-
 
     The reciprocal square root is the BF16 one, refined by one Newton step r (3 - m r r) / 2.
     """
-    wide, n = widen(bf16.codes("x", x)), x.shape[1]
+    wide = widen(_rows("x", x))
+    n = wide.shape[1]
     total = lane_sum(_multiply(wide, wide), lanes)
     scaled = _multiply(wide, widen(bf16.codes("weight", weight)))
     return narrow(_multiply(scaled, _rsqrt_of_mean(total, n, epsilon)[:, None]))
@@ -63,7 +74,8 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, lanes: int, epsilon: float = 1e-
 
 def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, lanes: int, epsilon: float) -> np.ndarray:
     """(x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon) * weight + bias: BF16 bit patterns of rows (R, n)."""
-    wide, n = widen(bf16.codes("x", x)), x.shape[1]
+    wide = widen(_rows("x", x))
+    n = wide.shape[1]
     mean = _multiply(lane_sum(wide, lanes), constant(1 / n))
     centred = bf16.subtract(wide, mean[:, None], FP32)
     factor = _rsqrt_of_mean(lane_sum(_multiply(centred, centred), lanes), n, epsilon)
@@ -82,6 +94,8 @@ def _rsqrt_of_mean(total: np.ndarray, n: int, epsilon: float) -> np.ndarray:
 
 def exponentials(scores: np.ndarray, head_dim: int) -> np.ndarray:
     """exp((S - max) / sqrt(head_dim)): BF16 bit patterns of a row of FP32 scores (n,)."""
+    if bf16.codes("scores", scores, FP32).ndim != 1 or not len(scores):
+        raise ValueError(f"scores must have shape (n,), n at least 1, got {np.shape(scores)}")
     top = scores[0]
     for score in scores[1:]:
         top = maximum(top, score)
@@ -137,6 +151,6 @@ def residual(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def signs(projections: np.ndarray) -> np.ndarray:
     """Hash codes uint32 (T,): bit j is 1 if projection j of FP32 bit patterns (T, bits) is positive."""
-    checks.integer("bits", projections.shape[1], 1, 32)
+    checks.integer("bits", _rows("projections", projections, FP32).shape[1], 1, 32)
     positive = bf16.decode(projections, FP32) > 0
     return (positive << np.arange(projections.shape[1], dtype=np.uint32)).sum(axis=1, dtype=np.uint32)

@@ -174,7 +174,10 @@ class Assessment:
     def _unmet(self, requirement: Requirement) -> str | None:
         if requirement is not GAPS:
             return self.cells[requirement.kind].unmet(requirement)
-        gaps = sum(not gap.reason for cell in self.cells.values() if cell.state != STALE for gap in cell.gaps)
+        present = [cell for cell in self.cells.values() if cell.state not in (MISSING, STALE)]
+        if all(cell.kind == "documents" for cell in present):
+            return MISSING
+        gaps = sum(not gap.reason for cell in present for gap in cell.gaps)
         return f"{gaps} open" if gaps else None
 
     @property

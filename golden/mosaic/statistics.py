@@ -84,20 +84,27 @@ def nearest(similarity: np.ndarray) -> np.ndarray:
 
 
 def spread(x: np.ndarray) -> tuple[np.ndarray, float]:
-    """Eq. 1 and 2: mean (D,) and population variance of the entries `x` (n, D)."""
+    """Eq. 1 and 2: mean (D,) and population variance of the entries `x` (n, D), n at least 1."""
+    x = checks.reals("x", x, None, None)
+    if not len(x):
+        raise ValueError("x must hold at least one entry, got none")
     mean = x.mean(axis=0)
     return mean, float(np.mean(np.sum((x - mean) ** 2, axis=1)))
 
 
 def absorb(mean: np.ndarray, variance: float, n: int, x: np.ndarray) -> tuple[np.ndarray, float]:
     """Eq. 3 and 4: mean and variance after entry `x` (D,) joins `n` others, from the statistics alone."""
-    step = x - mean
+    mean = checks.reals("mean", mean, None)
+    step = checks.reals("x", x, len(mean)) - mean
+    checks.real("variance", variance, 0)
+    checks.integer("n", n, 1)
     weight = n / (n + 1)
     return mean + step / (n + 1), weight * variance + weight / (n + 1) * float(step @ step)
 
 
 def threshold(n: int, config: MosaicConfig) -> float:
     """Eq. 5: largest variance at which a cluster of `n` entries is valid."""
+    checks.integer("n", n, 1)
     low, high, rate = config.tau_min, config.tau_max, config.lambda_
     if config.tau_form == "rational":
         return low + (high - low) * n / (n + rate)

@@ -43,8 +43,8 @@ def query_vector(q: np.ndarray, kv_heads: int) -> np.ndarray:
     """
     q = checks.reals("q", q, None, None, None)
     checks.integer("kv_heads", kv_heads, 1)
-    if len(q) == 0 or q.shape[1] == 0 or q.shape[1] % kv_heads:
-        raise ValueError(f"q must have tokens and a multiple of {kv_heads} heads, got shape {q.shape}")
+    if not q.size or q.shape[1] % kv_heads:
+        raise ValueError(f"q must have tokens, elements and a multiple of {kv_heads} heads, got shape {q.shape}")
     return q.mean(axis=0).reshape(kv_heads, -1, q.shape[2]).sum(axis=1).ravel()
 
 

@@ -1,7 +1,8 @@
 """Attention of a step to the past tokens that a policy selects and to the step's own tokens.
 
-`prepare` sets the attention function of a model to `IMPLEMENTATION`. With a `RetrievalCache` this function selects and
-attends; with any other cache, or without one, it calls the scaled dot product attention (SDPA) of transformers.
+A `RetrievalCache` marks the keys that it returns. `attention` selects and attends for marked keys; for all others it
+calls the scaled dot product attention (SDPA) of transformers. It is registered as `sdpa`, the default of transformers,
+so that models accept a `RetrievalCache` without a change, and as `IMPLEMENTATION` for models that use another function.
 
 Past tokens are read block by block, and the softmax is accumulated in float32 over the blocks, so that the device holds
 one block at a time.
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from sw_model.huggingface.store import LayerStore
 from sw_model.policies.base import Selection
@@ -42,7 +43,8 @@ class Block(NamedTuple):
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
     """Set the attention function of a model, so that it accepts a `RetrievalCache`; returns the model.
 
-    The same as `from_pretrained(..., attn_implementation="vrex_retrieval")`. Other caches still work.
+    A model with `sdpa`, the default of transformers, needs no change. The same as `from_pretrained(...,
+    attn_implementation="vrex_retrieval")`. Other caches still work.
     """
     model.set_attn_implementation(IMPLEMENTATION)
     return model
@@ -54,7 +56,7 @@ def attention(
     """Attention function of transformers: query (1, Hq, T, d), new keys and values (1, Hkv, T, d)."""
     layer = getattr(key, MARK, None)
     if layer is None:
-        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if options.get("sliding_window") is not None:
         raise ValueError(f"sliding_window must be None with a RetrievalCache, got {options['sliding_window']}")
     if options.get("dropout"):
@@ -62,14 +64,18 @@ def attention(
     return layer.attend(module, query, key, value, attention_mask, options), None
 
 
-AttentionInterface.register(IMPLEMENTATION, attention)
-AttentionMaskInterface.register(IMPLEMENTATION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+for name in (IMPLEMENTATION, "sdpa"):
+    AttentionInterface.register(name, attention)
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
 def blocks(
-    store: LayerStore, selection: Selection, past: int, group: int, block_tokens: int, compact: bool
+    store: LayerStore, selection: Selection, group: int, block_tokens: int, shifts: list[np.ndarray] | None
 ) -> Iterator[Block]:
-    """The selected past tokens and pseudo tokens, at most `block_tokens` tokens at a time."""
+    """The selected past tokens and pseudo tokens, at most `block_tokens` tokens at a time.
+
+    shifts  for every KV head, int64: change of the position of each selected token; None: none
+    """
     device, dtype = store.device, store.dtype
     if selection.pseudo_keys is not None and selection.pseudo_values is not None:
         pair = (torch.from_numpy(np.asarray(x, np.float32)) for x in (selection.pseudo_keys, selection.pseudo_values))
@@ -98,8 +104,8 @@ def blocks(
                 allowed = np.ascontiguousarray(selection.allowed[h][:, start : start + block_tokens])
                 mask = torch.from_numpy(allowed).view(-1, group, len(part)).transpose(0, 1).reshape(1, -1, len(part))
                 mask = mask.to(device)
-            shifts = start + np.arange(len(part)) - part if compact else None
-            yield Block(heads, keys, values, mask, shifts)
+            moved = None if shifts is None else shifts[h][start : start + block_tokens]
+            yield Block(heads, keys, values, mask, moved)
 
 
 class Softmax:

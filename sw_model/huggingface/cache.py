@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from ml_dtypes import bfloat16
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from sw_model.huggingface import rope
 from sw_model.huggingface.attention import IMPLEMENTATION, MARK, Softmax, blocks
@@ -100,7 +100,8 @@ class RetrievalLayer(CacheLayerMixin):
         """Accept the keys and values (1, Hkv, T, d) of a step; they are stored when `attend` is called with them."""
         if self.cache.pending is not None:
             raise RuntimeError(
-                f"attention of layer {self.cache.pending} must be {IMPLEMENTATION!r}: call prepare(model) first"
+                f"attention of layer {self.cache.pending} must be 'sdpa' or {IMPLEMENTATION!r}: "
+                "call prepare(model) first"
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -124,6 +125,8 @@ class RetrievalLayer(CacheLayerMixin):
         if not self.attached:
             self.bind_rows(policy)
         tokens = query.shape[2]
+        if self.index == 0:
+            cache.note_positions(policy, tokens)
         scaling = options.get("scaling") or query.shape[3] ** -0.5
         step = cache.block if cache.block is not None and mask is None else tokens
         outputs = []
@@ -141,10 +144,10 @@ class RetrievalLayer(CacheLayerMixin):
             if not past and selection.pseudo_keys is None:
                 plain = {name: x for name, x in options.items() if name == "scaling"}
                 sdpa_mask = None if own_mask is None else own_mask[None, None]
-                out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, q[None], k[None], v[None], sdpa_mask, **plain)
+                out, _ = sdpa_attention_forward(module, q[None], k[None], v[None], sdpa_mask, **plain)
                 outputs.append(out[0])
             else:
-                outputs.append(self._retrieve(q, k, v, selection, past, own_mask, scaling))
+                outputs.append(self._retrieve(policy, q, k, v, selection, own_mask, scaling))
         return torch.cat(outputs)[None] if len(outputs) > 1 else outputs[0][None]
 
     def select(self, policy: Policy, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Selection:
@@ -157,7 +160,7 @@ class RetrievalLayer(CacheLayerMixin):
         return policy.select(self.index, bf16_array(queries), stage)
 
     def _retrieve(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, selection: Selection, past: int,
+        self, policy: Policy, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, selection: Selection,
         own_mask: torch.Tensor | None, scaling: float,
     ) -> torch.Tensor:  # fmt: skip
         """Attention output (T, Hq, d): queries (Hq, T, d), the selection, and own keys and values (Hkv, T, d)."""
@@ -165,22 +168,16 @@ class RetrievalLayer(CacheLayerMixin):
         assert store is not None
         kv_heads, tokens, d = k.shape
         group = q.shape[0] // kv_heads
-        compact = cache.positions == "compact"
-        rows = q.reshape(kv_heads, group * tokens, d)  # ordered by query head, then by token
-        if compact:
-            # the step's own tokens follow the tokens that the head attends to
-            shifts = [len(ids) - past for ids in selection.tokens]
-            new = [np.full(tokens, shift) for shift in shifts]
-            q = torch.stack(
-                [
-                    rope.rotate(x, s, cache.frequency)
-                    for x, s in zip(q.view(kv_heads, group, tokens, d), new, strict=True)
-                ]
+        rows, shifts = q.reshape(kv_heads, group * tokens, d), None  # ordered by query head, then by token
+        if cache.positions == "compact":
+            moves = [compact_shifts(policy, self.index, ids) for ids in selection.tokens]
+            shifts, own = [move[0] for move in moves], [np.full(1, move[1]) for move in moves]
+            rows, k = (
+                torch.stack([rope.rotate(x, s, cache.frequency) for x, s in zip(vectors, own, strict=True)])
+                for vectors in (rows, k)
             )
-            rows = q.reshape(kv_heads, group * tokens, d)
-            k = torch.stack([rope.rotate(x, s, cache.frequency) for x, s in zip(k, new, strict=True)])
         softmax = Softmax(rows, scaling)
-        for block in blocks(store, selection, past, group, cache.block_tokens, compact):
+        for block in blocks(store, selection, group, cache.block_tokens, shifts):
             block_bytes = (block.keys.numel() + block.values.numel()) * block.keys.element_size()
             cache.block_bytes = max(cache.block_bytes, block_bytes)
             keys = block.keys if block.shifts is None else rope.rotate(block.keys, block.shifts, cache.frequency)
@@ -210,12 +207,35 @@ class RetrievalLayer(CacheLayerMixin):
         raise NotImplementedError("beam search needs more than one sequence; a RetrievalCache has one")
 
 
+def compact_shifts(policy: Policy, layer: int, tokens: np.ndarray) -> tuple[np.ndarray, int]:
+    """Changes of position with which a KV head attends to positions without gaps.
+
+    tokens  int64 ascending, the past tokens that the head attends to
+
+    Returns int64 (len(tokens),), and the change of all tokens of the step, which follow. With one position axis, every
+    attended token has one position. With several axes, the tokens of a step keep their distances: a step with an
+    attended token has all of its positions, and all axes change by the same number.
+    """
+    positions = policy.positions
+    if policy.sections is None:
+        return np.arange(len(tokens)) - positions[tokens, 0], len(tokens) - int(positions[policy.past(layer), 0])
+    starts = np.array(policy.step_starts)  # of complete steps; their blocks are steps of the policy
+    first = np.minimum.reduceat(positions.min(axis=1), starts)
+    length = np.maximum.reduceat(positions.max(axis=1), starts) + 1 - first
+    step = np.searchsorted(starts, tokens, side="right") - 1
+    attended = np.zeros(len(starts), np.int64)
+    attended[step] = length[step]
+    new = np.cumsum(attended) - attended
+    return (new - first)[step], int(new[-1] - first[-1])
+
+
 class RetrievalCache(Cache):
     """A cache with bounded device memory that retrieves past tokens by a policy.
 
     model.generate(**inputs, past_key_values=RetrievalCache(policy="resv", device_tokens=4096))
 
-    Call `prepare(model)` once before. One sequence; the positions count all tokens so far.
+    The model needs `sdpa` attention, the default of transformers, or a call of `prepare(model)` before. One sequence;
+    the positions count all tokens so far.
 
     policy         name of a policy (`sw_model.policies.POLICIES`), path of a Python file with one, or a function that
                    makes a policy from a `ModelShape`
@@ -229,7 +249,8 @@ class RetrievalCache(Cache):
                    A policy with `whole_steps` needs None
     positions      `absolute`: keys keep the positions at which the model computed them; `compact`: the attended tokens
                    of a KV head get the positions 0, 1, ..., and those of the step follow (keys and queries are rotated
-                   again), so that no distance exceeds the number of attended tokens
+                   again), so that no distance exceeds the number of attended tokens. With several position axes, the
+                   tokens of one step keep their distances
     folder         folder for memory-mapped files with the rows of the host; None: memory, pinned for a CUDA device
     """
 
@@ -266,6 +287,7 @@ class RetrievalCache(Cache):
         # called after every selection: layer, queries (Hq, T, d), selection, factor of the scores
         self.observer: Callable[[RetrievalLayer, torch.Tensor, Selection, float], None] | None = None
         self.pending: int | None = None  # layer whose update waits for its attention
+        self.step_positions: torch.Tensor | None = None  # `position_ids` of the step; None: positions count tokens
 
     # -- interface of transformers
 
@@ -338,7 +360,28 @@ class RetrievalCache(Cache):
             self.policy = self._make(shape, config)
         return self.policy
 
+    def note_positions(self, policy: Policy, tokens: int) -> None:
+        """Give the positions of a step to the policy, if keys are rotated."""
+        if not (policy.undoes_rope or self.positions == "compact"):
+            return
+        past, ids = self.layers[0].get_seq_length(), self.step_positions
+        if ids is None and policy.sections is not None:
+            raise ValueError(
+                f"position_ids must be stated for a rotary embedding with {len(policy.sections)} position axes: "
+                "use StreamingSession"
+            )
+        if ids is None:
+            ids = past + torch.arange(tokens, device="cpu")
+        axes = 1 if policy.sections is None else len(policy.sections)
+        rows = ids.detach().cpu().reshape(-1, tokens)[-axes:].expand(axes, tokens)
+        policy.extend_positions(rows.T.numpy())
+
     def _make(self, shape: ModelShape, config: Any) -> Policy:
+        policy = self._make_policy(shape, config)
+        policy.sections, policy.layout = rope.axes(config)
+        return policy
+
+    def _make_policy(self, shape: ModelShape, config: Any) -> Policy:
         if self.positions == "compact":
             if reason := rope.rejected(config, default_only=False):
                 raise ValueError(f"positions = 'compact' needs a static rotary embedding: {reason}")

@@ -1,4 +1,7 @@
-"""Frames of a video as inputs of a vision-language model: Qwen2-VL, LLaVA-OneVision and InternVL families."""
+"""Frames of a video as inputs of a vision-language model.
+
+The families are Qwen2-VL, LLaVA-OneVision, LLaVA-NeXT-Video and InternVL.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from sw_model.media import capture, video
 # model type -> input with the pixels, function that makes its features, attributes with the token of one feature
 PICTURE_INPUTS = {
     "internvl": ("pixel_values", "get_image_features", ("image_token_id",)),
+    "llava_next_video": ("pixel_values_videos", "get_video_features", ("video_token_id", "video_token_index")),
     "llava_onevision": ("pixel_values_videos", "get_video_features", ("video_token_id", "video_token_index")),
 }
 

@@ -381,7 +381,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def plot(rows: Sequence[Row]) -> bytes:
-    """Token agreement, attention recall and retrieved share of every policy as bars, SVG."""
+    """Token agreement, attention recall and retrieved share of every policy as bars, divergence in its label; SVG."""
     from util.report.charts import paired_bars
 
     shown = [row for row in rows if not row.reason]
@@ -390,4 +390,5 @@ def plot(rows: Sequence[Row]) -> bytes:
         label: [None if (value := getattr(row, name)) is None else 100 * value for row in shown]
         for label, name in names.items()
     }
-    return paired_bars([row.policy for row in shown], series, unit="%").content
+    labels = [f"{row.policy}\ndivergence {row.divergence:.4f}" for row in shown]
+    return paired_bars(labels, series, unit="%").content

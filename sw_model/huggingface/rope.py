@@ -28,11 +28,16 @@ def rejected(config: Any, default_only: bool) -> str | None:
     types = STATIC_TYPES[:1] if default_only else STATIC_TYPES
     if values["rope_type"] not in types:
         return f"rope_type must be {' or '.join(types)}, got {values['rope_type']!r}"
-    if values.get("mrope_section"):
-        return f"rope_parameters must have one position axis, got mrope_section = {values['mrope_section']}"
     if values.get("partial_rotary_factor", 1.0) != 1.0:
         return f"partial_rotary_factor must be 1, got {values['partial_rotary_factor']}"
     return None
+
+
+def axes(config: Any) -> tuple[tuple[int, ...] | None, str]:
+    """Pairs of every position axis (None: there is one axis), and their layout, as in `golden.rope.rotate`."""
+    values = parameters(config)
+    sections = values.get("mrope_section")
+    return sections and tuple(sections), "interleaved" if values.get("mrope_interleaved") else "chunked"
 
 
 def frequencies(config: Any, head_dim: int) -> np.ndarray:

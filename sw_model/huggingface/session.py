@@ -115,11 +115,11 @@ class StreamingSession:
             positions = self.next_position + torch.arange(ids.shape[1], device="cpu")[None]
         inputs = {**inputs, "position_ids": positions}
         inputs = {name: x.to(self.model.device) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
-        before, self.cache.stage = self.cache.stage, stage
+        before, self.cache.stage, self.cache.step_positions = self.cache.stage, stage, positions
         try:
             output = self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         finally:
-            self.cache.stage = before
+            self.cache.stage, self.cache.step_positions = before, None
         self.next_position = int(positions.max()) + 1
         return output.logits[0, -1]
 

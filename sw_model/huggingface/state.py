@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from sw_model.huggingface.cache import RetrievalCache, RetrievalLayer, policy_class
 
-FORMAT = 1
+FORMAT = 2
 PROJECT = ("golden", "sw_model")
 NUMPY = {"_reconstruct", "scalar", "_frombuffer", "ndarray", "dtype"}
 CONTAINERS = {"set", "frozenset", "slice", "range", "bytearray"}

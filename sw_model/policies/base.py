@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from golden.growable_array import GrowableArray
-from golden.rope import THETA_LLAMA3
+from golden.rope import THETA_LLAMA3, rotate
 from util import checks
 
 BF16_BYTES = 2
@@ -224,6 +224,10 @@ class Policy(ABC):
         self._keys = [GrowableArray((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
         self._values = [GrowableArray((model.kv_heads, model.head_dim), np.float32) for _ in range(model.layers)]
         self._chunks: list[list[Chunk]] = [[] for _ in range(model.layers)]
+        self._positions = GrowableArray((1,), np.int64)
+        self.step_starts: list[int] = []  # first token of each call of `extend_positions`
+        self.sections: tuple[int, ...] | None = None
+        self.layout = "chunked"
         self._measured: dict[str, list[float]] = {stage: [] for stage in STAGES}
 
     @classmethod
@@ -262,6 +266,32 @@ class Policy(ABC):
         self._chunks[layer].append(Chunk(start, start + len(k), ""))
         self._keys[layer].extend(k)
         self._values[layer].extend(v)
+
+    def extend_positions(self, positions: np.ndarray) -> None:
+        """Positions of the tokens of the next step in the rotary embedding, int64 (T, axes).
+
+        Without a call, positions count tokens. With several axes (M-RoPE), the attributes `sections` and `layout` are
+        those of `golden.rope.rotate`.
+        """
+        axes = 1 if self.sections is None else len(self.sections)
+        new = checks.integers("positions", positions, None, axes)
+        if not self.step_starts:
+            self._positions = GrowableArray((axes,), np.int64)
+        self.step_starts.append(len(self._positions))
+        self._positions.extend(new)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Positions of all tokens in the rotary embedding, as `extend_positions` stated them: int64 (N, axes)."""
+        return self._positions.array
+
+    def unrotated(self, x: np.ndarray, start: int, theta: float) -> np.ndarray:
+        """`x` (T, heads, d) of tokens start, start + 1, ... before the rotary embedding with base `theta`."""
+        stop = start + len(x)
+        positions = self.positions[start:stop] if self.step_starts else np.arange(start, stop)[:, None]
+        if self.sections is None:
+            return rotate(x, -positions, theta)
+        return rotate(x, -positions[:, None], theta, self.sections, self.layout)
 
     def attach(self, layer: int, keys: Any, values: Any) -> None:
         """Read the keys and values of a layer from objects of the caller instead of own copies.

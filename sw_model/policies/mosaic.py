@@ -7,7 +7,7 @@ import numpy as np
 
 from golden.mosaic import MosaicCache as Cache
 from golden.mosaic import MosaicConfig, query_vector
-from golden.rope import THETA_LLAMA3, rotate
+from golden.rope import THETA_LLAMA3
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
 FRAMES_PER_PARTITION = 64  # mean scene length, for `account`
@@ -18,7 +18,7 @@ class Mosaic(Policy):
     """Clusters of frames inside visual partitions. A frame is a step of stage `frame`; text is always attended to.
 
     The keys do not contain the visual embedding of a frame, so the mean key of the first layer before the rotary
-    embedding takes its place; the token numbers give the rotation.
+    embedding (`Policy.unrotated`) takes its place.
 
     config            budget, partitions and clusters
     tokens_per_frame  tokens of every frame
@@ -121,7 +121,7 @@ class Mosaic(Policy):
                     )
                 keys = np.stack([self.keys(layer)[start:stop] for layer in range(self.model.layers)])
                 values = np.stack([self.values(layer)[start:stop] for layer in range(self.model.layers)])
-                unrotated = rotate(keys[0], -np.arange(start, stop)[:, None], self.theta)
+                unrotated = self.unrotated(keys[0], start, self.theta)
                 self.cache.append(unrotated.mean(axis=0).ravel(), keys, values)
                 self._starts.append(start)
         self._done = len(chunks)

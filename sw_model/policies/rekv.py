@@ -8,7 +8,7 @@ import numpy as np
 
 from golden import baselines
 from golden.growable_array import GrowableArray
-from golden.rope import THETA_LLAMA3, rotate
+from golden.rope import THETA_LLAMA3
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
 FRAMES = 64  # retrieved frames, as published
@@ -17,8 +17,7 @@ FRAMES = 64  # retrieved frames, as published
 class ReKV(Policy):
     """Retrieval of complete frames. A frame is a step of stage `frame`; text before the step is always attended to.
 
-    Scores use keys and queries before the rotary embedding; the token numbers give the rotation, so positions must
-    count tokens.
+    Scores use keys and queries before the rotary embedding (`Policy.unrotated`).
 
     frames            retrieved frames
     chunk             frames with one common score
@@ -60,10 +59,10 @@ class ReKV(Policy):
         chunks, past = self.chunks(layer), self.past(layer)
         for chunk in chunks[self._done[layer] :]:
             if chunk.stage == "frame":
-                keys = self._unrotated(self.keys(layer)[chunk.start : chunk.stop], chunk.start)
+                keys = self.unrotated(self.keys(layer)[chunk.start : chunk.stop], chunk.start, self.theta)
                 self._blocks[layer].extend(baselines.rekv_blocks(keys, np.array([len(keys)]), self.model.group))
         self._done[layer] = len(chunks)
-        flat = self._unrotated(q.reshape(len(q), self.model.q_heads, -1), past)
+        flat = self.unrotated(q.reshape(len(q), self.model.q_heads, -1), past, self.theta)
         ranges = [chunk for chunk in chunks if chunk.stage == "frame"]
         selected = np.zeros(past, bool)
         for frame in baselines.rekv(flat, self._blocks[layer].array, self.frames, self.chunk):
@@ -92,7 +91,3 @@ class ReKV(Policy):
             gpu_kernels=12,
             schedule="same_layer",
         )
-
-    def _unrotated(self, x: np.ndarray, start: int) -> np.ndarray:
-        """`x` (T, heads, d) before the rotary embedding of positions start, start + 1, ..."""
-        return rotate(x, -(start + np.arange(len(x)))[:, None], self.theta)

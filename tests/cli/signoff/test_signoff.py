@@ -99,6 +99,18 @@ def test_states_of_records(folder, capsys):
         assert text in page, text
 
 
+def test_gaps_need_evidence(folder, capsys):
+    """Without a current record there is nothing in which a gap could show."""
+    for changes in (None, {"design": "0" * 16}):
+        if changes:
+            add("proofs", gaps=[Gap("claim x: proved for 14 cycles only")], **changes)
+        assert run("hcu") == 0
+        assert "[ ] Every gap has a reason (missing)" in capsys.readouterr().out
+    add("proofs", gaps=[Gap("claim x: proved for 14 cycles only")])
+    assert run("hcu") == 0
+    assert "[ ] Every gap has a reason (1 open)" in capsys.readouterr().out
+
+
 def test_each_requirement_decides_a_stage(folder):
     for kind in FIGURES:
         add(kind)

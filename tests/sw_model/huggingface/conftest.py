@@ -52,8 +52,8 @@ def make_model(torch, seed):
 
 
 @pytest.fixture
-def qwen(torch, seed):
-    """A tiny Qwen2.5-VL: M-RoPE over sections of 2, 3 and 3 pairs."""
+def make_qwen(torch, seed):
+    """Function that makes a tiny Qwen2.5-VL: M-RoPE over sections of 2, 3 and 3 pairs; arguments change its decoder."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
@@ -62,6 +62,16 @@ def qwen(torch, seed):
         "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
     }  # fmt: skip
     special = {"vision_start_token_id": 290, "vision_end_token_id": 291, "video_token_id": 292, "image_token_id": 293}
-    torch.manual_seed(seed)
-    config = Qwen2_5_VLConfig(text_config={**TEXT, "rope_parameters": rope}, vision_config=vision, **special)
-    return Qwen2_5_VLForConditionalGeneration(config).eval()
+
+    def make(**sizes):
+        torch.manual_seed(seed)
+        text = {**TEXT, "rope_parameters": rope, **sizes}
+        config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **special)
+        return Qwen2_5_VLForConditionalGeneration(config).eval()
+
+    return make
+
+
+@pytest.fixture
+def qwen(make_qwen):
+    return make_qwen()

@@ -146,16 +146,21 @@ def test_whole_selection_gives_the_logits_of_the_dynamic_cache(family, policy, b
     assert cache.statistics()["ratio"] == 1.0
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_generate_with_the_full_policy_gives_the_tokens_of_the_model(family, make_model, torch):
+def test_generate_with_the_full_policy_gives_the_tokens_of_the_model(family, attention, make_model, torch):
+    """A model with `sdpa`, the default, needs no change; one with another attention function needs `prepare`."""
     from sw_model.huggingface import RetrievalCache, prepare
 
     model = make_model(family)
+    model.set_attn_implementation(attention)
     ids = torch.arange(1, 41)[None]  # 0 is padding
     arguments = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(ids, **arguments)
     cache = RetrievalCache("full", device_tokens=8)
-    out = prepare(model).generate(ids, past_key_values=cache, **arguments)
+    if attention != "sdpa":
+        prepare(model)
+    out = model.generate(ids, past_key_values=cache, **arguments)
     assert torch.equal(out, expected)
     more = model.generate(out, past_key_values=cache, **arguments)  # continues from the cached tokens
     assert torch.equal(more, model.generate(out, **arguments))
@@ -286,8 +291,9 @@ def test_invalid_arguments_are_rejected(make_model, torch):
     with pytest.raises(ValueError, match="positions must be one of absolute, compact, got 'new'"):
         RetrievalCache(positions="new")
     model = make_model()
+    model.set_attn_implementation("eager")
     ids = torch.zeros((1, 4), dtype=torch.long)
-    with pytest.raises(RuntimeError, match="attention of layer 0 must be 'vrex_retrieval': call prepare"):
+    with pytest.raises(RuntimeError, match="attention of layer 0 must be 'sdpa' or 'vrex_retrieval': call prepare"):
         model(input_ids=ids, past_key_values=RetrievalCache())
     prepare(model)
     with pytest.raises(ValueError, match="batch must be 1 with a RetrievalCache, got 2"):

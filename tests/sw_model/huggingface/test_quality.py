@@ -163,6 +163,9 @@ def test_comparison_that_was_interrupted_continues(point, folder):
 
 
 def test_command_prints_a_table_and_writes_a_plot(folder, capsys):
+    config = json.loads((folder / "model/config.json").read_text())
+    config["text_config"]["rope_parameters"] |= {"rope_type": "linear", "factor": 2.0}  # rekv needs `default`
+    (folder / "model/config.json").write_text(json.dumps(config))
     arguments = [
         "quality",
         "model",
@@ -179,7 +182,7 @@ def test_command_prints_a_table_and_writes_a_plot(folder, capsys):
     assert vrex.main(arguments) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()[2:5]] == ["full", "resv", "rekv"]
-    assert "rekv: policy rekv undoes the rotary embedding" in out
+    assert "rekv: policy rekv undoes the rotary embedding: rope_type must be default, got 'linear'" in out
     assert "resv: questions: 3 of 3" in err
     assert (folder / "out/quality.svg").read_text().lstrip().startswith("<?xml")
     assert vrex.main([*arguments, "--json"]) == 0  # from the stored results
@@ -190,6 +193,19 @@ def test_command_prints_a_table_and_writes_a_plot(folder, capsys):
     assert all(f"word{token}" in first["answer"] for token in first["tokens"] if token > 4)
     assert first["answer"] != " ".join(map(str, first["tokens"]))
     assert table == json.loads((folder / "out/quality.json").read_text())
+
+
+def test_plot_has_the_figures_of_the_table(torch, monkeypatch):
+    from sw_model.huggingface.quality import Row, plot
+    from util.report import charts
+
+    calls, draw = [], charts.paired_bars
+    monkeypatch.setattr(charts, "paired_bars", lambda *args, **options: calls.append(args) or draw(*args, **options))
+    rows = [Row("full", 2, 1, 1, 0.0, None, None), Row("resv", 2, 0.5, 0.75, 0.0123, 0.25, 0.125)]
+    assert plot([*rows, Row("rekv", 0, None, None, None, None, None, "a reason")]).startswith(b"<?xml")
+    ((labels, series),) = calls
+    assert labels == ["full\ndivergence 0.0000", "resv\ndivergence 0.0123"]
+    assert series == {"token agreement": [100, 75], "attention recall": [None, 25], "retrieved": [None, 12.5]}
 
 
 def test_random_weights_need_a_configuration_only(folder, capsys):

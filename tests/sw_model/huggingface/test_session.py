@@ -204,8 +204,8 @@ def test_states_that_cannot_be_used_are_rejected(make_model, torch, tmp_path):
         with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
             _Reader(io.BytesIO(f"c{name}\nload\n.".encode())).load()
     values = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**values, "format": 2}))
-    with pytest.raises(StateError, match="session: format must be 1, got 2"):
+    (folder / "state.json").write_text(json.dumps({**values, "format": 1}))
+    with pytest.raises(StateError, match="session: format must be 2, got 1"):
         StreamingSession.resume(model, folder)
     with pytest.raises(ValueError, match="policy must be a name or a Python file to be saved, got a function"):
         _with_function(model).save(folder)
