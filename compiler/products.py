@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
+from compiler.memory import block_words
 from hw.config import Config
 from hw.lxe.operand_memory import OperandMemory
 
@@ -94,9 +95,10 @@ class Products:
                 source = matrix.address + step.m * n * matrix.stride + step.k
                 fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
                 return p.weights("LOAD", {"source": source, **fields}, after)
-            source, beats = matrix.address + (step.m * k_blocks + step.k) * n, step.inputs * n
-            rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
-            if step.inputs == k_blocks:  # the tiles are contiguous
+            block, beats = block_words(k_blocks, n), step.inputs * n
+            source = matrix.address + step.m * block + step.k * n
+            rows = {"rows": step.results, "stride": block, "beats": beats, "step": beats}
+            if beats == block:  # the tiles are contiguous
                 rows = {"rows": 1, "beats": step.results * beats}
             return p.weights("LOAD", {"source": source, **rows}, after)
 
