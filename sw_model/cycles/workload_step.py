@@ -25,6 +25,7 @@ from util.progress import Progress, no_progress
 
 LEVELS = 2  # levels of buckets of a row of the WTU, as in `sw_model.unit_cycles`
 LOG_ENTRIES = 512
+PAGE_ALIGNMENT = 16384  # bytes; a copy is divided at multiples of 4 KiB of its source and of its target
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def workload_step(
     sizes = ContextSizes(max_clusters=1 << pages.bit_length(), max_pages=pages)
     key_bytes = 2 * c.head_dim * c.kv_heads
     shared = StoreSizes(2, pages, c.page_tokens, key_bytes, LOG_ENTRIES, max(32, 2 * c.dpe_inputs))
-    nbytes = store_bytes(shared, [sizes] * 2)
+    nbytes = -(-store_bytes(shared, [sizes] * 2) // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
     kvmu = KvmuConfig(
         kv_heads=c.kv_heads, head_dim=c.head_dim, page_tokens=c.page_tokens, page_frames_base=nbytes,
         max_resident_tokens=max(1, numbers.resident_tokens),

@@ -15,8 +15,6 @@ from sw_model.papers import programs
 from sw_model.systems import load_system
 from util.files import git_revision, write_json
 
-COMMAND = "python -m tests.sw_model.papers.bench_programs"
-
 
 def runs() -> dict[str, Callable[[], dict[str, Any]]]:
     """All runs by name."""
@@ -33,7 +31,9 @@ def main(*names: str) -> None:
     every = runs()
     if unknown := set(names) - every.keys():
         raise SystemExit(f"name must be one of {', '.join(every)}, got {min(unknown)}")
-    record = json.loads(programs.RECORD.read_text()) if programs.RECORD.exists() else {"command": COMMAND, "runs": {}}
+    record = {"command": programs.COMMAND, "runs": {}}
+    if programs.RECORD.exists():
+        record = json.loads(programs.RECORD.read_text())
     for name in names or [name for name in every if name not in record["runs"]]:
         start = time.process_time()
         entry = every[name]()
