@@ -186,8 +186,9 @@ def programs() -> Iterator[str]:
     commits = sorted({entry["commit"] for entry in runs})
     yield (
         f"Cycles of the cycle model `sw_model/cycles`, recorded with `{COMMAND}` at commit {', '.join(commits)}; this "
-        "page reads the record. A frame is the vision tower, the decoder layers and the LM head, one after the other, "
-        "of one stream of Llama-3-8B; a text step is one token. Clusters, retrieved and fetched pages are those that "
+        "page reads the record. A frame is the decoder layers and the LM head for the tokens of a frame of one stream "
+        "of Llama-3-8B, a text step is one token, and the vision tower has rows of its own; the paper's frames "
+        "include the tower. Clusters, retrieved and fetched pages are those that "
         "the closed formula counts for the policy `resv`; the pages outside device memory cross the nominal link of "
         "V-Rex Table I. The first, the second and the last layer are simulated, and the second one stands for all "
         "others. The bound is the larger one of the bytes of the device memory at its peak rate and the bytes of the "
@@ -200,6 +201,7 @@ def programs() -> Iterator[str]:
         (
             (row.point.system, row.point.stage, f"{row.point.past:,}", "; ".join(wait(entry) for entry in row.waits))
             for row in rows
+            if row.waits
         ),
     )
 

@@ -65,7 +65,7 @@ def scheduled_work(
 ) -> ScheduledPhase:
     """One step of a phase, of which a layer has the work `work`, as a schedule."""
     retained = retained_share(policy, system, work, assume)
-    rates = rates_of(system, model, link, work, assume, batch, retained, memory_detail)
+    rates = rates_of(system, link, work, assume, batch, retained, memory_detail)
     graph = Graph(system, model, phase, batch, work, rates, blocking=system.kind in policy.blocking)
     graph.step()
     return ScheduledPhase(phase, work, rates, schedule(graph.tasks), dict(graph.flops))

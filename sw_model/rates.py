@@ -4,21 +4,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-import numpy as np
-
-from compiler.builder import Share
-from compiler.memory import block_words
-from hw.config import Config
-from hw.core.dma import BURST
-from hw.core.processor import READ_ENGINES
 from sw_model.assumptions import LINKS, Assumptions
-from sw_model.memory.dram import Trace, pattern, replay
+from sw_model.memory.dram import pattern, replay
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd, read
 from sw_model.policies import Work
 from sw_model.systems import System
-from sw_model.workloads import Model
 from util import checks
 
 
@@ -39,9 +31,6 @@ class Rates:
     link: float
     storage: float | None
     fetch_bytes: int
-
-
-STREAMED_BYTES = 1 << 24  # that `stream_share` replays
 
 
 @lru_cache(maxsize=256)
@@ -68,36 +57,10 @@ def dram_share(memory: str, unit: int, nbytes: int) -> float:
     return replay(spec, pattern(spec, "rand", unit, max(1, nbytes // unit), outstanding=256)).share
 
 
-@lru_cache(maxsize=256)
-def stream_share(memory: str, config: Config, outputs: int, inputs: int) -> float:
-    """Share of the peak bandwidth when every core reads its part of a matrix of weights (outputs x inputs).
-
-    The streams are replayed bank by bank: bursts of the LOAD unit, as many in flight as its buffer holds, from the
-    addresses at which the compiler stores the parts.
-    """
-    spec, word_bytes, width = load_memory(memory), 2 * config.dpe_inputs, config.dpe_inputs
-    size, (_, depth) = max(spec.burst_bytes, BURST * word_bytes), READ_ENGINES["load"]
-    block_bytes = block_words(ceil(inputs / width), width) * word_bytes
-    parts = [Share(core, config.cores).part(ceil(outputs / width)) for core in range(config.cores)]
-    starts = np.array([part.start * block_bytes for part in parts if part])
-    number = np.arange(STREAMED_BYTES // size)
-    stream = (number % len(starts)).astype(np.int32)
-    address = (number // len(starts) * size + starts[stream]) // size * size % spec.capacity_bytes
-    none, in_flight = np.zeros(len(number), np.uint8), np.full(len(starts), depth // BURST, np.int64)
-    return replay(spec, Trace(address, size, none, stream, none.astype(np.int64), in_flight)).share
-
-
 def rates_of(
-    system: System,
-    model: Model,
-    link: str,
-    work: Work,
-    assume: Assumptions,
-    batch: int,
-    retained: float,
-    memory_detail: bool,
+    system: System, link: str, work: Work, assume: Assumptions, batch: int, retained: float, memory_detail: bool
 ) -> Rates:
-    """Rates of a system for the work of one layer of a model.
+    """Rates of a system for the work of one layer.
 
     link           `paper`: an accelerator has the nominal rate of V-Rex Table I; `realistic`: it has the packet model
                    with a drive or host memory behind it. A GPU is a real machine and has the packet model in both.
@@ -109,10 +72,10 @@ def rates_of(
     checks.one_of("link", link, LINKS)
     memory = load_memory(system.memory)
     peak = system.device_memory.peak_gbps * 1e9
-    share = memory.stream_share
-    if system.core:  # the feed-forward matrices are most of the weights
-        share = stream_share(system.memory, system.core.config, model.ffn, model.hidden)
-    stream = peak * share
+    stream = peak * memory.stream_share
+    if system.core:
+        in_flight = system.core.config.cores * assume.requests_in_flight * assume.request_bytes
+        stream = min(stream, in_flight / (assume.memory_latency_ns * 1e-9))
     kv = stream
     extent = max(64, round(work.extent_bytes))
     if memory_detail and work.attend_read_bytes:

@@ -62,16 +62,13 @@ def vpe_passes(kind: str, config: Config) -> float:
 
 
 def hcu_cycles(pairs: float, core: Core) -> int:
-    """Cycles of `pairs` comparisons of a token's hash code with a cluster's, split over the accumulators of one core.
-
-    One core clusters for all cores.
-    """
+    """Cycles of `pairs` comparisons of a token's hash code with a cluster's, split over cores and accumulators."""
     config = core.config
-    return ceil(pairs / config.hcu_accumulators) * _hcu(config).slices
+    return ceil(pairs / (config.cores * config.hcu_accumulators)) * _hcu(config).slices
 
 
 def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
-    """Cycles of the selection in `rows` rows of `entries` scores on the WTU of one core, which selects for all cores.
+    """Cycles of the selection in `rows` rows of `entries` scores, rows split over the WTUs of all cores.
 
     A row loads while the row before it is selected, except rows that do not fit the memory of the WTU. `passes` is a
     mean number of buckets per row; it can be a fraction, because the unit's formula is linear in it.
@@ -85,7 +82,7 @@ def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
     first = cycles_of(size, 1, LEVELS)
     further = cycles_of(size, 2, LEVELS) - first
     load = 0 if is_long else ceil(entries / config.wtu_lanes)
-    return ceil(load + rows * (first + (passes - 1) * further))
+    return ceil(load + ceil(rows / config.cores) * (first + (passes - 1) * further))
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:

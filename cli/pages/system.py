@@ -220,7 +220,7 @@ def reproduction_section(reproduction: Reproduction) -> Section:
 
 def programs_section(rows: Sequence[ProgramRow]) -> Section:
     """Times of V-Rex's frames and text tokens from the programs of its cores."""
-    head = [
+    head: list[Column | str] = [
         "system", "step", Column("past", "tokens"), Column("paper", "ms", "", "paper"),
         Column("formula", "ms", ".1f", "computed"), Column("program", "ms", ".1f", "computed"),
         Column("bound", "ms", ".1f", "computed"), "bound by", Column("program / bound", "", ".2f"),

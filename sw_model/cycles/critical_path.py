@@ -13,6 +13,7 @@ from sw_model.cycles.columns import Command
 from sw_model.cycles.layout import Kind
 
 DEVICE, HOST = "device memory", "host link"
+RELEASE = 4  # cycles from the end of a command to the start of one that has waited for it
 ON_CHIP = ("MULTIPLY", "BARRIER")  # commands that do not wait for a memory
 
 
@@ -32,24 +33,27 @@ def critical_path(commands: Sequence[np.ndarray]) -> list[Segment]:
 
     `commands` : for each core, the rows of the table of commands (`sw_model.cycles.columns.Command`) after a run
 
-    The predecessor of a command is the last one to end of the commands that it waits for and of the command before it
-    in its unit. The predecessor of a BARRIER is that of the core which arrives last.
+    The predecessor of a command is the command whose end it waits for. If it has not waited, its unit was busy with the
+    command before, or its operands were in use by a MULTIPLY. That of a BARRIER is one of the core that arrives last.
     """
     cores = [_Core(rows) for rows in commands]
     core = max(range(len(cores)), key=lambda c: cores[c].done.max(initial=0))
     at = int(cores[core].done.argmax())
-    path = list[Segment]()
+    path, end = list[Segment](), int(cores[core].done[at])
     while at >= 0:
         c = cores[core]
-        command, end = c.name(at), int(c.done[at])
+        command = c.name(at)
         if command == "BARRIER":
             number = c.number[at]
             core = max(range(len(cores)), key=lambda n: cores[n].start[cores[n].units[ExecUnit.SYNC][number]])
             c = cores[core]
             at = c.units[ExecUnit.SYNC][number]
         before = c.predecessor(at, end)
-        path.append(Segment(core, command, ExecUnit(c.unit[at]).name, int(c.done[before]) if before >= 0 else 0, end))
-        at = before
+        start = 0
+        if before >= 0:
+            start = int(c.done[before] if c.done[before] < end else min(c.start[at], end))
+        path.append(Segment(core, command, ExecUnit(c.unit[at]).name, start, end))
+        at, end = before, start
     return path[::-1]
 
 
@@ -89,12 +93,19 @@ class _Core:
         return Kind(self.kind[at]).name
 
     def predecessor(self, at: int, end: int) -> int:
-        """Command whose end releases command `at` of those that end before cycle `end`; -1: none."""
-        candidates = list[int]()
+        """Command that delays command `at`, which ends in cycle `end`; -1: none."""
+        start, waits, readers = self.start[at], list[int](), list[int]()
         for event in SyncEvent:
             if count := int(self.rows[at, Command.WAITS + event]):
-                unit = ExecUnit.MATRIX if event == SyncEvent.OPERANDS else ExecUnit(int(event))
-                candidates.append(self.units[unit][count - 1])
-        if number := self.number[at]:
-            candidates.append(self.units[ExecUnit(int(self.unit[at]))][number - 1])
-        return max((n for n in candidates if self.done[n] < end), key=lambda n: self.done[n], default=-1)
+                if event == SyncEvent.OPERANDS:
+                    readers.append(self.units[ExecUnit.MATRIX][count - 1])
+                else:
+                    waits.append(self.units[ExecUnit(int(event))][count - 1])
+        number = self.number[at]
+        previous = [self.units[ExecUnit(int(self.unit[at]))][number - 1]] if number else []
+        awaited = [n for n in waits if start - RELEASE <= self.done[n] <= start + 1]
+        busy = [n for n in previous if start <= self.done[n] < end]
+        for candidates in (awaited, busy, readers, [n for n in (*waits, *previous) if self.done[n] < end]):
+            if candidates:
+                return max(candidates, key=lambda n: self.done[n])
+        return -1

@@ -119,13 +119,14 @@ def compile_step(
     return _programs(config, region, programs, steps, compiler.vectors.instructions, compiler.layers[0].wide["down"])
 
 
-def compile_vision(config: Config, model: Model, *, layers: int = LAYERS) -> Programs:
-    """Programs of the vision tower on one picture and of its projector, with some of the layers."""
+def compile_vision(config: Config, model: Model, *, layers: int = 2) -> Programs:
+    """Programs of the vision tower on one picture and of its projector, with some of the layers, which are equal."""
     tower, region = model.vision, Region(ADDRESSES)
     shape = vision_shape(config, vision_spec(tower, layers), _projector(tower, model), pooled=POOLED)
     compiler = VisionCompiler(config, shape, region, cores=config.cores)
     programs = [compiler.program(share=Share(core, config.cores)) for core in range(config.cores)]
-    return _programs(config, region, programs, [], compiler.vectors.instructions, compiler.wide, compiler.x)
+    result = _programs(config, region, programs, [], compiler.vectors.instructions, compiler.wide, compiler.x)
+    return replace(result, ends=result.ends[1:])  # the first one is the end of the embedding
 
 
 def vision_spec(tower: Tower, layers: int) -> VisionSpec:

@@ -40,19 +40,23 @@ PATH_COMMANDS = 4  # commands of the critical path in the record
 
 @dataclass(frozen=True)
 class Point:
-    """A frame or a text token of one stream after `past` tokens on a system."""
+    """A step of one stream after `past` tokens on a system.
+
+    stage  `frame`: the language model on the tokens of a frame; `text`: on a text token; `vision`: the vision tower
+    """
 
     system: str
     stage: str
-    past: int
+    past: int = 0
 
     @property
     def name(self) -> str:
         """Key of its run in the record."""
-        return f"{self.system} {self.stage} {self.past}"
+        return f"{self.system} {self.stage} {self.past}" if self.past else f"{self.system} {self.stage}"
 
 
 POINTS = [Point(system, stage, past) for system in SYSTEMS for stage in STAGES for past in CONTEXTS]
+TOWERS = [Point(system, "vision") for system in SYSTEMS]
 
 
 class NominalLink(FinalTiming):
@@ -98,8 +102,9 @@ def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers:
 
 
 def workload(point: Point, model: Model = LLAMA3_8B) -> workloads.Workload:
-    """The workload of a point for the closed formulas."""
-    return {"frame": workloads.frame, "text": workloads.text}[point.stage](point.past, model=model)
+    """The workload of a point for the closed formulas: the language model, without the vision tower."""
+    load = {"frame": workloads.frame, "text": workloads.text}[point.stage](point.past, model=model)
+    return replace(load, phases=tuple(replace(phase, frames=0) for phase in load.phases))
 
 
 def simulate(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_progress) -> dict[str, Any]:
@@ -134,11 +139,11 @@ def simulate_head(system: System, tokens: int, model: Model = LLAMA3_8B) -> dict
     )
     step = workload_step(config, numbers)
     for vocabulary in HEAD_VOCABULARIES:
-        small = replace(model, vocab=vocabulary, ffn=HEAD_FFN)
-        result = compile_step(config, small, step, tokens=tokens, past=32, layers=1, answer=True).run(timing(system))
+        part = replace(model, vocab=vocabulary, ffn=HEAD_FFN)
+        result = compile_step(config, part, step, tokens=tokens, past=32, layers=1, answer=True).run(timing(system))
         cycles.append(result.cycles - result.ends[-1])
-    (small, large), (first, second) = HEAD_VOCABULARIES, cycles
-    return {"cycles": round(first + (second - first) * (model.vocab - small) / (large - small))}
+    (few, many), (first, second) = HEAD_VOCABULARIES, cycles
+    return {"cycles": round(first + (second - first) * (model.vocab - few) / (many - few))}
 
 
 def _entry(result: Run) -> dict[str, Any]:
@@ -152,20 +157,15 @@ def recorded() -> Mapping[str, Any]:
 
 
 def program_cycles(point: Point, model: Model = LLAMA3_8B) -> int | None:
-    """Cycles of a point: vision tower, layers and LM head, one after the other; None if a run is not recorded."""
-    names = [point.name, f"{point.system} {point.stage} head"]
-    if point.stage == "frame":
-        names.append(f"{point.system} vision")
+    """Cycles of a point: layers and LM head, or the vision tower; None if a run is not recorded."""
+    names, layers = [point.name, f"{point.system} {point.stage} head"], model.layers
+    if point.stage == "vision":
+        names, layers = names[:1], model.vision.layers
     if any(name not in recorded() for name in names):
         return None
-    layers = {point.name: model.layers, f"{point.system} vision": model.vision.layers}
-    total = 0
-    for name in names:
-        run_ = recorded()[name]
-        total += (
-            run_["cycles"] + (layers[name] - run_["layers"]) * run_["repeated"] if name in layers else run_["cycles"]
-        )
-    return total
+    first, *others = (recorded()[name] for name in names)
+    repeated = (layers - first["layers"]) * first["repeated"]
+    return first["cycles"] + repeated + sum(other["cycles"] for other in others)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class ProgramRow:
     @property
     def limit(self) -> str:
         """The command with the largest share of the critical path of a layer."""
-        return wait(self.waits[0])
+        return wait(self.waits[0]) if self.waits else ""
 
     def json(self) -> dict[str, Any]:
         """The row as plain values."""
@@ -212,26 +212,39 @@ def wait(entry: Mapping[str, Any]) -> str:
 def program_rows() -> list[ProgramRow]:
     """All recorded points."""
     rows = []
-    for point in POINTS:
+    for point in [*POINTS, *TOWERS]:
         cycles = program_cycles(point)
         if cycles is None:
             continue
         system = load_system(point.system)
         assert system.core
-        result = run(system, POLICY, workload(point))
+        total_s, dram_bytes, link_bytes = formula(point)
         times = {
-            "device memory": result.bytes_moved["DRAM"] / system.device_memory.peak_gbps / 1e6,
-            "host link": result.bytes_moved.get("PCIe", 0) / system.link.nominal_gbps / 1e6,
+            "device memory": dram_bytes / system.device_memory.peak_gbps / 1e6,
+            "host link": link_bytes / system.link.nominal_gbps / 1e6,
         }
         bound = max(times, key=lambda name: times[name])
         program = cycles / system.core.clock_mhz / 1e3
-        waits = recorded()[point.name]["critical path"]
-        rows.append(ProgramRow(point, paper_ms(point), result.total_s * 1e3, program, times[bound], bound, waits))
+        waits = recorded()[point.name].get("critical path", [])
+        rows.append(ProgramRow(point, paper_ms(point), total_s * 1e3, program, times[bound], bound, waits))
     return rows
 
 
+def formula(point: Point) -> tuple[float, float, float]:
+    """Seconds of a point by the closed formulas, and its bytes of device memory and link."""
+    system, shortest = load_system(point.system), CONTEXTS[0]
+    if point.stage == "vision":  # a frame with its tower minus the frame
+        whole, rest = (
+            run(system, POLICY, workloads.frame(shortest)),
+            formula(replace(point, stage="frame", past=shortest)),
+        )
+        return whole.total_s - rest[0], whole.bytes_moved["DRAM"] - rest[1], 0.0
+    result = run(system, POLICY, workload(point))
+    return result.total_s, result.bytes_moved["DRAM"], result.bytes_moved.get("PCIe", 0)
+
+
 def paper_ms(point: Point) -> float | None:
-    """Published time of a point."""
+    """Published time of a point; that of a frame includes the vision tower."""
     frames, ends = published(), (CONTEXTS[0], CONTEXTS[-1])
     values = {
         "vrex8 frame": dict(zip(CONTEXTS, frames["vrex.fig13.frame_edge_b1"]["value"], strict=True)),
@@ -239,7 +252,7 @@ def paper_ms(point: Point) -> float | None:
         "vrex8 text": dict(zip(ends, frames["vrex.fig13.tpot_edge"]["value"], strict=True)),
         "vrex48 text": dict(zip(ends, frames["vrex.fig13.tpot_server"]["value"]["ms"], strict=True)),
     }
-    return values[f"{point.system} {point.stage}"].get(point.past)
+    return values.get(f"{point.system} {point.stage}", {}).get(point.past)
 
 
 HEAD = ("system", "step", "past tokens", "paper ms", "formula ms", "program ms", "bound ms", "bound by",
@@ -248,9 +261,10 @@ HEAD = ("system", "step", "past tokens", "paper ms", "formula ms", "program ms",
 
 def cells(row: ProgramRow) -> tuple[str, ...]:
     """A row of a table with `HEAD`."""
+    point, paper = row.point, "" if row.paper_ms is None else f"{row.paper_ms:g}"
     return (
-        row.point.system, row.point.stage, f"{row.point.past:,}", "" if row.paper_ms is None else f"{row.paper_ms:g}",
-        f"{row.formula_ms:.1f}", f"{row.program_ms:.1f}", f"{row.bound_ms:.1f}", row.bound, f"{row.over_bound:.2f}",
+        point.system, point.stage, f"{point.past:,}" if point.past else "", paper, f"{row.formula_ms:.1f}",
+        f"{row.program_ms:.1f}", f"{row.bound_ms:.1f}", row.bound, f"{row.over_bound:.2f}",
         f"{100 * row.formula_error:+.1f}", row.limit,
     )  # fmt: skip
 

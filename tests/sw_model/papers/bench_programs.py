@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sw_model.papers import programs
@@ -21,27 +22,25 @@ def runs() -> dict[str, Callable[[], dict[str, Any]]]:
     result: dict[str, Callable[[], dict[str, Any]]] = {"check": programs.check}
     for name in programs.SYSTEMS:
         system = load_system(name)
-        result[f"{name} vision"] = lambda system=system: programs.simulate_vision(system)
+        result[programs.Point(name, "vision").name] = partial(programs.simulate_vision, system)
         for stage, tokens in (("frame", programs.LLAMA3_8B.tokens_per_frame), ("text", 1)):
-            result[f"{name} {stage} head"] = lambda s=system, t=tokens: programs.simulate_head(s, t)
-    return result | {point.name: lambda p=point: programs.simulate(p) for point in programs.POINTS}
+            result[f"{name} {stage} head"] = partial(programs.simulate_head, system, tokens)
+    return result | {point.name: partial(programs.simulate, point) for point in programs.POINTS}
 
 
 def main(*names: str) -> None:
     every = runs()
     if unknown := set(names) - every.keys():
         raise SystemExit(f"name must be one of {', '.join(every)}, got {min(unknown)}")
-    record = {"command": programs.COMMAND, "runs": {}}
-    if programs.RECORD.exists():
-        record = json.loads(programs.RECORD.read_text())
-    for name in names or [name for name in every if name not in record["runs"]]:
+    path = programs.RECORD
+    done: dict[str, Any] = json.loads(path.read_text())["runs"] if path.exists() else {}
+    for name in names or [name for name in every if name not in done]:
         start = time.process_time()
         entry = every[name]()
         print(f"{name}: {entry}, {time.process_time() - start:.0f} s", flush=True)
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        record["runs"][name] = entry | {"date": date, "commit": git_revision()}
-        record["runs"] = {name: record["runs"][name] for name in every if name in record["runs"]}
-        write_json(programs.RECORD, record)
+        done[name] = entry | {"date": date, "commit": git_revision()}
+        write_json(path, {"command": programs.COMMAND, "runs": {n: done[n] for n in every if n in done}})
 
 
 if __name__ == "__main__":

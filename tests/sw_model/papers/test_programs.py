@@ -89,7 +89,7 @@ def test_vision_tower_has_an_end_of_every_layer():
     result = compile_vision(Config.preset("paper"), replace(LLAMA3_8B, hidden=256, vision=tower)).run(
         timing(load_system("vrex8"))
     )
-    assert len(result.ends) == 3 and result.ends == sorted(result.ends) and result.ends[-1] < result.cycles
+    assert len(result.ends) == 2 and result.ends[0] < result.ends[1] < result.cycles
 
 
 def test_link_has_its_rate_in_both_directions():
@@ -109,7 +109,7 @@ def test_rows_of_recorded_points():
     assert {row.point.system for row in rows} == {"vrex8", "vrex48"}
     for row in rows:
         assert row.program_ms > row.bound_ms > 0, row.point
-        assert row.waits and row.limit
+        assert row.limit or row.point.stage == "vision"
     assert program_cycles(Point("vrex8", "frame", 123)) is None
 
 
