@@ -158,17 +158,18 @@ def _programs(
     """Programs in device memory; the last VECTOR of a layer has this second input, and this output."""
     word = 2 * config.dpe_inputs
     addresses = [region.allocate(len(program) * COMMAND_BYTES // word + 1) for program in programs]
-    ends, barriers, closes = list[int](), 0, False
-    for command in programs[0]:
-        f = command.fields
-        if command.name == "VECTOR" and f.get("b") == last_input and last_output in (None, f["out"]):
-            closes = True
-        if command.name == "BARRIER":
-            barriers += 1
-            if closes:
-                ends.append(barriers)
-            closes = False
-    return Programs(config, programs, addresses, steps, instructions, ends)
+    ends = set[int]()  # a core without a row of the VECTOR does not have the command
+    for program in programs:
+        barriers, closes = 0, False
+        for command in program:
+            f = command.fields
+            if command.name == "VECTOR" and f.get("b") == last_input and last_output in (None, f["out"]):
+                closes = True
+            if command.name == "BARRIER":
+                barriers += 1
+                ends |= {barriers} if closes else set()
+                closes = False
+    return Programs(config, programs, addresses, steps, instructions, sorted(ends))
 
 
 def _moved(data: StepData, offset: int, step: WorkloadStep) -> StepData:

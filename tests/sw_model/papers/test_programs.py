@@ -31,7 +31,8 @@ def test_record_has_the_cycles_of_the_code():
 
 
 def test_one_layer_stands_for_the_repeated_ones():
-    """Six layers, of which pages are fetched, against the composition from their first, second and last layer."""
+    """Six layers, of which pages are fetched, against the composition from their first, second and last layer: within
+    2 % for small layers, whose serial parts are longer than their products."""
     system, model = load_system("vrex8"), replace(LLAMA3_8B, **SMALL)
     numbers = step_numbers(Point("vrex8", "frame", 5000))
     step = workload_step(system.core.config, numbers)
@@ -40,7 +41,7 @@ def test_one_layer_stands_for_the_repeated_ones():
         compile_step(system.core.config, model, step, layers=layers, **options).run(timing(system)) for layers in (3, 6)
     )
     assert len(three.ends) == 3 and len(six.ends) == 6
-    assert three.with_layers(6) == pytest.approx(six.cycles, rel=0.01)
+    assert three.with_layers(6) == pytest.approx(six.cycles, rel=0.02)
     path = critical_path(three.model.commands)
     assert path[0].start == 0 and path[-1].end == max(rows[:, Command.DONE].max() for rows in three.model.commands)
     assert all(a.end == b.start for a, b in pairwise(path))
@@ -50,11 +51,12 @@ def test_one_layer_stands_for_the_repeated_ones():
 
 
 def test_fetching_is_the_wait_of_a_slow_link():
-    """With a link of a hundredth of the rate, the path of a layer is the copies of pages."""
+    """With a link of a hundredth of the rate, the path of a layer is the copies of pages. A token has one row of hidden
+    states, which one core computes."""
     system, model = load_system("vrex8"), replace(LLAMA3_8B, **SMALL)
-    numbers = step_numbers(Point("vrex8", "text", 5000))
+    numbers = step_numbers(Point("vrex8", "text", 10000))
     step = workload_step(system.core.config, numbers)
-    result = compile_step(system.core.config, model, step, tokens=1, past=5000).run(
+    result = compile_step(system.core.config, model, step, tokens=1, past=10000).run(
         timing(system.replace(link={"nominal_gbps": 0.04}))
     )
     parts = shares(critical_path(result.model.commands), *result.ends[:2], copies=True)
