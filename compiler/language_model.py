@@ -15,7 +15,7 @@ from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
-from compiler.memory import Region, tiles
+from compiler.memory import Region, block_words, tiles
 from compiler.model_spec import TextSpec
 from compiler.products import Matrix
 from golden import bf16
@@ -82,7 +82,8 @@ class LanguageModelCompiler:
     ----------
     layers : all layers; they share buffers, and each one overwrites its input `x` with its output
     x : word address of the hidden states ; cosines : word address of the RoPE angles of a step
-    head : the LM head ; logits : word address of the logits, FP32
+    head : the LM head ; block_words : words from one of its result blocks to the next
+    logits : word address of the logits, FP32
     choice : word address of the choice: 2**24 minus the ID of the most probable token, an FP32 number
 
     Raises
@@ -124,7 +125,8 @@ class LanguageModelCompiler:
         if blocks >= 1 << COUNT:
             raise ValueError(f"vocabulary must be at most {((1 << COUNT) - 1) * n}, got {spec.vocabulary}")
         allocate = region.allocate
-        self.head = Matrix(allocate(blocks * self.words * n), blocks, self.words)
+        self.block_words = block_words(self.words, n)
+        self.head = Matrix(allocate(blocks * self.block_words), blocks, self.words)
         self.embedding = 0 if spec.tied_embeddings else allocate(spec.vocabulary * self.words)
         self.norm, self.logits, self.ranks = allocate(self.words), allocate(2 * blocks), allocate(2 * blocks)
         self.piece = min(config.vpe_rows, blocks)  # beats of the logits that are compared together
@@ -162,7 +164,7 @@ class LanguageModelCompiler:
         if not self.spec.tied_embeddings:
             return [(self.embedding + token * self.words, self.words)]
         n = self.width
-        tile = self.head.address + token // n * self.words * n + token % n
+        tile = self.head.address + token // n * self.block_words + token % n
         return [(tile + k * n, 1) for k in range(self.words)]
 
     def angles(self, cosines: np.ndarray, sines: np.ndarray) -> bytes:

@@ -17,7 +17,7 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece
 from compiler.builder import ALONE, CommandRef, Operands, Share
-from compiler.memory import Region, tiles
+from compiler.memory import Region, block_words, tiles
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected
 from compiler.vector_code import VectorCode
@@ -174,7 +174,7 @@ class LayerCompiler:
             "down": (self.x_words, self.ffn), "planes": (self.hashes, self.kv),
         }  # fmt: skip
         self.matrices = {
-            name: Matrix(self.region.allocate(m_blocks * k_blocks * self.width), m_blocks, k_blocks)
+            name: Matrix(self.region.allocate(m_blocks * block_words(k_blocks, self.width)), m_blocks, k_blocks)
             for name, (m_blocks, k_blocks) in shapes.items()
         }
         self.norms = [self.region.allocate(self.x_words) for _ in range(2)]

@@ -1,8 +1,15 @@
-"""Device memory: regions of words, and the image of a matrix."""
+"""Device memory: regions of words, and the image of a matrix.
+
+Cores read parts of a matrix at the same time, each part in the order of addresses. Parts that begin at a multiple of
+the interleave of a DRAM use the same banks with different rows all the time. A gap after each result block avoids it.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
+
+# bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
+INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
 
 
 @dataclass
@@ -21,12 +28,21 @@ class Region:
         return address
 
 
+def block_words(k_blocks: int, width: int) -> int:
+    """Words from one result block of a matrix to the next: its tiles; multiples of `INTERLEAVE_BYTES` have a gap."""
+    words, word_bytes = k_blocks * width, 2 * width
+    return words if words * word_bytes % INTERLEAVE_BYTES else words + GAP_BYTES // word_bytes
+
+
 def tiles(matrix: np.ndarray, width: int) -> bytes:
     """Memory image of a matrix of BF16 codes, uint16 (M, K).
 
-    The matrix is padded with zeros to tiles of `width` rows and columns. The tiles of one block of rows are contiguous.
+    The matrix is padded with zeros to tiles of `width` rows and columns. The tiles of one block of rows are contiguous;
+    the next block follows after `block_words`.
     """
     rows, columns = (-(-size // width) for size in matrix.shape)
     padded = np.zeros((rows * width, columns * width), "<u2")
     padded[: matrix.shape[0], : matrix.shape[1]] = matrix
-    return padded.reshape(rows, width, columns, width).swapaxes(1, 2).tobytes()
+    blocks = padded.reshape(rows, width, columns, width).swapaxes(1, 2).reshape(rows, -1)
+    gap = block_words(columns, width) * width - blocks.shape[1]
+    return np.pad(blocks, ((0, 0), (0, gap))).tobytes() if gap else blocks.tobytes()

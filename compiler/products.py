@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
+from compiler.memory import block_words
 from hw.config import Config
 from hw.lxe.operand_memory import OperandMemory
 
@@ -94,19 +95,23 @@ class Products:
                 source = matrix.address + step.m * n * matrix.stride + step.k
                 fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
                 return p.weights("LOAD", {"source": source, **fields}, after)
-            source, beats = matrix.address + (step.m * k_blocks + step.k) * n, step.inputs * n
-            rows = {"rows": step.results, "stride": k_blocks * n, "beats": beats, "step": beats}
-            if step.inputs == k_blocks:  # the tiles are contiguous
+            block, beats = block_words(k_blocks, n), step.inputs * n
+            source = matrix.address + step.m * block + step.k * n
+            rows = {"rows": step.results, "stride": block, "beats": beats, "step": beats}
+            if beats == block:  # the tiles are contiguous
                 rows = {"rows": 1, "beats": step.results * beats}
             return p.weights("LOAD", {"source": source, **rows}, after)
 
         weights = [load_weights(step) for step in steps[:2]]
-        piece, loaded, product = (-1, -1), None, list[CommandRef]()
+        piece, loaded, product = (-1, -1, -1), None, list[CommandRef]()
         for at, step in enumerate(steps):
             if fits:
                 loaded = x.load_all(p, tokens)
-            elif loaded is None or piece != (step.token, step.k):
-                piece, loaded = (step.token, step.k), x.load(p, step.token, step.tokens, step.k, step.inputs)
+            elif loaded is None or piece != (step.token, step.k, step.inputs):
+                piece, loaded = (
+                    (step.token, step.k, step.inputs),
+                    x.load(p, step.token, step.tokens, step.k, step.inputs),
+                )
             product = [p.multiply(
                 {
                     "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
@@ -126,15 +131,16 @@ class Products:
         if not m_blocks:
             return []
         if self.fits(tokens, k_blocks):
-            size, inputs, results = tokens, min(self.half, k_blocks), self.half // k_blocks or 1
+            size, most, longest = tokens, self.half // k_blocks or 1, k_blocks
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
             size = self._piece_tokens(tokens)
-            results = min(m_blocks, self.accumulators // size, self.half)
-            inputs = min(k_blocks, self.half // results, self.rows // 2 // size)
+            most, longest = min(m_blocks, self.accumulators // size, self.half), self.rows // 2 // size
+        groups = [(m, min(most, part.stop - m)) for m in part[::most]]
         return [
-            Product(token, min(size, tokens - token), m, min(results, part.stop - m), k, min(inputs, k_blocks - k))
+            Product(token, min(size, tokens - token), m, results, k, min(inputs, k_blocks - k))
             for token in range(0, tokens, size)
-            for m in part[::results]
+            for m, results in groups
+            for inputs in [min(k_blocks, self.half // results, longest)]
             for k in range(0, k_blocks, inputs)
         ]
 

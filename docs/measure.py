@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cache-speed cycle-model dre-area reproduction streaming-memory unit-areas
+    python -m docs.measure cache-speed cycle-model dre-area programs reproduction streaming-memory unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -173,6 +173,35 @@ def reproduction() -> Iterator[str]:
                 brief(r.model),
             )
             for r in result.rows
+        ),
+    )
+
+
+def programs() -> Iterator[str]:
+    """Frames and text tokens of V-Rex from the programs of its cores, compared with paper, formula and bound."""
+    from sw_model.papers.programs import COMMAND, HEAD, cells, program_rows, recorded, wait
+
+    rows = program_rows()
+    runs = recorded().values()
+    commits = sorted({entry["commit"] for entry in runs})
+    yield (
+        f"Cycles of the cycle model `sw_model/cycles`, recorded with `{COMMAND}` at commit {', '.join(commits)}; this "
+        "page reads the record. A frame is the decoder layers and the LM head for the tokens of a frame of one stream "
+        "of Llama-3-8B, a text step is one token, and the vision tower has rows of its own; the paper's frames "
+        "include the tower. Clusters, retrieved and fetched pages are those that "
+        "the closed formula counts for the policy `resv`; the pages outside device memory cross the nominal link of "
+        "V-Rex Table I. The first, the second and the last layer are simulated, and the second one stands for all "
+        "others. The bound is the larger one of the bytes of the device memory at its peak rate and the bytes of the "
+        "link at its rate."
+    )
+    yield table(HEAD, (cells(row) for row in rows))
+    yield "Critical path of a repeated layer:"
+    yield table(
+        ("system", "step", "past tokens", "commands"),
+        (
+            (row.point.system, row.point.stage, f"{row.point.past:,}", "; ".join(wait(entry) for entry in row.waits))
+            for row in rows
+            if row.waits
         ),
     )
 
@@ -461,6 +490,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cycle-model": ("Error of the cycle model", cycle_model),
     "contexts": ("Cost of contexts", contexts),
     "memory-models": ("Errors of the memory models", memory_models),
+    "programs": ("V-Rex's frames and tokens from programs", programs),
     "reproduction": ("Published figures and the model", reproduction),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "unit-areas": ("Areas of the units", unit_areas),

@@ -6,12 +6,15 @@ with one parameter changed: twice as good, and `UNBOUNDED` times as good.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sw_model.engine import PS_PER_S
 from sw_model.model import policy_for
+from sw_model.papers.programs import POINTS, POLICY, recorded, wait
 from sw_model.policies import Step
 from sw_model.request import Request
 from sw_model.result import Result
@@ -63,10 +66,27 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class ProgramWaits:
+    """Critical path of a repeated layer in the program of a step.
+
+    past   tokens before the step
+    waits  commands with their unit, memory and share of the cycles, largest first
+    """
+
+    past: int
+    waits: tuple[Mapping[str, Any], ...]
+
+    def __str__(self) -> str:
+        listed = ", ".join(wait(entry) for entry in self.waits)
+        return f"Critical path of a layer in the program of all cores after {self.past:,} tokens: {listed}."
+
+
+@dataclass(frozen=True)
 class Explanation:
     """What bounds a run and what would change it.
 
     bounds      largest first; their seconds sum to `result.total_s`
+    program     what the program of this run waits for, if its cycles are recorded (`sw_model.papers.programs`)
     parameters  largest gain of the doubled parameter first
     no_effect   names of the parameters that change nothing
     """
@@ -76,6 +96,7 @@ class Explanation:
     bounds: tuple[Bound, ...]
     parameters: tuple[Parameter, ...]
     no_effect: tuple[str, ...]
+    program: ProgramWaits | None = None
 
     def json(self) -> dict[str, object]:
         """The explanation as plain values."""
@@ -85,6 +106,7 @@ class Explanation:
             "bounds": [vars(b) | {"share": b.seconds / self.result.total_s} for b in self.bounds],
             "parameters": [vars(p) | {"next_bound": vars(p.next_bound)} for p in self.parameters],
             "without effect": list(self.no_effect),
+            "program": vars(self.program) if self.program else None,
             "words": self.words(),
         }
 
@@ -108,6 +130,8 @@ class Explanation:
             )
         else:
             sentences.append("No single parameter, twice as good, changes it by a thousandth.")
+        if self.program:
+            sentences.append(str(self.program))
         return " ".join(sentences)
 
     def table(self) -> str:
@@ -222,4 +246,22 @@ def explain(request: Request, progress: Progress = no_progress) -> Explanation:
             parameters.append(Parameter(name, setting, doubled.total_s, unbounded.total_s, next_bound))
         progress("explain", done, len(scales))
     parameters.sort(key=lambda p: (p.doubled_s, p.unbounded_s, p.name))
-    return Explanation(request, result, bounds_of(result), tuple(parameters), tuple(no_effect))
+    bounds, waits = bounds_of(result), program_waits(request)
+    return Explanation(request, result, bounds, tuple(parameters), tuple(no_effect), waits)
+
+
+def program_waits(request: Request) -> ProgramWaits | None:
+    """What the program of the recorded point nearest to a request waits for.
+
+    None: the run has no record: another system, policy, workload or batch, or changed numbers.
+    """
+    points = [
+        point
+        for point in POINTS
+        if (point.system, point.stage) == (request.system, request.workload) and point.name in recorded()
+    ]
+    changed = request.changes or request.batch != 1 or request.retrieval_ratio is not None
+    if not points or changed or request.policy != POLICY or request.link != "paper":
+        return None
+    point = min(points, key=lambda point: abs(math.log(point.past / request.tokens)))
+    return ProgramWaits(point.past, tuple(recorded()[point.name]["critical path"]))

@@ -135,9 +135,9 @@ def reproduce(args: argparse.Namespace, console: Console) -> None:
     claim_results = claims.evaluate(progress=console.progress) if args.claims else []
     console.close()
     if args.report:
-        pages = [system.reproduction_section(result)] + (
-            [system.claims_section(claim_results)] if claim_results else []
-        )
+        pages = [system.reproduction_section(result)]
+        pages += [system.programs_section(result.programs)] if result.programs else []
+        pages += [system.claims_section(claim_results)] if claim_results else []
         write(args.report, "Published figures", pages, run_metadata({"link": args.link}))
     if args.json:
         values = {item.claim.what: {"claimed": item.claim.value, **item.values} for item in claim_results}

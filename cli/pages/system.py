@@ -12,6 +12,7 @@ from sw_model.engine import PS_PER_S
 from sw_model.explain import Explanation
 from sw_model.graph import STAGES
 from sw_model.papers.claims import ClaimResult
+from sw_model.papers.programs import ProgramRow
 from sw_model.papers.reproduce import Reproduction, brief
 from sw_model.quality import Quality
 from sw_model.result import Result
@@ -213,6 +214,29 @@ def reproduction_section(reproduction: Reproduction) -> Section:
                 ],
             ),
             Table(["assumption", "meaning"], [*map(list, reproduction.free_assumptions.items())], "free assumptions"),
+        ],
+    )  # fmt: skip
+
+
+def programs_section(rows: Sequence[ProgramRow]) -> Section:
+    """Times of V-Rex's frames and text tokens from the programs of its cores."""
+    head: list[Column | str] = [
+        "system", "step", Column("past", "tokens"), Column("paper", "ms", "", "paper"),
+        Column("formula", "ms", ".1f", "computed"), Column("program", "ms", ".1f", "computed"),
+        Column("bound", "ms", ".1f", "computed"), "bound by", Column("program / bound", "", ".2f"),
+        Column("formula - program", "%", "+.1f"), "largest wait of a layer",
+    ]  # fmt: skip
+    return Section(
+        "Programs",
+        "Frames and text tokens of one stream, from the compiled programs of all cores on the cycle model, burst by "
+        "burst. The formula is the quick model of the other figures. The bound is the larger one of the bytes of the "
+        "device memory at its peak rate and the bytes of the link at its rate.",
+        tables=[
+            Table(head, [
+                [r.point.system, r.point.stage, r.point.past, r.paper_ms, r.formula_ms, r.program_ms, r.bound_ms,
+                 r.bound, r.over_bound, 100 * r.formula_error, r.limit]
+                for r in rows
+            ]),
         ],
     )  # fmt: skip
 

@@ -83,10 +83,10 @@ class Stream:
 
     Attributes
     ----------
-    different, same : data of the steps of both programs; without `own`, of the one context only
+    different, same : data of the steps of both programs
     """
 
-    def __init__(self, config: Config, past: int, layers: int, progress: Progress, *, own: bool = True):
+    def __init__(self, config: Config, past: int, layers: int, progress: Progress):
         self.config = config
         c, pages = config, max(64, 1 << (past // 4).bit_length())
         shared = StoreSizes(
@@ -134,8 +134,6 @@ class Stream:
                 self.table.fetch(scores[-1])
             self.same += steps
         self.different: list[StepData] = []
-        if not own:
-            return
         for context in range(layers):
             progress(f"contexts of {past} tokens", context, layers)
             self.table.open(context)

@@ -48,6 +48,7 @@ class MultiCoreModel:
     ----------
     now : cycle in which the next programs start
     spans_of : for each core, the commands that it has executed, in the order of their ends
+    commands : for each core, the table of the commands of its last program (`columns.Command`)
     commits : counts of the cache of the KVMU of core 0 at the end of each step
     """
 
@@ -73,6 +74,7 @@ class MultiCoreModel:
             for c in range(cores):
                 self.machine[place("base", c, side)] = bases[side.name.lower()]
         self.spans_of: list[list[Span]] = [[] for _ in range(cores)]
+        self.commands: list[np.ndarray] = []
         self.commits: list[CacheCounts] = []
 
     def _set(self, name: str, index: int, value: int) -> None:
@@ -137,8 +139,8 @@ class MultiCoreModel:
             begin = data[list(TABLES).index(name)] + first * width
             return data[begin : begin + count * width].reshape(count, width)
 
-        for spans, (first, count) in zip(self.spans_of, places, strict=True):
-            rows = table("command", first, count)
+        self.commands = [table("command", first, count) for first, count in places]
+        for spans, rows in zip(self.spans_of, self.commands, strict=True):
             rows = rows[rows[:, col.Command.DONE] > 0]
             rows = rows[np.argsort(rows[:, col.Command.DONE], kind="stable")]
             shown = (col.Command.UNIT, col.Command.KIND, col.Command.START, col.Command.DONE)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sw_model.assumptions import Assumptions
-from sw_model.papers import arithmetic, codecsight, mosaic_hybrid, quickvideo, synthesis, vrex
+from sw_model.papers import arithmetic, codecsight, mosaic_hybrid, programs, quickvideo, synthesis, vrex
 from sw_model.papers.figures import DATA, published
+from sw_model.papers.programs import ProgramRow, program_rows
 from sw_model.papers.vrex import Case
 from util import text
 from util.progress import Progress, no_progress
@@ -73,11 +74,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The rows of all figures, the contradictions of their papers, and the free assumptions."""
+    """The rows of all figures, the contradictions of their papers, and the free assumptions.
+
+    programs  times of V-Rex's programs; empty when no figure of V-Rex's Fig. 13 is selected
+    """
 
     rows: tuple[Row, ...]
     contradictions: tuple[str, ...]
     free_assumptions: dict[str, str]
+    programs: tuple[ProgramRow, ...] = ()
 
     def score(self, use: str = "system") -> tuple[int, int, int]:
         """Numbers of figures of one kind: inside the tolerance, with a verdict, all."""
@@ -92,6 +97,7 @@ class Reproduction:
             "targets": [vars(row) for row in self.rows],
             "contradictions": list(self.contradictions),
             "free assumptions": self.free_assumptions,
+            "programs": [row.json() for row in self.programs],
         }
 
     def as_text(self) -> str:
@@ -109,6 +115,8 @@ class Reproduction:
             inside, evaluated, total = self.score(use)
             if total:
                 lines.append(f"{use}: {inside} of {evaluated} evaluated are inside their tolerance, of {total} targets")
+        if self.programs:
+            lines += ["", programs.as_text(self.programs), ""]
         counts = [row.numbers_in_tolerance for row in self.rows if row.numbers_in_tolerance]
         if counts:
             inside, total = (sum(pair) for pair in zip(*counts, strict=True))
@@ -229,4 +237,5 @@ def reproduce(
     papers = " ".join(row.paper for row in result).lower()
     contradictions = json.loads((DATA / "targets.json").read_text())["contradictions"]  # lines "Paper: contradiction"
     selected = tuple(line for line in contradictions if line.split(":")[0].lower() in papers)
-    return Reproduction(result, selected, FREE_ASSUMPTIONS)
+    of_programs = any(row.id.startswith("vrex.fig13") for row in result)
+    return Reproduction(result, selected, FREE_ASSUMPTIONS, tuple(program_rows()) if of_programs else ())

@@ -1,4 +1,4 @@
-"""Speed of the cycle model: a frame of Llama-3-8B on the cores of the preset `paper`, and the model before.
+"""Speed of the cycle model: a frame of Llama-3-8B on the cores of V-Rex8, and the model before.
 
 python -m tests.sw_model.bench_frame [past tokens] [layers] simulates a frame; by default 40,000 tokens and 32 layers.
 python -m tests.sw_model.bench_frame --before COMMIT compares the processes in Python of a commit up to 8b188da with the
@@ -15,14 +15,18 @@ from io import BytesIO
 from pathlib import Path
 
 from hw.core.isa import Command
-from sw_model.cycles.context_cost import BASES
 from sw_model.cycles.core import CoreModel
-from sw_model.cycles.frame import LAYERS, compile_frame, record
+from sw_model.cycles.frame import BASES, Programs, compile_step
+from sw_model.cycles.workload_step import workload_step
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
+from sw_model.papers.programs import Point, step_numbers, timing
+from sw_model.systems import load_system
+from sw_model.workloads import LLAMA3_8B
 from util.files import ROOT
 
+SYSTEM = "vrex8"
 COMMANDS = 60  # of the first core, for the comparison
 OLD = """
 import pickle, sys, time
@@ -44,29 +48,36 @@ def memories() -> dict[str, DramTiming | PcieTiming]:
     return {"device": DramTiming(load_memory("lpddr5-6400-256b")), "host": PcieTiming(PcieLink(3, 4))}
 
 
+def frame(past: int, layers: int) -> Programs:
+    """Programs of the layers of a frame on V-Rex8."""
+    core, numbers = load_system(SYSTEM).core, step_numbers(Point(SYSTEM, "frame", past))
+    assert core
+    step = workload_step(core.config, numbers)
+    return compile_step(core.config, LLAMA3_8B, step, tokens=numbers.tokens, past=past, layers=layers)
+
+
 def simulate(past: int, layers: int) -> None:
-    """Print the cycles of a frame and the time of their simulation."""
-    step = record(past)
+    """Print the cycles of a frame, those predicted from its first, second and last layer, and the time."""
     start = time.process_time()
-    frame = compile_frame(step, past, layers=layers)
-    print(f"{layers} layers, {past} past tokens: {sum(map(len, frame.programs))} commands", flush=True)
+    programs = frame(past, layers)
+    print(f"{layers} layers, {past} past tokens: {sum(map(len, programs.programs))} commands", flush=True)
     compiled = time.process_time()
-    model = frame.model(**memories())
-    cycles = model.run_all(frame.word_addresses, frame.programs, frame.steps)
+    run = programs.run(timing(load_system(SYSTEM)))
     end = time.process_time()
-    bursts = int(model.native[6][0])
-    print(
-        f"programs {compiled - start:.1f} s, simulation {end - compiled:.1f} s: {max(cycles)} cycles, {bursts} bursts"
-    )
-    print(f"{max(cycles) / (end - compiled):.0f} cycles/s of all {len(cycles)} cores")
+    bursts = int(run.model.native[6][0])
+    print(f"programs {compiled - start:.1f} s, simulation {end - compiled:.1f} s: {run.cycles} cycles, {bursts} bursts")
+    print(f"{run.cycles / (end - compiled):.0f} cycles/s of all {len(programs.programs)} cores")
+    first, last = run.ends[0], run.cycles - run.ends[-2]
+    predicted = first + (layers - 2) * run.repeated + last
+    print(f"first {first}, second {run.repeated}, last {last}: {predicted} cycles, {predicted / run.cycles - 1:+.4%}")
 
 
 def compare(commit: str) -> None:
     """Print cycles and times of the model of a commit and of this one for the same commands."""
-    frame = compile_frame(record(1000), 1000, layers=1)
-    commands = [Command(c.name, c.fields) for c in frame.programs[0] if c.name in ("LOAD", "MULTIPLY", "VECTOR")]
-    program, address = [*commands[:COMMANDS], Command("END")], frame.word_addresses[0]
-    new = CoreModel(frame.config, memories(), BASES, frame.instructions)
+    programs = frame(1000, 1)
+    commands = [Command(c.name, c.fields) for c in programs.programs[0] if c.name in ("LOAD", "MULTIPLY", "VECTOR")]
+    program, address = [*commands[:COMMANDS], Command("END")], programs.word_addresses[0]
+    new = CoreModel(programs.config, memories(), BASES, programs.instructions)
     start = time.process_time()
     cycles, seconds = new.run(address, program), time.process_time() - start
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +85,7 @@ def compare(commit: str) -> None:
         with tarfile.open(fileobj=BytesIO(tar)) as archive:
             archive.extractall(folder, filter="data")
         job = Path(folder) / "job.pickle"
-        job.write_bytes(pickle.dumps((frame.config, address, program, frame.instructions, BASES)))
+        job.write_bytes(pickle.dumps((programs.config, address, program, programs.instructions, BASES)))
         command = [sys.executable, "-c", OLD, folder, str(job)]
         old = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
     for name, of, taken in ((commit, int(old[0]), float(old[1])), ("now", cycles, seconds)):
@@ -85,7 +96,7 @@ def main(*arguments: str) -> None:
     if arguments[:1] == ("--before",):
         compare(arguments[1])
     else:
-        past, layers = [int(a) for a in arguments] + [40_000, LAYERS][len(arguments) :]
+        past, layers = [int(a) for a in arguments] + [40_000, LLAMA3_8B.layers][len(arguments) :]
         simulate(past, layers)
 
 

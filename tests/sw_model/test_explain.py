@@ -97,6 +97,6 @@ def test_host_memory_behind_the_link_is_no_parameter():
 
 
 def test_sentences_of_one_bound_and_no_parameter(long_context):
-    words = replace(long_context, bounds=long_context.bounds[:1], parameters=()).words()
+    words = replace(long_context, bounds=long_context.bounds[:1], parameters=(), program=None).words()
     assert "Next: " not in words
     assert words.endswith("No single parameter, twice as good, changes it by a thousandth.")

@@ -59,15 +59,18 @@ def test_comparison_section():
 
 def test_page(explanation, tmp_path):
     results = [ClaimResult(CLAIMS[0], {"paper": 9.0, "realistic": 8.0})]
+    reproduction = reproduce("vrex.fig13.fps")
     sections = [
         system.run_section(explanation),
-        system.reproduction_section(reproduce("vrex.fig13.fps")),
+        system.reproduction_section(reproduction),
         system.claims_section(results),
+        system.programs_section(reproduction.programs),
     ]
-    assert all(isinstance(c, Column | str) for table in sections[2].tables for c in table.columns)
+    assert all(isinstance(c, Column | str) for section in sections[2:] for t in section.tables for c in t.columns)
+    assert [row[2] for row in sections[3].tables[0].rows] == [row.point.past for row in reproduction.programs]
     path = write(tmp_path / "p.html", "System", sections, run_metadata(explanation.request.json()))
     page = path.read_text()
-    assert "vrex.fig13.fps" in page and "8.3" in page and "fetch" in page
+    assert "vrex.fig13.fps" in page and "8.3" in page and "fetch" in page and "program / bound" in page
 
 
 def test_close_labels_are_spread():

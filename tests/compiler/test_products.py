@@ -1,0 +1,74 @@
+"""Products with matrices whose result blocks have a gap, and with groups of result blocks of different sizes."""
+
+import numpy as np
+import pytest
+
+from compiler.blocks import Activations, Columns
+from compiler.builder import Share
+from compiler.machine.interpreter import FastInterpreter
+from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, tiles
+from compiler.products import Matrix, Products
+from golden import bf16
+from golden.dot import matmul
+from hw.config import Config
+from hw.lxe.operand_memory import OperandMemory
+
+CONFIG = Config.preset("small")
+WORD = 2 * CONFIG.dpe_inputs
+X, OUT, SIZE = 1 << 14, 3 << 13, 1 << 20  # word addresses of activations and results, bytes of the memory
+
+
+def run(program, memory):
+    operands = OperandMemory.from_config(CONFIG)
+    machine = FastInterpreter(
+        [memory, bytearray(64)], inputs=CONFIG.dpe_inputs, weight_rows=operands.weight_rows,
+        activation_rows=operands.activation_rows, slots=CONFIG.dpe_accumulators, vector_rows=CONFIG.vpe_rows,
+        head_words=CONFIG.head_dim // CONFIG.dpe_inputs, align_bits=CONFIG.align_bits, programs={},
+    )  # fmt: skip
+    for command in program:
+        if command.name != "BARRIER":
+            machine.execute(command)
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize(
+    ("m_blocks", "k_blocks", "tokens"), [(5, 32, 2), (5, 32, 10), (4, 40, 10), (7, 64, 3), (3, 6, 4)]
+)
+def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, rng):
+    """Results of all cores; 32 and 64 blocks have a gap, and ten tokens take several pieces of the activations."""
+    n, products = CONFIG.dpe_inputs, Products(CONFIG)
+    weights = bf16.encode(rng.standard_normal((m_blocks * n, k_blocks * n)))
+    x = bf16.encode(rng.standard_normal((tokens, k_blocks * n)))
+    memory = bytearray(SIZE)
+    image = tiles(weights, n)
+    assert len(image) == m_blocks * block_words(k_blocks, n) * WORD <= X * WORD
+    memory[: len(image)] = image
+    memory[X * WORD : X * WORD + x.nbytes] = x.tobytes()
+    for core in range(cores):
+        p = products.program(Share(core, cores))
+        products.multiply(
+            p, Matrix(0, m_blocks, k_blocks), tokens, Activations([Columns(X, k_blocks)], []), OUT, wide=True
+        )
+        run(p.builder.commands, memory)
+    result = np.frombuffer(bytes(memory), np.uint32, tokens * m_blocks * n, OUT * WORD).reshape(tokens, -1)
+    np.testing.assert_array_equal(result, matmul(x, weights, n, CONFIG.align_bits))
+
+
+def test_result_blocks_at_the_interleave_have_a_gap():
+    n = CONFIG.dpe_inputs
+    whole = INTERLEAVE_BYTES // (WORD * n)  # tiles of a block that is as large as the interleave
+    assert block_words(whole, n) * WORD == INTERLEAVE_BYTES + GAP_BYTES
+    assert block_words(whole - 1, n) == (whole - 1) * n
+    image = np.frombuffer(tiles(np.ones((2 * n, whole * n), np.uint16), n), np.uint16)
+    first, second = image.reshape(2, -1)
+    assert np.array_equal(first, second) and first.sum() == whole * n * n
+    assert not first[whole * n * n :].any()
+
+
+def test_every_group_fills_the_half_of_the_weights():
+    """Activations are loaded in pieces; the last group has fewer result blocks and more inputs."""
+    products = Products(Config.preset("paper"))
+    steps = products._plan(range(8), 224, 10)
+    groups = {(step.results, step.inputs) for step in steps}
+    assert groups == {(6, 2), (2, 7)}
+    assert sum(step.results * step.inputs for step in steps) == 8 * 224

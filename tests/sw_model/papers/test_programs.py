@@ -1,0 +1,135 @@
+"""Times of V-Rex's programs: the record against the code, the workload against the formula, paths and rows."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hw.config import Config
+from sw_model.cycles.columns import Command
+from sw_model.cycles.critical_path import critical_path, memory_of, shares
+from sw_model.cycles.frame import compile_step, compile_vision
+from sw_model.cycles.workload_step import StepNumbers, workload_step
+from sw_model.explain import program_waits
+from sw_model.papers import programs
+from sw_model.papers.programs import NominalLink, Point, program_cycles, program_rows, recorded, step_numbers, timing
+from sw_model.papers.reproduce import reproduce
+from sw_model.request import Request
+from sw_model.systems import load_system
+from sw_model.workloads import LLAMA3_8B
+
+SMALL = {"hidden": 256, "ffn": 512, "vocab": 1024}
+
+
+def test_record_has_the_cycles_of_the_code():
+    """A run of seconds stands for all runs of the record; repeat them with `bench_programs` when this fails."""
+    now, then = programs.check(), recorded()["check"]
+    assert now["cycles"] == pytest.approx(then["cycles"], rel=0.01)
+    assert now["repeated"] == pytest.approx(then["repeated"], rel=0.01)
+    assert [entry["command"] for entry in now["critical path"]] == [entry["command"] for entry in then["critical path"]]
+
+
+def test_one_layer_stands_for_the_repeated_ones():
+    """Six layers, of which pages are fetched, against the composition from their first, second and last layer: within
+    2 % for small layers, whose serial parts are longer than their products."""
+    system, model = load_system("vrex8"), replace(LLAMA3_8B, **SMALL)
+    numbers = step_numbers(Point("vrex8", "frame", 5000))
+    step = workload_step(system.core.config, numbers)
+    options = {"tokens": numbers.tokens, "past": 5000}
+    three, six = (
+        compile_step(system.core.config, model, step, layers=layers, **options).run(timing(system)) for layers in (3, 6)
+    )
+    assert len(three.ends) == 3 and len(six.ends) == 6
+    assert three.with_layers(6) == pytest.approx(six.cycles, rel=0.02)
+    path = critical_path(three.model.commands)
+    assert path[0].start == 0 and path[-1].end == max(rows[:, Command.DONE].max() for rows in three.model.commands)
+    assert all(a.end == b.start for a, b in pairwise(path))
+    parts = shares(path, *three.ends[:2], copies=True)
+    assert sum(share for *_, share in parts) == pytest.approx(1)
+    assert {memory for *_, memory, _ in parts} <= {"", "device memory", "host link"}
+
+
+def test_fetching_is_the_wait_of_a_slow_link():
+    """With a link of a hundredth of the rate, the path of a layer is the copies of pages. A token has one row of hidden
+    states, which one core computes."""
+    system, model = load_system("vrex8"), replace(LLAMA3_8B, **SMALL)
+    numbers = step_numbers(Point("vrex8", "text", 10000))
+    step = workload_step(system.core.config, numbers)
+    result = compile_step(system.core.config, model, step, tokens=1, past=10000).run(
+        timing(system.replace(link={"nominal_gbps": 0.04}))
+    )
+    parts = shares(critical_path(result.model.commands), *result.ends[:2], copies=True)
+    assert parts[0][2] == "host link" and parts[0][3] > 0.5
+    fetched = 8 * numbers.fetched * 16384
+    assert result.repeated > fetched / 0.04e9 * 800e6
+
+
+@pytest.mark.parametrize("past", [1000, 5000, 40000])
+def test_numbers_of_a_step_are_those_of_the_formula(past):
+    """Retrieved and fetched tokens of `Work`, rounded to whole clusters."""
+    numbers = step_numbers(Point("vrex8", "frame", past))
+    assert numbers.selected == round(0.327 * past / 32)
+    missing = max(0, past - 4096) / past
+    assert numbers.fetched == round(0.327 * past * missing * (1 - 0.31) / 32)
+    data = workload_step(Config.preset("paper"), numbers).later
+    assert all(len(data.pages[head]) == numbers.selected for head in range(8))
+    assert len(data.fetched) == 8 * numbers.fetched
+    assert data.past(0) == 32 * numbers.selected
+    assert np.mean([passes for passes, _ in data.rows[0]]) == pytest.approx(12.7, abs=0.03)
+
+
+def test_a_step_refuses_numbers_that_contradict_each_other():
+    with pytest.raises(ValueError, match="selected must be"):
+        StepNumbers(past=64, tokens=1, cluster_tokens=32, selected=3, fetched=0, rows=4, passes=1)
+    with pytest.raises(ValueError, match="fetched must be"):
+        StepNumbers(past=64, tokens=1, cluster_tokens=32, selected=1, fetched=2, rows=4, passes=1)
+
+
+def test_vision_tower_has_an_end_of_every_layer():
+    tower = replace(LLAMA3_8B.vision, hidden=128, heads=2, ffn=256, patches=81)
+    result = compile_vision(Config.preset("paper"), replace(LLAMA3_8B, hidden=256, vision=tower)).run(
+        timing(load_system("vrex8"))
+    )
+    assert len(result.ends) == 2 and result.ends[0] < result.ends[1] < result.cycles
+
+
+def test_link_has_its_rate_in_both_directions():
+    link = NominalLink(4.0, 800.0)
+    assert [link.ready(0, 0, 2048, False) for _ in range(3)] == [410, 820, 1229]  # 512 ns each
+    assert link.ready(0, 0, 2048, True) == 410
+
+
+def test_memory_that_a_command_waits_for():
+    assert memory_of("MULTIPLY", True) == "" and memory_of("LOAD", True) == "device memory"
+    assert memory_of("SELECT", True) == memory_of("FETCH", True) == "host link"
+    assert memory_of("SELECT", False) == "device memory"
+
+
+def test_rows_of_recorded_points():
+    rows = program_rows()
+    assert {row.point.system for row in rows} == {"vrex8", "vrex48"}
+    for row in rows:
+        assert row.program_ms > row.bound_ms > 0, row.point
+        assert row.limit or row.point.stage == "vision"
+    assert program_cycles(Point("vrex8", "frame", 123)) is None
+
+
+def test_reproduce_shows_the_programs():
+    result = reproduce("vrex.fig13.frame_edge_b1")
+    assert len(result.programs) == len(program_rows()) and "program / bound" in result.as_text()
+    assert result.json()["programs"][0]["point"] == result.programs[0].point.name
+    assert not reproduce("vrex.peak").programs
+
+
+def test_explanation_uses_the_nearest_recorded_point():
+    waits = program_waits(Request(tokens=39000))
+    assert waits is not None and waits.past == 40000
+    assert "Critical path of a layer" in str(waits) and "unit" in str(waits)
+    for other in (
+        Request(tokens=39000, batch=2),
+        Request("a100", "full", tokens=39000),
+        Request(tokens=39000, changes={"core.cores": 4}),
+        Request(tokens=39000, workload="coin"),
+    ):
+        assert program_waits(other) is None
