@@ -1,4 +1,4 @@
-"""Compiler of a decoder layer with ReSV attention: memory layout, and the program of a step.
+"""Compiler of a decoder layer with attention to retrieved tokens: memory layout, and the program of a step.
 
 Device memory holds everything that a step needs besides its input: weights as tiles, norm weights, vector programs.
 The program of a step depends only on its number of tokens. The core reads the number of clusters and of attended
@@ -18,14 +18,13 @@ from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.memory import Region, tiles
+from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
-from golden.resv import PREFETCH
 from hw.config import Config
 from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
-from util import checks
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
@@ -83,7 +82,7 @@ class LayerCompiler:
     ----------
     config : configuration of the core ; sizes : sizes of the layer
     region : device memory for the layer ; context : state of the layer that its programs use
-    prefetch : which layer the queries select for, as in `golden.resv.ResvConfig`
+    policy : what the layer does with its tokens
 
     Attributes
     ----------
@@ -95,6 +94,7 @@ class LayerCompiler:
     cosines : word address of the RoPE angles of the step, pairs of FP32 words (cosines, sines)
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     products, vectors : compilers of products and of vector programs
+    table : how the layer uses its tables
 
     Raises
     ------
@@ -106,11 +106,11 @@ class LayerCompiler:
     sizes: LayerSizes
     region: Region
     context: Context
-    prefetch: str = "same_layer"
+    policy: Policy = field(default_factory=ResvPolicy)
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
-        checks.one_of("prefetch", self.prefetch, PREFETCH)
+        self.table = self.policy.table(c)
         self.products, self.vectors = Products(c), VectorCode(c, self.region)
         self.width = n = self.products.width
         self.rows = self.products.rows
@@ -160,10 +160,13 @@ class LayerCompiler:
             "k": allocate(max_tokens * self.kv),
             "v": allocate(max_tokens * self.kv),
         }
-        self.attended, self.projected = allocate(t * self.x_words), allocate(max_tokens * self.hashes)
+        self.attended = allocate(t * self.x_words)
+        # projections of the keys on the hyperplanes; without hash codes one row of zeros
+        self.projected = allocate((max_tokens if self.table.hashes else 1) * self.hashes)
         self.retrieval = RetrievalAttention(
             c, self.region, self.products, self.vectors, self.rotated, q_heads=s.q_heads,
-            model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetch == "next_layer",
+            model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetches,
+            score_row=self.table.score_row,
         )  # fmt: skip
         self._programs()
 
@@ -171,13 +174,18 @@ class LayerCompiler:
         shapes = {
             "q": (self.q, self.qkv_words), "k": (self.kv, self.qkv_words), "v": (self.kv, self.qkv_words),
             "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
-            "down": (self.x_words, self.ffn), "planes": (self.hashes, self.kv),
+            "down": (self.x_words, self.ffn), **({"planes": (self.hashes, self.kv)} if self.table.hashes else {}),
         }  # fmt: skip
         self.matrices = {
             name: Matrix(self.region.allocate(m_blocks * k_blocks * self.width), m_blocks, k_blocks)
             for name, (m_blocks, k_blocks) in shapes.items()
         }
         self.norms = [self.region.allocate(self.x_words) for _ in range(2)]
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether a layer selects for the next one."""
+        return self.policy.prefetch == "next_layer"
 
     def _words(self, name: str, value: int) -> int:
         if value < self.width or value % self.width:
@@ -290,16 +298,18 @@ class LayerCompiler:
         prefetched = list[Selected]()
         if selected is None:
             written = p.builder.meet(written)
-            selected = self.retrieval.select(
-                p, tokens, self.context.mean_keys_word, written[:1], after, lists=0, written=written
+            selected = self.policy.select(
+                self.retrieval, p, tokens, self.context.mean_keys_word, written[:1], after, lists=0, written=written
             )
         lists = (selected.lists + 1) % LIST_SETS
-        p.builder.lead("OFFLOAD", after=written)
+        self._end_step(p, written)  # the retrieval unit executes its commands in order, FETCH before these
 
         def select_for_following() -> None:
             if following is not None:
                 opened, mean_keys_word = p.builder.meet(following._open(p, lists)), following.context.mean_keys_word
-                prefetched.append(self.retrieval.select(p, tokens, mean_keys_word, opened, after, lists=lists))
+                prefetched.append(
+                    self.policy.select(self.retrieval, p, tokens, mean_keys_word, opened, after, lists=lists)
+                )
 
         context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
         return context, prefetched[0] if prefetched else None
@@ -319,8 +329,15 @@ class LayerCompiler:
         if query:
             self._attention(p, tokens, written, [])
         else:
-            p.builder.lead("OFFLOAD", after=written)
+            self._end_step(p, written)
         return [*p.builder.commands, Command("END")]
+
+    def _end_step(self, p: Operands, after: Sequence[CommandRef]) -> None:
+        """Release the pages that the policy does not keep, and commit the step."""
+        if self.table.kept_pages is not None:
+            first, last = self.table.kept_pages
+            p.builder.lead("RELEASE", {"cluster": 0, "first": first, "last": last}, after=after)
+        p.builder.lead("OFFLOAD", after=after)
 
     def for_context(self, context: Context, x: int | None = None, cosines: int | None = None) -> "LayerCompiler":
         """The same layer and buffers with the state `context`, and optionally with another input or RoPE angles."""
@@ -345,9 +362,12 @@ class LayerCompiler:
 
         Weights, norms and biases are BF16 bit patterns in the shapes of `golden.decoder_layer.LayerShape.weights`.
         """
-        c, n, images = self.config, self.width, dict(self.vectors.images)
+        c, n, images = self.config, self.width, {**self.vectors.images, **self.retrieval.images}
+        if not self.table.hashes:
+            images[self.projected] = bytes(2 * n * self.hashes)
         order = pair_order(c.head_dim, n)
-        for name, matrix in weights.items():
+        for name in self.matrices:
+            matrix = weights[name]
             stored = matrix if name not in (biases or {}) else with_bias(matrix, (biases or {})[name], n)
             if name in ("q", "k"):
                 stored = stored.reshape(-1, c.head_dim, stored.shape[1])[:, order].reshape(stored.shape)
@@ -420,6 +440,8 @@ class LayerCompiler:
 
     def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Products of the keys with the hyperplanes, on core 0; their signs are the hash codes."""
+        if not self.table.hashes:
+            return list(after)
         x = Activations([Columns(self.rotated["k"], self.kv)], after)
         leads = p.builder.share.leads
         return self._multiply(p, "planes", tokens, x, self.projected, wide=False, alone=True) if leads else []
@@ -437,12 +459,14 @@ class LayerCompiler:
 
         The core records the clusters and slots of one piece only, and MEANS and STORE read them.
         """
-        rows = piece.tokens if p.builder.share.leads else 0
-        return self._vector(p, "hash", after, repeat=rows, a=self.projected + piece.token * self.hashes,
-                            a_stride=self.hashes, a_beats=self.hashes, destination=Destination.CODES,
+        rows, stride = piece.tokens if p.builder.share.leads else 0, self.hashes if self.table.hashes else 0
+        return self._vector(p, "hash", after, repeat=rows, a=self.projected + piece.token * stride,
+                            a_stride=stride, a_beats=self.hashes, destination=Destination.CODES,
                             flag=piece.query, extra=1)  # fmt: skip
 
     def _means(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
+        if not self.table.mean_keys:
+            return list(after)
         keys = self.rotated["k"] + piece.token * self.kv
         return p.builder.lead("MEANS", {"keys": keys, "stride": self.kv}, after=after)
 
@@ -472,9 +496,9 @@ def add_layers(
 ) -> list[CommandRef]:
     """Append the commands of a step through `layers`, which follow the commands `after`, and return the last ones.
 
-    With `prefetch` = `next_layer` of the first layer, every layer selects for the next one.
+    With `prefetch` = `next_layer` of the policy, every layer selects for the next one.
     """
     selected, last = None, list(after)
-    for layer, following in zip_longest(layers, layers[1:] if layers[0].prefetch == "next_layer" else ()):
+    for layer, following in zip_longest(layers, layers[1:] if layers[0].prefetches else ()):
         last, selected = layer.add_step(p, tokens, last, selected, following)
     return last

@@ -1,9 +1,11 @@
-"""Attention of a decoder layer to the tokens that ReSV retrieves: scores, selection, softmax, weighted values."""
+"""Attention of a decoder layer to the tokens that it retrieves: scores, selection, softmax, weighted values."""
 
 # mypy: disable-error-code="arg-type"
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.blocks import RowBlock
@@ -45,12 +47,14 @@ class RetrievalAttention:
     q_heads : query heads ; model_head : elements of a head of the model, which determine the scale of the scores
     tokens : tokens of the largest step ; keys : keys of the longest attention row
     prefetches : the queries can select for another layer while this one attends
+    score_row : scores of the first clusters that all queries share, uint16 (C,); None: the queries score the mean keys
     products, vectors : compilers of products and of vector programs
     rotated : word addresses of queries, keys (both after RoPE) and values of the step, one row per token
 
     Attributes
     ----------
     outputs : for each KV head, word address of its result: rows of `group` query heads, token after token
+    images : constants in memory by word address
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class RetrievalAttention:
         tokens: int,
         keys: int,
         prefetches: bool,
+        score_row: Sequence[int] | None,
     ):
         self.config, self.products, self.vectors, self.rotated = config, products, vectors, rotated
         self.width, self.half, self.rows, self.accumulators = (
@@ -83,6 +88,9 @@ class RetrievalAttention:
         self.cluster_scores = [region.allocate(rows * self.score_words) for _ in heads] if prefetches else self.scores
         self.shares = [region.allocate(rows * self.key_blocks) for _ in heads]
         self.outputs = [region.allocate(rows * self.head) for _ in heads]
+        shared = np.array(score_row or (), "<u2")
+        self.shared_scores = region.allocate(-(-len(shared) // self.width))
+        self.images = {self.shared_scores: shared.tobytes()} if len(shared) else {}
 
     def add_programs(self) -> None:
         """Add the vector programs."""
@@ -117,6 +125,19 @@ class RetrievalAttention:
             scored = p.builder.meet(self._score(p, h, team, tokens, mean_keys_word, means, after))
             for head in range(number * teams, min((number + 1) * teams, self.config.kv_heads)):
                 selected += self._select(p, head, tokens, scored)
+        return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
+
+    def select_by_row(
+        self, p: Operands, opened: Sequence[CommandRef], *, lists: int, written: Sequence[CommandRef] = ()
+    ) -> Selected:
+        """Select clusters of the open context by the row of scores that all queries share, and fetch.
+
+        `opened` : commands after which the clusters are known ; `written` : before the end of the fetch
+        """
+        selected, fields = list[CommandRef](), {"source": self.shared_scores, "stride": 0, "rows": 1}
+        for head in range(self.config.kv_heads):
+            fields |= {"head": head, "length": LengthSource.CLUSTERS}
+            selected += p.builder.lead("SELECT", dict(fields), after=opened)
         return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
 
     def attend(

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vrex
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Retrieval, compile_model
+from compiler.policies import ResvPolicy
+from compiler.runtime import Limits, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelMismatch, ModelRun
 from sw_model.media import clip
@@ -81,7 +82,7 @@ def result(output):
 def test_answer_is_that_of_the_runtime(run):
     """The command samples the video, begins with <s>, and asks the question without another <s>."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--json"))
-    machine = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), Retrieval(0.3, 7))
+    machine = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), ResvPolicy(0.3, 7))
     session = machine.session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
@@ -126,7 +127,7 @@ def test_session_is_saved_and_resumed(run, tmp_path):
     first = result(run("llava", "--video", "film.mp4", "--frames", 1, *TINY, "--session", "s", "--json"))
     assert first["position"] == 10
     second = result(run("llava", "--video", film, "--frames", 1, *ASK, *TINY, "--session", "s", "--json"))
-    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), Retrieval(0.3, 7)).session()
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), ResvPolicy(0.3, 7)).session()
     session.prompt([BEGIN])
     for picture in frames:
         session.frame(picture)
@@ -140,7 +141,7 @@ def test_pooled_frames(run):
     """Four tokens of a frame instead of nine."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--pooled", 2, "--json"))
     limits = Limits(tokens=64, pooled=2)
-    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), limits, Retrieval(0.3, 7)).session()
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), limits, ResvPolicy(0.3, 7)).session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
         session.frame(frame.rgb())
@@ -151,7 +152,7 @@ def test_pooled_frames(run):
 def test_selection_for_the_next_layer(run):
     """The commands of a step and the answer are those of the runtime with the same setting."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--prefetch", "next_layer", "--json"))
-    retrieval = Retrieval(0.3, 7, "next_layer")
+    retrieval = ResvPolicy(0.3, 7, prefetch="next_layer")
     session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), retrieval).session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
@@ -169,7 +170,7 @@ def test_video_of_qwen_in_one_run_and_resumed(run):
     second run that resumes the first one."""
     whole = result(run("qwen", *PAIRS, *ASK, *TINY, *PICTURE, "--json"))
     limits = Limits(tokens=64, height=16, width=24)
-    session = compile_model(Checkpoint("qwen"), Config.preset("tiny"), limits, Retrieval(0.3, 7)).session()
+    session = compile_model(Checkpoint("qwen"), Config.preset("tiny"), limits, ResvPolicy(0.3, 7)).session()
     session.prompt([BEGIN])
     pictures = [frame.rgb() for frame in sample(decode("film.mp4"), 5)][:3]
     session.frame(*pictures[:2], seconds=0.0)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Machine, Retrieval, compile_model
+from compiler.policies import ResvPolicy
+from compiler.runtime import Limits, Machine, compile_model
 from golden import bf16
 from hw.config import Config
 from hw.core.isa import Command, Destination, SyncEvent, all_but
@@ -48,7 +49,7 @@ def session(path, family, cores, rng, prefetch="same_layer", layers=2) -> Record
     write_random(path, family, rng, changes=changes)
     config = Config.preset("tiny").replace(page_frames=256)
     machine = compile_model(
-        Checkpoint(path), config, replace(LIMITS, **size), Retrieval(0.5, 3, prefetch), cores=cores,
+        Checkpoint(path), config, replace(LIMITS, **size), ResvPolicy(0.5, 3, prefetch=prefetch), cores=cores,
         interpreter=AccessRecorder,
     )  # fmt: skip
     recorder, opened = Recorder(machine), machine.session()
