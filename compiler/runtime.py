@@ -8,6 +8,7 @@ for token in session.ask([1, 2, 3], count=32): ...
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
 from golden.bf16 import FP32, decode
 from golden.core_interpreter import CoreInterpreter
-from golden.decoder_layer import angles
+from golden.decoder_layer import RESV_POLICY, angles
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
 from golden.store import ContextSizes, Store, StoreSizes, create_context, create_store, delete_context, store_bytes
@@ -87,6 +88,7 @@ class Machine:
     decoder : the compiled text decoder ; core : the golden machine
     vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
     step : tokens of the largest step
+    keeps_all : all pages have a page frame, so that none leaves device memory
     features_word : word address of a buffer for `step` hidden states that do not come from the embedding
     """
 
@@ -127,7 +129,7 @@ class Machine:
         for name, value, most in (("contexts", count, config.max_contexts), ("pages", self.pages, config.max_pages)):
             if value > most:
                 raise ValueError(f"{name} must be at most {most} on this core, got {value}")
-        keeps_all = not limits.resident and count * self.pages <= config.page_frames
+        self.keeps_all = keeps_all = not limits.resident and count * self.pages <= config.page_frames
         if policy.table(config).kept_pages is not None:
             self._check_window(count * self.pages)
         elif not (keeps_all or limits.pages):
@@ -224,6 +226,8 @@ class Machine:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
         self._model = checkpoint.fingerprint()
+        if (tables := policy.table(config)) != RESV_POLICY:  # contexts of another use of the tables cannot continue
+            self._model = zlib.crc32(repr(tables).encode(), self._model) or 1
 
     def _check_window(self, pages: int) -> None:
         """ValueError if the policy releases pages, and `pages` pages do not stay in device memory."""
@@ -309,8 +313,9 @@ class Session:
         try:
             header = memories.store.header
             free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
-            # the next step needs page frames for its tokens before it offloads old pages
-            positions = context_file.import_stream(memories, path, addresses, max(0, free - self.machine.step))
+            # the next step needs page frames for its tokens before it offloads old pages, if it offloads any
+            reserved = 0 if self.machine.keeps_all else self.machine.step
+            positions = context_file.import_stream(memories, path, addresses, max(0, free - reserved))
             tokens = int(memories.store.context(addresses[0].number).header["tokens"])
             if self.machine.spec.text.rope.sections is None and positions.next != tokens:
                 for at in addresses:

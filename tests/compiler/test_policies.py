@@ -126,6 +126,23 @@ def test_pages_of_a_window_are_constant(tmp_path, rng):
     assert int(header["never_used"]) <= sessions.machine.pages and int(header["tokens"]) == 90
 
 
+@pytest.mark.parametrize("policy", [FullPolicy(), WindowPolicy(sink=BLOCK, recent=BLOCK)], ids=["full", "window"])
+def test_saved_session_continues(policy, tmp_path, rng):
+    """A session resumes on another machine of the same policy, and is refused by one of another policy."""
+    sessions = Sessions(tmp_path / "model", policy, rng)
+    for tokens in (3, 9, 5):
+        sessions.frame(tokens)
+    sessions.session.save(tmp_path / "session")
+    limits = Limits(tokens=48, step=9)
+    resumed = compile_model(sessions.checkpoint, TINY, limits, policy).session(tmp_path / "session")
+    assert resumed.position == 17
+    sessions.session = resumed
+    sessions.answer([1, 2, 3, 4], 3)
+    for other in (ResvPolicy(), WindowPolicy(sink=0, recent=BLOCK)):
+        with pytest.raises(ValueError, match="model"):
+            compile_model(sessions.checkpoint, TINY, limits, other).session(tmp_path / "session")
+
+
 SOURCE = """
 from compiler.policies import Policy, Selection
 from dataclasses import dataclass
