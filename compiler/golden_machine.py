@@ -20,6 +20,7 @@ from golden.kvmu import Command as KvmuCommand
 from golden.kvmu import Fault, Op, Reply
 from golden.kvmu.transfer import Tier
 from golden.kvpu import HeadScores, Kvpu
+from golden.selection import sortable
 from golden.store.layout import TABLE_UNIT
 from golden.vpe import widen
 from hw.config import Config
@@ -70,6 +71,7 @@ class GoldenMachine:
     table : KV prediction unit on the store
     programs : vector programs by word address ; varying : those whose instructions take the length of a row
     interpreter : class of the interpreter
+    signed : the scores are BF16 numbers of either sign
 
     Attributes
     ----------
@@ -89,10 +91,12 @@ class GoldenMachine:
         varying: Iterable[int],
         interpreter: type[CoreInterpreter] = CoreInterpreter,
         cores: int = 1,
+        signed: bool = False,
     ):
         self.config, self.device, self.host, self.table = config, device, host, table
         self.instructions = programs
         self.observers: list[Observer] = []
+        self.signed = signed
         self.written = self.runs = 0
         self.word_bytes = 2 * config.dpe_inputs
         varying = set(varying)
@@ -221,7 +225,8 @@ class GoldenMachine:
             self.get(fields["source"] + row * fields["stride"], 2 * clusters).view("<u2")
             for row in range(fields["rows"])
         ]
-        self._scores.append(HeadScores(fields.get("head", 0), np.stack(rows)))
+        keys = sortable(np.stack(rows)) if self.signed else np.stack(rows)
+        self._scores.append(HeadScores(fields.get("head", 0), keys))
 
     def _fetch(self, fields: Mapping[str, int]) -> None:
         _, _, replies = self.table.retrieve(self._scores)

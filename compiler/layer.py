@@ -28,6 +28,7 @@ from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
+ONE = 0x3F80  # BF16
 MAX_KEYS, MAX_BLOCKS = 1 << 20, (1 << 16) - 1  # attended keys, and blocks of them
 
 
@@ -160,13 +161,17 @@ class LayerCompiler:
             "k": allocate(max_tokens * self.kv),
             "v": allocate(max_tokens * self.kv),
         }
+        self.plain = dict(self.rotated)  # queries and keys that score clusters
+        if self.table.by_frames:
+            self.plain |= {"q": allocate(t * self.q), "k": allocate(t * self.kv)}
+            self.no_angles = allocate(2 * self.head)
         self.attended = allocate(t * self.x_words)
-        # projections of the keys on the hyperplanes; without hash codes one row of zeros
+        # projections of the keys on the hyperplanes; without hash codes one row, the label of the step
         self.projected = allocate((max_tokens if self.table.hashes else 1) * self.hashes)
         self.retrieval = RetrievalAttention(
             c, self.region, self.products, self.vectors, self.rotated, q_heads=s.q_heads,
             model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetches,
-            score_row=self.table.score_row,
+            table=self.table, scoring=self.plain["q"],
         )  # fmt: skip
         self._programs()
 
@@ -248,11 +253,16 @@ class LayerCompiler:
         if self.sizes.qkv_bias:
             columns.append(Columns(self.one, 1, stride=0))
         x = Activations(columns, norm)
-        # x stays in the operand memory only if the keys fit there at the same time
+        # x stays in the operand memory only if the keys fit there at the same time, and no queries are loaded
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
-        k = meet(self._rope(p, "k", t, meet(self._multiply(p, "k", t, x, w["k"], wide=True))))
+        both_fit &= not self.table.by_frames
+        k_products = meet(self._multiply(p, "k", t, x, w["k"], wide=True))
+        k = meet(self._rope(p, "k", t, k_products))
         q = meet(self._multiply(p, "q", t, x, w["q"], wide=True))
         v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
+        plain = self._without_rope(p, t, k_products, q)
+        if self.table.by_frames and not selected:  # before the tokens of the step are clustered
+            selected = self._select(p, t, self, p.builder.meet(opened), plain, lists=0)
         hashed, rotated, written = self._hash(p, t, [*opened, *k]), list[CommandRef](), list[CommandRef]()
         if selected:  # the clusters do not change before the end of the fetch, which can be late
             rotated, hashed = meet(self._rope(p, "q", t, q)), [*hashed, *selected.fetched]
@@ -260,7 +270,7 @@ class LayerCompiler:
             codes = self._codes(p, piece, [*hashed, *written])
             rotated = rotated or meet(self._rope(p, "q", t, q))
             clustered = p.builder.lead("CLUSTER", after=codes)
-            means = self._means(p, piece, clustered)
+            means = self._means(p, piece, [*clustered, *plain])
             v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
             written = [*means, *self._store_kv(p, piece, [*clustered, *v])]
         context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
@@ -298,21 +308,32 @@ class LayerCompiler:
         prefetched = list[Selected]()
         if selected is None:
             written = p.builder.meet(written)
-            selected = self.policy.select(
-                self.retrieval, p, tokens, self.context.mean_keys_word, written[:1], after, lists=0, written=written
-            )
+            selected = self._select(p, tokens, self, written[:1], after, lists=0, written=written)
         lists = (selected.lists + 1) % LIST_SETS
         self._end_step(p, written)  # the retrieval unit executes its commands in order, FETCH before these
 
         def select_for_following() -> None:
             if following is not None:
-                opened, mean_keys_word = p.builder.meet(following._open(p, lists)), following.context.mean_keys_word
-                prefetched.append(
-                    self.policy.select(self.retrieval, p, tokens, mean_keys_word, opened, after, lists=lists)
-                )
+                opened = p.builder.meet(following._open(p, lists))
+                prefetched.append(self._select(p, tokens, following, opened, after, lists=lists))
 
         context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
         return context, prefetched[0] if prefetched else None
+
+    def _select(
+        self,
+        p: Operands,
+        tokens: int,
+        layer: "LayerCompiler",
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+        *,
+        lists: int,
+        written: Sequence[CommandRef] = (),
+    ) -> Selected:
+        """Select and fetch pages of `layer` with the queries of this one; other arguments as of `Policy.select`."""
+        word = layer.context.mean_keys_word
+        return self.policy.select(self.retrieval, p, tokens, word, means, after, lists=lists, written=written)
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """Program of attention alone, from rotated queries and keys and values to the context of every head.
@@ -364,7 +385,10 @@ class LayerCompiler:
         """
         c, n, images = self.config, self.width, {**self.vectors.images, **self.retrieval.images}
         if not self.table.hashes:
-            images[self.projected] = bytes(2 * n * self.hashes)
+            images[self.projected] = self.label_image(0)
+        if self.table.by_frames:
+            pairs = np.repeat(np.array([[1, 0]], "<f4"), n, axis=1)  # a beat of cosines, a beat of sines
+            images[self.no_angles] = np.tile(pairs, (c.head_dim // (2 * n), 1)).tobytes()
         order = pair_order(c.head_dim, n)
         for name in self.matrices:
             matrix = weights[name]
@@ -378,6 +402,15 @@ class LayerCompiler:
         if self.sizes.qkv_bias:
             images[self.one] = one(n).tobytes()
         return images
+
+    def label_image(self, label: int) -> bytes:
+        """Image of the row `projected` for a step whose tokens all have the hash code `label`."""
+        bits = self.config.hash_bits
+        if not 0 <= label < 1 << bits:
+            raise ValueError(f"label must be 0 to {(1 << bits) - 1}, got {label}")
+        row = np.zeros(self.hashes * self.width, "<u2")
+        row[:bits] = [ONE * (label >> bit & 1) for bit in range(bits)]
+        return row.tobytes()
 
     def _check(self, tokens: int, query: bool = True) -> None:
         if not 1 <= tokens <= self.max_tokens[query]:
@@ -432,11 +465,25 @@ class LayerCompiler:
                             out_beats=piece, extra=1)  # fmt: skip
 
     def _rope(self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        return self._rotate(p, name, tokens, after, self.cosines, 2 * self.head, self.rotated[name])
+
+    def _rotate(
+        self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef], angles: int, stride: int, out: int
+    ) -> list[CommandRef]:
         words, rows = {"q": self.q, "k": self.kv}[name], p.builder.share.part(tokens)
-        return self._vector(p, f"rope {name}", after, repeat=rows, a=self.cosines, a_stride=2 * self.head,
-                            a_beats=self.head, a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words,
-                            b_wide=1, b_used=1, out=self.rotated[name], out_stride=words, out_beats=words,
-                            extra=1)  # fmt: skip
+        return self._vector(p, f"rope {name}", after, repeat=rows, a=angles, a_stride=stride, a_beats=self.head,
+                            a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words, b_wide=1, b_used=1,
+                            out=out, out_stride=words, out_beats=words, extra=1)  # fmt: skip
+
+    def _without_rope(
+        self, p: Operands, tokens: int, k: Sequence[CommandRef], q: Sequence[CommandRef]
+    ) -> list[CommandRef]:
+        """Queries and keys before RoPE, if they score clusters: rotated by angles of 0."""
+        if not self.table.by_frames:
+            return []
+        keys = self._rotate(p, "k", tokens, k, self.no_angles, 0, self.plain["k"])
+        queries = self._rotate(p, "q", tokens, q, self.no_angles, 0, self.plain["q"])
+        return p.builder.meet([*keys, *queries])
 
     def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Products of the keys with the hyperplanes, on core 0; their signs are the hash codes."""
@@ -467,7 +514,7 @@ class LayerCompiler:
     def _means(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
         if not self.table.mean_keys:
             return list(after)
-        keys = self.rotated["k"] + piece.token * self.kv
+        keys = self.plain["k"] + piece.token * self.kv
         return p.builder.lead("MEANS", {"keys": keys, "stride": self.kv}, after=after)
 
     def _store_kv(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:

@@ -88,6 +88,7 @@ class Machine:
     decoder : the compiled text decoder ; core : the golden machine
     vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
     step : tokens of the largest step
+    pages, clusters : largest numbers of a context
     keeps_all : all pages have a page frame, so that none leaves device memory
     features_word : word address of a buffer for `step` hidden states that do not come from the embedding
     """
@@ -158,7 +159,8 @@ class Machine:
             log_entries=LOG_ENTRIES,
             line_bytes=max(32, word),
         )
-        own = ContextSizes(max_clusters=min(sizes.clusters, self.pages), max_pages=self.pages)
+        self.clusters = min(sizes.clusters, self.pages)
+        own = ContextSizes(max_clusters=self.clusters, max_pages=self.pages)
         store_size = store_bytes(shared, [own] * count)
         try:
             store = _allocate(region, store_size, BACKING_UNIT, word)
@@ -218,7 +220,9 @@ class Machine:
             instructions |= self.vision.vectors.instructions
             varying |= self.vision.vectors.varying
         host = bytearray(backing[-1])
-        self.core = GoldenMachine(config, device, host, table, instructions, varying, interpreter, cores)
+        self.core = GoldenMachine(
+            config, device, host, table, instructions, varying, interpreter, cores, selection.signed
+        )
         for number, images in enumerate(self.decoder.images(checkpoint)):
             progress("weights", number, text.layers + 3)
             self.core.put(images)
@@ -294,6 +298,7 @@ class Session:
         self.logits = np.zeros(0, np.uint32)
         self.frequencies = machine.spec.text.rope.frequencies()
         self._host = machine.core.written, machine.core.runs  # after the last step
+        self.frames = 0  # so far
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
@@ -326,6 +331,8 @@ class Session:
                 create_context(memories.store, at.number, sizes, at.base, host_base=at.host_base)
             raise
         self.position, self.positions = tokens, positions
+        if self.machine.decoder.layers[0].table.by_frames:
+            self.frames = int(memories.store.context(addresses[0].number).header["clusters"]) - 1
 
     def frame(self, *pictures: np.ndarray, seconds: float | None = None) -> None:
         """A frame through the vision tower and the layers. It is one step.
@@ -341,12 +348,12 @@ class Session:
         rows = images.patches(*pictures)[shape.order]
         padded = np.zeros((len(rows), vision.patch_words * self.machine.config.dpe_inputs), "<u2")
         padded[:, : rows.shape[1]] = rows
-        self._check(shape.output_tokens, placed)
+        self._check(shape.output_tokens, placed, frame=True)
         self.machine.core.put({vision.patches: padded.tobytes()})
         programs = [vision.program(share=share) for share in self.machine.shares]
         self.machine.core.run(*programs)
         tokens = [[(vision.out + n * words, words)] for n in np.argsort(shape.output_order).tolist()]
-        self._step(tokens, placed, answer=False, more=sum(map(len, programs)))
+        self._step(tokens, placed, answer=False, frame=True, more=sum(map(len, programs)))
 
     def features(self, rows: np.ndarray, grid: tuple[int, int] | None = None, seconds: float | None = None) -> None:
         """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step.
@@ -361,11 +368,11 @@ class Session:
         if not 1 <= len(rows) <= step:
             raise ValueError(f"rows must be 1 to {step}, got {len(rows)}")
         placed = self._visual(len(rows), grid, seconds)
-        self._check(len(rows), placed)
+        self._check(len(rows), placed, frame=True)
         self.machine.core.put({self.machine.features_word: rows.astype("<u2").tobytes()})
         words = decoder.words
         tokens = [[(self.machine.features_word + n * words, words)] for n in range(len(rows))]
-        self._step(tokens, placed, answer=False)
+        self._step(tokens, placed, answer=False, frame=True)
 
     def _visual(self, count: int, grid: tuple[int, int] | None, seconds: float | None) -> Placement:
         """Positions of `count` visual tokens, and those after them."""
@@ -402,8 +409,14 @@ class Session:
                 return
             token = self.prompt([token], answer=True)
 
-    def _check(self, count: int, placed: Placement) -> None:
+    def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
+        if frame and self.machine.decoder.layers[0].table.by_frames:
+            name, most = self.machine.policy.name, self.machine.clusters - 1  # the text is a cluster
+            if not self.position:
+                raise ValueError(f"a session of policy {name} must begin with text, got a frame")
+            if self.frames == most:
+                raise ValueError(f"frames of a session of policy {name} must be at most {most}, got {most + 1}")
         text, tokens = self.machine.spec.text, self.position + count
         if tokens > self.machine.limits.tokens:
             raise ValueError(f"tokens of a session must be at most {self.machine.limits.tokens}, got {tokens}")
@@ -411,11 +424,20 @@ class Session:
             raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
 
     def _step(
-        self, rows: Sequence[Sequence[tuple[int, int]]], placed: Placement, *, answer: bool, more: int = 0
+        self,
+        rows: Sequence[Sequence[tuple[int, int]]],
+        placed: Placement,
+        *,
+        answer: bool,
+        frame: bool = False,
+        more: int = 0,
     ) -> int | None:
         machine, count, (positions, after) = self.machine, len(rows), placed
         decoder, text = machine.decoder, machine.spec.text
-        self._check(count, placed)
+        self._check(count, placed, frame=frame)
+        self.frames += frame
+        if (layer := decoder.layers[0]).table.by_frames:
+            machine.core.put({layer.projected: layer.label_image(self.frames if frame else 0)})
         pairs = of_pairs(positions, text.head_dim, text.rope.sections)
         machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
         programs = [decoder.step(rows, self.contexts, answer=answer, share=share) for share in machine.shares]

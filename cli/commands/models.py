@@ -178,7 +178,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--answer-tokens", type=int, default=32, metavar="N", help="largest answer (default 32 tokens)")
     parser.add_argument(
         "--policy", default="resv", metavar="NAME",
-        help="which past tokens a layer attends to: resv, full, window, or a Python file (default resv)",
+        help="which past tokens a layer attends to: resv, full, window, rekv, or a Python file (default resv)",
     )  # fmt: skip
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy; repeatable"

@@ -13,15 +13,19 @@ from types import ModuleType
 
 from compiler.policies.base import Policy, Selection, TableSizes
 from compiler.policies.full import FullPolicy
+from compiler.policies.rekv import RekvPolicy
 from compiler.policies.resv import ResvPolicy
 from compiler.policies.window import WindowPolicy
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (ResvPolicy, FullPolicy, WindowPolicy)}
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy)
+}
 
 __all__ = [
     "POLICIES",
     "FullPolicy",
     "Policy",
+    "RekvPolicy",
     "ResvPolicy",
     "Selection",
     "TableSizes",

@@ -21,10 +21,11 @@ MAX_CLUSTER_TOKENS = 65535  # at which a cluster is full
 
 @dataclass(frozen=True)
 class Selection:
-    """Settings of the WTU, and the stop value of `golden.wicsum.select`."""
+    """Settings of the WTU, and the stop value of `golden.wicsum.select`. `signed`: scores can be negative."""
 
     wtu: WtuConfig
     target: int
+    signed: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, Policy, ResvPolicy, WindowPolicy, load_policy
+from compiler.policies import FullPolicy, Policy, RekvPolicy, ResvPolicy, WindowPolicy, load_policy
 from compiler.runtime import Limits, compile_model
 from golden import bf16
+from golden.baselines import rekv, rekv_blocks
 from golden.bf16 import BF16
 from golden.decoder_layer import LayerPolicy
 from golden.hybrid import BlockPool, BlockTable, HybridConfig
@@ -29,16 +30,23 @@ class Sessions:
         self.machine = compile_model(self.checkpoint, TINY, limits, policy)
         self.session, self.model = self.machine.session(), golden_model(self.checkpoint, TINY, policy, 96)
 
-    def golden(self, x):
+    def golden(self, x, label=0):
+        for layer in self.model.layers:
+            layer.label = label
         logits, traces = self.model.step(x, np.arange(self.position, self.position + len(x)))
         self.position += len(x)
         return logits, traces
 
-    def frame(self, tokens):
+    def frame(self, tokens, label=0):
         """A frame of random visual tokens; returns the golden results of the layers."""
         rows = bf16.encode(self.rng.standard_normal((tokens, self.checkpoint.spec.text.hidden)))
         self.session.features(rows)
-        return self.golden(rows)[1]
+        return self.golden(rows, label)[1]
+
+    def prompt(self, tokens):
+        """Text before the video."""
+        self.session.prompt(tokens)
+        return self.golden(self.model.embed(tokens))[1]
 
     def answer(self, question, count):
         """An answer with equal logits and equal attended tokens."""
@@ -115,6 +123,69 @@ def test_window_keeps_the_blocks_of_the_hybrid_cache(prefetch, sink, recent, tmp
     sessions.answer([1, 2, 3, 4], 4)
 
 
+@pytest.mark.parametrize("prefetch", ["same_layer", "next_layer"])
+@pytest.mark.parametrize("resident", [0, 6])
+def test_rekv_attends_to_frames(prefetch, resident, tmp_path, rng):
+    """All text and the frames of `golden.baselines.rekv`, except where scores differ by less than the rounding."""
+    policy = RekvPolicy(frames=3, prefetch=prefetch)
+    sessions = Sessions(tmp_path, policy, rng, resident, layers=3)
+    record, kinds = [], [0] * 2
+    for layer in sessions.model.layers:
+        attend = layer.attend
+
+        def recorded(q, k, v, plain, attend=attend):
+            record.append(plain)
+            return attend(q, k, v, plain)
+
+        layer.attend = recorded
+    sessions.prompt([1, 2])
+    keys = [[plain[1]] for plain in record[-3:]]
+    sizes, checked = [3, 5, 9, 4, 3, 5, 4, 6], 0
+    for number, tokens in enumerate(sizes, start=1):
+        traces = sessions.frame(tokens, number)
+        past = kinds
+        for at, trace in enumerate(traces):
+            assert sessions.session.steps[-1].retrieved.attended[at] == [len(head) for head in trace.attended]
+            assert trace.attended[0] == trace.attended[1]
+            scoring = at if prefetch == "same_layer" or not at else at - 1
+            queries = bf16.decode(record[-3:][scoring][0], BF16)
+            attended = np.array(trace.attended[0])
+            assert np.isin(np.flatnonzero(np.array(past) == 0), attended).all()
+            frames = np.unique(np.array(past)[attended])
+            frames = frames[frames > 0] - 1
+            if number > 1:
+                before = bf16.decode(np.concatenate(keys[at])[2:], BF16)
+                blocks = rekv_blocks(before, np.array(sizes[: number - 1]), queries.shape[1] // TINY.kv_heads)
+                scores = blocks @ queries.sum(axis=0).ravel()
+                # mean keys are rounded to BF16 once per piece, the score once, each by 2**-9 of its size at most
+                magnitude = np.abs(blocks) @ np.abs(queries).sum(axis=0).ravel()
+                error = 2.0**-7 * magnitude
+                want = rekv(queries, blocks, policy.frames)
+                assert len(frames) == len(want)
+                for wrong in set(frames.tolist()) ^ set(want.tolist()):
+                    others = np.setdiff1d(want, frames) if wrong in frames else np.setdiff1d(frames, want)
+                    assert any(abs(scores[wrong] - scores[o]) <= error[wrong] + error[o] for o in others)
+                checked += len(np.intersect1d(frames, want))
+        kinds = [*kinds, *[number] * tokens]
+        for at, plain in enumerate(record[-3:]):
+            keys[at].append(plain[1])
+    assert checked > 30
+    sessions.answer([1, 2, 3, 4], 4)
+    assert any(sum(step.retrieved.fetched) for step in sessions.session.steps) == bool(resident)
+
+
+def test_frames_of_rekv_are_limited(tmp_path, rng):
+    sessions = Sessions(tmp_path, RekvPolicy(frames=2), rng)
+    with pytest.raises(ValueError, match=r"^a session of policy rekv must begin with text, got a frame$"):
+        sessions.session.features(np.zeros((1, 32), np.uint16))
+    sessions.prompt([1])
+    for number in range(1, TINY.max_candidates):
+        sessions.frame(1, number)
+    with pytest.raises(ValueError, match=r"^frames of a session of policy rekv must be at most 15, got 16$"):
+        sessions.frame(1, TINY.max_candidates)
+    assert sessions.session.position == TINY.max_candidates
+
+
 def test_pages_of_a_window_are_constant(tmp_path, rng):
     """A long stream needs no more pages than the window and one step."""
     policy = WindowPolicy(sink=BLOCK, recent=2 * BLOCK)
@@ -179,7 +250,7 @@ def test_policy_of_a_file(tmp_path, rng):
 
 def test_refusals(tmp_path, rng):
     for arguments, message in (
-        (("recent", {}), "policy must be one of resv, full, window or a .py file, got 'recent'"),
+        (("recent", {}), "policy must be one of resv, full, window, rekv or a .py file, got 'recent'"),
         (("window", {"sinks": 4}), "option of policy window must be one of prefetch, sink, recent, got 'sinks'"),
         (("window", {"recent": 0}), "recent must be at least 1, got 0"),
         (("full", {"prefetch": "none"}), "prefetch must be one of next_layer, same_layer, got 'none'"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, WindowPolicy
+from compiler.policies import FullPolicy, RekvPolicy, WindowPolicy
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from hw.config import Config
@@ -24,11 +24,13 @@ POLICIES = {  # policy, tokens in device memory
     "full, next layer": (FullPolicy(prefetch="next_layer"), 6),
     "window": (WindowPolicy(sink=4, recent=8), 0),
     "window, next layer": (WindowPolicy(sink=4, recent=4, prefetch="next_layer"), 0),
+    "rekv": (RekvPolicy(frames=2), 6),
+    "rekv, next layer": (RekvPolicy(frames=2, prefetch="next_layer"), 6),
 }
 CASES = [
     *[(name, 1) for name in POLICIES],
-    *[(name, 2) for name in ("full", "window")],
-    *[pytest.param(name, 2, marks=HEAVY) for name in ("full, next layer", "window, next layer")],
+    *[(name, 2) for name in ("full", "window", "rekv")],
+    *[pytest.param(f"{name}, next layer", 2, marks=HEAVY) for name in ("full", "window", "rekv")],
 ]
 
 
@@ -44,10 +46,11 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     machine = compile_model(checkpoint, Config.preset("tiny"), limits, policy, cores=cores)
     timing = {side: FixedTiming(latency=12) for side in BASES}
     run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()
+    session.prompt([1, 2])
     for _ in range(5):
         session.features(bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden))))
     answer = list(session.ask(rng.integers(checkpoint.spec.text.vocabulary, size=3).tolist(), count=3))
-    assert answer and session.position > 22
+    assert answer and session.position > 24
     moved = [step.retrieved for step in session.steps]
     assert any(sum(step.fetched) for step in moved) == bool(resident)
     assert any(sum(step.released) for step in moved) == (policy.name == "window")
