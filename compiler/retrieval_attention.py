@@ -98,6 +98,7 @@ class RetrievalAttention:
         self.shared_scores = region.allocate(-(-shared.nbytes // (2 * self.width)))
         self.images = {self.shared_scores: shared.tobytes()} if len(shared) else {}
         self.by_frames, self.scoring = table.by_frames, scoring
+        self.summed_scores = region.allocate(self.cluster_blocks if table.by_frames else 0)
 
     def add_programs(self) -> None:
         """Add the vector programs."""
@@ -172,13 +173,12 @@ class RetrievalAttention:
             return Selected(lists, [])
         rows, stride = tokens * self.group, self.score_words
         row = {"a_stride": stride, "a_wide": 1, "length": LengthSource.CLUSTERS, "destination": Destination.NONE}
-        first = self.cluster_scores[0]
-        self.vectors.command(p, "first row", scored, repeat=1, a=first, **row)
+        self.vectors.command(p, "first row", scored, repeat=1, a=self.cluster_scores[0], **row)
         for head, scores in enumerate(self.cluster_scores):
             self.vectors.command(p, "add row", scored, repeat=range(int(head == 0), rows), a=scores, **row)
-        row |= {"a": self.shared_scores, "out": first, "destination": Destination.MEMORY}
+        row |= {"a": self.shared_scores, "out": self.summed_scores, "destination": Destination.MEMORY}
         summed = self.vectors.command(p, "sum of rows", scored, repeat=1, **row)
-        return self._select_all_heads(p, first, summed, lists, [])
+        return self._select_all_heads(p, self.summed_scores, summed, lists, [])
 
     def _select_all_heads(
         self, p: Operands, row: int, after: Sequence[CommandRef], lists: int, written: Sequence[CommandRef]

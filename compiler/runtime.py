@@ -230,8 +230,8 @@ class Machine:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
         self._model = checkpoint.fingerprint()
-        if (tables := policy.table(config)) != RESV_POLICY:  # contexts of another use of the tables cannot continue
-            self._model = zlib.crc32(repr(tables).encode(), self._model) or 1
+        if (use := policy.table(config)) != RESV_POLICY:  # contexts of another use of the tables cannot continue
+            self._model = zlib.crc32(repr(use).encode(), self._model) or 1
 
     def _check_window(self, pages: int) -> None:
         """ValueError if the policy releases pages, and `pages` pages do not stay in device memory."""

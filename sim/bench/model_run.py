@@ -119,7 +119,7 @@ class ModelRun:
         """
         device = self.device + bytes(self._free * self.word - len(self.device))
         host = self.host.ljust(self.word, b"\0")
-        order = KeyOrder.SIGNED if self.machine.core.signed else KeyOrder.PLAIN
+        order: Any = KeyOrder.SIGNED if self.machine.core.signed else KeyOrder.PLAIN
         settings = core_settings(self.machine.core.table, order) | {"page_lists_base": self._lists * self.word}
         outcomes, record = self._simulate(device, host, settings, **options)
         self.cycles = [max(outcome.cycles for outcome in step) for step in outcomes[1::3]]
