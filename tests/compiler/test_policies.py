@@ -79,8 +79,8 @@ def test_full_attention_equals_the_softmax_of_all_keys(tmp_path, rng):
     layer, results = sessions.model.layers[1], []
     attend = layer.attend
 
-    def record(q, k, v):
-        results.append((q, attend(q, k, v)[1]))
+    def record(q, k, v, plain):
+        results.append((q, attend(q, k, v, plain)[1]))
         return results[-1][1].context.reshape(q.shape), results[-1][1]
 
     layer.attend = record

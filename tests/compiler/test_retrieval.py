@@ -42,9 +42,9 @@ def record_layers(model, monkeypatch):
     calls = []
     for layer in model.layers:
 
-        def attend(q, k, v, run=layer.attend):
+        def attend(q, k, v, plain, run=layer.attend):
             calls.append((q.view(bfloat16), k.view(bfloat16), v.view(bfloat16)))
-            return run(q, k, v)
+            return run(q, k, v, plain)
 
         monkeypatch.setattr(layer, "attend", attend)
     return calls
