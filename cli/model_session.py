@@ -13,7 +13,8 @@ import numpy as np
 
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Machine, Retrieval, Session, compile_model
+from compiler.policies import Policy
+from compiler.runtime import Limits, Machine, Session, compile_model
 from compiler.tokenizer import TextTokenizer
 from hw.config import Config
 from sim.bench.core_run import BASES
@@ -40,14 +41,14 @@ class Model:
         folder: Path,
         config: Config,
         limits: Limits,
-        retrieval: Retrieval,
+        policy: Policy,
         system: str = "",
         *,
         cores: int = 1,
     ):
         self.checkpoint = Checkpoint(folder)
         self.config = config.replace(kv_heads=self.checkpoint.spec.text.kv_heads)
-        self.limits, self.retrieval, self.cores = limits, retrieval, cores
+        self.limits, self.policy, self.cores = limits, policy, cores
         self.system = load_system(system) if system else None
         self.clock: CycleClock | None = None
         if self.system is not None:
@@ -63,7 +64,7 @@ class Model:
     def load(self, progress: Progress) -> Machine:
         """Compile the model and load its weights into the memory of a machine."""
         machine = compile_model(
-            self.checkpoint, self.config, self.limits, self.retrieval, cores=self.cores, progress=progress
+            self.checkpoint, self.config, self.limits, self.policy, cores=self.cores, progress=progress
         )
         self.clock = CycleClock(machine, self.system) if self.system is not None else None
         return machine
@@ -117,7 +118,9 @@ class StepRow:
     """A measured step.
 
     kind : prompt, frame or answer ; tokens, commands : of the step ; seconds : on this computer
-    attended : mean share of the past tokens that a KV head attends to ; fetched_bytes : from host memory
+    attended : mean share of the past tokens that a KV head attends to
+    fetched_bytes, offloaded_bytes : from and to host memory ; released_pages : whose tokens are forgotten
+    input_bytes : that the host writes to device memory ; round_trips : programs, after each of which the host acts
     cycles, ms : predicted time; None without a prediction
     rtl_cycles : of the simulated cores; None without a simulation
     """
@@ -128,6 +131,10 @@ class StepRow:
     seconds: float
     attended: float
     fetched_bytes: int
+    offloaded_bytes: int
+    released_pages: int
+    input_bytes: int
+    round_trips: int
     cycles: int | None
     ms: float | None
     rtl_cycles: int | None = None
@@ -159,7 +166,10 @@ class Report:
             StepRow(
                 kind, sum(each.tokens for each in steps), sum(each.commands for each in steps),
                 time.perf_counter() - started, float(np.mean(shares)) if shares else 1.0,
-                sum(sum(each.retrieved.fetched) for each in steps), spent,
+                sum(sum(each.retrieved.fetched) for each in steps),
+                sum(sum(each.retrieved.offloaded) for each in steps),
+                sum(sum(each.retrieved.released) for each in steps),
+                sum(each.input_bytes for each in steps), sum(each.round_trips for each in steps), spent,
                 None if self.clock is None or spent is None else spent / self.clock.clock_mhz / 1000,
             )
         )  # fmt: skip
@@ -204,7 +214,8 @@ class Report:
     def _columns(self) -> list[tuple[str, str, float, str]]:
         """Title, field of `StepRow`, factor and format of each column of the table."""
         columns = [("tokens", "tokens", 1, ".1f"), ("attended", "attended", 1, ".1%"),
-                   ("fetched, MB", "fetched_bytes", 1e-6, ".3f")]  # fmt: skip
+                   ("fetched, MB", "fetched_bytes", 1e-6, ".3f"), ("offloaded, MB", "offloaded_bytes", 1e-6, ".3f"),
+                   ("input, MB", "input_bytes", 1e-6, ".3f"), ("round trips", "round_trips", 1, ".1f")]  # fmt: skip
         if self.clock is not None:
             columns += [("predicted, ms", "ms", 1, ".3f"), ("predicted, cycles", "cycles", 1, ",.0f")]
         if self.simulation is not None:

@@ -16,13 +16,15 @@ import numpy as np
 
 from golden import vector_kernels as kernels
 from golden.core_interpreter import CoreInterpreter, NewToken
+from golden.kvmu import Command as KvmuCommand
 from golden.kvmu import Fault, Op, Reply
 from golden.kvmu.transfer import Tier
 from golden.kvpu import HeadScores, Kvpu
+from golden.selection import sortable
 from golden.store.layout import TABLE_UNIT
 from golden.vpe import widen
 from hw.config import Config
-from hw.core.isa import LIST_SETS, MAX_CORES, Command, Destination
+from hw.core.isa import COMMAND_BYTES, LIST_SETS, MAX_CORES, Command, Destination
 from hw.lxe.microcode import Instruction, Source
 from hw.lxe.operand_memory import OperandMemory
 from util import checks
@@ -38,12 +40,15 @@ class Retrieved:
 
     past : tokens of the context before the step ; clusters : clusters of the context
     attended : for each KV head, past tokens that it attends to ; fetched : bytes from host memory or storage
+    offloaded : bytes to host memory or storage ; released : pages that were released
     """
 
     past: list[int] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
     attended: list[list[int]] = field(default_factory=list)
     fetched: list[int] = field(default_factory=list)
+    offloaded: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
 
 
 class Observer(Protocol):
@@ -66,12 +71,14 @@ class GoldenMachine:
     table : KV prediction unit on the store
     programs : vector programs by word address ; varying : those whose instructions take the length of a row
     interpreter : class of the interpreter
+    signed : the scores are BF16 numbers of either sign
 
     Attributes
     ----------
     instructions : vector programs by word address
     interpreters : one per core
     observers : are told of all writes of `put` and of all programs
+    written, runs : bytes of all images and programs, and number of `run`, so far
     """
 
     def __init__(
@@ -84,10 +91,13 @@ class GoldenMachine:
         varying: Iterable[int],
         interpreter: type[CoreInterpreter] = CoreInterpreter,
         cores: int = 1,
+        signed: bool = False,
     ):
         self.config, self.device, self.host, self.table = config, device, host, table
         self.instructions = programs
         self.observers: list[Observer] = []
+        self.signed = signed
+        self.written = self.runs = 0
         self.word_bytes = 2 * config.dpe_inputs
         varying = set(varying)
         memory = OperandMemory.from_config(config)
@@ -122,6 +132,7 @@ class GoldenMachine:
             if at + len(image) > len(self.device):
                 raise ValueError(f"image must end at byte {len(self.device)} at most, got {at + len(image)}")
             self.device[at : at + len(image)] = image
+            self.written += len(image)
         for observer in self.observers:
             observer.wrote(images)
 
@@ -139,6 +150,7 @@ class GoldenMachine:
         if len(lists) > len(self.interpreters):
             raise ValueError(f"programs must be at most {len(self.interpreters)}, one per core, got {len(lists)}")
         self.retrieved = Retrieved()
+        self.runs, self.written = self.runs + 1, self.written + sum(map(len, lists)) * COMMAND_BYTES
         with ExitStack() as stack:
             for observer in self.observers:
                 stack.enter_context(observer.running(lists))
@@ -213,7 +225,8 @@ class GoldenMachine:
             self.get(fields["source"] + row * fields["stride"], 2 * clusters).view("<u2")
             for row in range(fields["rows"])
         ]
-        self._scores.append(HeadScores(fields.get("head", 0), np.stack(rows)))
+        keys = sortable(np.stack(rows)) if self.signed else np.stack(rows)
+        self._scores.append(HeadScores(fields.get("head", 0), keys))
 
     def _fetch(self, fields: Mapping[str, int]) -> None:
         _, _, replies = self.table.retrieve(self._scores)
@@ -228,20 +241,26 @@ class GoldenMachine:
         self.retrieved.clusters.append(self.leader.clusters)
         self.retrieved.attended.append([sum(tokens for _, tokens in head) for head in pages])
 
+    def _release(self, fields: Mapping[str, int]) -> None:
+        kept = {"index": fields.get("first", 0), "page": fields.get("last", 0)}
+        replies = self.table.kvmu.execute(KvmuCommand(Op.EVICT, cluster=fields.get("cluster", 0), **kept))
+        self._check(replies)
+        self.retrieved.released.append(replies[-1].count)
+
     def _offload(self, fields: Mapping[str, int]) -> None:
         self._check(self.table.commit())
-        self._transfer()
+        self.retrieved.offloaded.append(self._transfer())
 
     def _transfer(self) -> int:
-        """Copy the bytes that the KVMU moves; returns those from host memory or storage."""
-        fetched = 0
+        """Copy the bytes that the KVMU moves; returns those from or to host memory or storage."""
+        moved = 0
         memories = {Tier.DEVICE: self.device, Tier.HOST: self.host, Tier.STORAGE: self.host}
         for piece in self.table.kvmu.extents[self._copied :]:
             source, target = memories[Tier(piece.source_tier)], memories[Tier(piece.target_tier)]
             target[piece.target : piece.target + piece.nbytes] = source[piece.source : piece.source + piece.nbytes]
-            fetched += piece.nbytes * (piece.source_tier != Tier.DEVICE)
+            moved += piece.nbytes * (piece.source_tier != piece.target_tier)
         self._copied = len(self.table.kvmu.extents)
-        return fetched
+        return moved
 
     def _check(self, replies: Iterable[Reply]) -> None:
         for reply in replies:

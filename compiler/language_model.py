@@ -17,6 +17,7 @@ from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
 from compiler.memory import Region, block_words, tiles
 from compiler.model_spec import TextSpec
+from compiler.policies import Policy
 from compiler.products import Matrix
 from golden import bf16
 from golden.bf16 import FP32
@@ -76,7 +77,7 @@ class LanguageModelCompiler:
     config : configuration of the core ; spec : the model
     region : device memory for the model ; contexts : state of every layer, of the first stream
     tokens : tokens of the largest step ; keys : keys of the longest attention row
-    prefetch : which layer the queries of a layer select for, as in `golden.resv.ResvConfig`
+    policy : what the layers do with their tokens
 
     Attributes
     ----------
@@ -101,7 +102,7 @@ class LanguageModelCompiler:
         *,
         tokens: int,
         keys: int,
-        prefetch: str = "same_layer",
+        policy: Policy,
     ):
         if spec.kv_heads != config.kv_heads:
             raise ValueError(f"kv_heads of the model must be those of the core, {config.kv_heads}, got {spec.kv_heads}")
@@ -116,7 +117,7 @@ class LanguageModelCompiler:
             spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
-        first = LayerCompiler(config, sizes, region, contexts[0], prefetch)
+        first = LayerCompiler(config, sizes, region, contexts[0], policy)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
         self.x, self.cosines, self.words = first.x, first.cosines, first.x_words

@@ -1,4 +1,4 @@
-"""Compiler of a decoder layer with ReSV attention: memory layout, and the program of a step.
+"""Compiler of a decoder layer with attention to retrieved tokens: memory layout, and the program of a step.
 
 Device memory holds everything that a step needs besides its input: weights as tiles, norm weights, vector programs.
 The program of a step depends only on its number of tokens. The core reads the number of clusters and of attended
@@ -18,17 +18,17 @@ from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.memory import Region, block_words, tiles
+from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
-from golden.resv import PREFETCH
 from hw.config import Config
 from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
-from util import checks
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
+ONE = 0x3F80  # BF16
 MAX_KEYS, MAX_BLOCKS = 1 << 20, (1 << 16) - 1  # attended keys, and blocks of them
 
 
@@ -83,7 +83,7 @@ class LayerCompiler:
     ----------
     config : configuration of the core ; sizes : sizes of the layer
     region : device memory for the layer ; context : state of the layer that its programs use
-    prefetch : which layer the queries select for, as in `golden.resv.ResvConfig`
+    policy : what the layer does with its tokens
 
     Attributes
     ----------
@@ -95,6 +95,7 @@ class LayerCompiler:
     cosines : word address of the RoPE angles of the step, pairs of FP32 words (cosines, sines)
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     products, vectors : compilers of products and of vector programs
+    table : how the layer uses its tables
 
     Raises
     ------
@@ -106,11 +107,11 @@ class LayerCompiler:
     sizes: LayerSizes
     region: Region
     context: Context
-    prefetch: str = "same_layer"
+    policy: Policy = field(default_factory=ResvPolicy)
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
-        checks.one_of("prefetch", self.prefetch, PREFETCH)
+        self.table = self.policy.table(c)
         self.products, self.vectors = Products(c), VectorCode(c, self.region)
         self.width = n = self.products.width
         self.rows = self.products.rows
@@ -160,10 +161,17 @@ class LayerCompiler:
             "k": allocate(max_tokens * self.kv),
             "v": allocate(max_tokens * self.kv),
         }
-        self.attended, self.projected = allocate(t * self.x_words), allocate(max_tokens * self.hashes)
+        self.plain = dict(self.rotated)  # queries and keys that score clusters
+        if self.table.by_frames:
+            self.plain |= {"q": allocate(t * self.q), "k": allocate(t * self.kv)}
+            self.no_angles = allocate(2 * self.head)
+        self.attended = allocate(t * self.x_words)
+        # projections of the keys on the hyperplanes; without hash codes one row, the label of the step
+        self.projected = allocate((max_tokens if self.table.hashes else 1) * self.hashes)
         self.retrieval = RetrievalAttention(
             c, self.region, self.products, self.vectors, self.rotated, q_heads=s.q_heads,
-            model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetch == "next_layer",
+            model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetches,
+            table=self.table, scoring=self.plain["q"],
         )  # fmt: skip
         self._programs()
 
@@ -171,13 +179,18 @@ class LayerCompiler:
         shapes = {
             "q": (self.q, self.qkv_words), "k": (self.kv, self.qkv_words), "v": (self.kv, self.qkv_words),
             "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
-            "down": (self.x_words, self.ffn), "planes": (self.hashes, self.kv),
+            "down": (self.x_words, self.ffn), **({"planes": (self.hashes, self.kv)} if self.table.hashes else {}),
         }  # fmt: skip
         self.matrices = {
             name: Matrix(self.region.allocate(m_blocks * block_words(k_blocks, self.width)), m_blocks, k_blocks)
             for name, (m_blocks, k_blocks) in shapes.items()
         }
         self.norms = [self.region.allocate(self.x_words) for _ in range(2)]
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether a layer selects for the next one."""
+        return self.policy.prefetch == "next_layer"
 
     def _words(self, name: str, value: int) -> int:
         if value < self.width or value % self.width:
@@ -240,11 +253,16 @@ class LayerCompiler:
         if self.sizes.qkv_bias:
             columns.append(Columns(self.one, 1, stride=0))
         x = Activations(columns, norm)
-        # x stays in the operand memory only if the keys fit there at the same time
+        # x stays in the operand memory only if the keys fit there at the same time, and no queries are loaded
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
-        k = meet(self._rope(p, "k", t, meet(self._multiply(p, "k", t, x, w["k"], wide=True))))
+        both_fit &= not self.table.by_frames
+        k_products = meet(self._multiply(p, "k", t, x, w["k"], wide=True))
+        k = meet(self._rope(p, "k", t, k_products))
         q = meet(self._multiply(p, "q", t, x, w["q"], wide=True))
         v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
+        plain = self._without_rope(p, t, k_products, q)
+        if self.table.by_frames and not selected:  # before the tokens of the step are clustered
+            selected = self._select(p, t, self, p.builder.meet(opened), plain, lists=0)
         hashed, rotated, written = self._hash(p, t, [*opened, *k]), list[CommandRef](), list[CommandRef]()
         if selected:  # the clusters do not change before the end of the fetch, which can be late
             rotated, hashed = meet(self._rope(p, "q", t, q)), [*hashed, *selected.fetched]
@@ -252,10 +270,12 @@ class LayerCompiler:
             codes = self._codes(p, piece, [*hashed, *written])
             rotated = rotated or meet(self._rope(p, "q", t, q))
             clustered = p.builder.lead("CLUSTER", after=codes)
-            means = self._means(p, piece, clustered)
+            means = self._means(p, piece, [*clustered, *plain])
             v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
             written = [*means, *self._store_kv(p, piece, [*clustered, *v])]
         context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
+        if self.table.by_frames:  # the fetch did not wait for the keys and values
+            context = [*context, *written]
         x = Activations([Columns(address, self.group * self.head) for address in self.retrieval.outputs], meet(context))
         o = meet(self._multiply(p, "o", t, x, w["o"], wide=True))
         attended = meet(self._residual(p, t, self.x, w["o"], self.attended, o))
@@ -290,19 +310,32 @@ class LayerCompiler:
         prefetched = list[Selected]()
         if selected is None:
             written = p.builder.meet(written)
-            selected = self.retrieval.select(
-                p, tokens, self.context.mean_keys_word, written[:1], after, lists=0, written=written
-            )
+            selected = self._select(p, tokens, self, written[:1], after, lists=0, written=written)
         lists = (selected.lists + 1) % LIST_SETS
-        p.builder.lead("OFFLOAD", after=written)
+        self._end_step(p, written)  # the retrieval unit executes its commands in order, FETCH before these
 
         def select_for_following() -> None:
             if following is not None:
-                opened, mean_keys_word = p.builder.meet(following._open(p, lists)), following.context.mean_keys_word
-                prefetched.append(self.retrieval.select(p, tokens, mean_keys_word, opened, after, lists=lists))
+                opened = p.builder.meet(following._open(p, lists))
+                prefetched.append(self._select(p, tokens, following, opened, after, lists=lists))
 
         context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
         return context, prefetched[0] if prefetched else None
+
+    def _select(
+        self,
+        p: Operands,
+        tokens: int,
+        layer: "LayerCompiler",
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+        *,
+        lists: int,
+        written: Sequence[CommandRef] = (),
+    ) -> Selected:
+        """Select and fetch pages of `layer` with the queries of this one; other arguments as of `Policy.select`."""
+        word = layer.context.mean_keys_word
+        return self.policy.select(self.retrieval, p, tokens, word, means, after, lists=lists, written=written)
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """Program of attention alone, from rotated queries and keys and values to the context of every head.
@@ -319,8 +352,15 @@ class LayerCompiler:
         if query:
             self._attention(p, tokens, written, [])
         else:
-            p.builder.lead("OFFLOAD", after=written)
+            self._end_step(p, written)
         return [*p.builder.commands, Command("END")]
+
+    def _end_step(self, p: Operands, after: Sequence[CommandRef]) -> None:
+        """Release the pages that the policy does not keep, and commit the step."""
+        if self.table.kept_pages is not None:
+            first, last = self.table.kept_pages
+            p.builder.lead("RELEASE", {"cluster": 0, "first": first, "last": last}, after=after)
+        p.builder.lead("OFFLOAD", after=after)
 
     def for_context(self, context: Context, x: int | None = None, cosines: int | None = None) -> "LayerCompiler":
         """The same layer and buffers with the state `context`, and optionally with another input or RoPE angles."""
@@ -345,9 +385,15 @@ class LayerCompiler:
 
         Weights, norms and biases are BF16 bit patterns in the shapes of `golden.decoder_layer.LayerShape.weights`.
         """
-        c, n, images = self.config, self.width, dict(self.vectors.images)
+        c, n, images = self.config, self.width, {**self.vectors.images, **self.retrieval.images}
+        if not self.table.hashes:
+            images[self.projected] = self.label_image(0)
+        if self.table.by_frames:
+            pairs = np.repeat(np.array([[1, 0]], "<f4"), n, axis=1)  # a beat of cosines, a beat of sines
+            images[self.no_angles] = np.tile(pairs, (c.head_dim // (2 * n), 1)).tobytes()
         order = pair_order(c.head_dim, n)
-        for name, matrix in weights.items():
+        for name in self.matrices:
+            matrix = weights[name]
             stored = matrix if name not in (biases or {}) else with_bias(matrix, (biases or {})[name], n)
             if name in ("q", "k"):
                 stored = stored.reshape(-1, c.head_dim, stored.shape[1])[:, order].reshape(stored.shape)
@@ -358,6 +404,15 @@ class LayerCompiler:
         if self.sizes.qkv_bias:
             images[self.one] = one(n).tobytes()
         return images
+
+    def label_image(self, label: int) -> bytes:
+        """Image of the row `projected` for a step whose tokens all have the hash code `label`."""
+        bits = self.config.hash_bits
+        if not 0 <= label < 1 << bits:
+            raise ValueError(f"label must be 0 to {(1 << bits) - 1}, got {label}")
+        row = np.zeros(self.hashes * self.width, "<u2")
+        row[:bits] = [ONE * (label >> bit & 1) for bit in range(bits)]
+        return row.tobytes()
 
     def _check(self, tokens: int, query: bool = True) -> None:
         if not 1 <= tokens <= self.max_tokens[query]:
@@ -412,14 +467,30 @@ class LayerCompiler:
                             out_beats=piece, extra=1)  # fmt: skip
 
     def _rope(self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        return self._rotate(p, name, tokens, after, self.cosines, 2 * self.head, self.rotated[name])
+
+    def _rotate(
+        self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef], angles: int, stride: int, out: int
+    ) -> list[CommandRef]:
         words, rows = {"q": self.q, "k": self.kv}[name], p.builder.share.part(tokens)
-        return self._vector(p, f"rope {name}", after, repeat=rows, a=self.cosines, a_stride=2 * self.head,
-                            a_beats=self.head, a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words,
-                            b_wide=1, b_used=1, out=self.rotated[name], out_stride=words, out_beats=words,
-                            extra=1)  # fmt: skip
+        return self._vector(p, f"rope {name}", after, repeat=rows, a=angles, a_stride=stride, a_beats=self.head,
+                            a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words, b_wide=1, b_used=1,
+                            out=out, out_stride=words, out_beats=words, extra=1)  # fmt: skip
+
+    def _without_rope(
+        self, p: Operands, tokens: int, k: Sequence[CommandRef], q: Sequence[CommandRef]
+    ) -> list[CommandRef]:
+        """Queries and keys before RoPE, if they score clusters: rotated by angles of 0."""
+        if not self.table.by_frames:
+            return []
+        keys = self._rotate(p, "k", tokens, k, self.no_angles, 0, self.plain["k"])
+        queries = self._rotate(p, "q", tokens, q, self.no_angles, 0, self.plain["q"])
+        return p.builder.meet([*keys, *queries])
 
     def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Products of the keys with the hyperplanes, on core 0; their signs are the hash codes."""
+        if not self.table.hashes:
+            return list(after)
         x = Activations([Columns(self.rotated["k"], self.kv)], after)
         leads = p.builder.share.leads
         return self._multiply(p, "planes", tokens, x, self.projected, wide=False, alone=True) if leads else []
@@ -437,13 +508,15 @@ class LayerCompiler:
 
         The core records the clusters and slots of one piece only, and MEANS and STORE read them.
         """
-        rows = piece.tokens if p.builder.share.leads else 0
-        return self._vector(p, "hash", after, repeat=rows, a=self.projected + piece.token * self.hashes,
-                            a_stride=self.hashes, a_beats=self.hashes, destination=Destination.CODES,
+        rows, stride = piece.tokens if p.builder.share.leads else 0, self.hashes if self.table.hashes else 0
+        return self._vector(p, "hash", after, repeat=rows, a=self.projected + piece.token * stride,
+                            a_stride=stride, a_beats=self.hashes, destination=Destination.CODES,
                             flag=piece.query, extra=1)  # fmt: skip
 
     def _means(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
-        keys = self.rotated["k"] + piece.token * self.kv
+        if not self.table.mean_keys:
+            return list(after)
+        keys = self.plain["k"] + piece.token * self.kv
         return p.builder.lead("MEANS", {"keys": keys, "stride": self.kv}, after=after)
 
     def _store_kv(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
@@ -472,9 +545,9 @@ def add_layers(
 ) -> list[CommandRef]:
     """Append the commands of a step through `layers`, which follow the commands `after`, and return the last ones.
 
-    With `prefetch` = `next_layer` of the first layer, every layer selects for the next one.
+    With `prefetch` = `next_layer` of the policy, every layer selects for the next one.
     """
     selected, last = None, list(after)
-    for layer, following in zip_longest(layers, layers[1:] if layers[0].prefetch == "next_layer" else ()):
+    for layer, following in zip_longest(layers, layers[1:] if layers[0].prefetches else ()):
         last, selected = layer.add_step(p, tokens, last, selected, following)
     return last

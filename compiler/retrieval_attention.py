@@ -1,9 +1,11 @@
-"""Attention of a decoder layer to the tokens that ReSV retrieves: scores, selection, softmax, weighted values."""
+"""Attention of a decoder layer to the tokens that it retrieves: scores, selection, softmax, weighted values."""
 
 # mypy: disable-error-code="arg-type"
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.blocks import RowBlock
@@ -11,8 +13,9 @@ from compiler.builder import CommandRef, LoadedOperands, Operands, Share
 from compiler.memory import Region
 from compiler.products import Products
 from compiler.vector_code import VectorCode
+from golden.decoder_layer import TEXT_SCORE, LayerPolicy
 from hw.config import Config
-from hw.core.isa import Fit, LengthSource
+from hw.core.isa import Destination, Fit, LengthSource
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,14 @@ class RetrievalAttention:
     q_heads : query heads ; model_head : elements of a head of the model, which determine the scale of the scores
     tokens : tokens of the largest step ; keys : keys of the longest attention row
     prefetches : the queries can select for another layer while this one attends
+    table : what the layer does with its tokens ; scoring : word address of the queries that score clusters
     products, vectors : compilers of products and of vector programs
     rotated : word addresses of queries, keys (both after RoPE) and values of the step, one row per token
 
     Attributes
     ----------
     outputs : for each KV head, word address of its result: rows of `group` query heads, token after token
+    images : constants in memory by word address
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class RetrievalAttention:
         tokens: int,
         keys: int,
         prefetches: bool,
+        table: LayerPolicy,
+        scoring: int,
     ):
         self.config, self.products, self.vectors, self.rotated = config, products, vectors, rotated
         self.width, self.half, self.rows, self.accumulators = (
@@ -83,6 +90,15 @@ class RetrievalAttention:
         self.cluster_scores = [region.allocate(rows * self.score_words) for _ in heads] if prefetches else self.scores
         self.shares = [region.allocate(rows * self.key_blocks) for _ in heads]
         self.outputs = [region.allocate(rows * self.head) for _ in heads]
+        shared = np.array(table.score_row or (), "<u2")
+        if table.by_frames:
+            shared = np.zeros(self.cluster_blocks * self.width, "<f4")
+            shared[0] = TEXT_SCORE
+        # scores that all queries share, or what is added to the sum of their scores
+        self.shared_scores = region.allocate(-(-shared.nbytes // (2 * self.width)))
+        self.images = {self.shared_scores: shared.tobytes()} if len(shared) else {}
+        self.by_frames, self.scoring = table.by_frames, scoring
+        self.summed_scores = region.allocate(self.cluster_blocks if table.by_frames else 0)
 
     def add_programs(self) -> None:
         """Add the vector programs."""
@@ -93,6 +109,12 @@ class RetrievalAttention:
             "long exponentials": programs.long_exponentials(1, n, head),
             "divide by sum": programs.divide_by_sum(1, n),
         }
+        if self.by_frames:
+            varying |= {
+                "first row": programs.first_row(1, n),
+                "add row": programs.add_row(1, n),
+                "sum of rows": programs.sum_of_rows(1, n),
+            }
         self.vectors.add(varying, varying=True)
 
     def select(
@@ -117,6 +139,54 @@ class RetrievalAttention:
             scored = p.builder.meet(self._score(p, h, team, tokens, mean_keys_word, means, after))
             for head in range(number * teams, min((number + 1) * teams, self.config.kv_heads)):
                 selected += self._select(p, head, tokens, scored)
+        return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
+
+    def select_by_row(
+        self, p: Operands, opened: Sequence[CommandRef], *, lists: int, written: Sequence[CommandRef] = ()
+    ) -> Selected:
+        """Select clusters of the open context by the row of scores that all queries share, and fetch.
+
+        `opened` : commands after which the clusters are known ; `written` : before the end of the fetch
+        """
+        return self._select_all_heads(p, self.shared_scores, opened, lists, written)
+
+    def select_frames(
+        self,
+        p: Operands,
+        tokens: int,
+        mean_keys_word: int,
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+        *,
+        lists: int,
+    ) -> Selected:
+        """Select by one row of scores, the sum of those of all query rows and KV heads, and fetch.
+
+        Arguments are those of `select`. The sum begins with the first row of the first head; core 0 computes it.
+        """
+        heads, team = p.builder.share.groups(self.config.kv_heads)
+        scored = list[CommandRef]()
+        for h in heads:
+            scored += self._mean_key_products(p, h, team, tokens, mean_keys_word, means, after)
+        scored = p.builder.meet(scored)
+        if not p.builder.share.leads:
+            return Selected(lists, [])
+        rows, stride = tokens * self.group, self.score_words
+        row = {"a_stride": stride, "a_wide": 1, "length": LengthSource.CLUSTERS, "destination": Destination.NONE}
+        self.vectors.command(p, "first row", scored, repeat=1, a=self.cluster_scores[0], **row)
+        for head, scores in enumerate(self.cluster_scores):
+            self.vectors.command(p, "add row", scored, repeat=range(int(head == 0), rows), a=scores, **row)
+        row |= {"a": self.shared_scores, "out": self.summed_scores, "destination": Destination.MEMORY}
+        summed = self.vectors.command(p, "sum of rows", scored, repeat=1, **row)
+        return self._select_all_heads(p, self.summed_scores, summed, lists, [])
+
+    def _select_all_heads(
+        self, p: Operands, row: int, after: Sequence[CommandRef], lists: int, written: Sequence[CommandRef]
+    ) -> Selected:
+        """Select for every KV head by the same row of scores, and fetch."""
+        selected, fields = list[CommandRef](), {"source": row, "stride": 0, "rows": 1, "length": LengthSource.CLUSTERS}
+        for head in range(self.config.kv_heads):
+            selected += p.builder.lead("SELECT", fields | {"head": head}, after=after)
         return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
 
     def attend(
@@ -157,9 +227,11 @@ class RetrievalAttention:
         size = rows // group
         return [RowBlock(token, min(size, tokens - token), 0, group, token * group) for token in range(0, tokens, size)]
 
-    def _queries(self, p: Operands, head: int, block: RowBlock, after: Sequence[CommandRef]) -> LoadedOperands:
-        """Query rows of a KV head as activations."""
-        source = self.rotated["q"] + block.token * self.q + (head * self.group + block.head) * self.head
+    def _queries(
+        self, p: Operands, head: int, block: RowBlock, after: Sequence[CommandRef], queries: int
+    ) -> LoadedOperands:
+        """Query rows of a KV head as activations; `queries` : word address of all queries."""
+        source = queries + block.token * self.q + (head * self.group + block.head) * self.head
         beats = block.heads * self.head
         fields = {"source": source, "stride": self.q, "rows": block.tokens, "beats": beats, "step": beats}
         return p.activations([fields], block.tokens * beats, after)
@@ -189,22 +261,8 @@ class RetrievalAttention:
         The exponentials replace the scores in memory: each row is read before its exponentials are written. Without a
         head, the core only meets the others.
         """
-        chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
-        products = list[CommandRef]()
-        for rows in self._row_blocks(tokens):
-            if head is None:
-                break
-            x = self._queries(p, head, rows, after)
-            for block in range(team.number * chunk, self.cluster_blocks, team.count * chunk):
-                source = mean_keys_word + head * self.head + block * self.width * self.kv
-                keys = p.weights(
-                    "LOAD",
-                    {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
-                     "limit": 1, "block": block, **length_fields},
-                    means,
-                )  # fmt: skip
-                fields = {**self._products(self.cluster_scores[head], rows, block), **length_fields}
-                products = [p.multiply(fields, keys, x, self.width)]
+        length_fields = {"length": LengthSource.CLUSTERS}
+        products = self._mean_key_products(p, head, team, tokens, mean_keys_word, means, after)
         if team.count > 1:
             products = p.builder.meet(products)
         if head is None:
@@ -216,6 +274,35 @@ class RetrievalAttention:
             return self.vectors.command(p, "exponentials", products, repeat=part, **fields)
         self.vectors.command(p, "exponentials", products, repeat=part, fit=Fit.FITS, **fields)
         return self.vectors.command(p, "long exponentials", products, repeat=part, fit=Fit.EXCEEDS, a_again=1, **fields)
+
+    def _mean_key_products(
+        self,
+        p: Operands,
+        head: int | None,
+        team: Share,
+        tokens: int,
+        mean_keys_word: int,
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+    ) -> list[CommandRef]:
+        """FP32 scores of all clusters for one KV head, in `cluster_scores`; its cores split the clusters."""
+        chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
+        products = list[CommandRef]()
+        for rows in self._row_blocks(tokens):
+            if head is None:
+                break
+            x = self._queries(p, head, rows, after, self.scoring)
+            for block in range(team.number * chunk, self.cluster_blocks, team.count * chunk):
+                source = mean_keys_word + head * self.head + block * self.width * self.kv
+                keys = p.weights(
+                    "LOAD",
+                    {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
+                     "limit": 1, "block": block, **length_fields},
+                    means,
+                )  # fmt: skip
+                fields = {**self._products(self.cluster_scores[head], rows, block), **length_fields}
+                products = [p.multiply(fields, keys, x, self.width)]
+        return products
 
     def _select(self, p: Operands, head: int, tokens: int, exponentials: Sequence[CommandRef]) -> list[CommandRef]:
         """Select clusters for one KV head by the exponentials of the scores."""
@@ -262,7 +349,7 @@ class RetrievalAttention:
         for rows in self._row_blocks(tokens):
             products = list[CommandRef]()
             if head is not None:
-                x, first = self._queries(p, head, rows, after), team.number * chunk
+                x, first = self._queries(p, head, rows, after, self.rotated["q"]), team.number * chunk
                 for block in range(first, self.key_blocks, team.count * chunk):
                     skip = first if block == first else (team.count - 1) * chunk
                     keys = self._gather(p, head, tokens, selected, skip, restart=block == first, after=after)

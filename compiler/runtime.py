@@ -8,6 +8,7 @@ print(machine.tokenizer.decode(list(session.ask("What happens?", count=32))))
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -25,18 +26,17 @@ from compiler.language_model import LanguageModelCompiler, chosen_token
 from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
+from compiler.policies import Policy, ResvPolicy
+from compiler.policies.base import MAX_CLUSTER_TOKENS
 from compiler.positions import Positions, of_pairs
 from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
 from golden.bf16 import FP32, decode
-from golden.clustering import ClusterRule
 from golden.core_interpreter import CoreInterpreter
-from golden.decoder_layer import angles
+from golden.decoder_layer import RESV_POLICY, angles
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
-from golden.resv import PREFETCH
-from golden.selection import RESV
 from golden.store import ContextSizes, Store, StoreSizes, create_context, create_store, delete_context, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from hw.config import Config
@@ -46,7 +46,6 @@ from util.progress import Progress, no_progress
 
 LOG_ENTRIES = 512  # of the undo log
 DEFAULT_TOKENS, DEFAULT_STEP = 2048, 64
-WHOLE = 1 << 16  # selection target that selects all clusters
 MAX_WORDS = 1 << 32  # of a device memory
 Placement = tuple[np.ndarray, Positions]  # positions of the tokens of a step, and those after it
 
@@ -59,7 +58,8 @@ class Limits:
     tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
     step     tokens of the largest step: a frame, or a piece of a prompt; 0: 64, or those of a frame if they are more
     resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
-    pages    pages of a context; 0: a quarter of `tokens`, at least 64, at most what the core allows
+    pages    pages of a context; 0: as many as the policy needs; with hash codes a quarter of `tokens`, at least 64, at
+             most what the core allows
     memory   bytes of device memory; 0: what the model needs
     height   rows of a frame in pixels, for a vision tower that has no image size; 0: those of 8 tokens
     width    columns of a frame, likewise
@@ -81,32 +81,6 @@ class Limits:
             checks.integer(field.name, getattr(self, field.name), int(field.name == "streams"))
 
 
-@dataclass(frozen=True)
-class Retrieval:
-    """Parameters of ReSV.
-
-    ratio              share of the exponentials of a row that the selected clusters cover (Th_r-wics), 0 to 1; 1: all
-    hamming_threshold  Hamming distance below which a token joins a cluster (Th_hd)
-    prefetch           `next_layer`: the queries of a layer select for the next layer, from its clusters before the
-                       step, and the fetch overlaps with the rest of the layer; `same_layer`: for their own layer
-    """
-
-    ratio: float = 1.0
-    hamming_threshold: int = 7
-    prefetch: str = "same_layer"
-
-    def __post_init__(self) -> None:
-        if not 0 < checks.real("ratio", self.ratio) <= 1:
-            raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio}")
-        checks.integer("hamming_threshold", self.hamming_threshold, 0)
-        checks.one_of("prefetch", self.prefetch, PREFETCH)
-
-    @property
-    def target(self) -> int:
-        """Selection target of the WTU in 1/65536."""
-        return round(self.ratio * WHOLE)
-
-
 class Machine:
     """A model in the memory of one or more cores.
 
@@ -116,6 +90,8 @@ class Machine:
     decoder : the compiled text decoder ; core : the golden machine
     vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
     step : tokens of the largest step
+    pages, clusters : largest numbers of a context
+    keeps_all : all pages have a page frame, so that none leaves device memory
     features_word : word address of a buffer for `step` hidden states that do not come from the embedding
     """
 
@@ -124,7 +100,7 @@ class Machine:
         checkpoint: Checkpoint,
         config: Config,
         limits: Limits,
-        retrieval: Retrieval,
+        policy: Policy,
         interpreter: type[CoreInterpreter],
         progress: Progress,
         cores: int,
@@ -132,7 +108,7 @@ class Machine:
         self.shares = [Share(k, checks.integer("cores", cores, 1, MAX_CORES)) for k in range(cores)]
         text = checkpoint.spec.text
         limits = replace(limits, tokens=limits.tokens or min(DEFAULT_TOKENS, text.max_positions))
-        self.config, self.limits, self.retrieval, self.spec = config, limits, retrieval, checkpoint.spec
+        self.config, self.limits, self.policy, self.spec = config, limits, policy, checkpoint.spec
         if limits.tokens > text.max_positions:
             raise ValueError(f"tokens must be at most {text.max_positions} positions of the model, got {limits.tokens}")
         vision, projector = checkpoint.spec.vision, checkpoint.spec.projector
@@ -148,21 +124,28 @@ class Machine:
         self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
             raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
-        self.pages = limits.pages or min(config.max_pages, max(64, limits.tokens // 4))
+        sizes = policy.sizes(config, limits.tokens, self.step)
+        self.pages = limits.pages or sizes.pages
         word = 2 * config.dpe_inputs
         region = Region(limits.memory // word if limits.memory else MAX_WORDS)
         count = limits.streams * text.layers
         for name, value, most in (("contexts", count, config.max_contexts), ("pages", self.pages, config.max_pages)):
             if value > most:
                 raise ValueError(f"{name} must be at most {most} on this core, got {value}")
+        self.keeps_all = keeps_all = not limits.resident and count * self.pages <= config.page_frames
+        if policy.table(config).kept_pages is not None:
+            self._check_window(count * self.pages)
+        elif not (keeps_all or limits.pages):
+            self.pages = sizes.offloaded_pages
         # every token can have a page of its own, and a step needs page frames before it offloads old pages
         all_pages, most = count * self.pages, config.page_frames - self.step
-        keeps_all = not limits.resident and all_pages <= config.page_frames
         if most < 1 and not keeps_all:
             name = "step" if limits.step else "tokens of a frame"
             most_frames = f"page_frames = {config.page_frames} of the core"
             raise ValueError(f"{name} must be less than {most_frames}, got {self.step}")
-        resident = count * limits.tokens if keeps_all else limits.resident or most
+        resident = limits.resident or most
+        if keeps_all:
+            resident = min(count * limits.tokens, all_pages * config.page_tokens)
         frames = min(all_pages, resident + self.step)
         if frames > config.page_frames or resident < 1:
             raise ValueError(
@@ -178,7 +161,8 @@ class Machine:
             log_entries=LOG_ENTRIES,
             line_bytes=max(32, word),
         )
-        own = ContextSizes(max_clusters=min(config.max_clusters, self.pages), max_pages=self.pages)
+        self.clusters = min(sizes.clusters, self.pages)
+        own = ContextSizes(max_clusters=self.clusters, max_pages=self.pages)
         store_size = store_bytes(shared, [own] * count)
         try:
             store = _allocate(region, store_size, BACKING_UNIT, word)
@@ -200,8 +184,7 @@ class Machine:
             ]
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
-                keys=-(-(limits.tokens + self.step) // config.dpe_inputs) * config.dpe_inputs,
-                prefetch=retrieval.prefetch,
+                keys=-(-(sizes.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
             self.vision = VisionCompiler(config, shape, region, cores=cores) if shape else None
@@ -212,10 +195,9 @@ class Machine:
             raise
         device = bytearray(region.next * word)
         device[store : store + store_size] = state.tobytes()
+        selection = policy.selection()
         table = Kvpu(
-            ClusterRule(
-                hamming_threshold=retrieval.hamming_threshold, window_tokens=0, max_candidates=config.max_candidates
-            ),
+            policy.clustering(config),
             KvmuConfig(
                 config.kv_heads,
                 config.head_dim,
@@ -230,8 +212,8 @@ class Machine:
             ),
             np.frombuffer(device, np.uint8)[store : store + store_size],
             store,
-            RESV,
-            retrieval.target,
+            selection.wtu,
+            selection.target,
             origin=store,
         )
         vectors = self.decoder.vectors
@@ -240,7 +222,9 @@ class Machine:
             instructions |= self.vision.vectors.instructions
             varying |= self.vision.vectors.varying
         host = bytearray(backing[-1])
-        self.core = GoldenMachine(config, device, host, table, instructions, varying, interpreter, cores)
+        self.core = GoldenMachine(
+            config, device, host, table, instructions, varying, interpreter, cores, selection.signed
+        )
         for number, images in enumerate(self.decoder.images(checkpoint)):
             progress("weights", number, text.layers + 3)
             self.core.put(images)
@@ -248,11 +232,24 @@ class Machine:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
         self._model, self._folder = checkpoint.fingerprint(), checkpoint.path
+        if (use := policy.table(config)) != RESV_POLICY:  # contexts of another use of the tables cannot continue
+            self._model = zlib.crc32(repr(use).encode(), self._model) or 1
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of the checkpoint. Raises ValueError if it has none."""
         return TextTokenizer(self._folder)
+
+    def _check_window(self, pages: int) -> None:
+        """ValueError if the policy releases pages, and `pages` pages do not stay in device memory."""
+        name, frames = self.policy.name, self.config.page_frames
+        if self.limits.resident:
+            raise ValueError(f"resident must be 0 for policy {name}, got {self.limits.resident}")
+        if pages > frames:
+            raise ValueError(f"pages of policy {name} must be at most page_frames = {frames} of the core, got {pages}")
+        tokens, most = self.limits.tokens, MAX_CLUSTER_TOKENS
+        if self.limits.streams * self.spec.text.layers == 1 and tokens > most:  # the HCU counts all tokens that joined
+            raise ValueError(f"tokens must be at most {most} for policy {name} with one context, got {tokens}")
 
     @property
     def memories(self) -> context_file.Machine:
@@ -278,11 +275,17 @@ class Machine:
 
 @dataclass
 class Step:
-    """A step of a session: its tokens, commands, and what its layers retrieved."""
+    """A step of a session: its tokens, commands, and what its layers retrieved.
+
+    input_bytes : that the host wrote to device memory for it: programs, angles, pictures
+    round_trips : runs of the cores, after each of which the host acts
+    """
 
     tokens: int
     commands: int
     retrieved: Retrieved
+    input_bytes: int
+    round_trips: int
 
 
 class Session:
@@ -301,6 +304,8 @@ class Session:
         self.steps: list[Step] = []
         self.logits = np.zeros(0, np.uint32)
         self.frequencies = machine.spec.text.rope.frequencies()
+        self._host = machine.core.written, machine.core.runs  # after the last step
+        self.frames = 0  # so far
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
@@ -320,8 +325,9 @@ class Session:
         try:
             header = memories.store.header
             free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
-            # the next step needs page frames for its tokens before it offloads old pages
-            positions = context_file.import_stream(memories, path, addresses, max(0, free - self.machine.step))
+            # the next step needs page frames for its tokens before it offloads old pages, if it offloads any
+            reserved = 0 if self.machine.keeps_all else self.machine.step
+            positions = context_file.import_stream(memories, path, addresses, max(0, free - reserved))
             tokens = int(memories.store.context(addresses[0].number).header["tokens"])
             if self.machine.spec.text.rope.sections is None and positions.next != tokens:
                 for at in addresses:
@@ -332,6 +338,8 @@ class Session:
                 create_context(memories.store, at.number, sizes, at.base, host_base=at.host_base)
             raise
         self.position, self.positions = tokens, positions
+        if self.machine.decoder.layers[0].table.by_frames:
+            self.frames = int(memories.store.context(addresses[0].number).header["clusters"]) - 1
 
     def frame(self, *pictures: np.ndarray, seconds: float | None = None) -> None:
         """A frame through the vision tower and the layers. It is one step.
@@ -347,12 +355,12 @@ class Session:
         rows = images.patches(*pictures)[shape.order]
         padded = np.zeros((len(rows), vision.patch_words * self.machine.config.dpe_inputs), "<u2")
         padded[:, : rows.shape[1]] = rows
-        self._check(shape.output_tokens, placed)
+        self._check(shape.output_tokens, placed, frame=True)
         self.machine.core.put({vision.patches: padded.tobytes()})
         programs = [vision.program(share=share) for share in self.machine.shares]
         self.machine.core.run(*programs)
         tokens = [[(vision.out + n * words, words)] for n in np.argsort(shape.output_order).tolist()]
-        self._step(tokens, placed, answer=False, more=sum(map(len, programs)))
+        self._step(tokens, placed, answer=False, frame=True, more=sum(map(len, programs)))
 
     def features(self, rows: np.ndarray, grid: tuple[int, int] | None = None, seconds: float | None = None) -> None:
         """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step.
@@ -367,11 +375,11 @@ class Session:
         if not 1 <= len(rows) <= step:
             raise ValueError(f"rows must be 1 to {step}, got {len(rows)}")
         placed = self._visual(len(rows), grid, seconds)
-        self._check(len(rows), placed)
+        self._check(len(rows), placed, frame=True)
         self.machine.core.put({self.machine.features_word: rows.astype("<u2").tobytes()})
         words = decoder.words
         tokens = [[(self.machine.features_word + n * words, words)] for n in range(len(rows))]
-        self._step(tokens, placed, answer=False)
+        self._step(tokens, placed, answer=False, frame=True)
 
     def _visual(self, count: int, grid: tuple[int, int] | None, seconds: float | None) -> Placement:
         """Positions of `count` visual tokens, and those after them."""
@@ -417,8 +425,14 @@ class Session:
                 return
             token = self.prompt([token], answer=True)
 
-    def _check(self, count: int, placed: Placement) -> None:
+    def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
+        if frame and self.machine.decoder.layers[0].table.by_frames:
+            name, most = self.machine.policy.name, self.machine.clusters - 1  # the text is a cluster
+            if not self.position:
+                raise ValueError(f"a session of policy {name} must begin with text, got a frame")
+            if self.frames == most:
+                raise ValueError(f"frames of a session of policy {name} must be at most {most}, got {most + 1}")
         text, tokens = self.machine.spec.text, self.position + count
         if tokens > self.machine.limits.tokens:
             raise ValueError(f"tokens of a session must be at most {self.machine.limits.tokens}, got {tokens}")
@@ -426,15 +440,27 @@ class Session:
             raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
 
     def _step(
-        self, rows: Sequence[Sequence[tuple[int, int]]], placed: Placement, *, answer: bool, more: int = 0
+        self,
+        rows: Sequence[Sequence[tuple[int, int]]],
+        placed: Placement,
+        *,
+        answer: bool,
+        frame: bool = False,
+        more: int = 0,
     ) -> int | None:
         machine, count, (positions, after) = self.machine, len(rows), placed
         decoder, text = machine.decoder, machine.spec.text
-        self._check(count, placed)
+        self._check(count, placed, frame=frame)
+        self.frames += frame
+        if (layer := decoder.layers[0]).table.by_frames:
+            machine.core.put({layer.projected: layer.label_image(self.frames if frame else 0)})
         pairs = of_pairs(positions, text.head_dim, text.rope.sections)
         machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
         programs = [decoder.step(rows, self.contexts, answer=answer, share=share) for share in machine.shares]
-        self.steps.append(Step(count, more + sum(map(len, programs)), machine.core.run(*programs)))
+        retrieved, done = machine.core.run(*programs), self._host
+        self._host = machine.core.written, machine.core.runs
+        by_host = [now - before for now, before in zip(self._host, done, strict=True)]
+        self.steps.append(Step(count, more + sum(map(len, programs)), retrieved, *by_host))
         self.position, self.positions = self.position + count, after
         if not answer:
             return None
@@ -449,7 +475,7 @@ def compile_model(
     checkpoint: Checkpoint,
     config: Config,
     limits: Limits | None = None,
-    retrieval: Retrieval | None = None,
+    policy: Policy | None = None,
     *,
     cores: int = 1,
     interpreter: type[CoreInterpreter] = FastInterpreter,
@@ -457,9 +483,11 @@ def compile_model(
 ) -> Machine:
     """Compile a checkpoint and load it into the memory of `cores` cores. Results do not depend on the number of cores.
 
+    `policy` : which past tokens the layers attend to; None: ReSV with all clusters
+
     Raises ValueError when a size does not fit the core, or the model does not fit the memory.
     """
-    return Machine(checkpoint, config, limits or Limits(), retrieval or Retrieval(), interpreter, progress, cores)
+    return Machine(checkpoint, config, limits or Limits(), policy or ResvPolicy(), interpreter, progress, cores)
 
 
 def _allocate(region: Region, size: int, unit: int, word: int) -> int:

@@ -73,6 +73,21 @@ def divide_by_sum(n: int, lanes: int) -> Program:
     ]
 
 
+def first_row(n: int, lanes: int) -> Program:
+    """Load a row of FP32 numbers for `add_row`. In: the row. Out: nothing."""
+    return [Instruction(to_memory=True, **extent(n, lanes))]
+
+
+def add_row(n: int, lanes: int) -> Program:
+    """Add a row of FP32 numbers to that of `first_row`. In: the row. Out: nothing."""
+    return [Instruction(pre=Pre.ADD, b=MEMORY, to_memory=True, wait=True, **extent(n, lanes))]
+
+
+def sum_of_rows(n: int, lanes: int) -> Program:
+    """The sum of the rows of `first_row` and `add_row`, and of one more, BF16. In: the row. Out: the sum."""
+    return [Instruction(pre=Pre.ADD, b=MEMORY, round=True, to_stream=True, wait=True, **extent(n, lanes))]
+
+
 def rms_factor(n: int, lanes: int, epsilon: float = 1e-5) -> Program:
     """1 / sqrt(mean(x**2) + epsilon) of a vector. In: the vector. Out: a beat with the FP32 number in lane 0.
 

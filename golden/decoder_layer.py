@@ -1,4 +1,4 @@
-"""One decoder layer with ReSV attention as the core computes it, bit exact (V-Rex, Fig. 10).
+"""One decoder layer with attention to retrieved tokens as the core computes it, bit exact (V-Rex, Fig. 10).
 
 It combines the fused products of `dot`, the vector kernels of `vector_kernels`, clustering, selection and paging of
 `kvpu`, and the mean keys of `mean_keys`. It adds the order in which a head attends to keys: the selected clusters in
@@ -7,6 +7,8 @@ the tokens of the step with a causal mask.
 
 A layer can select for the next one (`prefetch` = `next_layer` of `golden.resv`): its queries score the clusters that
 the next layer has before the step.
+
+A `LayerPolicy` replaces parts of ReSV: how tokens are clustered, what scores a cluster, which pages stay after a step.
 
 Layers and streams share one `Kvpu`; each layer of each stream has its own context in the store.
 
@@ -26,12 +28,45 @@ from golden import vector_kernels as kernels
 from golden.bf16 import FP32
 from golden.clustering import Assignment
 from golden.dot import matmul, to_bf16
-from golden.kvmu import Op, Reply
+from golden.kvmu import Command, Op, Reply
 from golden.kvpu import HeadScores, Kvpu
 from golden.mean_keys import MeanKeys
 from golden.resv import PREFETCH
+from golden.selection import sortable
 from golden.wicsum import RowSelections
 from util import checks
+
+
+@dataclass(frozen=True)
+class LayerPolicy:
+    """What a layer does with its tokens. The defaults are those of ReSV.
+
+    hashes      tokens are clustered by the hash codes of their keys; False: by the label of their step, which is their
+                hash code. A cluster takes tokens with the same label in order of arrival until it is full
+    mean_keys   clusters have mean keys
+    score_row   scores of the first clusters that all queries share, uint16 (C,); None: each query scores the mean keys
+    kept_pages  numbers of the first and of the last pages of cluster 0 that stay after a step, the others are released;
+                None: all pages stay
+    by_frames   the labels are numbers of frames, 0 for text. All KV heads share one row of scores: the sum over all
+                queries and heads of the dot products with the mean keys, without RoPE on both sides. Cluster 0, the
+                text, has the largest score. The selection precedes the clustering of the step
+    """
+
+    hashes: bool = True
+    mean_keys: bool = True
+    score_row: tuple[int, ...] | None = None
+    kept_pages: tuple[int, int] | None = None
+    by_frames: bool = False
+
+    def __post_init__(self) -> None:
+        if self.score_row is None and not self.mean_keys:
+            raise ValueError("mean_keys must be True without a score_row, got False")
+        for pages in self.kept_pages or ():
+            checks.integer("kept_pages", pages, 0)
+
+
+RESV_POLICY = LayerPolicy()
+TEXT_SCORE = 2.0**100  # added to the score of cluster 0 with `by_frames`
 
 
 @dataclass(frozen=True)
@@ -208,6 +243,8 @@ class DecoderLayer:
     keys, values  BF16 codes (Hkv, d) of the tokens so far, in memory order; not empty if the stream is resumed
     following     layer for which the queries of this layer select; None: no layer
     prefetched    selection of the layer before for the next step of this layer; None: this layer selects itself
+    policy        what the layer does with its tokens
+    label         hash code of the tokens of the next step if the policy does not hash
     """
 
     shape: LayerShape
@@ -220,6 +257,8 @@ class DecoderLayer:
     biases: dict[str, np.ndarray] = field(default_factory=dict)
     following: "DecoderLayer | None" = None
     prefetched: Selection | None = None
+    policy: LayerPolicy = RESV_POLICY
+    label: int = 0
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
@@ -244,27 +283,40 @@ class DecoderLayer:
         s, w = self.shape, self.weights
         normed = kernels.rms_norm(x, self.norms[0], s.inputs, s.norm_epsilon)
         cos, sin = s.angles(np.asarray(positions))
-        q = kernels.rope(self.projection("q", normed).reshape(len(x), s.q_heads, -1), cos, sin)[:, :, self.order]
-        k = kernels.rope(self.projection("k", normed).reshape(len(x), s.kv_heads, -1), cos, sin)[:, :, self.order]
+        projected = [self.projection("q", normed).reshape(len(x), s.q_heads, -1),
+                     self.projection("k", normed).reshape(len(x), s.kv_heads, -1)]  # fmt: skip
+        q, k = (kernels.rope(heads, cos, sin)[:, :, self.order] for heads in projected)
         v = to_bf16(self.projection("v", normed)).reshape(len(x), s.kv_heads, -1)
 
-        context, trace = self.attend(q, k, v)
+        plain = None
+        if self.policy.by_frames:
+            one, zero = np.full_like(cos, bf16.encode(np.ones(1), FP32)[0]), np.zeros_like(sin)
+            plain = [kernels.rope(heads, one, zero)[:, :, self.order] for heads in projected]
+        context, trace = self.attend(q, k, v, plain)
         attended = kernels.residual(x, self.product(context.reshape(len(x), -1), w["o"]))
         normed = kernels.rms_norm(attended, self.norms[1], s.inputs, s.norm_epsilon)
         middle = kernels.gated(self.product(normed, w["gate"]), self.product(normed, w["up"]))
         trace.output = kernels.residual(attended, self.product(middle, w["down"]))
         return trace
 
-    def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Assignment, list[Reply]]:
+    def append(
+        self, k: np.ndarray, v: np.ndarray, averaged: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Assignment, list[Reply]]:
         """Hash, cluster and store keys and values (T, Hkv, d) in memory order: steps 1 and 2 of Fig. 10.
+
+        `averaged` : keys of which the mean keys are the means; None: `k`
 
         Returns the hash codes, the clusters and the replies of the KVMU.
         """
         opening = [] if self.prefetched else self.table.open(self.context)  # a prefetch has opened the context
         vectors = k.reshape(len(k), -1)
-        codes = kernels.signs(self.product(vectors, self.hyperplanes()))
+        codes = np.full(len(k), self.label, np.uint32)
+        if self.policy.hashes:
+            codes = kernels.signs(self.product(vectors, self.hyperplanes()))
         assigned, replies = self.table.cluster(codes)
-        self._update_means(vectors.view(bfloat16), assigned)
+        if self.policy.mean_keys:
+            means_of = vectors if averaged is None else averaged.reshape(len(k), -1)
+            self._update_means(np.ascontiguousarray(means_of).view(bfloat16), assigned)
         self.keys += list(k)
         self.values += list(v)
         return codes, assigned, opening + replies
@@ -285,21 +337,37 @@ class DecoderLayer:
     def fill(self, k: np.ndarray, v: np.ndarray) -> None:
         """Append keys and values without queries."""
         self.append(k, v)
+        self.release()
         self.table.fetch([])
 
-    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, StepResult]:
-        """The six steps of Fig. 10: hash, cluster, score, select, fetch, attend.
+    def release(self) -> list[Reply]:
+        """Release the pages that the policy does not keep."""
+        if self.policy.kept_pages is None:
+            return []
+        first, last = self.policy.kept_pages
+        return self.table.kvmu.execute(Command(Op.EVICT, cluster=0, index=first, page=last))
+
+    def attend(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, plain: Sequence[np.ndarray] | None = None
+    ) -> tuple[np.ndarray, StepResult]:
+        """The six steps of Fig. 10: hash, cluster, score, select, fetch, attend; then pages are released.
 
         q and k are BF16 bit patterns in memory order. Returns the context (T, Hq, d) and the result without its output.
-        After the end of the step, the queries select for the layer `following`.
+        After the end of the step, the queries select for the layer `following`. `plain` : queries and keys before RoPE,
+        for a policy `by_frames`.
         """
         s, start, tokens = self.shape, len(self.keys), len(k)
-        codes, assigned, replies = self.append(k, v)
+        scoring, averaged = (q, None) if plain is None else plain
+        replies = []
+        if plain is not None and self.prefetched is None:
+            replies += self.table.open(self.context)
+            self.prefetched = self.select(scoring)
+        codes, assigned, more = self.append(k, v, averaged)
         selection, self.prefetched = self.prefetched or self.select(q), None
-        replies += [*selection.replies, *self.table.commit()]
+        replies += [*more, *selection.replies, *self.release(), *self.table.commit()]
         if self.following is not None:
             replies += self.table.open(self.following.context)
-            self.following.prefetched = self.following.select(q)
+            self.following.prefetched = self.following.select(scoring)
         group, rows, context = s.q_heads // s.kv_heads, self._query_rows(q), []
         for h, past in enumerate(selection.attended):
             ids = [*past, *range(start, start + tokens)]
@@ -321,16 +389,34 @@ class DecoderLayer:
     def select(self, q: np.ndarray) -> Selection:
         """Score the clusters of the context, which is open, with queries (T, Hq, d) in memory order, and fetch."""
         s = self.shape
-        means = self.table.context.mean_keys[: len(self.table.clusters)].reshape(-1, s.kv_heads, s.head_dim)
-        groups = []
-        for h, rows in enumerate(self._query_rows(q) if len(means) else ()):
-            scores = self.product(rows, np.ascontiguousarray(means[:, h]))
-            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
-        cutoffs, _, replies = self.table.retrieve(groups)
+        cutoffs, _, replies = self.table.retrieve(self._scores(q) if len(self.table.clusters) else [])
         past = [self._past(replies, h) for h in range(s.kv_heads)]
         attended = [[token for _, tokens in pages for token in tokens] for pages in past]
         counts = [[(address, len(tokens)) for address, tokens in pages] for pages in past]
         return Selection(cutoffs, attended, counts, replies)
+
+    def _scores(self, q: np.ndarray) -> list[HeadScores]:
+        """Score rows of every KV head."""
+        s, shared = self.shape, self.policy.score_row
+        if shared is not None:
+            row = np.array(shared[: len(self.table.clusters)], np.uint16)
+            return [HeadScores(h, row[None]) for h in range(s.kv_heads)]
+        means = self.table.context.mean_keys[: len(self.table.clusters)].reshape(-1, s.kv_heads, s.head_dim)
+        groups, products = (
+            [],
+            [self.product(rows, np.ascontiguousarray(means[:, h])) for h, rows in enumerate(self._query_rows(q))],
+        )
+        if self.policy.by_frames:
+            total, *others = np.concatenate(products)
+            for row in others:
+                total = bf16.add(total, row, FP32)
+            bias = np.zeros(len(total))
+            bias[0] = TEXT_SCORE
+            keys = sortable(to_bf16(bf16.add(total, bf16.encode(bias, FP32), FP32)))
+            return [HeadScores(h, keys[None]) for h in range(s.kv_heads)]
+        for h, scores in enumerate(products):
+            groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
+        return groups
 
     def _query_rows(self, q: np.ndarray) -> np.ndarray:
         """Queries (T, Hq, d) as rows (query token, query head) of each KV head: (Hkv, T * group, d)."""

@@ -23,7 +23,8 @@ UNFINISHED = "\ufffd"  # a token can end inside a character
 
 def run(args: argparse.Namespace, console: Console) -> int:
     from cli.model_session import Model, Report, Simulation
-    from compiler.runtime import Limits, Retrieval
+    from compiler.policies import load_policy
+    from compiler.runtime import Limits
     from sim.bench.model_run import ModelMismatch
 
     _check(args)
@@ -31,9 +32,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory, height=args.height,
         width=args.width, pooled=args.pooled,
     )  # fmt: skip
-    retrieval = Retrieval(args.ratio, args.hamming_threshold, args.prefetch)
+    policy = load_policy(args.policy, options(args))
     system = "" if args.backend == "golden" else args.system
-    model = Model(args.model, configuration(args), limits, retrieval, system, cores=args.cores)
+    model = Model(args.model, configuration(args), limits, policy, system, cores=args.cores)
     pictures = None
     if args.video is not None:
         model.require_vision()
@@ -104,6 +105,25 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"session must be in a folder that exists, got {str(args.session)!r}")
 
 
+def options(args: argparse.Namespace) -> dict[str, object]:
+    """Options of the policy: those of `--option`, and those of ReSV that have a name of their own."""
+    chosen: dict[str, object] = {}
+    for pair in args.option:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise ValueError(f"--option must be NAME=VALUE, got {pair!r}")
+        try:
+            chosen[name] = json.loads(value)
+        except json.JSONDecodeError:
+            chosen[name] = value
+    resv = {"ratio": 0.3, "hamming_threshold": 7, "prefetch": "same_layer"} if args.policy == "resv" else {}
+    for name in ("ratio", "hamming_threshold", "prefetch"):
+        value = getattr(args, name)
+        if value is not None or name in resv:
+            chosen.setdefault(name, resv.get(name) if value is None else value)
+    return chosen
+
+
 def frames(video: Path, fps: float, count: int | None) -> Iterator[Any]:
     """Pictures of a video at a rate in frames per second, uint8 (height, width, 3); at most `count`, None: all.
 
@@ -156,12 +176,19 @@ def add(commands: Any) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="text before the video")
     parser.add_argument("--ask", metavar="TEXT", help="question after the video, as the model expects it")
     parser.add_argument("--answer-tokens", type=int, default=32, metavar="N", help="largest answer (default 32 tokens)")
-    parser.add_argument("--ratio", type=float, default=0.3, help="share of a row's score sum to select (default 0.3)")
     parser.add_argument(
-        "--hamming-threshold", type=int, default=7, help="a token joins a cluster below this distance (default 7)"
+        "--policy", default="resv", metavar="NAME",
+        help="which past tokens a layer attends to: resv, full, window, rekv, or a Python file (default resv)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy; repeatable"
+    )
+    parser.add_argument("--ratio", type=float, help="resv: share of a row's score sum to select (default 0.3)")
+    parser.add_argument(
+        "--hamming-threshold", type=int, help="resv: a token joins a cluster below this distance (default 7)"
     )
     parser.add_argument(
-        "--prefetch", choices=PREFETCH, default="same_layer",
+        "--prefetch", choices=PREFETCH,
         help="layer for which the queries of a layer select; next_layer: the fetch overlaps with the rest of the layer "
         "(default same_layer)",
     )  # fmt: skip

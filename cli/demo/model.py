@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from compiler.checkpoint import Checkpoint
+from compiler.policies import ResvPolicy
 from compiler.random_model import write_random_model
-from compiler.runtime import Limits, Machine, Retrieval, Session, compile_model
+from compiler.runtime import Limits, Machine, Session, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelRun
 from util.progress import Progress
@@ -46,7 +47,7 @@ CONFIG: dict[str, Any] = {
     },
 }
 LIMITS = Limits(tokens=128, step=9, resident=6)  # page frames of preset tiny: 16
-RETRIEVAL = Retrieval(ratio=0.1, hamming_threshold=3)
+RETRIEVAL = ResvPolicy(ratio=0.1, hamming_threshold=3)
 QUESTION = (1, 5, 17, 4)  # token IDs
 MAX_ANSWER = 32
 

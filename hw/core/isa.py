@@ -295,6 +295,17 @@ OPCODES = (
         "Fetch the pages of the selected clusters of the step; complete when they are in device memory.",
     ),
     Opcode(
+        "RELEASE",
+        0x55,
+        ExecUnit.RETRIEVAL,
+        "Release the pages of a cluster, except the first and the last ones.",
+        (
+            Field("cluster", COUNT, "number of the cluster"),
+            Field("first", COUNT, "number of the first pages that remain"),
+            Field("last", COUNT, "number of the last pages that remain"),
+        ),
+    ),
+    Opcode(
         "OFFLOAD",
         0x53,
         ExecUnit.RETRIEVAL,

@@ -33,6 +33,7 @@ class Op(enum.Enum, shape=unsigned(3)):
     SELECT = 2  # rows for KV head `head` follow on `i_scores`; their selections are united
     FETCH = 3  # fetch the selected pages
     STEP = 4  # offload the oldest pages and commit the step
+    RELEASE = 5  # release the pages of `cluster`, except the first `first_pages` and the last `last_pages` ones
 
 
 class Stat(python_enum.StrEnum):
@@ -42,7 +43,7 @@ class Stat(python_enum.StrEnum):
     OPENING = "opening"  # cycles in which a context is opened
     CLUSTERING = "clustering"  # cycles in which tokens of a step are clustered
     SELECTING = "selecting"  # cycles in which a SELECT is in progress
-    ENDING = "ending"  # cycles in which FETCH or STEP waits until the KVMU accepts it
+    ENDING = "ending"  # cycles in which FETCH, RELEASE or STEP waits until the KVMU accepts it
 
 
 class KVPU(wiring.Component):
@@ -57,7 +58,8 @@ class KVPU(wiring.Component):
     SELECT announces score rows of a KV head: one packet of (key, token count) pairs per row, one pair per cluster in
     cluster order. The rows of one SELECT are joined; the last one has `join` = 0. The list of selected clusters becomes
     SELECT commands of the KVMU, which reports their pages at once. FETCH ends the fetch: the KVMU completes the
-    transfers into the staging bank that the previous fetch did not use. STEP offloads the oldest pages and commits.
+    transfers into the staging bank that the previous fetch did not use. RELEASE removes pages from a cluster (EVICT
+    of the KVMU); it is part of a step. STEP offloads the oldest pages and commits.
 
     Commands execute in order. A token is stored while the next one is compared, and the pages of one KV head are read
     while the rows of the next KV head are selected.
@@ -101,6 +103,9 @@ class KVPU(wiring.Component):
                 "last": 1,
                 "context": self.kvmu.command["context"].shape,
                 "head": range(config.kv_heads),
+                "cluster": self.kvmu.command["cluster"].shape,
+                "first_pages": self.kvmu.command["page"].shape,
+                "last_pages": self.kvmu.command["page"].shape,
             }
         )
         super().__init__(
@@ -197,7 +202,7 @@ class KVPU(wiring.Component):
             Stat.OPENING: opening,
             Stat.CLUSTERING: in_step,
             Stat.SELECTING: selecting,
-            Stat.ENDING: self.i.valid & ((op == Op.FETCH) | (op == Op.STEP)),
+            Stat.ENDING: self.i.valid & ((op == Op.FETCH) | (op == Op.RELEASE) | (op == Op.STEP)),
         }
         count(m, self, events, enable=bool(self.config.dre_counters))
         return m
@@ -287,7 +292,7 @@ class KVPU(wiring.Component):
     def _execute(
         self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal, selecting: Signal
     ) -> None:
-        """Execute a command other than CODE. FETCH and STEP wait for all lists of clusters."""
+        """Execute a command other than CODE. FETCH, RELEASE and STEP wait for all lists of clusters."""
         command = self.i.payload
         with m.Switch(command.op):
             with m.Case(Op.OPEN):
@@ -299,6 +304,17 @@ class KVPU(wiring.Component):
                 m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)
                 with m.If(self.i.ready):
                     m.d.sync += bank.eq(~bank)
+            with m.Case(Op.RELEASE):
+                _command(
+                    m,
+                    commands,
+                    valid=~selecting,
+                    op=kvmu_command.Op.EVICT,
+                    cluster=command.cluster,
+                    index=command.first_pages,
+                    page=command.last_pages,
+                )
+                m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)
             with m.Case(Op.STEP):
                 _command(m, commands, valid=~selecting, op=kvmu_command.Op.STEP)
                 m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)

@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.layer import Context, LayerCompiler, LayerSizes, model_step
 from compiler.memory import Region
+from compiler.policies import ResvPolicy
 from golden import bf16
 from golden.clustering import ClusterRule
 from golden.decoder_layer import DecoderLayer, LayerShape, StepResult, link, pad_heads
@@ -185,7 +186,7 @@ class LayerRun:
         self.layers: list[LayerCompiler] = []
         self.goldens: list[list[DecoderLayer]] = [[] for _ in range(streams)]  # stream by stream, layer by layer
         for at in range(layers):
-            self.layers.append(LayerCompiler(c, self.sizes, self.region, contexts[at], prefetch))
+            self.layers.append(LayerCompiler(c, self.sizes, self.region, contexts[at], ResvPolicy(prefetch=prefetch)))
             weights, norms = self._weights(shape)
             biases = self._biases() if self.sizes.qkv_bias else {}
             for stream in range(streams):

@@ -15,6 +15,7 @@ from golden.store.layout import TABLE_UNIT
 from hw.core.core import Core
 from hw.core.isa import LIST_SETS, Command, encode
 from hw.core.retrieval.page_lists import ENTRY_BYTES
+from hw.dre.wtu.command import KeyOrder
 from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import CoreRun, Outcome
@@ -118,7 +119,8 @@ class ModelRun:
         """
         device = self.device + bytes(self._free * self.word - len(self.device))
         host = self.host.ljust(self.word, b"\0")
-        settings = core_settings(self.machine.core.table) | {"page_lists_base": self._lists * self.word}
+        order: Any = KeyOrder.SIGNED if self.machine.core.signed else KeyOrder.PLAIN
+        settings = core_settings(self.machine.core.table, order) | {"page_lists_base": self._lists * self.word}
         outcomes, record = self._simulate(device, host, settings, **options)
         self.cycles = [max(outcome.cycles for outcome in step) for step in outcomes[1::3]]
         self._compare(outcomes, record.images["device"])

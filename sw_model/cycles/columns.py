@@ -129,7 +129,7 @@ class Store(IntEnum):
 
 
 class Retrieval(IntEnum):
-    """Of OPEN, FETCH and OFFLOAD: their command of the KVMU."""
+    """Of OPEN, FETCH, RELEASE and OFFLOAD: their command of the KVMU."""
 
     STORE_COMMAND = 15
 

@@ -15,6 +15,7 @@ from compiler.language_model import LanguageModelCompiler
 from compiler.layer import Context
 from compiler.memory import Region
 from compiler.model_spec import ProjectorSpec, RopeSpec, TextSpec, VisionSpec
+from compiler.policies import ResvPolicy
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import vision_shape
 from hw.config import Config
@@ -107,8 +108,9 @@ def compile_step(
     region = Region(ADDRESSES, (step.store_bytes + layers * step.frame_bytes + step.staging_bytes) // word)
     contexts = [Context(number, step.later.mean_keys // word) for number in range(layers)]
     keys = past + tokens
+    policy = ResvPolicy(prefetch=prefetch)
     compiler = LanguageModelCompiler(
-        config, text_spec(model, layers), region, contexts, tokens=tokens, keys=keys, prefetch=prefetch
+        config, text_spec(model, layers), region, contexts, tokens=tokens, keys=keys, policy=policy
     )
     rows = [compiler.embedding_words(token) for token in range(tokens)]
     programs = [

@@ -217,6 +217,7 @@ class Kind(IntEnum):
     STORE = 11
     END = 12
     BARRIER = 13
+    RELEASE = 14
 
 
 TABLES = {  # columns, see `columns.py`

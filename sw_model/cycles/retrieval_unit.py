@@ -1,4 +1,4 @@
-"""Retrieval unit: commands OPEN, CLUSTER, SELECT, FETCH and OFFLOAD, and the clustering of hash codes.
+"""Retrieval unit: commands OPEN, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD, and the clustering of hash codes.
 
 OPEN selects the data of the step. Hash codes drive the HCU, whose assignments become commands of the KVMU, without
 commands of the program.
@@ -62,7 +62,7 @@ def execute_retrieval(k: Machine, c: int) -> Wait:
             yield from reach(k, c, LISTED, k.listed[c])
             if k.transfers[c] != transfers:
                 yield from reach(k, c, Count.TRANSFERS, k.transfers[c])
-        else:
+        else:  # RELEASE, OFFLOAD
             if k.value[c, Count.SLOTS_WRITTEN] < k.pieces_stored[c]:
                 yield from reach(k, c, Count.SLOTS_WRITTEN, k.pieces_stored[c])
                 yield 1

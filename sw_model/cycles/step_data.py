@@ -26,6 +26,7 @@ class StepData:
     rows : for each group of score rows (passes, levels) of every row
     selects : for each KV head, the command of each selected cluster
     pages : for each KV head, (byte address, past tokens) of every page
+    releases : commands that release pages
     """
 
     opening: StoreCommand | None = None
@@ -43,6 +44,7 @@ class StepData:
     rows: list[list[tuple[int, int]]] = field(default_factory=list)
     selects: dict[int, list[StoreCommand]] = field(default_factory=dict)
     pages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    releases: list[StoreCommand] = field(default_factory=list)
 
     @property
     def clusters_after(self) -> int:
@@ -96,6 +98,8 @@ class _Recorder:
             head = command.heads.bit_length() - 1
             step.selects.setdefault(head, []).append(recorded)
             step.pages.setdefault(head, []).extend((reply.address, reply.count) for reply in replies[:-1])
+        elif op == Op.EVICT:
+            step.releases.append(recorded)
         elif op == Op.STEP:
             step.committing = recorded
         return replies

@@ -129,7 +129,9 @@ def execute(kvmu: Kvmu, command: Command) -> tuple[StoreCommand, list[Reply]]:
 
     Raises ValueError for an operation that the core does not use, or a command that is refused.
     """
-    makers = {Op.OPEN: _open, Op.APPEND: _append, Op.SELECT: _select, Op.STEP: _step, Op.FETCH: _fetch}
+    makers = {
+        Op.OPEN: _open, Op.APPEND: _append, Op.SELECT: _select, Op.STEP: _step, Op.FETCH: _fetch, Op.EVICT: _evict,
+    }  # fmt: skip
     op = Op(command.op)
     if op not in makers:
         raise ValueError(f"op must be one of {', '.join(o.name for o in makers)}, got {op.name}")
@@ -244,6 +246,58 @@ def _select(kvmu: Kvmu, command: Command) -> Maker:
 def _fetch(kvmu: Kvmu, command: Command) -> Maker:
     yield
     yield FETCH.actions
+
+
+def _evict(kvmu: Kvmu, command: Command) -> Maker:
+    """The pages leave the chain one after the other; each one is the oldest page of the rest of the chain."""
+    tables, cluster = kvmu.tables, command.cluster
+    blocks, header = Blocks(tables.store), tables.store.header
+    chain = tables.context.chain(cluster)
+    kept, free_page, free_frame = command.index, int(tables.header["free_last"]), int(header["free_last"])
+    free_pages, free_frames = int(tables.header["free_count"]), int(header["free_count"])
+    end = max(kept, len(chain) - command.page)
+    actions: list[Action] = [ONE, (Act.READ, blocks.cluster(tables, cluster))]  # IDLE
+    if end > kept:
+        actions += [(Act.READ, blocks.page(tables, page)) for page in chain[:kept]]
+    links = {
+        int(frame): (int(tables.store.frames[frame]["older"]), int(tables.store.frames[frame]["newer"]))
+        for frame in tables.pages["frame"][chain[kept:end]]
+    }
+    for number in range(kept, end):
+        page = chain[number]
+        frame = int(tables.pages[page]["frame"])
+        if not tables.has(page, RESIDENT) or int(tables.pages[page]["references"]):
+            raise ValueError(f"page {page} must be in device memory and have one reference to be released")
+        older, newer = links.pop(frame)
+        for other, (its_older, its_newer) in links.items():
+            links[other] = older if its_older == frame else its_older, newer if its_newer == frame else its_newer
+        actions += [
+            (Act.READ, blocks.page(tables, page)),
+            (Act.COPY, CopyJob(once=True)),  # REPORT
+            ONE,  # UNCHAIN
+            (Act.READ, blocks.cluster(tables, cluster)),
+            (Act.WRITE, blocks.cluster(tables, cluster)),
+            (Act.WRITE, blocks.count(tables, cluster)),
+            ONE,  # LINK_PREVIOUS
+            *([(Act.WRITE, blocks.page(tables, chain[kept - 1]))] if kept else []),
+            ONE,  # LINK_NEXT
+            *([(Act.WRITE, blocks.page(tables, chain[number + 1]))] if number + 1 < len(chain) else []),
+            TWO,  # DROP; page frames: IDLE
+            (Act.READ, blocks.frame(frame)),
+            ONE,  # LINK_OLDER
+            *([(Act.WRITE, blocks.frame(older))] if older != NONE else []),
+            ONE,  # LINK_NEWER
+            *([(Act.WRITE, blocks.frame(newer))] if newer != NONE else []),
+            (Act.WRITE, blocks.frame(frame)),
+            *([(Act.WRITE, blocks.frame(free_frame))] if free_frames else []),
+            TWO,  # RELEASED; free pages: IDLE
+            (Act.WRITE, blocks.page(tables, page)),
+            *([(Act.WRITE, blocks.page(tables, free_page))] if free_pages else []),
+            TWO,  # RELEASED, NEXT
+        ]
+        free_page, free_frame, free_pages, free_frames = page, frame, free_pages + 1, free_frames + 1
+    yield
+    yield [*actions, ONE]  # ANSWER
 
 
 def _step(kvmu: Kvmu, command: Command) -> Maker:

@@ -162,6 +162,9 @@ class Tables:
             row[col.Retrieval.STORE_COMMAND] = self._store(data.opening or StoreCommand(StoreOp.OPEN), joiner)
         elif kind is Kind.FETCH:
             row[col.Retrieval.STORE_COMMAND] = self._store(FETCH, joiner)
+        elif kind is Kind.RELEASE:
+            release = data.releases[piece] if data.releases else StoreCommand(StoreOp.EVICT)
+            row[col.Retrieval.STORE_COMMAND] = self._store(release, joiner)
         elif kind is Kind.OFFLOAD:
             row[col.Retrieval.STORE_COMMAND] = self._store(data.committing or StoreCommand(StoreOp.STEP), joiner)
         self.rows["command"].extend(row)

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vrex
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Retrieval, compile_model
+from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.runtime import Limits, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelMismatch, ModelRun
 from sw_model.media import clip
@@ -81,7 +82,7 @@ def result(output):
 def test_answer_is_that_of_the_runtime(run):
     """The command samples the video, begins with <s>, and asks the question without another <s>."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--json"))
-    machine = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), Retrieval(0.3, 7))
+    machine = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), ResvPolicy(0.3, 7))
     session = machine.session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
@@ -126,7 +127,7 @@ def test_session_is_saved_and_resumed(run, tmp_path):
     first = result(run("llava", "--video", "film.mp4", "--frames", 1, *TINY, "--session", "s", "--json"))
     assert first["position"] == 10
     second = result(run("llava", "--video", film, "--frames", 1, *ASK, *TINY, "--session", "s", "--json"))
-    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), Retrieval(0.3, 7)).session()
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), ResvPolicy(0.3, 7)).session()
     session.prompt([BEGIN])
     for picture in frames:
         session.frame(picture)
@@ -140,7 +141,7 @@ def test_pooled_frames(run):
     """Four tokens of a frame instead of nine."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--pooled", 2, "--json"))
     limits = Limits(tokens=64, pooled=2)
-    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), limits, Retrieval(0.3, 7)).session()
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), limits, ResvPolicy(0.3, 7)).session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
         session.frame(frame.rgb())
@@ -151,13 +152,45 @@ def test_pooled_frames(run):
 def test_selection_for_the_next_layer(run):
     """The commands of a step and the answer are those of the runtime with the same setting."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--prefetch", "next_layer", "--json"))
-    retrieval = Retrieval(0.3, 7, "next_layer")
+    retrieval = ResvPolicy(0.3, 7, prefetch="next_layer")
     session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), retrieval).session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
         session.frame(frame.rgb())
     assert made["tokens"] == list(session.ask([3, 4, 5], count=4))
     assert [step["commands"] for step in made["steps"]] == [step.commands for step in session.steps]
+
+
+@pytest.mark.parametrize(
+    "policy, options",
+    [
+        (FullPolicy(), ()),
+        (WindowPolicy(sink=4, recent=8), ("sink=4", "recent=8")),
+        (RekvPolicy(frames=1, prefetch="next_layer"), ("frames=1", "prefetch=next_layer")),
+    ],
+    ids=["full", "window", "rekv"],
+)
+def test_policies(policy, options, run):
+    """A real video through the tower: the answer, the commands and the moved bytes of the runtime."""
+    arguments = [part for option in options for part in ("--option", option)]
+    made = result(run("llava", *FILM, *ASK, *TINY, "--policy", policy.name, *arguments, "--json"))
+    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), policy).session()
+    session.prompt([BEGIN])
+    for frame in list(sample(decode("film.mp4"), 1))[:2]:
+        session.frame(frame.rgb())
+    assert made["tokens"] == list(session.ask([3, 4, 5], count=4))
+    for name, values in (
+        ("commands", [step.commands for step in session.steps]),
+        ("fetched_bytes", [sum(step.retrieved.fetched) for step in session.steps]),
+        ("offloaded_bytes", [sum(step.retrieved.offloaded) for step in session.steps]),
+        ("released_pages", [sum(step.retrieved.released) for step in session.steps]),
+        ("input_bytes", [step.input_bytes for step in session.steps]),
+    ):
+        assert [step[name] for step in made["steps"]] == values, name
+    assert [step["round_trips"] for step in made["steps"]][:4] == [1, 2, 2, 1]  # a picture is a program of its own
+    frame = session.steps[1]
+    angles, pixels, codes = 9 * 2 * 4 * 4, 9 * 48 * 2, 16 * 2 * (policy.name == "rekv")
+    assert frame.input_bytes == frame.commands * 64 + angles + pixels + codes
 
 
 PICTURE = ("--height", 16, "--width", 24)  # 2 x 3 tokens of Qwen2.5-VL
@@ -169,7 +202,7 @@ def test_video_of_qwen_in_one_run_and_resumed(run):
     second run that resumes the first one."""
     whole = result(run("qwen", *PAIRS, *ASK, *TINY, *PICTURE, "--json"))
     limits = Limits(tokens=64, height=16, width=24)
-    session = compile_model(Checkpoint("qwen"), Config.preset("tiny"), limits, Retrieval(0.3, 7)).session()
+    session = compile_model(Checkpoint("qwen"), Config.preset("tiny"), limits, ResvPolicy(0.3, 7)).session()
     session.prompt([BEGIN])
     pictures = [frame.rgb() for frame in sample(decode("film.mp4"), 5)][:3]
     session.frame(*pictures[:2], seconds=0.0)
@@ -225,6 +258,11 @@ REFUSED = {
     "llava --video text.mp4": "video 'text.mp4': not a whole video that FFmpeg can read",
     "llava --video empty.avi": "video 'empty.avi': ",
     "llama --video film.mp4": "model must have a vision tower to watch a video, got one of family llama",
+    "llava --ask w3 --policy none": "policy must be one of resv, full, window, rekv or a .py file, got 'none'",
+    "llava --ask w3 --policy full --ratio 0.3": "option of policy full must be one of prefetch, got 'ratio'",
+    "llava --ask w3 --policy window --option sink": "--option must be NAME=VALUE, got 'sink'",
+    "llava --ask w3 --policy window --option sink=6": "sink must be a multiple of page_tokens = 4, got 6",
+    "llava --video film.mp4 --policy window --resident 6": "resident must be 0 for policy window, got 6",
     "llava --ask w3 --ratio 0": "ratio must be above 0 and at most 1, got 0.0",
     "llava --ask w3 --ratio 1.5": "ratio must be above 0 and at most 1, got 1.5",
     "llava --ask w3 --ratio nan": "ratio must be finite, got nan",

@@ -8,7 +8,8 @@ import pytest
 from compiler.builder import Share
 from compiler.checkpoint import Checkpoint
 from compiler.golden_machine import MachineFault
-from compiler.runtime import Limits, Machine, Retrieval, compile_model
+from compiler.policies import ResvPolicy
+from compiler.runtime import Limits, Machine, compile_model
 from golden import bf16
 from hw.config import Config
 from hw.core.isa import Command
@@ -26,7 +27,7 @@ PICTURES = {"qwen2.5-vl": {"height": 16, "width": 32}, "llava-siglip": {"pooled"
 
 def machine(path, cores: int, limits: Limits = LIMITS, prefetch: str = "same_layer") -> Machine:
     """A machine whose contexts do not fit its device memory."""
-    return compile_model(Checkpoint(path), CONFIG, limits, Retrieval(0.5, 3, prefetch), cores=cores)
+    return compile_model(Checkpoint(path), CONFIG, limits, ResvPolicy(0.5, 3, prefetch=prefetch), cores=cores)
 
 
 def results(path, cores: int, seed: int, prefetch: str):

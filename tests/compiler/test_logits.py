@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Retrieval, compile_model
+from compiler.policies import ResvPolicy
+from compiler.runtime import Limits, compile_model
 from golden.bf16 import FP32, decode
 from hw.config import Config
 from tests.compiler.checkpoints import CONFIGS
@@ -98,7 +99,7 @@ def test_logits_and_answer(transformers, family, tmp_path, rng, seed):
     model = make_model(transformers, family, tmp_path, seed)
     size = {"height": 16, "width": 24} if family == "qwen2.5-vl" else {}
     machine = compile_model(
-        Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=80, step=9, **size), Retrieval(ratio=1.0)
+        Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=80, step=9, **size), ResvPolicy(ratio=1.0)
     )
     session, tokens, logits = machine.session(), rng.integers(3, 40, size=PROMPT).tolist(), []
     visual, inputs = feed(session, rng, PROMPT + ANSWER)

@@ -5,7 +5,8 @@ import pytest
 from ml_dtypes import bfloat16
 
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Retrieval, compile_model
+from compiler.policies import ResvPolicy
+from compiler.runtime import Limits, compile_model
 from golden import bf16
 from golden.hashing import hash_codes
 from golden.resv import Resv, ResvConfig
@@ -41,9 +42,9 @@ def record_layers(model, monkeypatch):
     calls = []
     for layer in model.layers:
 
-        def attend(q, k, v, run=layer.attend):
+        def attend(q, k, v, plain, run=layer.attend):
             calls.append((q.view(bfloat16), k.view(bfloat16), v.view(bfloat16)))
-            return run(q, k, v)
+            return run(q, k, v, plain)
 
         monkeypatch.setattr(layer, "attend", attend)
     return calls
@@ -56,7 +57,7 @@ def record_layers(model, monkeypatch):
 def test_session_retrieves_as_resv(family, prefetch, layers, tmp_path, rng, monkeypatch):
     """Frames of three scenes at the paper's ratio of 0.3: equal hash codes, clusters, selected clusters, tokens."""
     write_random(tmp_path, family, rng, changes={"head_dim": TINY.head_dim, "num_hidden_layers": layers})
-    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.3, hamming_threshold=3, prefetch=prefetch)
+    checkpoint, retrieval = Checkpoint(tmp_path), ResvPolicy(ratio=0.3, hamming_threshold=3, prefetch=prefetch)
     text = checkpoint.spec.text
     machine = compile_model(checkpoint, TINY, Limits(tokens=64, resident=12), retrieval)
     session, model = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)

@@ -6,16 +6,15 @@ import pytest
 from compiler.checkpoint import Checkpoint
 from compiler.language_model import layer_weights
 from compiler.machine.interpreter import FastInterpreter
+from compiler.policies import ResvPolicy
 from compiler.positions import Positions
-from compiler.runtime import Limits, Retrieval, compile_model
+from compiler.runtime import Limits, compile_model
 from golden import bf16
-from golden.clustering import ClusterRule
 from golden.core_interpreter import CoreInterpreter
 from golden.decoder_layer import DecoderLayer, LayerShape
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
 from golden.language_model import LanguageModel, greedy
-from golden.selection import RESV
 from golden.store import ContextSizes, StoreSizes, create_context, create_store, store_bytes
 from golden.vision import VisionTower
 from hw.config import Config
@@ -25,8 +24,8 @@ TINY = Config.preset("tiny").replace(page_frames=256)
 FAMILIES = ("llama", "llama3", "qwen2")
 
 
-def golden_model(checkpoint, config, retrieval, tokens):
-    """The golden language model with a store of its own."""
+def golden_model(checkpoint, config, policy, tokens):
+    """The golden language model with a store of its own, in which all pages stay in device memory."""
     text = checkpoint.spec.text
     shared = StoreSizes(
         text.layers, text.layers * tokens, config.page_tokens, 2 * config.head_dim * config.kv_heads, 64
@@ -36,11 +35,9 @@ def golden_model(checkpoint, config, retrieval, tokens):
     store = create_store(memory, 0, shared)
     for n in range(text.layers):
         create_context(store, n, own, shared.nbytes + n * own.nbytes(shared))
-    rule = ClusterRule(
-        hamming_threshold=retrieval.hamming_threshold, window_tokens=0, max_candidates=config.max_candidates
-    )
     kvmu = KvmuConfig(config.kv_heads, config.head_dim, config.page_tokens, max_resident_tokens=1 << 30)
-    table = Kvpu(rule, kvmu, memory, 0, RESV, retrieval.target)
+    selection = policy.selection()
+    table = Kvpu(policy.clustering(config), kvmu, memory, 0, selection.wtu, selection.target)
     shape = LayerShape(
         text.hidden, text.ffn, text.q_heads, text.kv_heads, config.head_dim, config.hash_bits, config.dpe_inputs,
         frequencies=tuple(text.rope.frequencies()), norm_epsilon=text.norm_epsilon, head_elements=text.head_dim,
@@ -49,9 +46,14 @@ def golden_model(checkpoint, config, retrieval, tokens):
     layers = []
     for n in range(text.layers):
         weights = layer_weights(checkpoint, text, config, n)
-        layers.append(DecoderLayer(shape, dict(weights.matrices), weights.norms, table, n, biases=dict(weights.biases)))
+        layers.append(
+            DecoderLayer(
+                shape, dict(weights.matrices), weights.norms, table, n, biases=dict(weights.biases),
+                policy=policy.table(config),
+            )
+        )  # fmt: skip
     return LanguageModel(
-        layers, checkpoint.embedding(), checkpoint.final_norm(), checkpoint.lm_head(), retrieval.prefetch
+        layers, checkpoint.embedding(), checkpoint.final_norm(), checkpoint.lm_head(), policy.prefetch
     )  # fmt: skip
 
 
@@ -64,7 +66,7 @@ def golden_model(checkpoint, config, retrieval, tokens):
 def test_session_equals_the_golden_model(family, prefetch, resident, interpreter, tmp_path, rng):
     """Frames, a question, and an answer of which every token is one step."""
     write_random(tmp_path, family, rng, changes={"num_hidden_layers": 3} if prefetch == "next_layer" else {})
-    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3, prefetch=prefetch)
+    checkpoint, retrieval = Checkpoint(tmp_path), ResvPolicy(ratio=0.5, hamming_threshold=3, prefetch=prefetch)
     limits = Limits(tokens=64, step=5, resident=resident)
     machine = compile_model(checkpoint, TINY, limits, retrieval, interpreter=interpreter)
     session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
@@ -102,7 +104,7 @@ def test_frames_equal_the_golden_tower_and_model(family, pooled, tokens, tmp_pat
     """Pictures through the tower, the pooling, the projector and the layers; then one token of an answer."""
     changes = {"vision_feature_select_strategy": "full"} if "class token" in family else {}
     write_random(tmp_path, family.partition(",")[0], rng, changes=changes)
-    checkpoint, retrieval = Checkpoint(tmp_path), Retrieval(ratio=0.5, hamming_threshold=3)
+    checkpoint, retrieval = Checkpoint(tmp_path), ResvPolicy(ratio=0.5, hamming_threshold=3)
     machine = compile_model(checkpoint, TINY, Limits(tokens=64, resident=12, pooled=pooled), retrieval)
     session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
     shape = machine.vision.shape
@@ -130,7 +132,7 @@ def test_video_of_qwen_equals_the_golden_tower_and_model(tmp_path, rng):
     A video has 2 positions per second. The tokens of a frame are 2 x 3.
     """
     write_random(tmp_path / "model", "qwen2.5-vl", rng)
-    checkpoint, retrieval = Checkpoint(tmp_path / "model"), Retrieval(ratio=0.5, hamming_threshold=3)
+    checkpoint, retrieval = Checkpoint(tmp_path / "model"), ResvPolicy(ratio=0.5, hamming_threshold=3)
     limits = Limits(tokens=64, resident=12, height=16, width=24)
     machine = compile_model(checkpoint, TINY, limits, retrieval)
     session, golden = machine.session(), golden_model(checkpoint, TINY, retrieval, 64)
@@ -241,16 +243,16 @@ def test_refusals(tmp_path, rng):
         session.prompt([1] * 9)  # three steps, of which none is done
     assert session.position == 6
     with pytest.raises(ValueError, match=r"^ratio must be above 0 and at most 1, got 1.5$"):
-        Retrieval(ratio=1.5)
+        ResvPolicy(ratio=1.5)
     with pytest.raises(ValueError, match=r"^prefetch must be one of next_layer, same_layer, got 'none'$"):
-        Retrieval(prefetch="none")
+        ResvPolicy(prefetch="none")
 
 
 @pytest.mark.parametrize("resident", [0, 6])
 def test_saved_session_continues_on_another_machine(resident, tmp_path, rng):
     """The second machine has other limits; its next answer is the same. A damaged file is refused."""
     write_random(tmp_path / "model", "qwen2", rng)
-    checkpoint, retrieval = Checkpoint(tmp_path / "model"), Retrieval(ratio=0.5, hamming_threshold=3)
+    checkpoint, retrieval = Checkpoint(tmp_path / "model"), ResvPolicy(ratio=0.5, hamming_threshold=3)
     first = compile_model(checkpoint, TINY, Limits(tokens=64, step=8, resident=resident), retrieval).session()
     for _ in range(3):
         first.features(bf16.encode(rng.standard_normal((5, 32))))

@@ -67,9 +67,6 @@ BAD = {
     "head_dim must be at most .* got 80": lambda: LayerCompiler(
         replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), Context(0, 0)
     ),
-    "prefetch must be one of next_layer, same_layer, got 'both'": lambda: LayerCompiler(
-        TINY, CASES["tiny"], Region(1 << 20), Context(0, 0), "both"
-    ),
     "tokens must be 1 to 4, got 5": lambda: layer(fill=4).attention(5, query=False),
     "n must be at least 1, got 0": lambda: programs.exponentials(0, 4, 8),
     r"head_dim must be a multiple of 8 \(two beats of 4 lanes\), got 6": lambda: programs.rope(6, 4),

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Machine, Retrieval, compile_model
+from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.runtime import Limits, Machine, compile_model
 from golden import bf16
+from golden.resv import PREFETCH
 from hw.config import Config
 from hw.core.isa import Command, Destination, SyncEvent, all_but
 from sim.races import Access, AccessRecorder, Race, check_order
 from tests.compiler.checkpoints import write_random
 
 LIMITS = Limits(tokens=64, step=8, resident=9)
+RESV, NEXT_LAYER = (ResvPolicy(0.5, 3, prefetch=prefetch) for prefetch in ("same_layer", "next_layer"))
 SIZES = {  # of pictures
     "llama": ({}, {}),
     "llava-siglip": ({"vision_config.image_size": 12}, {"pooled": 2}),
@@ -41,17 +44,16 @@ class Recorder:
         self.runs.append((programs, [core.accesses for core in self.cores]))
 
 
-def session(path, family, cores, rng, prefetch="same_layer", layers=2) -> Recorder:
-    """Two frames, a question and a token."""
+def session(path, family, cores, rng, policy=RESV, layers=2) -> Recorder:
+    """A token, two frames, a question and a token."""
     changes, size = SIZES[family]
     changes = changes | ({"num_hidden_layers": layers} if layers != 2 else {})
     write_random(path, family, rng, changes=changes)
     config = Config.preset("tiny").replace(page_frames=256)
-    machine = compile_model(
-        Checkpoint(path), config, replace(LIMITS, **size), Retrieval(0.5, 3, prefetch), cores=cores,
-        interpreter=AccessRecorder,
-    )  # fmt: skip
+    limits = replace(LIMITS, **size) if policy.table(config).kept_pages is None else Limits(tokens=64, step=8)
+    machine = compile_model(Checkpoint(path), config, limits, policy, cores=cores, interpreter=AccessRecorder)
     recorder, opened = Recorder(machine), machine.session()
+    opened.prompt([1])
     for _ in range(2):
         if machine.vision is None:
             opened.features(bf16.encode(rng.standard_normal((5, machine.spec.text.hidden))))
@@ -72,13 +74,21 @@ def test_compiled_programs_have_no_races(family, cores, tmp_path, rng):
 @pytest.mark.parametrize("cores", [1, 2, 6])
 def test_programs_that_select_for_the_next_layer_have_no_races(cores, tmp_path, rng):
     """Three layers use both page lists, and the first ones again."""
-    recorder = session(tmp_path, "llama", cores, rng, "next_layer", layers=3)
+    recorder = session(tmp_path, "llama", cores, rng, NEXT_LAYER, layers=3)
+    assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 6])
+@pytest.mark.parametrize("prefetch", PREFETCH)
+@pytest.mark.parametrize("policy", [FullPolicy(), WindowPolicy(sink=4, recent=4), RekvPolicy(frames=1)])
+def test_programs_of_policies_have_no_races(policy, prefetch, cores, tmp_path, rng):
+    recorder = session(tmp_path, "llama", cores, rng, replace(policy, prefetch=prefetch), layers=3)
     assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
 
 
 def test_a_missing_wait_for_the_decisions_is_found(tmp_path, rng):
     """Hash codes that do not wait for FETCH, and a selection in the page lists of the layer that attends."""
-    programs, accesses = session(tmp_path, "llama", 1, rng, "next_layer", layers=3).runs[1]
+    programs, accesses = session(tmp_path, "llama", 1, rng, NEXT_LAYER, layers=3).runs[2]
     (program,), (theirs,) = programs, accesses
     codes = [n for n, each in enumerate(program) if each.fields.get("destination") == Destination.CODES]
     waits = {event: wait for event, wait in program[codes[1]].waits.items() if event != SyncEvent.RETRIEVAL}
@@ -96,7 +106,7 @@ def test_a_missing_wait_for_the_decisions_is_found(tmp_path, rng):
 
 def test_a_missing_barrier_is_found(tmp_path, rng):
     """Without its n-th BARRIER, which all cores leave out, the programs have a race."""
-    programs, accesses = session(tmp_path, "llama", 2, rng).runs[1]
+    programs, accesses = session(tmp_path, "llama", 2, rng).runs[2]
     count = sum(command.name == "BARRIER" for command in programs[0])
     found = 0
     for n in range(count):

@@ -25,15 +25,16 @@ HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code 
 
 
 class RetrievalUnit(wiring.Component):
-    """Executes OPEN, CLUSTER, SELECT, FETCH and OFFLOAD and keeps the state of the current step.
+    """Executes OPEN, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD and keeps the state of the current step.
 
     OPEN makes a context, the state of one layer of one stream, the one in use. Hash codes from the vector engine drive
     the KV prediction unit (KVPU) without commands. SELECT makes the row reader send score rows and token counts from
     memory to it, after the KVPU has written the token counts of the step. Three parts record its results for the other
     units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of tokens, `PageLists` the past tokens of each
     KV head. CLUSTER waits until all tokens have a cluster and a slot and the old mean keys of their clusters are in the
-    undo log, SELECT until its rows are sent, FETCH until the selected pages are in device memory. OFFLOAD waits until
-    the keys and values are stored, writes the pages that leave device memory and commits the step.
+    undo log, SELECT until its rows are sent, FETCH until the selected pages are in device memory. RELEASE and OFFLOAD
+    wait until the keys and values are stored. RELEASE removes pages from a cluster. OFFLOAD writes the pages that leave
+    device memory and commits the step.
 
     SELECT and FETCH can also precede the tokens of a step. Then the pages of a layer are fetched while the layer before
     still reads its page lists. OPEN says which of the two lists of each KV head the selection fills. The first SELECT
@@ -52,8 +53,8 @@ class RetrievalUnit(wiring.Component):
                                     └──> store <──> memory
     ```
 
-    Timing: data dependent. CLUSTER and FETCH complete one cycle after their phase, OPEN and OFFLOAD with the reply of
-    the KVPU.
+    Timing: data dependent. CLUSTER and FETCH complete one cycle after their phase, OPEN, RELEASE and OFFLOAD with the
+    reply of the KVPU.
 
     Parameters
     ----------
@@ -247,10 +248,16 @@ class RetrievalUnit(wiring.Component):
                             m.d.comb += lists.clear.eq(new_selection)
                             m.d.sync += new_selection.eq(0)
                             m.next = name
-                    with m.Case(BY_NAME["OFFLOAD"].code), m.If(~slots.pending):
-                        m.next = "OFFLOAD"
+                    for name in ("RELEASE", "OFFLOAD"):
+                        with m.Case(BY_NAME[name].code), m.If(~slots.pending):
+                            m.next = name
             self._select(m, rows, counts_written)
-            for name, op in (("OPEN", Op.OPEN), ("FETCH", Op.FETCH), ("OFFLOAD", Op.STEP)):
+            for name, op in (
+                ("OPEN", Op.OPEN),
+                ("FETCH", Op.FETCH),
+                ("RELEASE", Op.EVICT),
+                ("OFFLOAD", Op.STEP),
+            ):
                 with m.State(name):
                     self._send_command(m, name)
                     with m.If(unit.i.ready):
@@ -271,10 +278,20 @@ class RetrievalUnit(wiring.Component):
     def _send_command(self, m: Module, name: str) -> None:
         """Offer a command to the KVPU in the present state."""
         command, context = self.kvpu.i.payload, view(self.i.payload, "OPEN").context
+        pages = view(self.i.payload, "RELEASE")
+        operations = {
+            "OPEN": kvpu.Op.OPEN,
+            "FETCH": kvpu.Op.FETCH,
+            "RELEASE": kvpu.Op.RELEASE,
+            "OFFLOAD": kvpu.Op.STEP,
+        }
         m.d.comb += [
             self.kvpu.i.valid.eq(1),
-            command.op.eq({"OPEN": kvpu.Op.OPEN, "FETCH": kvpu.Op.FETCH, "OFFLOAD": kvpu.Op.STEP}[name]),
+            command.op.eq(operations[name]),
             command.context.eq(context[: len(command.context)]),
+            command.cluster.eq(pages.cluster[: len(command.cluster)]),
+            command.first_pages.eq(pages.first[: len(command.first_pages)]),
+            command.last_pages.eq(pages.last[: len(command.last_pages)]),
         ]
 
     def _select(self, m: Module, rows: RowReader, counts_written: Signal) -> None:

@@ -191,7 +191,16 @@ _KVMU: dict[str, tuple[str, ...]] = {
 }
 
 
-_STEP = ("first of its context", "one token", "several tokens", "all clusters old", "opens a cluster", "offloads")
+_STEP = (
+    "first of its context",
+    "one token",
+    "several tokens",
+    "all clusters old",
+    "opens a cluster",
+    "offloads",
+    "releases pages",
+    "releases nothing",
+)
 _QUERY = ("joined rows", "long rows", "several heads", "nothing moves", "moves")
 
 
@@ -202,6 +211,7 @@ def _kvpu(run: Run) -> Iterator[Met]:
     assigned = _rows(run.outputs["o_assignment"])
     rows = _packets(run, "i_scores")
     tokens, opened, queried, joined, long, fresh = 0, False, False, False, False, True
+    releasing = False  # the step has a RELEASE
     heads: set[int] = set()  # of the selections of a step
     for beat in _rows(run.inputs["i"]):
         op = kvpu.Op(beat["op"])
@@ -220,12 +230,15 @@ def _kvpu(run: Run) -> Iterator[Met]:
                     break
         elif op is kvpu.Op.FETCH:
             queried = True
+        elif op is kvpu.Op.RELEASE:
+            releasing = True
         else:
-            moves = offloads = False
+            moves = offloads = releases = False
             at = 0
             for cycle, reply in replies:
                 at = cycle
                 moves = moves or (reply["op"] == kvmu_command.Op.SELECT.value and bool(reply["transit"]))
+                releases = releases or (reply["op"] == kvmu_command.Op.EVICT.value and not reply["last"])
                 if reply["op"] == kvmu_command.Op.STEP.value:
                     if reply["last"]:
                         break
@@ -233,10 +246,12 @@ def _kvpu(run: Run) -> Iterator[Met]:
             met = ["joined rows"] * joined + ["long rows"] * long + ["several heads"] * (len(heads) > 1)
             met += ["first of its context"] * fresh + ["offloads"] * offloads
             met += ["moves" if moves else "nothing moves"] * queried
+            met += ["releases pages" if releases else "releases nothing"] * releasing
             met += ["one token" if tokens == 1 else "several tokens"]
             met += ["opens a cluster" if opened else "all clusters old"]
             yield from ((kind if queried else "no query", boundary, at) for boundary in met)
             tokens, opened, queried, joined, long, fresh, heads = 0, False, False, False, False, False, set()
+            releasing = False
 
 
 _MODES = [mode.name.lower() for mode in wtu_command.SelectionMode]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.runtime import Limits, Retrieval, compile_model
+from compiler.policies import ResvPolicy
+from compiler.runtime import Limits, compile_model
 from golden import bf16
 from golden.resv import PREFETCH
 from hw.config import Config
@@ -71,7 +72,7 @@ def test_frames_and_answer(family, preset, cores, prefetch, tmp_path, rng, seed)
     write_random(tmp_path, family, rng, changes=changes)
     checkpoint = Checkpoint(tmp_path)
     limits = Limits(tokens=64, step=4, resident=6, **LIMITS.get(family, {}))
-    retrieval = Retrieval(ratio=0.5, hamming_threshold=3, prefetch=prefetch)
+    retrieval = ResvPolicy(ratio=0.5, hamming_threshold=3, prefetch=prefetch)
     machine = compile_model(checkpoint, Config.preset(preset), limits, retrieval, cores=cores)
     run, model, session = ModelRun(machine), SessionModel(machine, timing(), BASES), machine.session()
     for number in range(3):

@@ -8,7 +8,7 @@ import pytest
 
 from golden.clustering import ClusterRule
 from golden.hashing import hash_codes, hyperplanes
-from golden.kvmu import Descriptor, Fault, Op, Reply, Tier, TransferKind
+from golden.kvmu import Command, Descriptor, Fault, Op, Reply, Tier, TransferKind
 from golden.kvpu import HeadScores, Kvpu
 from golden.mean_keys import MeanKeys
 from golden.page_table import PageTable, PagingConfig
@@ -32,7 +32,7 @@ from tests.hw.dre.wtu.wtu_rows import KEYS, Row, Settings, packets
 RATIO = Settings()
 FRAMES, STAGING, HOST, STORAGE = 0x1000000, 0x300000000, 0x100000000, 0x200000000
 BASE = 0x1000  # of the store
-COMMAND = ("op", "hash", "query", "last", "context", "head")
+COMMAND = ("op", "hash", "query", "last", "context", "head", "cluster", "first_pages", "last_pages")
 
 
 unit_of = cache(KVPU.from_config)  # a unit is elaborated once
@@ -102,8 +102,11 @@ class Bench:
         self.replies += self.golden.open(number)
         return self.replies[-1]
 
-    def step(self, hashes, groups=None, end=True):
-        """Add a step; `groups` makes its scores from the number of clusters after the tokens are clustered."""
+    def step(self, hashes, groups=None, release=None):
+        """Add a step; `groups` makes its scores from the number of clusters after the tokens are clustered.
+
+        `release` makes the cluster and the numbers of its first and last pages that remain after the step, likewise.
+        """
         start = self.golden.clusters.tokens
         assigned, appended = self.golden.cluster(hashes)
         self.compared += int(assigned.compared.sum())
@@ -127,9 +130,15 @@ class Bench:
         scores = [HeadScores(group.head, as_keys(group.keys)) for group in query_groups]
         if query_groups:
             self.beats.append({"op": HwOp.FETCH.value})
-        self.beats.append({"op": HwOp.STEP.value})
-        rows, selected, moved = self.golden.fetch(scores)
+        rows, selected, moved = self.golden.retrieve(scores) if scores else ([], [], [])
         self.replies += moved
+        if release:
+            cluster, first, last = release(self.clusters)
+            pages = {"first_pages": first, "last_pages": last}
+            self.beats.append({"op": HwOp.RELEASE.value, "cluster": cluster, **pages})
+            self.replies += self.golden.kvmu.execute(Command(Op.EVICT, cluster=cluster, index=first, page=last))
+        self.beats.append({"op": HwOp.STEP.value})
+        self.replies += self.golden.commit()
         self.results += rows
         self.steps += 1
         return selected
@@ -219,7 +228,7 @@ class Bench:
             "stat_kvmu_appended": len(stored),
             "stat_kvmu_opened": sum(not reply.slot for reply in stored),
             "stat_kvmu_moved": 0,
-            "stat_kvmu_freed": 0,
+            "stat_kvmu_freed": sum(reply.op == Op.EVICT and not reply.last for reply in replies),
             "stat_kvmu_offloaded": sum(reply.op == Op.STEP and not reply.last for reply in replies),
             "stat_kvmu_hits": sum(not unit.transit for unit in units),
             "stat_kvmu_fetched": sum(unit.transit for unit in units),
@@ -255,11 +264,15 @@ def random_scores(rng, heads, order):
 def random_steps(bench, rng, config, steps, contexts=(), most=12):
     """Random steps, each in a random context."""
     scores = random_scores(rng, config.kv_heads, bench.selection.order)
+
+    def release(clusters):
+        return int(rng.integers(clusters)), *rng.integers(3, size=2).tolist()
+
     for _ in range(steps):
         if len(contexts):
             bench.open(int(rng.choice(contexts)))
         hashes = codes(rng, int(rng.integers(1, most)), config.hash_bits, centers=4)
-        bench.step(hashes, scores if rng.random() < 0.7 else None)
+        bench.step(hashes, scores if rng.random() < 0.7 else None, release if rng.random() < 0.3 else None)
 
 
 CASES = {  # stall, settings
@@ -291,6 +304,7 @@ def test_random_steps_of_three_contexts(name, rng, seed):
     record = bench.check(stall=stall, seed=seed, memory_latency=(1, 20))
     kinds = {TransferKind.RETAIN if settings.get("retain") else TransferKind.FETCH, TransferKind.OFFLOAD}
     assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds
+    assert sum(reply.op == Op.EVICT and not reply.last for reply in bench.replies) > 5
     phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
     assert all(phases)
 

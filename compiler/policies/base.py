@@ -1,0 +1,98 @@
+"""Base class of a policy: which past tokens a layer attends to, and which pages it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from compiler.builder import CommandRef, Operands
+from compiler.retrieval_attention import RetrievalAttention, Selected
+from golden.clustering import ClusterRule
+from golden.decoder_layer import RESV_POLICY, LayerPolicy
+from golden.resv import PREFETCH
+from golden.wicsum import WtuConfig
+from hw.config import Config
+from util import checks
+
+WHOLE = 1 << 16  # selection target of the stop rule `ratio` that selects all clusters
+MAX_CLUSTER_TOKENS = 65535  # at which a cluster is full
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Settings of the WTU, and the stop value of `golden.wicsum.select`. `signed`: scores can be negative."""
+
+    wtu: WtuConfig
+    target: int
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class TableSizes:
+    """Largest numbers of one context.
+
+    past, clusters : past tokens that a query attends to, clusters
+    pages, offloaded_pages : pages if all stay in device memory, and if they can leave it. A page that leaves takes no
+        more tokens, so that more pages are partly filled.
+    """
+
+    past: int
+    clusters: int
+    pages: int
+    offloaded_pages: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the machine does with the tokens of a layer. A subclass is a frozen dataclass; its fields are its options.
+
+    The runtime asks a policy for the settings of the core (`clustering`, `selection`), for the use of the tables
+    (`table`, `sizes`), and for the commands that select pages (`select`). The defaults cluster tokens by the hash codes
+    of their keys, and score the mean keys of the clusters by the queries.
+
+    prefetch   `next_layer`: a layer selects for the next layer, from its clusters before the step, and the fetch
+               overlaps with the rest of the layer; `same_layer`: for itself
+    """
+
+    name: ClassVar[str] = ""
+    prefetch: str = field(default="same_layer", kw_only=True)
+
+    def __post_init__(self) -> None:
+        checks.one_of("prefetch", self.prefetch, PREFETCH)
+
+    def clustering(self, config: Config) -> ClusterRule:
+        """Settings of the HCU."""
+        raise NotImplementedError
+
+    def selection(self) -> Selection:
+        """Settings of the WTU."""
+        raise NotImplementedError
+
+    def table(self, config: Config) -> LayerPolicy:
+        """How a layer uses its tables."""
+        return RESV_POLICY
+
+    def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
+        """Sizes of a context for `tokens` tokens in steps of at most `step`. Four tokens on average have a page."""
+        pages = min(config.max_pages, max(64, tokens // 4))
+        return TableSizes(tokens, min(config.max_clusters, pages), pages, pages)
+
+    def select(
+        self,
+        attention: RetrievalAttention,
+        p: Operands,
+        tokens: int,
+        mean_keys_word: int,
+        means: Sequence[CommandRef],
+        after: Sequence[CommandRef],
+        *,
+        lists: int,
+        written: Sequence[CommandRef] = (),
+    ) -> Selected:
+        """Append the commands that select and fetch pages of the open context for a step of `tokens` tokens.
+
+        `means` : commands before the use of the mean keys ; `after` : before the use of the queries
+        `written` : before the end of the fetch ; `lists` : page lists that the selection fills
+        """
+        return attention.select(p, tokens, mean_keys_word, means, after, lists=lists, written=written)

@@ -1,0 +1,61 @@
+"""Policies of the runtime in the RTL at `tiny`: two layers, frames, a question and an answer, bit for bit.
+
+`ModelRun.check` compares every output and the store with the golden machine. The golden machine has no time, so a
+session that is equal under several timings does not depend on latency, pauses or the number of cores.
+"""
+
+import numpy as np
+import pytest
+
+from compiler.checkpoint import Checkpoint
+from compiler.policies import FullPolicy, RekvPolicy, WindowPolicy
+from compiler.runtime import Limits, compile_model
+from golden import bf16
+from hw.config import Config
+from sim.bench.axi import FixedTiming
+from sim.bench.core_run import BASES
+from sim.bench.model_run import ModelRun
+from sw_model.cycles.session import SessionModel
+from tests.compiler.checkpoints import write_random
+
+HEAVY = pytest.mark.heavy
+POLICIES = {  # policy, tokens in device memory
+    "full": (FullPolicy(), 6),
+    "full, next layer": (FullPolicy(prefetch="next_layer"), 6),
+    "window": (WindowPolicy(sink=4, recent=8), 0),
+    "window, next layer": (WindowPolicy(sink=4, recent=4, prefetch="next_layer"), 0),
+    "rekv": (RekvPolicy(frames=2), 6),
+    "rekv, next layer": (RekvPolicy(frames=2, prefetch="next_layer"), 6),
+}
+CASES = [
+    *[(name, 1) for name in POLICIES],
+    *[(name, 2) for name in ("full", "window", "rekv")],
+    *[pytest.param(f"{name}, next layer", 2, marks=HEAVY) for name in ("full", "window", "rekv")],
+]
+
+
+@pytest.mark.parametrize("name, cores", CASES)
+def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
+    """Under a fixed latency, and with random pauses of all streams on memories of another latency.
+
+    With the fixed latency, the cycles are those that the cycle model predicts, within its error.
+    """
+    write_random(tmp_path, "llama", rng)
+    checkpoint, (policy, resident) = Checkpoint(tmp_path), POLICIES[name]
+    limits = Limits(tokens=64, step=4, resident=resident)
+    machine = compile_model(checkpoint, Config.preset("tiny"), limits, policy, cores=cores)
+    timing = {side: FixedTiming(latency=12) for side in BASES}
+    run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()
+    session.prompt([1, 2])
+    for _ in range(5):
+        session.features(bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden))))
+    answer = list(session.ask(rng.integers(checkpoint.spec.text.vocabulary, size=3).tolist(), count=3))
+    assert answer and session.position > 24
+    moved = [step.retrieved for step in session.steps]
+    assert any(sum(step.fetched) for step in moved) == bool(resident)
+    assert any(sum(step.released) for step in moved) == (policy.name == "window")
+    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
+    errors = np.array(model.cycles) / run.cycles - 1
+    assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
+    print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
+    run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
