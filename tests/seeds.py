@@ -1,6 +1,6 @@
 """Run the tests that depend on the seed under several seeds: `python -m tests.seeds 20 [TESTS]`.
 
-`--first N` takes the seeds from N on; without it, they are drawn. Arguments after the number, such as folders, `-n 2` or
+`--first N` takes the seeds from N on; without it, they are drawn. Other arguments, such as folders, `-n 2` or
 `--heavy`, go to pytest. One line per seed is printed and added to `build/seeds.txt`: result, seconds, failed tests.
 The exit status is 1 if a test failed under any seed.
 """
@@ -41,9 +41,10 @@ def main(words: list[str] | None = None) -> int:
     first = options.first
     drawn = (secrets.randbelow(1 << 31) for _ in range(options.count))
     seeds = drawn if first is None else range(first, first + options.count)
-    build_root().parent.mkdir(parents=True, exist_ok=True)
+    folder = build_root().parent
+    folder.mkdir(parents=True, exist_ok=True)
     passed = True
-    with (build_root().parent / "seeds.txt").open("a") as table:
+    with (folder / "seeds.txt").open("a") as table:
         for seed in seeds:
             good, line = run(seed, arguments)
             print(line, flush=True)

@@ -109,7 +109,7 @@ def test_conversion_of_every_bf16_value():
 
 
 def test_conversion_to_bf16_rounds_to_nearest_even(rng):
-    """Below 2**-126, the numbers that round to 2**-126 with an unlimited exponent become 2**-126, others become zero."""
+    """Below 2**-126, numbers that round to it with an unlimited exponent become 2**-126, all others zero."""
     upper = np.append(finite(rng, 20_000), [0x7E, 0x7F, 0x807E, 0x807F]).astype(np.uint32) << 16
     for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xBFFF, 0xC000, 0xFFFF):
         values = (upper | low).view(np.float32)
