@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 ARGS ?=
+RUFF := $(BIN)/ruff check . && $(BIN)/ruff format --check .
+# each worker starts with one half of the tests and takes tests of the other one when it has none left
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .PHONY: demo test lint heavy docs clean setup
 .DELETE_ON_ERROR:
@@ -11,14 +14,16 @@ ARGS ?=
 demo: $(STAMP)
 	@$(BIN)/python vrex.py demo $(ARGS)
 
-test: lint
-	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+# mypy takes a minute of one core: it runs beside the tests
+test: $(STAMP)
+	@$(RUFF)
+	@$(BIN)/mypy & types=$$!; $(PYTEST) $(ARGS); tests=$$?; wait $$types && exit $$tests
 
 heavy: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --heavy $(ARGS)
+	@$(PYTEST) --heavy $(ARGS)
 
 lint: $(STAMP)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(RUFF) && $(BIN)/mypy
 
 docs: $(STAMP)
 	@$(BIN)/python -m mkdocs build -q --strict -f docs/mkdocs.yml && echo "build/site/index.html"

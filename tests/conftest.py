@@ -13,6 +13,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="base of the seed of every test (default 1)")
+    parser.addoption("--seeded", action="store_true", help="only run the tests that depend on --seed")
     parser.addoption("--sim", choices=("verilator", "icarus"), help="simulator of tests that do not select one")
     parser.addoption("--waves", action="store_true", help="keep waveforms in build/sim/runs")
     parser.addoption("--coverage", action="store_true", help="keep line and toggle coverage in build/sim/runs")
@@ -56,10 +57,14 @@ def _sources(request: pytest.FixtureRequest):
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--heavy"):
-        heavy = [item for item in items if "heavy" in item.keywords]
-        config.hook.pytest_deselected(items=heavy)
-        items[:] = [item for item in items if "heavy" not in item.keywords]
+    def runs(item: pytest.Item) -> bool:
+        if "heavy" in item.keywords and not config.getoption("--heavy"):
+            return False
+        # fixtures of fixtures count; only the fixture `seed` reads --seed (tests/test_structure.py)
+        return not config.getoption("--seeded") or "seed" in getattr(item, "fixturenames", ())
+
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = [item for item in items if runs(item)]
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The structure of the project: layers import downwards only, golden is plain NumPy, no modules import in a circle."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -90,3 +91,10 @@ def test_hardware_fits_two_screens():
             if isinstance(node, ast.FunctionDef):
                 lines = node.end_lineno - node.lineno + 1
                 assert lines <= 100, f"{path.relative_to(ROOT)}: {node.name} has {lines} lines"
+
+
+def test_seed_of_tests_comes_from_one_fixture():
+    """`--seeded` selects the tests that use the fixture `seed`; no other test may depend on the option."""
+    reads = re.compile(r"""getoption\(["']--seed["']\)""")
+    readers = {path for path in (ROOT / "tests").rglob("*.py") if reads.search(path.read_text())}
+    assert readers == {ROOT / "tests" / "conftest.py"}

@@ -10,10 +10,7 @@ import numpy as np
 from cocotb.task import Task
 from cocotb.triggers import ClockCycles, Event, RisingEdge
 
-from hw.axi.ports import JOB
 from sim.bench.streams import Sink, Source, cycle
-
-_JOB = {str(name): (field.offset, field.width) for name, field in JOB}
 
 
 class JobMemory:
@@ -23,6 +20,7 @@ class JobMemory:
     ----------
     dut : the unit ; ports are named `read_job`, `read_words`, `write_job`, `write_words` and `write_done`
     image : uint8, content of the memory
+    fields : offset and width of the fields `address` and `count` of a job
     latency : smallest and largest number of cycles from a job to its first word or its acknowledgement
     stall, seed : see `Source`
 
@@ -33,8 +31,16 @@ class JobMemory:
     acknowledged : cycle in which each write job was acknowledged
     """
 
-    def __init__(self, dut: Any, image: np.ndarray, latency: tuple[int, int], stall: Mapping[str, Any], seed: int):
-        self.dut, self.image, self.latency = dut, image, latency
+    def __init__(
+        self,
+        dut: Any,
+        image: np.ndarray,
+        fields: Mapping[str, tuple[int, int]],
+        latency: tuple[int, int],
+        stall: Mapping[str, Any],
+        seed: int,
+    ):
+        self.dut, self.image, self.fields, self.latency = dut, image, fields, latency
         self.rng = random.Random(f"memory:{seed}")
         streams = {"stall": stall.get("read_words", 0.0), "seed": seed}
         self.read_job, self.write_job, self.write_words = (
@@ -61,9 +67,9 @@ class JobMemory:
         work = [sink.receive(forever) for sink in (self.read_job, self.write_job, self.write_words)]
         return [cocotb.start_soon(task) for task in [*work, self._serve_reads(), self._serve_writes()]]
 
-    @staticmethod
-    def _fields(word: int) -> tuple[int, int]:
-        address, count = (word >> offset & (1 << width) - 1 for offset, width in (_JOB["address"], _JOB["count"]))
+    def _fields(self, word: int) -> tuple[int, int]:
+        places = (self.fields["address"], self.fields["count"])
+        address, count = (word >> offset & (1 << width) - 1 for offset, width in places)
         return address, count
 
     def _take_read(self, word: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from amaranth.hdl import Shape
 from amaranth.lib import stream, wiring
 
+from hw.axi.ports import JOB
 from sim.bench.build import Build, SimulatorError, build, build_root
 from sim.bench.override import current_simulator_override
 from sim.bench.payload import pack, unpack
@@ -140,6 +141,7 @@ def simulate(
         "drain_cycles": drain_cycles,
         "reset_after": resets,
         "memory_latency": None if memory is None else memory_latency,
+        "job_fields": {str(name): (field.offset, field.width) for name, field in JOB},
         "repeats": not isinstance(reset_after, int),
         "ports": list(widths if record_ports is True else record_ports or ()),
         "echo": {answer: [source, _common_fields(shapes[source], shapes[answer])] for answer, source in echo.items()},

@@ -62,9 +62,14 @@ RUNNABLE = [page for page in PAGES if any(block.runs for block in blocks(page))]
 
 @pytest.fixture
 def clone(tmp_path):
-    """A copy of the repository that uses the caches of this one, and its environment."""
+    """A copy of the repository that uses the caches of this one, and its environment.
+
+    Among them is the code that numba has compiled, which it keeps beside the sources: a cycle model compiles for a
+    minute. numba accepts a copy whose times are those of the original.
+    """
+    unfinished = shutil.ignore_patterns("*.part", "*.tmp.*", "*.pyc*")
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unfinished)
     for file in ROOT.glob("*"):
         if file.is_file():
             shutil.copy(file, tmp_path)

@@ -25,8 +25,9 @@ def dot(a, b):
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
-@pytest.mark.parametrize("budget", [None, 2])
-def test_infinigen(tokens, budget, rng):
+@pytest.mark.parametrize("threshold, budget", [(4.0, None), (4.0, 30), (1e6, 2)])
+def test_infinigen(tokens, threshold, budget, rng):
+    """Without a budget, with one that is never reached, and with one that is below the number above the threshold."""
     q, k = rng.standard_normal((tokens, 4, 20)) * 1.5, rng.standard_normal((30, 2, 20))
     columns = baselines.infinigen_columns(q, 0.3)
     assert columns.shape == (4, 6)
@@ -36,12 +37,9 @@ def test_infinigen(tokens, budget, rng):
         [[dot(q[t, a, columns[a]], k[n, a // 2, columns[a]]) for n in range(30)] for t in range(tokens)]
         for a in range(4)
     ]
-    above = [sum(s > max(row) - 4 for s in row) for head in score for row in head]
-    count = int(sum(above) / len(above))
-    if budget is not None:
-        assert count > budget
-        count = budget
-    got = baselines.infinigen(q, k, columns, 4.0, budget)
+    above = [sum(s > max(row) - threshold for s in row) for head in score for row in head]
+    count = min(int(sum(above) / len(above)), budget or 30)
+    got = baselines.infinigen(q, k, columns, threshold, budget)
     for a in range(4):
         assert got[a].tolist() == sorted(set().union(*(best(row, count) for row in score[a])))
 

@@ -109,10 +109,12 @@ def test_conversion_of_every_bf16_value():
 
 
 def test_conversion_to_bf16_rounds_to_nearest_even(rng):
-    upper = finite(rng, 20_000).astype(np.uint32) << 16
-    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+    """Below 2**-126, numbers that round to it with an unlimited exponent become 2**-126, all others zero."""
+    upper = np.append(finite(rng, 20_000), [0x7E, 0x7F, 0x807E, 0x807F]).astype(np.uint32) << 16
+    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xBFFF, 0xC000, 0xFFFF):
         values = (upper | low).view(np.float32)
-        expected = np.where(upper & 0x7F800000, values, np.copysign(np.float32(0), values))
+        tiny = np.where(np.abs(values) >= 2.0**-126 * (1 - 2.0**-9), np.float32(2.0**-126), np.float32(0))
+        expected = np.where(upper & 0x7F800000, values, np.copysign(tiny, values))
         np.testing.assert_array_equal(
             bf16.encode(values), expected.astype(ml_dtypes.bfloat16).view(np.uint16), err_msg=hex(low)
         )

@@ -84,8 +84,9 @@ def test_interleaved_contexts_equal_separate_contexts(rng):
     alone = [chain_of(1)[0] for _ in range(3)]
     for chain in alone:
         chain.open(0)
-    for _ in range(40):
-        number, codes = int(rng.integers(3)), random_codes(rng)
+    # the tokens of the last three steps are still in device memory at the end: one step of each context
+    for number in [*rng.integers(3, size=37).tolist(), *rng.permutation(3).tolist()]:
+        codes = random_codes(rng)
         assert shared.open(number)[-1].fault == 0
         halves = []
         for chain in (shared, alone[number]):

@@ -182,11 +182,13 @@ def test_top_tokens_in_order_with_lowest_index_on_ties(scores, rho):
 
 def test_equal_norms_after_rotation_are_ordered_by_index(rng):
     """Identical patches have keys that differ by their rotation only; the lowest token wins on every machine."""
-    keys = rope.rotate(np.tile(rng.standard_normal((1, 2, 64)), (40, 1, 1)), np.arange(40)[:, None])
-    for score in ("key_norms", "key_norms_small"):
-        for head_mode in ("shared", "per_head"):
-            scores = group_scores(keys, keys, QuickVideoConfig(score=score, head_mode=head_mode))
-            assert len(np.unique(scores)) > 1
+    modes = [(score, mode) for score in ("key_norms", "key_norms_small") for mode in ("shared", "per_head")]
+    differing: set[tuple[str, str]] = set()  # modes in which the rounding of the rotation has changed a norm
+    while len(differing) < len(modes):
+        keys = rope.rotate(np.tile(rng.standard_normal((1, 2, 64)), (40, 1, 1)), np.arange(40)[:, None])
+        for score, mode in modes:
+            scores = group_scores(keys, keys, QuickVideoConfig(score=score, head_mode=mode))
+            differing |= {(score, mode)} if len(np.unique(scores)) > 1 else set()
             got = top_tokens(scores, 0.25)
             assert got.reshape(10, -1).T.tolist() == [list(range(10))] * (1 if got.ndim == 1 else 2)
 

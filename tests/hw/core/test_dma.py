@@ -230,11 +230,13 @@ def test_a_side_that_takes_words_slowly(slow, rng, seed):
     """Words from the fast side fill the on-chip buffer completely."""
     unit = tiny()
     target = list(BASES).index(slow)
-    moved = [replace(d, source_tier=1 - target) for d in copies(rng, 8, 50, longest=400) if d.target_tier == target]
+    moved = []
+    while len(moved) <= 15:  # enough words for the buffer
+        moved = [replace(d, source_tier=1 - target) for d in copies(rng, 8, 50, longest=400) if d.target_tier == target]
     memories = images(rng)
     memories[slow].stall = 0.8
     record = run(unit, memories, moved, seed=seed)
-    assert len(moved) > 15 and record.images == expected(memories, moved)
+    assert record.images == expected(memories, moved)
 
 
 def test_errors_one_after_the_other(rng, seed):
@@ -256,7 +258,8 @@ def test_errors_one_after_the_other(rng, seed):
     for begin, end, fault, (port, write, after) in zip([0, *resets[:-1]], resets, faults, failing, strict=True):
         kind = "aw" if write else "ar"
         now = {name: seen[f"{port}__{kind}{name}"][begin:end] for name in ("valid", "ready", "addr", "len")}
-        accepted = np.flatnonzero(now["valid"] & now["ready"])
+        # a burst that is offered in the first cycle of a reset is lost
+        accepted = np.flatnonzero(now["valid"] & now["ready"] & (seen["rst"][begin:end] == 0))
         words = [1] * len(accepted) if write else (now["len"][accepted] + 1).tolist()
         if fault:
             burst = accepted[np.searchsorted(np.cumsum(words), after, side="right")]

@@ -257,8 +257,10 @@ def test_memory_as_soon_as_it_may_be_read(rng):
 
 def test_every_cycle_is_accounted_for(rng, seed):
     unit = preset("tiny")
-    program, stream = joined(every_program(unit, rng, 2))
-    stall = {"code": 0.7, "i": 0.2, "o": 0.85}
+    # the last instructions fill the output queue: they are issued five times faster than results leave
+    row = [Instruction(pre=Pre.ADD, immediate=0x3F800000, to_stream=True)] * 200, edge_beats(rng, 200, unit.lanes)
+    program, stream = joined([*every_program(unit, rng, 2), row])
+    stall = {"code": 0.3, "i": 0.3, "o": 0.9}
     record = check(unit, program, stream, stall=stall, seed=seed, record_ports=True)
     cycles = [record.status[f"stat_{name}"] for name in ("issued", "starved", "blocked", "waiting", "idle")]
     assert all(cycles)

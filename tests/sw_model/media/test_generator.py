@@ -91,14 +91,25 @@ def test_values_follow_keys(seed):
 
 
 def test_coin_at_a_thousand_tokens(seed):
-    """Statistics that are stable in a short stream; the heavy test below has the complete table."""
-    (layer,) = statistics.measure(Generator(generator.coin(seed=seed)).chunks(100), every=10, seed=seed)
-    assert layer.same_position_cosine == pytest.approx(0.956, abs=0.012)
-    assert layer.adjacent_cosine == pytest.approx(0.20, abs=0.06)
-    assert layer.adjacent_deviation == pytest.approx(0.26, abs=0.04)
-    assert layer.cosine_hamming == pytest.approx(-0.8, abs=0.08)
-    assert 8 < layer.tokens_per_cluster < 34
-    assert 0.2 < layer.frame_ratio < 0.5
+    """Means of four short streams; the heavy test below has the complete table.
+
+    The standard deviations of these means, from 40 streams, are 0.0022, 0.006, 0.002, 0.008, 3.3 and 0.011 in the order
+    of the lines below; every bound is at least four of them away from the mean of the 40.
+    """
+    layers = []
+    for number in range(seed, seed + 4):
+        stream = Generator(generator.coin(seed=number)).chunks(100)
+        layers += statistics.measure(stream, every=10, seed=number)
+
+    def mean(name):
+        return np.mean([getattr(layer, name) for layer in layers])
+
+    assert mean("same_position_cosine") == pytest.approx(0.956, abs=0.012)
+    assert mean("adjacent_cosine") == pytest.approx(0.20, abs=0.06)
+    assert mean("adjacent_deviation") == pytest.approx(0.26, abs=0.04)
+    assert mean("cosine_hamming") == pytest.approx(-0.8, abs=0.08)
+    assert 8 < 1000 / mean("clusters") < 60
+    assert 0.2 < mean("frame_ratio") < 0.5
 
 
 @pytest.mark.heavy

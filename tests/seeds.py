@@ -1,0 +1,58 @@
+"""Run the tests that depend on the seed under several seeds: `python -m tests.seeds 20 [TESTS]`.
+
+`--first N` takes the seeds from N on; without it, they are drawn. Other arguments, such as folders, `-n 2` or
+`--heavy`, go to pytest. One line per seed is printed and added to `build/seeds.txt`: result, seconds, failed tests.
+The exit status is 1 if a test failed under any seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import secrets
+import subprocess
+import sys
+import time
+
+from util.files import ROOT, build_root
+
+
+def run(seed: int, arguments: list[str]) -> tuple[bool, str]:
+    """Whether the tests pass under `seed`, and the line of the table."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "--seeded", "--seed", str(seed), *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.M)
+    result = "passed" if done.returncode == 0 else "failed"
+    count = re.search(r"(\d+) passed", done.stdout)
+    line = f"{seed:>10}  {result}  {count.group(1) if count else 0:>5} passed  {time.monotonic() - start:6.0f} s"
+    if done.returncode and not failed:  # pytest did not start
+        failed = done.stdout.strip().splitlines()[-1:]
+    return done.returncode == 0, "\n".join([line, *(f"            {name}" for name in failed)])
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run the tests that depend on the seed under several seeds.")
+    parser.add_argument("count", type=int, help="number of seeds")
+    parser.add_argument("--first", type=int, help="first seed; the others follow it (default: random seeds)")
+    options, arguments = parser.parse_known_args(words)
+    if options.count < 1:
+        parser.error(f"count must be at least 1, got {options.count}")
+    first = options.first
+    drawn = (secrets.randbelow(1 << 31) for _ in range(options.count))
+    seeds = drawn if first is None else range(first, first + options.count)
+    folder = build_root().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    passed = True
+    with (folder / "seeds.txt").open("a") as table:
+        for seed in seeds:
+            good, line = run(seed, arguments)
+            print(line, flush=True)
+            table.write(line + "\n")
+            table.flush()
+            passed &= good
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
