@@ -128,7 +128,7 @@ class Macro:
         return "\n".join([*lines, "endmodule", ""])
 
     def model(self) -> str:
-        """Verilog model: one-cycle reads. While a word is written they return the old one, or the new if transparent."""
+        """Verilog model: one-cycle reads. While a word is written they return the old or (transparent) new one."""
         lines = self.stub().replace("(* blackbox *) ", "").split("endmodule", maxsplit=1)[0].splitlines()
         width, bits = self.width, self.address_bits
         lines += [f"  reg [{width - 1}:0] words [0:{self.depth - 1}];", "  integer i;"]
