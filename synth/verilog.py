@@ -88,8 +88,9 @@ def verilog(component: wiring.Component, name: str, *, tool: str = "yowasp") -> 
         body = (folder / "design.v").read_text()
     body = _zero_loops(_ATTRIBUTE.sub("", body.split("\n", 1)[1].lstrip("\n")))
     for module, documented in {**getattr(component, "modules", {}), name: component}.items():
-        head = _comment(documented)
-        body = re.sub(rf"^((?: *\(\* .*\*\)\n)?module {module}\()", lambda m, head=head: head + m[1], body, flags=re.M)
+        first_line = re.search(rf"^(?: *\(\* .*\*\)\n)?module {module}\(", body, re.M)
+        assert first_line is not None, f"module {module} is missing in its Verilog"
+        body = body[: first_line.start()] + _comment(documented) + body[first_line.start() :]
     return body + "".join(text for module, text in ADDERS.items() if f" {module} " in body)
 
 

@@ -1,6 +1,8 @@
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from amaranth import Module
@@ -10,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from hw import emit, registry, yosys
 from hw.arith.adders import Addend, add_all
 from hw.config import Config
+from sim.bench.build import use_verilator
 from synth.area import area_of_rtlil
 from synth.generate import generate, memories
 from synth.verilog import verilog
@@ -56,6 +59,17 @@ def test_verilog_for_other_flows(hcu):
     assert sorted((int(depth), int(width)) for depth, width in loops) == sorted(
         (memory["depth"], memory["width"]) for memory in hcu.json()["memories"]
     )
+
+
+@pytest.mark.parametrize("name", ["hcu", "dot_tree", pytest.param("dpe", marks=pytest.mark.heavy)])
+def test_lint_of_the_files(name, tmp_path):
+    """With the waivers of the FuseSoC core file, which are those of `tests/hw/test_lint.py`."""
+    use_verilator()
+    generate(name, Config.preset("tiny"), tmp_path)
+    waivers = [f"-Wno-{kind}" for kind in emit.LINT_WAIVERS]
+    command = [shutil.which("verilator"), "--lint-only", "-Wall", *waivers, "--top-module", name, f"{name}.v"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 class Sum(wiring.Component):
