@@ -14,7 +14,7 @@ from synth.library import reader as libraries
 from synth.library.reader import Library
 from synth.library.technology import Technology
 from synth.macros import MIN_BITS, Macro
-from synth.mapping import Mapped, map_block, period_ps
+from synth.mapping import GATED_REGISTERS, Mapped, map_block, period_ps
 from util.files import git_revision
 from util.text import table
 
@@ -29,6 +29,7 @@ class BlockArea:
     count: int
     cells: int
     flip_flops: int
+    clock_gates: int
     area_um2: float
     register_um2: float
     macros: tuple[Macro, ...]
@@ -76,6 +77,10 @@ class Area:
         return sum(block.flip_flops * block.count for block in self.blocks)
 
     @property
+    def clock_gates(self) -> int:
+        return sum(block.clock_gates * block.count for block in self.blocks)
+
+    @property
     def area_um2(self) -> float:
         """Cell area of logic and registers, unplaced; memories not included."""
         return sum(block.area_um2 * block.count for block in self.blocks)
@@ -107,6 +112,7 @@ class Area:
             "library": self.library,
             "cells": self.cells,
             "flip_flops": self.flip_flops,
+            "clock_gates": self.clock_gates,
             "area_um2": round(self.area_um2, 3),
             "register_um2": round(self.register_um2, 3),
             "nand2": round(self.nand2, 1),
@@ -118,6 +124,7 @@ class Area:
                     "count": block.count,
                     "cells": block.cells,
                     "flip_flops": block.flip_flops,
+                    "clock_gates": block.clock_gates,
                     "area_um2": round(block.area_um2, 3),
                     "register_um2": round(block.register_um2, 3),
                     "memory_bits": block.memory_bits,
@@ -139,6 +146,7 @@ class Area:
                 f"{block.count}",
                 f"{block.cells}",
                 f"{block.flip_flops}",
+                f"{block.clock_gates}",
                 f"{block.area_um2:.1f}",
                 f"{block.area_um2 / self.nand2_um2:.0f}",
                 f"{block.memory_bits}",
@@ -146,9 +154,15 @@ class Area:
             ]
             for block in self.blocks
         ]
-        total = [f"{self.cells}", f"{self.flip_flops}", f"{self.area_um2:.1f}", f"{self.nand2:.0f}"]
+        total = [
+            f"{self.cells}",
+            f"{self.flip_flops}",
+            f"{self.clock_gates}",
+            f"{self.area_um2:.1f}",
+            f"{self.nand2:.0f}",
+        ]
         rows.append([f"{self.unit} total", "", *total, f"{self.memory_bits}", f"{self.macro_um2:.0f}"])
-        head = ["block", "count", "cells", "flip-flops", "um2", "NAND2", "memory bits", "macros um2*"]
+        head = ["block", "count", "cells", "flip-flops", "clock gates", "um2", "NAND2", "memory bits", "macros um2*"]
         notes = [
             f"{self.library['name']} ({self.library['tier']}), {self.point} point, {self.tools['yosys']}, unplaced",
             "* estimate for the predictive 14 nm-class technology, not part of um2",
@@ -165,6 +179,7 @@ def area(
     clock_mhz: float = 800.0,
     tool: str = "yowasp",
     macro_bits: int = MIN_BITS,
+    gated: int = GATED_REGISTERS,
 ) -> Area:
     """Map `unit` in `config` to `library` (the embedded one by default) and measure its area.
 
@@ -186,6 +201,7 @@ def area(
         clock_mhz=clock_mhz,
         tool=tool,
         macro_bits=macro_bits,
+        gated=gated,
     )
 
 
@@ -199,6 +215,7 @@ def area_of_rtlil(
     clock_mhz: float = 800.0,
     tool: str = "yowasp",
     macro_bits: int = MIN_BITS,
+    gated: int = GATED_REGISTERS,
 ) -> Area:
     """As `area`, for a design as RTLIL text with the top module `unit`."""
     library, clock_ps = library or libraries.embedded(), period_ps(clock_mhz)
@@ -212,6 +229,7 @@ def area_of_rtlil(
             clock_ps=clock_ps,
             tool=tool,
             macro_bits=macro_bits,
+            gated=gated,
             stubs=[by_name[name] for name in block.children],
             inner=block is not blocks[-1],
         )
@@ -241,6 +259,7 @@ def _block_area(block: Block, mapped: Mapped, library: Library) -> BlockArea:
         count=block.count,
         cells=sum(mapped.cells.values()),
         flip_flops=sum(registers.values()),
+        clock_gates=sum(n for name, n in mapped.cells.items() if library.cell(name).gate is not None),
         area_um2=sum(library.cell(name).area * count for name, count in mapped.cells.items()),
         register_um2=sum(library.cell(name).area * count for name, count in registers.items()),
         macros=mapped.macros,

@@ -261,7 +261,9 @@ def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
             states = [f"inverse{net}", net] if inverted else [net, f"inverse{net}"]
             side.gates.append((f"inverse{net}", 0b01, [net]))
             read = [group.pins[pin][k] if pin in group.pins else 0 for pin in flip_flop.data]
-            side.gates.append((f"next{net}", next_state, [*read, *states]))
+            side.gates.append((f"d{net}", next_state, [*read, *states]))
+            # without a pulse of its clock the register keeps its value
+            side.gates.append((f"next{net}", 0b11100100, [int(flip_flop.enables[k]), net, f"d{net}"]))
             for pin, pin_inverted in other_outputs:
                 side.gates.append((group.pins[pin][k], 0b01 if pin_inverted != inverted else 0b10, [net]))
     for instance, kind, pins, directions in netlist.opaque:

@@ -106,9 +106,10 @@ def buffer(module: dict[str, Any], library: Library, *, blocks: Container[str], 
 
 
 def _loads(module: dict[str, Any], buffers: Buffers, blocks: Container[str]) -> tuple[dict[int, list[Load]], set[int]]:
-    """The loads of every net except the clock, and the nets that library cells drive."""
+    """The loads of every net except the clocks, and the nets that library cells drive."""
     loads: dict[int, list[Load]] = defaultdict(list)
     driven: set[int] = set()
+    gated: list[int] = []
     for name, cell in module["cells"].items():
         kind = cell["type"]
         library_cell = buffers.library.cell(kind) if kind in buffers.library else None
@@ -116,16 +117,17 @@ def _loads(module: dict[str, Any], buffers: Buffers, blocks: Container[str]) -> 
             nets = dict.fromkeys(bit for bit in bits if isinstance(bit, int))  # the others are constants
             if cell["port_directions"][pin] == "output":
                 driven.update(nets if library_cell else ())
+                gated += nets if library_cell and library_cell.gate else ()
                 continue
             if library_cell:
                 capacitance = buffers.pin(library_cell, pin)
             else:
                 capacitance = buffers.inverter * (PORT_INVERTERS if kind in blocks else 1)
             # abc maps to one-output gates only
-            seen_by_abc = library_cell is not None and library_cell.state is None and len(library_cell.outputs) == 1
+            seen_by_abc = library_cell is not None and library_cell.is_logic and len(library_cell.outputs) == 1
             for net in nets:
                 loads[net].append(Load(name, pin, capacitance, seen_by_abc))
-    for net in module["ports"].get(CLOCK, {"bits": []})["bits"]:
+    for net in [*module["ports"].get(CLOCK, {"bits": []})["bits"], *gated]:
         loads.pop(net, None)
     return loads, driven
 

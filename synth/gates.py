@@ -8,7 +8,7 @@ from hw import emit
 from synth.area import Area, area_of_rtlil
 from synth.library.boolean import truth_table
 from synth.library.reader import Library, embedded
-from synth.library.records import LibraryCell
+from synth.library.records import ClockGate, LibraryCell
 
 
 def sources(area: Area, library: Library) -> dict[str, str]:
@@ -36,6 +36,8 @@ def cell_model(cell: LibraryCell) -> str:
     ports = [*cell.inputs, *cell.outputs]
     lines = [f"module {cell.name}({', '.join(ports)});"]
     lines += [f"  input {pin};" for pin in cell.inputs] + [f"  output {pin};" for pin in cell.outputs]
+    if cell.gate is not None:
+        return "\n".join([*lines, *_clock_gate(cell.gate), "endmodule", ""])
     names = cell.inputs
     if cell.state is not None:
         if cell.state.kind != "ff":
@@ -46,6 +48,15 @@ def cell_model(cell: LibraryCell) -> str:
     for pin in cell.outputs:
         lines += _lookup(f"assign {pin} =", pin, cell.pins[pin].function, names)
     return "\n".join([*lines, "endmodule", ""])
+
+
+def _clock_gate(gate: ClockGate) -> list[str]:
+    """Verilog statements of a clock gate: its latch and its AND."""
+    return [
+        "  reg open = 1'b0;",
+        f"  always @* if (!{gate.clock}) open = {' | '.join((gate.enable, *gate.test))};",
+        f"  assign {gate.output} = {gate.clock} & open;",
+    ]
 
 
 def _lookup(target: str, name: str, function: str, pins: tuple[str, ...]) -> list[str]:

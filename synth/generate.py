@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from amaranth.lib import data, wiring
 
 from hw import emit, registry, yosys
 from hw.config import Config
-from sim.bench.build import cached_verilog
 from synth import elaborate, ipxact
 from synth.mapping import period_ps
+from synth.verilog import verilog as unit_verilog
 from util.files import git_revision, version, write_all
 
 CLOCK_MHZ = 800.0  # V-Rex, section VI-A
@@ -70,7 +69,7 @@ def generate(
     entry = registry.unit(unit)
     component = entry.build(config)
     rtlil = elaborate.rtlil(unit, config)
-    verilog = cached_verilog(rtlil, unit, convert=partial(emit.rtlil_to_verilog, tool=tool), tool=tool)
+    verilog = unit_verilog(component, unit, tool=tool)
     description: dict[str, Any] = {
         "unit": unit,
         "summary": entry.summary,

@@ -29,6 +29,7 @@ POINTS = {  # objective of a mapping -> abc script
 AIM = 0.7  # share of the period for which abc sizes; the rest is for registers, memories and buffer trees
 SYNTH = "synth -flatten -noabc -noshare"
 WRITE = "write_verilog -noattr -noexpr"
+GATED_REGISTERS = 4  # registers with one enable from which a clock gate is smaller than their multiplexers
 
 
 class MappingError(yosys.ToolError):
@@ -75,6 +76,7 @@ def map_block(
     clock_ps: float = 1250.0,
     tool: str = "yowasp",
     macro_bits: int = macros.MIN_BITS,
+    gated: int = GATED_REGISTERS,
     stubs: Sequence[Block] = (),
     inner: bool = False,
 ) -> Mapped:
@@ -85,23 +87,38 @@ def map_block(
     point : `area`, `balanced` or `fast`
     clock_ps : clock period; `balanced` and `fast` size for `AIM` of it
     macro_bits : memories of at least this many bits stay macros
+    gated : registers with a common enable get a clock gate if they are at least this many; 0: no clock gates
     stubs : the inner blocks, which stay instances
     inner : the block is inside another block, which drives its inputs
 
     Raises
     ------
     ValueError
-        Unknown point, or an incomplete library.
+        Unknown point, negative `gated`, or an incomplete library.
     MappingError
         yosys failed or was killed, or a cell of the design has no counterpart in the library.
     """
     if point not in POINTS:
         raise ValueError(f"point must be one of {', '.join(POINTS)}, got {point!r}")
+    if gated < 0:
+        raise ValueError(f"gated must be at least 0, got {gated}")
     library.require(timing=True)
     script = POINTS[point].format(ps=f"-D {AIM * clock_ps:.0f}")
     adders = _adder_map(library)
     trees = Path(fanout.__file__).read_text()
-    options = [script, adders, SYNTH, str(macro_bits), yosys.version(tool), library.loaded_path.name, trees, str(inner)]
+    gating = _clock_gating(library, gated)
+    options = [
+        script,
+        adders,
+        *gating,
+        *([_reset_map()] if gating else []),
+        SYNTH,
+        str(macro_bits),
+        yosys.version(tool),
+        library.loaded_path.name,
+        trees,
+        str(inner),
+    ]
     key = digest(block.rtlil, *(stub(b) for b in stubs), library.digest, *options)
     folder = build_root() / "mapped" / f"{_file_name(block.name)}-{point}-{key}"
     from_cache = (folder / "netlist.json").exists()
@@ -109,7 +126,7 @@ def map_block(
         folder.parent.mkdir(parents=True, exist_ok=True)
         temp_folder = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
-            _run(block, library, script, adders, tool, macro_bits, stubs, temp_folder)
+            _run(block, library, script, adders, gating, tool, macro_bits, stubs, temp_folder)
             _buffer(block, library, tool, inner, temp_folder)
             if not folder.exists():
                 temp_folder.rename(folder)
@@ -134,6 +151,7 @@ def _run(
     library: Library,
     script: str,
     adders: str,
+    gating: Sequence[str],
     tool: str,
     macro_bits: int,
     stubs: Sequence[Block],
@@ -155,6 +173,7 @@ def _run(
     (folder / "macros.json").write_text(json.dumps([_fields(macro) for macro in macro_list]))
     (folder / "macros.v").write_text("".join(macro.stub() for macro in macro_list))
     (folder / "adders.v").write_text(adders)
+    (folder / "resets.v").write_text(_reset_map())
     (folder / "abc.script").write_text(script + "\n")
     inverter = library.inverter
     load = fanout.PORT_INVERTERS * inverter.pins[inverter.inputs[0]].capacitance * library.farads * 1e15
@@ -171,6 +190,7 @@ def _run(
             f"{SYNTH} -run fine: -top {top}",
             "attrmap -remove init",
             "setundef -zero",
+            *(command.format(folder=folder) for command in gating),
             f"dfflibmap {unused} -liberty {liberty}",
             f"abc -liberty {library.loaded_path} {unused} -script {folder}/abc.script -constr {folder}/abc.constr",
             "setundef -zero",
@@ -183,6 +203,35 @@ def _run(
         ],
         tool=tool,
     )
+
+
+def _reset_map() -> str:
+    """Techmap file that makes the reset of registers with an enable part of their data and of the enable."""
+    modules = []
+    for kind, enable in (("SDFFE", "E | R"), ("SDFFCE", "E")):  # the reset has priority, or the enable has
+        for value, data in ((0, "D & ~R"), (1, "D | R")):
+            modules.append(
+                f"module \\$_{kind}_PP{value}P_ (input D, C, R, E, output Q);\n"
+                f"  \\$_DFFE_PP_ _TECHMAP_REPLACE_ (.D({data}), .C(C), .E({enable}), .Q(Q));\nendmodule\n"
+            )
+    return "".join(modules)
+
+
+def _clock_gating(library: Library, registers: int) -> list[str]:
+    """yosys commands that insert clock gates; none if the library has no clock gate or `registers` is 0."""
+    cell = library.clock_gate
+    if cell is None or cell.gate is None or not registers:
+        return []
+    gate = cell.gate
+    ties = " ".join(f"-tie_lo {pin}" for pin in gate.test)
+    return [
+        "techmap -map {folder}/resets.v",
+        "simplemap",
+        "opt_expr",
+        "opt_merge",
+        "opt_clean",
+        f"clockgate -pos {cell.name} {gate.enable}:{gate.clock}:{gate.output} {ties} -min_net_size {registers}",
+    ]
 
 
 def _buffer(block: Block, library: Library, tool: str, inner: bool, folder: Path) -> None:

@@ -37,11 +37,13 @@ class FlipFlop:
     data : the pins other than the clock
     next_state : truth table of the next state over `data`, the state and its inverse
     outputs : pin -> whether it is the inverse of the state
+    enables : net that enables the clock of each flip-flop, 1 without a clock gate
     """
 
     data: tuple[str, ...]
     next_state: int
     outputs: dict[str, bool]
+    enables: np.ndarray
 
 
 class Netlist:
@@ -54,7 +56,8 @@ class Netlist:
     ----------
     inputs, outputs : port -> nets, lowest bit first
     labels : every name of a net -> the net
-    registers, logic : groups of cells; logic in order of levels
+    registers, gates, logic : groups of flip-flops, clock gates and other cells; logic in order of levels
+    enables : net of a gated clock -> net that enables it
     opaque : (instance, type, pin -> nets, pin -> direction) of macros and inner blocks
     """
 
@@ -102,14 +105,14 @@ class Netlist:
         kinds = {kind: self.library.cell(kind) for kind in {kind for _, kind, _ in cells}}
         driver: dict[int, int] = {}
         for number, (_, kind, pins) in enumerate(cells):
-            if kinds[kind].state is None:
+            if kinds[kind].is_logic:
                 driver |= {pins[pin]: number for pin in kinds[kind].outputs if pin in pins}
         level = [0] * len(cells)
         waiting = [0] * len(cells)
         followers: dict[int, list[int]] = defaultdict(list)
         ready = []
         for number, (_, kind, pins) in enumerate(cells):
-            if kinds[kind].state is not None:
+            if not kinds[kind].is_logic:
                 continue
             sources = {driver[pins[pin]] for pin in kinds[kind].inputs if pins.get(pin) in driver}
             waiting[number] = len(sources)
@@ -127,7 +130,7 @@ class Netlist:
                 waiting[follower] -= 1
                 if not waiting[follower]:
                     ready.append(follower)
-        if done < sum(kinds[kind].state is None for _, kind, _ in cells):
+        if done < sum(kinds[kind].is_logic for _, kind, _ in cells):
             raise ValueError(f"netlist {self.name}: logic must be acyclic, got a combinational loop")
         groups: dict[tuple[int, str], list[int]] = defaultdict(list)
         for number, (_, kind, _) in enumerate(cells):
@@ -139,7 +142,25 @@ class Netlist:
             arrays = {pin: np.array([cells[n][2].get(pin, 0) for n in members]) for pin in used}
             cell_groups.append(CellGroup(kind, at, names, arrays))
         self.registers = [group for group in cell_groups if self.library.cell(group.type).state is not None]
-        self.logic = [group for group in cell_groups if self.library.cell(group.type).state is None]
+        self.gates = [group for group in cell_groups if self.library.cell(group.type).gate is not None]
+        self.logic = [group for group in cell_groups if self.library.cell(group.type).is_logic]
+        self.enables: dict[int, int] = {}
+        for group in self.gates:
+            gate = self.library.cell(group.type).gate
+            assert gate is not None
+            context = f"netlist {self.name}: cell {group.type}"
+            if not np.isin(group.pins[gate.clock], self.inputs.get(CLOCK, [])).all():
+                raise ValueError(f"{context}: clock must be the port {CLOCK!r}, got another net")
+            if any(group.pins[pin].any() for pin in gate.test if pin in group.pins):
+                raise ValueError(f"{context}: test pins must be 0, got another net")
+            self.enables |= dict(zip(group.pins[gate.output].tolist(), group.pins[gate.enable].tolist(), strict=True))
+
+    @cached_property
+    def clocks(self) -> np.ndarray:
+        """Whether each net is a clock: the port, or a gated clock."""
+        clocks = np.zeros(self.size, bool)
+        clocks[[*self.inputs.get(CLOCK, []), *self.enables]] = True
+        return clocks
 
     def flip_flop(self, group: CellGroup) -> FlipFlop:
         """Behaviour of the registers of a group.
@@ -147,7 +168,8 @@ class Netlist:
         Raises
         ------
         ValueError
-            The cell is a latch, has a falling or gated clock, or an asynchronous reset in use.
+            The cell is a latch, has a falling clock, a clock that is neither the port nor a gated clock, or an
+            asynchronous reset in use.
         """
         cell = self.library.cell(group.type)
         context, state = f"netlist {self.name}: cell {cell.name}", cell.state
@@ -158,8 +180,9 @@ class Netlist:
         clock = next((pin for pin in cell.inputs if edge == truth_table(pin, cell.inputs)), None)
         if clock is None:
             raise ValueError(f"{context}: clocked_on must be a pin, got {state.get('clocked_on')!r}")
-        if not np.isin(group.pins[clock], self.inputs.get(CLOCK, [])).all():
-            raise ValueError(f"{context}: clock must be the port {CLOCK!r}, got another net")
+        if not self.clocks[group.pins[clock]].all():
+            raise ValueError(f"{context}: clock must be the port {CLOCK!r} or a gated clock, got another net")
+        enables = np.array([self.enables.get(net, 1) for net in group.pins[clock].tolist()])
         for kind in ("clear", "preset"):
             if function := state.get(kind):
                 used = tuple(pin for pin in cell.inputs if re.search(rf"\b{pin}\b", function))
@@ -176,25 +199,30 @@ class Netlist:
                     f"{context}: output {pin} must be its state or the inverse, got {cell.pins[pin].function!r}"
                 )
             outputs[pin] = inverted
-        return FlipFlop(data, truth_table(state.get("next_state"), (*data, *names)), outputs)
+        return FlipFlop(data, truth_table(state.get("next_state"), (*data, *names)), outputs, enables)
 
     @cached_property
     def loads(self) -> np.ndarray:
-        """Capacitance on every net in the library's unit: input pins and wire per fan-out.
+        """Largest capacitance on every net in the library's unit: input pins and wire per fan-out.
 
         The load of an output port or a pin of an inner block is that of `PORT_INVERTERS` inverters, the load of a pin
         of a memory that of one inverter.
         """
-        return self.capacitance(outputs=True, inner={kind for _, kind, _, _ in self.opaque})
+        return self.capacitance(outputs=True, inner={kind for _, kind, _, _ in self.opaque}, largest=True)
 
-    def capacitance(self, *, outputs: bool, inner: Container[str]) -> np.ndarray:
-        """As `loads`, with the loads of `outputs` and of macros and blocks of the types in `inner` only."""
+    def capacitance(self, *, outputs: bool, inner: Container[str], largest: bool = False) -> np.ndarray:
+        """As `loads`, with the loads of `outputs` and of macros and blocks of the types in `inner` only.
+
+        The pins have their nominal capacitance, or with `largest` that of the worst edge and range.
+        """
         load, fanout = np.zeros(self.size), np.zeros(self.size)
-        for group in (*self.registers, *self.logic):
+        for group in (*self.registers, *self.gates, *self.logic):
             cell = self.library.cell(group.type)
             for pin in cell.inputs:
                 if pin in group.pins:
-                    np.add.at(load, group.pins[pin], cell.pins[pin].capacitance)
+                    library_pin = cell.pins[pin]
+                    size = library_pin.largest_capacitance if largest else library_pin.capacitance
+                    np.add.at(load, group.pins[pin], size)
                     np.add.at(fanout, group.pins[pin], 1)
         inverter = self.library.inverter
         gate = inverter.pins[inverter.inputs[0]].capacitance

@@ -172,7 +172,7 @@ def _power(units: Sequence[Mapping[str, Any]]) -> Section:
         "share of the unit's largest power",
     ]
     text = (
-        "Power without glitches (zero delay), clock tree and clock gating. A guess assumes the same toggle rate on "
+        "Power without glitches (zero delay) and clock tree. A guess assumes the same toggle rate on "
         "every net. The power of memories is an estimate for a 14 nm process and is not part of the total."
     )
     return Section("Power", text, tables=[Table(columns, rows)])

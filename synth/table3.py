@@ -31,6 +31,7 @@ UNITS = {
     "wtu": ("WTU", "WTU"),
     "kvmu": ("KVMU", "KVMU"),
 }
+CORE, REST = "core", "rest of the core"  # unit, and row of what the units above do not contain
 DRE = ("HCU", "WTU", "KVMU")
 DRE_SHARES = (2.0, 2.2)  # per cent of area and power, V-Rex's abstract
 # one 2-input NAND, placed: 3 gate pitches wide in rows that are 70 % full
@@ -44,7 +45,10 @@ SCALING = (
 
 @dataclass(frozen=True)
 class Row:
-    """Areas in mm2 and power in mW (None: not measured) of logic and memories, and the published values, if any."""
+    """Areas in mm2 and power in mW (None: not measured) of logic and memories, and the published values, if any.
+
+    The power of the row `REST` is never measured, and sums leave it out.
+    """
 
     name: str
     logic_mm2: float
@@ -82,7 +86,8 @@ class Table3:
 
     def _sum(self, quantity: str, names: Sequence[str] | None = None) -> float | None:
         """Sum of a quantity over the rows of `names` or all rows; None where one of them has no value."""
-        values = [getattr(row, quantity) for row in self.rows if names is None or row.name in names]
+        measured = [row for row in self.rows if not (quantity.endswith("mw") and row.name == REST)]
+        values = [getattr(row, quantity) for row in measured if names is None or row.name in names]
         return None if None in values else sum(values)
 
     def shares(self) -> dict[str, float | None]:
@@ -134,6 +139,8 @@ class Table3:
             f"area: {SCALING}; mapped to {self.library}, not placed",
             f"power: {self.library}, under {self.stimulus or 'no stimulus'}, not scaled; V-Rex: 14 nm, 800 MHz",
         ]
+        if any(row.name == REST for row in self.rows):
+            notes.append(f"{REST}: its power is not measured and is not part of the total")
         return notes + ([f"not in this run: {', '.join(self.missing)}"] if self.missing else [])
 
     def table(self) -> str:
@@ -154,7 +161,10 @@ def _percent(share: float | None, total: float | None) -> float | None:
 
 
 def table3(units: Sequence[Mapping[str, Any]]) -> Table3 | None:
-    """The table of a report's units, power under the last measured stimulus; None when it has a row of no unit."""
+    """The table of a report's units, power under the last measured stimulus; None when it has a row of no unit.
+
+    With all units and `core`, one row is the difference of the core and the units: everything else in the core.
+    """
     unit_reports = {unit["unit"]: unit for unit in units if unit["unit"] in UNITS}
     if not unit_reports:
         return None
@@ -176,6 +186,12 @@ def table3(units: Sequence[Mapping[str, Any]]) -> Table3 | None:
         for name, pair in PUBLISHED.items()
         if name in used
     ]
+    whole = next((unit for unit in units if unit["unit"] == CORE), None)
+    if whole is not None and len(unit_reports) == len(UNITS):
+        logic, memories = (
+            whole[key] - sum(unit[key] for unit in unit_reports.values()) for key in ("nand2", "macro_um2_estimated")
+        )
+        rows.append(Row(REST, logic * NAND2_UM2_14NM / 1e6, memories / 1e6, None, None, None, None))
     missing = tuple(name for name in UNITS if name not in unit_reports)
     library = next(iter(unit_reports.values()))["library"]["name"]
     return Table3(tuple(rows), ", ".join(sorted(stimuli)) or None, library, missing)

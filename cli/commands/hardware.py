@@ -83,6 +83,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
     chosen, config = units(args.unit or (list(UNITS) if args.table3 else [])), configuration(args)
     library = choose(args.liberty)
     options = {"point": args.point, "clock_mhz": args.clock_mhz, "tool": args.yosys}
+    options |= {} if args.clock_gating is None else {"gated": args.clock_gating}
     library.require(timing=True, power=bool(args.power))
     against = report.read(args.against) if args.against else None
     results: list[dict[str, Any]] = []
@@ -95,7 +96,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         unit_stimuli = list(stimuli(args, component))  # before the mapping: a unit without a stimulus fails early
         areas = area(unit.name, config, library, **options)
         blocks += areas.mapped.values()
-        paths = timing(areas, library)
+        paths = timing(areas, library, uncertainty_ps=args.clock_uncertainty)
         result = {**areas.json(), "timing": paths.json()}
         tables += [areas.table(), paths.table()]
         if args.equiv:
@@ -118,7 +119,8 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         "blocks_kept": sum(block.from_cache for block in blocks),
     }
     full = report.report(results, run)
-    if args.table3 and (comparison := table3(results)):
+    comparison = table3(results) if args.table3 else None
+    if comparison:
         tables = [comparison.table()]
     tables.append(
         "{seconds:.0f} s, peak memory {peak_mb:.0f} MB; {blocks_kept} of {blocks} blocks from the cache".format(**run)
@@ -127,7 +129,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         tables.append(report.compare(against, full).table())
     if args.out:
         tables.append(f"report: {report.write(args.out, full, against)}")
-    print(json.dumps(results, indent=2) if args.json else "\n\n".join(tables))
+    print(json.dumps(comparison.json() if comparison else results, indent=2) if args.json else "\n\n".join(tables))
 
 
 def peak_memory_mb() -> float:
@@ -197,6 +199,19 @@ def add_synth(commands: Any) -> None:
     )
     parser.add_argument("--point", default="balanced", help="mapping: area, balanced or fast (default balanced)")
     add_clock(parser, "target clock frequency")
+    parser.add_argument(
+        "--clock-uncertainty",
+        type=float,
+        default=0.0,
+        metavar="PS",
+        help="part of each period for skew and jitter of the clock (default 0)",
+    )
+    parser.add_argument(
+        "--clock-gating",
+        type=int,
+        metavar="N",
+        help="clock gates for enables of at least N registers, if the library has such cells; 0: none (default 4)",
+    )
     parser.add_argument(
         "--power",
         action="append",

@@ -3,6 +3,7 @@
 | class | ports of the macro | reads and writes in one cycle |
 |---|---|---|
 | `Ram` | two | yes |
+| `LatchRam` | two | yes, without a bypass |
 | `SinglePortRam` | one | no |
 | `BufferedRam` | one | yes, with a cycle without a read between two writes |
 
@@ -100,6 +101,33 @@ class Ram(wiring.Component):
         """Drive `r_data`: the words in `new_mask` from `new_row`, the others from `row`."""
         for word in range(self.words):
             m.d.comb += self.r_data[word].eq(Mux(new_mask[word], new_row[word], row[word]))
+
+
+class LatchRam(Ram):
+    """Memory of few rows, for an array of latches with a registered read address.
+
+    Such an array shows the new words when a row is read and written in the same cycle; it needs no bypass. A flow
+    without such an array builds the memory from flip-flops.
+
+    Timing, parameters and members: see `Ram`. `r_data` is valid for one cycle.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is below 1, or `depth` is above `MAX_DEPTH`.
+    """
+
+    MAX_DEPTH = 16
+
+    def __init__(self, *, depth: int, width: int, words: int = 1):
+        if depth > self.MAX_DEPTH:
+            raise ValueError(f"depth must be at most {self.MAX_DEPTH}, got {depth}")
+        super().__init__(depth=depth, width=width, words=words, bypass=False)
+
+    def _array(self, m: Module) -> tuple[wiring.PureInterface, wiring.PureInterface]:
+        m.submodules.array = array = memory.Memory(shape=self.row, depth=self.depth, init=[])
+        write = array.write_port(granularity=1)
+        return write, array.read_port(transparent_for=(write,))
 
 
 class SinglePortRam(Ram):

@@ -90,7 +90,7 @@ class Transposer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        banks = [Ram(depth=2 * self.words, width=self.item) for _ in range(self.width)]
+        banks = [self.bank() for _ in range(self.width)]
         for k, bank in enumerate(banks):
             m.submodules[f"bank{k}"] = bank
         rows = Signal(data.ArrayLayout(range(self.width + 1), 2), name="rows_filled")
@@ -101,6 +101,10 @@ class Transposer(wiring.Component):
         self._fill(m, banks, halves)
         self._drain(m, banks, halves)
         return m
+
+    def bank(self) -> Ram:
+        """The memory of one lane. It has no bypass: one half is written and the other half is read."""
+        return Ram(depth=2 * self.words, width=self.item, bypass=False)
 
     def _fill(self, m: Module, banks: list[Ram], halves: _Halves) -> None:
         """Rows into the free half."""

@@ -57,7 +57,8 @@ class OperandMemory(wiring.Component):
     """Memory of weights and activations, read as beats of the matrix engine.
 
     A row has `inputs` BF16 codes. Row r of the weights is in bank r mod `load_rows` at address r div `load_rows`, so
-    that one read gives `load_rows` rows. A read and a write of the same row in the same cycle give the new row.
+    that one read gives `load_rows` rows. The user must not read a row in the cycle in which it is written. In a core
+    the events LOAD and OPERANDS order LOAD and MULTIPLY, see `sim.formal.specifications.operands`.
 
     Timing: one write, one read of weights and one read of activations per cycle. The beat of a read follows one cycle
     later and stays until it is accepted. `i_write.ready` is always 1. The ready of a read stream depends
@@ -133,8 +134,9 @@ class OperandMemory(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         row_bits = BF16.size * self.inputs
-        m.submodules.activations = activations = Ram(depth=self.activation_rows, width=row_bits)
-        banks = [Ram(depth=self.weight_rows // self.load_rows, width=row_bits) for _ in range(self.load_rows)]
+        m.submodules.activations = activations = Ram(depth=self.activation_rows, width=row_bits, bypass=False)
+        bank_rows = self.weight_rows // self.load_rows
+        banks = [Ram(depth=bank_rows, width=row_bits, bypass=False) for _ in range(self.load_rows)]
         m.d.comb += self.i_write.ready.eq(1)
         self._activations(m, activations)
         self._weights(m, banks)

@@ -19,6 +19,7 @@ from sim.formal.specifications import dma as dma_proofs
 from sim.formal.specifications import hcu as hcu_proofs
 from sim.formal.specifications import kvmu as kvmu_proofs
 from sim.formal.specifications import memory as memory_proofs
+from sim.formal.specifications import operands as operand_proofs
 from sim.formal.specifications import wtu as wtu_proofs
 from sim.formal.specifications.barrier import BarrierSpec
 from sim.formal.specifications.common import Fifo, ForkSpec, GatedPipeline, QueueSpec, StreamContract
@@ -90,6 +91,10 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
             Claim(f"sequencer_{exec_unit.name.lower()}", partial(SequencerSpec, exec_unit), steps=3, any_memory=True)
             for exec_unit in ExecUnit
         ),
+        # memories without bypass
+        Claim("transposer_memory", operand_proofs.TransposerMemory, any_memory=True),
+        Claim("operand_writes", operand_proofs.OperandWrites, any_memory=True),
+        Claim("matrix_reads", operand_proofs.MatrixReads, depth=16, any_memory=True, slow=True),
     ),
     "dma": (
         FIFO,

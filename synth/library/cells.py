@@ -39,7 +39,7 @@ class Cell:
     paths : (input, output) -> chains of stages from one to the other; the slowest decides
     senses : timing sense of the paths
     hidden : gate fingers that an output transition switches inside, in addition to those on the path
-    sequential : Liberty `ff` or `latch` attributes, empty for logic
+    sequential : Liberty `ff`, `latch` or `gate` (clock gate) attributes, empty for logic
     """
 
     name: str
@@ -173,6 +173,7 @@ _SLAVE = (Stage(2, 2, 1, 1, 1.5), Stage(load=1))
 # from the data pin to the master's storage node: input inverter, transmission gate, master inverter
 SETUP_PATH = (Stage(load=0.5), Stage(2, 2, 1, 1, 1.5), Stage(load=1))
 CLOCK_FINGERS = 6.0  # gate fingers on the internal clock nodes of a flip-flop, switched by every clock edge
+GATE_CLOCK_FINGERS = 3.0  # the same for the one latch of a clock gate
 DATA_FINGERS = 3.0  # gate fingers that a data transition switches inside while the master is open
 
 
@@ -205,7 +206,21 @@ def _registers() -> list[Cell]:
         hidden=1,
         sequential={"kind": "latch", "enable": "G", "data_in": "D"},
     )
-    return [*cells, latch]
+    # a clock gate is a latch and an AND2 in one cell; the widths of NanGate 45 nm's are 13 and 14 pitches
+    gates = [
+        Cell(
+            f"CLKGATE_X{drive}",
+            latch.columns + 2 + drive,
+            {"CK": 2, "E": 1},
+            {"GCK": "CK * IQ"},
+            {("CK", "GCK"): ((Stage(1, 2, 1, 1, drive), _out(drive)),)},
+            stacked=7,
+            hidden=1,
+            sequential={"kind": "gate"},
+        )
+        for drive in (1, 2)
+    ]
+    return [*cells, latch, *gates]
 
 
 def cells() -> list[Cell]:

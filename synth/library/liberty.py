@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from synth.library.cells import CLOCK_FINGERS, CLOCK_INVERTER, DATA_FINGERS, SETUP_PATH, Cell, Stage, cells
+from synth.library.cells import (
+    CLOCK_FINGERS,
+    CLOCK_INVERTER,
+    DATA_FINGERS,
+    GATE_CLOCK_FINGERS,
+    SETUP_PATH,
+    Cell,
+    Stage,
+    cells,
+)
 from synth.library.technology import Technology
 
 SLEWS_PS = (2.0, 6.0, 15.0, 40.0, 100.0, 250.0)  # 20 to 80 % of the swing
@@ -83,7 +92,11 @@ def _cell(t: Technology, cell: Cell) -> Iterator[str]:
     yield f"    cell_leakage_power : {leakage:.4f};"
     sequential = dict(cell.sequential)
     kind = sequential.pop("kind", None)
-    if kind:
+    if kind == "gate":
+        yield '    clock_gating_integrated_cell : "latch_posedge";'
+        yield '    statetable ("CK E", "IQ") { table : "L L : - : L, L H : - : H, H - : - : N"; }'
+        yield '    pin (IQ) { direction : internal; internal_node : "IQ"; }'
+    elif kind:
         body = " ".join(f'{key} : "{value}";' for key, value in sequential.items())
         yield f"    {kind} (IQ, IQN) {{ {body} }}"
     for pin, fingers in cell.inputs.items():
@@ -98,12 +111,15 @@ def _input(t: Technology, cell: Cell, pin: str, fingers: int, kind: str | None) 
     clock = kind is not None and pin in ("CK", "G")
     if clock:
         yield "      clock : true;"
-    if kind == "ff":
-        hidden = {"CK": CLOCK_FINGERS, "D": DATA_FINGERS}.get(pin, 1.0)
+    if kind == "gate":
+        yield f"      clock_gate_{'clock' if clock else 'enable'}_pin : true;"
+    if kind in ("ff", "gate"):
+        clock_fingers = CLOCK_FINGERS if kind == "ff" else GATE_CLOCK_FINGERS
+        hidden = {"CK": clock_fingers, "D": DATA_FINGERS}.get(pin, 1.0)
         energy = _energy_fj(t, hidden)
         yield "      internal_power () {"
         yield "".join(f'        {edge}_power (scalar) {{ values ("{energy:.6f}"); }}\n' for edge in _EDGES) + "      }"
-    if kind == "ff" and pin in ("D", "E"):
+    if kind in ("ff", "gate") and pin in ("D", "E"):
         setup, hold = [], []
         for clock_slew in SLEWS_PS:
             clock_ps = path_ps(t, (CLOCK_INVERTER,), True, clock_slew, 0.0)[0]
@@ -119,13 +135,16 @@ def _input(t: Technology, cell: Cell, pin: str, fingers: int, kind: str | None) 
 
 def _output(t: Technology, cell: Cell, pin: str, function: str, kind: str | None) -> Iterator[str]:
     drive = max(chains[0][-1].fingers for (_, out), chains in cell.paths.items() if out == pin)
-    yield f'    pin ({pin}) {{ direction : output; function : "{function}";'
+    attribute = "clock_gate_out_pin : true; state_function" if kind == "gate" else "function"
+    yield f'    pin ({pin}) {{ direction : output; {attribute} : "{function}";'
     yield f"      max_capacitance : {drive * LOADS[-1] * t.gate_ff:.3f};"
     for (source, target), chains in cell.paths.items():
         if target != pin:
             continue
         yield f'      timing () {{ related_pin : "{source}";'
-        if kind and source in ("CK", "G"):
+        if kind == "gate":
+            yield "        timing_sense : positive_unate;"
+        elif kind and source in ("CK", "G"):
             yield "        timing_type : rising_edge; timing_sense : non_unate;"
         else:
             yield f"        timing_sense : {cell.senses[source, target]};"

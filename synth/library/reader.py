@@ -15,13 +15,14 @@ import numpy as np
 from synth.library.boolean import truth_table
 from synth.library.liberty import library_text
 from synth.library.parser import LibertyGroup, LibraryError, parse
-from synth.library.records import Arc, Energy, LibraryCell, LookupTable, Pin
+from synth.library.records import Arc, ClockGate, Energy, LibraryCell, LookupTable, Pin
 from util.files import MAX_BYTES, build_root, write
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")  # Debian package qflow-tech-osu018
 
 _COMMENT = re.compile(r"/\*.*?\*/|\\\r?\n|//[^\n]*", re.S)
 _PIN_LOAD = re.compile(r"((?<![a-z_])capacitance\s*:\s*)([\d.eE+-]+)")
+_LARGEST = [f"{edge}_capacitance{suffix}" for edge in ("rise", "fall") for suffix in ("", "_range")]
 _PREFIX = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 
 
@@ -184,9 +185,23 @@ class Library:
             for name in group.args:
                 pins[name] = self._pin(name, group, rails)
         hidden = cell.get("dont_use").lower() == "true"
+        area = _number(cell.get("area", "0"))
         return LibraryCell(
-            cell.args[0], _number(cell.get("area", "0")), leakage * self._leakage_unit, pins, state, hidden
+            cell.args[0], area, leakage * self._leakage_unit, pins, state, hidden, self._clock_gate(cell)
         )
+
+    def _clock_gate(self, cell: LibertyGroup) -> ClockGate | None:
+        """The pins of a clock gate for rising edges whose latch is open while the clock is 0; None for other cells."""
+        if not cell.get("clock_gating_integrated_cell").startswith("latch_posedge"):
+            return None
+        pins: dict[str, list[str]] = {kind: [] for kind in ("clock", "enable", "out", "test", "obs")}
+        for group in cell.of("pin"):
+            for kind, names in pins.items():
+                if group.get(f"clock_gate_{kind}_pin").lower() == "true":
+                    names += group.args
+        if [len(pins[kind]) for kind in ("clock", "enable", "out", "obs")] != [1, 1, 1, 0]:
+            return None
+        return ClockGate(pins["clock"][0], pins["enable"][0], pins["out"][0], tuple(pins["test"]))
 
     def _pin(self, name: str, group: LibertyGroup, rails: set[str]) -> Pin:
         arcs: list[Arc] = []
@@ -206,9 +221,11 @@ class Library:
                 sources = power.get("related_pin").split() or [""]
                 energies += [Energy(related, rise or zero, fall or zero) for related in sources]
         capacitance = _number(group.get("capacitance", "0"))
+        ranges = [value for name in _LARGEST for value in group.attributes.get(name, [])]
+        largest = max([capacitance, *map(_number, ranges)])
         function = group.get("function")
         clock = group.get("clock").lower() == "true"
-        return Pin(name, group.get("direction"), capacitance, function, clock, tuple(arcs), tuple(energies))
+        return Pin(name, group.get("direction"), capacitance, largest, function, clock, tuple(arcs), tuple(energies))
 
     def _table(self, group: LibertyGroup) -> LookupTable:
         template = self._templates.get(group.args[0])
@@ -253,6 +270,12 @@ class Library:
         return min(inverters, key=lambda c: (c.area, -c.pins[c.inputs[0]].capacitance))
 
     @cached_property
+    def clock_gate(self) -> LibraryCell | None:
+        """The smallest clock gate; of equal sizes the one with the fewest test pins. None: the library has none."""
+        gates = [(cell.area, len(cell.gate.test), cell.name) for cell in self._usable() if cell.gate is not None]
+        return self.cell(min(gates)[2]) if gates else None
+
+    @cached_property
     def buffers(self) -> tuple[LibraryCell, ...]:
         """The buffers, the smallest first; some libraries have none."""
         buffers = (cell for cell in self._usable() if cell.is_function("a", 1))
@@ -267,7 +290,7 @@ class Library:
         required = {name: truth_table(text, names) for name, text in functions.items()}
         best: tuple[LibraryCell, dict[str, str]] | None = None
         for cell in self._usable():
-            if cell.state is None and len(cell.inputs) == inputs and len(cell.outputs) == len(required):
+            if cell.is_logic and len(cell.inputs) == inputs and len(cell.outputs) == len(required):
                 outputs = {cell.table(pin): pin for pin in cell.outputs}
                 if set(outputs) == set(required.values()) and (best is None or cell.area < best[0].area):
                     best = cell, {name: outputs[table] for name, table in required.items()}

@@ -62,11 +62,15 @@ class Energy:
 
 @dataclass(frozen=True)
 class Pin:
-    """One pin of a cell."""
+    """One pin of a cell.
+
+    `capacitance` is the nominal value, `largest_capacitance` that of the worst edge and range, both in library units.
+    """
 
     name: str
     direction: str
-    capacitance: float  # library units
+    capacitance: float
+    largest_capacitance: float
     function: str
     clock: bool
     arcs: tuple[Arc, ...]
@@ -74,8 +78,21 @@ class Pin:
 
 
 @dataclass(frozen=True)
+class ClockGate:
+    """Pins of an integrated clock-gating cell: a latch that is open while `clock` is 0, and an AND with `clock`.
+
+    A pulse of `clock` reaches `output` if `enable` or a `test` pin is 1 at the rising edge.
+    """
+
+    clock: str
+    enable: str
+    output: str
+    test: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class LibraryCell:
-    """One cell: area in um2, leakage in W, pins, and its `ff` or `latch` group, if any."""
+    """One cell: area in um2, leakage in W, pins, its `ff` or `latch` group and its clock gate, if any."""
 
     name: str
     area: float
@@ -83,6 +100,12 @@ class LibraryCell:
     pins: dict[str, Pin]
     state: LibertyGroup | None
     dont_use: bool
+    gate: ClockGate | None = None
+
+    @property
+    def is_logic(self) -> bool:
+        """Whether the cell is neither a register nor a clock gate."""
+        return self.state is None and self.gate is None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -94,7 +117,7 @@ class LibraryCell:
 
     def is_function(self, function: str, inputs: int) -> bool:
         """Whether this is a one-output gate with `function`, a function of a, b, c ..., of its inputs."""
-        if self.state is not None or len(self.outputs) != 1 or len(self.inputs) != inputs:
+        if not self.is_logic or len(self.outputs) != 1 or len(self.inputs) != inputs:
             return False
         return self.table(self.outputs[0]) == truth_table(function, tuple("abcdefgh"[:inputs]))
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# Delay of a slow process over that of a typical one: FO4 of 500 and 360 ps per um of gate length (Ho, Mai, Horowitz,
+# The Future of Wires, Proceedings of the IEEE 89, 2001). Every delay of the predictive library is proportional to FO4.
+SLOW_DELAY = 500 / 360
+
 
 @dataclass(frozen=True, kw_only=True)
 class Technology:

@@ -67,14 +67,15 @@ def measure(circuit: Circuit, component: wiring.Component, stimulus: Stimulus) -
 
 
 def guessed(circuit: Circuit, rate: float) -> Activity:
-    """Activity that tools assume without a stimulus: every net except the clock toggles `rate` times per cycle.
+    """Activity that tools assume without a stimulus: every net except the clocks toggles `rate` times per cycle.
 
-    Memories have no accesses.
+    Gated clocks are always enabled. Memories have no accesses.
     """
     toggles = np.full(circuit.size, rate)
     for instance in circuit.instances:
         clock = circuit.netlists[instance.block].inputs.get(CLOCK, [])
-        toggles[np.array(clock, int) + instance.base] = 2.0
+        gated = circuit.netlists[instance.block].enables
+        toggles[np.array([*clock, *gated], int) + instance.base] = 2.0
     return _per_block(circuit, f"guess {rate:g}", 0, toggles, np.zeros((len(circuit.macros), 2)))
 
 

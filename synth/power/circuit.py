@@ -1,12 +1,14 @@
 """Cycle-by-cycle simulation of a mapped unit as one flat circuit: zero-delay values of every net of every block.
 
-The circuit has one clock and reacts to its rising edges. Between edges the logic settles without glitches. A memory
-that reads and writes the same word at once reads the old word, as in the model of `synth.macros`.
+The circuit has one clock and reacts to its rising edges. A register behind a clock gate keeps its state in a cycle
+that ends without the gate's enable. Between edges the logic settles without glitches. A memory
+that reads and writes the same word at once reads the old word, or the new word if it is transparent, as in the model of
+`synth.macros`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +60,7 @@ class Circuit:
     Raises
     ------
     ValueError
-        The design has a latch, a falling or gated clock, an asynchronous reset in use or a combinational loop.
+        The design has a latch, a falling clock, an asynchronous reset in use or a combinational loop.
     """
 
     def __init__(self, area: Area, library: Library):
@@ -70,6 +72,7 @@ class Circuit:
         self._table_size = 0
         self._gates: list[tuple[np.ndarray, np.ndarray, int]] = []  # inputs (n, k), outputs (n,), table
         self._next: list[tuple[np.ndarray, int]] = []  # inputs (n, k) of a register's next state, table
+        self._enables: list[np.ndarray] = []  # nets that enable the clocks of these registers
         self._states: list[tuple[np.ndarray, int, bool]] = []  # outputs (n,), first register, inverted
         self._registers = 0
         self.macros: list[Macro] = []
@@ -117,6 +120,10 @@ class Circuit:
         macros = {macro.module: macro for macro in self._area.mapped[block].macros}
         return [macros[kind] for _, kind, _, _ in self.netlists[block].opaque if kind in macros]
 
+    def _gates_of(self, block: str) -> Iterable[tuple[int, int]]:
+        """Net of every gated clock of a block, and the net that enables it."""
+        return self.netlists[block].enables.items()
+
     def _columns(self, group: CellGroup, pins: Sequence[str], base: int) -> np.ndarray:
         size = len(group.names)
         columns = [group.pins[pin] if pin in group.pins else np.zeros(size, int) for pin in pins]
@@ -134,6 +141,7 @@ class Circuit:
         flip_flop = netlist.flip_flop(group)
         table = self._table(flip_flop.next_state, len(flip_flop.data) + 2)
         self._next.append((self._columns(group, flip_flop.data, base), table))
+        self._enables.append(flip_flop.enables + base)
         for pin, inverted in flip_flop.outputs.items():
             self._states.append((group.pins[pin] + base, self._registers, inverted))
         self._registers += len(group.names)
@@ -147,7 +155,7 @@ class Circuit:
         self._gate_arrays = (first[order], count[order], flat, out[order], table[order])
         rows = [(inputs, np.zeros(len(inputs), int), at) for inputs, at in self._next]
         first, count, flat, _, table = _packed(rows)
-        self._next_arrays = (first, count, flat, table)
+        self._next_arrays = (first, count, flat, table, np.concatenate([np.zeros(0, int), *self._enables]))
         outs = [np.zeros(0, int), *(nets for nets, _, _ in self._states)]
         registers = [np.zeros(0, int), *(np.arange(len(nets)) + start for nets, start, _ in self._states)]
         inverted = [np.zeros(0, int), *(np.full(len(nets), flip) for nets, _, flip in self._states)]
@@ -161,8 +169,9 @@ class Circuit:
     def _macro_ports(self) -> tuple[np.ndarray, np.ndarray]:
         """Ports of the memories and their nets.
 
-        One row per port: macro, write, enable, address, address bits, data, width, store, depth. Enable, address and
-        data are positions in the second array, which holds the nets. Store is the position of the memory's first bit.
+        One row per port: macro, phase (0: read before the writes, 1: write, 2: read after the writes), enable, address,
+        address bits, data, width, store, depth. Enable, address and data are positions in the second array, which
+        holds the nets. Store is the position of the memory's first bit.
         """
         rows, nets = [], [np.zeros(0, int)]
         at = store = 0
@@ -177,7 +186,8 @@ class Circuit:
                         at += size
                     enable, address, data = starts
                     bits = macro.address_bits
-                    rows.append((number, write, enable, address, bits, data, macro.width, store, macro.depth))
+                    phase = 1 if write else 2 * macro.transparent
+                    rows.append((number, phase, enable, address, bits, data, macro.width, store, macro.depth))
             store += macro.bits
         self._store = store
         return np.array(rows, int).reshape(-1, 9), np.concatenate(nets).astype(int)
@@ -210,6 +220,9 @@ class Circuit:
         observed = np.concatenate([np.zeros(0, int), *self.outputs.values()]).astype(int)
         toggles = np.zeros(self.size, np.int64)
         accesses = np.zeros((len(self.macros), 2), np.int64)
+        gated = [(out + at.base, net + at.base) for at in self.instances for out, net in self._gates_of(at.block)]
+        clocks, enables = np.array(gated, int).reshape(-1, 2).T
+        pulses = np.zeros(len(gated), np.int64)
         values = np.zeros(self.size, np.uint8)
         values[[instance.base + 1 for instance in self.instances]] = 1
         recorded = _run(
@@ -224,6 +237,8 @@ class Circuit:
             np.zeros(self._store, np.uint8),
             observed,
             skip,
+            enables,
+            pulses,
             toggles,
             accesses,
         )
@@ -231,6 +246,7 @@ class Circuit:
         for instance in self.instances:  # the clock rises and falls in every cycle
             clock = np.array(self.netlists[instance.block].inputs.get(CLOCK, []), int)
             toggles[clock + instance.base] = 2 * counted
+        toggles[clocks] = 2 * pulses
         ends = np.cumsum([len(bits) for bits in self.outputs.values()])[:-1]
         outputs = dict(zip(self.outputs, np.split(recorded, ends, axis=1), strict=True))
         return CircuitRun(counted, toggles, accesses, outputs)
@@ -289,10 +305,10 @@ def _order(first, count, flat, out, size):
 def _run(
     values, driven, driven_nets,
     first, count, flat, out, table,
-    next_first, next_count, next_flat, next_table,
+    next_first, next_count, next_flat, next_table, enables,
     q_net, q_register, q_inverted,
     tables, ports, port_nets, store,
-    observed, skip, toggles, accesses,
+    observed, skip, pulse_enables, pulses, toggles, accesses,
 ):  # fmt: skip
     """Settle, record, count and clock once per row of `driven`; return the observed nets of every cycle."""
     recorded = np.zeros((len(driven), len(observed)), np.uint8)
@@ -313,11 +329,16 @@ def _run(
         for k in range(len(observed)):
             recorded[cycle, k] = values[observed[k]]
         counting = cycle > skip
+        for k in range(len(pulse_enables)):
+            pulses[k] += counting and values[pulse_enables[k]]
         for net in range(len(values)):
             if counting and values[net] != old_values[net]:
                 toggles[net] += 1
             old_values[net] = values[net]
         for k in range(len(state)):
+            next_state[k] = state[k]
+            if values[enables[k]] == 0:
+                continue
             index = 0
             for i in range(next_count[k]):
                 index |= values[next_flat[next_first[k] + i]] << i
@@ -326,11 +347,12 @@ def _run(
             next_state[k] = tables[next_table[k] + index]
         for k in range(len(state)):
             state[k] = next_state[k]
-        for phase in range(2):  # all reads before all writes
+        for phase in range(3):
             for p in range(len(ports)):
-                macro, write, enable, address, bits, data, width, base, depth = ports[p]
-                if write != phase:
+                macro, port_phase, enable, address, bits, data, width, base, depth = ports[p]
+                if port_phase != phase:
                     continue
+                write = phase == 1
                 word = 0
                 for k in range(bits):
                     word |= int(values[port_nets[address + k]]) << k
@@ -340,7 +362,7 @@ def _run(
                 if not active:
                     continue
                 if counting:
-                    accesses[macro, write] += 1
+                    accesses[macro, 1 if write else 0] += 1
                 for k in range(width):
                     in_range = word < depth
                     if write:
@@ -349,7 +371,7 @@ def _run(
                     else:
                         read[data + k] = store[base + word * width + k] if in_range else 0
         for p in range(len(ports)):
-            if ports[p, 1] == 0:
+            if ports[p, 1] != 1:
                 data = ports[p, 5]
                 for k in range(ports[p, 6]):
                     if port_nets[data + k] > 1:

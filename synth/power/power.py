@@ -2,8 +2,8 @@
 
 The energy inside a cell is read from the library's table at the slew of a fan-out-of-4 chain and the load of the net.
 Rise and fall have equal weight. For an output with several related pins, the weight of a pin is its toggle rate. The
-energy of a net belongs to the block of its pins. Clocks are ideal, without clock tree and clock gating. The power of
-memories is an estimate for 14 nm and is not part of the total.
+energy of a net belongs to the block of its pins. Clocks are ideal, without clock tree. A gated clock toggles only in
+cycles in which its gate is enabled. The power of memories is an estimate for 14 nm and is not part of the total.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from synth.library.reader import Library
 from synth.library.records import Energy
 from synth.netlist import CellGroup, Netlist
 from synth.power.activity import Activity, guessed, measure
-from synth.power.circuit import CLOCK, Circuit
+from synth.power.circuit import Circuit
 from synth.power.streams import Stimulus
 from util.text import table
 
@@ -37,7 +37,7 @@ class BlockPower:
 
     Attributes
     ----------
-    clock : clock nets and the clock pins of registers ; registers : their data pins, outputs and nets
+    clock : clock nets, clock gates and the clock pins of registers ; registers : their data pins, outputs and nets
     logic : gates, their nets and the nets of input ports ; leakage : of all cells
     memories : estimate, not part of the total
     """
@@ -111,9 +111,8 @@ def power(area: Area, circuit: Circuit, activity: Activity, *, clock_mhz: float)
         )
         watts = {kind: energy * hertz for kind, energy in joules.items()}
         blocks.append(BlockPower(block.name, block.count, **watts, leakage=leakage * block.count, memories=memories))
-        clocked = netlist.inputs.get(CLOCK, [])
-        nets += (netlist.size - 2 - len(clocked)) * block.count
-        toggles += rates[2:].sum() - rates[clocked].sum()
+        nets += (netlist.size - 2 - netlist.clocks.sum()) * block.count
+        toggles += rates[2:].sum() - rates[netlist.clocks].sum()
     return Power(area.unit, activity.stimulus, activity.cycles, clock_mhz, toggles / nets, tuple(blocks))
 
 
@@ -122,8 +121,7 @@ def _block(netlist: Netlist, rates: np.ndarray, *, top: bool, inner: set[str]) -
     library = netlist.library
     macros = {kind for _, kind, _, _ in netlist.opaque} - inner
     net = 0.5 * netlist.capacitance(outputs=top, inner=macros) * library.farads * library.voltage**2 * rates
-    clock = np.zeros(netlist.size, bool)
-    clock[netlist.inputs.get(CLOCK, [])] = True
+    clock = netlist.clocks
     register = np.zeros(netlist.size, bool)
     joules = {"clock": 0.0, "registers": 0.0, "logic": 0.0}
     for group in netlist.registers:
@@ -134,6 +132,9 @@ def _block(netlist: Netlist, rates: np.ndarray, *, top: bool, inner: set[str]) -
             joules[kind] += _internal(netlist, group, pin, rates)
             if pin in cell.outputs:
                 register[nets] = True
+    for group in netlist.gates:
+        for pin in (pin for pin in library.cell(group.type).pins if pin in group.pins):
+            joules["clock"] += _internal(netlist, group, pin, rates)
     for group in netlist.logic:
         for pin in (pin for pin in library.cell(group.type).pins if pin in group.pins):
             joules["logic"] += _internal(netlist, group, pin, rates)
@@ -232,7 +233,7 @@ def powers_table(powers: Sequence[Power]) -> str:
         for b in powers[0].blocks
     ]
     notes = [
-        f"mW at {powers[0].clock_mhz:g} MHz, zero delay: without glitches, clock tree and clock gating",
+        f"mW at {powers[0].clock_mhz:g} MHz, zero delay: without glitches and clock tree",
         "* per net and cycle, without the clock; a guess assumes the same rate on every net and no access of memories",
         "** estimate for 14 nm, not part of the total",
     ]

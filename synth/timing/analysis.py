@@ -206,6 +206,7 @@ class Analysis:
                         if np.isfinite(value):
                             end = f"register {self.n.net_name(outs[k])}"
                             ends.append(PathEnd(float(value), float(setup[k]), edge, int(nets[k]), end, "register"))
+        ends += self._gate_ends()
         for name, bits in self.n.outputs.items():
             for k, net in enumerate(bits):
                 for edge in (0, 1):
@@ -229,6 +230,19 @@ class Analysis:
                             end = f"{_plain(instance)}.{pin}[{k}]"
                             ends.append(PathEnd(total, float(required[k]), edge, net, end, "memory", block))
         return ends
+
+    def _gate_ends(self) -> Iterator[PathEnd]:
+        """The enables of clock gates: the latch of a gate closes at the rising edge of the clock."""
+        for group in self.n.gates:
+            cell = self.library.cell(group.type)
+            assert cell.gate is not None
+            nets = group.pins[cell.gate.enable]
+            for edge, name in enumerate(_EDGES):
+                setup = self._setup(cell.pins[cell.gate.enable].arcs, self.slew[edge, nets], name)
+                total = self.arrival[edge, nets] + setup
+                for k in np.flatnonzero(np.isfinite(total)):
+                    end = f"clock gate {group.names[k]}"
+                    yield PathEnd(float(total[k]), float(setup[k]), edge, int(nets[k]), end, "register")
 
     def required_times(self) -> dict[str, np.ndarray]:
         """Time from every input net to the slowest register, memory or block behind it, setup included."""

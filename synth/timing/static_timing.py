@@ -1,18 +1,20 @@
 """Static timing of mapped netlists over the library's tables: critical paths with start, end and cells, and fmax.
 
-Clocks are ideal. A flip-flop drives every input port and receives every output port, so fmax is the clock of the unit
-between registered neighbours. The analysis is graph-based: it keeps the worst arrival and the worst slew per net and
-edge. Inner blocks have their own worst arrivals, required times and delays from port to port. The delay of memories is
-an estimate in FO4 (fan-out-of-4 delays).
+Clocks are ideal except for their uncertainty; clock gates add no delay. A flip-flop drives every input port and
+receives every output port, so fmax is the clock of the unit between registered neighbours. The analysis is
+graph-based: it keeps the worst arrival and the worst slew per net and edge. Inner blocks have their own worst arrivals,
+required times and delays from port to port. The delay of memories is an estimate in FO4 (fan-out-of-4 delays).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from synth.area import Area
 from synth.library.reader import Library
+from synth.library.technology import SLOW_DELAY
 from synth.netlist import Netlist
 from synth.timing.analysis import Analysis, Boundary
 from synth.timing.paths import Path
@@ -21,13 +23,17 @@ from util.text import table
 
 @dataclass(frozen=True)
 class Timing:
-    """Timing of a unit: the worst path of every kind, the slowest first."""
+    """Timing of a unit: the worst path of every kind, the slowest first.
+
+    `uncertainty_ps` is the part of each period that skew and jitter of the clock use.
+    """
 
     unit: str
     library: dict[str, Any]
     fo4_ps: float
     paths: tuple[Path, ...]
     tools: dict[str, str] = field(default_factory=dict)
+    uncertainty_ps: float = 0.0
 
     @property
     def critical(self) -> Path:
@@ -35,7 +41,14 @@ class Timing:
 
     @property
     def fmax_mhz(self) -> float:
-        return 1e6 / self.critical.delay_ps
+        return 1e6 / (self.critical.delay_ps + self.uncertainty_ps)
+
+    @property
+    def slow_mhz(self) -> float | None:
+        """fmax in a slow process, for the predictive library; another library is one corner itself."""
+        if self.library["tier"] != "embedded":
+            return None
+        return 1e6 / (SLOW_DELAY * self.critical.delay_ps + self.uncertainty_ps)
 
     def json(self) -> dict[str, Any]:
         return {
@@ -43,6 +56,8 @@ class Timing:
             "library": self.library,
             "fo4_ps": round(self.fo4_ps, 3),
             "fmax_mhz": round(self.fmax_mhz, 1),
+            "slow_mhz": None if self.slow_mhz is None else round(self.slow_mhz, 1),
+            "clock_uncertainty_ps": self.uncertainty_ps,
             "critical_fo4": round(self.critical.delay_ps / self.fo4_ps, 1),
             "paths": [path.json() for path in self.paths],
             "tools": self.tools,
@@ -55,7 +70,7 @@ class Timing:
                 path.kind,
                 f"{path.delay_ps:.0f}",
                 f"{path.delay_ps / self.fo4_ps:.1f}",
-                f"{1e6 / path.delay_ps:.0f}",
+                f"{1e6 / (path.delay_ps + self.uncertainty_ps):.0f}",
                 f"{len(path.cells)}",
                 path.start,
                 path.end,
@@ -63,6 +78,9 @@ class Timing:
             for path in self.paths
         ]
         worst = self.critical
+        slow = (
+            "" if self.slow_mhz is None else f", {self.slow_mhz:.0f} MHz in a slow process (delays x {SLOW_DELAY:.2f})"
+        )
         cells = [
             [cell.instance, cell.cell, cell.through, f"{cell.delay_ps:.1f}", f"{cell.arrival_ps:.1f}", cell.net]
             for cell in worst.cells
@@ -70,7 +88,8 @@ class Timing:
         return "\n".join(
             [
                 table(["path", "ps", "FO4", "MHz", "cells", "start", "end"], rows),
-                f"fmax {self.fmax_mhz:.0f} MHz; {self.library['name']}, FO4 {self.fo4_ps:.2f} ps",
+                f"fmax {self.fmax_mhz:.0f} MHz{slow}; clock uncertainty {self.uncertainty_ps:g} ps; "
+                f"{self.library['name']}, FO4 {self.fo4_ps:.2f} ps",
                 "",
                 f"critical path, {worst.kind}: {worst.start} -> {worst.end}, setup {worst.setup_ps:.1f} ps",
                 table(["instance", "cell", "through", "ps", "arrival", "net"], cells),
@@ -78,16 +97,18 @@ class Timing:
         )
 
 
-def timing(area: Area, library: Library) -> Timing:
-    """Timing of a mapped unit.
+def timing(area: Area, library: Library, *, uncertainty_ps: float = 0.0) -> Timing:
+    """Timing of a mapped unit, with a clock whose edges are uncertain by `uncertainty_ps`.
 
     Raises
     ------
     LibraryError
         The library has no timing tables.
     ValueError
-        A block has a combinational loop.
+        A block has a combinational loop, or `uncertainty_ps` is negative or not finite.
     """
+    if not 0 <= uncertainty_ps < math.inf:
+        raise ValueError(f"clock uncertainty must be at least 0 ps, got {uncertainty_ps:g}")
     library.require(timing=True, cells=area.cell_types)
     boundaries: dict[str, Boundary] = {}
     worst: dict[str, Path] = {}
@@ -106,4 +127,4 @@ def timing(area: Area, library: Library) -> Timing:
     if not worst:
         raise ValueError(f"unit {area.unit} must have a register, memory or port path, got none")
     paths = tuple(sorted(worst.values(), key=lambda path: -path.delay_ps))
-    return Timing(area.unit, library.json(), library.fo4_ps, paths, area.tools)
+    return Timing(area.unit, library.json(), library.fo4_ps, paths, area.tools, uncertainty_ps)

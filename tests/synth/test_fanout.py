@@ -38,7 +38,7 @@ class Wide(wiring.Component):
 
 
 def mapped(library):
-    return area_of_rtlil(emit.to_rtlil(Wide(), "wide"), "wide", library, point="balanced")
+    return area_of_rtlil(emit.to_rtlil(Wide(), "wide"), "wide", library, point="balanced", gated=0)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,11 @@ from synth.library.reader import Library
 
 
 def test_cell_models_equal_yosys_functions(predictive, tmp_path):
-    """SAT over all inputs of every gate; flip-flops from equal states, one step (their state starts at 0)."""
-    cells = [cell for cell in predictive.cells() if cell.state is None or cell.state.kind == "ff"]
+    """SAT over all inputs of every gate; flip-flops from equal states, one step (their state starts at 0).
+
+    yosys does not read the state tables of clock gates.
+    """
+    cells = [cell for cell in predictive.cells() if cell.is_logic or (cell.state and cell.state.kind == "ff")]
     (tmp_path / "models.v").write_text("\n".join(cell_model(cell) for cell in cells))
     commands = [
         f"read_verilog {tmp_path}/models.v",

@@ -1,12 +1,21 @@
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
+from amaranth import Module
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
 
-from hw import emit, registry
+from hw import emit, registry, yosys
+from hw.arith.adders import Addend, add_all
 from hw.config import Config
+from sim.bench.build import use_verilator
+from synth.area import area_of_rtlil
 from synth.generate import generate, memories
+from synth.verilog import verilog
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +46,55 @@ def test_ports_are_those_of_the_component(hcu):
         if "fields" in port:
             assert sum(field["width"] for field in port["fields"]) == port["width"]
     assert set(ports) == {"clk", "rst"}
+
+
+def test_verilog_for_other_flows(hcu):
+    """Docstring at the head, lines of the source without folders of the machine, memories that a loop sets to zero."""
+    text = (hcu.folder / "hcu.v").read_text()
+    assert text.startswith(f"// {registry.unit('hcu').build(Config.preset('tiny')).__doc__.splitlines()[0]}\n//\n")
+    sources = re.findall(r'src = "([^"]*)"', text)
+    assert any(source.startswith("hw/dre/hcu.py:") for source in sources) and not any(s[0] == "/" for s in sources)
+    assert not re.search(r"\[1\] = \d+'h0+;", text)
+    loops = re.findall(r"row < (\d+); row = row \+ 1\) \S+?\[row\] = (\d+)'h0+;", text)
+    assert sorted((int(depth), int(width)) for depth, width in loops) == sorted(
+        (memory["depth"], memory["width"]) for memory in hcu.json()["memories"]
+    )
+
+
+@pytest.mark.parametrize("name", ["hcu", "dot_tree", pytest.param("dpe", marks=pytest.mark.heavy)])
+def test_lint_of_the_files(name, tmp_path):
+    """With the waivers of the FuseSoC core file, which are those of `tests/hw/test_lint.py`."""
+    use_verilator()
+    generate(name, Config.preset("tiny"), tmp_path)
+    waivers = [f"-Wno-{kind}" for kind in emit.LINT_WAIVERS]
+    command = [shutil.which("verilator"), "--lint-only", "-Wall", *waivers, "--top-module", name, f"{name}.v"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+class Sum(wiring.Component):
+    """Sum of five numbers."""
+
+    a: In(data.ArrayLayout(4, 5))
+    y: Out(7)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.y.eq(add_all(m, [Addend(self.a[k]) for k in range(5)], 7))
+        return m
+
+
+def test_adders_are_modules(predictive, tmp_path):
+    """As many as the project's own path maps to adder cells; the Verilog has the function of the RTL."""
+    text = verilog(Sum(), "sum")
+    cells = area_of_rtlil(emit.to_rtlil(Sum(), "sum"), "sum", predictive).cell_types
+    for module, cell in (("vrex_full_adder", "FA_X1"), ("vrex_half_adder", "HA_X1")):
+        assert text.count(f"  {module} ") == cells.get(cell, 0) and f"module {module}(" in text
+    (tmp_path / "sum.v").write_text(text)
+    (tmp_path / "rtl.il").write_text(emit.to_rtlil(Sum(), "rtl"))
+    commands = [f"read_verilog {tmp_path}/sum.v", f"read_rtlil {tmp_path}/rtl.il", "proc", "techmap t:$fa"]
+    log = yosys.run([*commands, "miter -equiv -flatten sum rtl miter", "sat -verify -prove trigger 0 miter"])
+    assert "SUCCESS" in log
 
 
 def test_constraints_name_every_port_once(hcu):

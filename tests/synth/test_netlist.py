@@ -60,7 +60,12 @@ FLOP = ("DFF_X1", {"CK": 2, "D": 3, "Q": 5})
         (("LATCH_X1", {"G": 3, "D": 4, "Q": 5}), "", "", "cell LATCH_X1 must be a flip-flop, got a latch"),
         (FLOP, 'clocked_on : "CK"', 'clocked_on : "!CK"', "cell DFF_X1: clocked_on must be a pin, got '!CK'"),
         (FLOP, 'function : "IQ"', 'function : "1"', "output Q must be its state or the inverse, got '1'"),
-        (("DFF_X1", {"CK": 3, "D": 3, "Q": 5}), "", "", "clock must be the port 'clk', got another net"),
+        (
+            ("DFF_X1", {"CK": 3, "D": 3, "Q": 5}),
+            "",
+            "",
+            "clock must be the port 'clk' or a gated clock, got another net",
+        ),
         (("DFFR_X1", {"CK": 2, "D": 3, "RN": 4, "Q": 5}), "", "", "must be inactive, got an asynchronous clear in use"),
         (
             ("DFFR_X1", {"CK": 2, "D": 3, "RN": "0", "Q": 5}),

@@ -39,6 +39,19 @@ def test_rows_and_shares_by_hand():
     assert comparison.values()[-1][3] == pytest.approx(total_mm2) and f"{total_mm2:.4f}" in comparison.table()
 
 
+def test_rest_of_the_core():
+    """Area of the core without its units; the power of the rest is unknown and not part of the sum."""
+    units = [*core(), unit("core", 8e6, 9e4)]
+    comparison = table3(units)
+    rest = comparison.rows[-1]
+    assert rest.name == "rest of the core" and rest.published_mm2 is None and rest.mw is None
+    assert (rest.logic_mm2, rest.memories_mm2) == pytest.approx((2 * NAND2_UM2_14NM, 0.03))
+    assert comparison.values()[-1][3] == pytest.approx(8 * NAND2_UM2_14NM + 0.09)
+    assert comparison.shares()["power"] == table3(core()).shares()["power"]
+    assert "rest of the core: its power is not measured" in comparison.table()
+    assert "rest of the core" not in {row.name for row in table3(units[1:]).rows}  # a unit is missing
+
+
 def test_published_table_adds_up():
     """The total is 1.89 mm2 and 2609.43 mW; DRE has 2.0 and 2.2 per cent."""
     area, power = (sum(pair[k] for pair in PUBLISHED.values() if pair) for k in (0, 1))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from amaranth import Module, Mux, Signal
 
-from hw.common.memory import Ram
+from hw.common.memory import LatchRam, Ram
 from hw.common.tree import reduce_tree
 from hw.dre.wtu.command import KEY_BITS, WtuSizes
 from hw.dre.wtu.decision import WEIGH_CYCLES
@@ -107,12 +107,14 @@ class HistogramSelector(Selector):
         """The bucket memories: add the weighted beat, show the bucket that is examined, clear it.
 
         A lane without a cluster in the range is not accessed, and no bucket is read after the threshold is passed.
+        Consecutive beats can have the same bucket, which is then read and written in the same cycle.
         """
+        kind = LatchRam if self.sizes.buckets <= LatchRam.MAX_DEPTH else Ram
         decision, weights, sizes = path.decision, path.weights, self.sizes
         beyond = Signal.like(decision.width)  # bits of a distance, counted in buckets, that are 0 inside the range
         m.d.comb += beyond.eq(~(decision.width - 1))
         for w in range(sizes.lanes):
-            m.submodules[f"buckets{w}"] = buckets = Ram(depth=sizes.buckets, width=bucket_width(sizes))
+            m.submodules[f"buckets{w}"] = buckets = kind(depth=sizes.buckets, width=bucket_width(sizes))
             distance = Signal(KEY_BITS + 1, name=f"distance{w}")  # from the top of the range; negative above it
             number = Signal(sizes.bucket_bits, name=f"number{w}")
             weighted_number = Signal.like(walk.bucket, name=f"weighted_number{w}")

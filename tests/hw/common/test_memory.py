@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from hw.common.memory import BufferedRam, Ram, SinglePortRam
+from hw.common.memory import BufferedRam, LatchRam, Ram, SinglePortRam
 
 
+@pytest.mark.parametrize("memory", [Ram, LatchRam])
 @pytest.mark.parametrize("words", [1, 2, 4])
-def test_matches_a_list(words, rng):
-    dut = Ram(depth=8, width=6, words=words)
+def test_matches_a_list(words, memory, rng):
+    dut = memory(depth=8, width=6, words=words)
     model = np.zeros((8, words), int)
 
     async def bench(ctx):
@@ -91,6 +92,11 @@ def test_buffered_memory_returns_the_words_of_earlier_writes(words, rng):
     sim.add_clock(1e-6)
     sim.add_testbench(bench)
     sim.run()
+
+
+def test_latches_are_for_few_rows():
+    with pytest.raises(ValueError, match="depth must be at most 16, got 17"):
+        LatchRam(depth=17, width=4)
 
 
 def test_bits():

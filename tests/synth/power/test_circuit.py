@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 import synth.area
 from hw import emit
-from hw.common.memory import Ram
+from hw.common.memory import LatchRam, Ram
 from synth.area import area_of_rtlil
 from synth.blocks import partition
 from synth.power.circuit import Circuit
@@ -26,6 +26,23 @@ class Counter(wiring.Component):
         m = Module()
         with m.If(self.en):
             m.d.sync += self.q.eq(self.q + 1)
+        return m
+
+
+class Few(wiring.Component):
+    """Adds `a` to the row `to` of a memory of latches; the rows of two consecutive cycles can be equal."""
+
+    to: In(3)
+    a: In(40)
+    y: Out(40)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = LatchRam(depth=16, width=40)
+        row, word, running = Signal(3), Signal(40), Signal()
+        m.d.sync += [row.eq(self.to), word.eq(self.a), running.eq(1)]
+        m.d.comb += [ram.r_addr.eq(self.to), ram.r_en.eq(1), self.y.eq(ram.r_data[0])]
+        m.d.comb += [ram.w_addr.eq(row), ram.w_mask.eq(running), ram.w_data[0].eq(ram.r_data[0] + word)]
         return m
 
 
@@ -153,6 +170,22 @@ def test_memory_against_a_list(predictive, rng):
     assert run.accesses.tolist() == [[299, writes - (stream[0] & 1)]]
 
 
+def test_latches_return_the_word_of_the_same_cycle(predictive, rng):
+    """The array has no bypass registers, and its simulation and the unit's RTL accumulate in back-to-back rows."""
+    design = mapped(Few(), predictive)
+    (macro,) = design.blocks[0].macros
+    assert macro.transparent and macro.is_latches and design.flip_flops == 3 + 40 + 1
+    rows, values = rng.integers(0, 2, 200).tolist(), rng.integers(0, 1 << 30, 200).tolist()
+    memory, want, previous = [0] * 8, [0], None
+    for row, value in zip(rows, values, strict=True):
+        if previous:
+            memory[previous[0]] += previous[1]
+        previous = (row, value)
+        want.append(memory[row])
+    run = Circuit(design, predictive).run({"to": bits(rows, 3), "a": bits(values, 40), "rst": bits([0] * 200, 1)})
+    assert words(run.outputs["y"]) == want[:-1]
+
+
 def test_memory_of_words_and_rows_that_are_not_there(predictive, rng):
     """Unwritten words do not change; addresses beyond the last row store nothing."""
     design = mapped(Halves(), predictive)
@@ -202,7 +235,7 @@ def test_loop_through_blocks_raises(predictive, monkeypatch):
 
 
 def test_rejects_other_clocks_and_other_ports(predictive, chains):
-    with pytest.raises(ValueError, match="clock must be the port 'clk', got another net"):
+    with pytest.raises(ValueError, match="clock must be the port 'clk' or a gated clock, got another net"):
         Circuit(mapped(Gated(), predictive), predictive)
     with pytest.raises(ValueError, match=r"ports of stimulus must be \['a', 'rst'\], got \['a'\]"):
         chains[0].run({"a": bits([0], 8)})

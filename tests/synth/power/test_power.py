@@ -265,9 +265,33 @@ def test_a_memory_that_only_the_whole_has_in_a_block_of_its_own_grows_too(predic
 
 
 def test_a_wide_word_is_columns_side_by_side():
-    narrow, wide = (Macro("a", "b", 64, width, 1, 1, 6) for width in (64, 2048))
-    assert wide.access_j == pytest.approx(32 * narrow.access_j)
+    narrow, wide = (Macro("a", "b", 64, width, 1, 1, 6) for width in (128, 2048))
+    assert wide.access_j == pytest.approx(16 * narrow.access_j)
+    assert wide.area_um2(PREDICTIVE) == pytest.approx(16 * narrow.area_um2(PREDICTIVE))
     assert 8e-12 < Macro("a", "b", 1024, 64, 1, 1, 10).access_j < 9e-12  # 8 KB: between 7.5 and 10 pJ
+
+
+def test_shares_of_published_macros():
+    """Share of the bit cells in the area of some single-port ASAP7 macros: bits x 0.02916 um2 / area in the LEF file.
+
+    The areas are those of hammer-vlsi 1.2.0, whose LEF files are drawn four times as large in both directions.
+    """
+    lef = {(64, 8): 534.4, (32, 50): 1452.8, (64, 32): 1860.8, (512, 8): 3543.5, (256, 32): 6892.7, (64, 128): 6892.7,
+           (512, 64): 26472.2, (1024, 64): 52281.7, (4096, 16): 52450.1}  # fmt: skip
+    for (depth, width), um2 in lef.items():
+        macro = Macro("a", "b", depth, width, 1, 1, 10, single_port=True)
+        share = macro.bits * PREDICTIVE.bit_cell_um2 / macro.area_um2(PREDICTIVE)
+        assert share == pytest.approx(depth * width * 0.02916 / (um2 / 16), rel=0.1)
+
+
+def test_a_memory_of_few_rows_is_latches():
+    """Larger than an SRAM would be, but smaller than flip-flops; a small share of the energy of an access of 8 KB."""
+    latches, sram = Macro("a", "b", 16, 49, 1, 1, 4), Macro("a", "b", 17, 49, 1, 1, 5)
+    assert latches.is_latches and not sram.is_latches
+    flip_flops = latches.bits * PREDICTIVE.area_um2(17) / PREDICTIVE.utilisation
+    assert sram.area_um2(PREDICTIVE) < latches.area_um2(PREDICTIVE) < flip_flops
+    assert 0.1e-12 < latches.access_j < 0.3e-12 < sram.access_j
+    assert latches.leakage_w(PREDICTIVE) > sram.leakage_w(PREDICTIVE)
 
 
 def test_arrays_are_measured_on_a_part():

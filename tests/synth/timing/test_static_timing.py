@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -69,6 +70,10 @@ def test_arrivals_add_up(ripple):
         assert all(step.delay_ps > 0 for step in path.cells)
     assert result.critical.delay_ps == max(path.delay_ps for path in result.paths)
     assert result.fmax_mhz == pytest.approx(1e6 / result.critical.delay_ps)
+    later = replace(result, uncertainty_ps=100.0)
+    assert later.fmax_mhz == pytest.approx(1e6 / (result.critical.delay_ps + 100))
+    assert later.slow_mhz == pytest.approx(1e6 / (result.critical.delay_ps * 500 / 360 + 100))
+    assert "clock uncertainty 100 ps" in later.table() and later.json()["clock_uncertainty_ps"] == 100
 
 
 def test_path_is_a_chain_of_the_netlist(ripple, predictive):
@@ -306,6 +311,21 @@ def test_arcs_by_edge_and_arcs_without_delays_change_nothing(ripple, predictive)
     assert [path.delay_ps for path in result.paths] == [path.delay_ps for path in ripple[1].paths]
 
 
+def test_the_largest_capacitance_of_a_range_loads_the_nets(ripple, predictive):
+    """Timing takes the worst edge and range of a pin, power takes its nominal capacitance."""
+    ranges = r"\1 rise_capacitance : \2; fall_capacitance_range (0.1, 1\2);"
+    text, count = re.subn(r"(direction : input; capacitance : ([\d.]+);)", ranges, predictive.text)
+    assert count > 50
+    library = Library([("some.lib", text)], "user")
+    pins = [pin for cell in library.cells() for pin in cell.pins.values() if pin.direction == "input"]
+    assert all(pin.largest_capacitance == float(f"1{pin.capacitance:.4f}") for pin in pins)
+    netlist, wide = (Netlist(ripple[0].mapped["dut"], lib) for lib in (predictive, library))
+    assert (wide.loads >= netlist.loads).all() and wide.loads.sum() > 2 * netlist.loads.sum()
+    nominal = [one.capacitance(outputs=False, inner=()) for one in (netlist, wide)]
+    assert (nominal[0] == nominal[1]).all()
+    assert timing(ripple[0], library).critical.delay_ps > 1.5 * ripple[1].critical.delay_ps
+
+
 class Nothing(wiring.Component):
     y: Out(1)
 
@@ -316,6 +336,12 @@ class Nothing(wiring.Component):
 def test_a_unit_without_paths(predictive):
     with pytest.raises(ValueError, match="unit dut must have a register, memory or port path, got none"):
         measure(Nothing(), predictive)
+
+
+@pytest.mark.parametrize("uncertainty", [-1.0, float("inf"), float("nan")])
+def test_rejects_clock_uncertainty(uncertainty, ripple, predictive):
+    with pytest.raises(ValueError, match="clock uncertainty must be at least 0 ps, got"):
+        timing(ripple[0], predictive, uncertainty_ps=uncertainty)
 
 
 def test_loop_of_ports_is_cut(predictive, monkeypatch):
