@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 demo: $(STAMP)
 	@$(BIN)/python vrex.py demo $(ARGS)
 
-# mypy takes a minute of one core: it runs beside the tests
+# mypy uses one core for 20 s: it runs beside the tests
 test: $(STAMP)
 	@$(RUFF)
 	@$(BIN)/mypy & types=$$!; $(PYTEST) $(ARGS); tests=$$?; wait $$types && exit $$tests

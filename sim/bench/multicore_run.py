@@ -23,7 +23,7 @@ from util.timing import MemoryTiming
 @lru_cache(maxsize=2)
 def _built(config: Config, settings: tuple[Any, ...]) -> builds.Build:
     """Build of a multi-core, cached as that of a core."""
-    return builds.build(MultiCore(config), "multicore")
+    return builds.build(MultiCore(config), "multicore", optimize=builds.OPTIMIZE)
 
 
 def _memories(

@@ -312,9 +312,8 @@ def _send(flash, link, message_ns, direction, message, now):
     messages, sent, queued = link
     messages[direction, queued[direction]] = message
     queued[direction] += 1
-    event = len(flash[9]) - 2 + direction
-    if queued[direction] == sent[direction] + 1 and flash[9][event] == FAR:
-        _set_event(flash, event, now + message_ns[direction, message % 3])
+    if queued[direction] == sent[direction] + 1:
+        _set_event(flash, len(flash[9]) - 2 + direction, now + message_ns[direction, message % 3])
 
 
 @unowned
