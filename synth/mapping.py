@@ -101,7 +101,7 @@ def map_block(
     if point not in POINTS:
         raise ValueError(f"point must be one of {', '.join(POINTS)}, got {point!r}")
     if gated < 0:
-        raise ValueError(f"gated must be at least 0, got {gated}")
+        raise ValueError(f"clock gating must be 0 or a number of registers, got {gated}")
     library.require(timing=True)
     script = POINTS[point].format(ps=f"-D {AIM * clock_ps:.0f}")
     adders = _adder_map(library)

@@ -95,6 +95,7 @@ REFUSED = {
     },
     "generate hcu --preset tiny --out empty/out": "empty",
     "synth hcu --preset tiny --point best": "point must be one of area, balanced, fast, got 'best'",
+    "synth hcu --preset tiny --clock-gating -1": "clock gating must be 0 or a number of registers, got -1",
     "synth hcu --preset tiny --liberty none.lib": "library none.lib: No such file",
     "synth hcu --preset tiny --liberty empty": "library empty: file must not be empty",
     "synth hcu --preset tiny --liberty bare.lib": "library predictive14: cell NAND2_X1 has no delay tables",

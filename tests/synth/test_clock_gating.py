@@ -78,6 +78,8 @@ def test_registers_with_a_common_enable_have_one_gate(predictive):
     assert gated.area_um2 < plain.area_um2 and gated.json()["clock_gates"] == 2
     assert mapped(predictive, gated=WIDTH + 1).clock_gates == 0
     assert mapped(without_gates(predictive)).clock_gates == 0
+    with pytest.raises(ValueError, match="clock gating must be 0 or a number of registers, got -1"):
+        mapped(predictive, gated=-1)
 
 
 def test_gate_of_a_library_with_a_test_pin(predictive):
