@@ -205,7 +205,8 @@ class Bench:
         want[start : start + self.store.log.size] = got[start : start + self.store.log.size] = 0
         difference = np.flatnonzero(want != got)
         assert not len(difference), f"memory differs from byte {difference[0]:#x} on, in {len(difference)} bytes"
-        check(self.store, max_cluster_tokens=self.golden.rule.max_cluster_tokens)
+        released = any(reply.op == Op.EVICT and not reply.last for reply in self.replies)
+        check(self.store, max_cluster_tokens=self.golden.rule.max_cluster_tokens, complete=not released)
 
     def _check_counters(self, status):
         """Compare the counters."""
@@ -266,7 +267,7 @@ def random_steps(bench, rng, config, steps, contexts=(), most=12):
     scores = random_scores(rng, config.kv_heads, bench.selection.order)
 
     def release(clusters):
-        return int(rng.integers(clusters)), *rng.integers(3, size=2).tolist()
+        return int(rng.integers(clusters)), *rng.integers(2, size=2).tolist()
 
     for _ in range(steps):
         if len(contexts):
@@ -304,7 +305,7 @@ def test_random_steps_of_three_contexts(name, rng, seed):
     record = bench.check(stall=stall, seed=seed, memory_latency=(1, 20))
     kinds = {TransferKind.RETAIN if settings.get("retain") else TransferKind.FETCH, TransferKind.OFFLOAD}
     assert {d.kind for d in bench.golden.kvmu.descriptors} == kinds
-    assert sum(reply.op == Op.EVICT and not reply.last for reply in bench.replies) > 5
+    assert any(reply.op == Op.EVICT and not reply.last for reply in bench.replies)
     phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
     assert all(phases)
 
