@@ -274,7 +274,7 @@ class LayerCompiler:
             v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
             written = [*means, *self._store_kv(p, piece, [*clustered, *v])]
         context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
-        if self.table.by_frames:  # the fetch did not wait for the keys and values
+        if selected:  # before the tokens of the step were stored; the next layer overwrites their keys and values
             context = [*context, *written]
         x = Activations([Columns(address, self.group * self.head) for address in self.retrieval.outputs], meet(context))
         o = meet(self._multiply(p, "o", t, x, w["o"], wide=True))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.console import Console
-from cli.options import add_configuration, add_json, command, configuration
+from cli.options import POLICY, add_configuration, add_json, command, configuration
 
 if TYPE_CHECKING:
     from compiler.model_spec import VisionSpec
@@ -116,11 +116,11 @@ def options(args: argparse.Namespace) -> dict[str, object]:
             chosen[name] = json.loads(value)
         except json.JSONDecodeError:
             chosen[name] = value
-    resv = {"ratio": 0.3, "hamming_threshold": 7, "prefetch": "same_layer"} if args.policy == "resv" else {}
+    defaults = {"ratio": 0.3, "hamming_threshold": 7, "prefetch": "same_layer"} if args.policy == POLICY else {}
     for name in ("ratio", "hamming_threshold", "prefetch"):
         value = getattr(args, name)
-        if value is not None or name in resv:
-            chosen.setdefault(name, resv.get(name) if value is None else value)
+        if value is not None or name in defaults:
+            chosen.setdefault(name, defaults.get(name) if value is None else value)
     return chosen
 
 
@@ -177,8 +177,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--ask", metavar="TEXT", help="question after the video, as the model expects it")
     parser.add_argument("--answer-tokens", type=int, default=32, metavar="N", help="largest answer (default 32 tokens)")
     parser.add_argument(
-        "--policy", default="resv", metavar="NAME",
-        help="which past tokens a layer attends to: resv, full, window, rekv, or a Python file (default resv)",
+        "--policy", default=POLICY, metavar="NAME",
+        help=f"which past tokens a layer attends to: resv, full, window, rekv, or a Python file (default {POLICY})",
     )  # fmt: skip
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy; repeatable"

@@ -72,7 +72,7 @@ def test_every_preset_of_the_hardware_is_a_core(preset):
 OTHER = {
     "cores": 16, "dpe_trees": 32, "dpe_inputs": 32, "dpe_load_rows": 4, "dpe_accumulators": 4, "vpe_lanes": 32,
     "lxe_memory_bytes": 1 << 20, "hash_bits": 16, "hcu_accumulators": 2, "hcu_lanes": 8,
-    "wtu_lanes": 8, "wtu_buckets": 32,
+    "wtu_lanes": 8, "wtu_buckets": 32, "device_ports": 2,
 }  # fmt: skip
 
 
@@ -82,5 +82,5 @@ def test_size_can_be_set_by_its_name_in_the_configuration(name):
     request = plain.replace(changes={f"core.{name}": OTHER[name]})
     assert getattr(request.machine().core.config, name) == OTHER[name] != getattr(CONFIG, name)
     assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})
-    # the on-chip memory limits what fits on the machine; every other size changes a run
-    assert (request.run() != plain.run()) == (name != "lxe_memory_bytes")
+    # the on-chip memory limits what fits on the machine, and ports are a matter of programs; other sizes change a run
+    assert (request.run() != plain.run()) == (name not in ("lxe_memory_bytes", "device_ports"))
