@@ -408,7 +408,7 @@ def test_cycles_are_those_recorded():
         record = bench.check(stall=stall, seed=n)
         phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
         totals.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
-    assert totals == [(42726, 15532, 11661, 10723, 17185), (60520, 22890, 17222, 14444, 18824)]
+    assert totals == [(53719, 20107, 16030, 11334, 20338), (59595, 22094, 16148, 15368, 22116)]
 
 
 def test_full_device_memory(seed):
