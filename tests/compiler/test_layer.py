@@ -258,7 +258,11 @@ def test_core_recovers_from_faulty_programs(count, rng, seed):
 
 @pytest.mark.parametrize("mirrored", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
-    """An error response to each reader and writer, at a random beat or burst and address."""
+    """An error response to each reader and writer, at a random beat or burst and address.
+
+    The core executes the next program. Later steps on the store, which is not recovered, can have any end; a reset ends
+    them.
+    """
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
     bench.clearing = True
     # page lists of the first step are empty; the engines of score rows and token counts read few words in a step
@@ -271,6 +275,9 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     engines += [("host", write, 0, ExecUnit.COPY, 8) for write in (False, True)]  # pages are offloaded and fetched
     expected, batches = [], []
     for side, write, number, source, steps in engines:
+        if bench.programs:
+            bench.run_on.script.append(["reset"])
+            bench.run_on.set_up()
         first, cause = len(bench.programs), rng.choice([Cause.SLVERR, Cause.DECERR])
         bench.begin()
         response, after = SLVERR if cause is Cause.SLVERR else DECERR, int(rng.integers(2 if write else 12))
@@ -282,12 +289,13 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     outcomes, record = bench.run_on.simulate(stall=0.2 * mirrored, seed=seed)
     addresses = {side: iter(record.traffic[side]["failed"]) for side in BASES}
     for batch, (side, cause, source) in zip(batches, expected, strict=True):
-        failures = [outcome for outcome in outcomes[batch] if outcome.failed]
-        assert len(failures) == 1, (side, source)
-        failed = failures[0]
+        failures = [n for n in range(batch.start, batch.stop) if outcomes[n].failed]
+        assert failures, (side, source)
+        failed = outcomes[failures[0]]
         address = next(addresses[side]) - bench.run_on.bases[side]
         assert (failed.cause, failed.source, failed.address * bench.run_on.word_bytes) == (cause, source, address)
-        assert all(outcome.done and not outcome.hung for outcome in outcomes[batch] if outcome is not failed)
+        others = [*outcomes[batch.start : failures[0]], outcomes[failures[0] + 1]]
+        assert all(outcome.done and not outcome.hung for outcome in others)
 
 
 @pytest.mark.parametrize("cause", [Cause.REGION, Cause.DECERR])
