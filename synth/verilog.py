@@ -62,7 +62,7 @@ module adders(A, B, C, X, Y);
 endmodule
 """
 _CLEAN_UP = ("memory_collect", "opt_expr", "opt_merge", "opt_dff", "opt_clean")
-_FOLDER = re.compile(r'[^"|]*/site-packages/')  # of installed packages, in attributes src
+_FOLDER = re.compile(r'(?<=["|])[^"|\n]*/site-packages/')  # of installed packages, in attributes src
 _ATTRIBUTE = re.compile(r"^ *\(\* (?!src\b).*\*\)\n", re.M)
 _WORDS = re.compile(r"^  initial begin\n((?:    \S+ ?\[\d+\] = \d+'h0+;\n)+)  end\n", re.M)
 _WORD = re.compile(r"^    (\S+ ?)\[(\d+)\] = (\d+'h0+);$", re.M)
@@ -85,7 +85,7 @@ def verilog(component: wiring.Component, name: str, *, tool: str = "yowasp") -> 
         read = [f"read_rtlil {folder}/design.il", f"read_verilog -lib {folder}/adders.v", f"hierarchy -top {name}"]
         adders = f"techmap -map {folder}/map.v t:$fa"
         yosys.run([*read, "proc", adders, *_CLEAN_UP, f"write_verilog {folder}/design.v"], tool=tool)
-        body = (folder / "design.v").read_text()
+        body = (folder / "design.v").read_text().replace(f"{folder}/", "")
     body = _zero_loops(_ATTRIBUTE.sub("", body.split("\n", 1)[1].lstrip("\n")))
     for module, documented in {**getattr(component, "modules", {}), name: component}.items():
         first_line = re.search(rf"^(?: *\(\* .*\*\)\n)?module {module}\(", body, re.M)

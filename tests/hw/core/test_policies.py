@@ -27,10 +27,10 @@ POLICIES = {  # policy, tokens in device memory
     "rekv": (RekvPolicy(frames=2), 6),
     "rekv, next layer": (RekvPolicy(frames=2, prefetch="next_layer"), 6),
 }
+QUICK = (("full", 1), ("window, next layer", 1), ("rekv", 2))
 CASES = [
-    *[(name, 1) for name in POLICIES],
-    *[(name, 2) for name in ("full", "window", "rekv")],
-    *[pytest.param(f"{name}, next layer", 2, marks=HEAVY) for name in ("full", "window", "rekv")],
+    *QUICK,
+    *[pytest.param(name, cores, marks=HEAVY) for name in POLICIES for cores in (1, 2) if (name, cores) not in QUICK],
 ]
 
 
