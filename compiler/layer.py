@@ -20,7 +20,7 @@ from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.memory import Region, block_words, tiles
 from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
-from compiler.retrieval_attention import RetrievalAttention, Selected
+from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
 from hw.config import Config
@@ -327,15 +327,15 @@ class LayerCompiler:
         p: Operands,
         tokens: int,
         layer: "LayerCompiler",
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
+        clusters: Sequence[CommandRef],
+        queries: Sequence[CommandRef],
         *,
         lists: int,
         written: Sequence[CommandRef] = (),
     ) -> Selected:
-        """Select and fetch pages of `layer` with the queries of this one; other arguments as of `Policy.select`."""
-        word = layer.context.mean_keys_word
-        return self.policy.select(self.retrieval, p, tokens, word, means, after, lists=lists, written=written)
+        """Select and fetch pages of `layer` with the queries of this one; other arguments as of `SelectionInputs`."""
+        inputs = SelectionInputs(tokens, layer.context.mean_keys_word, clusters, queries, lists, written)
+        return self.policy.select(self.retrieval, p, inputs)
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """Program of attention alone, from rotated queries and keys and values to the context of every head.

@@ -36,6 +36,26 @@ class Selected:
         return head + self.lists * kv_heads
 
 
+@dataclass(frozen=True)
+class SelectionInputs:
+    """Inputs of the selection that the queries of a step make for a layer, whose context is open.
+
+    tokens          tokens of the step
+    mean_keys_word  word address of the mean keys of that layer
+    clusters        commands before the use of its number of clusters and of its mean keys
+    queries         commands before the use of the queries
+    lists           page lists that the selection fills: 0 the first, 1 the second
+    written         commands before the end of the fetch
+    """
+
+    tokens: int
+    mean_keys_word: int
+    clusters: Sequence[CommandRef]
+    queries: Sequence[CommandRef]
+    lists: int
+    written: Sequence[CommandRef] = ()
+
+
 class RetrievalAttention:
     """Allocates the intermediate results of the attention of a layer, and appends its commands to a program.
 
@@ -117,77 +137,54 @@ class RetrievalAttention:
             }
         self.vectors.add(varying, varying=True)
 
-    def select(
-        self,
-        p: Operands,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
-        *,
-        lists: int,
-        written: Sequence[CommandRef] = (),
-    ) -> Selected:
-        """Score the clusters of the open context, select, fetch. `means` : commands before the use of its mean keys.
-
-        `after` : commands before the use of the queries ; `written` : before the end of the fetch
-        """
+    def select(self, p: Operands, inputs: SelectionInputs) -> Selected:
+        """Select clusters by the scores of their mean keys, and fetch their pages."""
         share = p.builder.share
         heads, team = share.groups(self.config.kv_heads)
         teams, selected = share.count // team.count, list[CommandRef]()
         for number, h in enumerate(heads):
-            scored = p.builder.meet(self._score(p, h, team, tokens, mean_keys_word, means, after))
+            scored = p.builder.meet(self._score(p, h, team, inputs))
             for head in range(number * teams, min((number + 1) * teams, self.config.kv_heads)):
-                selected += self._select(p, head, tokens, scored)
-        return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
+                selected += self._select(p, head, inputs.tokens, scored)
+        return self._fetch(p, selected, inputs)
 
-    def select_by_row(
-        self, p: Operands, opened: Sequence[CommandRef], *, lists: int, written: Sequence[CommandRef] = ()
-    ) -> Selected:
-        """Select clusters of the open context by the row of scores that all queries share, and fetch.
+    def select_by_row(self, p: Operands, inputs: SelectionInputs) -> Selected:
+        """Select clusters by the row of scores that all queries share, and fetch their pages."""
+        return self._select_all_heads(p, self.shared_scores, inputs.clusters, inputs)
 
-        `opened` : commands after which the clusters are known ; `written` : before the end of the fetch
-        """
-        return self._select_all_heads(p, self.shared_scores, opened, lists, written)
-
-    def select_frames(
-        self,
-        p: Operands,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
-        *,
-        lists: int,
-    ) -> Selected:
+    def select_frames(self, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select by one row of scores, the sum of those of all query rows and KV heads, and fetch.
 
-        Arguments are those of `select`. The sum begins with the first row of the first head; core 0 computes it.
+        The sum begins with the first row of the first head; core 0 computes it.
         """
         heads, team = p.builder.share.groups(self.config.kv_heads)
         scored = list[CommandRef]()
         for h in heads:
-            scored += self._mean_key_products(p, h, team, tokens, mean_keys_word, means, after)
+            scored += self._mean_key_products(p, h, team, inputs)
         scored = p.builder.meet(scored)
         if not p.builder.share.leads:
-            return Selected(lists, [])
-        rows, stride = tokens * self.group, self.score_words
+            return Selected(inputs.lists, [])
+        rows, stride = inputs.tokens * self.group, self.score_words
         row = {"a_stride": stride, "a_wide": 1, "length": LengthSource.CLUSTERS, "destination": Destination.NONE}
         self.vectors.command(p, "first row", scored, repeat=1, a=self.cluster_scores[0], **row)
         for head, scores in enumerate(self.cluster_scores):
             self.vectors.command(p, "add row", scored, repeat=range(int(head == 0), rows), a=scores, **row)
         row |= {"a": self.shared_scores, "out": self.summed_scores, "destination": Destination.MEMORY}
         summed = self.vectors.command(p, "sum of rows", scored, repeat=1, **row)
-        return self._select_all_heads(p, self.summed_scores, summed, lists, [])
+        return self._select_all_heads(p, self.summed_scores, summed, inputs)
 
     def _select_all_heads(
-        self, p: Operands, row: int, after: Sequence[CommandRef], lists: int, written: Sequence[CommandRef]
+        self, p: Operands, row: int, after: Sequence[CommandRef], inputs: SelectionInputs
     ) -> Selected:
         """Select for every KV head by the same row of scores, and fetch."""
         selected, fields = list[CommandRef](), {"source": row, "stride": 0, "rows": 1, "length": LengthSource.CLUSTERS}
         for head in range(self.config.kv_heads):
             selected += p.builder.lead("SELECT", fields | {"head": head}, after=after)
-        return Selected(lists, p.builder.lead("FETCH", after=[*selected, *written]))
+        return self._fetch(p, selected, inputs)
+
+    def _fetch(self, p: Operands, selected: Sequence[CommandRef], inputs: SelectionInputs) -> Selected:
+        """Fetch the pages of the selected clusters."""
+        return Selected(inputs.lists, p.builder.lead("FETCH", after=[*selected, *inputs.written]))
 
     def attend(
         self,
@@ -246,59 +243,43 @@ class RetrievalAttention:
             "wide": 1, "limit": 1, "block": block,
         }  # fmt: skip
 
-    def _score(
-        self,
-        p: Operands,
-        head: int | None,
-        team: Share,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
-    ) -> list[CommandRef]:
+    def _score(self, p: Operands, head: int | None, team: Share, inputs: SelectionInputs) -> list[CommandRef]:
         """Exponentials of the scores of all clusters for one KV head; its cores split the clusters, then the rows.
 
         The exponentials replace the scores in memory: each row is read before its exponentials are written. Without a
         head, the core only meets the others.
         """
         length_fields = {"length": LengthSource.CLUSTERS}
-        products = self._mean_key_products(p, head, team, tokens, mean_keys_word, means, after)
+        products = self._mean_key_products(p, head, team, inputs)
         if team.count > 1:
             products = p.builder.meet(products)
         if head is None:
             return []
         scores, stride = self.cluster_scores[head], self.score_words
         fields = {"a": scores, "a_stride": stride, "a_wide": 1, "out": scores, "out_stride": stride, **length_fields}
-        part = team.part(tokens * self.group)
+        part = team.part(inputs.tokens * self.group)
         if self.cluster_blocks <= self.config.vpe_rows:
             return self.vectors.command(p, "exponentials", products, repeat=part, **fields)
         self.vectors.command(p, "exponentials", products, repeat=part, fit=Fit.FITS, **fields)
         return self.vectors.command(p, "long exponentials", products, repeat=part, fit=Fit.EXCEEDS, a_again=1, **fields)
 
     def _mean_key_products(
-        self,
-        p: Operands,
-        head: int | None,
-        team: Share,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
+        self, p: Operands, head: int | None, team: Share, inputs: SelectionInputs
     ) -> list[CommandRef]:
         """FP32 scores of all clusters for one KV head, in `cluster_scores`; its cores split the clusters."""
         chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
         products = list[CommandRef]()
-        for rows in self._row_blocks(tokens):
+        for rows in self._row_blocks(inputs.tokens):
             if head is None:
                 break
-            x = self._queries(p, head, rows, after, self.scoring)
+            x = self._queries(p, head, rows, inputs.queries, self.scoring)
             for block in range(team.number * chunk, self.cluster_blocks, team.count * chunk):
-                source = mean_keys_word + head * self.head + block * self.width * self.kv
+                source = inputs.mean_keys_word + head * self.head + block * self.width * self.kv
                 keys = p.weights(
                     "LOAD",
                     {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
                      "limit": 1, "block": block, **length_fields},
-                    means,
+                    inputs.clusters,
                 )  # fmt: skip
                 fields = {**self._products(self.cluster_scores[head], rows, block), **length_fields}
                 products = [p.multiply(fields, keys, x, self.width)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from compiler.builder import CommandRef, Operands
-from compiler.retrieval_attention import RetrievalAttention, Selected
+from compiler.builder import Operands
+from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
 from golden.clustering import ClusterRule
 from golden.decoder_layer import RESV_POLICY, LayerPolicy
 from golden.resv import PREFETCH
@@ -44,7 +44,7 @@ class TableSizes:
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(ABC):
     """What the machine does with the tokens of a layer. A subclass is a frozen dataclass; its fields are its options.
 
     The runtime asks a policy for the settings of the core (`clustering`, `selection`), for the use of the tables
@@ -61,13 +61,13 @@ class Policy:
     def __post_init__(self) -> None:
         checks.one_of("prefetch", self.prefetch, PREFETCH)
 
+    @abstractmethod
     def clustering(self, config: Config) -> ClusterRule:
         """Settings of the HCU."""
-        raise NotImplementedError
 
+    @abstractmethod
     def selection(self) -> Selection:
         """Settings of the WTU."""
-        raise NotImplementedError
 
     def table(self, config: Config) -> LayerPolicy:
         """How a layer uses its tables."""
@@ -78,21 +78,6 @@ class Policy:
         pages = min(config.max_pages, max(64, tokens // 4))
         return TableSizes(tokens, min(config.max_clusters, pages), pages, pages)
 
-    def select(
-        self,
-        attention: RetrievalAttention,
-        p: Operands,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
-        *,
-        lists: int,
-        written: Sequence[CommandRef] = (),
-    ) -> Selected:
-        """Append the commands that select and fetch pages of the open context for a step of `tokens` tokens.
-
-        `means` : commands before the use of the mean keys ; `after` : before the use of the queries
-        `written` : before the end of the fetch ; `lists` : page lists that the selection fills
-        """
-        return attention.select(p, tokens, mean_keys_word, means, after, lists=lists, written=written)
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
+        """Append the commands that select and fetch pages of a layer with the queries of a step."""
+        return attention.select(p, inputs)

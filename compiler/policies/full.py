@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.builder import CommandRef, Operands
+from compiler.builder import Operands
 from compiler.policies.base import MAX_CLUSTER_TOKENS, WHOLE, Policy, Selection, TableSizes
-from compiler.retrieval_attention import RetrievalAttention, Selected
+from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy
 from golden.selection import RESV
@@ -46,17 +45,6 @@ class FullPolicy(Policy):
         pages = clusters + tokens // config.page_tokens
         return TableSizes(tokens, clusters, pages, max(pages, super().sizes(config, tokens, step).pages))
 
-    def select(
-        self,
-        attention: RetrievalAttention,
-        p: Operands,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
-        *,
-        lists: int,
-        written: Sequence[CommandRef] = (),
-    ) -> Selected:
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select by the row of scores that all queries share."""
-        return attention.select_by_row(p, means, lists=lists, written=written)
+        return attention.select_by_row(p, inputs)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.builder import CommandRef, Operands
+from compiler.builder import Operands
 from compiler.policies.base import Policy, Selection, TableSizes
-from compiler.retrieval_attention import RetrievalAttention, Selected
+from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy
 from golden.selection import TOP_K
@@ -48,20 +47,9 @@ class RekvPolicy(Policy):
         """Clusters are frames."""
         return LayerPolicy(hashes=False, by_frames=True)
 
-    def select(
-        self,
-        attention: RetrievalAttention,
-        p: Operands,
-        tokens: int,
-        mean_keys_word: int,
-        means: Sequence[CommandRef],
-        after: Sequence[CommandRef],
-        *,
-        lists: int,
-        written: Sequence[CommandRef] = (),
-    ) -> Selected:
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select by the sum of the scores of all queries; it precedes the tokens of the step, so `written` is empty."""
-        return attention.select_frames(p, tokens, mean_keys_word, means, after, lists=lists)
+        return attention.select_frames(p, inputs)
 
     def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
         """All clusters are candidates of the HCU, and a row of scores fits the vector memory."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, Policy, RekvPolicy, ResvPolicy, WindowPolicy, load_policy
+from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy, load_policy
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from golden.baselines import rekv, rekv_blocks
@@ -262,6 +262,7 @@ def test_refusals(tmp_path, rng):
         ("import nothing_of_this_name", "must run, got ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("", "must define one subclass of Policy, got 0"),
         (SOURCE.replace('name = "largest"', "pass"), "Largest must define name"),
+        (SOURCE.replace("def selection", "def other"), "Largest must define selection"),
     ):
         (tmp_path / "p.py").write_text(text)
         with pytest.raises(ValueError, match=f"^policy file '.*p.py':? {message}$"):
@@ -291,6 +292,4 @@ def test_refusals(tmp_path, rng):
         compile_model(Checkpoint(tmp_path / "one"), TINY, Limits(tokens=65536, step=4), WindowPolicy(sink=4, recent=8))
     with pytest.raises(ValueError, match=r"^mean_keys must be True without a score_row, got False$"):
         LayerPolicy(mean_keys=False)
-    with pytest.raises(NotImplementedError):
-        Policy().selection()
     assert load_policy("resv", {"ratio": 0.5}) == ResvPolicy(0.5)
