@@ -29,6 +29,7 @@ from compiler.memory import Region
 from compiler.policies import Policy, ResvPolicy
 from compiler.policies.base import MAX_CLUSTER_TOKENS
 from compiler.positions import Positions, of_pairs
+from compiler.sampling import Sampler, Sampling
 from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
@@ -412,18 +413,23 @@ class Session:
             choice = self._step(step, self.positions.text(len(step)), answer=answer and start + size >= len(rows))
         return choice
 
-    def ask(self, question: str | Sequence[int], *, count: int = 32) -> Iterator[int]:
+    def ask(self, question: str | Sequence[int], *, count: int = 32, sampling: Sampling | None = None) -> Iterator[int]:
         """Answer to a question (see `prompt`): token IDs one by one, at most `count`, up to an end token of the model.
 
-        `Machine.tokenizer` decodes them.
+        The machine chooses the most probable token; with `sampling`, the host draws from the logits instead.
+        `Machine.tokenizer` decodes the tokens.
         """
-        token = self.prompt(question, answer=True)
-        for number in range(count):
+        sampler = Sampler(sampling) if sampling else None
+        step: str | Sequence[int] = question
+        for _ in range(count):
+            token = self.prompt(step, answer=True)
             assert token is not None
+            if sampler:
+                token = sampler.draw(decode(self.logits, FP32))
             yield token
-            if token in self.machine.spec.eos_ids or number == count - 1:
+            if token in self.machine.spec.eos_ids:
                 return
-            token = self.prompt([token], answer=True)
+            step = [token]
 
     def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.console import Console
-from cli.options import POLICY, add_configuration, add_json, command, configuration
+from cli.options import POLICY, add_configuration, add_json, add_seed, command, configuration
 
 if TYPE_CHECKING:
+    from cli.model_session import Model, Report
     from compiler.model_spec import VisionSpec
+    from compiler.runtime import Session
+    from compiler.sampling import Sampling
 
 BACKENDS = ("golden", "cycles", "rtl")
 PREFETCH = ("same_layer", "next_layer")  # as in `golden.resv`; NumPy is not imported before a command runs
@@ -32,7 +35,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory, height=args.height,
         width=args.width, pooled=args.pooled,
     )  # fmt: skip
-    policy = load_policy(args.policy, options(args))
+    policy, sampling = load_policy(args.policy, options(args)), sampling_of(args)
     system = "" if args.backend == "golden" else args.system
     model = Model(args.model, configuration(args), limits, policy, system, cores=args.cores)
     pictures = None
@@ -55,21 +58,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         report.measure("frame", partial(session.frame, *group, seconds=seconds))
     answer: list[int] = []
     if args.ask is not None:
-        question = model.tokenizer.encode(args.ask, begin=not session.position)
-        needed = session.position + len(question) + args.answer_tokens - 1
-        if needed > machine.limits.tokens:
-            most = machine.limits.tokens
-            raise ValueError(f"tokens must be at least {needed} for the question and its answer, got {most}")
-        console.close()
-        printed = ""
-        for token in report.tokens(session.ask(question, count=args.answer_tokens)):
-            answer.append(token)
-            text = model.tokenizer.decode(answer)
-            if not args.json and not text.endswith(UNFINISHED):
-                print(text[len(printed) :], end="", flush=True)
-                printed = text
-        if not args.json:
-            print("\n")
+        answer = _answer(args, model, session, report, sampling, console)
     console.close()
     if simulation is not None:
         try:
@@ -85,6 +74,41 @@ def run(args: argparse.Namespace, console: Console) -> int:
     else:
         print(report.as_text())
     return 0
+
+
+def _answer(
+    args: argparse.Namespace,
+    model: Model,
+    session: Session,
+    report: Report,
+    sampling: Sampling | None,
+    console: Console,
+) -> list[int]:
+    """Ask the question and print the text of the answer as it comes; returns its tokens."""
+    question, most = model.tokenizer.encode(args.ask, begin=not session.position), session.machine.limits.tokens
+    needed = session.position + len(question) + args.answer_tokens - 1
+    if needed > most:
+        raise ValueError(f"tokens must be at least {needed} for the question and its answer, got {most}")
+    console.close()
+    answer, printed = list[int](), ""
+    for token in report.tokens(session.ask(question, count=args.answer_tokens, sampling=sampling)):
+        answer.append(token)
+        text = model.tokenizer.decode(answer)
+        if not args.json and not text.endswith(UNFINISHED):
+            print(text[len(printed) :], end="", flush=True)
+            printed = text
+    if not args.json:
+        print("\n")
+    return answer
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling | None:
+    """Sampling of the answer; None without an option of it: the most probable tokens."""
+    from compiler.sampling import Sampling
+
+    values = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
+    chosen = {name: value for name, value in values.items() if value is not None}
+    return Sampling(**chosen, seed=args.seed) if chosen else None
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -176,6 +200,16 @@ def add(commands: Any) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="text before the video")
     parser.add_argument("--ask", metavar="TEXT", help="question after the video, as the model expects it")
     parser.add_argument("--answer-tokens", type=int, default=32, metavar="N", help="largest answer (default 32 tokens)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        help="draw the answer at this temperature (default: most probable tokens)",
+    )
+    parser.add_argument("--top-k", type=int, metavar="N", help="draw from the N most probable tokens (default all)")
+    parser.add_argument(
+        "--top-p", type=float, metavar="SHARE", help="draw from the most probable tokens with this sum (default all)"
+    )
+    add_seed(parser, "sampling")
     parser.add_argument(
         "--policy", default=POLICY, metavar="NAME",
         help=f"which past tokens a layer attends to: resv, full, window, rekv, or a Python file (default {POLICY})",

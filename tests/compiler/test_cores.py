@@ -48,10 +48,10 @@ def results(path, cores: int, seed: int, prefetch: str):
     "family, prefetch", [("llama", "same_layer"), ("qwen2", "same_layer"), ("llama", "next_layer")]
 )
 def test_decoder_on_any_number_of_cores(family, prefetch, tmp_path, rng, seed):
-    """With 12 cores, six share each of two KV heads; one of 13 has none."""
+    """With 12 cores, six share each of two KV heads; one of 13 has none. 48 are the cores of V-Rex48."""
     write_random(tmp_path, family, rng)
     expected = results(tmp_path, 1, seed, prefetch)
-    for cores in (2, 3, 4, 8, 12, 13):
+    for cores in (2, 3, 4, 8, 12, 13, 48):
         assert results(tmp_path, cores, seed, prefetch) == expected, f"{cores} cores"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import ResvPolicy
+from compiler.policies import FullPolicy, ResvPolicy
 from compiler.runtime import Limits, compile_model
 from golden.bf16 import FP32, decode
 from hw.config import Config
@@ -91,16 +91,15 @@ def feed(session, rng, length):
     return [spec.video_token_id] * video + [spec.image_token_id] * image, inputs
 
 
+@pytest.mark.parametrize("policy", [FullPolicy(), ResvPolicy(ratio=1.0)], ids=["full", "resv at ratio 1"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_and_answer(transformers, family, tmp_path, rng, seed):
-    """With all clusters selected the error is at most twice that of transformers in bfloat16."""
+def test_logits_and_answer(transformers, family, policy, tmp_path, rng, seed):
+    """With all past tokens attended to, the error is at most twice that of transformers in bfloat16."""
     import torch
 
     model = make_model(transformers, family, tmp_path, seed)
     size = {"height": 16, "width": 24} if family == "qwen2.5-vl" else {}
-    machine = compile_model(
-        Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=80, step=9, **size), ResvPolicy(ratio=1.0)
-    )
+    machine = compile_model(Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=80, step=9, **size), policy)
     session, tokens, logits = machine.session(), rng.integers(3, 40, size=PROMPT).tolist(), []
     visual, inputs = feed(session, rng, PROMPT + ANSWER)
     for token in session.ask(tokens, count=ANSWER):
@@ -111,11 +110,12 @@ def test_logits_and_answer(transformers, family, tmp_path, rng, seed):
     rounded = logits_of(model, visual + tokens, torch.bfloat16, inputs)[start:end]
     error, allowed = (np.sqrt(np.mean((x - exact) ** 2)) for x in (np.array(logits), rounded))
     spread = exact.std()
-    print(f"{family}: RMS error {error / spread:.3%} of the logits' spread, bfloat16 {allowed / spread:.3%}")
+    name = f"{family}, {policy.name}"
+    print(f"{name}: RMS error {error / spread:.3%} of the logits' spread, bfloat16 {allowed / spread:.3%}")
     assert 0 < error <= 2 * allowed
     parted = 0
     for row, token in zip(exact, tokens[PROMPT:], strict=True):
         margin = row.max() - row[token]
         parted += margin > 0
         assert margin <= 2 * np.abs(rounded - exact).max()
-    print(f"{family}: {parted} of {len(logits)} tokens differ from float32")
+    print(f"{name}: {parted} of {len(logits)} tokens differ from float32")
