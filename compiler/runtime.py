@@ -27,9 +27,9 @@ from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
 from compiler.policies import Policy, ResvPolicy
-from compiler.policies.base import MAX_CLUSTER_TOKENS
 from compiler.positions import Positions, of_pairs
 from compiler.sampling import Sampler, Sampling
+from compiler.store_plan import plan_store
 from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
@@ -38,14 +38,13 @@ from golden.core_interpreter import CoreInterpreter
 from golden.decoder_layer import RESV_POLICY, angles
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
-from golden.store import ContextSizes, Store, StoreSizes, create_context, create_store, delete_context, store_bytes
+from golden.store import Store, create_context, create_store, delete_context, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from hw.config import Config
 from hw.core.isa import MAX_CORES
 from util import checks
 from util.progress import Progress, no_progress
 
-LOG_ENTRIES = 512  # of the undo log
 DEFAULT_TOKENS, DEFAULT_STEP = 2048, 64
 MAX_WORDS = 1 << 32  # of a device memory
 Placement = tuple[np.ndarray, Positions]  # positions of the tokens of a step, and those after it
@@ -91,8 +90,7 @@ class Machine:
     decoder : the compiled text decoder ; core : the golden machine
     vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
     step : tokens of the largest step
-    pages, clusters : largest numbers of a context
-    keeps_all : all pages have a page frame, so that none leaves device memory
+    plan : sizes of the store
     features_word : word address of a buffer for `step` hidden states that do not come from the embedding
     """
 
@@ -125,57 +123,23 @@ class Machine:
         self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
             raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
-        sizes = policy.sizes(config, limits.tokens, self.step)
-        self.pages = limits.pages or sizes.pages
-        word = 2 * config.dpe_inputs
+        self.plan = plan = plan_store(
+            config, policy, limits.streams * text.layers, tokens=limits.tokens, step=self.step, pages=limits.pages,
+            resident=limits.resident, step_name="step" if limits.step else "tokens of a frame",
+        )  # fmt: skip
+        word, page, own = 2 * config.dpe_inputs, plan.page_bytes, plan.context
         region = Region(limits.memory // word if limits.memory else MAX_WORDS)
-        count = limits.streams * text.layers
-        for name, value, most in (("contexts", count, config.max_contexts), ("pages", self.pages, config.max_pages)):
-            if value > most:
-                raise ValueError(f"{name} must be at most {most} on this core, got {value}")
-        self.keeps_all = keeps_all = not limits.resident and count * self.pages <= config.page_frames
-        if policy.table(config).kept_pages is not None:
-            self._check_window(count * self.pages)
-        elif not (keeps_all or limits.pages):
-            self.pages = sizes.offloaded_pages
-        # every token can have a page of its own, and a step needs page frames before it offloads old pages
-        all_pages, most = count * self.pages, config.page_frames - self.step
-        if most < 1 and not keeps_all:
-            name = "step" if limits.step else "tokens of a frame"
-            most_frames = f"page_frames = {config.page_frames} of the core"
-            raise ValueError(f"{name} must be less than {most_frames}, got {self.step}")
-        resident = limits.resident or most
-        if keeps_all:
-            resident = min(count * limits.tokens, all_pages * config.page_tokens)
-        frames = min(all_pages, resident + self.step)
-        if frames > config.page_frames or resident < 1:
-            raise ValueError(
-                f"resident must be 1 to {most}, which is page_frames = {config.page_frames} of the core without a step "
-                f"of {self.step} tokens, got {resident}"
-            )
-        page = 4 * config.head_dim * config.page_tokens * config.kv_heads
-        shared = StoreSizes(
-            contexts=count,
-            page_frames=frames,
-            page_tokens=config.page_tokens,
-            key_bytes=2 * config.head_dim * config.kv_heads,
-            log_entries=LOG_ENTRIES,
-            line_bytes=max(32, word),
-        )
-        self.clusters = min(sizes.clusters, self.pages)
-        own = ContextSizes(max_clusters=self.clusters, max_pages=self.pages)
-        store_size = store_bytes(shared, [own] * count)
+        store_size = store_bytes(plan.store, [own] * plan.contexts)
+        backing_bytes = (plan.pages * page + BACKING_UNIT) // BACKING_UNIT * BACKING_UNIT  # of a context
         try:
             store = _allocate(region, store_size, BACKING_UNIT, word)
-            page_frames = _allocate(region, frames * page, TABLE_UNIT, word)
-            staged = 0 if keeps_all else config.kv_heads * self.pages
-            staging = _allocate(region, 2 * staged * page // config.kv_heads, TABLE_UNIT, word)
-            backing = [n * (self.pages * page + BACKING_UNIT) // BACKING_UNIT * BACKING_UNIT for n in range(count + 1)]
+            page_frames = _allocate(region, plan.page_frames * page, TABLE_UNIT, word)
+            staging = _allocate(region, 2 * plan.staged * page // config.kv_heads, TABLE_UNIT, word)
             state = np.zeros(store_size, np.uint8)
-            tables = create_store(state, store, shared, origin=store)
+            tables = create_store(state, store, plan.store, origin=store)
             self.addresses = [
-                ContextAddress(n, store + shared.nbytes + n * own.nbytes(shared), backing[n], sizes=own)
-                for n in range(count)
+                ContextAddress(n, store + plan.store.nbytes + n * own.nbytes(plan.store), n * backing_bytes, sizes=own)
+                for n in range(plan.contexts)
             ]
             for at in self.addresses:
                 create_context(tables, at.number, own, at.base, host_base=at.host_base)
@@ -185,7 +149,7 @@ class Machine:
             ]
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
-                keys=-(-(sizes.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
+                keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
             self.vision = VisionCompiler(config, shape, region, cores=cores) if shape else None
@@ -205,8 +169,8 @@ class Machine:
                 config.page_tokens,
                 page_frames_base=page_frames,
                 staging_base=staging,
-                staging_head_pages=staged,
-                max_resident_tokens=resident,
+                staging_head_pages=plan.staged,
+                max_resident_tokens=plan.resident,
                 max_clusters=config.max_clusters,
                 max_pages=config.max_pages,
                 page_frames=config.page_frames,
@@ -222,7 +186,7 @@ class Machine:
         if self.vision is not None:
             instructions |= self.vision.vectors.instructions
             varying |= self.vision.vectors.varying
-        host = bytearray(backing[-1])
+        host = bytearray(plan.contexts * backing_bytes)
         self.core = GoldenMachine(
             config, device, host, table, instructions, varying, interpreter, cores, selection.signed
         )
@@ -240,17 +204,6 @@ class Machine:
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of the checkpoint. Raises ValueError if it has none."""
         return TextTokenizer(self._folder)
-
-    def _check_window(self, pages: int) -> None:
-        """ValueError if the policy releases pages, and `pages` pages do not stay in device memory."""
-        name, frames = self.policy.name, self.config.page_frames
-        if self.limits.resident:
-            raise ValueError(f"resident must be 0 for policy {name}, got {self.limits.resident}")
-        if pages > frames:
-            raise ValueError(f"pages of policy {name} must be at most page_frames = {frames} of the core, got {pages}")
-        tokens, most = self.limits.tokens, MAX_CLUSTER_TOKENS
-        if self.limits.streams * self.spec.text.layers == 1 and tokens > most:  # the HCU counts all tokens that joined
-            raise ValueError(f"tokens must be at most {most} for policy {name} with one context, got {tokens}")
 
     @property
     def memories(self) -> context_file.Machine:
@@ -327,7 +280,7 @@ class Session:
             header = memories.store.header
             free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
             # the next step needs page frames for its tokens before it offloads old pages, if it offloads any
-            reserved = 0 if self.machine.keeps_all else self.machine.step
+            reserved = 0 if self.machine.plan.keeps_all else self.machine.step
             positions = context_file.import_stream(memories, path, addresses, max(0, free - reserved))
             tokens = int(memories.store.context(addresses[0].number).header["tokens"])
             if self.machine.spec.text.rope.sections is None and positions.next != tokens:
@@ -434,7 +387,7 @@ class Session:
     def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
         if frame and self.machine.decoder.layers[0].table.by_frames:
-            name, most = self.machine.policy.name, self.machine.clusters - 1  # the text is a cluster
+            name, most = self.machine.policy.name, self.machine.plan.clusters - 1  # the text is a cluster
             if not self.position:
                 raise ValueError(f"a session of policy {name} must begin with text, got a frame")
             if self.frames == most:

@@ -185,7 +185,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, Qwen2.5-VL, LLaVA)"
     )
-    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; every frame is one step (Qwen2.5-VL: two)")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; a step takes one frame (Qwen2.5-VL: two)")
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
     parser.add_argument("--frames", type=int, metavar="N", help="largest number of pictures (default all)")
     for side, text in (("height", "rows"), ("width", "columns")):

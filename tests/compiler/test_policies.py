@@ -190,11 +190,11 @@ def test_pages_of_a_window_are_constant(tmp_path, rng):
     """A long stream needs no more pages than the window and one step."""
     policy = WindowPolicy(sink=BLOCK, recent=2 * BLOCK)
     sessions = Sessions(tmp_path, policy, rng)
-    assert sessions.machine.pages == 3 + 2 + 9 // BLOCK
+    assert sessions.machine.plan.pages == 3 + 2 + 9 // BLOCK
     for _ in range(10):
         sessions.frame(9)
     header = sessions.machine.core.table.context.header
-    assert int(header["never_used"]) <= sessions.machine.pages and int(header["tokens"]) == 90
+    assert int(header["never_used"]) <= sessions.machine.plan.pages and int(header["tokens"]) == 90
 
 
 @pytest.mark.parametrize("policy", [FullPolicy(), WindowPolicy(sink=BLOCK, recent=BLOCK)], ids=["full", "window"])

@@ -1,0 +1,116 @@
+"""Sizes of the store of a machine: contexts, pages, page frames, and tokens that stay in device memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.policies import Policy
+from compiler.policies.base import MAX_CLUSTER_TOKENS
+from golden.store import ContextSizes, StoreSizes
+from hw.config import Config
+
+LOG_ENTRIES = 512  # of the undo log
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """Sizes of the store for some contexts, each of one layer of one stream.
+
+    contexts   number of contexts
+    past       past tokens that a query attends to, at most
+    pages, clusters  largest numbers of a context
+    page_frames  page frames of all contexts
+    resident   tokens of all contexts that stay in device memory
+    keeps_all  all pages have a page frame, so that none leaves device memory
+    """
+
+    config: Config
+    contexts: int
+    past: int
+    pages: int
+    clusters: int
+    page_frames: int
+    resident: int
+    keeps_all: bool
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page: keys and values of its tokens for all KV heads, in BF16."""
+        return 4 * self.config.head_dim * self.config.page_tokens * self.config.kv_heads
+
+    @property
+    def staged(self) -> int:
+        """Head pages in each bank of the staging area; all pages of a context fit."""
+        return 0 if self.keeps_all else self.config.kv_heads * self.pages
+
+    @property
+    def store(self) -> StoreSizes:
+        """Sizes that all contexts share."""
+        config = self.config
+        return StoreSizes(
+            contexts=self.contexts,
+            page_frames=self.page_frames,
+            page_tokens=config.page_tokens,
+            key_bytes=2 * config.head_dim * config.kv_heads,
+            log_entries=LOG_ENTRIES,
+            line_bytes=max(32, 2 * config.dpe_inputs),
+        )
+
+    @property
+    def context(self) -> ContextSizes:
+        """Sizes of each context."""
+        return ContextSizes(max_clusters=self.clusters, max_pages=self.pages)
+
+
+def plan_store(
+    config: Config,
+    policy: Policy,
+    contexts: int,
+    *,
+    tokens: int,
+    step: int,
+    pages: int = 0,
+    resident: int = 0,
+    step_name: str = "step",
+) -> StorePlan:
+    """Sizes for sessions of `tokens` tokens in steps of at most `step`.
+
+    `pages`, `resident` : values of `Limits`; 0: as many as the policy needs and the core allows
+    `step_name` : name of `step` in messages
+
+    Raises ValueError if a size does not fit the core.
+    """
+    sizes, frames = policy.sizes(config, tokens, step), config.page_frames
+    own_pages = pages or sizes.pages
+    for name, value, most in (("contexts", contexts, config.max_contexts), ("pages", own_pages, config.max_pages)):
+        if value > most:
+            raise ValueError(f"{name} must be at most {most} on this core, got {value}")
+    keeps_all = not resident and contexts * own_pages <= frames
+    if policy.table(config).kept_pages is not None:
+        _check_released(policy.name, frames, contexts, contexts * own_pages, tokens, resident)
+    elif not (keeps_all or pages):
+        own_pages = sizes.offloaded_pages
+    # every token can have a page of its own, and a step needs page frames before it offloads old pages
+    all_pages, most = contexts * own_pages, frames - step
+    if most < 1 and not keeps_all:
+        raise ValueError(f"{step_name} must be less than page_frames = {frames} of the core, got {step}")
+    stay = min(contexts * tokens, all_pages * config.page_tokens) if keeps_all else resident or most
+    used_frames = min(all_pages, stay + step)
+    if used_frames > frames or stay < 1:
+        raise ValueError(
+            f"resident must be 1 to {most}, which is page_frames = {frames} of the core without a step of {step} "
+            f"tokens, got {stay}"
+        )
+    clusters = min(sizes.clusters, own_pages)
+    return StorePlan(config, contexts, sizes.past, own_pages, clusters, used_frames, stay, keeps_all)
+
+
+def _check_released(name: str, frames: int, contexts: int, pages: int, tokens: int, resident: int) -> None:
+    """ValueError if a policy that releases pages cannot keep all of its pages in device memory."""
+    if resident:
+        raise ValueError(f"resident must be 0 for policy {name}, got {resident}")
+    if pages > frames:
+        raise ValueError(f"pages of policy {name} must be at most page_frames = {frames} of the core, got {pages}")
+    most = MAX_CLUSTER_TOKENS
+    if contexts == 1 and tokens > most:  # the HCU counts all tokens that joined the cluster
+        raise ValueError(f"tokens must be at most {most} for policy {name} with one context, got {tokens}")
