@@ -10,6 +10,7 @@ tokens of the next one, whose softmax weights are 0.
 # mypy: disable-error-code="arg-type"
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,6 +45,7 @@ class VisionCompiler:
     config : configuration of the core ; shape : sizes of the tower
     region : device memory for the tower ; frames : largest number of images of a program
     cores : largest number of cores that work on a program
+    masks : programs can skip patches, see `keep`
 
     Attributes
     ----------
@@ -56,6 +58,7 @@ class VisionCompiler:
         last block of tokens of every window
     q, k, vt : word addresses of queries, keys, and transposed values, the latter window after window
     cosines : word address of the RoPE angles of every token, in pairs of FP32 words
+    selected : word address of the RoPE angles, or position embeddings, of the patches that a program computes; 0: all
     pooling : compiler of the average pooling; None without it
     weights : shapes of the weights by name ; products, vectors : compilers of products and of vector programs
 
@@ -70,6 +73,7 @@ class VisionCompiler:
     region: Region
     frames: int = 1
     cores: int = 1
+    masks: bool = False
 
     def __post_init__(self) -> None:
         c, s = self.config, self.shape
@@ -113,6 +117,7 @@ class VisionCompiler:
             allocate(self.heads * n * vt_blocks), allocate(t * max(self.heads, self.x_words)),
         )  # fmt: skip
         self.cosines = allocate(2 * t * self.rotated) if s.grid else 0
+        self.selected, self.whole = allocate(self.row_words * s.patches) if self.masks else 0, s
         # a core processes two heads concurrently
         self.scores = [allocate(2 * t * self.blocks) for _ in range(2 * self.cores)]
         self.shares = [allocate(t * self.blocks) for _ in range(2 * self.cores)]
@@ -120,6 +125,25 @@ class VisionCompiler:
         self.gate = allocate(2 * t * self.ffn) if s.gated else 0
         self.middle = allocate(t * max(self.ffn, self.middle_words))
         self._programs()
+
+    @property
+    def row_words(self) -> int:
+        """Words of the RoPE angles, or of the position embedding, of a patch."""
+        return 2 * self.rotated if self.shape.grid else self.x_words
+
+    def keep(self, kept: Sequence[int]) -> "VisionCompiler":
+        """The compiler of programs, of one image, that compute only the squares of patches `kept`.
+
+        See `golden.vision.VisionShape.keep`. The memory is the same: the patches of the image are those of the result's
+        `shape.order`, and its tokens follow each other at `out`. `ValueError` if the compiler has no `masks`.
+        """
+        if not self.masks:
+            raise ValueError("masks must be True for a program that skips patches, got False")
+        other = copy(self)
+        other.shape, n = self.whole.keep(kept), self.width
+        segments = [segment for layer in range(max(1, other.shape.layers)) for segment in other.shape.segments(layer)]
+        other.padding = max(start + self._words(count) * n for start, count in segments) - other.shape.tokens
+        return other
 
     def _check_sizes(self) -> None:
         c, s, n = self.config, self.shape, self.width
@@ -288,7 +312,9 @@ class VisionCompiler:
 
     def _frame(self, p: Operands, frame: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         s, meet = self.shape, p.builder.meet
-        last = self._embed(p, self.patches + frame * s.patches * self.patch_words, after)
+        if s.kept is not None:
+            after = meet(self._select(p, after))
+        last = self._embed(p, self.patches + frame * s.computed * self.patch_words, after)
         for number in range(s.layers):
             last = self._layer(p, number, last)
         source, t = self.x + s.first_output * self.x_words, s.output_tokens
@@ -306,17 +332,29 @@ class VisionCompiler:
         middle = meet(self._activation(p, "projector", t, self.middle_words, self.middle_piece, first))
         return meet(self._product(p, "projector.linear_2", t, self.middle, middle, out, wide=False))
 
+    def _select(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """Copy the RoPE angles, or position embeddings, of the patches that are computed, run by run."""
+        places = np.flatnonzero(np.isin(self.whole.order, self.shape.order))
+        words, target, last = self.row_words, self.selected, list(after)
+        table = self.cosines or self.rows["vision.positions"] + self.shape.class_token * words
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            fields = {"source": table + int(run[0]) * words, "target": target, "words": len(run) * words}
+            last = p.builder.lead("COPY", fields, after=after) or last
+            target += len(run) * words
+        return last
+
     def _embed(self, p: Operands, patches: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Patch embedding, position embeddings, class token, and the norm of CLIP."""
         s, out, meet = self.shape, self.attended if self.shape.input_norm else self.x, p.builder.meet
         if s.grid is not None:
-            last = meet(self._product(p, "vision.patch", s.patches, patches, after, out, wide=False))
+            last = meet(self._product(p, "vision.patch", s.computed, patches, after, out, wide=False))
         else:
             position, skip, first = self.rows["vision.positions"], s.class_token * self.x_words, list[CommandRef]()
             if s.class_token:
                 first = self._residual(p, 1, position, self.rows["vision.class_token"], out, after, wide=False)
-            product = meet(self._product(p, "vision.patch", s.patches, patches, after, self.wide))
-            last = meet([*first, *self._residual(p, s.patches, position + skip, self.wide, out + skip, product)])
+            product = meet(self._product(p, "vision.patch", s.computed, patches, after, self.wide))
+            added = position + skip if s.kept is None else self.selected
+            last = meet([*first, *self._residual(p, s.computed, added, self.wide, out + skip, product)])
         return meet(self._norm(p, "vision.input_norm", out, self.x, self.x_words, last)) if s.input_norm else last
 
     def _layer(self, p: Operands, number: int, after: Sequence[CommandRef]) -> list[CommandRef]:
@@ -344,7 +382,8 @@ class VisionCompiler:
         if self.shape.grid is None:
             return meet(self._multiply(p, matrix, t, x, after[:1], out, wide=False))
         product = meet(self._multiply(p, matrix, t, x, after, self.wide))
-        return meet(self._vector(p, "rope", product, repeat=p.builder.share.part(t), a=self.cosines,
+        cosines = self.cosines if self.shape.kept is None else self.selected
+        return meet(self._vector(p, "rope", product, repeat=p.builder.share.part(t), a=cosines,
                                  a_stride=2 * angles, a_beats=angles, a_wide=1, b=self.wide, b_stride=2 * words,
                                  b_beats=words, b_wide=1, b_used=1, out=out, out_stride=words, out_beats=words,
                                  extra=1))  # fmt: skip

@@ -2,7 +2,8 @@
 
 Squares of `merge` x `merge` patches become one token. A tower processes windows one after the other, and in a window
 squares in row-major order, so that the patches of a window and of a square are contiguous. Windows and squares are in
-row-major order; windows at the right and lower edge can be smaller.
+row-major order; windows at the right and lower edge can be smaller. If a grid keeps some tokens only, the patches of
+the others are left out; the order, windows and angles of the remaining ones do not change (CodecSight, SPEC 4.1).
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class PatchGrid:
     merge          side of the square of patches that becomes one token
     window         side of a window in patches, a multiple of `merge`; 0: one window
     theta          base of the RoPE frequencies
+    kept           row-major numbers of the tokens that are computed, ascending; None: all
     """
 
     rows: int
@@ -29,12 +31,15 @@ class PatchGrid:
     merge: int
     window: int
     theta: float
+    kept: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         checks.integer("merge", self.merge, 1)
         for name, low in (("rows", 1), ("columns", 1), ("window", 0)):
             if checks.integer(name, getattr(self, name), low) % self.merge:
                 raise ValueError(f"{name} must be a multiple of merge = {self.merge}, got {getattr(self, name)}")
+        if self.kept is not None:
+            check_kept(self.kept, self.rows * self.columns // self.merge**2)
 
     def _sorted(self, side: int, window: int) -> np.ndarray:
         """Row-major numbers of squares of `side` patches: squares of a window of `window` squares follow each other."""
@@ -44,7 +49,8 @@ class PatchGrid:
     @property
     def token_order(self) -> np.ndarray:
         """Row-major number of the token at each place of the tower, int64 (tokens,)."""
-        return self._sorted(self.merge, self.window // self.merge)
+        order = self._sorted(self.merge, self.window // self.merge)
+        return order if self.kept is None else order[np.isin(order, self.kept)]
 
     @property
     def order(self) -> np.ndarray:
@@ -56,7 +62,12 @@ class PatchGrid:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Patches of each window, in the order of the tower."""
+        """Patches of each window that has some, in the order of the tower."""
+        if self.kept is not None:
+            row, column = np.divmod(self.token_order * self.merge, self.columns)
+            down, across = row * self.merge // (self.window or self.rows), column // (self.window or self.columns)
+            counts = np.unique(down * self.columns + across, return_counts=True)[1]
+            return tuple((counts * self.merge**2).tolist())
         if not self.window:
             return (self.rows * self.columns,)
         heights, widths = (
@@ -76,3 +87,9 @@ class PatchGrid:
         positions = np.stack(np.divmod(self.order, self.columns), axis=1)
         frequencies = np.tile(rope.frequencies(head // 2, self.theta), 2)
         return angles(np.repeat(positions, head // 4, axis=1), padded, frequencies)
+
+
+def check_kept(kept: tuple[int, ...], tokens: int) -> None:
+    """ValueError unless `kept` has at least one of the numbers 0 to `tokens` - 1, in ascending order."""
+    if not kept or list(kept) != sorted(set(kept)) or not 0 <= kept[0] <= kept[-1] < tokens:
+        raise ValueError(f"kept must be ascending numbers of tokens from 0 to {tokens - 1}, got {kept}")

@@ -21,8 +21,8 @@ an average, without overflow:
     |y - exact| <= 2**-8 |exact| + 1.01 (K (N - 1) 2**(2 - W) + (2 K - 1) 2**-24 n) max|x| / n + 2**-126
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isqrt
 
 import numpy as np
@@ -32,7 +32,7 @@ from golden import vector_kernels as kernels
 from golden.bf16 import FP32
 from golden.decoder_layer import one, pad_heads, pair_order, with_bias
 from golden.dot import matmul, to_bf16
-from golden.patch_grid import PatchGrid
+from golden.patch_grid import PatchGrid, check_kept
 from golden.vpe import narrow, widen
 from util import checks
 
@@ -90,6 +90,8 @@ class VisionShape:
                              position embeddings
     full_attention_layers    layers without windows
     pooled                   rows, and columns, of the averages that replace a square of patches; 0: no pooling
+    kept                     row-major numbers of the squares of `group`**2 patches that are computed, ascending; None:
+                             all. See `keep`
     """
 
     patches: int
@@ -111,6 +113,7 @@ class VisionShape:
     grid: PatchGrid | None = None
     full_attention_layers: tuple[int, ...] = ()
     pooled: int = 0
+    kept: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("patches", "patch_elements", "hidden", "ffn", "heads", "inputs"):
@@ -133,6 +136,10 @@ class VisionShape:
         checks.integer("pooled", self.pooled, 0, isqrt(self.patches))
         if self.output_tokens < 1:
             raise ValueError(f"patches must be at least 2 if drop_first drops one of them, got {self.patches}")
+        if self.kept is not None:
+            check_kept(self.kept, self.patches // self.group**2)
+            if self.pooled:
+                raise ValueError(f"pooled must be 0 for a tower that skips patches, got {self.pooled}")
         if self.grid is not None and (self.class_token or self.patches != self.grid.rows * self.grid.columns):
             raise ValueError(f"patches must be those of grid without a class token, got {self.patches}")
         if self.grid is not None and self.head % 4:
@@ -158,7 +165,27 @@ class VisionShape:
     @property
     def tokens(self) -> int:
         """Tokens of the tower."""
-        return self.patches + self.class_token
+        return self.computed + self.class_token
+
+    @property
+    def group(self) -> int:
+        """Side of the square of patches that becomes one token."""
+        return 1 if self.grid is None else self.grid.merge
+
+    @property
+    def computed(self) -> int:
+        """Patches that are computed."""
+        return self.patches if self.kept is None else len(self.kept) * self.group**2
+
+    def keep(self, kept: Sequence[int]) -> "VisionShape":
+        """The tower for a picture of which only the squares of patches `kept` are computed, in row-major numbers.
+
+        The other patches have no tokens: nothing attends to them, and they have no output. The remaining patches keep
+        their positions (CodecSight, SPEC 4.1). `ValueError` unless the numbers ascend and the tower has them.
+        """
+        numbers = tuple(int(number) for number in kept)
+        check_kept(numbers, self.patches // self.group**2)
+        return replace(self, kept=numbers, grid=self.grid and replace(self.grid, kept=numbers))
 
     @property
     def first_output(self) -> int:
@@ -174,8 +201,10 @@ class VisionShape:
 
     @property
     def order(self) -> np.ndarray:
-        """Row-major number of each patch of the input, int64 (patches,)."""
-        return np.arange(self.patches) if self.grid is None else self.grid.order
+        """Row-major number of each patch that is computed, int64 (computed,)."""
+        if self.grid is not None:
+            return self.grid.order
+        return np.arange(self.patches) if self.kept is None else np.array(self.kept)
 
     @property
     def output_order(self) -> np.ndarray:
@@ -229,7 +258,7 @@ class VisionShape:
 
         linear("vision.patch", h, self.patch_elements, self.patch_bias)
         if self.grid is None:
-            shapes["vision.positions"] = (self.tokens, h)
+            shapes["vision.positions"] = (self.patches + self.class_token, h)
         if self.class_token:
             shapes["vision.class_token"] = (h,)
         if self.input_norm:
@@ -322,21 +351,21 @@ class VisionTower:
         self.weights = self.shape.check(self.weights)
 
     def run(self, patches: np.ndarray) -> np.ndarray:
-        """Tokens of the output, BF16 bit patterns (output_tokens, outputs), of patches (N, patch_elements)."""
+        """Tokens of the output, BF16 bit patterns (output_tokens, outputs), of patches (computed, patch_elements)."""
         features = self.features(patches)
         if self.shape.pooled:
             features = self.pool(features)
         return features if self.shape.projector is None else self.project(features)
 
     def features(self, patches: np.ndarray) -> np.ndarray:
-        """Hidden states after the last layer, BF16 bit patterns (tokens, hidden), of patches (N, patch_elements)."""
+        """Hidden states after the last layer, BF16 bit patterns (tokens, hidden), of patches (computed, elements)."""
         s = self.shape
-        if bf16.codes("patches", patches).shape != (s.patches, s.patch_elements):
-            raise ValueError(f"patches must have shape {(s.patches, s.patch_elements)}, got {patches.shape}")
+        if bf16.codes("patches", patches).shape != (s.computed, s.patch_elements):
+            raise ValueError(f"patches must have shape {(s.computed, s.patch_elements)}, got {patches.shape}")
         embedded = self._product("vision.patch", patches)
         if s.grid is None:
             position = self.weights["vision.positions"]
-            x = kernels.residual(position[int(s.class_token) :], embedded)
+            x = kernels.residual(position[int(s.class_token) :][s.order], embedded)
         else:
             x = narrow(embedded)
         if s.class_token:

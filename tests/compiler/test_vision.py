@@ -1,6 +1,7 @@
 """Vision towers, compiled to commands and run on the golden interpreter, equal the golden tower bit for bit."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -88,10 +89,11 @@ class Run:
     shape: VisionShape
     frames: int
     rng: np.random.Generator
+    masks: bool = False
 
     def __post_init__(self):
         s, n = self.shape, self.config.dpe_inputs
-        self.vision = v = VisionCompiler(self.config, s, Region(WORDS), self.frames)
+        self.vision = v = VisionCompiler(self.config, s, Region(WORDS), self.frames, masks=self.masks)
         self.weights = {name: bf16.encode(self.rng.standard_normal(size) / 3) for name, size in s.weights().items()}
         self.memory = bytearray(b"\xff" * (2 * n * WORDS))
         for address, image in v.images(self.weights).items():
@@ -365,3 +367,79 @@ def test_qwen_layer_of_real_size_compiles():
     embedding_and_merger = t * 19 * hidden + 64 * (merged + out) * (merged + 1)
     products = sum(f["m_blocks"] * f["k_blocks"] * f["vectors"] for f in multiplies)
     assert products == projections + attention + feed_forward + embedding_and_merger
+
+
+MASKS = {  # kept squares of patches of each image
+    "clip at tiny, head 6": [(0, 1, 2, 3, 4, 5), (2,), (0, 3, 4)],
+    "siglip at tiny, head 6": [(8,), (0, 1, 3, 4, 5, 7)],
+    "no projector": [(1, 5)],
+    "qwen at tiny, head 8": [(0, 1, 2, 3, 4, 5), (2, 5), (1, 3, 4), (5,)],  # windows of 4 squares and of 2
+    "qwen without windows": [(0, 2)],
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_program_skips_patches(name, rng):
+    """Several images on one memory, which still holds what larger images left; with all patches as without a mask."""
+    config, shape, _ = CASES[name]
+    run = Run(config, shape, 1, rng, masks=True)
+    whole, words = VisionTower(shape, run.weights), run.vision.patch_words * config.dpe_inputs
+    for kept in MASKS[name]:
+        vision = run.vision.keep(kept)
+        part = vision.shape
+        patches = run.patches[0][np.isin(shape.order, part.order)]
+        run.put(run.vision.patches, np.pad(patches, ((0, 0), (0, words - patches.shape[1]))).tobytes())
+        program = vision.program()
+        encode(program)
+        for command in program:
+            run.machine.execute(command)
+        want = VisionTower(part, run.weights).run(patches)
+        np.testing.assert_array_equal(run.output(1)[: len(want)], want)
+        assert not np.isnan(bf16.decode(want)).any()
+        if len(kept) * shape.group**2 == shape.patches:
+            np.testing.assert_array_equal(want, whole.run(patches))
+        else:
+            assert len(program) <= len(run.vision.program()) + 4
+
+
+def test_kept_patches_equal_a_tower_in_float(rng):
+    """The masked tower against attention weights that are 0 for the other patches, in the whole tower.
+
+    With no layers the tokens are those of the whole tower bit for bit: they keep their positions.
+    """
+    for shape in (replace(SIGLIP, layers=0), replace(QWEN, layers=0, patches=24)):
+        weights = {name: bf16.encode(rng.standard_normal(size) / 3) for name, size in shape.weights().items()}
+        patches = bf16.encode(rng.standard_normal((shape.patches, shape.patch_elements)))
+        part = shape.keep((1, 4))
+        rows = np.isin(shape.output_order, (1, 4))
+        got = VisionTower(part, weights).run(patches[np.isin(shape.order, part.order)])
+        np.testing.assert_array_equal(got, VisionTower(shape, weights).run(patches)[rows])
+
+
+def test_kept_patches_of_windows():
+    """Windows, order and angles of the kept squares are those of the whole grid without the others."""
+    for window in (0, 4, 6):
+        whole = PatchGrid(8, 10, 2, window, 100.0)
+        kept = (0, 1, 4, 7, 8, 13, 19)
+        part = replace(whole, kept=kept)
+        mask = np.isin(whole.token_order, kept)
+        np.testing.assert_array_equal(part.token_order, whole.token_order[mask])
+        np.testing.assert_array_equal(part.order, whole.order[mask.repeat(4)])
+        starts = np.cumsum((0, *whole.windows))
+        counts = [int(mask.repeat(4)[a:b].sum()) for a, b in pairwise(starts)]
+        assert part.windows == tuple(count for count in counts if count)
+        for a, b in zip(part.angles(8, 8), whole.angles(8, 8), strict=True):
+            np.testing.assert_array_equal(a, b[mask.repeat(4)])
+
+
+@pytest.mark.parametrize("kept", [(), (1, 0), (1, 1), (-1, 2), (0, 6)])
+def test_kept_must_be_ascending_tokens(kept):
+    with pytest.raises(ValueError, match=r"^kept must be ascending numbers of tokens from 0 to 5, got \("):
+        QWEN.keep(kept)
+
+
+def test_masks_are_refused(rng):
+    with pytest.raises(ValueError, match=r"^pooled must be 0 for a tower that skips patches, got 2$"):
+        replace(CLIP, patches=9, pooled=2).keep((0,))
+    with pytest.raises(ValueError, match=r"^masks must be True for a program that skips patches, got False$"):
+        Run(TINY, CLIP, 1, rng).vision.keep((0,))
