@@ -7,6 +7,7 @@ cores, one executes its program up to a BARRIER, then the next one.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class Retrieved:
     past : tokens of the context before the step ; clusters : clusters of the context
     attended : for each KV head, past tokens that it attends to ; fetched : bytes from host memory or storage
     offloaded : bytes to host memory or storage ; released : pages that were released
+    kept : tokens of the step that were stored; empty if no token was dropped
     """
 
     past: list[int] = field(default_factory=list)
@@ -49,6 +51,7 @@ class Retrieved:
     fetched: list[int] = field(default_factory=list)
     offloaded: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
+    kept: list[list[int]] = field(default_factory=list)
 
 
 class Observer(Protocol):
@@ -192,6 +195,7 @@ class GoldenMachine:
         self._set_clusters(int(context.header["clusters"]))
         self.retrieved.past.append(int(context.header["tokens"]))
         self._scores, self._lists = [], fields.get("lists", 0)
+        self.leader.kept = None
 
     def _vector(self, fields: Mapping[str, int]) -> None:
         if fields.get("destination", 0) != Destination.CODES:
@@ -200,6 +204,12 @@ class GoldenMachine:
         rows = [self.get(fields["a"] + row * stride, beats * self.word_bytes) for row in range(fields["repeat"])]
         projected = np.stack(rows).view("<u2")[:, : self.config.hash_bits]
         self._codes = kernels.signs(widen(projected))
+
+    def _keep(self, fields: Mapping[str, int]) -> None:
+        norms = self.get(fields["source"], 2 * fields["tokens"]).view("<u2")
+        selected = self.table.keep(norms, fields["count"]).selected[0]
+        self.leader.kept = deque(selected.tolist())
+        self.retrieved.kept.append(np.flatnonzero(selected).tolist())
 
     def _cluster(self, fields: Mapping[str, int]) -> None:
         assigned, replies = self.table.cluster(self._codes)
@@ -248,6 +258,7 @@ class GoldenMachine:
         self.retrieved.released.append(replies[-1].count)
 
     def _offload(self, fields: Mapping[str, int]) -> None:
+        self.leader.kept = None
         self._check(self.table.commit())
         self.retrieved.offloaded.append(self._transfer())
 

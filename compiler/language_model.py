@@ -179,12 +179,13 @@ class LanguageModelCompiler:
         contexts: Sequence[Context],
         *,
         answer: bool = True,
+        visual: bool = False,
         share: Share = ALONE,
     ) -> list[Command]:
         """Program of a step whose tokens are copied from the words `rows`, one entry for each token.
 
         `contexts` are the states of the layers. With `answer` the logits of the last token and the choice follow.
-        It is the program of the core with this share.
+        `visual` : the tokens are those of frames. It is the program of the core with this share.
         """
         p, copied = self.layers[0].products.program(share), list[CommandRef]()
         for token in share.part(len(rows)):
@@ -194,7 +195,7 @@ class LanguageModelCompiler:
                 target += count
         last = p.builder.meet(copied)
         layers = [layer.for_context(context) for layer, context in zip(self.layers, contexts, strict=True)]
-        last = add_layers(p, layers, len(rows), last)
+        last = add_layers(p, layers, len(rows), last, visual=visual)
         if answer:
             self._answer(p, self.x + (len(rows) - 1) * self.words, last)
         return [*p.builder.commands, Command("END")]

@@ -23,6 +23,7 @@ from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
+from golden.quickvideo import kept_count
 from hw.config import Config
 from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
 
@@ -165,6 +166,10 @@ class LayerCompiler:
         if self.table.by_frames:
             self.plain |= {"q": allocate(t * self.q), "k": allocate(t * self.kv)}
             self.no_angles = allocate(2 * self.head)
+        self.prunes = self.table.rho != 1
+        if self.prunes:
+            blocks = -(-t // self.width)
+            self.norm_beats, self.key_norms, self.unit = allocate(blocks * self.width), allocate(blocks), allocate(1)
         self.attended = allocate(t * self.x_words)
         # projections of the keys on the hyperplanes; without hash codes one row, the label of the step
         self.projected = allocate((max_tokens if self.table.hashes else 1) * self.hashes)
@@ -214,10 +219,12 @@ class LayerCompiler:
             "gated": programs.gated(self.piece * n, n),
             "residual": programs.residual(self.x_piece * n, n),
         }
+        if self.prunes:
+            fixed["key norms"] = programs.key_norms(self.kv * n, n)
         self.vectors.add(fixed)
         self.retrieval.add_programs()
 
-    def step(self, tokens: int, share: Share = ALONE) -> list[Command]:
+    def step(self, tokens: int, share: Share = ALONE, *, visual: bool = False) -> list[Command]:
         """Program of the layer for a step of `tokens` tokens, from `x` to `out`, for the core with this share.
 
         Keys come first: they are rotated while queries are projected, and clustered while values are projected. Keys
@@ -225,7 +232,7 @@ class LayerCompiler:
         are loaded while the activations are still computed. Pages are offloaded concurrently with attention and the
         rest of the layer.
         """
-        return model_step([self], tokens, share)
+        return model_step([self], tokens, share, visual=visual)
 
     def add_step(
         self,
@@ -234,11 +241,13 @@ class LayerCompiler:
         after: Sequence[CommandRef] = (),
         selected: Selected | None = None,
         following: "LayerCompiler | None" = None,
+        visual: bool = False,
     ) -> tuple[list[CommandRef], Selected | None]:
         """Append the commands of a step, which follow the commands `after`.
 
         `selected` : selection of the layer before for this one; without it the layer selects itself
         `following` : layer for which the queries select; its pages are fetched during the attention and the rest
+        `visual` : the tokens are those of frames
 
         Returns the last commands, and the selection for `following`.
 
@@ -266,13 +275,16 @@ class LayerCompiler:
         hashed, rotated, written = self._hash(p, t, [*opened, *k]), list[CommandRef](), list[CommandRef]()
         if selected:  # the clusters do not change before the end of the fetch, which can be late
             rotated, hashed = meet(self._rope(p, "q", t, q)), [*hashed, *selected.fetched]
-        for piece in self._pieces(t, True):
+        kept = kept_count(t, self.table.rho) if visual else t
+        if kept < t:
+            hashed = [*hashed, *self._keep(p, t, kept, k)]
+        for piece in self._pieces(kept, True):
             codes = self._codes(p, piece, [*hashed, *written])
             rotated = rotated or meet(self._rope(p, "q", t, q))
             clustered = p.builder.lead("CLUSTER", after=codes)
             means = self._means(p, piece, [*clustered, *plain])
             v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
-            written = [*means, *self._store_kv(p, piece, [*clustered, *v])]
+            written = [*means, *self._store_kv(p, piece, [*clustered, *v], pruned=kept < t)]
         context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
         if selected:  # before the tokens of the step were stored; the next layer overwrites their keys and values
             context = [*context, *written]
@@ -391,6 +403,8 @@ class LayerCompiler:
         if self.table.by_frames:
             pairs = np.repeat(np.array([[1, 0]], "<f4"), n, axis=1)  # a beat of cosines, a beat of sines
             images[self.no_angles] = np.tile(pairs, (c.head_dim // (2 * n), 1)).tobytes()
+        if self.prunes:
+            images[self.unit] = one(n).tobytes()
         order = pair_order(c.head_dim, n)
         for name in self.matrices:
             matrix = weights[name]
@@ -519,7 +533,29 @@ class LayerCompiler:
         keys = self.plain["k"] + piece.token * self.kv
         return p.builder.lead("MEANS", {"keys": keys, "stride": self.kv}, after=after)
 
-    def _store_kv(self, p: Operands, piece: Piece, after: Sequence[CommandRef]) -> list[CommandRef]:
+    def _keep(self, p: Operands, tokens: int, count: int, k: Sequence[CommandRef]) -> list[CommandRef]:
+        """Keep the `count` tokens of a step with the smallest key norms, after the rotated keys `k`.
+
+        The vector engine writes each norm to the first element of a word. The product of these words with the word
+        (1, 0, .., 0) is the row of norms.
+        """
+        beats = self._vector(p, "key norms", k, repeat=p.builder.share.part(tokens), a=self.rotated["k"],
+                             a_stride=self.kv, a_beats=self.kv, out=self.norm_beats, out_stride=1, out_beats=1,
+                             extra=1)  # fmt: skip
+        beats = p.builder.meet(beats)
+        if not p.builder.share.leads:
+            return []
+        row = Matrix(self.norm_beats, -(-tokens // self.width), 1, stride=1)
+        x = Activations([Columns(self.unit, 1)], [])
+        norms = self.products.multiply(p, row, 1, x, self.key_norms, wide=False, after=beats, alone=True)
+        return p.builder.lead("KEEP", {"source": self.key_norms, "tokens": tokens, "count": count}, after=norms)
+
+    def _store_kv(
+        self, p: Operands, piece: Piece, after: Sequence[CommandRef], pruned: bool = False
+    ) -> list[CommandRef]:
+        if pruned and piece.token:  # at the token after those of the piece before
+            fields = {"resume": 1, "key_stride": self.kv, "value_stride": self.kv}
+            return p.builder.lead("STORE", fields, after=after)
         words = piece.token * self.kv
         fields = {
             "keys": self.rotated["k"] + words,
@@ -530,24 +566,32 @@ class LayerCompiler:
         return p.builder.lead("STORE", fields, after=after)
 
 
-def model_step(layers: Sequence[LayerCompiler], tokens: int, share: Share = ALONE) -> list[Command]:
+def model_step(
+    layers: Sequence[LayerCompiler], tokens: int, share: Share = ALONE, *, visual: bool = False
+) -> list[Command]:
     """Program of a step through `layers`, each of which reads its input where the layer before writes its output.
 
-    It is the program of the core with this share. The layers must be of one stream.
+    It is the program of the core with this share. The layers must be of one stream. `visual` : the tokens are those of
+    frames.
     """
     p = layers[0].products.program(share)
-    add_layers(p, layers, tokens)
+    add_layers(p, layers, tokens, visual=visual)
     return [*p.builder.commands, Command("END")]
 
 
 def add_layers(
-    p: Operands, layers: Sequence[LayerCompiler], tokens: int, after: Sequence[CommandRef] = ()
+    p: Operands,
+    layers: Sequence[LayerCompiler],
+    tokens: int,
+    after: Sequence[CommandRef] = (),
+    *,
+    visual: bool = False,
 ) -> list[CommandRef]:
     """Append the commands of a step through `layers`, which follow the commands `after`, and return the last ones.
 
-    With `prefetch` = `next_layer` of the policy, every layer selects for the next one.
+    `visual` : the tokens are those of frames. With `prefetch` = `next_layer`, every layer selects for the next one.
     """
     selected, last = None, list(after)
     for layer, following in zip_longest(layers, layers[1:] if layers[0].prefetches else ()):
-        last, selected = layer.add_step(p, tokens, last, selected, following)
+        last, selected = layer.add_step(p, tokens, last, selected, following, visual)
     return last

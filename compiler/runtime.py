@@ -119,10 +119,11 @@ class Machine:
         for name in ("height", "width", "pooled"):
             if vision is None and (value := getattr(limits, name)):
                 raise ValueError(f"{name} must be 0 for a model without a vision tower, got {value}")
-        frame = shape.output_tokens if shape else 0
+        frame = shape.output_tokens * policy.frames_per_step if shape else 0
         self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
-            raise ValueError(f"step must be at least the {frame} tokens of a frame, got {self.step}")
+            of = "a frame" if policy.frames_per_step == 1 else f"{policy.frames_per_step} frames"
+            raise ValueError(f"step must be at least the {frame} tokens of {of}, got {self.step}")
         self.plan = plan = plan_store(
             config, policy, limits.streams * text.layers, tokens=limits.tokens, step=self.step, pages=limits.pages,
             resident=limits.resident, step_name="step" if limits.step else "tokens of a frame",
@@ -152,7 +153,9 @@ class Machine:
                 keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
-            self.vision = VisionCompiler(config, shape, region, cores=cores) if shape else None
+            self.vision = None
+            if shape:
+                self.vision = VisionCompiler(config, shape, region, frames=policy.frames_per_step, cores=cores)
         except ValueError as error:
             if "free words of the region" in str(error):
                 nbytes = limits.memory or MAX_WORDS * word
@@ -283,7 +286,8 @@ class Session:
             reserved = 0 if self.machine.plan.keeps_all else self.machine.step
             positions = context_file.import_stream(memories, path, addresses, max(0, free - reserved))
             tokens = int(memories.store.context(addresses[0].number).header["tokens"])
-            if self.machine.spec.text.rope.sections is None and positions.next != tokens:
+            pruned = self.machine.decoder.layers[0].prunes  # then positions are more than tokens
+            if self.machine.spec.text.rope.sections is None and positions.next != tokens and not pruned:
                 for at in addresses:
                     delete_context(memories.store, at.number)
                 raise ValueError(f"{path}: position must be {tokens}, the tokens of the stream, got {positions.next}")
@@ -291,7 +295,8 @@ class Session:
             for at in addresses:
                 create_context(memories.store, at.number, sizes, at.base, host_base=at.host_base)
             raise
-        self.position, self.positions = tokens, positions
+        plain = self.machine.spec.text.rope.sections is None
+        self.position, self.positions = positions.next if plain else tokens, positions
         if self.machine.decoder.layers[0].table.by_frames:
             self.frames = int(memories.store.context(addresses[0].number).header["clusters"]) - 1
 
@@ -301,19 +306,38 @@ class Session:
         `pictures` : uint8 (height, width, 3) each, as many as the tower has in a patch, or one that is repeated
         `seconds` : time of a frame of a video, for models that have tokens_per_second; None: a picture alone
         """
+        self.frame_group([pictures], None if seconds is None else [seconds])
+
+    def frame_group(self, frames: Sequence[Sequence[np.ndarray]], seconds: Sequence[float] | None = None) -> None:
+        """A group of frames through the vision tower and the layers. They are one step.
+
+        `frames` : pictures of each frame, as of `frame`; at most `frames_per_step` of the policy
+        `seconds` : time of each frame of a video, for models that have tokens_per_second; None: pictures alone
+        """
         vision, images, spec = self.machine.vision, self.machine.images, self.machine.spec.vision
         if vision is None or images is None or spec is None:
             raise ValueError(f"model of family {self.machine.spec.family} has no vision tower, got a frame")
+        if not 1 <= len(frames) <= vision.frames:
+            raise ValueError(f"frames must be 1 to {vision.frames} for one step, got {len(frames)}")
+        if seconds is not None and len(seconds) != len(frames):
+            raise ValueError(f"seconds must be one for each of {len(frames)} frames, got {len(seconds)}")
         shape, words = vision.shape, vision.out_words
-        placed = self._visual(shape.output_tokens, shape.output_grid, seconds)
-        rows = images.patches(*pictures)[shape.order]
+        count = shape.output_tokens
+        positions, after = list[np.ndarray](), self.positions
+        for number in range(len(frames)):
+            own, after = self._visual(count, shape.output_grid, None if seconds is None else seconds[number], after)
+            positions.append(own)
+        placed = np.concatenate(positions), after
+        rows = np.concatenate([images.patches(*pictures)[shape.order] for pictures in frames])
         padded = np.zeros((len(rows), vision.patch_words * self.machine.config.dpe_inputs), "<u2")
         padded[:, : rows.shape[1]] = rows
-        self._check(shape.output_tokens, placed, frame=True)
+        self._check(len(frames) * count, placed, frame=True)
         self.machine.core.put({vision.patches: padded.tobytes()})
-        programs = [vision.program(share=share) for share in self.machine.shares]
+        programs = [vision.program(len(frames), share) for share in self.machine.shares]
         self.machine.core.run(*programs)
-        tokens = [[(vision.out + n * words, words)] for n in np.argsort(shape.output_order).tolist()]
+        order = np.argsort(shape.output_order)
+        numbers = (np.arange(len(frames))[:, None] * count + order).ravel().tolist()
+        tokens = [[(vision.out + n * words, words)] for n in numbers]
         self._step(tokens, placed, answer=False, frame=True, more=sum(map(len, programs)))
 
     def features(self, rows: np.ndarray, grid: tuple[int, int] | None = None, seconds: float | None = None) -> None:
@@ -328,25 +352,25 @@ class Session:
             raise ValueError(f"rows must have shape (T, {self.machine.spec.text.hidden}), got {rows.shape}")
         if not 1 <= len(rows) <= step:
             raise ValueError(f"rows must be 1 to {step}, got {len(rows)}")
-        placed = self._visual(len(rows), grid, seconds)
+        placed = self._visual(len(rows), grid, seconds, self.positions)
         self._check(len(rows), placed, frame=True)
         self.machine.core.put({self.machine.features_word: rows.astype("<u2").tobytes()})
         words = decoder.words
         tokens = [[(self.machine.features_word + n * words, words)] for n in range(len(rows))]
         self._step(tokens, placed, answer=False, frame=True)
 
-    def _visual(self, count: int, grid: tuple[int, int] | None, seconds: float | None) -> Placement:
-        """Positions of `count` visual tokens, and those after them."""
+    def _visual(self, count: int, grid: tuple[int, int] | None, seconds: float | None, before: Positions) -> Placement:
+        """Positions of `count` visual tokens that follow the positions `before`, and those after them."""
         spec = self.machine.spec
         if grid is None:
             if seconds is not None:
                 raise ValueError(f"seconds must be None for tokens without a grid, got {seconds}")
-            return self.positions.text(count)
+            return before.text(count)
         if spec.text.rope.sections is None:
             raise ValueError(f"grid must be None for a model of family {spec.family}, got {grid}")
         if min(grid) < 1 or grid[0] * grid[1] != count:
             raise ValueError(f"grid must have {count} tokens, got {grid}")
-        return self.positions.picture(*grid, seconds, spec.vision.tokens_per_second if spec.vision else None)
+        return before.picture(*grid, seconds, spec.vision.tokens_per_second if spec.vision else None)
 
     def prompt(self, tokens: str | Sequence[int], *, answer: bool = False) -> int | None:
         """A text, or its token IDs, in steps of at most `Machine.step`; with `answer`, the most probable next token.
@@ -415,7 +439,9 @@ class Session:
             machine.core.put({layer.projected: layer.label_image(self.frames if frame else 0)})
         pairs = of_pairs(positions, text.head_dim, text.rope.sections)
         machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
-        programs = [decoder.step(rows, self.contexts, answer=answer, share=share) for share in machine.shares]
+        programs = [
+            decoder.step(rows, self.contexts, answer=answer, visual=frame, share=share) for share in machine.shares
+        ]
         retrieved, done = machine.core.run(*programs), self._host
         self._host = machine.core.written, machine.core.runs
         by_host = [now - before for now, before in zip(self._host, done, strict=True)]

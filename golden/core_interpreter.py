@@ -9,7 +9,7 @@ A command is any object with a `name` and a mapping `fields`; a missing field is
 numbers.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +69,7 @@ class CoreInterpreter:
     pages : page lists: the pages that every KV head attends to as (first word, tokens), and those of the second lists
     new_tokens : tokens whose hash codes are not computed yet, in order; the codes of a piece take as many of them
     mean_keys_word : first word of the mean keys
+    kept : whether the next tokens of the step are kept, those that STORE has passed are removed; None: all are
     reads, writes : for every unit, its accesses in order as (memory, first word, words)
     products : products of a tile with an activation row, that is, beats of the matrix engine
 
@@ -100,6 +101,8 @@ class CoreInterpreter:
         self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
         self.new_tokens, self.mean_keys_word = list[NewToken](), 0
         self.piece = list[NewToken]()  # tokens of the last hash codes
+        self.kept: deque[bool] | None = None
+        self.key_word, self.value_word = 0, 0  # next token of STORE
         self.gather_position, self.step_word = 0, 0  # tokens that GATHER has read; word of the next token of the step
         self.reads: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.writes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
@@ -147,10 +150,18 @@ class CoreInterpreter:
 
     def _store(self, f: "_Fields") -> None:
         words = self.head_words
-        for token, new in enumerate(self.piece):
+        if not f.resume:
+            self.key_word, self.value_word = f.keys, f.values
+        for new in self.piece:
+            while self.kept is not None and not self.kept.popleft():
+                self._next_token(f)
             for head, slot in enumerate(new.slots):
-                for value, source in enumerate((f.keys + token * f.key_stride, f.values + token * f.value_stride)):
+                for value, source in enumerate((self.key_word, self.value_word)):
                     self._write("copy", slot + value * words, self._read("copy", source + head * words, words))
+            self._next_token(f)
+
+    def _next_token(self, f: "_Fields") -> None:
+        self.key_word, self.value_word = self.key_word + f.key_stride, self.value_word + f.value_stride
 
     def _means(self, f: "_Fields") -> None:
         """Update the mean keys of the clusters of a piece; without a piece nothing changes."""

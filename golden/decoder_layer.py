@@ -31,6 +31,7 @@ from golden.dot import matmul, to_bf16
 from golden.kvmu import Command, Op, Reply
 from golden.kvpu import HeadScores, Kvpu
 from golden.mean_keys import MeanKeys
+from golden.quickvideo import kept_count, norm_codes
 from golden.resv import PREFETCH
 from golden.selection import sortable
 from golden.wicsum import RowSelections
@@ -50,6 +51,8 @@ class LayerPolicy:
     by_frames   the labels are numbers of frames, 0 for text. All KV heads share one row of scores: the sum over all
                 queries and heads of the dot products with the mean keys, without RoPE on both sides. Cluster 0, the
                 text, has the largest score. The selection precedes the clustering of the step
+    rho         share of the tokens of a step of frames that stay, those with the smallest norms of their keys
+                (`golden.quickvideo.kept_count`); the others are not stored. Tokens of text stay
     """
 
     hashes: bool = True
@@ -57,10 +60,13 @@ class LayerPolicy:
     score_row: tuple[int, ...] | None = None
     kept_pages: tuple[int, int] | None = None
     by_frames: bool = False
+    rho: float = 1
 
     def __post_init__(self) -> None:
         if self.score_row is None and not self.mean_keys:
             raise ValueError("mean_keys must be True without a score_row, got False")
+        if checks.real("rho", self.rho, 0, 1) != 1 and (self.hashes or self.mean_keys):
+            raise ValueError(f"rho must be 1 with hash codes or mean keys, got {self.rho}")
         for pages in self.kept_pages or ():
             checks.integer("kept_pages", pages, 0)
 
@@ -202,6 +208,7 @@ class StepResult:
     pages     for each KV head, its pages as (byte address, tokens from before the step)
     replies   replies of the KVMU
     context   attention output, BF16 bit patterns (T, Hq, d)
+    kept      tokens of the step that were stored, int64 ascending; `codes` and `assigned` are theirs
     """
 
     output: np.ndarray
@@ -212,6 +219,7 @@ class StepResult:
     pages: list[list[tuple[int, int]]]
     replies: list[Reply]
     context: np.ndarray
+    kept: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -245,6 +253,7 @@ class DecoderLayer:
     prefetched    selection of the layer before for the next step of this layer; None: this layer selects itself
     policy        what the layer does with its tokens
     label         hash code of the tokens of the next step if the policy does not hash
+    visual        the tokens of the next step are those of frames
     """
 
     shape: LayerShape
@@ -259,6 +268,7 @@ class DecoderLayer:
     prefetched: Selection | None = None
     policy: LayerPolicy = RESV_POLICY
     label: int = 0
+    visual: bool = False
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
@@ -298,6 +308,14 @@ class DecoderLayer:
         middle = kernels.gated(self.product(normed, w["gate"]), self.product(normed, w["up"]))
         trace.output = kernels.residual(attended, self.product(middle, w["down"]))
         return trace
+
+    def kept_tokens(self, k: np.ndarray) -> np.ndarray:
+        """Tokens of a step with keys k (T, Hkv, d) in memory order that stay, int64 ascending."""
+        count = kept_count(len(k), self.policy.rho) if self.visual else len(k)
+        if count == len(k):
+            return np.arange(len(k))
+        norms = norm_codes(k.reshape(len(k), -1), self.shape.inputs)
+        return np.flatnonzero(self.table.keep(norms, count).selected[0])
 
     def append(
         self, k: np.ndarray, v: np.ndarray, averaged: np.ndarray | None = None
@@ -356,13 +374,14 @@ class DecoderLayer:
         After the end of the step, the queries select for the layer `following`. `plain` : queries and keys before RoPE,
         for a policy `by_frames`.
         """
-        s, start, tokens = self.shape, len(self.keys), len(k)
+        s, tokens = self.shape, len(k)
         scoring, averaged = (q, None) if plain is None else plain
         replies = []
         if plain is not None and self.prefetched is None:
             replies += self.table.open(self.context)
             self.prefetched = self.select(scoring)
-        codes, assigned, more = self.append(k, v, averaged)
+        kept = self.kept_tokens(k)
+        codes, assigned, more = self.append(k[kept], v[kept], averaged)
         selection, self.prefetched = self.prefetched or self.select(q), None
         replies += [*more, *selection.replies, *self.release(), *self.table.commit()]
         if self.following is not None:
@@ -370,11 +389,10 @@ class DecoderLayer:
             self.following.prefetched = self.following.select(scoring)
         group, rows, context = s.q_heads // s.kv_heads, self._query_rows(q), []
         for h, past in enumerate(selection.attended):
-            ids = [*past, *range(start, start + tokens)]
-            keys = np.stack([self.keys[i][h] for i in ids])
-            values = np.stack([self.values[i][h] for i in ids])
+            keys = np.stack([*(self.keys[i][h] for i in past), *k[:, h]])
+            values = np.stack([*(self.values[i][h] for i in past), *v[:, h]])
             scores = self.product(rows[h], keys)
-            weights = np.zeros((tokens * group, len(ids)), np.uint16)
+            weights = np.zeros((tokens * group, len(keys)), np.uint16)
             for r in range(tokens * group):
                 row_length = len(past) + r // group + 1
                 weights[r, :row_length] = kernels.softmax(scores[r, :row_length], s.model_head_dim, s.inputs)
@@ -382,7 +400,7 @@ class DecoderLayer:
         out = np.stack(context).reshape(s.kv_heads, tokens, group, -1).swapaxes(0, 1)
         nothing = np.zeros((0, s.hidden), np.uint16)
         trace = StepResult(
-            nothing, codes, assigned, selection.rows, selection.attended, selection.pages, replies, out
+            nothing, codes, assigned, selection.rows, selection.attended, selection.pages, replies, out, kept
         )  # fmt: skip
         return out.reshape(tokens, s.q_heads, -1), trace
 

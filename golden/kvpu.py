@@ -11,6 +11,7 @@ import numpy as np
 
 from golden.clustering import Assignment, ClusterRule, ClusterTable
 from golden.kvmu import Command, Kvmu, KvmuConfig, Op, Reply
+from golden.selection import QUICKPREFILL, reversed_keys
 from golden.store import Context
 from golden.wicsum import RowSelections, WtuConfig, select
 from util import checks
@@ -117,6 +118,14 @@ class Kvpu:
         replies += self.kvmu.execute(Command(Op.FETCH))
         self._bank ^= 1
         return rows, selected, replies
+
+    def keep(self, norms: np.ndarray, count: int) -> RowSelections:
+        """The `count` tokens of the step with the smallest norms, BF16 bit patterns (T,); the lowest index wins ties.
+
+        It changes nothing in the tables: the caller stores only these tokens.
+        """
+        rule = replace(QUICKPREFILL, buckets=self.wtu.buckets)
+        return select(reversed_keys(norms)[None], np.ones((1, len(norms)), np.int64), count, rule)
 
     def commit(self) -> list[Reply]:
         """End of a step: offload the oldest pages, and commit."""

@@ -14,8 +14,10 @@ from math import floor
 
 import numpy as np
 
-from golden import bf16, dot, ranking
+from golden import bf16, ranking
 from golden.reference_decoder import Decoder, KVCache, LayerInput, attention, attention_weights, causal, embeddings
+from golden.vector_kernels import lane_sum
+from golden.vpe import narrow, widen
 from util import checks
 
 SCORES = ("key_norms_small", "key_norms", "value_norms_small", "value_norms", "attention")
@@ -197,27 +199,25 @@ def top_tokens(scores: np.ndarray, rho: float) -> np.ndarray:
     scores = checks.reals("scores", scores)
     if scores.ndim not in (1, 2):
         raise ValueError(f"scores must have shape (N,) or (N, Hkv), got {scores.shape}")
-    count = floor(len(scores) * checks.real("rho", rho, 0, 1))
-    if not 0 < count < len(scores):
-        count = len(scores)
-    return np.sort(ranking.largest(scores.T, count).T, axis=0)
+    return np.sort(ranking.largest(scores.T, kept_count(len(scores), rho)).T, axis=0)
 
 
-def norm_codes(keys: np.ndarray, inputs: int = 64) -> np.ndarray:
-    """Squared norms by which the hardware ranks keys: BF16 bit patterns (N,) of keys as BF16 bit patterns (N, D).
+def kept_count(tokens: int, rho: float) -> int:
+    """Number of tokens of a group of `tokens` that stay: floor(tokens rho), or all if that is 0."""
+    return floor(tokens * checks.real("rho", rho, 0, 1)) or tokens
 
-    Tiles of `inputs` products are summed in FP32, lowest index first, and rounded to BF16 once. The `k` smallest
-    (`golden.selection.smallest`) are the tokens that score `key_norms_small` keeps.
+
+def norm_codes(keys: np.ndarray, lanes: int = 64) -> np.ndarray:
+    """Squared norms by which the machine ranks keys: BF16 bit patterns (N,) of keys (N, D), BF16 bit patterns.
+
+    The vector engine squares and adds in FP32, as `golden.vector_kernels.lane_sum`, and rounds the sum to BF16 once.
+    The `k` smallest (`golden.selection.smallest`) are the tokens that score `key_norms_small` keeps.
     """
-    checks.integer("inputs", inputs, 1)
     codes = bf16.codes("keys", keys)
     if codes.ndim != 2 or not codes.size:
         raise ValueError(f"keys must have shape (N, D), both at least 1, got {codes.shape}")
-    tiles = np.pad(codes, ((0, 0), (0, -codes.shape[1] % inputs))).reshape(len(codes), -1, inputs)
-    total = dot.dot(tiles[:, 0], tiles[:, 0])
-    for k in range(1, tiles.shape[1]):
-        total = bf16.add(total, dot.dot(tiles[:, k], tiles[:, k]), bf16.FP32)
-    return dot.to_bf16(total)
+    wide = widen(codes)
+    return narrow(lane_sum(bf16.multiply(wide, wide, bf16.FP32), lanes))
 
 
 def take_tokens(x: np.ndarray, token_ids: np.ndarray) -> np.ndarray:

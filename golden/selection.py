@@ -28,6 +28,11 @@ def sortable(codes: np.ndarray, name: str = "codes") -> np.ndarray:
     return np.where(bits & 0x8000, ~bits, bits | 0x8000).astype(np.uint16)
 
 
+def reversed_keys(norms: np.ndarray) -> np.ndarray:
+    """Non-negative BF16 bit patterns as uint16 keys, the largest for the smallest number."""
+    return (0xFFFF - checks.integers("norms", norms, low=0, high=MAX_FINITE_CODE)).astype(np.uint16)
+
+
 def by_ratio(codes: np.ndarray, counts: np.ndarray, wics_ratio_q16: int = 19661) -> RowSelections:
     """ReSV: clusters of non-negative BF16 scores (R, C), largest first, until their weighted sum exceeds the ratio."""
     return select(codes, counts, wics_ratio_q16, RESV)
@@ -40,8 +45,8 @@ def by_budget(cosines: np.ndarray, sizes: np.ndarray, budget: int) -> RowSelecti
 
 def smallest(norms: np.ndarray, k: int) -> RowSelections:
     """QuickPrefill: the `k` smallest non-negative BF16 numbers (R, C) of each row; the lowest index wins ties."""
-    codes = checks.integers("norms", norms, None, None, low=0, high=MAX_FINITE_CODE)
-    return select(0xFFFF - codes, np.ones(codes.shape, np.int64), k, QUICKPREFILL)
+    keys = reversed_keys(checks.integers("norms", norms, None, None))
+    return select(keys, np.ones(keys.shape, np.int64), k, QUICKPREFILL)
 
 
 def top_k(scores: np.ndarray, k: int) -> RowSelections:

@@ -8,9 +8,9 @@ derives which commands are complete when another one starts, from the waits and 
 - A BARRIER is complete when all cores of the step have started theirs.
 
 The accesses are those of the golden interpreter. Of the retrieval unit they include the rows of scores that SELECT
-reads, and its decisions, as words of one more memory: the number of clusters, which OPEN, hash codes and CLUSTER
-change, and the page lists. Page lists and pages change from the first SELECT after a FETCH up to the next FETCH.
-Its own tables are not included; one unit on one core accesses them.
+and KEEP read, and its decisions, as words of one more memory: the number of clusters, which OPEN, hash codes and
+CLUSTER change, the kept tokens of the step, and the page lists. Page lists and pages change from the first SELECT
+after a FETCH up to the next FETCH. Its own tables are not included; one unit on one core accesses them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ DECISIONS = 2  # memory of the decisions of the retrieval unit
 PAGE_LISTS = 1  # word of the first page list
 Words = tuple[int, int, int]  # memory, first word, number of words
 CLUSTERS: Words = (DECISIONS, 0, 1)  # number of clusters
+KEPT: Words = (DECISIONS, PAGE_LISTS + (1 << 16), 1)  # tokens of the step that are kept
 
 
 class Race(AssertionError):
@@ -73,6 +74,11 @@ class AccessRecorder(CoreInterpreter):
             words = self._blocks(self.clusters)
             reads += [(0, f["source"] + row * f["stride"], words) for row in range(f["rows"])]
             self._first = self._first or self.accesses[-1]
+        if name == "KEEP":
+            reads.append((0, f["source"], self._blocks(f["tokens"])))
+            writes.append(KEPT)
+        if name == "STORE" and self.kept is not None:
+            reads.append(KEPT)
         if name == "FETCH":
             writes += self._selection()
             if self._first:

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     pictures = None
     if args.video is not None:
         model.require_vision()
-        pictures = frames(args.video, args.fps, args.frames)
+        pictures = frames(args.video, args.fps, args.frames, policy.frames_per_step)
     machine = model.load(console.progress)
     session = machine.session(args.session if args.session and args.session.exists() else None)
     simulation = Simulation(machine, model.system) if args.backend == "rtl" else None
@@ -52,10 +52,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         if tokens or args.prompt is not None:
             report.measure("prompt", lambda: session.prompt(tokens))
     vision = machine.spec.vision
-    count = -(-(args.frames or 0) // (vision.temporal_patch if vision else 1))
-    for number, (group, seconds) in enumerate(steps(pictures or (), args.fps, vision)):
+    size = policy.frames_per_step
+    count = -(-(args.frames or 0) // (size * (vision.temporal_patch if vision else 1)))
+    for number, (group, seconds) in enumerate(groups(steps(pictures or (), args.fps, vision), size)):
         console.progress("frames", number, count)
-        report.measure("frame", partial(session.frame, *group, seconds=seconds))
+        report.measure("frame" if size == 1 else "frames", partial(session.frame_group, group, seconds))
     answer: list[int] = []
     if args.ask is not None:
         answer = _answer(args, model, session, report, sampling, console)
@@ -148,20 +149,37 @@ def options(args: argparse.Namespace) -> dict[str, object]:
     return chosen
 
 
-def frames(video: Path, fps: float, count: int | None) -> Iterator[Any]:
+def frames(video: Path, fps: float, count: int | None, group: int = 1) -> Iterator[Any]:
     """Pictures of a video at a rate in frames per second, uint8 (height, width, 3); at most `count`, None: all.
+
+    With a `group` above 1, processes decode pictures while the caller uses earlier groups of this size.
 
     Raises `VideoError` at once if the file cannot be opened, and from the iterator if the video is damaged.
     """
-    from itertools import islice
+    from itertools import chain, islice
 
+    from sw_model.media import quickcodec
     from sw_model.media.video import decode, sample
 
+    if group > 1:
+        return islice(chain.from_iterable(quickcodec.groups(video, group, fps=fps)), count)
     return (frame.rgb() for frame in islice(sample(decode(video), fps), count))
 
 
+def groups(
+    frames: Iterable[tuple[list[Any], float | None]], size: int
+) -> Iterator[tuple[list[list[Any]], list[float] | None]]:
+    """Groups of at most `size` frames: the pictures of each frame, and the times if the frames have times."""
+    from itertools import islice
+
+    left = iter(frames)
+    while group := list(islice(left, size)):
+        times = [seconds for _, seconds in group if seconds is not None]
+        yield [pictures for pictures, _ in group], times or None
+
+
 def steps(pictures: Iterable[Any], fps: float, vision: VisionSpec | None) -> Iterator[tuple[list[Any], float | None]]:
-    """Pictures of every step, as many as a patch of the tower has, and their time if the model has positions in time.
+    """Pictures of every frame, as many as a patch of the tower has, and their time if the model has positions in time.
 
     The last picture is repeated where the video ends within a step.
     """
@@ -185,7 +203,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "model", type=Path, metavar="MODEL", help="folder of a checkpoint (Llama, Qwen2, Qwen2.5-VL, LLaVA)"
     )
-    parser.add_argument("--video", type=Path, metavar="FILE", help="a video; a step takes one frame (Qwen2.5-VL: two)")
+    parser.add_argument(
+        "--video",
+        type=Path,
+        metavar="FILE",
+        help="a video; a step takes one frame (Qwen2.5-VL: two), or a group of the policy",
+    )
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
     parser.add_argument("--frames", type=int, metavar="N", help="largest number of pictures (default all)")
     for side, text in (("height", "rows"), ("width", "columns")):
@@ -212,7 +235,8 @@ def add(commands: Any) -> None:
     add_seed(parser, "sampling")
     parser.add_argument(
         "--policy", default=POLICY, metavar="NAME",
-        help=f"which past tokens a layer attends to: resv, full, window, rekv, or a Python file (default {POLICY})",
+        help=f"which past tokens a layer attends to: resv, full, window, rekv, quickprefill, or a Python file "
+        f"(default {POLICY})",
     )  # fmt: skip
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy; repeatable"

@@ -11,19 +11,21 @@ from typing import Any
 
 from compiler.policies.base import Policy, Selection, TableSizes
 from compiler.policies.full import FullPolicy
+from compiler.policies.quickprefill import QuickPrefillPolicy
 from compiler.policies.rekv import RekvPolicy
 from compiler.policies.resv import ResvPolicy
 from compiler.policies.window import WindowPolicy
 from util.policy_file import policy_class
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy)
+    policy.name: policy for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy, QuickPrefillPolicy)
 }
 
 __all__ = [
     "POLICIES",
     "FullPolicy",
     "Policy",
+    "QuickPrefillPolicy",
     "RekvPolicy",
     "ResvPolicy",
     "Selection",

@@ -61,6 +61,11 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         checks.one_of("prefetch", self.prefetch, PREFETCH)
 
+    @property
+    def frames_per_step(self) -> int:
+        """Largest number of frames that are one step."""
+        return 1
+
     @abstractmethod
     def clustering(self, config: Config) -> ClusterRule:
         """Settings of the HCU."""

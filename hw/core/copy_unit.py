@@ -28,7 +28,8 @@ def owner_layout(tags: int) -> data.StructLayout:
 class CopyUnit(wiring.Component):
     """Executes COPY and STORE, and the transfers of the KVMU, which have priority over commands.
 
-    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot. Copies
+    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot. If only
+    some tokens of the step are kept, it skips the others, one per cycle. Copies
     to device memory and to the host link can complete out of order; commands are reported in order.
 
     Timing: one copy per cycle when the copy engine accepts it.
@@ -52,6 +53,7 @@ class CopyUnit(wiring.Component):
     transfer_done, done_tag : a transfer is complete
     slot_index, slot_word, tokens : slots of the tokens of the piece, see `hw.core.retrieval.step_slots`
     stored : a STORE is complete
+    some_kept, kept : STORE skips tokens; whether the next token is kept, see `hw.core.retrieval.kept_tokens`
     """
 
     def __init__(self, *, word: int, key_words: int, kv_heads: int, head_page_words: int, max_step_tokens: int,
@@ -72,6 +74,8 @@ class CopyUnit(wiring.Component):
                 "slot_word": In(WORD_ADDRESS_BITS),
                 "tokens": In(range(max_step_tokens + 1)),
                 "stored": Out(1),
+                "some_kept": In(1),
+                "kept": In(stream.Signature(1)),
             }
         )
 
@@ -128,6 +132,11 @@ class CopyUnit(wiring.Component):
         token, head, is_value = Signal.like(self.slot_index), Signal(range(self.kv_heads)), Signal()
         key_address, value_address, started = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS), Signal()
         source, target, last_head, last = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS), Signal(), Signal()
+        in_store, skip, copied = (
+            Signal(),
+            Signal(),
+            Signal(),
+        )  # the next token is not kept; all of its copies are issued
         value_offset = Mux(is_value, self.key_words, 0)
         m.d.comb += [
             self.slot_index.eq(token),
@@ -135,23 +144,32 @@ class CopyUnit(wiring.Component):
             last.eq(is_value & last_head & (token + 1 == self.tokens)),
             source.eq((Mux(is_value, value_address, key_address) + head * self.key_words)[:WORD_ADDRESS_BITS]),
             target.eq((self.slot_word + head * self.head_page_words + value_offset)[:WORD_ADDRESS_BITS]),
-            store_valid.eq(self.i.valid & is_store & started & ~self.descriptors.valid),
+            in_store.eq(self.i.valid & is_store & started),
+            store_valid.eq(
+                in_store & ~self.descriptors.valid & (~self.some_kept | (self.kept.valid & self.kept.payload))
+            ),
+            skip.eq(in_store & self.some_kept & self.kept.valid & ~self.kept.payload),
+            self.kept.ready.eq(skip | copied),
         ]
         with m.If(self.i.valid & is_store & ~started):
-            m.d.sync += [started.eq(1), key_address.eq(command.keys), value_address.eq(command.values)]
+            with m.If(~command.resume):
+                m.d.sync += [key_address.eq(command.keys), value_address.eq(command.values)]
+            m.d.sync += started.eq(1)
             m.d.sync += [counter.eq(0) for counter in (token, head, is_value)]
         with m.If(store_valid & self.copies.ready & self.copies.valid):
             m.d.sync += is_value.eq(~is_value)
             with m.If(is_value):
                 m.d.sync += head.eq(Mux(last_head, 0, head + 1))
                 with m.If(last_head):
-                    m.d.sync += [
-                        token.eq(token + 1),
-                        key_address.eq((key_address + command.key_stride)[:WORD_ADDRESS_BITS]),
-                        value_address.eq((value_address + command.value_stride)[:WORD_ADDRESS_BITS]),
-                    ]
+                    m.d.comb += copied.eq(1)
+                    m.d.sync += token.eq(token + 1)
             with m.If(last):
                 m.d.sync += started.eq(0)
+        with m.If(copied | skip):
+            m.d.sync += [
+                key_address.eq((key_address + command.key_stride)[:WORD_ADDRESS_BITS]),
+                value_address.eq((value_address + command.value_stride)[:WORD_ADDRESS_BITS]),
+            ]
         return source, target, last
 
     def _report(self, m: Module, open_commands: SyncFIFOBuffered) -> None:

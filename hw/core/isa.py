@@ -159,6 +159,9 @@ OPCODES = (
             Field("values", ADDRESS, "first word of the value of the first token of the piece"),
             Field("key_stride", STRIDE, "words from one token's key to the next"),
             Field("value_stride", STRIDE, "words from one token's value to the next"),
+            Field(
+                "resume", 1, "1: continue after the last token of the STORE before; `keys` and `values` are not used"
+            ),
         ),
     ),
     Opcode(
@@ -273,6 +276,17 @@ OPCODES = (
         (
             Field("context", 16, "number of the context"),
             Field("lists", 1, "page lists that SELECT and FETCH write until the next OPEN: 0 the first, 1 the second"),
+        ),
+    ),
+    Opcode(
+        "KEEP",
+        0x56,
+        ExecUnit.RETRIEVAL,
+        "Keep the tokens of the step with the smallest scores, of equal ones the first; STORE skips the others.",
+        (
+            Field("source", ADDRESS, "first word of the row of scores, one BF16 number of at least 0 per token"),
+            Field("tokens", MAX_STEP.bit_length(), "tokens of the step, at least 1"),
+            Field("count", MAX_STEP.bit_length(), "number of tokens to keep, at least 1"),
         ),
     ),
     Opcode("CLUSTER", 0x51, ExecUnit.RETRIEVAL, "Wait until all tokens of a piece have a cluster and a slot."),

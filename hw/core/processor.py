@@ -290,6 +290,7 @@ class Processor(wiring.Component):
         wiring.connect(m, vector.codes, retrieval.codes)
         wiring.connect(m, retrieval.updates, vector.updates)
         wiring.connect(m, retrieval.descriptors, copy.descriptors)
+        wiring.connect(m, retrieval.kept, copy.kept)
         own, used = self.decisions, Signal.like(self.decisions, name="used_decisions")
         mean_keys_base = retrieval.mean_keys_base * (TABLE_BYTES * 8 // self.word)
         m.d.comb += [
@@ -307,6 +308,7 @@ class Processor(wiring.Component):
             retrieval.done_tag.eq(copy.done_tag),
             retrieval.slot_index.eq(copy.slot_index),
             retrieval.stored.eq(copy.stored),
+            copy.some_kept.eq(retrieval.some_kept),
             copy.slot_word.eq(retrieval.slot_word),
             copy.tokens.eq(retrieval.tokens),
             self.stat_matrix.eq(matrix.stat_busy),

@@ -20,6 +20,7 @@ from hw.dre import hcu
 from hw.dre.hcu import HCU
 from hw.dre.kvmu import command as kvmu_command
 from hw.dre.kvmu.kvmu import KVMU
+from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.dre.wtu.wtu import WTU
 
 MAX_GROUPS = 8  # SELECT commands in the WTU at one time
@@ -34,6 +35,7 @@ class Op(enum.Enum, shape=unsigned(3)):
     FETCH = 3  # fetch the selected pages
     STEP = 4  # offload the oldest pages and commit the step
     RELEASE = 5  # release the pages of `cluster`, except the first `first_pages` and the last `last_pages` ones
+    KEEP = 6  # a row of norms follows on `i_scores`, one per token; the `count` smallest ones leave on `o_kept`
 
 
 class Stat(python_enum.StrEnum):
@@ -61,6 +63,9 @@ class KVPU(wiring.Component):
     transfers into the staging bank that the previous fetch did not use. RELEASE removes pages from a cluster (EVICT
     of the KVMU); it is part of a step. STEP offloads the oldest pages and commits.
 
+    KEEP selects tokens of a step instead of clusters: the WTU works in mode COUNT and reversed order, and the selection
+    leaves as a bitmap. Then the hash codes of the selected tokens arrive.
+
     Commands execute in order. A token is stored while the next one is compared, and the pages of one KV head are read
     while the rows of the next KV head are selected.
 
@@ -77,7 +82,7 @@ class KVPU(wiring.Component):
     -------
     i : stream of `command` ; i_scores, o_again : see `WTU`
     o_assignment : assignments of the HCU; the LXE updates the mean keys with them
-    o_row : cutoff of every score row ; o : replies of the KVMU
+    o_row : cutoff of every score row ; o_kept : bitmap of KEEP ; o : replies of the KVMU
     o_dma, i_done, o_complete : see `KVMU`
     read_job, read_words, write_job, write_words, write_done : read engine and write engine for the store
     settled : memory has acknowledged all writes to the store
@@ -106,6 +111,7 @@ class KVPU(wiring.Component):
                 "cluster": self.kvmu.command["cluster"].shape,
                 "first_pages": self.kvmu.command["page"].shape,
                 "last_pages": self.kvmu.command["page"].shape,
+                "count": config.cluster_bits,
             }
         )
         super().__init__(
@@ -115,6 +121,7 @@ class KVPU(wiring.Component):
                 "o_again": Out(stream.Signature(self.wtu.o_again.payload.shape())),
                 "o_assignment": Out(stream.Signature(self.hcu.assignment)),
                 "o_row": Out(stream.Signature(self.wtu.sizes.result)),
+                "o_kept": Out(stream.Signature(self.wtu.sizes.bitmap, always_ready=True)),
                 "o": Out(stream.Signature(self.kvmu.reply)),
                 "o_dma": Out(stream.Signature(self.kvmu.o_dma.payload.shape())),
                 "i_done": In(stream.Signature(self.kvmu.i_done.payload.shape())),
@@ -182,7 +189,9 @@ class KVPU(wiring.Component):
         bank = Signal()  # staging bank of the next fetch
         in_step = Signal()  # tokens of a step are clustered
         selecting = Signal()  # a list of clusters is outstanding
+        keeping = Signal()  # from KEEP to the end of its bitmap
         m.d.comb += selecting.eq((heads.level != 0) | heads.r_rdy)
+        self._keep_tokens(m, keeping)
 
         with m.FSM(init="COMMANDS") as fsm:
             with m.State("COMMANDS"):
@@ -191,8 +200,10 @@ class KVPU(wiring.Component):
                     m.d.comb += _drive(commands.i, append)
                 with m.Elif(self.wtu.o_index.valid & heads.r_rdy):
                     self._select_pages(m, commands, heads, bank)
-                with m.Elif(self.i.valid & ~in_step):
+                with m.Elif(self.i.valid & ~in_step & ~keeping):
                     self._execute(m, commands, heads, bank, selecting)
+                    with m.If(self.i.ready & (self.i.payload.op == Op.KEEP)):
+                        m.d.sync += keeping.eq(1)
             self._synchronize(m, commands)
             self._open(m, commands)
             opening = fsm.ongoing("OPEN") | fsm.ongoing("OPENING")
@@ -233,8 +244,27 @@ class KVPU(wiring.Component):
             self.clusters.eq(self.kvmu.clusters),
             self.counts_base.eq(self.kvmu.counts_base),
             self.mean_keys_base.eq(self.kvmu.mean_keys_base),
-            self.wtu.o.ready.eq(1),  # the KVPU uses the list of clusters instead of the bitmap
+            self.wtu.o.ready.eq(1),  # SELECT uses the list of clusters, KEEP the bitmap
         ]
+
+    def _keep_tokens(self, m: Module, keeping: Signal) -> None:
+        """Settings and results of the WTU during KEEP. The last beat of the bitmap precedes the end of the list."""
+        count = Signal.like(self.i.payload.count)
+        m.d.comb += [
+            self.o_kept.valid.eq(self.wtu.o.valid & keeping),
+            self.o_kept.payload.eq(self.wtu.o.payload),
+        ]
+        with m.If(self.i.valid & ~keeping):
+            m.d.sync += count.eq(self.i.payload.count)
+        with m.If(keeping):
+            m.d.comb += [
+                self.wtu.cfg_selection_mode.eq(SelectionMode.COUNT),
+                self.wtu.cfg_key_order.eq(KeyOrder.REVERSED),
+                self.wtu.cfg_selection_target.eq(count),
+                self.wtu.o_index.ready.eq(1),
+            ]
+            with m.If(self.wtu.o_index.valid & self.wtu.o_index.payload.last):
+                m.d.sync += keeping.eq(0)
 
     def _split_assignment(self, m: Module, append: stream.Interface) -> None:
         """Send each assignment of the HCU to the KVMU and to `o_assignment`."""
@@ -292,11 +322,13 @@ class KVPU(wiring.Component):
     def _execute(
         self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal, selecting: Signal
     ) -> None:
-        """Execute a command other than CODE. FETCH, RELEASE and STEP wait for all lists of clusters."""
+        """Execute a command other than CODE. FETCH, RELEASE, STEP and KEEP wait for all lists."""
         command = self.i.payload
         with m.Switch(command.op):
             with m.Case(Op.OPEN):
                 m.next = "OPEN"
+            with m.Case(Op.KEEP):
+                m.d.comb += self.i.ready.eq(~selecting)
             with m.Case(Op.SELECT):
                 m.d.comb += [heads.w_data.eq(command.head), heads.w_en.eq(1), self.i.ready.eq(heads.w_rdy)]
             with m.Case(Op.FETCH):

@@ -103,7 +103,9 @@ class Means(IntEnum):
 
 
 class Select(IntEnum):
-    """ROW: first row in the table; SELECT, SELECTS: first selected cluster, and their number."""
+    """Also of KEEP. ROW: first row in the table; SELECT, SELECTS: first selected cluster, and their number; LIST:
+    cycles of the list of KEEP.
+    """
 
     SOURCE = 15
     STRIDE = 16
@@ -111,6 +113,7 @@ class Select(IntEnum):
     ROW = 18
     SELECT = 19
     SELECTS = 20
+    LIST = 21
 
 
 class Copy(IntEnum):
@@ -153,11 +156,12 @@ class Step(IntEnum):
 
 
 class Token(IntEnum):
-    """Command of the KVMU, word address of the slot, cycles of the search."""
+    """Command of the KVMU, word address of the slot, cycles of the search, dropped tokens right before it."""
 
     APPEND = 0
     PLACE = 1
     SEARCH = 2
+    DROPPED = 3
 
 
 class Row(IntEnum):

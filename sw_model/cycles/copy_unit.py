@@ -63,17 +63,23 @@ def issue_copies(k: Machine, c: int) -> Wait:
         else:
             yield 1
             first = k.command[i, Command.TOKENS]
+            passed = 0  # tokens before this one, with those that are dropped
             for token in range(k.command[i, Command.TOKENS_END] - first):
+                dropped = k.token[first + token, Token.DROPPED]
+                if dropped:
+                    yield dropped
+                passed += dropped
                 for head_number in range(k.kv_heads):
                     place = k.token[first + token, Token.PLACE] + head_number * k.page_words
-                    key = k.command[i, Store.KEYS] + token * k.command[i, Store.KEY_STRIDE]
+                    key = k.command[i, Store.KEYS] + passed * k.command[i, Store.KEY_STRIDE]
                     number = yield from copy(k, c, key + head_number * k.head_words, place, k.head_words, 0, 0)
                     yield 1
-                    value = k.command[i, Store.VALUES] + token * k.command[i, Store.VALUE_STRIDE]
+                    value = k.command[i, Store.VALUES] + passed * k.command[i, Store.VALUE_STRIDE]
                     number = yield from copy(
                         k, c, value + head_number * k.head_words, place + k.head_words, k.head_words, 0, 0
                     )
                     yield 1
+                passed += 1
             push(k, c, Queue.COPIED, 0, number, Side.DEVICE, 1, 0)
         accept(k, c, ExecUnit.COPY)
         yield 1

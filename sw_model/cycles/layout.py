@@ -218,10 +218,11 @@ class Kind(IntEnum):
     END = 12
     BARRIER = 13
     RELEASE = 14
+    KEEP = 15
 
 
 TABLES = {  # columns, see `columns.py`
-    "command": 39, "step_of": 7, "token": 3, "row": 3, "select": 2, "mean": 4, "mean_token": 1, "page_of": 2, "op": 10,
+    "command": 39, "step_of": 7, "token": 4, "row": 3, "select": 2, "mean": 4, "mean_token": 1, "page_of": 2, "op": 10,
     "store_command": 3, "act": 4, "job": 5, "entry": 1, "piece": 1, "extent": 4, "descriptor": 3, "commit": 4,
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Retrieval unit: commands OPEN, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD, and the clustering of hash codes.
+"""Retrieval unit: commands OPEN, KEEP, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD, and the clustering of hash codes.
 
 OPEN selects the data of the step. Hash codes drive the HCU, whose assignments become commands of the KVMU, without
 commands of the program.
@@ -53,6 +53,11 @@ def execute_retrieval(k: Machine, c: int) -> Wait:
         elif kind == Kind.SELECT:
             yield 1
             yield from select(k, c, i)
+        elif kind == Kind.KEEP:
+            yield 1
+            yield from select(k, c, i)
+            yield from reach(k, c, Count.LISTS, k.lists[c])
+            yield 1
         elif kind == Kind.FETCH:
             yield 1
             yield from reach(k, c, Count.LISTS, k.lists[c])
@@ -181,7 +186,8 @@ def select(k: Machine, c: int, i: int) -> Wait:
         packets = k.row[row, Row.PACKETS] if is_long else 1
         for packet in range(packets):
             is_last = number + 1 == rows and packet + 1 == packets
-            yield from send_packet(k, c, clusters, gate, is_long, is_last)
+            counted = k.command[i, Command.KIND] == Kind.SELECT
+            yield from send_packet(k, c, clusters, gate, is_long, is_last, counted)
             # a pass of a long row ends some cycles after its last beat
             gate = k.accepted[c, 1] + 1
             if is_long and packet:
@@ -231,7 +237,10 @@ def list_clusters(k: Machine, c: int, i: int, beats: int, number: int) -> Wait:
         add(k, c, Count.SENT, 1)
     if passed <= 1:
         add(k, c, Count.REPORTED, 1)
-    yield from until(k, begun + beats)
+    if k.command[i, Command.KIND] == Kind.SELECT:
+        yield from until(k, begun + beats)
+    else:
+        yield from until(k, begun + k.command[i, Select.LIST])
     k.listing[c] = 0
     add(k, c, Count.LISTS, 1)
 
@@ -251,11 +260,13 @@ def request_rows(k: Machine, c: int, i: int, is_long: int, begun: int) -> Wait:
                 yield from reach(k, c, Count.BEGUN, begun + number)
             number += 1
             yield from request(k, c, Engine.READ_SCORES, address, words, 0)
-            yield from request(k, c, Engine.READ_COUNTS, k.step_of[k.command[i, Command.STEP], Step.COUNTS], words, 0)
+            if k.command[i, Command.KIND] == Kind.SELECT:
+                counts = k.step_of[k.command[i, Command.STEP], Step.COUNTS]
+                yield from request(k, c, Engine.READ_COUNTS, counts, words, 0)
             yield 1
 
 
-def send_packet(k: Machine, c: int, clusters: int, gate: int, is_long: int, is_last: int) -> Wait:
+def send_packet(k: Machine, c: int, clusters: int, gate: int, is_long: int, is_last: int, counted: int) -> Wait:
     """The beats of one packet of a row: all clusters of a pair of words before the next pair.
 
     The WTU accepts the first beat in cycle `gate` at the earliest, and a beat of a short row when the pair memory has
@@ -266,7 +277,8 @@ def send_packet(k: Machine, c: int, clusters: int, gate: int, is_long: int, is_l
     pair_beats = k.wtu_pairs // k.wtu_lanes
     while remaining > 0:
         yield from read_word(k, c, Engine.READ_SCORES)
-        yield from read_word(k, c, Engine.READ_COUNTS)
+        if counted:
+            yield from read_word(k, c, Engine.READ_COUNTS)
         for _ in range((min(k.width, remaining) + k.wtu_lanes - 1) // k.wtu_lanes):
             yield from until(k, k.accepted[c, 0] + 1)
             cycle = max(k.now + 1, k.accepted[c, 1] + 1, gate)

@@ -11,6 +11,7 @@ from golden.clustering import Assignment
 from golden.kvmu import Command, Op, Piece, Reply
 from golden.kvpu import Kvpu
 from golden.store.layout import TABLE_UNIT
+from golden.wicsum import RowSelections
 from sw_model.cycles.store_commands import StoreCommand, execute
 
 
@@ -27,6 +28,7 @@ class StepData:
     selects : for each KV head, the command of each selected cluster
     pages : for each KV head, (byte address, past tokens) of every page
     releases : commands that release pages
+    kept : tokens of the step that are stored; None: all ; norms : passes and levels of the row that selects them
     """
 
     opening: StoreCommand | None = None
@@ -45,6 +47,8 @@ class StepData:
     selects: dict[int, list[StoreCommand]] = field(default_factory=dict)
     pages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     releases: list[StoreCommand] = field(default_factory=list)
+    kept: list[int] | None = None
+    norms: tuple[int, int] = (0, 0)
 
     @property
     def clusters_after(self) -> int:
@@ -112,6 +116,12 @@ class _Recorder:
             end += opened
         return assigned, replies
 
+    def keep(self, norms: Any, count: int) -> RowSelections:
+        rows = Kvpu.keep(self.table, norms, count)
+        self.steps[-1].kept = rows.selected[0].nonzero()[0].tolist()
+        self.steps[-1].norms = int(rows.passes[0]), int(rows.levels[0])
+        return rows
+
     def retrieve(self, groups: Sequence[Any]) -> tuple:
         self.steps[-1].scored = len(self.table.clusters)
         result = Kvpu.retrieve(self.table, groups)
@@ -125,10 +135,11 @@ def recording(table: Kvpu) -> Iterator[list[StepData]]:
     recorder = _Recorder(table)
     vars(table.kvmu)["execute"] = recorder.execute
     vars(table)["cluster"], vars(table)["retrieve"] = recorder.cluster, recorder.retrieve
+    vars(table)["keep"] = recorder.keep
     try:
         yield recorder.steps
     finally:
-        for owner, name in ((table.kvmu, "execute"), (table, "cluster"), (table, "retrieve")):
+        for owner, name in ((table.kvmu, "execute"), (table, "cluster"), (table, "retrieve"), (table, "keep")):
             vars(owner).pop(name, None)
 
 

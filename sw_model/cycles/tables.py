@@ -9,6 +9,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,6 +35,7 @@ FIELDS: dict[Kind, type[IntEnum]] = {
     Kind.VECTOR: col.Vector,
     Kind.MEANS: col.Means,
     Kind.SELECT: col.Select,
+    Kind.KEEP: col.Select,
     Kind.COPY: col.Copy,
     Kind.STORE: col.Store,
     Kind.BARRIER: col.Barrier,
@@ -65,6 +67,7 @@ class Tables:
         for op in MEANS_OPS:
             self._add_instruction(op)
         self.commits = 0
+        self.stored_from = 0, 0  # first key and value word of the last STORE that did not resume
 
     def size(self, name: str) -> int:
         """Rows of a table."""
@@ -158,6 +161,10 @@ class Tables:
                     self.add("mean_token", token)
         elif kind is Kind.SELECT:
             self._select(row, f, length, data, joiner)
+        elif kind is Kind.KEEP:
+            self._keep(row, f["tokens"], data)
+        elif kind is Kind.STORE:
+            self._store_rows(row, f, data, tokens)
         elif kind is Kind.OPEN:
             row[col.Retrieval.STORE_COMMAND] = self._store(data.opening or StoreCommand(StoreOp.OPEN), joiner)
         elif kind is Kind.FETCH:
@@ -212,14 +219,40 @@ class Tables:
         for cluster, number in commands:
             self.add("select", cluster, number)
 
+    def _keep(self, row: list[int], tokens: int, data: StepData) -> None:
+        """KEEP is one row without token counts. A beat of its bitmap takes a cycle per kept token, at least one."""
+        lanes, kept = self.config.wtu_lanes, data.kept or []
+        row[col.Command.LENGTH], row[col.Select.ROWS] = tokens, 1
+        row[col.Select.ROW] = self.size("row")
+        passes, levels = data.norms
+        cycles, packets = self.wtu.cycles(tokens, passes, levels), 1
+        if tokens > self.config.wtu_pairs:
+            packets = self.wtu.packets(passes, levels)
+        beats = -(-tokens // lanes)
+        self.add("row", packets, cycles, cycles // (packets - 2) - beats if packets > 2 else 0)
+        ones = Counter(token // lanes for token in kept)
+        row[col.Select.LIST] = sum(max(1, ones[beat]) for beat in range(beats - 1)) + 1
+
+    def _store_rows(self, row: list[int], f: Mapping[str, int], data: StepData, tokens: range) -> None:
+        """First rows of a STORE, that of the first kept token if some are dropped."""
+        if not f.get("resume", 0):
+            self.stored_from = f["keys"], f["values"]
+        passed = data.kept[tokens.start - 1] + 1 if data.kept and f.get("resume", 0) else 0
+        for column, word, stride in zip(
+            (col.Store.KEYS, col.Store.VALUES), self.stored_from, ("key_stride", "value_stride"), strict=True
+        ):
+            row[column] = word + passed * f[stride]
+
     # Steps
 
     def _step(self, data: StepData) -> int:
-        tokens = list(zip(data.appends, data.places, data.searched, strict=True))
+        kept = data.kept or range(len(data.appends))
+        dropped = [token - before - 1 for before, token in pairwise([-1, *kept])]
+        tokens = list(zip(data.appends, data.places, data.searched, dropped, strict=True))
         commands = [self._store(append, None) for append in data.appends]
         sync, token = self._store(SYNC, None), self.size("token")
-        for number, (_, place, searched) in zip(commands, tokens, strict=True):
-            self.add("token", number, place // self.word, self.hcu.token_cycles(*searched))
+        for number, (_, place, searched, skipped) in zip(commands, tokens, strict=True):
+            self.add("token", number, place // self.word, self.hcu.token_cycles(*searched), skipped)
         return self.add(
             "step_of", data.mean_keys // self.word, data.counts // self.word, data.log // self.word, len(tokens),
             token, data.scored is not None, sync,

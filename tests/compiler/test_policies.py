@@ -23,12 +23,12 @@ BLOCK = TINY.page_tokens
 class Sessions:
     """The same steps on the machine and on the golden model."""
 
-    def __init__(self, folder, policy, rng, resident=0, layers=2):
+    def __init__(self, folder, policy, rng, resident=0, layers=2, tokens=96, step=9):
         write_random(folder, "llama", rng, changes={"num_hidden_layers": layers})
         self.checkpoint, self.rng, self.position = Checkpoint(folder), rng, 0
-        limits = Limits(tokens=96, step=9, resident=resident)
+        limits = Limits(tokens=tokens, step=step, resident=resident)
         self.machine = compile_model(self.checkpoint, TINY, limits, policy)
-        self.session, self.model = self.machine.session(), golden_model(self.checkpoint, TINY, policy, 96)
+        self.session, self.model = self.machine.session(), golden_model(self.checkpoint, TINY, policy, tokens)
 
     def golden(self, x, label=0):
         for layer in self.model.layers:
@@ -250,7 +250,7 @@ def test_policy_of_a_file(tmp_path, rng):
 
 def test_refusals(tmp_path, rng):
     for arguments, message in (
-        (("recent", {}), "policy must be one of resv, full, window, rekv or a .py file, got 'recent'"),
+        (("recent", {}), "policy must be one of resv, full, window, rekv, quickprefill or a .py file, got 'recent'"),
         (("window", {"sinks": 4}), "option of policy window must be one of prefetch, sink, recent, got 'sinks'"),
         (("window", {"recent": 0}), "recent must be at least 1, got 0"),
         (("full", {"prefetch": "none"}), "prefetch must be one of next_layer, same_layer, got 'none'"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import FullPolicy, QuickPrefillPolicy, RekvPolicy, ResvPolicy, WindowPolicy
 from compiler.runtime import Limits, Machine, compile_model
 from golden import bf16
 from golden.resv import PREFETCH
@@ -80,7 +80,9 @@ def test_programs_that_select_for_the_next_layer_have_no_races(cores, tmp_path, 
 
 @pytest.mark.parametrize("cores", [1, 2, 6])
 @pytest.mark.parametrize("prefetch", PREFETCH)
-@pytest.mark.parametrize("policy", [FullPolicy(), WindowPolicy(sink=4, recent=4), RekvPolicy(frames=1)])
+@pytest.mark.parametrize(
+    "policy", [FullPolicy(), WindowPolicy(sink=4, recent=4), RekvPolicy(frames=1), QuickPrefillPolicy(rho=0.5)]
+)
 def test_programs_of_policies_have_no_races(policy, prefetch, cores, tmp_path, rng):
     recorder = session(tmp_path, "llama", cores, rng, replace(policy, prefetch=prefetch), layers=3)
     assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)

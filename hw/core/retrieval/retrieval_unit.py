@@ -9,8 +9,9 @@ from amaranth.lib.wiring import In, Out
 from hw.axi.engines import read_word_layout, write_word_layout
 from hw.axi.ports import FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.config import Config
-from hw.core.isa import BY_NAME
+from hw.core.isa import BY_NAME, MAX_STEP
 from hw.core.lengths import command_length, entries_layout, lengths_layout
+from hw.core.retrieval.kept_tokens import KeptTokens
 from hw.core.retrieval.mean_updates import MEAN_UPDATE, MeanUpdates
 from hw.core.retrieval.page_lists import PageLists
 from hw.core.retrieval.row_reader import RowReader
@@ -25,7 +26,7 @@ HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code 
 
 
 class RetrievalUnit(wiring.Component):
-    """Executes OPEN, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD and keeps the state of the current step.
+    """Executes OPEN, KEEP, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD and keeps the state of the current step.
 
     OPEN makes a context, the state of one layer of one stream, the one in use. Hash codes from the vector engine drive
     the KV prediction unit (KVPU) without commands. SELECT makes the row reader send score rows and token counts from
@@ -39,6 +40,9 @@ class RetrievalUnit(wiring.Component):
     SELECT and FETCH can also precede the tokens of a step. Then the pages of a layer are fetched while the layer before
     still reads its page lists. OPEN says which of the two lists of each KV head the selection fills. The first SELECT
     or FETCH after OPEN or OFFLOAD empties them.
+
+    KEEP sends a row of norms, one per token of the step, and `KeptTokens` records which tokens are selected. Then the
+    program sends hash codes of as many tokens, and STORE skips the others, until OFFLOAD or OPEN.
 
     A step is clustered in pieces of at most `max_step_tokens` tokens, because `MeanUpdates` and `StepSlots` record one
     piece. A piece is a packet of hash codes, then CLUSTER, MEANS and STORE. The codes of the next piece wait until
@@ -69,6 +73,7 @@ class RetrievalUnit(wiring.Component):
     lengths : run-time lengths: clusters, and past tokens of each page list
     list_base, list_entries : page lists in memory, see `PageLists`
     list_job, list_words, list_write_done : write engine for the page lists
+    some_kept, kept : which tokens of the step STORE copies, see `KeptTokens`
     slot_index, slot_word, tokens, stored : slots of the tokens of a piece, see `StepSlots`
     request_updates, updates : mean updates of a piece, see `MeanUpdates`
     descriptors : stream of transfers; held back until the keys and values of the step are stored
@@ -107,6 +112,8 @@ class RetrievalUnit(wiring.Component):
                 "slot_word": Out(WORD_ADDRESS_BITS),
                 "tokens": Out(range(self.max_step_tokens + 1)),
                 "stored": In(1),
+                "some_kept": Out(1),
+                "kept": Out(stream.Signature(1)),
                 "request_updates": In(1),
                 "updates": Out(stream.Signature(MEAN_UPDATE)),
                 "descriptors": Out(stream.Signature(kvmu.o_dma.payload.shape())),
@@ -130,13 +137,16 @@ class RetrievalUnit(wiring.Component):
         slots = StepSlots(reply=reply, word_bytes=self.word // 8, max_tokens=self.max_step_tokens)
         lists = PageLists(reply=reply, word=self.word, kv_heads=self.config.kv_heads, max_pages=self.config.max_pages)
         m.submodules.kvpu, m.submodules.mean_updates, m.submodules.step_slots = unit, means, slots
-        rows = RowReader(unit.wtu.sizes, self.word // 16)
+        rows, kept = RowReader(unit.wtu.sizes, self.word // 16), KeptTokens(unit.wtu.sizes, MAX_STEP)
+        m.submodules.kept_tokens = kept
         m.submodules.page_lists, m.submodules.row_reader = lists, rows
 
         m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.kvpu_settings]
         self._connect_rows(m, rows)
         m.d.comb += [unit.o_row.ready.eq(1), unit.o_complete.ready.eq(1)]
         wiring.connect(m, unit.o_assignment, means.assignments)
+        wiring.connect(m, unit.o_kept, kept.bitmap)
+        wiring.connect(m, kept.o, wiring.flipped(self.kept))
         wiring.connect(m, means.o, wiring.flipped(self.updates))
         for name in ("read_job", "write_job", "write_words"):
             wiring.connect(m, getattr(unit, name), wiring.flipped(getattr(self, name)))
@@ -150,6 +160,7 @@ class RetrievalUnit(wiring.Component):
             slots.stored.eq(self.stored),
             self.slot_word.eq(slots.slot_word),
             self.tokens.eq(slots.tokens),
+            self.some_kept.eq(kept.active),
             unit.write_done.eq(self.write_done),
             self.mean_keys_base.eq(unit.mean_keys_base),
             slots.reply.valid.eq(unit.o.valid & unit.o.ready),
@@ -162,7 +173,7 @@ class RetrievalUnit(wiring.Component):
             self.lengths.tokens.eq(lists.tokens),
         ]
         self._connect_transfers(m, slots)
-        self._execute(m, means, slots, rows, lists, self._open_tags(m))
+        self._execute(m, means, slots, kept, rows, lists, self._open_tags(m))
         self._report_faults(m)
         return m
 
@@ -206,6 +217,7 @@ class RetrievalUnit(wiring.Component):
         m: Module,
         means: MeanUpdates,
         slots: StepSlots,
+        kept: KeptTokens,
         rows: RowReader,
         lists: PageLists,
         open_tags: Signal,
@@ -223,6 +235,7 @@ class RetrievalUnit(wiring.Component):
             m.d.sync += counts_written.eq(1)
         with m.If(last_reply & ((reply.op == Op.OPEN) | (reply.op == Op.STEP))):
             m.d.sync += new_selection.eq(1)
+            m.d.comb += kept.clear.eq(1)
         with m.If(self.codes.valid & self.codes.ready & self.codes.payload.last):
             m.d.sync += hold_codes.eq(1)
         with m.Elif(self.stored):
@@ -243,6 +256,8 @@ class RetrievalUnit(wiring.Component):
                     with m.Case(BY_NAME["OPEN"].code):
                         m.d.sync += lists.second.eq(view(self.i.payload, "OPEN").lists)
                         m.next = "OPEN"
+                    with m.Case(BY_NAME["KEEP"].code), m.If(kept.empty):
+                        m.next = "KEEP"
                     for name in ("SELECT", "FETCH"):
                         with m.Case(BY_NAME[name].code):
                             m.d.comb += lists.clear.eq(new_selection)
@@ -252,6 +267,7 @@ class RetrievalUnit(wiring.Component):
                         with m.Case(BY_NAME[name].code), m.If(~slots.pending):
                             m.next = name
             self._select(m, rows, counts_written)
+            self._keep(m, rows, kept)
             for name, op in (
                 ("OPEN", Op.OPEN),
                 ("FETCH", Op.FETCH),
@@ -319,6 +335,33 @@ class RetrievalUnit(wiring.Component):
         with m.State("ROWS"):
             m.d.comb += [rows.i.valid.eq(counts_written), self.complete.eq(rows.i.valid & rows.i.ready)]
             with m.If(self.complete):
+                m.next = "IDLE"
+
+    def _keep(self, m: Module, rows: RowReader, kept: KeptTokens) -> None:
+        """KEEP sends the number of tokens to keep to the KVPU, NORMS lets the row reader send the row."""
+        unit, keep = self.kvpu, view(self.i.payload, "KEEP")
+        with m.State("KEEP"):
+            m.d.comb += [
+                unit.i.valid.eq(1),
+                unit.i.payload.op.eq(kvpu.Op.KEEP),
+                unit.i.payload.count.eq(keep.count),
+                kept.start.eq(unit.i.ready),
+            ]
+            with m.If(unit.i.ready):
+                m.next = "NORMS"
+        with m.State("NORMS"):
+            m.d.comb += [
+                rows.i.valid.eq(1),
+                rows.i.payload.source.eq(keep.source),
+                rows.i.payload.rows.eq(1),
+                rows.i.payload.clusters.eq(keep.tokens),
+                rows.i.payload.uncounted.eq(1),
+            ]
+            with m.If(rows.i.ready):
+                m.next = "KEPT"
+        with m.State("KEPT"):
+            m.d.comb += self.complete.eq(kept.complete)
+            with m.If(kept.complete):
                 m.next = "IDLE"
 
     def _send_code(self, m: Module) -> None:

@@ -16,9 +16,9 @@ from hw.dre.wtu.command import KEY_BITS, WtuSizes
 PACKETS = 2  # packets whose words are requested and not yet sent
 
 # One group of joined score rows: word address of the first row, words from one row to the next, number of rows
-# and of clusters of a row, both at least 1.
+# and of clusters of a row, both at least 1; `uncounted`: the token counts are not read, and not defined.
 ROW_GROUP = data.StructLayout(
-    {"source": WORD_ADDRESS_BITS, "stride": STRIDE, "rows": SCORE_ROWS, "clusters": LENGTH_BITS}
+    {"source": WORD_ADDRESS_BITS, "stride": STRIDE, "rows": SCORE_ROWS, "clusters": LENGTH_BITS, "uncounted": 1}
 )
 
 
@@ -90,13 +90,16 @@ class RowReader(wiring.Component):
             packets.w_data.eq(last_row),
         ]
         all_requested = Signal()
-        score_done, count_done = scores_sent | self.score_job.ready, counts_sent | self.count_job.ready
+        score_done, count_done = (
+            scores_sent | self.score_job.ready,
+            counts_sent | self.count_job.ready | group.uncounted,
+        )
         with m.FSM(name="requests"):
             with m.State("REQUEST"):
                 requesting = self.i.valid & packets.w_rdy
                 m.d.comb += [
                     self.score_job.valid.eq(requesting & ~scores_sent),
-                    self.count_job.valid.eq(requesting & ~counts_sent),
+                    self.count_job.valid.eq(requesting & ~counts_sent & ~group.uncounted),
                     packets.w_en.eq(requesting & score_done & count_done),
                     next_row.eq(packets.w_en & ~is_long),
                 ]
@@ -131,14 +134,15 @@ class RowReader(wiring.Component):
         sent, word_end = Signal(), Signal()
         scores, counts = self.score_words.payload.data, self.count_words.payload.data
         m.d.comb += [
-            self.o.valid.eq(packets.r_rdy & self.score_words.valid & self.count_words.valid),
+            self.o.valid.eq(packets.r_rdy & self.score_words.valid & (self.count_words.valid | group.uncounted)),
             sent.eq(self.o.valid & self.o.ready),
             beat.long.eq(is_long),
             beat.last.eq(first + lanes >= group.clusters),
             beat.used.eq(Mux(beat.last, group.clusters - first, lanes)),
             beat.join.eq(~packets.r_data),
             word_end.eq(beat.last | (piece == pieces - 1)),
-            *(words.ready.eq(sent & word_end) for words in (self.score_words, self.count_words)),
+            self.score_words.ready.eq(sent & word_end),
+            self.count_words.ready.eq(sent & word_end & ~group.uncounted),
             packets.r_en.eq(sent & beat.last),
         ]
         for k in range(lanes):

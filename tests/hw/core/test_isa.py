@@ -42,7 +42,7 @@ def test_text():
     [
         (
             "JUMP",
-            "line 1: command must be one of END, COPY, STORE, LOAD, GATHER, MULTIPLY, VECTOR, MEANS, OPEN, "
+            "line 1: command must be one of END, COPY, STORE, LOAD, GATHER, MULTIPLY, VECTOR, MEANS, OPEN, KEEP, "
             "CLUSTER, SELECT, FETCH, RELEASE, OFFLOAD, BARRIER, got 'JUMP'",
         ),
         ("COPY sauce=1", "line 1: fields of COPY must be of source, target, words, from_host, to_host, got 'sauce'"),

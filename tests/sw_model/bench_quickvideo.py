@@ -1,0 +1,75 @@
+"""Overlap of decoding and prefill in a session of QuickPrefill: `python -m tests.sw_model.bench_quickvideo`.
+
+Decoding processes of QuickCodec feed groups of frames of a real clip to a tiny LLaVA model with random weights on the
+golden machine. It measures wall seconds of decoding alone, of prefill alone (decoded groups in memory) and of both, and
+prints the last one compared with the larger of the first two. Prefill is software here, so that it competes with the
+decoding processes for the cores of the host; a machine of its own does not.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from compiler.checkpoint import Checkpoint
+from compiler.policies import QuickPrefillPolicy
+from compiler.runtime import Limits, Machine, compile_model
+from hw.config import Config
+from sw_model.media import quickcodec
+from sw_model.media.clip import find_clip
+from tests.compiler.checkpoints import write_random
+
+GROUP, RUNS = 4, 3  # frames of a group; the smallest time of as many runs counts
+
+
+def prefill(machine: Machine, groups: Iterable[np.ndarray]) -> int:
+    """A session that prefills groups of frames; returns its frames."""
+    session, frames = machine.session(), 0
+    for group in groups:
+        session.frame_group([[picture] for picture in group])
+        frames += len(group)
+    return frames
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall seconds, the smallest of `RUNS` runs."""
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fps", type=float, default=10.0, help="sampling rate in frames per second (default 10)")
+    parser.add_argument("--workers", type=int, default=2, help="decoding processes (default 2)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        clip = find_clip(folder)
+        write_random(Path(folder), "llava-siglip", np.random.default_rng(1), changes={"vision_config.image_size": 12})
+        config = Config.preset("tiny").replace(page_frames=1024, max_pages=256)
+        limits = Limits(streams=1 + 2 * RUNS, tokens=480, pooled=2)
+        machine = compile_model(Checkpoint(Path(folder)), config, limits, QuickPrefillPolicy(0.5, GROUP))
+
+        def decoded() -> Iterator[np.ndarray]:
+            return quickcodec.groups(clip.path, GROUP, fps=args.fps, workers=args.workers)
+
+        groups = list(decoded())
+        prefill(machine, groups[:1])  # compiles the kernels
+        decode_s = seconds(lambda: list(decoded()))
+        prefill_s = seconds(lambda: prefill(machine, groups))
+        both_s = seconds(lambda: prefill(machine, decoded()))
+    frames, larger = sum(map(len, groups)), max(decode_s, prefill_s)
+    print(f"{clip.name}: {frames} frames in groups of {GROUP}, {args.workers} processes, {os.cpu_count()} CPU cores")
+    print(f"decode {decode_s:.2f} s, prefill {prefill_s:.2f} s, sum {decode_s + prefill_s:.2f} s")
+    print(f"both {both_s:.2f} s, {both_s / larger:.2f} times the larger part")
+
+
+if __name__ == "__main__":
+    main()
