@@ -28,7 +28,8 @@ FAST = {side: FixedTiming(latency=12) for side in BASES}
 SLOW = {"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)}
 
 
-@pytest.mark.parametrize("cores", [1, pytest.param(2, marks=HEAVY)])
+@HEAVY
+@pytest.mark.parametrize("cores", [1, 2])
 def test_session_equals_the_golden_machine(cores, tmp_path, rng, seed):
     """Groups of one piece and of several, pages that leave device memory, then an answer.
 
