@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cache-speed cycle-model dre-area programs reproduction streaming-memory unit-areas
+    python -m docs.measure cache-speed cycle-model dre-area kv-formats programs reproduction streaming-memory unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -485,10 +485,79 @@ def dre_area() -> Iterator[str]:
     )
 
 
+def kv_formats() -> Iterator[str]:
+    """Error of attention with keys and values in each number format, under every policy."""
+    from cli.demo.retrieval import BUDGET_FRAMES, EVERY, FRAMES
+    from golden.kv_formats import KIVI, NAMES, PER_TOKEN
+    from sw_model.media.clip import find_clip
+    from sw_model.media.source import GENERATOR, Options, open_source
+    from sw_model.policies import Policy, Selection
+    from sw_model.quality import policies_for, quality_table
+
+    class Replay(Policy):
+        """A policy whose selections are computed in the first pass over a stream and returned again in later passes."""
+
+        def __init__(self, policy: Policy) -> None:
+            super().__init__(policy.model)
+            self.policy, self.selections = policy, dict[tuple[int, int], Selection]()
+            self.calls = [0] * policy.model.layers
+
+        def append(self, layer: int, keys: Any, values: Any) -> None:
+            step = self.calls[layer] % len(chunks), layer
+            if step not in self.selections:
+                self.policy.append(layer, keys, values)
+
+        def select(self, layer: int, queries: Any, stage: str) -> Selection:
+            step = self.calls[layer] % len(chunks), layer
+            self.calls[layer] += 1
+            if step not in self.selections:
+                self.selections[step] = self.policy.select(layer, queries, stage)
+            return self.selections[step]
+
+        def account(self, step: Any) -> Any:
+            return self.policy.account(step)
+
+    clip = find_clip()
+    errors: dict[tuple[str, str], dict[str, float]] = {}
+    sources: dict[str, Path | str] = {"generator": GENERATOR, "clip": clip.path}
+    for title, name in sources.items():
+        source = open_source(name, Options(frames=FRAMES))
+        chunks = list(source.chunks)
+        policies = policies_for(source.geometry, source.tokens_per_frame, budget_frames=BUDGET_FRAMES)
+        replays = {policy: Replay(each) for policy, each in policies.items()}
+        for form in (None, *NAMES):
+            print(f"kv-formats: {title}, {form}", file=sys.stderr)
+            for row in quality_table(chunks, replays, EVERY, form):
+                errors.setdefault((title, form or "bf16"), {})[f"{row.policy}, {row.stage}"] = row.output_error
+    yield (
+        "Error of the output of attention: |output - full BF16 output| / |full BF16 output|, mean over steps, tokens "
+        f"and query heads. {FRAMES} frames, of which one of {EVERY} is measured; policies with a frame budget retrieve "
+        f"{BUDGET_FRAMES} frames. Past tokens are stored in the format, those of the step in BF16. The clip is "
+        f"{clip.name} ({clip.origin}); its keys come from a front end with random weights. The row `bf16` is the error "
+        "of the policy alone. The policy `oaken` stores its own 4 bits and does not use the format. Bits are nominal, "
+        "for heads of 64 elements or more; those of Oaken depend on the data. Definitions: `golden/kv_formats.py`."
+    )
+    bits = {name: f"{form.element_bits:g}" for name, form in (PER_TOKEN | KIVI).items()} | {"bf16": "16"}
+    for title in sources:
+        columns = list(errors[title, "bf16"])
+        for stage in ("frame", "text"):
+            names = [column for column in columns if column.endswith(stage)]
+            if names:
+                yield f"## {title.capitalize()}, stage {stage}"
+                yield table(
+                    ("format", "bits", *(name.split(",")[0] for name in names)),
+                    (
+                        (form, bits.get(form, ""), *(f"{errors[title, form][name]:.4f}" for name in names))
+                        for form in ("bf16", *NAMES)
+                    ),
+                )
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cache-speed": ("Speed of the retrieval cache", cache_speed),
     "cycle-model": ("Error of the cycle model", cycle_model),
     "contexts": ("Cost of contexts", contexts),
+    "kv-formats": ("Number formats of the KV cache", kv_formats),
     "memory-models": ("Errors of the memory models", memory_models),
     "programs": ("V-Rex's frames and tokens from programs", programs),
     "reproduction": ("Published figures and the model", reproduction),

@@ -11,6 +11,7 @@ from ml_dtypes import bfloat16
 
 from golden.attention import attention_mass, light_attention
 from golden.growable_array import GrowableArray
+from golden.kv_formats import NAMES, ReadBack, read_back
 from sw_model.media.stream import STAGES, Chunk, Geometry
 from sw_model.policies import POLICIES, ModelShape, Policy, Selection, Step, load
 from util import checks, text
@@ -87,16 +88,24 @@ def as_text(rows: Sequence[Quality]) -> str:
     return text.table(head, body)
 
 
-def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every: int = 1) -> list[Quality]:
+def quality_table(
+    chunks: Iterable[Chunk], policies: Mapping[str, Policy], every: int = 1, kv_format: str | None = None
+) -> list[Quality]:
     """The quality of each policy in each stage of the stream, in the order of `policies`.
 
     chunks    the stream, read once; all its layers are used
     policies  new policies by their name in the table; a policy keeps the keys of its stream
     every     interval of the measured steps: the first step of a stage, then each `every`-th; all steps are appended
+    kv_format  number format in which past keys and values are stored (`golden.kv_formats`); None: BF16. The tokens of
+               the step are attended in BF16. Policies select with BF16 keys, as their mean keys are not part of the KV
+               cache. A policy with stored keys and values of its own keeps these.
 
-    Raises ValueError for a stream without a step that has a past, or for a policy that does not fit the stream.
+    Raises ValueError for a stream without a step that has a past, for a policy that does not fit the stream, or for a
+    format that is unknown or does not fit the head size.
     """
     checks.integer("every", every, 1)
+    if kv_format is not None:
+        checks.one_of("kv_format", kv_format, NAMES)
     if not policies:
         raise ValueError("policies must name at least one policy, got none")
     sums = {(name, stage): np.zeros(4) for name in policies for stage in STAGES}
@@ -118,11 +127,12 @@ def quality_table(chunks: Iterable[Chunk], policies: Mapping[str, Policy], every
             if measured:
                 mass = attention_mass(q, keys.array)
                 full = light_attention(q, keys.array, values.array, [np.arange(len(keys) - len(k))] * heads)
+                stored = read_back(kv_format, keys.array[: -len(k)], values.array[: -len(k)]) if kv_format else None
             for name, policy in policies.items():
                 policy.append(layer, k, v)
                 selection = policy.select(layer, q, chunk.stage)
                 if measured:
-                    quality = _measure(selection, q, keys.array, values.array, mass, full)
+                    quality = _measure(selection, q, keys.array, values.array, mass, full, stored)
                     sums[name, chunk.stage] += quality * [1 / layers, 1 / layers, 1 / layers, 1]
     if not any(counts.values()):
         raise ValueError("chunks must hold a step that has a past, got none")
@@ -150,17 +160,27 @@ def retrieved(chunks: Iterable[Chunk], policy: Policy) -> dict[str, float]:
 
 
 def _measure(
-    selection: Selection, q: np.ndarray, keys: np.ndarray, values: np.ndarray, mass: np.ndarray, full: np.ndarray
+    selection: Selection,
+    q: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    mass: np.ndarray,
+    full: np.ndarray,
+    stored: ReadBack | None,
 ) -> np.ndarray:
     """Ratio, recall, output error and bytes read of one selection, float64 (4,).
 
-    mass  (Hkv, rows, N) weight of full attention; full: output of full attention
+    mass    (Hkv, rows, N) weight of full attention; full: output of full attention
+    stored  past keys and values in the number format of the KV cache; None: BF16
     """
     steps, heads, d = len(q), keys.shape[1], keys.shape[2]
-    past = len(keys) - steps
-    if selection.keys is not None and selection.values is not None:
-        keys = np.concatenate([selection.keys, keys[past:].astype(np.float32)])
-        values = np.concatenate([selection.values, values[past:].astype(np.float32)])
+    past, bits = len(keys) - steps, selection.bits
+    past_keys, past_values = selection.keys, selection.values
+    if stored is not None and past_keys is None:
+        past_keys, past_values, bits = stored.keys, stored.values, stored.bits
+    if past_keys is not None and past_values is not None:
+        keys = np.concatenate([past_keys, keys[past:].astype(np.float32)])
+        values = np.concatenate([past_values, values[past:].astype(np.float32)])
     out = light_attention(
         q, keys, values, selection.tokens, selection.allowed, selection.pseudo_keys, selection.pseudo_values
     )
@@ -172,5 +192,5 @@ def _measure(
     ]
     retrieved_tokens = sum(len(ids) for ids in selection.tokens)
     pseudo = 0 if selection.pseudo_keys is None else len(selection.pseudo_keys) * heads
-    read = (retrieved_tokens * selection.bits / 16 + pseudo) * 4 * d
+    read = (retrieved_tokens * bits / 16 + pseudo) * 4 * d
     return np.array([retrieved_tokens / heads / past, np.mean(recall), error.mean(), read])

@@ -11,6 +11,7 @@ from typing import Any
 
 from cli.console import Console
 from cli.options import add_json, add_seed, add_source, add_source_options, chunks_with_progress, command, source
+from golden.kv_formats import NAMES as KV_FORMATS
 
 MODEL_OPTIONS = (
     "prompt", "answer_tokens", "size", "frames", "device_tokens", "budget_frames", "random_weights", "seed",
@@ -72,11 +73,14 @@ def quality(args: argparse.Namespace, console: Console) -> None:
     from sw_model.quality import as_text, policies_for, quality_table
 
     if args.video is not None or args.questions is not None:
+        if args.kv_format is not None:
+            raise ValueError(f"kv_format must be absent with --video and --questions, got {args.kv_format!r}")
         compare_answers(args, console)
         return
     stream = source(args)
     policies = policies_for(stream.geometry, stream.tokens_per_frame, args.policy or POLICIES, args.budget_frames)
-    rows = quality_table(chunks_with_progress(stream, console), policies, every=args.every)
+    chunks = chunks_with_progress(stream, console)
+    rows = quality_table(chunks, policies, every=args.every, kv_format=args.kv_format)
     console.close()
     if args.json:
         print(json.dumps({"source": stream.about, "table": [asdict(row) for row in rows]}, indent=2, default=str))
@@ -199,6 +203,11 @@ def add_quality(commands: Any) -> None:
     )
     parser.add_argument(
         "--budget-frames", type=int, metavar="N", help="frames to retrieve, for policies with a frame budget"
+    )
+    parser.add_argument(
+        "--kv-format",
+        metavar="NAME",
+        help=f"number format of past keys and values: {', '.join(KV_FORMATS)} (default BF16)",
     )
     group = parser.add_argument_group("answers of a model", "Results are stored as they come; the command continues.")
     group.add_argument("--video", type=Path, metavar="FILE", help="video input of the model (2 frames per second)")

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from golden.attention import light_attention
+from golden.kv_formats import read_back
 from sw_model.media.generator import Generator, GeneratorConfig
 from sw_model.media.stream import Geometry
 from sw_model.policies.base import Policy, Selection, Step, Work
@@ -95,6 +97,37 @@ def test_every_policy_on_a_generated_stream(seed):
     assert table["resv", "text"].ratio < table["resv", "frame"].ratio
     # a selection by score holds more of the weight than its share of the tokens
     assert table["resv", "text"].recall > 2 * table["resv", "text"].ratio
+
+
+@pytest.mark.parametrize("name", ["int8", "affine4", "kivi4", "oaken"])
+def test_kv_format_changes_the_past_only(name, seed):
+    """Full attention has the error and the bytes of the format; the policy `oaken` keeps its own."""
+    chunks = stream(20, seed, text_interval=None)
+
+    def measured(form):
+        policies = policies_for(GEOMETRY, 3, ("full", "oaken"))
+        return {row.policy: row for row in quality_table(chunks, policies, every=19, kv_format=form)}
+
+    plain, stored = measured(None), measured(name)
+    assert stored["oaken"] == plain["oaken"] and stored["full"].recall == plain["full"].recall
+    (first, second) = chunks[:2]  # the only measured step
+    layers = [read_back(name, first.k[layer], first.v[layer]) for layer in range(len(first.k))]
+    assert stored["full"].read_bytes == pytest.approx(
+        sum(x.bits for x in layers) / 16 * 4 * 16 * first.tokens * GEOMETRY.kv_heads
+    )
+    past = (np.arange(first.tokens),) * GEOMETRY.kv_heads
+    errors = []
+    for layer, read in enumerate(layers):
+        q, k, v = second.q[layer], second.k[layer].astype(float), second.v[layer].astype(float)
+        outputs = [
+            light_attention(q, np.concatenate([pk, k]), np.concatenate([pv, v]), past)
+            for pk, pv in ((read.keys, read.values), (first.k[layer].astype(float), first.v[layer].astype(float)))
+        ]
+        errors.append(np.mean(np.linalg.norm(outputs[0] - outputs[1], axis=2) / np.linalg.norm(outputs[1], axis=2)))
+    assert stored["full"].output_error == pytest.approx(np.mean(errors))
+    assert stored["full"].output_error > 0
+    with pytest.raises(ValueError, match=r"kv_format must be one of .*, got 'int5'"):
+        measured("int5")
 
 
 def test_interval_measures_a_subset_of_the_steps(seed):
