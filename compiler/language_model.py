@@ -19,6 +19,7 @@ from compiler.memory import Region, block_words, tiles
 from compiler.model_spec import TextSpec
 from compiler.policies import Policy
 from compiler.products import Matrix
+from compiler.window_layer import WindowLayer
 from golden import bf16
 from golden.bf16 import FP32
 from golden.decoder_layer import pad_heads
@@ -117,7 +118,8 @@ class LanguageModelCompiler:
             spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
-        first = LayerCompiler(config, sizes, region, contexts[0], policy)
+        kind = WindowLayer if policy.windows else LayerCompiler
+        first = kind(config, sizes, region, contexts[0], policy)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
         self.x, self.cosines, self.words = first.x, first.cosines, first.x_words

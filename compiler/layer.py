@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import ClassVar
 
 import numpy as np
 
@@ -109,6 +110,7 @@ class LayerCompiler:
     region: Region
     context: Context
     policy: Policy = field(default_factory=ResvPolicy)
+    attention_kind: ClassVar[type[RetrievalAttention]] = RetrievalAttention
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
@@ -173,7 +175,7 @@ class LayerCompiler:
         self.attended = allocate(t * self.x_words)
         # projections of the keys on the hyperplanes; without hash codes one row, the label of the step
         self.projected = allocate((max_tokens if self.table.hashes else 1) * self.hashes)
-        self.retrieval = RetrievalAttention(
+        self.retrieval = self.attention_kind(
             c, self.region, self.products, self.vectors, self.rotated, q_heads=s.q_heads,
             model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetches,
             table=self.table, scoring=self.plain["q"],
@@ -257,11 +259,7 @@ class LayerCompiler:
         self._check(tokens)
         t, w, meet = tokens, self.wide, p.builder.meet
         opened = [] if selected else self._open(p)
-        norm = meet(self.norm(p, self.norms[0], self.x, t, after))
-        columns = [Columns(self.normed, self.x_words)]
-        if self.sizes.qkv_bias:
-            columns.append(Columns(self.one, 1, stride=0))
-        x = Activations(columns, norm)
+        x = self._normed(p, t, after)
         # x stays in the operand memory only if the keys fit there at the same time, and no queries are loaded
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
         both_fit &= not self.table.by_frames
@@ -288,6 +286,19 @@ class LayerCompiler:
         context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
         if selected:  # before the tokens of the step were stored; the next layer overwrites their keys and values
             context = [*context, *written]
+        return self._finish(p, t, context), prefetched
+
+    def _normed(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> Activations:
+        """The input of the projections: the norm of the step's input, with the column of the biases if there are any"""
+        norm = p.builder.meet(self.norm(p, self.norms[0], self.x, tokens, after))
+        columns = [Columns(self.normed, self.x_words)]
+        if self.sizes.qkv_bias:
+            columns.append(Columns(self.one, 1, stride=0))
+        return Activations(columns, norm)
+
+    def _finish(self, p: Operands, tokens: int, context: Sequence[CommandRef]) -> list[CommandRef]:
+        """The layer after the attention: output projection and feed-forward part; returns the last commands."""
+        t, w, meet = tokens, self.wide, p.builder.meet
         x = Activations([Columns(address, self.group * self.head) for address in self.retrieval.outputs], meet(context))
         o = meet(self._multiply(p, "o", t, x, w["o"], wide=True))
         attended = meet(self._residual(p, t, self.x, w["o"], self.attended, o))
@@ -303,7 +314,7 @@ class LayerCompiler:
         )  # fmt: skip
         x = Activations([Columns(self.middle, self.ffn)], meet(gated))
         down = meet(self._multiply(p, "down", t, x, w["down"], wide=True))
-        return meet(self._residual(p, t, self.attended, w["down"], self.out, down)), prefetched
+        return meet(self._residual(p, t, self.attended, w["down"], self.out, down))
 
     def _attention(
         self,

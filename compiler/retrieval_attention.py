@@ -3,13 +3,13 @@
 # mypy: disable-error-code="arg-type"
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.blocks import RowBlock
-from compiler.builder import CommandRef, LoadedOperands, Operands, Share
+from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, Share
 from compiler.memory import Region
 from compiler.products import Products
 from compiler.vector_code import VectorCode
@@ -26,10 +26,12 @@ class Selected:
     ----------
     lists : page lists that name the pages: 0 the first, 1 the second
     fetched : command after which the pages are in device memory; empty on cores that do not lead
+    before : keys in front of those of the step's tokens that are in no page, see `compiler.window_layer`
     """
 
     lists: int
     fetched: list[CommandRef]
+    before: int = 0
 
     def page_list(self, head: int, kv_heads: int) -> int:
         """Number of the page list of a KV head."""
@@ -200,13 +202,17 @@ class RetrievalAttention:
         `overlapped` appends other commands, which follow the keys of the first head.
         """
         heads, team = p.builder.share.groups(self.config.kv_heads)
-        selected = Selected(selected.lists, p.builder.meet(selected.fetched))
+        selected = replace(selected, fetched=p.builder.meet(selected.fetched))
         shares = [self._attend(p, heads[0], team, tokens, selected, after)]
         overlapped()
         for number, h in enumerate(heads[1:]):
             shares.append(self._attend(p, h, team, tokens, selected, after))
             self._mix(p, heads[number], team, tokens, selected, shares[number])
         return self._mix(p, heads[-1], team, tokens, selected, shares[-1])
+
+    def _attended_blocks(self, tokens: int, selected: Selected) -> int:
+        """Largest number of blocks of keys that a step of `tokens` tokens attends to."""
+        return self.key_blocks
 
     def _past(self, selected: Selected, head: int) -> dict[str, int]:
         """Fields of a command whose length includes the past tokens that a KV head attends to."""
@@ -297,13 +303,19 @@ class RetrievalAttention:
         head: int,
         tokens: int,
         selected: Selected,
-        skip: int,
+        block: int,
+        team: Share,
         *,
-        restart: bool,
         after: Sequence[CommandRef] = (),
         values: range | None = None,
     ) -> LoadedOperands:
-        """Gather a chunk of the keys that a head attends to, or some words of the values, after `skip` blocks."""
+        """Gather the chunk of the keys that a head attends to, or of some words of the values, from block `block` on.
+
+        The cores of a `team` gather chunks in turn, each one in ascending order.
+        """
+        first = team.number * (self.half // self.head)
+        restart = block == first
+        skip = first if restart else (team.count - 1) * (self.half // self.head)
         step_word = self.rotated["k" if values is None else "v"] + head * self.head
         page_list = selected.page_list(head, self.config.kv_heads)
         fields = {"head": page_list, "blocks": self.half // self.head, "stride": self.kv, "tokens": tokens,
@@ -331,11 +343,10 @@ class RetrievalAttention:
             products = list[CommandRef]()
             if head is not None:
                 x, first = self._queries(p, head, rows, after, self.rotated["q"]), team.number * chunk
-                for block in range(first, self.key_blocks, team.count * chunk):
-                    skip = first if block == first else (team.count - 1) * chunk
-                    keys = self._gather(p, head, tokens, selected, skip, restart=block == first, after=after)
+                for block in range(first, self._attended_blocks(tokens, selected), team.count * chunk):
+                    keys = self._gather(p, head, tokens, selected, block, team, after=after)
                     fields = self._products(self.scores[head], rows, block) | self._past(selected, head)
-                    products = [p.multiply(fields | {"extra": tokens}, keys, x, self.width)]
+                    products = [p.multiply(fields | {"extra": selected.before + tokens}, keys, x, self.width)]
             products = meet(products)
             for part in rows.part(team.part(rows.rows)) if head is not None else []:
                 weights = self._softmax(p, products, head, tokens, selected, part)
@@ -348,7 +359,8 @@ class RetrievalAttention:
         out = self.shares[head] + rows.row * self.key_blocks
         scores_in = {"a": self.scores[head] + rows.row * self.score_words, "a_stride": self.score_words, "a_wide": 1}
         fields: dict[str, int] = {
-            "repeat": rows.rows, "group": self.group, "pad": tokens - 1 - rows.token, "extra": 1 + rows.token,
+            "repeat": rows.rows, "group": self.group, "pad": tokens - 1 - rows.token,
+            "extra": 1 + selected.before + rows.token,
             "out": out, "out_stride": self.key_blocks, **self._past(selected, head),
         }  # fmt: skip
         if self.key_blocks <= self.config.vpe_rows:
@@ -374,12 +386,12 @@ class RetrievalAttention:
         chunk, product, words = self.half // self.head, list[CommandRef](), team.part(self.head)
         if head is None or not words:
             return product
-        length_fields = self._past(selected, head) | {"extra": tokens}
+        length_fields = self._past(selected, head) | {"extra": selected.before + tokens}
         pass_rows = min(self.accumulators // self.head, self.rows // chunk)
         for row in range(0, tokens * self.group, pass_rows):
             rows = min(pass_rows, tokens * self.group - row)
-            for block in range(0, self.key_blocks, chunk):
-                values = self._gather(p, head, tokens, selected, 0, restart=block == 0, values=words)
+            for block in range(0, self._attended_blocks(tokens, selected), chunk):
+                values = self._gather(p, head, tokens, selected, block, ALONE, values=words)
                 fields = {
                     "source": self.shares[head] + row * self.key_blocks + block, "stride": self.key_blocks,
                     "rows": rows, "beats": chunk, "step": chunk, "limit": 2, "block": block, **length_fields,

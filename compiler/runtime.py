@@ -26,13 +26,14 @@ from compiler.language_model import LanguageModelCompiler, chosen_token
 from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
-from compiler.policies import Policy, ResvPolicy
+from compiler.policies import CodecSightPolicy, Policy, ResvPolicy
 from compiler.positions import Positions, of_pairs
 from compiler.sampling import Sampler, Sampling
 from compiler.store_plan import plan_store
 from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
+from compiler.window_layer import plan_windows
 from golden.bf16 import FP32, decode
 from golden.core_interpreter import CoreInterpreter
 from golden.decoder_layer import RESV_POLICY, angles
@@ -90,6 +91,7 @@ class Machine:
     decoder : the compiled text decoder ; core : the golden machine
     vision, images : the compiled vision tower and the preparation of its pictures; None without a tower
     step : tokens of the largest step
+    windows : memory of the windows of all streams; None for a policy without windows
     plan : sizes of the store
     features_word : word address of a buffer for `step` hidden states that do not come from the embedding
     """
@@ -155,7 +157,15 @@ class Machine:
             self.features_word = region.allocate(self.step * self.decoder.words)
             self.vision = None
             if shape:
-                self.vision = VisionCompiler(config, shape, region, frames=policy.frames_per_step, cores=cores)
+                self.vision = VisionCompiler(
+                    config, shape, region, frames=policy.frames_per_step, cores=cores, masks=policy.windows
+                )
+            self.windows = None
+            if isinstance(policy, CodecSightPolicy):
+                self.windows = plan_windows(
+                    region, self.decoder.layers, streams=limits.streams, slots=limits.tokens, frames=policy.window,
+                    frame_words=frame * self.decoder.words,
+                )  # fmt: skip
         except ValueError as error:
             if "free words of the region" in str(error):
                 nbytes = limits.memory or MAX_WORDS * word
@@ -216,14 +226,17 @@ class Machine:
         frames = kvmu.config.page_frames_base
         return context_file.Machine(store, frames, self.config.kv_heads, host, host, self._model)
 
-    def session(self, path: Path | str | None = None) -> Session:
+    def session(self, path: Path | str | None = None, kind: type[Session] | None = None) -> Session:
         """A new session on a free stream, or with `path` the session that `Session.save` wrote.
 
+        `kind` : class of the session if the policy has one of its own (`compiler.window_session.WindowSession`)
         A file that cannot be resumed raises an error, and the stream stays free.
         """
         if not self._free:
             raise ValueError(f"sessions must be at most streams = {self.limits.streams}")
-        session = Session(self, self._free[0])
+        if self.windows is not None and kind is None:
+            raise ValueError(f"kind must be WindowSession for policy {self.policy.name}, got None")
+        session = (kind or Session)(self, self._free[0])
         if path is not None:
             session.resume(path)
         self._free.pop(0)

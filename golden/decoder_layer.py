@@ -290,24 +290,34 @@ class DecoderLayer:
 
     def step(self, x: np.ndarray, positions: Sequence[int] | np.ndarray) -> StepResult:
         """Run the layer on hidden states (T, hidden), BF16 bit patterns, at `positions`; T tokens join the tables"""
-        s, w = self.shape, self.weights
-        normed = kernels.rms_norm(x, self.norms[0], s.inputs, s.norm_epsilon)
+        s = self.shape
         cos, sin = s.angles(np.asarray(positions))
-        projected = [self.projection("q", normed).reshape(len(x), s.q_heads, -1),
-                     self.projection("k", normed).reshape(len(x), s.kv_heads, -1)]  # fmt: skip
+        projected, v = self.projections(x)
         q, k = (kernels.rope(heads, cos, sin)[:, :, self.order] for heads in projected)
-        v = to_bf16(self.projection("v", normed)).reshape(len(x), s.kv_heads, -1)
 
         plain = None
         if self.policy.by_frames:
             one, zero = np.full_like(cos, bf16.encode(np.ones(1), FP32)[0]), np.zeros_like(sin)
             plain = [kernels.rope(heads, one, zero)[:, :, self.order] for heads in projected]
         context, trace = self.attend(q, k, v, plain)
+        trace.output = self.finish(x, context)
+        return trace
+
+    def projections(self, x: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Queries and keys before RoPE, FP32 (T, H, d) each, and values, BF16 (T, Hkv, d), of hidden states x."""
+        s = self.shape
+        normed = kernels.rms_norm(x, self.norms[0], s.inputs, s.norm_epsilon)
+        projected = [self.projection("q", normed).reshape(len(x), s.q_heads, -1),
+                     self.projection("k", normed).reshape(len(x), s.kv_heads, -1)]  # fmt: skip
+        return projected, to_bf16(self.projection("v", normed)).reshape(len(x), s.kv_heads, -1)
+
+    def finish(self, x: np.ndarray, context: np.ndarray) -> np.ndarray:
+        """Output (T, hidden) of the layer for its input x and the context (T, Hq, d) of the attention."""
+        s, w = self.shape, self.weights
         attended = kernels.residual(x, self.product(context.reshape(len(x), -1), w["o"]))
         normed = kernels.rms_norm(attended, self.norms[1], s.inputs, s.norm_epsilon)
         middle = kernels.gated(self.product(normed, w["gate"]), self.product(normed, w["up"]))
-        trace.output = kernels.residual(attended, self.product(middle, w["down"]))
-        return trace
+        return kernels.residual(attended, self.product(middle, w["down"]))
 
     def kept_tokens(self, k: np.ndarray) -> np.ndarray:
         """Tokens of a step with keys k (T, Hkv, d) in memory order that stay, int64 ascending."""

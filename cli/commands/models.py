@@ -16,7 +16,7 @@ from cli.options import POLICY, add_configuration, add_json, add_seed, command, 
 if TYPE_CHECKING:
     from cli.model_session import Model, Report
     from compiler.model_spec import VisionSpec
-    from compiler.runtime import Session
+    from compiler.runtime import Machine, Session
     from compiler.sampling import Sampling
 
 BACKENDS = ("golden", "cycles", "rtl")
@@ -25,9 +25,12 @@ UNFINISHED = "\ufffd"  # a token can end inside a character
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
+    import numpy as np
+
     from cli.model_session import Model, Report, Simulation
     from compiler.policies import load_policy
     from compiler.runtime import Limits
+    from compiler.window_session import WindowSession
     from sim.bench.model_run import ModelMismatch
 
     _check(args)
@@ -43,7 +46,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         model.require_vision()
         pictures = frames(args.video, args.fps, args.frames, policy.frames_per_step)
     machine = model.load(console.progress)
-    session = machine.session(args.session if args.session and args.session.exists() else None)
+    if pictures is not None and machine.windows is not None:
+        pictures = masked_frames(machine, args.video, args.fps, args.frames)
+    kind = WindowSession if machine.windows is not None else None
+    session = machine.session(args.session if args.session and args.session.exists() else None, kind)
     simulation = Simulation(machine, model.system) if args.backend == "rtl" else None
     report = Report(session, model.clock, simulation)
 
@@ -56,7 +62,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     count = -(-(args.frames or 0) // (size * (vision.temporal_patch if vision else 1)))
     for number, (group, seconds) in enumerate(groups(steps(pictures or (), args.fps, vision), size)):
         console.progress("frames", number, count)
-        report.measure("frame" if size == 1 else "frames", partial(session.frame_group, group, seconds))
+        if not isinstance(session, WindowSession):
+            report.measure("frame" if size == 1 else "frames", partial(session.frame_group, group, seconds))
+            continue
+        shown, masks = zip(*group[0], strict=True)
+        time, kept = seconds[0] if seconds else None, np.logical_or.reduce(masks)
+        report.measure("frame", partial(session.frame, *shown, seconds=time, kept=kept))
     answer: list[int] = []
     if args.ask is not None:
         answer = _answer(args, model, session, report, sampling, console)
@@ -178,6 +189,28 @@ def groups(
         yield [pictures for pictures, _ in group], times or None
 
 
+def masked_frames(machine: Machine, video: Path, fps: float, count: int | None) -> Iterator[Any]:
+    """As `frames`, each picture with its groups of patches that moved, for a policy with windows.
+
+    Every decoded frame counts, also those that are not sampled. ValueError if the tower crops the pictures.
+    """
+    from itertools import islice
+
+    from compiler.policies import CodecSightPolicy
+    from sw_model.media.masks import masked
+    from sw_model.media.video import decode, probe, sample
+
+    assert machine.vision is not None and machine.images is not None and isinstance(machine.policy, CodecSightPolicy)
+    images, shape, info = machine.images, machine.vision.shape, probe(video)
+    if images.crop and info.width * images.height != info.height * images.width:
+        size = f"{info.width} x {info.height}"
+        raise ValueError(f"video must have the aspect ratio of a tower that crops pictures, got {size}")
+    rules = machine.policy.rules(shape.group)
+    sizes = (info.width, info.height), (images.width, images.height)
+    sampled = sample(masked(decode(video), rules, *sizes, images.patch), fps)
+    return ((each.frame.rgb(), each.kept) for each in islice(sampled, count))
+
+
 def steps(pictures: Iterable[Any], fps: float, vision: VisionSpec | None) -> Iterator[tuple[list[Any], float | None]]:
     """Pictures of every frame, as many as a patch of the tower has, and their time if the model has positions in time.
 
@@ -235,8 +268,8 @@ def add(commands: Any) -> None:
     add_seed(parser, "sampling")
     parser.add_argument(
         "--policy", default=POLICY, metavar="NAME",
-        help=f"which past tokens a layer attends to: resv, full, window, rekv, quickprefill, or a Python file "
-        f"(default {POLICY})",
+        help="which past tokens a layer attends to: resv, full, window, rekv, quickprefill, codecsight, or a Python "
+        f"file (default {POLICY})",
     )  # fmt: skip
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy; repeatable"

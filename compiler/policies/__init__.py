@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from compiler.policies.base import Policy, Selection, TableSizes
+from compiler.policies.codecsight import CodecSightPolicy
 from compiler.policies.full import FullPolicy
 from compiler.policies.quickprefill import QuickPrefillPolicy
 from compiler.policies.rekv import RekvPolicy
@@ -18,11 +19,13 @@ from compiler.policies.window import WindowPolicy
 from util.policy_file import policy_class
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy, QuickPrefillPolicy)
+    policy.name: policy
+    for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy, QuickPrefillPolicy, CodecSightPolicy)
 }
 
 __all__ = [
     "POLICIES",
+    "CodecSightPolicy",
     "FullPolicy",
     "Policy",
     "QuickPrefillPolicy",

@@ -56,6 +56,7 @@ class Policy(ABC):
     """
 
     name: ClassVar[str] = ""
+    windows: ClassVar[bool] = False  # a stream is a sequence of windows (`compiler.window_session`)
     prefetch: str = field(default="same_layer", kw_only=True)
 
     def __post_init__(self) -> None:
