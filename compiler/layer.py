@@ -127,13 +127,9 @@ class LayerCompiler:
         )  # fmt: skip
         self.hashes = -(-c.hash_bits // n)
         for name, maximum in (
-            ("hidden", MAX_HIDDEN),
-            ("ffn", MAX_FFN),
-            ("q_heads", MAX_Q_HEADS),
-            ("keys", min(MAX_KEYS, MAX_BLOCKS * n)),
-            ("tokens", MAX_STEP),
-            ("fill", MAX_STEP),
-        ):
+            ("hidden", MAX_HIDDEN), ("ffn", MAX_FFN), ("q_heads", MAX_Q_HEADS), ("keys", min(MAX_KEYS, MAX_BLOCKS * n)),
+            ("tokens", MAX_STEP), ("fill", MAX_STEP),
+        ):  # fmt: skip
             if getattr(s, name) > maximum:
                 raise ValueError(f"{name} must be at most {maximum}, got {getattr(s, name)}")
         if s.head % 2 or not 0 <= s.head <= c.head_dim:
@@ -148,11 +144,8 @@ class LayerCompiler:
         allocate, t = self.region.allocate, s.tokens
         self._allocate_weights()
         self.one = allocate(1) if s.qkv_bias else 0
-        self.x, self.out, self.cosines = (
-            allocate(t * self.x_words),
-            allocate(t * self.x_words),
-            allocate(t * self.head * 2),
-        )
+        self.x, self.out = allocate(t * self.x_words), allocate(t * self.x_words)
+        self.cosines = allocate(t * self.head * 2)
         self.factors = allocate(2 * t)
         self.normed, self.middle = allocate(t * self.x_words), allocate(t * self.ffn)
         self.wide = {name: allocate(2 * t * width) for name, width in
@@ -160,10 +153,8 @@ class LayerCompiler:
                       ("down", self.x_words))}  # fmt: skip
         max_tokens = self.max_tokens[False]
         self.rotated = {
-            "q": allocate(t * self.q),
-            "k": allocate(max_tokens * self.kv),
-            "v": allocate(max_tokens * self.kv),
-        }
+            "q": allocate(t * self.q), "k": allocate(max_tokens * self.kv), "v": allocate(max_tokens * self.kv),
+        }  # fmt: skip
         self.plain = dict(self.rotated)  # queries and keys that score clusters
         if self.table.by_frames:
             self.plain |= {"q": allocate(t * self.q), "k": allocate(t * self.kv)}
@@ -291,10 +282,8 @@ class LayerCompiler:
     def _normed(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> Activations:
         """The input of the projections: the norm of the step's input, with the column of the biases if there are any"""
         norm = p.builder.meet(self.norm(p, self.norms[0], self.x, tokens, after))
-        columns = [Columns(self.normed, self.x_words)]
-        if self.sizes.qkv_bias:
-            columns.append(Columns(self.one, 1, stride=0))
-        return Activations(columns, norm)
+        bias = [Columns(self.one, 1, stride=0)] * self.sizes.qkv_bias
+        return Activations([Columns(self.normed, self.x_words), *bias], norm)
 
     def _finish(self, p: Operands, tokens: int, context: Sequence[CommandRef]) -> list[CommandRef]:
         """The layer after the attention: output projection and feed-forward part; returns the last commands."""

@@ -73,6 +73,10 @@ class WindowSession(Session):
         """Not possible: `ValueError`. A window needs the pictures of its frames."""
         raise ValueError(f"frames of policy {self.policy.name} must be pictures, got hidden states")
 
+    def frame_group(self, frames: Sequence[Sequence[np.ndarray]], seconds: Sequence[float] | None = None) -> None:
+        """Not possible: `ValueError`. A window takes one frame after the other."""
+        raise ValueError(f"frames of policy {self.policy.name} must come one by one, got a group of {len(frames)}")
+
     def frame(self, *pictures: np.ndarray, seconds: float | None = None, kept: np.ndarray | None = None) -> None:
         """The next frame of the stream; it begins a window if the present one is full.
 

@@ -129,6 +129,8 @@ def test_refused_frames_change_nothing(tmp_path):
         session.frame(picture)
     with pytest.raises(ValueError, match=r"^frames of policy codecsight must be pictures, got hidden states$"):
         session.features(np.zeros((1, 32), np.uint16))
+    with pytest.raises(ValueError, match=r"^frames of policy codecsight must come one by one, got a group of 1$"):
+        session.frame_group([[picture]])
     with pytest.raises(ValueError, match=r"^policy of a saved session must keep its tokens in the store, got codec"):
         session.save(tmp_path / "stream")
     assert bytes(machine.core.device) == before and (session.position, session.frames) == (60, 0)
