@@ -27,7 +27,8 @@ def run(seed: int, arguments: list[str]) -> tuple[bool, str]:
     count = re.search(r"(\d+) passed", done.stdout)
     line = f"{seed:>10}  {result}  {count.group(1) if count else 0:>5} passed  {time.monotonic() - start:6.0f} s"
     if done.returncode and not failed:  # pytest did not start
-        failed = done.stdout.strip().splitlines()[-1:]
+        lines = done.stdout.strip().splitlines()  # the order of the error and of pytest's summary is not fixed
+        failed = [line for line in lines if line.startswith("ERROR: ")] or lines[-1:]
     return done.returncode == 0, "\n".join([line, *(f"            {name}" for name in failed)])
 
 

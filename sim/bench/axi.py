@@ -13,7 +13,7 @@ from typing import Any
 
 from cocotb.triggers import RisingEdge
 
-from sim.bench.streams import cycle, pause
+from sim.bench.streams import cycle, number, pause, text
 from util.timing import FinalTiming, MemoryTiming
 
 OKAY, EXOKAY, SLVERR, DECERR = range(4)
@@ -278,8 +278,8 @@ class AxiMemory:
             now = cycle()
             for channel in ("ar", "aw", "w"):
                 payload = None
-                if handles[f"{channel}valid"].value == 1:
-                    payload = tuple(int(handles[f"{channel}{field}"].value) for field in CHANNELS[channel])
+                if text(handles[f"{channel}valid"]) == "1":
+                    payload = tuple(number(handles[f"{channel}{field}"]) for field in CHANNELS[channel])
                 accepted = payload is not None and self.accept[channel]
                 self.checker.observe(channel, payload, accepted)
                 if accepted and payload is not None:
@@ -288,7 +288,7 @@ class AxiMemory:
                 self._show(f"{channel}ready", int(self.accept[channel]))
             for channel in ("r", "b"):
                 offer = self.offer[channel]
-                accepted = offer is not None and handles[f"{channel}ready"].value == 1
+                accepted = offer is not None and text(handles[f"{channel}ready"]) == "1"
                 self.checker.observe(channel, offer, accepted)
                 if accepted or offer is None:
                     offer = getattr(self, f"_next_{channel}")(now) if self._ready_now(channel) else None

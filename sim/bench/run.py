@@ -28,6 +28,8 @@ from sim.coverage.bins.cover import Run
 from util.files import ROOT
 
 MEMORY_STREAMS = ("read_job", "read_words", "write_job", "write_words")
+# Verilator delays writes to the end of a time step itself. Otherwise cocotb queues them, and its clock is Python code.
+_VERILATOR_ENVIRONMENT = {"COCOTB_TRUST_INERTIAL_WRITES": "1"}
 _SIMULATOR_ENVIRONMENT = {
     "PYTHONWARNINGS": "",
     # With assertion rewriting, pytest reads the nearest pyproject.toml above the run folder and puts its `pythonpath`
@@ -227,7 +229,12 @@ def run_process(simulator_build: Build, module: str, folder: Path, environment: 
                 test_dir=folder,
                 waves=simulator_build.waves,
                 plusargs=[f"+dumpfile_path={folder / 'dump.fst'}"] if simulator_build.simulator == "icarus" else [],
-                extra_env={**_SIMULATOR_ENVIRONMENT, "PYTHONPATH": path, **environment},
+                extra_env={
+                    **_SIMULATOR_ENVIRONMENT,
+                    **(_VERILATOR_ENVIRONMENT if simulator_build.simulator == "verilator" else {}),
+                    "PYTHONPATH": path,
+                    **environment,
+                },
                 results_xml=str(folder / "results.xml"),
                 log_file=folder / "run.log",
             )

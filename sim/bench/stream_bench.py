@@ -15,7 +15,7 @@ import numpy as np
 from cocotb.triggers import ClockCycles, RisingEdge, gather, with_timeout
 
 from sim.bench.job_memory import JobMemory
-from sim.bench.streams import PERIOD_NS, Echo, Sink, Source, reset, start_clock
+from sim.bench.streams import PERIOD_NS, Echo, Sink, Source, number, reset, start_clock
 
 
 def to_words(words: np.ndarray) -> list[int]:
@@ -35,7 +35,7 @@ async def record_ports(dut: Any, ports: dict[str, list[int]]) -> None:
     while True:
         await RisingEdge(dut.clk)
         for handle, words in handles:
-            words.append(int(handle.value))
+            words.append(number(handle))
 
 
 @cocotb.test()

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, Event, RisingEdge
-from cocotb.utils import get_sim_time
+from cocotb.utils import get_sim_steps, get_sim_time
 
 PERIOD_NS = 2
 
 
+@cache
+def _period_steps() -> int:
+    return get_sim_steps(PERIOD_NS, "ns")
+
+
 def cycle() -> int:
     """Number of the current clock cycle."""
-    return int(get_sim_time("ns")) // PERIOD_NS
+    return get_sim_time("step") // _period_steps()
+
+
+def text(signal: Any) -> str:
+    """Bits of a signal as the simulator gives them: "0", "1", "x" or "z", the highest bit first.
+
+    `signal.value` wraps them in an object, which takes longer than a clock cycle of a small unit.
+    """
+    return signal._handle.get_signal_val_binstr()
+
+
+def number(signal: Any) -> int:
+    """Value of a signal; raises `ValueError` if a bit is unknown."""
+    return int(text(signal), 2)
 
 
 def start_clock(dut: Any) -> None:
@@ -79,7 +98,7 @@ class Source:
             self.valid.value = 1
             while True:
                 await RisingEdge(self.clk)
-                if self.ready.value == 1:
+                if text(self.ready) == "1":
                     break
                 await RisingEdge(self.ready)
             self.cycles.append(cycle())
@@ -117,7 +136,7 @@ class Sink:
             self.ready.value = 1
             while True:
                 await RisingEdge(self.clk)
-                if self.valid.value == 1:
+                if text(self.valid) == "1":
                     break
                 assert offered is None, f"{self.name}: valid fell before ready"
                 await RisingEdge(self.valid)
@@ -128,7 +147,7 @@ class Sink:
         self.ready.value = 0
 
     def _offer(self, offered: int | None) -> Any:
-        word = int(self.payload.value) if self.valid.value == 1 else None
+        word = number(self.payload) if text(self.valid) == "1" else None
         assert offered is None or word == offered, f"{self.name}: valid or payload changed before ready"
         return word
 
