@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, QuickPrefillPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import CodecSightPolicy, FullPolicy, QuickPrefillPolicy, RekvPolicy, ResvPolicy, WindowPolicy
 from compiler.runtime import Limits, Machine, compile_model
+from compiler.window_session import WindowSession
 from golden import bf16
 from golden.resv import PREFETCH
 from hw.config import Config
@@ -86,6 +87,26 @@ def test_programs_that_select_for_the_next_layer_have_no_races(cores, tmp_path, 
 def test_programs_of_policies_have_no_races(policy, prefetch, cores, tmp_path, rng):
     recorder = session(tmp_path, "llama", cores, rng, replace(policy, prefetch=prefetch), layers=3)
     assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cores", [1, 2])
+def test_programs_of_windows_have_no_races(cores, tmp_path, rng):
+    """Masked frames, a change of the window with a refreshed frame and reused ones, and a question."""
+    write_random(tmp_path, "llava-siglip", rng, changes=SIZES["llava-siglip"][0])
+    machine = compile_model(
+        Checkpoint(tmp_path), Config.preset("tiny"), Limits(tokens=64, step=9),
+        CodecSightPolicy(window=3, stride=1, gop=2), cores=cores, interpreter=AccessRecorder,
+    )  # fmt: skip
+    recorder, opened = Recorder(machine), machine.session(kind=WindowSession)
+    opened.prompt([1])
+    tokens = machine.vision.shape.output_tokens
+    for kept in (range(tokens), (1,), (), range(tokens)):
+        opened.frame(rng.integers(256, size=(16, 24, 3), dtype=np.uint8), kept=np.isin(np.arange(tokens), kept))
+    opened.prompt([2, 3], answer=True)
+    assert opened.index == 1 and len(recorder.runs) == 10
+    for programs, accesses in recorder.runs:
+        check_order(programs, accesses)
 
 
 def test_a_missing_wait_for_the_decisions_is_found(tmp_path, rng):
