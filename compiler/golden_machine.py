@@ -236,7 +236,9 @@ class GoldenMachine:
             for row in range(fields["rows"])
         ]
         keys = sortable(np.stack(rows)) if self.signed else np.stack(rows)
-        self._scores.append(HeadScores(fields.get("head", 0), keys))
+        own = fields.get("counts", 0)
+        counts = self.get(own, 2 * clusters).view("<u2") if own else None
+        self._scores.append(HeadScores(fields.get("head", 0), keys, counts))
 
     def _fetch(self, fields: Mapping[str, int]) -> None:
         _, _, replies = self.table.retrieve(self._scores)
@@ -256,6 +258,10 @@ class GoldenMachine:
         replies = self.table.kvmu.execute(KvmuCommand(Op.EVICT, cluster=fields.get("cluster", 0), **kept))
         self._check(replies)
         self.retrieved.released.append(replies[-1].count)
+
+    def _move(self, fields: Mapping[str, int]) -> None:
+        self._check(self.table.kvmu.execute(KvmuCommand(Op.MOVE, **fields)))
+        self._transfer()
 
     def _offload(self, fields: Mapping[str, int]) -> None:
         self.leader.kept = None

@@ -202,6 +202,28 @@ class LanguageModelCompiler:
             self._answer(p, self.x + (len(rows) - 1) * self.words, last)
         return [*p.builder.commands, Command("END")]
 
+    def store(
+        self,
+        tokens: int,
+        contexts: Sequence[Context],
+        moves: Sequence[Sequence[Mapping[str, int]]],
+        share: Share = ALONE,
+    ) -> list[Command]:
+        """Program that stores the tokens of the last step by their labels, for a policy with partitions.
+
+        Before that, tokens move between clusters. `moves` : for each layer, fields of its MOVE commands
+        """
+        p = self.layers[0].products.program(share)
+        layers = [layer.for_context(context) for layer, context in zip(self.layers, contexts, strict=True)]
+        for layer, own in zip(layers, moves, strict=True):
+            if own:
+                layer.add_moves(p, own)
+        if [bool(own) for own in moves] == [True] + [False] * (len(moves) - 1):
+            layers[1].open(p)  # the HCU learns of the moves when the context is opened after another one
+        for layer in layers:
+            layer.add_store(p, tokens)
+        return [*p.builder.commands, Command("END")]
+
     def _answer(self, p: Operands, hidden: int, after: Sequence[CommandRef]) -> None:
         """Final norm, LM head, and the most probable token."""
         layer = self.layers[0]

@@ -22,6 +22,7 @@ from compiler.memory import Region, block_words, tiles
 from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.two_stage import NO_CLUSTERS, ClusterTables
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
 from golden.quickvideo import kept_count
@@ -98,6 +99,7 @@ class LayerCompiler:
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     products, vectors : compilers of products and of vector programs
     table : how the layer uses its tables
+    clusters : for a policy with partitions, what the host writes for the clusters of this layer
 
     Raises
     ------
@@ -166,12 +168,20 @@ class LayerCompiler:
         self.attended = allocate(t * self.x_words)
         # projections of the keys on the hyperplanes; without hash codes one row, the label of the step
         self.projected = allocate((max_tokens if self.table.hashes else 1) * self.hashes)
+        self._allocate_clusters()
         self.retrieval = self.attention_kind(
             c, self.region, self.products, self.vectors, self.rotated, q_heads=s.q_heads,
             model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetches,
             table=self.table, scoring=self.plain["q"],
         )  # fmt: skip
         self._programs()
+
+    def _allocate_clusters(self) -> None:
+        """Tables, and labels of the tokens of a step, for a policy with partitions."""
+        self.clusters = NO_CLUSTERS
+        if self.table.partitions:
+            self.clusters = ClusterTables.allocate(self.region, self.config, self.max_tokens[False])
+            self.projected = self.clusters.labels
 
     def _allocate_weights(self) -> None:
         shapes = {
@@ -249,11 +259,11 @@ class LayerCompiler:
         """
         self._check(tokens)
         t, w, meet = tokens, self.wide, p.builder.meet
-        opened = [] if selected else self._open(p)
+        opened = [] if selected else self.open(p)
         x = self._normed(p, t, after)
         # x stays in the operand memory only if the keys fit there at the same time, and no queries are loaded
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
-        both_fit &= not self.table.by_frames
+        both_fit &= not (self.table.by_frames or self.table.partitions)
         k_products = meet(self._multiply(p, "k", t, x, w["k"], wide=True))
         k = meet(self._rope(p, "k", t, k_products))
         q = meet(self._multiply(p, "q", t, x, w["q"], wide=True))
@@ -261,6 +271,11 @@ class LayerCompiler:
         plain = self._without_rope(p, t, k_products, q)
         if self.table.by_frames and not selected:  # before the tokens of the step are clustered
             selected = self._select(p, t, self, p.builder.meet(opened), plain, lists=0)
+        if self.table.partitions:
+            rotated = meet(self._rope(p, "q", t, q))  # the tokens are stored by a later program
+            selected = selected or self._select(p, t, self, meet(opened), rotated, lists=0)
+            context, prefetched = self._attention(p, t, [], [*rotated, *k, *v], selected, following)
+            return self._finish(p, t, context), prefetched
         hashed, rotated, written = self._hash(p, t, [*opened, *k]), list[CommandRef](), list[CommandRef]()
         if selected:  # the clusters do not change before the end of the fetch, which can be late
             rotated, hashed = meet(self._rope(p, "q", t, q)), [*hashed, *selected.fetched]
@@ -328,7 +343,7 @@ class LayerCompiler:
 
         def select_for_following() -> None:
             if following is not None:
-                opened = p.builder.meet(following._open(p, lists))
+                opened = p.builder.meet(following.open(p, lists))
                 prefetched.append(self._select(p, tokens, following, opened, after, lists=lists))
 
         context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
@@ -346,7 +361,8 @@ class LayerCompiler:
         written: Sequence[CommandRef] = (),
     ) -> Selected:
         """Select and fetch pages of `layer` with the queries of this one; other arguments as of `SelectionInputs`."""
-        inputs = SelectionInputs(tokens, layer.context.mean_keys_word, clusters, queries, lists, written)
+        mean_keys = layer.context.mean_keys_word
+        inputs = SelectionInputs(tokens, mean_keys, clusters, queries, lists, written, layer.clusters)
         return self.policy.select(self.retrieval, p, inputs)
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
@@ -356,7 +372,7 @@ class LayerCompiler:
         """
         self._check(tokens, query)
         p = self.program()
-        hashed, written = self._hash(p, tokens, self._open(p)), list[CommandRef]()
+        hashed, written = self._hash(p, tokens, self.open(p)), list[CommandRef]()
         for piece in self._pieces(tokens, query):
             codes = self._codes(p, piece, [*hashed, *written])
             clustered = p.builder.lead("CLUSTER", after=codes)
@@ -366,6 +382,21 @@ class LayerCompiler:
         else:
             self._end_step(p, written)
         return [*p.builder.commands, Command("END")]
+
+    def add_store(self, p: Operands, tokens: int) -> None:
+        """Append the commands that store the tokens of the last step in the clusters of their labels."""
+        stored = self.open(p)
+        for piece in self._pieces(tokens, False):
+            clustered = p.builder.lead("CLUSTER", after=self._codes(p, piece, stored))
+            stored = self._store_kv(p, piece, clustered)
+        p.builder.lead("OFFLOAD", after=stored)
+
+    def add_moves(self, p: Operands, moves: Sequence[Mapping[str, int]]) -> None:
+        """Append MOVE commands with these fields, as a step of their own."""
+        self.open(p)
+        for fields in moves:
+            p.builder.lead("MOVE", fields)
+        p.builder.lead("OFFLOAD")
 
     def _end_step(self, p: Operands, after: Sequence[CommandRef]) -> None:
         """Release the pages that the policy does not keep, and commit the step."""
@@ -385,6 +416,12 @@ class LayerCompiler:
         """Another layer of the same sizes: its own weights and state, the same buffers and vector programs."""
         other = self.for_context(context)
         other._allocate_weights()
+        if self.table.partitions:  # keys and values stay until they are stored, after the step
+            other._allocate_clusters()
+            own = {name: self.region.allocate(self.max_tokens[False] * self.kv) for name in ("k", "v")}
+            other.rotated = {**self.rotated, **own}
+            other.retrieval = copy(self.retrieval)
+            other.retrieval.rotated = other.rotated
         return other
 
     def images(
@@ -398,7 +435,7 @@ class LayerCompiler:
         Weights, norms and biases are BF16 bit patterns in the shapes of `golden.decoder_layer.LayerShape.weights`.
         """
         c, n, images = self.config, self.width, {**self.vectors.images, **self.retrieval.images}
-        if not self.table.hashes:
+        if not (self.table.hashes or self.table.partitions):
             images[self.projected] = self.label_image(0)
         if self.table.by_frames:
             pairs = np.repeat(np.array([[1, 0]], "<f4"), n, axis=1)  # a beat of cosines, a beat of sines
@@ -438,7 +475,8 @@ class LayerCompiler:
         """An empty program of a core that works alone."""
         return self.products.program()
 
-    def _open(self, p: Operands, lists: int = 0) -> list[CommandRef]:
+    def open(self, p: Operands, lists: int = 0) -> list[CommandRef]:
+        """Append the command that opens the context."""
         return p.builder.lead("OPEN", {"context": self.context.number, "lists": lists})
 
     def _vector(
@@ -522,7 +560,10 @@ class LayerCompiler:
 
         The core records the clusters and slots of one piece only, and MEANS and STORE read them.
         """
-        rows, stride = piece.tokens if p.builder.share.leads else 0, self.hashes if self.table.hashes else 0
+        rows, stride = (
+            piece.tokens if p.builder.share.leads else 0,
+            self.hashes if self.table.hashes or self.table.partitions else 0,
+        )
         return self._vector(p, "hash", after, repeat=rows, a=self.projected + piece.token * stride,
                             a_stride=stride, a_beats=self.hashes, destination=Destination.CODES,
                             flag=piece.query, extra=1)  # fmt: skip

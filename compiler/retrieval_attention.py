@@ -12,6 +12,7 @@ from compiler.blocks import RowBlock
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, Share
 from compiler.memory import Region
 from compiler.products import Products
+from compiler.two_stage import NO_CLUSTERS, ClusterTables, TwoStage
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import TEXT_SCORE, LayerPolicy
 from hw.config import Config
@@ -48,6 +49,7 @@ class SelectionInputs:
     queries         commands before the use of the queries
     lists           page lists that the selection fills: 0 the first, 1 the second
     written         commands before the end of the fetch
+    tables          tables of the clusters of that layer, for a selection in two stages
     """
 
     tokens: int
@@ -56,6 +58,7 @@ class SelectionInputs:
     queries: Sequence[CommandRef]
     lists: int
     written: Sequence[CommandRef] = ()
+    tables: ClusterTables = NO_CLUSTERS
 
 
 class RetrievalAttention:
@@ -78,6 +81,7 @@ class RetrievalAttention:
     ----------
     outputs : for each KV head, word address of its result: rows of `group` query heads, token after token
     images : constants in memory by word address
+    two_stage : the selection of a policy with partitions, else None
     """
 
     def __init__(
@@ -121,6 +125,10 @@ class RetrievalAttention:
         self.images = {self.shared_scores: shared.tobytes()} if len(shared) else {}
         self.by_frames, self.scoring = table.by_frames, scoring
         self.summed_scores = region.allocate(self.cluster_blocks if table.by_frames else 0)
+        self.two_stage = TwoStage(config, region, rows, self.score_words) if table.partitions else None
+        if self.two_stage:
+            self.cluster_blocks = self.two_stage.blocks
+            self.images |= self.two_stage.images
 
     def add_programs(self) -> None:
         """Add the vector programs."""
@@ -138,6 +146,8 @@ class RetrievalAttention:
                 "sum of rows": programs.sum_of_rows(1, n),
             }
         self.vectors.add(varying, varying=True)
+        if self.two_stage:
+            self.two_stage.add_programs(self.vectors, n)
 
     def select(self, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select clusters by the scores of their mean keys, and fetch their pages."""
@@ -152,7 +162,7 @@ class RetrievalAttention:
 
     def select_by_row(self, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select clusters by the row of scores that all queries share, and fetch their pages."""
-        return self._select_all_heads(p, self.shared_scores, inputs.clusters, inputs)
+        return self.select_all_heads(p, {"source": self.shared_scores, "rows": 1}, inputs.clusters, inputs)
 
     def select_frames(self, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select by one row of scores, the sum of those of all query rows and KV heads, and fetch.
@@ -162,7 +172,7 @@ class RetrievalAttention:
         heads, team = p.builder.share.groups(self.config.kv_heads)
         scored = list[CommandRef]()
         for h in heads:
-            scored += self._mean_key_products(p, h, team, inputs)
+            scored += self.mean_key_products(p, h, team, inputs, inputs.mean_keys_word, self.cluster_scores)
         scored = p.builder.meet(scored)
         if not p.builder.share.leads:
             return Selected(inputs.lists, [])
@@ -173,15 +183,32 @@ class RetrievalAttention:
             self.vectors.command(p, "add row", scored, repeat=range(int(head == 0), rows), a=scores, **row)
         row |= {"a": self.shared_scores, "out": self.summed_scores, "destination": Destination.MEMORY}
         summed = self.vectors.command(p, "sum of rows", scored, repeat=1, **row)
-        return self._select_all_heads(p, self.summed_scores, summed, inputs)
+        return self.select_all_heads(p, {"source": self.summed_scores, "rows": 1}, summed, inputs)
 
-    def _select_all_heads(
-        self, p: Operands, row: int, after: Sequence[CommandRef], inputs: SelectionInputs
+    def select_in_two_stages(self, p: Operands, inputs: SelectionInputs) -> Selected:
+        """Select by one row of keys, and the text by another, for every KV head; and fetch."""
+        stage, scored = self.two_stage, list(inputs.clusters)
+        assert stage is not None
+        if stage.partitions:
+            heads, team = p.builder.share.groups(self.config.kv_heads)
+            for h in heads:
+                scored += self.mean_key_products(p, h, team, inputs, inputs.tables.representatives, stage.scores)
+                scored += self.mean_key_products(p, h, team, inputs, inputs.tables.centroids, self.cluster_scores)
+            scored = p.builder.meet(scored)
+            if p.builder.share.leads:
+                rows = inputs.tokens * self.group
+                scored = stage.rank(p, self.vectors, rows, self.score_words, self.cluster_scores, scored)
+        rows, first = (2, stage.keys) if stage.partitions else (1, stage.keys + stage.blocks)
+        fields = {"source": first, "stride": stage.blocks, "rows": rows, "counts": inputs.tables.counts}
+        return self.select_all_heads(p, fields, scored, inputs)
+
+    def select_all_heads(
+        self, p: Operands, fields: Mapping[str, int], after: Sequence[CommandRef], inputs: SelectionInputs
     ) -> Selected:
-        """Select for every KV head by the same row of scores, and fetch."""
-        selected, fields = list[CommandRef](), {"source": row, "stride": 0, "rows": 1, "length": LengthSource.CLUSTERS}
+        """Select for every KV head by the same rows of scores, and fetch. `fields` : of SELECT"""
+        selected, common = list[CommandRef](), {"stride": 0, "length": LengthSource.CLUSTERS, **fields}
         for head in range(self.config.kv_heads):
-            selected += p.builder.lead("SELECT", fields | {"head": head}, after=after)
+            selected += p.builder.lead("SELECT", common | {"head": head}, after=after)
         return self._fetch(p, selected, inputs)
 
     def _fetch(self, p: Operands, selected: Sequence[CommandRef], inputs: SelectionInputs) -> Selected:
@@ -256,7 +283,7 @@ class RetrievalAttention:
         head, the core only meets the others.
         """
         length_fields = {"length": LengthSource.CLUSTERS}
-        products = self._mean_key_products(p, head, team, inputs)
+        products = self.mean_key_products(p, head, team, inputs, inputs.mean_keys_word, self.cluster_scores)
         if team.count > 1:
             products = p.builder.meet(products)
         if head is None:
@@ -269,10 +296,13 @@ class RetrievalAttention:
         self.vectors.command(p, "exponentials", products, repeat=part, fit=Fit.FITS, **fields)
         return self.vectors.command(p, "long exponentials", products, repeat=part, fit=Fit.EXCEEDS, a_again=1, **fields)
 
-    def _mean_key_products(
-        self, p: Operands, head: int | None, team: Share, inputs: SelectionInputs
+    def mean_key_products(
+        self, p: Operands, head: int | None, team: Share, inputs: SelectionInputs, word: int, out: Sequence[int]
     ) -> list[CommandRef]:
-        """FP32 scores of all clusters for one KV head, in `cluster_scores`; its cores split the clusters."""
+        """FP32 scores of all clusters for one KV head; its cores split the clusters.
+
+        `word` : word address of a vector for each cluster ; `out` : of the scores of each KV head
+        """
         chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
         products = list[CommandRef]()
         for rows in self._row_blocks(inputs.tokens):
@@ -280,14 +310,14 @@ class RetrievalAttention:
                 break
             x = self._queries(p, head, rows, inputs.queries, self.scoring)
             for block in range(team.number * chunk, self.cluster_blocks, team.count * chunk):
-                source = inputs.mean_keys_word + head * self.head + block * self.width * self.kv
+                source = word + head * self.head + block * self.width * self.kv
                 keys = p.weights(
                     "LOAD",
                     {"source": source, "stride": self.kv, "rows": chunk * self.width, "beats": self.head, "tiled": 1,
                      "limit": 1, "block": block, **length_fields},
                     inputs.clusters,
                 )  # fmt: skip
-                fields = {**self._products(self.cluster_scores[head], rows, block), **length_fields}
+                fields = {**self._products(out[head], rows, block), **length_fields}
                 products = [p.multiply(fields, keys, x, self.width)]
         return products
 

@@ -26,6 +26,7 @@ from compiler.language_model import LanguageModelCompiler, chosen_token
 from compiler.layer import Context
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
+from compiler.mosaic_host import MosaicHost
 from compiler.policies import CodecSightPolicy, Policy, ResvPolicy
 from compiler.positions import Positions, of_pairs
 from compiler.sampling import Sampler, Sampling
@@ -110,6 +111,11 @@ class Machine:
         text = checkpoint.spec.text
         limits = replace(limits, tokens=limits.tokens or min(DEFAULT_TOKENS, text.max_positions))
         self.config, self.limits, self.policy, self.spec = config, limits, policy, checkpoint.spec
+        if policy.table(config).partitions:
+            if limits.streams != 1:
+                raise ValueError(f"streams must be 1 for policy {policy.name}, got {limits.streams}")
+            if limits.resident and policy.prefetch == "next_layer":
+                raise ValueError(f"resident must be 0 for policy {policy.name} with prefetch, got {limits.resident}")
         if limits.tokens > text.max_positions:
             raise ValueError(f"tokens must be at most {text.max_positions} positions of the model, got {limits.tokens}")
         vision, projector = checkpoint.spec.vision, checkpoint.spec.projector
@@ -192,6 +198,7 @@ class Machine:
             store,
             selection.wtu,
             selection.target,
+            retain=policy.table(config).partitions > 0,
             origin=store,
         )
         vectors = self.decoder.vectors
@@ -276,14 +283,18 @@ class Session:
         self.frequencies = machine.spec.text.rope.frequencies()
         self._host = machine.core.written, machine.core.runs  # after the last step
         self.frames = 0  # so far
+        partitions = machine.policy.table(machine.config).partitions
+        self.host = MosaicHost(self) if partitions else None  # it decides between the programs of a step
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
+        self._check_file()
         numbers = [context.number for context in self.contexts]
         context_file.export_stream(self.machine.memories, numbers, path, self.positions)
 
     def resume(self, path: Path | str) -> None:
         """Replace the contexts of an empty session by those of a file."""
+        self._check_file()
         if self.position:
             raise ValueError(f"position of a session must be 0 before it resumes a file, got {self.position}")
         memories = self.machine.memories
@@ -421,6 +432,10 @@ class Session:
                 return
             step = [token]
 
+    def _check_file(self) -> None:
+        if self.host:
+            raise ValueError("session must be of a policy whose state is on the machine, got policy mosaic")
+
     def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
         if frame and self.machine.decoder.layers[0].table.by_frames:
@@ -429,11 +444,23 @@ class Session:
                 raise ValueError(f"a session of policy {name} must begin with text, got a frame")
             if self.frames == most:
                 raise ValueError(f"frames of a session of policy {name} must be at most {most}, got {most + 1}")
+        if frame and self.host:
+            size = self.host.cache.tokens_per_frame if self.host.cache else count
+            if not self.position:
+                raise ValueError("a session of policy mosaic must begin with text, got a frame")
+            if count != size:
+                raise ValueError(f"tokens of a frame of policy mosaic must be {size}, got {count}")
         text, tokens = self.machine.spec.text, self.position + count
         if tokens > self.machine.limits.tokens:
             raise ValueError(f"tokens of a session must be at most {self.machine.limits.tokens}, got {tokens}")
         if placed[1].next > text.max_positions:
             raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
+
+    def _hidden_states(self, rows: Sequence[Sequence[tuple[int, int]]]) -> np.ndarray:
+        """The tokens of a step before the first layer (T, hidden), from the words that hold them; float64."""
+        core = self.machine.core
+        read = [np.concatenate([core.get(at, words * core.word_bytes) for at, words in row]) for row in rows]
+        return decode(np.stack(read).view("<u2"))
 
     def _step(
         self,
@@ -452,10 +479,17 @@ class Session:
             machine.core.put({layer.projected: layer.label_image(self.frames if frame else 0)})
         pairs = of_pairs(positions, text.head_dim, text.rope.sections)
         machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
+        if self.host:
+            self.host.before(self._hidden_states(rows) if frame else None)
         programs = [
             decoder.step(rows, self.contexts, answer=answer, visual=frame, share=share) for share in machine.shares
         ]
         retrieved, done = machine.core.run(*programs), self._host
+        if self.host:
+            moves = self.host.after(self.position, count, frame)
+            stored = [decoder.store(count, self.contexts, moves, share) for share in machine.shares]
+            more += sum(map(len, stored))
+            retrieved.offloaded.extend(machine.core.run(*stored).offloaded)
         self._host = machine.core.written, machine.core.runs
         by_host = [now - before for now, before in zip(self._host, done, strict=True)]
         self.steps.append(Step(count, more + sum(map(len, programs)), retrieved, *by_host))

@@ -91,11 +91,13 @@ def plan_store(
     elif not (keeps_all or pages):
         own_pages = sizes.offloaded_pages
     # every token can have a page of its own, and a step needs page frames before it offloads old pages
-    all_pages, most = contexts * own_pages, frames - step
+    # pages that were fetched stay in device memory until the end of the layer, for a policy with partitions
+    reserve = max(step, own_pages) if policy.table(config).partitions else step
+    all_pages, most = contexts * own_pages, frames - reserve
     if most < 1 and not keeps_all:
         raise ValueError(f"{step_name} must be less than page_frames = {frames} of the core, got {step}")
     stay = min(contexts * tokens, all_pages * config.page_tokens) if keeps_all else resident or most
-    used_frames = min(all_pages, stay + step)
+    used_frames = min(all_pages, stay + reserve)
     if used_frames > frames or stay < 1:
         raise ValueError(
             f"resident must be 1 to {most}, which is page_frames = {frames} of the core without a step of {step} "

@@ -83,9 +83,34 @@ def add_row(n: int, lanes: int) -> Program:
     return [Instruction(pre=Pre.ADD, b=MEMORY, to_memory=True, wait=True, **extent(n, lanes))]
 
 
-def sum_of_rows(n: int, lanes: int) -> Program:
-    """The sum of the rows of `first_row` and `add_row`, and of one more, BF16. In: the row. Out: the sum."""
-    return [Instruction(pre=Pre.ADD, b=MEMORY, round=True, to_stream=True, wait=True, **extent(n, lanes))]
+def sum_of_rows(n: int, lanes: int, wide: bool = False) -> Program:
+    """The sum of the rows of `first_row` and `add_row`, and of one more, BF16 or `wide`: FP32. In: the row. Out: it."""
+    return [Instruction(pre=Pre.ADD, b=MEMORY, round=not wide, to_stream=True, wait=True, **extent(n, lanes))]
+
+
+def marks(n: int, lanes: int, sharpness: float) -> Program:
+    """exp2((x - max) * sharpness / 256) of a row, BF16: 1 for its largest elements, 0 for elements that are smaller by
+    127 * 256 / sharpness or more. In: the row twice. Out: the row."""
+    shape = extent(n, lanes)
+    return [
+        Instruction(post=Post.MAX, to_scalar=0, **shape),
+        Instruction(pre=Pre.RSUB, b=SCALAR, times=Times.C, c_immediate=True, immediate=code(sharpness),
+                    function=Function.EXP, to_stream=True, wait=True, **shape),
+    ]  # fmt: skip
+
+
+def add_multiple(n: int, lanes: int, factor: float) -> Program:
+    """factor * x + y, FP32. In: x, y. Out: the sum."""
+    shape = extent(n, lanes)
+    return [
+        Instruction(times=Times.C, c_immediate=True, immediate=code(factor), to_memory=True, **shape),
+        Instruction(pre=Pre.ADD, b=MEMORY, to_stream=True, wait=True, **shape),
+    ]
+
+
+def difference_from(n: int, lanes: int, value: float) -> Program:
+    """Load value - x of a row of FP32 numbers for `add_row`. In: the row. Out: nothing."""
+    return [Instruction(pre=Pre.RSUB, immediate=code(value), to_memory=True, **extent(n, lanes))]
 
 
 def rms_factor(n: int, lanes: int, epsilon: float = 1e-5) -> Program:

@@ -34,6 +34,7 @@ from golden.mean_keys import MeanKeys
 from golden.quickvideo import kept_count, norm_codes
 from golden.resv import PREFETCH
 from golden.selection import sortable
+from golden.two_stage import selection_keys
 from golden.wicsum import RowSelections
 from util import checks
 
@@ -53,6 +54,9 @@ class LayerPolicy:
                 text, has the largest score. The selection precedes the clustering of the step
     rho         share of the tokens of a step of frames that stay, those with the smallest norms of their keys
                 (`golden.quickvideo.kept_count`); the others are not stored. Tokens of text stay
+    partitions  Mosaic: partitions that pass the first stage of the selection (`golden.two_stage`), which precedes the
+                step; 0: another policy. The tokens of a step are stored after it, in clusters that the host chooses
+                (`DecoderLayer.store`), and pages that were fetched stay in device memory
     """
 
     hashes: bool = True
@@ -61,14 +65,32 @@ class LayerPolicy:
     kept_pages: tuple[int, int] | None = None
     by_frames: bool = False
     rho: float = 1
+    partitions: int = 0
 
     def __post_init__(self) -> None:
+        checks.integer("partitions", self.partitions, 0)
         if self.score_row is None and not self.mean_keys:
             raise ValueError("mean_keys must be True without a score_row, got False")
         if checks.real("rho", self.rho, 0, 1) != 1 and (self.hashes or self.mean_keys):
             raise ValueError(f"rho must be 1 with hash codes or mean keys, got {self.rho}")
         for pages in self.kept_pages or ():
             checks.integer("kept_pages", pages, 0)
+
+
+@dataclass(frozen=True)
+class ClusterRows:
+    """What the host knows of the clusters of a layer with `partitions`, one row for each cluster.
+
+    partitions       partitions of the first stage, at most those that exist
+    representatives  of the partition of each cluster, BF16 bit patterns (C, Hkv * d) in memory order, unit vectors
+    centroids        likewise, of each cluster
+    counts           tokens of each cluster, uint16 (C,); that of cluster 0, the text, exceeds every budget
+    """
+
+    partitions: int
+    representatives: np.ndarray
+    centroids: np.ndarray
+    counts: np.ndarray
 
 
 RESV_POLICY = LayerPolicy()
@@ -254,6 +276,7 @@ class DecoderLayer:
     policy        what the layer does with its tokens
     label         hash code of the tokens of the next step if the policy does not hash
     visual        the tokens of the next step are those of frames
+    rows          rows of all clusters for a policy with `partitions`, which the host sets before a step
     """
 
     shape: LayerShape
@@ -269,6 +292,7 @@ class DecoderLayer:
     policy: LayerPolicy = RESV_POLICY
     label: int = 0
     visual: bool = False
+    rows: ClusterRows | None = None
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
@@ -386,12 +410,17 @@ class DecoderLayer:
         """
         s, tokens = self.shape, len(k)
         scoring, averaged = (q, None) if plain is None else plain
-        replies = []
-        if plain is not None and self.prefetched is None:
+        replies, more, stored_later = list[Reply](), list[Reply](), self.policy.partitions > 0
+        if (plain is not None or stored_later) and self.prefetched is None:
             replies += self.table.open(self.context)
             self.prefetched = self.select(scoring)
-        kept = self.kept_tokens(k)
-        codes, assigned, more = self.append(k[kept], v[kept], averaged)
+        kept = np.arange(tokens) if stored_later else self.kept_tokens(k)
+        if stored_later:
+            codes, assigned = np.zeros(0, np.uint32), self.table.clusters.assign(np.zeros(0, np.uint32))
+            self.keys += list(k)
+            self.values += list(v)
+        else:
+            codes, assigned, more = self.append(k[kept], v[kept], averaged)
         selection, self.prefetched = self.prefetched or self.select(q), None
         replies += [*more, *selection.replies, *self.release(), *self.table.commit()]
         if self.following is not None:
@@ -414,6 +443,19 @@ class DecoderLayer:
         )  # fmt: skip
         return out.reshape(tokens, s.q_heads, -1), trace
 
+    def store(self, labels: Sequence[int]) -> None:
+        """Store the tokens of the last step in the clusters `labels`, one for each, for a policy with `partitions`."""
+        self.table.open(self.context)
+        self.table.cluster(np.array(labels, np.uint32))
+        self.table.commit()
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Move tokens to clusters: pairs of a token and a cluster. The next cluster is created if it does not exist."""
+        self.table.open(self.context)
+        for token, cluster in moves:
+            self.table.move(token, cluster, cluster)
+        self.table.commit()
+
     def select(self, q: np.ndarray) -> Selection:
         """Score the clusters of the context, which is open, with queries (T, Hq, d) in memory order, and fetch."""
         s = self.shape
@@ -426,6 +468,8 @@ class DecoderLayer:
     def _scores(self, q: np.ndarray) -> list[HeadScores]:
         """Score rows of every KV head."""
         s, shared = self.shape, self.policy.score_row
+        if self.policy.partitions:
+            return self._two_stages(q)
         if shared is not None:
             row = np.array(shared[: len(self.table.clusters)], np.uint16)
             return [HeadScores(h, row[None]) for h in range(s.kv_heads)]
@@ -445,6 +489,20 @@ class DecoderLayer:
         for h, scores in enumerate(products):
             groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
         return groups
+
+    def _two_stages(self, q: np.ndarray) -> list[HeadScores]:
+        """Score rows of Mosaic, the same for every KV head."""
+        s, rows = self.shape, self.rows
+        assert rows is not None, "the host sets the rows before a step"
+        products = [
+            np.concatenate([
+                self.product(queries, np.ascontiguousarray(vectors.reshape(-1, s.kv_heads, s.head_dim)[:, h]))
+                for h, queries in enumerate(self._query_rows(q))
+            ])
+            for vectors in (rows.representatives, rows.centroids)
+        ]  # fmt: skip
+        keys = selection_keys(products[0], products[1], rows.partitions)
+        return [HeadScores(h, keys, rows.counts) for h in range(s.kv_heads)]
 
     def _query_rows(self, q: np.ndarray) -> np.ndarray:
         """Queries (T, Hq, d) as rows (query token, query head) of each KV head: (Hkv, T * group, d)."""

@@ -19,10 +19,14 @@ from util import checks
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Score rows of one KV head whose selections are united: uint16 keys (R, C), one column per cluster."""
+    """Score rows of one KV head whose selections are united: uint16 keys (R, C), one column per cluster.
+
+    `counts` : tokens of each cluster as the WTU counts them (C,); None: those of the context
+    """
 
     head: int
     keys: np.ndarray
+    counts: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class Kvpu:
         counts = self.context.counts[: int(self.context.header["clusters"])].astype(np.int64)
         rows, selected, replies = [], [], []
         for group in groups:
-            rows.append(select(group.keys, counts, self.target, self.wtu))
+            sizes = counts if group.counts is None else group.counts
+            rows.append(select(group.keys, sizes, self.target, self.wtu))
             selected.append(np.logical_or.reduce(rows[-1].selected, axis=0))
             options = {"heads": 1 << group.head, "retain": int(self.retain), "bank": self._bank}
             for cluster in np.flatnonzero(selected[-1]).tolist():
@@ -126,6 +131,18 @@ class Kvpu:
         """
         rule = replace(QUICKPREFILL, buckets=self.wtu.buckets)
         return select(reversed_keys(norms)[None], np.ones((1, len(norms)), np.int64), count, rule)
+
+    def move(self, token: int, cluster: int, code: int) -> list[Reply]:
+        """Move a token of the context to a cluster; the next cluster is created with the hash code `code`.
+
+        The HCU learns of it when another context has been opened and this one is opened again.
+        """
+        slot = self.kvmu.token_slot(token)
+        page, number = (-1, 0) if slot is None else slot
+        opened = int(cluster == int(self.context.header["clusters"]))
+        return self.kvmu.execute(
+            Command(Op.MOVE, page=page, slot=number, cluster=cluster, opened=opened, hash=code * opened)
+        )
 
     def commit(self) -> list[Reply]:
         """End of a step: offload the oldest pages, and commit."""

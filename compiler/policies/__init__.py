@@ -12,6 +12,7 @@ from typing import Any
 from compiler.policies.base import Policy, Selection, TableSizes
 from compiler.policies.codecsight import CodecSightPolicy
 from compiler.policies.full import FullPolicy
+from compiler.policies.mosaic import MosaicPolicy
 from compiler.policies.quickprefill import QuickPrefillPolicy
 from compiler.policies.rekv import RekvPolicy
 from compiler.policies.resv import ResvPolicy
@@ -20,13 +21,14 @@ from util.policy_file import policy_class
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy, QuickPrefillPolicy, CodecSightPolicy)
+    for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy, QuickPrefillPolicy, CodecSightPolicy, MosaicPolicy)
 }
 
 __all__ = [
     "POLICIES",
     "CodecSightPolicy",
     "FullPolicy",
+    "MosaicPolicy",
     "Policy",
     "QuickPrefillPolicy",
     "RekvPolicy",

@@ -299,6 +299,7 @@ OPCODES = (
             Field("source", ADDRESS, "first word of the first row, one BF16 score per cluster"),
             Field("stride", STRIDE, "words from one row to the next"),
             Field("rows", SCORE_ROWS, "number of rows"),
+            Field("counts", ADDRESS, "first word of a row of token counts, 16 bits each; 0: those of the context"),
             *_LENGTH,
         ),
     ),
@@ -317,6 +318,19 @@ OPCODES = (
             Field("cluster", COUNT, "number of the cluster"),
             Field("first", COUNT, "number of the first pages that remain"),
             Field("last", COUNT, "number of the last pages that remain"),
+        ),
+    ),
+    Opcode(
+        "MOVE",
+        0x57,
+        ExecUnit.RETRIEVAL,
+        "Move a token to another cluster; complete when its key and value are copied.",
+        (
+            Field("page", COUNT, "page of the token, which must be in device memory and takes no more tokens"),
+            Field("slot", 5, "its slot in the page"),
+            Field("cluster", COUNT, "number of the other cluster"),
+            Field("opened", 1, "the cluster is new"),
+            Field("hash", 32, "hash code of a new cluster"),
         ),
     ),
     Opcode(

@@ -36,6 +36,7 @@ class Op(enum.Enum, shape=unsigned(3)):
     STEP = 4  # offload the oldest pages and commit the step
     RELEASE = 5  # release the pages of `cluster`, except the first `first_pages` and the last `last_pages` ones
     KEEP = 6  # a row of norms follows on `i_scores`, one per token; the `count` smallest ones leave on `o_kept`
+    MOVE = 7  # move the token in `page`, `slot` to `cluster`, which is `opened` with `hash` if it is new
 
 
 class Stat(python_enum.StrEnum):
@@ -45,7 +46,7 @@ class Stat(python_enum.StrEnum):
     OPENING = "opening"  # cycles in which a context is opened
     CLUSTERING = "clustering"  # cycles in which tokens of a step are clustered
     SELECTING = "selecting"  # cycles in which a SELECT is in progress
-    ENDING = "ending"  # cycles in which FETCH, RELEASE or STEP waits until the KVMU accepts it
+    ENDING = "ending"  # cycles in which FETCH, RELEASE, MOVE or STEP waits until the KVMU accepts it
 
 
 class KVPU(wiring.Component):
@@ -61,7 +62,8 @@ class KVPU(wiring.Component):
     cluster order. The rows of one SELECT are joined; the last one has `join` = 0. The list of selected clusters becomes
     SELECT commands of the KVMU, which reports their pages at once. FETCH ends the fetch: the KVMU completes the
     transfers into the staging bank that the previous fetch did not use. RELEASE removes pages from a cluster (EVICT
-    of the KVMU); it is part of a step. STEP offloads the oldest pages and commits.
+    of the KVMU); it is part of a step. MOVE moves a token to another cluster; the HCU learns of it when the context is
+    opened after another one. STEP offloads the oldest pages and commits.
 
     KEEP selects tokens of a step instead of clusters: the WTU works in mode COUNT and reversed order, and the selection
     leaves as a bitmap. Then the hash codes of the selected tokens arrive.
@@ -112,6 +114,9 @@ class KVPU(wiring.Component):
                 "first_pages": self.kvmu.command["page"].shape,
                 "last_pages": self.kvmu.command["page"].shape,
                 "count": config.cluster_bits,
+                "page": self.kvmu.command["page"].shape,
+                "slot": self.kvmu.command["slot"].shape,
+                "opened": 1,
             }
         )
         super().__init__(
@@ -213,7 +218,7 @@ class KVPU(wiring.Component):
             Stat.OPENING: opening,
             Stat.CLUSTERING: in_step,
             Stat.SELECTING: selecting,
-            Stat.ENDING: self.i.valid & ((op == Op.FETCH) | (op == Op.RELEASE) | (op == Op.STEP)),
+            Stat.ENDING: self.i.valid & ((op == Op.FETCH) | (op == Op.RELEASE) | (op == Op.MOVE) | (op == Op.STEP)),
         }
         count(m, self, events, enable=bool(self.config.dre_counters))
         return m
@@ -322,7 +327,7 @@ class KVPU(wiring.Component):
     def _execute(
         self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal, selecting: Signal
     ) -> None:
-        """Execute a command other than CODE. FETCH, RELEASE, STEP and KEEP wait for all lists."""
+        """Execute a command other than CODE. FETCH, RELEASE, MOVE, STEP and KEEP wait for all lists."""
         command = self.i.payload
         with m.Switch(command.op):
             with m.Case(Op.OPEN):
@@ -346,6 +351,10 @@ class KVPU(wiring.Component):
                     index=command.first_pages,
                     page=command.last_pages,
                 )
+                m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)
+            with m.Case(Op.MOVE):
+                fields = {name: command[name] for name in ("cluster", "page", "slot", "opened", "hash")}
+                _command(m, commands, valid=~selecting, op=kvmu_command.Op.MOVE, **fields)
                 m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)
             with m.Case(Op.STEP):
                 _command(m, commands, valid=~selecting, op=kvmu_command.Op.STEP)

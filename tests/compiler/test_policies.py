@@ -250,7 +250,11 @@ def test_policy_of_a_file(tmp_path, rng):
 
 def test_refusals(tmp_path, rng):
     for arguments, message in (
-        (("recent", {}), "policy must be one of resv, full, window, rekv, quickprefill or a .py file, got 'recent'"),
+        (
+            ("recent", {}),
+            "policy must be one of resv, full, window, rekv, quickprefill, codecsight, mosaic or a .py file, "
+            "got 'recent'",
+        ),
         (("window", {"sinks": 4}), "option of policy window must be one of prefetch, sink, recent, got 'sinks'"),
         (("window", {"recent": 0}), "recent must be at least 1, got 0"),
         (("full", {"prefetch": "none"}), "prefetch must be one of next_layer, same_layer, got 'none'"),

@@ -26,16 +26,17 @@ HASH_CODE = data.StructLayout({"hash": 32, "query": 1, "last": 1})  # hash code 
 
 
 class RetrievalUnit(wiring.Component):
-    """Executes OPEN, KEEP, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD and keeps the state of the current step.
+    """Executes OPEN, KEEP, CLUSTER, SELECT, FETCH, RELEASE, MOVE and OFFLOAD, and keeps the state of the current step.
 
     OPEN makes a context, the state of one layer of one stream, the one in use. Hash codes from the vector engine drive
     the KV prediction unit (KVPU) without commands. SELECT makes the row reader send score rows and token counts from
     memory to it, after the KVPU has written the token counts of the step. Three parts record its results for the other
     units: `MeanUpdates` the cluster assignments, `StepSlots` the slots of tokens, `PageLists` the past tokens of each
     KV head. CLUSTER waits until all tokens have a cluster and a slot and the old mean keys of their clusters are in the
-    undo log, SELECT until its rows are sent, FETCH until the selected pages are in device memory. RELEASE and OFFLOAD
-    wait until the keys and values are stored. RELEASE removes pages from a cluster. OFFLOAD writes the pages that leave
-    device memory and commits the step.
+    undo log, SELECT until its rows are sent, FETCH until the selected pages are in device memory. RELEASE, MOVE and
+    OFFLOAD wait until the keys and values are stored. RELEASE removes pages from a cluster. MOVE moves a token to
+    another cluster, and waits until its key and value are copied. OFFLOAD writes the pages that leave device memory and
+    commits the step. SELECT takes the token counts of the context, or a row of others.
 
     SELECT and FETCH can also precede the tokens of a step. Then the pages of a layer are fetched while the layer before
     still reads its page lists. OPEN says which of the two lists of each KV head the selection fills. The first SELECT
@@ -57,8 +58,8 @@ class RetrievalUnit(wiring.Component):
                                     └──> store <──> memory
     ```
 
-    Timing: data dependent. CLUSTER and FETCH complete one cycle after their phase, OPEN, RELEASE and OFFLOAD with the
-    reply of the KVPU.
+    Timing: data dependent. CLUSTER, FETCH and MOVE complete one cycle after their phase, OPEN, RELEASE and OFFLOAD
+    with the reply of the KVPU.
 
     Parameters
     ----------
@@ -186,7 +187,8 @@ class RetrievalUnit(wiring.Component):
         wiring.connect(m, rows.o, self.kvpu.i_scores)
         wiring.connect(m, self.kvpu.o_again, rows.again)
         counts_base = self.kvpu.counts_base * (TABLE_BYTES * 8 // self.word)
-        m.d.comb += rows.counts_base.eq(counts_base[:WORD_ADDRESS_BITS])
+        own = view(self.i.payload, "SELECT").counts
+        m.d.comb += rows.counts_base.eq(Mux(own != 0, own, counts_base[:WORD_ADDRESS_BITS]))
 
     def _connect_transfers(self, m: Module, slots: StepSlots) -> None:
         """Descriptors wait until the keys and values of the last piece are stored; completions go back."""
@@ -263,7 +265,7 @@ class RetrievalUnit(wiring.Component):
                             m.d.comb += lists.clear.eq(new_selection)
                             m.d.sync += new_selection.eq(0)
                             m.next = name
-                    for name in ("RELEASE", "OFFLOAD"):
+                    for name in ("RELEASE", "MOVE", "OFFLOAD"):
                         with m.Case(BY_NAME[name].code), m.If(~slots.pending):
                             m.next = name
             self._select(m, rows, counts_written)
@@ -272,6 +274,7 @@ class RetrievalUnit(wiring.Component):
                 ("OPEN", Op.OPEN),
                 ("FETCH", Op.FETCH),
                 ("RELEASE", Op.EVICT),
+                ("MOVE", Op.MOVE),
                 ("OFFLOAD", Op.STEP),
             ):
                 with m.State(name):
@@ -280,7 +283,7 @@ class RetrievalUnit(wiring.Component):
                         m.next = f"{name}_REPLY"
                 with m.State(f"{name}_REPLY"), m.If(last_reply & (reply.op == op)):
                     m.d.sync += [fetch_transfers.eq(reply.tagged), fetch_tag.eq(reply.tag)]
-                    if name == "FETCH":
+                    if name in ("FETCH", "MOVE"):
                         m.next = "TRANSFER"
                     else:
                         m.d.comb += self.complete.eq(1)
@@ -294,20 +297,25 @@ class RetrievalUnit(wiring.Component):
     def _send_command(self, m: Module, name: str) -> None:
         """Offer a command to the KVPU in the present state."""
         command, context = self.kvpu.i.payload, view(self.i.payload, "OPEN").context
-        pages = view(self.i.payload, "RELEASE")
+        pages, token = view(self.i.payload, "RELEASE"), view(self.i.payload, "MOVE")
         operations = {
             "OPEN": kvpu.Op.OPEN,
             "FETCH": kvpu.Op.FETCH,
             "RELEASE": kvpu.Op.RELEASE,
+            "MOVE": kvpu.Op.MOVE,
             "OFFLOAD": kvpu.Op.STEP,
         }
         m.d.comb += [
             self.kvpu.i.valid.eq(1),
             command.op.eq(operations[name]),
             command.context.eq(context[: len(command.context)]),
-            command.cluster.eq(pages.cluster[: len(command.cluster)]),
+            command.cluster.eq((token if name == "MOVE" else pages).cluster[: len(command.cluster)]),
             command.first_pages.eq(pages.first[: len(command.first_pages)]),
             command.last_pages.eq(pages.last[: len(command.last_pages)]),
+            command.page.eq(token.page[: len(command.page)]),
+            command.slot.eq(token.slot[: len(command.slot)]),
+            command.opened.eq(token.opened),
+            command.hash.eq(token.hash[: self.config.hash_bits]),
         ]
 
     def _select(self, m: Module, rows: RowReader, counts_written: Signal) -> None:
