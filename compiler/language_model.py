@@ -18,6 +18,7 @@ from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
 from compiler.memory import Region, block_words, tiles
 from compiler.model_spec import TextSpec
 from compiler.policies import Policy
+from compiler.policies.base import LayerWidths
 from compiler.products import Matrix
 from compiler.window_layer import WindowLayer
 from golden import bf16
@@ -151,7 +152,13 @@ class LanguageModelCompiler:
         n, spec = self.width, self.spec
         for number, layer in enumerate(self.layers):
             parameters = layer_weights(weights, spec, self.config, number)
-            yield layer.images(parameters.matrices, parameters.norms, parameters.biases)
+            images = layer.images(parameters.matrices, parameters.norms, parameters.biases)
+            branch = layer.policy.branch_weights(
+                self.config, LayerWidths(spec.hidden, spec.q_heads, spec.head_dim), number
+            )
+            if layer.branch is not None and branch is not None:
+                images |= layer.branch.images(branch)
+            yield images
         embedding = weights.load("embedding")
         yield {self.head.address: tiles(embedding if spec.tied_embeddings else weights.load("lm_head"), n)}
         if not spec.tied_embeddings:

@@ -22,6 +22,7 @@ from compiler.memory import Region, block_words, tiles
 from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.state_space import BranchStep, StateSpaceCompiler, branch_compiler
 from compiler.two_stage import NO_CLUSTERS, ClusterTables
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
@@ -72,10 +73,12 @@ class Context:
     Attributes
     ----------
     number : entry of the table of contexts of the store ; mean_keys_word : word address of its mean keys
+    state_word : word address of the state of its state-space branch, if the policy has one
     """
 
     number: int
     mean_keys_word: int
+    state_word: int = 0
 
 
 @dataclass
@@ -98,7 +101,7 @@ class LayerCompiler:
     cosines : word address of the RoPE angles of the step, pairs of FP32 words (cosines, sines)
     rotated : word addresses of queries, keys (both after RoPE) and values of the step
     products, vectors : compilers of products and of vector programs
-    table : how the layer uses its tables
+    table : how the layer uses its tables ; branch : state-space branch; None: the policy has none
     clusters : for a policy with partitions, what the host writes for the clusters of this layer
 
     Raises
@@ -174,6 +177,9 @@ class LayerCompiler:
             model_head=s.head or c.head_dim, tokens=s.tokens, keys=s.keys, prefetches=self.prefetches,
             table=self.table, scoring=self.plain["q"],
         )  # fmt: skip
+        self.branch: StateSpaceCompiler | None = branch_compiler(
+            self.policy, (s.hidden, s.q_heads, s.head or c.head_dim), t, self.products, self.vectors, self.region
+        )
         self._programs()
 
     def _allocate_clusters(self) -> None:
@@ -303,7 +309,12 @@ class LayerCompiler:
     def _finish(self, p: Operands, tokens: int, context: Sequence[CommandRef]) -> list[CommandRef]:
         """The layer after the attention: output projection and feed-forward part; returns the last commands."""
         t, w, meet = tokens, self.wide, p.builder.meet
-        x = Activations([Columns(address, self.group * self.head) for address in self.retrieval.outputs], meet(context))
+        columns = [Columns(address, self.group * self.head) for address in self.retrieval.outputs]
+        if self.branch is not None:
+            source = self.rotated["q"] if self.branch.query else self.normed
+            step = BranchStep(t, self.context.state_word, source, meet(context))
+            context, columns = self.branch.add_to(p, step, self.retrieval.outputs), [Columns(self.branch.fused, self.q)]
+        x = Activations(columns, meet(context))
         o = meet(self._multiply(p, "o", t, x, w["o"], wide=True))
         attended = meet(self._residual(p, t, self.x, w["o"], self.attended, o))
         norm = meet(self.norm(p, self.norms[1], self.attended, t, attended))
@@ -422,6 +433,7 @@ class LayerCompiler:
             other.rotated = {**self.rotated, **own}
             other.retrieval = copy(self.retrieval)
             other.retrieval.rotated = other.rotated
+        other.branch = self.branch and self.branch.another()
         return other
 
     def images(

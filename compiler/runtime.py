@@ -28,8 +28,10 @@ from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
 from compiler.mosaic_host import MosaicHost
 from compiler.policies import CodecSightPolicy, Policy, ResvPolicy
+from compiler.policies.base import LayerWidths
 from compiler.positions import Positions, of_pairs
 from compiler.sampling import Sampler, Sampling
+from compiler.state_space import state_words
 from compiler.store_plan import plan_store
 from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
@@ -152,8 +154,12 @@ class Machine:
             ]
             for at in self.addresses:
                 create_context(tables, at.number, own, at.base, host_base=at.host_base)
+            widths = LayerWidths(text.hidden, text.q_heads, text.head_dim)
+            branch = policy.branch(config, widths)
+            self.state_words = state_words(branch.shape) if branch else 0  # of a context
+            states = region.allocate(plan.contexts * self.state_words)
             self.contexts = [
-                Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word)
+                Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word, states + n * self.state_words)
                 for n, header in enumerate(tables.contexts)
             ]
             self.decoder = LanguageModelCompiler(
@@ -217,8 +223,11 @@ class Machine:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
         self._model, self._folder = checkpoint.fingerprint(), checkpoint.path
-        if (use := policy.table(config)) != RESV_POLICY:  # contexts of another use of the tables cannot continue
-            self._model = zlib.crc32(repr(use).encode(), self._model) or 1
+        use: tuple[object, ...] = () if (table_use := policy.table(config)) == RESV_POLICY else (table_use,)
+        if branch is not None:
+            use = (*use, policy)
+        for each in use:  # contexts of another use of the tables, or of another branch, cannot continue
+            self._model = zlib.crc32(repr(each).encode(), self._model) or 1
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -288,6 +297,8 @@ class Session:
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
+        if self.machine.state_words:
+            raise ValueError(f"policy of a saved session must have no branch, got {self.machine.policy.name}")
         self._check_file()
         numbers = [context.number for context in self.contexts]
         context_file.export_stream(self.machine.memories, numbers, path, self.positions)

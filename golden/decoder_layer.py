@@ -19,6 +19,7 @@ block of the upper half that RoPE rotates with it. This order affects only the o
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from ml_dtypes import bfloat16
@@ -37,6 +38,13 @@ from golden.selection import sortable
 from golden.two_stage import selection_keys
 from golden.wicsum import RowSelections
 from util import checks
+
+
+class Branch(Protocol):
+    """A branch parallel to the attention, with the state of one layer of one stream."""
+
+    def step(self, u: np.ndarray, /) -> np.ndarray:
+        """FP32 bit patterns (T, Hq * d) for the next tokens (T, inputs), BF16 bit patterns."""
 
 
 @dataclass(frozen=True)
@@ -277,6 +285,8 @@ class DecoderLayer:
     label         hash code of the tokens of the next step if the policy does not hash
     visual        the tokens of the next step are those of frames
     rows          rows of all clusters for a policy with `partitions`, which the host sets before a step
+    branch        state-space branch, whose output is added to the attention output; None: there is none
+    branch_query  its inputs are the rotated queries in memory order; False: the normalised hidden states
     """
 
     shape: LayerShape
@@ -293,6 +303,8 @@ class DecoderLayer:
     label: int = 0
     visual: bool = False
     rows: ClusterRows | None = None
+    branch: Branch | None = None
+    branch_query: bool = True
 
     def __post_init__(self) -> None:
         for name, size in self.shape.weights().items():
@@ -324,6 +336,10 @@ class DecoderLayer:
             one, zero = np.full_like(cos, bf16.encode(np.ones(1), FP32)[0]), np.zeros_like(sin)
             plain = [kernels.rope(heads, one, zero)[:, :, self.order] for heads in projected]
         context, trace = self.attend(q, k, v, plain)
+        if self.branch is not None:
+            normed = kernels.rms_norm(x, self.norms[0], self.shape.inputs, self.shape.norm_epsilon)
+            u = q.reshape(len(x), -1) if self.branch_query else normed
+            context = kernels.residual(context.reshape(len(x), -1), self.branch.step(u))
         trace.output = self.finish(x, context)
         return trace
 

@@ -12,6 +12,7 @@ from typing import Any
 from compiler.policies.base import Policy, Selection, TableSizes
 from compiler.policies.codecsight import CodecSightPolicy
 from compiler.policies.full import FullPolicy
+from compiler.policies.hybrid import HybridPolicy
 from compiler.policies.mosaic import MosaicPolicy
 from compiler.policies.quickprefill import QuickPrefillPolicy
 from compiler.policies.rekv import RekvPolicy
@@ -21,13 +22,23 @@ from util.policy_file import policy_class
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (ResvPolicy, FullPolicy, WindowPolicy, RekvPolicy, QuickPrefillPolicy, CodecSightPolicy, MosaicPolicy)
+    for policy in (
+        ResvPolicy,
+        FullPolicy,
+        WindowPolicy,
+        HybridPolicy,
+        RekvPolicy,
+        QuickPrefillPolicy,
+        CodecSightPolicy,
+        MosaicPolicy,
+    )
 }
 
 __all__ = [
     "POLICIES",
     "CodecSightPolicy",
     "FullPolicy",
+    "HybridPolicy",
     "MosaicPolicy",
     "Policy",
     "QuickPrefillPolicy",

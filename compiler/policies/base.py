@@ -11,6 +11,7 @@ from compiler.retrieval_attention import RetrievalAttention, Selected, Selection
 from golden.clustering import ClusterRule
 from golden.decoder_layer import RESV_POLICY, LayerPolicy
 from golden.resv import PREFETCH
+from golden.state_space import StateSpaceShape, StateSpaceWeights
 from golden.wicsum import WtuConfig
 from hw.config import Config
 from util import checks
@@ -26,6 +27,27 @@ class Selection:
     wtu: WtuConfig
     target: int
     signed: bool = False
+
+
+@dataclass(frozen=True)
+class LayerWidths:
+    """Sizes of a layer that determine its branch: hidden width, query heads, elements of a head of the model."""
+
+    hidden: int
+    q_heads: int
+    head: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """State-space branch of a layer, whose output is added to the attention output.
+
+    shape  sizes; the outputs are the padded query heads
+    query  the inputs are the rotated queries in memory order; False: the normalised hidden states
+    """
+
+    shape: StateSpaceShape
+    query: bool
 
 
 @dataclass(frozen=True)
@@ -48,8 +70,9 @@ class Policy(ABC):
     """What the machine does with the tokens of a layer. A subclass is a frozen dataclass; its fields are its options.
 
     The runtime asks a policy for the settings of the core (`clustering`, `selection`), for the use of the tables
-    (`table`, `sizes`), and for the commands that select pages (`select`). The defaults cluster tokens by the hash codes
-    of their keys, and score the mean keys of the clusters by the queries.
+    (`table`, `sizes`), for the commands that select pages (`select`), and for a state-space branch parallel to the
+    attention (`branch`, `branch_weights`). The defaults cluster tokens by the hash codes of their keys, score the mean
+    keys of the clusters by the queries, and have no branch.
 
     prefetch   `next_layer`: a layer selects for the next layer, from its clusters before the step, and the fetch
                overlaps with the rest of the layer; `same_layer`: for itself
@@ -87,3 +110,11 @@ class Policy(ABC):
     def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
         """Append the commands that select and fetch pages of a layer with the queries of a step."""
         return attention.select(p, inputs)
+
+    def branch(self, config: Config, widths: LayerWidths) -> Branch | None:
+        """The branch of every layer; None: there is no branch."""
+        return None
+
+    def branch_weights(self, config: Config, widths: LayerWidths, layer: int) -> StateSpaceWeights | None:
+        """Parameters of the branch of a layer; None: there is no branch."""
+        return None

@@ -44,7 +44,8 @@ class ModelRun:
 
     Create it after the session, which may be a resumed one, and before the first step. Everything that the runtime
     writes and every program is stored behind the memory of the machine. A program of the simulation first copies the
-    inputs to their places, and at the end saves the outputs: visual tokens, hidden states, logits and choice.
+    inputs to their places, and at the end saves the outputs: visual tokens, hidden states, logits, choice, and the
+    states of state-space branches.
 
     Attributes
     ----------
@@ -72,6 +73,9 @@ class ModelRun:
         if vision is not None:
             tokens = vision.shape.output_tokens * vision.out_words
             self._outputs.insert(0, Output("visual tokens", vision.out, tokens, "<u2"))
+        if machine.state_words:
+            states = len(machine.contexts) * machine.state_words
+            self._outputs.append(Output("states of the branches", machine.contexts[0].state_word, states, "<u2"))
         core.observers.append(self)
 
     @property

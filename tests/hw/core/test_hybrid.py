@@ -1,0 +1,68 @@
+"""The hybrid cache in the RTL at `tiny`: sliding window and state-space branch, two layers, bit for bit.
+
+`ModelRun.check` compares hidden states, logits, the states of the branches and the store with the golden machine, which
+has no time. So a session that is equal under several timings does not depend on latency, pauses or the number of cores.
+"""
+
+import numpy as np
+import pytest
+
+from compiler.checkpoint import Checkpoint
+from compiler.policies import HybridPolicy
+from compiler.runtime import Limits, compile_model
+from golden import bf16
+from hw.config import Config
+from sim.bench.axi import FixedTiming
+from sim.bench.core_run import BASES
+from sim.bench.model_run import ModelMismatch, ModelRun
+from sw_model.cycles.session import SessionModel
+from tests.compiler.checkpoints import write_random
+
+HEAVY = pytest.mark.heavy
+BRANCHES = {  # the second has a rank of two words, a piece of one channel word, and three states
+    "query": {"ssm_input": "query", "inner": 16, "states": 4, "rank": 2},
+    "hidden": {"ssm_input": "hidden", "inner": 20, "states": 3, "width": 3, "rank": 5},
+}
+
+
+def recorded_session(folder, branch, cores, rng, frames):
+    """Frames, a question and an answer on the golden machine, and their record."""
+    write_random(folder, "llama", rng)
+    checkpoint, policy = Checkpoint(folder), HybridPolicy(sink=4, recent=4, **BRANCHES[branch])
+    machine = compile_model(checkpoint, Config.preset("tiny"), Limits(tokens=64, step=4), policy, cores=cores)
+    timing = {side: FixedTiming(latency=12) for side in BASES}
+    run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()
+    session.prompt([1, 2])
+    for _ in range(frames):
+        session.features(bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden))))
+    answer = list(session.ask(rng.integers(checkpoint.spec.text.vocabulary, size=3).tolist(), count=2))
+    assert answer and any(sum(step.retrieved.released) for step in session.steps)
+    return machine, run, model
+
+
+@pytest.mark.parametrize(
+    "branch, cores",
+    [pytest.param(name, cores, marks=HEAVY) for name in BRANCHES for cores in (1, 2)],
+)
+def test_session_equals_the_golden_machine(branch, cores, tmp_path, rng, seed):
+    """Under a fixed latency, and with random pauses of all streams on memories of another latency.
+
+    With the fixed latency, the cycles are those that the cycle model predicts, within its error.
+    """
+    _, run, model = recorded_session(tmp_path, branch, cores, rng, frames=4)
+    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
+    errors = np.array(model.cycles) / run.cycles - 1
+    print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
+    assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
+    run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
+
+
+def test_a_changed_state_is_noticed(tmp_path, rng):
+    """One bit of the state before the first step differs in the memory of the simulated core."""
+    machine, run, _ = recorded_session(tmp_path, "query", 1, rng, frames=2)
+    assert machine.state_words == (3 + 2 * 4) * 4
+    run.device[(machine.contexts[0].state_word + 1) * run.word - 1] ^= 0x40
+    with pytest.raises(
+        ModelMismatch, match=r"^element \d+ of the hidden states of program 0 must be 0x\w+, got 0x\w+$"
+    ):
+        run.check()
