@@ -82,7 +82,8 @@ class KVPU(wiring.Component):
 
     Members
     -------
-    i : stream of `command` ; i_scores, o_again : see `WTU`
+    i : stream of `command`
+    i_scores : stream of `scores`, the beats of `WTU` with `keep` in the rows of KEEP ; o_again : see `WTU`
     o_assignment : assignments of the HCU; the LXE updates the mean keys with them
     o_row : cutoff of every score row ; o_kept : bitmap of KEEP ; o : replies of the KVMU
     o_dma, i_done, o_complete : see `KVMU`
@@ -119,14 +120,15 @@ class KVPU(wiring.Component):
                 "opened": 1,
             }
         )
+        self.scores = data.StructLayout({**self.wtu.sizes.beat.members, "keep": 1})
         super().__init__(
             {
                 "i": In(stream.Signature(self.command)),
-                "i_scores": In(stream.Signature(self.wtu.i.payload.shape())),
+                "i_scores": In(stream.Signature(self.scores)),
                 "o_again": Out(stream.Signature(self.wtu.o_again.payload.shape())),
                 "o_assignment": Out(stream.Signature(self.hcu.assignment)),
                 "o_row": Out(stream.Signature(self.wtu.sizes.result)),
-                "o_kept": Out(stream.Signature(self.wtu.sizes.bitmap, always_ready=True)),
+                "o_kept": Out(stream.Signature(self.wtu.sizes.bitmap)),
                 "o": Out(stream.Signature(self.kvmu.reply)),
                 "o_dma": Out(stream.Signature(self.kvmu.o_dma.payload.shape())),
                 "i_done": In(stream.Signature(self.kvmu.i_done.payload.shape())),
@@ -185,7 +187,8 @@ class KVPU(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        self._connect_units(m)
+        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
+        self._connect_units(m, rows)
         append = stream.Signature(self.kvmu.command).create(path=("append",))
         self._split_assignment(m, append)
         m.submodules.commands = commands = SkidBuffer(self.kvmu.command)
@@ -194,9 +197,9 @@ class KVPU(wiring.Component):
         bank = Signal()  # staging bank of the next fetch
         in_step = Signal()  # tokens of a step are clustered
         selecting = Signal()  # a list of clusters is outstanding
-        keeping = Signal()  # from KEEP to the end of its bitmap
+        keeping = Signal()  # from KEEP to the end of its bitmap and list
         m.d.comb += selecting.eq((heads.level != 0) | heads.r_rdy)
-        self._keep_tokens(m, keeping)
+        self._keep_tokens(m, rows, keeping)
 
         with m.FSM(init="COMMANDS") as fsm:
             with m.State("COMMANDS"):
@@ -223,7 +226,7 @@ class KVPU(wiring.Component):
         count(m, self, events, enable=bool(self.config.dre_counters))
         return m
 
-    def _connect_units(self, m: Module) -> None:
+    def _connect_units(self, m: Module, rows: SkidBuffer) -> None:
         """Connect the ports of the units to the ports of the KVPU: settings, counters and streams."""
         for name, unit in self.units.items():
             m.submodules[name] = unit
@@ -234,8 +237,6 @@ class KVPU(wiring.Component):
                     m.d.comb += getattr(unit, port).eq(setting[: len(Value.cast(getattr(unit, port)))])
                 elif port.startswith("stat_") and port != "stat_clear":
                     m.d.comb += getattr(self, f"stat_{name}_{port.removeprefix('stat_')}").eq(getattr(unit, port))
-        m.submodules.rows = rows = SkidBuffer(self.wtu.i.payload.shape())
-        wiring.connect(m, wiring.flipped(self.i_scores), rows.i)
         wiring.connect(m, rows.o, self.wtu.i)
         wiring.connect(m, self.wtu.o_again, wiring.flipped(self.o_again))
         wiring.connect(m, self.wtu.o_row, wiring.flipped(self.o_row))
@@ -249,16 +250,24 @@ class KVPU(wiring.Component):
             self.clusters.eq(self.kvmu.clusters),
             self.counts_base.eq(self.kvmu.counts_base),
             self.mean_keys_base.eq(self.kvmu.mean_keys_base),
-            self.wtu.o.ready.eq(1),  # SELECT uses the list of clusters, KEEP the bitmap
         ]
 
-    def _keep_tokens(self, m: Module, keeping: Signal) -> None:
-        """Settings and results of the WTU during KEEP. The last beat of the bitmap precedes the end of the list."""
-        count = Signal.like(self.i.payload.count)
+    def _keep_tokens(self, m: Module, rows: SkidBuffer, keeping: Signal) -> None:
+        """Settings, rows and results of the WTU during KEEP. SELECT uses the list of clusters, KEEP the bitmap."""
+        row, count, bitmap_left, list_ended = self.i_scores, Signal.like(self.i.payload.count), Signal(), Signal()
+        row_taken, admitted = Signal(), Signal()  # a row enters only with the settings of its command
+        follows_again = Signal()  # another packet of the same row follows; known from the first beat of a packet on
         m.d.comb += [
+            admitted.eq(Mux(row.payload.keep, keeping & ~row_taken, ~keeping)),
+            rows.i.valid.eq(row.valid & admitted),
+            row.ready.eq(rows.i.ready & admitted),
+            *(rows.i.payload[name].eq(row.payload[name]) for name in rows.i.payload.shape().members),
             self.o_kept.valid.eq(self.wtu.o.valid & keeping),
             self.o_kept.payload.eq(self.wtu.o.payload),
+            self.wtu.o.ready.eq(self.o_kept.ready | ~keeping),
         ]
+        with m.If(self.o_again.valid):
+            m.d.sync += follows_again.eq(self.o_again.payload.again)
         with m.If(self.i.valid & ~keeping):
             m.d.sync += count.eq(self.i.payload.count)
         with m.If(keeping):
@@ -268,8 +277,14 @@ class KVPU(wiring.Component):
                 self.wtu.cfg_selection_target.eq(count),
                 self.wtu.o_index.ready.eq(1),
             ]
+            with m.If(row.valid & row.ready & row.payload.last & ~follows_again):
+                m.d.sync += row_taken.eq(1)
+            with m.If(self.o_kept.valid & self.o_kept.ready & self.o_kept.payload.last):
+                m.d.sync += bitmap_left.eq(1)
             with m.If(self.wtu.o_index.valid & self.wtu.o_index.payload.last):
-                m.d.sync += keeping.eq(0)
+                m.d.sync += list_ended.eq(1)
+            with m.If(bitmap_left & list_ended):
+                m.d.sync += [keeping.eq(0), row_taken.eq(0), bitmap_left.eq(0), list_ended.eq(0)]
 
     def _split_assignment(self, m: Module, append: stream.Interface) -> None:
         """Send each assignment of the HCU to the KVMU and to `o_assignment`."""

@@ -319,6 +319,7 @@ def _kvpu(unit: KVPU, name: str, keys: np.ndarray | None, count: int, rng: np.ra
         "o_assignment": assignments,
         "o_row": cutoffs,
         "o_again": requests,
+        "o_kept": [],
         **_paging(golden.kvmu, replies),
     }
     inputs = {

@@ -184,7 +184,13 @@ class RetrievalUnit(wiring.Component):
             wiring.connect(m, inner, wiring.flipped(outer))
         wiring.connect(m, wiring.flipped(self.score_words), rows.score_words)
         wiring.connect(m, wiring.flipped(self.count_words), rows.count_words)
-        wiring.connect(m, rows.o, self.kvpu.i_scores)
+        scores = self.kvpu.i_scores
+        m.d.comb += [
+            scores.valid.eq(rows.o.valid),
+            rows.o.ready.eq(scores.ready),
+            *(scores.payload[name].eq(rows.o.payload[name]) for name in rows.o.payload.shape().members),
+            scores.payload.keep.eq(rows.i.payload.uncounted),
+        ]
         wiring.connect(m, self.kvpu.o_again, rows.again)
         counts_base = self.kvpu.counts_base * (TABLE_BYTES * 8 // self.word)
         own = view(self.i.payload, "SELECT").counts

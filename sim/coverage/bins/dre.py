@@ -200,6 +200,8 @@ _STEP = (
     "offloads",
     "releases pages",
     "releases nothing",
+    "drops tokens",
+    "keeps all tokens",
 )
 _QUERY = ("joined rows", "long rows", "several heads", "nothing moves", "moves")
 
@@ -211,7 +213,7 @@ def _kvpu(run: Run) -> Iterator[Met]:
     assigned = _rows(run.outputs["o_assignment"])
     rows = _packets(run, "i_scores")
     tokens, opened, queried, joined, long, fresh = 0, False, False, False, False, True
-    releasing = False  # the step has a RELEASE
+    releasing, kept = False, ""  # the step has a RELEASE; what its KEEP does
     heads: set[int] = set()  # of the selections of a step
     for beat in _rows(run.inputs["i"]):
         op = kvpu.Op(beat["op"])
@@ -232,7 +234,10 @@ def _kvpu(run: Run) -> Iterator[Met]:
             queried = True
         elif op is kvpu.Op.RELEASE:
             releasing = True
-        else:
+        elif op is kvpu.Op.KEEP:
+            words, *_ = next(rows)
+            kept = "keeps all tokens" if beat["count"] == len(words) else "drops tokens"
+        elif op is kvpu.Op.STEP:
             moves = offloads = releases = False
             at = 0
             for cycle, reply in replies:
@@ -247,11 +252,12 @@ def _kvpu(run: Run) -> Iterator[Met]:
             met += ["first of its context"] * fresh + ["offloads"] * offloads
             met += ["moves" if moves else "nothing moves"] * queried
             met += ["releases pages" if releases else "releases nothing"] * releasing
+            met += [kept] * bool(kept)
             met += ["one token" if tokens == 1 else "several tokens"]
             met += ["opens a cluster" if opened else "all clusters old"]
             yield from ((kind if queried else "no query", boundary, at) for boundary in met)
             tokens, opened, queried, joined, long, fresh, heads = 0, False, False, False, False, False, set()
-            releasing = False
+            releasing, kept = False, ""
 
 
 _MODES = [mode.name.lower() for mode in wtu_command.SelectionMode]

@@ -32,7 +32,7 @@ from tests.hw.dre.wtu.wtu_rows import KEYS, Row, Settings, packets
 RATIO = Settings()
 FRAMES, STAGING, HOST, STORAGE = 0x1000000, 0x300000000, 0x100000000, 0x200000000
 BASE = 0x1000  # of the store
-COMMAND = ("op", "hash", "query", "last", "context", "head", "cluster", "first_pages", "last_pages")
+COMMAND = ("op", "hash", "query", "last", "context", "head", "cluster", "first_pages", "last_pages", "count")
 
 
 unit_of = cache(KVPU.from_config)  # a unit is elaborated once
@@ -91,6 +91,7 @@ class Bench:
         self.settings = {**kvpu_ports(self.golden), **selection.ports()}
         self.compared, self.overflowed = 0, False
         self.beats, self.rows, self.assigned, self.results, self.replies, self.steps = [], [], [], [], [], 0
+        self.kept = []  # bitmap of each KEEP, with its position in the rows
 
     @property
     def clusters(self):
@@ -102,11 +103,18 @@ class Bench:
         self.replies += self.golden.open(number)
         return self.replies[-1]
 
-    def step(self, hashes, groups=None, release=None):
+    def step(self, hashes, groups=None, release=None, norms=None):
         """Add a step; `groups` makes its scores from the number of clusters after the tokens are clustered.
 
         `release` makes the cluster and the numbers of its first and last pages that remain after the step, likewise.
+        `norms` are those of all tokens of the step, of which as many are kept as there are hash codes.
         """
+        if norms is not None:
+            kept, lanes = self.golden.keep(norms, len(hashes)), self.unit.wtu.sizes.lanes
+            self.beats.append({"op": HwOp.KEEP.value, "count": len(hashes)})
+            self.kept.append((len(self.rows), np.pad(kept.selected[0], (0, -len(norms) % lanes)).reshape(-1, lanes)))
+            self.rows.append(Row(norms, np.full(len(norms), self.golden.rule.max_cluster_tokens)))  # must not matter
+            self.results.append(kept)
         start = self.golden.clusters.tokens
         assigned, appended = self.golden.cluster(hashes)
         self.compared += int(assigned.compared.sum())
@@ -160,6 +168,7 @@ class Bench:
             "o_again": sum(times for times in self.packets() if times > 1),
             "o_assignment": len(self.assigned),
             "o_row": sum(len(rows.cutoff) for rows in self.results),
+            "o_kept": sum(len(masks) for _, masks in self.kept),
             "o": len(self.replies),
             "o_dma": len(self.golden.kvmu.descriptors),
             "o_complete": sum(reply.tagged for reply in self.replies),
@@ -167,11 +176,12 @@ class Bench:
 
     def simulate(self, **options):
         """Run the unit on all beats."""
+        repeats = self.packets() or [1]
+        scores = packets(self.unit.wtu.sizes, self.rows or [Row(np.zeros(1), np.zeros(1))], repeats)
+        row_of_beat = np.repeat(np.arange(len(repeats)), repeats)[np.cumsum(scores["last"]) - scores["last"]]
         inputs = {
             "i": {n: np.array([beat.get(n, 0) for beat in self.beats], np.int64) for n in COMMAND},
-            "i_scores": packets(
-                self.unit.wtu.sizes, self.rows or [Row(np.zeros(1), np.zeros(1))], self.packets() or [1]
-            ),
+            "i_scores": scores | {"keep": np.isin(row_of_beat, [row for row, _ in self.kept]).astype(np.int64)},
         }
         if not self.rows:
             inputs["i_scores"] = {name: column[:0] for name, column in inputs["i_scores"].items()}
@@ -193,6 +203,10 @@ class Bench:
                 if field.name == "fault":
                     column = [HwFault[Fault(cause).name].value for cause in column]
                 assert got[stream][field.name].tolist() == column, (stream, field.name)
+        masks = np.concatenate([masks for _, masks in self.kept] or [np.zeros((0, self.unit.wtu.sizes.lanes), bool)])
+        bits = got["o_kept"]["mask"].astype(np.int64)[:, None] >> np.arange(masks.shape[1]) & 1
+        assert np.array_equal(bits, masks)
+        assert got["o_kept"]["last"].tolist() == [n + 1 == len(own) for _, own in self.kept for n in range(len(own))]
         assert got["o_complete"]["tag"].tolist() == [reply.tag for reply in self.replies if reply.tagged]
         self.compare(record.memory["image"])
         self._check_counters(record.status)
@@ -262,6 +276,12 @@ def random_scores(rng, heads, order):
     return groups
 
 
+def random_norms(rng, kept):
+    """Norms of up to 20 tokens more than are kept, often with equal ones."""
+    norms = rng.integers(0, 0x7F80, kept + rng.integers(21))
+    return rng.choice(norms[: 1 + len(norms) // 4], len(norms)) if rng.random() < 0.5 else norms
+
+
 def random_steps(bench, rng, config, steps, contexts=(), most=12):
     """Random steps, each in a random context."""
     scores = random_scores(rng, config.kv_heads, bench.selection.order)
@@ -273,7 +293,8 @@ def random_steps(bench, rng, config, steps, contexts=(), most=12):
         if len(contexts):
             bench.open(int(rng.choice(contexts)))
         hashes = codes(rng, int(rng.integers(1, most)), config.hash_bits, centers=4)
-        bench.step(hashes, scores if rng.random() < 0.7 else None, release if rng.random() < 0.3 else None)
+        some, others = scores if rng.random() < 0.7 else None, release if rng.random() < 0.3 else None
+        bench.step(hashes, some, others, random_norms(rng, len(hashes)) if rng.random() < 0.3 else None)
 
 
 CASES = {  # stall, settings
@@ -408,7 +429,21 @@ def test_cycles_are_those_recorded():
         record = bench.check(stall=stall, seed=n)
         phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
         totals.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
-    assert totals == [(53719, 20107, 16030, 11334, 20338), (59595, 22094, 16148, 15368, 22116)]
+    assert totals == [(63441, 20868, 19103, 17511, 23250), (40906, 15816, 11412, 8240, 13860)]
+
+
+def test_kept_tokens_of_long_steps(rng, seed):
+    """Steps with more norms than the memory of the WTU holds, one after another and before score rows."""
+    config = Config.preset("tiny")
+    bench = Bench(config, hamming_threshold=5, max_resident_tokens=24)
+    pairs, longest = bench.unit.wtu.sizes.pairs, bench.unit.wtu.sizes.max_row_clusters
+    scores = random_scores(rng, config.kv_heads, KeyOrder.PLAIN)
+    bench.open(0)
+    for length, some in ((pairs + 1, None), (longest, scores), (5, scores), (2 * pairs, None), (pairs, scores)):
+        norms = rng.choice(rng.integers(0, 0x7F80, 8), length)
+        bench.step(codes(rng, 5, config.hash_bits, centers=4), some, norms=norms)
+    assert bench.outputs()["o_again"] > 3
+    bench.check(stall=0.3, seed=seed)
 
 
 def test_full_device_memory(seed):
