@@ -124,7 +124,7 @@ class WindowLayer(LayerCompiler):
     def windows(self, region: Region, slots: int) -> list[WindowContext]:
         """Allocate both windows of `slots` slots."""
         allocate, words = region.allocate, slots * self.kv
-        return [WindowContext(0, 0, allocate(words), allocate(words)) for _ in range(2)]
+        return [WindowContext(0, 0, keys=allocate(words), values=allocate(words)) for _ in range(2)]
 
     def add_step(
         self,
