@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.runtime import Machine
+from golden.store import Store
 from golden.store.layout import TABLE_UNIT
 from hw.core.core import Core
 from hw.core.isa import LIST_SETS, Command, encode
@@ -159,7 +160,8 @@ class ModelRun:
                 got = bytes(device[word * self.word : word * self.word + len(want)])
                 _compare(f"{output.name} of program {number}", want, got, output.dtype)
         kvmu = self.machine.core.table.kvmu
-        store, base = kvmu.tables.store, kvmu.base
+        base = kvmu.base
+        store = Store(kvmu.memory, base, kvmu.origin)
         golden, simulated = kvmu.memory.copy(), np.frombuffer(bytearray(device[base : base + kvmu.memory.nbytes]), "u1")
         log = int(store.header["log_base"]) * TABLE_UNIT - base
         # the undo log depends on when lines leave the cache
