@@ -24,8 +24,15 @@ from sw_model.media.clip import find_clip
 from tests.compiler.checkpoints import write_random
 
 HEAVY = pytest.mark.heavy
-FAST = {side: FixedTiming(latency=12) for side in BASES}
-SLOW = {"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)}
+
+
+def fast():
+    """Memories with a fixed latency; a timing remembers its last access, so each run has its own."""
+    return {side: FixedTiming(latency=12) for side in BASES}
+
+
+def slow():
+    return {"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)}
 
 
 @HEAVY
@@ -40,7 +47,7 @@ def test_session_equals_the_golden_machine(cores, tmp_path, rng, seed):
     limits = Limits(tokens=96, step=20, resident=9)
     config = Config.preset("tiny").replace(page_frames=32)
     machine = compile_model(checkpoint, config, limits, QuickPrefillPolicy(rho=0.5), cores=cores)
-    run, model, session = ModelRun(machine), SessionModel(machine, FAST, BASES), machine.session()
+    run, model, session = ModelRun(machine), SessionModel(machine, fast(), BASES), machine.session()
     session.prompt([1, 2])
     for tokens in (20, 5, 18):
         session.features(bf16.encode(rng.standard_normal((tokens, checkpoint.spec.text.hidden))))
@@ -48,11 +55,11 @@ def test_session_equals_the_golden_machine(cores, tmp_path, rng, seed):
         assert [len(own) for own in kept] == [kept_count(tokens, 0.5)] * 2
     answer = list(session.ask(rng.integers(checkpoint.spec.text.vocabulary, size=3).tolist(), count=2))
     assert answer and any(sum(step.retrieved.fetched) for step in session.steps)
-    run.check(seed=seed, timing=FAST)
+    run.check(seed=seed, timing=fast())
     errors = np.array(model.cycles) / run.cycles - 1
     print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
     assert np.abs(errors).max() < 0.05, errors
-    run.check(seed=seed + 1, stall=0.3, timing=SLOW)
+    run.check(seed=seed + 1, stall=0.3, timing=slow())
 
 
 @HEAVY
@@ -69,5 +76,5 @@ def test_groups_of_a_video(cores, tmp_path, rng, seed):
         session.frame_group([[picture] for picture in group])
         assert [len(own) for own in session.steps[-1].retrieved.kept] == [kept_count(8, 0.6)] * 2
     assert list(session.ask([3, 4], count=1))
-    run.check(seed=seed, timing=FAST)
-    run.check(seed=seed + 1, stall=0.3, timing=SLOW)
+    run.check(seed=seed, timing=fast())
+    run.check(seed=seed + 1, stall=0.3, timing=slow())
