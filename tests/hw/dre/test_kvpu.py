@@ -15,6 +15,7 @@ from golden.page_table import PageTable, PagingConfig
 from golden.scores import codes as score_codes
 from golden.scores import dots, query_rows
 from golden.store import ContextSizes, check, create_context, create_store, store_bytes
+from golden.store.layout import RESIDENT
 from hw.config import PRESETS, Config
 from hw.dre.kvmu.command import Fault as HwFault
 from hw.dre.kvpu import KVPU
@@ -32,7 +33,10 @@ from tests.hw.dre.wtu.wtu_rows import KEYS, Row, Settings, packets
 RATIO = Settings()
 FRAMES, STAGING, HOST, STORAGE = 0x1000000, 0x300000000, 0x100000000, 0x200000000
 BASE = 0x1000  # of the store
-COMMAND = ("op", "hash", "query", "last", "context", "head", "cluster", "first_pages", "last_pages", "count")
+COMMAND = (
+    "op", "hash", "query", "last", "context", "head", "cluster", "first_pages", "last_pages", "count", "page", "slot",
+    "opened",
+)  # fmt: skip
 
 
 unit_of = cache(KVPU.from_config)  # a unit is elaborated once
@@ -92,6 +96,7 @@ class Bench:
         self.compared, self.overflowed = 0, False
         self.beats, self.rows, self.assigned, self.results, self.replies, self.steps = [], [], [], [], [], 0
         self.kept = []  # bitmap of each KEEP, with its position in the rows
+        self.freed = 0  # pages that a MOVE has left without tokens
 
     @property
     def clusters(self):
@@ -103,11 +108,12 @@ class Bench:
         self.replies += self.golden.open(number)
         return self.replies[-1]
 
-    def step(self, hashes, groups=None, release=None, norms=None):
+    def step(self, hashes, groups=None, release=None, norms=None, moves=None):
         """Add a step; `groups` makes its scores from the number of clusters after the tokens are clustered.
 
         `release` makes the cluster and the numbers of its first and last pages that remain after the step, likewise.
         `norms` are those of all tokens of the step, of which as many are kept as there are hash codes.
+        `moves` makes the fields of one MOVE after the other from the open context; they follow `release`.
         """
         if norms is not None:
             kept, lanes = self.golden.keep(norms, len(hashes)), self.unit.wtu.sizes.lanes
@@ -145,11 +151,23 @@ class Bench:
             pages = {"first_pages": first, "last_pages": last}
             self.beats.append({"op": HwOp.RELEASE.value, "cluster": cluster, **pages})
             self.replies += self.golden.kvmu.execute(Command(Op.EVICT, cluster=cluster, index=first, page=last))
+        for fields in moves(self.golden.context) if moves else ():
+            self.move(fields)
         self.beats.append({"op": HwOp.STEP.value})
         self.replies += self.golden.commit()
         self.results += rows
         self.steps += 1
         return selected
+
+    def move(self, fields):
+        """Add a MOVE with these fields."""
+        header = self.golden.context.header
+        before = int(header["free_count"])
+        self.beats.append({"op": HwOp.MOVE.value, **fields})
+        (reply,) = self.golden.kvmu.execute(Command(Op.MOVE, **fields))
+        self.replies.append(reply)
+        if not reply.fault:  # a token that opens a page takes a free one
+            self.freed += int(header["free_count"]) - before + (not reply.slot and before > 0)
 
     def packets(self):
         """Packets of each score row: a row that does not fit the memory of the WTU is read again."""
@@ -226,7 +244,9 @@ class Bench:
         """Compare the counters."""
         golden, replies, moved = self.golden, self.replies, self.golden.kvmu.descriptors
         units = [reply for reply in replies if reply.op == Op.SELECT and not reply.last]
-        stored = [reply for reply in replies if reply.op == Op.APPEND and not reply.fault]
+        stored, moved_tokens = (
+            [reply for reply in replies if reply.op == op and not reply.fault] for op in (Op.APPEND, Op.MOVE)
+        )
         want = {
             "clusters": self.clusters,
             "stat_steps": self.steps,
@@ -241,9 +261,9 @@ class Bench:
             "stat_wtu_passes": sum(int(rows.passes.sum()) for rows in self.results),
             "stat_wtu_selected": sum(int(rows.selected.sum()) for rows in self.results),
             "stat_kvmu_appended": len(stored),
-            "stat_kvmu_opened": sum(not reply.slot for reply in stored),
-            "stat_kvmu_moved": 0,
-            "stat_kvmu_freed": sum(reply.op == Op.EVICT and not reply.last for reply in replies),
+            "stat_kvmu_opened": sum(not reply.slot for reply in [*stored, *moved_tokens]),
+            "stat_kvmu_moved": len(moved_tokens),
+            "stat_kvmu_freed": self.freed + sum(reply.op == Op.EVICT and not reply.last for reply in replies),
             "stat_kvmu_offloaded": sum(reply.op == Op.STEP and not reply.last for reply in replies),
             "stat_kvmu_hits": sum(not unit.transit for unit in units),
             "stat_kvmu_fetched": sum(unit.transit for unit in units),
@@ -282,19 +302,42 @@ def random_norms(rng, kept):
     return rng.choice(norms[: 1 + len(norms) // 4], len(norms)) if rng.random() < 0.5 else norms
 
 
-def random_steps(bench, rng, config, steps, contexts=(), most=12):
-    """Random steps, each in a random context."""
+def random_moves(rng, config):
+    """Up to three MOVEs of tokens of random pages, also of those that cannot be moved, to old and new clusters."""
+
+    def moves(context):
+        for _ in range(rng.integers(1, 4)):
+            clusters, pages = (int(context.header[name]) for name in ("clusters", "never_used"))
+            resident = np.flatnonzero(context.pages["flags"][:pages] & RESIDENT)
+            page = int(rng.choice(resident) if len(resident) and rng.random() < 0.8 else rng.integers(pages + 1))
+            live = [slot for slot in range(config.page_tokens) if int(context.pages[page]["live"]) >> slot & 1]
+            slot = int(rng.choice(live) if live and rng.random() < 0.9 else rng.integers(config.page_tokens))
+            opened = int(rng.random() < 0.3 and clusters < config.max_candidates)
+            cluster = clusters if opened else int(rng.integers(clusters + 1))
+            code = int(rng.integers(1 << config.hash_bits)) * opened
+            yield {"page": page, "slot": slot, "cluster": cluster, "opened": opened, "hash": code}
+
+    return moves
+
+
+def random_steps(bench, rng, config, steps, contexts=(), most=12, moves=None):
+    """Random steps, each in a random context. Half of them call `moves`; then another context follows."""
     scores = random_scores(rng, config.kv_heads, bench.selection.order)
 
     def release(clusters):
         return int(rng.integers(clusters)), *rng.integers(2, size=2).tolist()
 
+    context, moved = -1, False
     for _ in range(steps):
         if len(contexts):
-            bench.open(int(rng.choice(contexts)))
+            # the HCU learns of moves when another context is opened
+            context = int(rng.choice([n for n in contexts if n != context] if moved else contexts))
+            bench.open(context)
         hashes = codes(rng, int(rng.integers(1, most)), config.hash_bits, centers=4)
         some, others = scores if rng.random() < 0.7 else None, release if rng.random() < 0.3 else None
-        bench.step(hashes, some, others, random_norms(rng, len(hashes)) if rng.random() < 0.3 else None)
+        norms = random_norms(rng, len(hashes)) if rng.random() < 0.3 else None
+        moved = moves is not None and rng.random() < 0.5
+        bench.step(hashes, some, others, norms, moves if moved else None)
 
 
 CASES = {  # stall, settings
@@ -329,6 +372,18 @@ def test_random_steps_of_three_contexts(name, rng, seed):
     assert any(reply.op == Op.EVICT and not reply.last for reply in bench.replies)
     phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
     assert all(phases)
+
+
+@pytest.mark.parametrize("name", [pytest.param("streaming", marks=pytest.mark.heavy), "stalled, retaining"])
+def test_random_moves(name, rng, seed):
+    """Tokens move between clusters, to new ones too, in steps with and without fetches. All clusters are candidates."""
+    config, (stall, settings) = Config.preset("tiny"), CASES[name]
+    bench = Bench(config, hamming_threshold=5, max_resident_tokens=24, staging_head_pages=24, **settings)
+    random_steps(bench, rng, config, 40, contexts=range(3), moves=random_moves(rng, config))
+    bench.check(stall=stall, seed=seed, memory_latency=(1, 20))
+    assert TransferKind.MOVE in {d.kind for d in bench.golden.kvmu.descriptors}
+    faults = {Fault(reply.fault) for reply in bench.replies if reply.op == Op.MOVE}
+    assert Fault.NONE in faults and len(faults) > 1 and bench.freed
 
 
 def everything(head):
