@@ -130,3 +130,31 @@ def test_restored_cluster_table_continues(rng):
         ClusterTable.restore(ClusterRule(cluster_hash="majority"), tokens=0, first_candidate=0, **saved)
     with pytest.raises(ValueError, match="first_candidate must be between 0 and"):
         ClusterTable.restore(RULE, tokens=300, first_candidate=len(saved["codes"]) + 1, **saved)
+
+
+def test_moved_tokens_belong_to_their_new_cluster(rng):
+    """Tokens of each cluster and the candidates of the next step, after random moves, to new clusters too."""
+    rule = ClusterRule(hamming_threshold=5)
+    chain, store = chain_of(2, max_resident_tokens=1000)
+    chain = Kvpu(rule, chain.kvmu.config, chain.kvmu.memory, 0, RESV, TARGET)
+    owner, new = np.empty(0, np.int64), 0
+    for _ in range(8):
+        chain.open(0)
+        assigned, _ = chain.cluster(random_codes(rng))
+        chain.commit()
+        owner = np.concatenate([owner, assigned.cluster])
+        for token in rng.permutation(len(owner))[:6].tolist():
+            clusters = int(chain.context.header["clusters"])
+            target = int(rng.integers(clusters + 1))
+            assert not chain.move(token, target, 0x1000 + target)[-1].fault
+            owner[token], new = target, new + (target == clusters)
+        chain.commit()
+        chain.open(1)
+        chain.open(0)
+        counts = np.bincount(owner, minlength=int(chain.context.header["clusters"]))
+        assert chain.clusters.counts.tolist() == chain.context.counts[: len(counts)].tolist() == counts.tolist()
+        for cluster in range(len(counts)):
+            slots = [(p, s) for p in chain.context.chain(cluster) for s in range(4) if chain.kvmu.tables.is_live(p, s)]
+            assert sorted(chain.context.lists[slot] for slot in slots) == np.flatnonzero(owner == cluster).tolist()
+        check(store)
+    assert new
