@@ -104,7 +104,7 @@ class Means(IntEnum):
 
 class Select(IntEnum):
     """Also of KEEP. ROW: first row in the table; SELECT, SELECTS: first selected cluster, and their number; LIST:
-    cycles of the list of KEEP.
+    cycles of the list of KEEP; COUNTS: word address of the token counts, 0: those of the context.
     """
 
     SOURCE = 15
@@ -114,6 +114,7 @@ class Select(IntEnum):
     SELECT = 19
     SELECTS = 20
     LIST = 21
+    COUNTS = 22
 
 
 class Copy(IntEnum):
@@ -132,7 +133,7 @@ class Store(IntEnum):
 
 
 class Retrieval(IntEnum):
-    """Of OPEN, FETCH, RELEASE and OFFLOAD: their command of the KVMU."""
+    """Of OPEN, FETCH, RELEASE, MOVE and OFFLOAD: their command of the KVMU."""
 
     STORE_COMMAND = 15
 

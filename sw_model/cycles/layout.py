@@ -219,6 +219,7 @@ class Kind(IntEnum):
     BARRIER = 13
     RELEASE = 14
     KEEP = 15
+    MOVE = 16
 
 
 TABLES = {  # columns, see `columns.py`

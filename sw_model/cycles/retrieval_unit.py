@@ -1,4 +1,4 @@
-"""Retrieval unit: commands OPEN, KEEP, CLUSTER, SELECT, FETCH, RELEASE and OFFLOAD, and the clustering of hash codes.
+"""Retrieval unit: OPEN, KEEP, CLUSTER, SELECT, FETCH, RELEASE, MOVE and OFFLOAD, and the clustering of hash codes.
 
 OPEN selects the data of the step. Hash codes drive the HCU, whose assignments become commands of the KVMU, without
 commands of the program.
@@ -67,12 +67,15 @@ def execute_retrieval(k: Machine, c: int) -> Wait:
             yield from reach(k, c, LISTED, k.listed[c])
             if k.transfers[c] != transfers:
                 yield from reach(k, c, Count.TRANSFERS, k.transfers[c])
-        else:  # RELEASE, OFFLOAD
+        else:  # RELEASE, MOVE, OFFLOAD
             if k.value[c, Count.SLOTS_WRITTEN] < k.pieces_stored[c]:
                 yield from reach(k, c, Count.SLOTS_WRITTEN, k.pieces_stored[c])
                 yield 1
             yield 1
             yield from execute_command(k, c, k.command[i, Retrieval.STORE_COMMAND])
+            if kind == Kind.MOVE:
+                yield 1
+                yield from reach(k, c, Count.TRANSFERS, k.transfers[c])
         accept(k, c, ExecUnit.RETRIEVAL)
         complete(k, c, ExecUnit.RETRIEVAL)
         yield 1
@@ -261,7 +264,9 @@ def request_rows(k: Machine, c: int, i: int, is_long: int, begun: int) -> Wait:
             number += 1
             yield from request(k, c, Engine.READ_SCORES, address, words, 0)
             if k.command[i, Command.KIND] == Kind.SELECT:
-                counts = k.step_of[k.command[i, Command.STEP], Step.COUNTS]
+                counts = k.command[i, Select.COUNTS]
+                if counts == 0:
+                    counts = k.step_of[k.command[i, Command.STEP], Step.COUNTS]
                 yield from request(k, c, Engine.READ_COUNTS, counts, words, 0)
             yield 1
 

@@ -27,7 +27,7 @@ class StepData:
     rows : for each group of score rows (passes, levels) of every row
     selects : for each KV head, the command of each selected cluster
     pages : for each KV head, (byte address, past tokens) of every page
-    releases : commands that release pages
+    releases, moves : commands that release pages, and that move tokens
     kept : tokens of the step that are stored; None: all ; norms : passes and levels of the row that selects them
     """
 
@@ -47,6 +47,7 @@ class StepData:
     selects: dict[int, list[StoreCommand]] = field(default_factory=dict)
     pages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     releases: list[StoreCommand] = field(default_factory=list)
+    moves: list[StoreCommand] = field(default_factory=list)
     kept: list[int] | None = None
     norms: tuple[int, int] = (0, 0)
 
@@ -104,6 +105,8 @@ class _Recorder:
             step.pages.setdefault(head, []).extend((reply.address, reply.count) for reply in replies[:-1])
         elif op == Op.EVICT:
             step.releases.append(recorded)
+        elif op == Op.MOVE:
+            step.moves.append(recorded)
         elif op == Op.STEP:
             step.committing = recorded
         return replies

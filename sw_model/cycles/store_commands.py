@@ -131,6 +131,7 @@ def execute(kvmu: Kvmu, command: Command) -> tuple[StoreCommand, list[Reply]]:
     """
     makers = {
         Op.OPEN: _open, Op.APPEND: _append, Op.SELECT: _select, Op.STEP: _step, Op.FETCH: _fetch, Op.EVICT: _evict,
+        Op.MOVE: _move,
     }  # fmt: skip
     op = Op(command.op)
     if op not in makers:
@@ -176,8 +177,7 @@ def _append(kvmu: Kvmu, command: Command) -> Maker:
     pages = 0 if command.opened else int(tables.context.clusters[cluster]["pages"])
     last_page = int(tables.context.clusters[cluster]["last_page"]) if pages else NONE
     has_open_page = bool(pages) and tables.has(last_page, OPEN)
-    reused_page = int(tables.header["free_first"]) if int(tables.header["free_count"]) else NONE
-    reused_frame = int(store["free_first"]) if int(store["free_count"]) else NONE
+    reused = int(tables.header["free_count"]) > 0, int(store["free_count"]) > 0
     newest = int(store["newest"])
     replies = yield
     page, slot = replies[-1].page, replies[-1].slot
@@ -190,19 +190,7 @@ def _append(kvmu: Kvmu, command: Command) -> Maker:
     if has_open_page:
         actions.append((Act.WRITE, blocks.page(tables, page)))
     else:
-        frame = int(tables.pages[page]["frame"])
-        actions += [ONE, ONE]  # ALLOCATE; free pages: IDLE
-        if reused_page != NONE:
-            actions.append((Act.READ, blocks.page(tables, reused_page)))
-        actions += [ONE, ONE]  # free pages: ALLOCATED; page frames: IDLE
-        if reused_frame != NONE:
-            actions.append((Act.READ, blocks.frame(reused_frame)))
-        actions.append((Act.WRITE, blocks.frame(frame)))
-        if newest != NONE:
-            actions.append((Act.WRITE, blocks.frame(newest)))
-        actions += [ONE, (Act.WRITE, blocks.page(tables, page))]  # page frames: ALLOCATED
-        if pages:
-            actions.append((Act.WRITE, blocks.page(tables, last_page)))
+        actions += [ONE, *_open_page(blocks, tables, page, last_page, reused, newest)]  # ALLOCATE
     actions += [
         (Act.WRITE, blocks.token(tables, page, slot)),
         (Act.WRITE, blocks.cluster(tables, cluster)),
@@ -212,12 +200,40 @@ def _append(kvmu: Kvmu, command: Command) -> Maker:
     yield actions
 
 
+def _open_page(
+    blocks: Blocks, tables: ContextTables, page: int, last_page: int, reused: tuple[bool, bool], newest: int
+) -> list[Action]:
+    """Allocate a page and its page frame, write its record, and append it to a chain whose last page is `last_page`.
+
+    `reused` : the page, and the page frame, are from the free lists ; `newest` : page frame that was the newest one
+    """
+    return [
+        ONE,  # free pages: IDLE
+        *([(Act.READ, blocks.page(tables, page))] if reused[0] else []),
+        ONE,  # ALLOCATED
+        *_take_frame(blocks, int(tables.pages[page]["frame"]), reused[1], newest),
+        (Act.WRITE, blocks.page(tables, page)),
+        *([(Act.WRITE, blocks.page(tables, last_page))] if last_page != NONE else []),
+    ]
+
+
+def _take_frame(blocks: Blocks, frame: int, reused: bool, newest: int) -> list[Action]:
+    """Allocate a page frame, which is from the free list if it is `reused`; `newest` was the newest one."""
+    return [
+        ONE,  # page frames: IDLE
+        *([(Act.READ, blocks.frame(frame))] if reused else []),
+        (Act.WRITE, blocks.frame(frame)),
+        *([(Act.WRITE, blocks.frame(newest))] if newest != NONE else []),
+        ONE,  # ALLOCATED
+    ]
+
+
 def _select(kvmu: Kvmu, command: Command) -> Maker:
-    tables = kvmu.tables
-    if command.retain:
-        raise ValueError("retain must be 0, got 1")
+    tables, header = kvmu.tables, kvmu.tables.store.header
     blocks = Blocks(tables.store)
     chain = tables.context.chain(command.cluster)
+    absent = {page for page in chain if not tables.is_resident(page)}
+    free, newest = int(header["free_count"]), int(header["newest"])
     replies = yield
     beats: dict[int, list[Reply]] = {}
     for reply in replies[:-1]:
@@ -226,17 +242,16 @@ def _select(kvmu: Kvmu, command: Command) -> Maker:
     for page in chain if command.heads else ():
         actions += [(Act.READ, blocks.page(tables, page)), ONE]  # VISIT
         if page in beats:
-            nbytes = int(tables.pages[page]["used"]) * kvmu.config.slot_bytes
+            targets = {beat.head: beat.address for beat in beats[page] if beat.transit}
+            if command.retain and page in absent:
+                frame = int(tables.pages[page]["frame"])
+                actions += [*_take_frame(blocks, frame, free > 0, newest), (Act.WRITE, blocks.page(tables, page))]
+                free, newest = max(0, free - 1), frame
+                targets = {head: tables.address(page, head)[1] for head in kvmu.config.heads}
+            tier, nbytes = tables.backing_tier(page), int(tables.pages[page]["used"]) * kvmu.config.slot_bytes
             pieces = [
-                Piece(
-                    tables.backing_address(page, beat.head),
-                    beat.address,
-                    tables.backing_tier(page),
-                    Tier.DEVICE,
-                    nbytes,
-                )
-                for beat in beats[page]
-                if beat.transit
+                Piece(tables.backing_address(page, head), target, tier, Tier.DEVICE, nbytes)
+                for head, target in targets.items()
             ]
             actions.append((Act.COPY, CopyJob([beat.head for beat in beats[page]], pieces=pieces)))
         actions.append(ONE)  # NEXT
@@ -246,6 +261,122 @@ def _select(kvmu: Kvmu, command: Command) -> Maker:
 def _fetch(kvmu: Kvmu, command: Command) -> Maker:
     yield
     yield FETCH.actions
+
+
+def _move(kvmu: Kvmu, command: Command) -> Maker:
+    tables, page, cluster = kvmu.tables, command.page, command.cluster
+    blocks, header, own = Blocks(tables.store), tables.store.header, tables.header
+    source = tables.pages[page].copy()
+    frame, source_cluster = int(source["frame"]), int(source["cluster"])
+    if source_cluster == cluster:
+        raise ValueError(f"cluster of a moved token must be another one, got {cluster}")
+    sources = [tables.address(page, head, command.slot)[1] for head in kvmu.config.heads]
+    last_page = NONE if command.opened else int(tables.context.clusters[cluster]["last_page"])
+    opens = last_page == NONE or not tables.has(last_page, OPEN)
+    free_pages, free_frames, newest = int(own["free_count"]), int(header["free_count"]), int(header["newest"])
+    free_page, free_frame = int(own["free_last"]), int(header["free_last"])
+    older, newer = (int(tables.store.frames[frame][name]) for name in ("older", "newer"))
+    replies = yield
+    target, slot = replies[-1].page, replies[-1].slot
+    actions: list[Action] = [
+        ONE,  # IDLE
+        (Act.READ, blocks.page(tables, page)),
+        ONE,  # CHECK_SOURCE
+        (Act.READ, blocks.token(tables, page, command.slot)),
+        ONE,  # START
+        *([] if command.opened else [(Act.READ, blocks.cluster(tables, cluster))]),
+        *([] if last_page == NONE else [(Act.READ, blocks.page(tables, last_page))]),
+        *([ONE] if opens else []),  # ALLOCATE
+        (Act.WRITE, blocks.page(tables, page)),  # SEAL_SOURCE
+    ]
+    if opens:
+        actions += _open_page(blocks, tables, target, last_page, (free_pages > 0, free_frames > 0), newest)
+        free_pages, free_frames = max(0, free_pages - 1), max(0, free_frames - 1)
+        if newer == NONE:
+            newer = int(tables.pages[target]["frame"])
+    else:
+        actions.append((Act.WRITE, blocks.page(tables, target)))
+    pieces = [
+        Piece(address, tables.address(target, head, slot)[1], Tier.DEVICE, Tier.DEVICE, kvmu.config.slot_bytes)
+        for head, address in enumerate(sources)
+    ]
+    actions += [
+        (Act.WRITE, blocks.token(tables, target, slot)),
+        (Act.WRITE, blocks.cluster(tables, cluster)),
+        (Act.WRITE, blocks.count(tables, cluster)),
+        (Act.COPY, CopyJob(pieces=pieces)),
+        (Act.WRITE, blocks.page(tables, page)),  # CLEAR_SLOT
+        (Act.READ, blocks.cluster(tables, source_cluster)),
+        (Act.WRITE, blocks.cluster(tables, source_cluster)),
+        (Act.WRITE, blocks.count(tables, source_cluster)),
+        ONE,  # CHECK_EMPTY
+    ]
+    if int(source["live"]) == 1 << command.slot:
+        near = Neighbours(
+            int(source["previous"]), int(source["next"]), older, newer,
+            free_page if free_pages else NONE, free_frame if free_frames else NONE,
+        )  # fmt: skip
+        actions += [ONE, *_release(blocks, tables, page, source_cluster, frame, near), ONE]  # page editor: IDLE, ANSWER
+    yield [*actions, ONE, *FETCH.actions]  # ANSWER
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Numbers of the records that change with the release of a page; NONE: there is none.
+
+    previous, following : pages of the chain ; older, newer : page frames ; page, frame : last ones of the free lists
+    """
+
+    previous: int
+    following: int
+    older: int
+    newer: int
+    page: int
+    frame: int
+
+
+def _release(
+    blocks: Blocks,
+    tables: ContextTables,
+    page: int,
+    cluster: int,
+    frame: int,
+    near: Neighbours,
+    *,
+    report: bool = False,
+) -> list[Action]:
+    """Remove a page from its chain, and release its page frame and its number. `report` : a reply names it."""
+
+    def write_page(number: int) -> list[Action]:
+        return [(Act.WRITE, blocks.page(tables, number))] if number != NONE else []
+
+    def write_frame(number: int) -> list[Action]:
+        return [(Act.WRITE, blocks.frame(number))] if number != NONE else []
+
+    return [
+        (Act.READ, blocks.page(tables, page)),
+        *([(Act.COPY, CopyJob(once=True))] if report else []),  # REPORT
+        ONE,  # UNCHAIN
+        (Act.READ, blocks.cluster(tables, cluster)),
+        (Act.WRITE, blocks.cluster(tables, cluster)),
+        (Act.WRITE, blocks.count(tables, cluster)),
+        ONE,  # LINK_PREVIOUS
+        *write_page(near.previous),
+        ONE,  # LINK_NEXT
+        *write_page(near.following),
+        TWO,  # DROP; page frames: IDLE
+        (Act.READ, blocks.frame(frame)),
+        ONE,  # LINK_OLDER
+        *write_frame(near.older),
+        ONE,  # LINK_NEWER
+        *write_frame(near.newer),
+        *write_frame(frame),
+        *write_frame(near.frame),
+        TWO,  # RELEASED; free pages: IDLE
+        *write_page(page),
+        *write_page(near.page),
+        TWO,  # RELEASED, NEXT
+    ]
 
 
 def _evict(kvmu: Kvmu, command: Command) -> Maker:
@@ -271,30 +402,11 @@ def _evict(kvmu: Kvmu, command: Command) -> Maker:
         older, newer = links.pop(frame)
         for other, (its_older, its_newer) in links.items():
             links[other] = older if its_older == frame else its_older, newer if its_newer == frame else its_newer
-        actions += [
-            (Act.READ, blocks.page(tables, page)),
-            (Act.COPY, CopyJob(once=True)),  # REPORT
-            ONE,  # UNCHAIN
-            (Act.READ, blocks.cluster(tables, cluster)),
-            (Act.WRITE, blocks.cluster(tables, cluster)),
-            (Act.WRITE, blocks.count(tables, cluster)),
-            ONE,  # LINK_PREVIOUS
-            *([(Act.WRITE, blocks.page(tables, chain[kept - 1]))] if kept else []),
-            ONE,  # LINK_NEXT
-            *([(Act.WRITE, blocks.page(tables, chain[number + 1]))] if number + 1 < len(chain) else []),
-            TWO,  # DROP; page frames: IDLE
-            (Act.READ, blocks.frame(frame)),
-            ONE,  # LINK_OLDER
-            *([(Act.WRITE, blocks.frame(older))] if older != NONE else []),
-            ONE,  # LINK_NEWER
-            *([(Act.WRITE, blocks.frame(newer))] if newer != NONE else []),
-            (Act.WRITE, blocks.frame(frame)),
-            *([(Act.WRITE, blocks.frame(free_frame))] if free_frames else []),
-            TWO,  # RELEASED; free pages: IDLE
-            (Act.WRITE, blocks.page(tables, page)),
-            *([(Act.WRITE, blocks.page(tables, free_page))] if free_pages else []),
-            TWO,  # RELEASED, NEXT
-        ]
+        near = Neighbours(
+            chain[kept - 1] if kept else NONE, chain[number + 1] if number + 1 < len(chain) else NONE, older, newer,
+            free_page if free_pages else NONE, free_frame if free_frames else NONE,
+        )  # fmt: skip
+        actions += _release(blocks, tables, page, cluster, frame, near, report=True)
         free_page, free_frame, free_pages, free_frames = page, frame, free_pages + 1, free_frames + 1
     yield
     yield [*actions, ONE]  # ANSWER

@@ -172,6 +172,9 @@ class Tables:
         elif kind is Kind.RELEASE:
             release = data.releases[piece] if data.releases else StoreCommand(StoreOp.EVICT)
             row[col.Retrieval.STORE_COMMAND] = self._store(release, joiner)
+        elif kind is Kind.MOVE:
+            move = data.moves[piece] if data.moves else StoreCommand(StoreOp.MOVE, FETCH.actions)
+            row[col.Retrieval.STORE_COMMAND] = self._store(move, joiner)
         elif kind is Kind.OFFLOAD:
             row[col.Retrieval.STORE_COMMAND] = self._store(data.committing or StoreCommand(StoreOp.STEP), joiner)
         self.rows["command"].extend(row)
