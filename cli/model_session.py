@@ -120,7 +120,8 @@ class StepRow:
     kind : prompt, frame or answer ; tokens, commands : of the step ; seconds : on this computer
     attended : mean share of the past tokens that a KV head attends to
     fetched_bytes, offloaded_bytes : from and to host memory ; released_pages : whose tokens are forgotten
-    input_bytes : that the host writes to device memory ; round_trips : programs, after each of which the host acts
+    input_bytes, output_bytes : that the host writes to device memory, and reads from it
+    round_trips : programs, after each of which the host acts
     cycles, ms : predicted time; None without a prediction
     rtl_cycles : of the simulated cores; None without a simulation
     """
@@ -134,6 +135,7 @@ class StepRow:
     offloaded_bytes: int
     released_pages: int
     input_bytes: int
+    output_bytes: int
     round_trips: int
     cycles: int | None
     ms: float | None
@@ -169,7 +171,8 @@ class Report:
                 sum(sum(each.retrieved.fetched) for each in steps),
                 sum(sum(each.retrieved.offloaded) for each in steps),
                 sum(sum(each.retrieved.released) for each in steps),
-                sum(each.input_bytes for each in steps), sum(each.round_trips for each in steps), spent,
+                sum(each.input_bytes for each in steps), sum(each.output_bytes for each in steps),
+                sum(each.round_trips for each in steps), spent,
                 None if self.clock is None or spent is None else spent / self.clock.clock_mhz / 1000,
             )
         )  # fmt: skip
@@ -215,7 +218,8 @@ class Report:
         """Title, field of `StepRow`, factor and format of each column of the table."""
         columns = [("tokens", "tokens", 1, ".1f"), ("attended", "attended", 1, ".1%"),
                    ("fetched, MB", "fetched_bytes", 1e-6, ".3f"), ("offloaded, MB", "offloaded_bytes", 1e-6, ".3f"),
-                   ("input, MB", "input_bytes", 1e-6, ".3f"), ("round trips", "round_trips", 1, ".1f")]  # fmt: skip
+                   ("input, MB", "input_bytes", 1e-6, ".3f"), ("output, MB", "output_bytes", 1e-6, ".3f"),
+                   ("round trips", "round_trips", 1, ".1f")]  # fmt: skip
         if self.clock is not None:
             columns += [("predicted, ms", "ms", 1, ".3f"), ("predicted, cycles", "cycles", 1, ",.0f")]
         if self.simulation is not None:

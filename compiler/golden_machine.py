@@ -81,7 +81,7 @@ class GoldenMachine:
     instructions : vector programs by word address
     interpreters : one per core
     observers : are told of all writes of `put` and of all programs
-    written, runs : bytes of all images and programs, and number of `run`, so far
+    written, read, runs : bytes of all images and programs, bytes that `host_get` returned, and number of `run`, so far
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class GoldenMachine:
         self.instructions = programs
         self.observers: list[Observer] = []
         self.signed = signed
-        self.written = self.runs = 0
+        self.written = self.read = self.runs = 0
         self.word_bytes = 2 * config.dpe_inputs
         varying = set(varying)
         memory = OperandMemory.from_config(config)
@@ -143,6 +143,11 @@ class GoldenMachine:
         """Bytes of the device memory from a word address on, uint8."""
         at = word * self.word_bytes
         return np.frombuffer(bytes(self.device[at : at + nbytes]), np.uint8)
+
+    def host_get(self, word: int, nbytes: int) -> np.ndarray:
+        """As `get`, for what the host of a real machine reads: the bytes are counted."""
+        self.read += nbytes
+        return self.get(word, nbytes)
 
     def run(self, *programs: Iterable[Command]) -> Retrieved:
         """Execute one program on each core; returns what the layers retrieved.

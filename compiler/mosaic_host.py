@@ -106,7 +106,7 @@ class MosaicHost:
     def _append(self, start: int, count: int) -> None:
         config = self.machine.config
         keys = np.stack([
-            bf16.decode(self.machine.core.get(
+            bf16.decode(self.machine.core.host_get(
                 layer.rotated["k"], 2 * count * config.kv_heads * config.head_dim).view("<u2"))
             for layer in self.layers
         ]).reshape(len(self.layers), count, config.kv_heads, config.head_dim)  # fmt: skip
@@ -169,7 +169,10 @@ class MosaicHost:
         return [self._starts[t // size] + t % size for t in self.cache.layers[layer].tokens(cluster).tolist()]
 
     def _places(self, layer: int) -> dict[int, list[tuple[int, int, int, bool]]]:
-        """For each number, its tokens in the core's tables: token, page, slot, and whether the page is resident."""
+        """For each number, its tokens in the core's tables: token, page, slot, and whether the page is resident.
+
+        The host reads the headers, the records of all clusters, and records and token lists of their pages.
+        """
         core = self.machine.core
         store = Store(np.frombuffer(core.device, np.uint8), core.table.kvmu.base)
         context = store.context(self.session.contexts[layer].number)
@@ -181,6 +184,9 @@ class MosaicHost:
                 for slot in range(32)
                 if int(context.pages[page]["live"]) >> slot & 1
             ]
+        pages = sum(len(context.chain(number)) for number in places)
+        core.read += store.header.nbytes + context.header.nbytes + context.clusters[: len(places)].nbytes
+        core.read += pages * (context.pages[0].nbytes + context.lists[0].nbytes)
         return places
 
     def _write(self, images: Mapping[int, bytes]) -> None:

@@ -263,7 +263,8 @@ class Machine:
 class Step:
     """A step of a session: its tokens, commands, and what its layers retrieved.
 
-    input_bytes : that the host wrote to device memory for it: programs, angles, pictures
+    input_bytes : that the host wrote to device memory for it: programs, angles, pictures, decisions
+    output_bytes : that the host read from device memory: logits and choice, and what it decides from
     round_trips : runs of the cores, after each of which the host acts
     """
 
@@ -271,6 +272,7 @@ class Step:
     commands: int
     retrieved: Retrieved
     input_bytes: int
+    output_bytes: int
     round_trips: int
 
 
@@ -290,7 +292,7 @@ class Session:
         self.steps: list[Step] = []
         self.logits = np.zeros(0, np.uint32)
         self.frequencies = machine.spec.text.rope.frequencies()
-        self._host = machine.core.written, machine.core.runs  # after the last step
+        self._host = self._by_host()  # after the last step
         self.frames = 0  # so far
         partitions = machine.policy.table(machine.config).partitions
         self.host = MosaicHost(self) if partitions else None  # it decides between the programs of a step
@@ -467,10 +469,15 @@ class Session:
         if placed[1].next > text.max_positions:
             raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
 
+    def _by_host(self) -> tuple[int, int, int]:
+        """Bytes that the host has written and read so far, and runs of the cores."""
+        core = self.machine.core
+        return core.written, core.read, core.runs
+
     def _hidden_states(self, rows: Sequence[Sequence[tuple[int, int]]]) -> np.ndarray:
         """The tokens of a step before the first layer (T, hidden), from the words that hold them; float64."""
         core = self.machine.core
-        read = [np.concatenate([core.get(at, words * core.word_bytes) for at, words in row]) for row in rows]
+        read = [np.concatenate([core.host_get(at, words * core.word_bytes) for at, words in row]) for row in rows]
         return decode(np.stack(read).view("<u2"))
 
     def _step(
@@ -501,17 +508,19 @@ class Session:
             stored = [decoder.store(count, self.contexts, moves, share) for share in machine.shares]
             more += sum(map(len, stored))
             retrieved.offloaded.extend(machine.core.run(*stored).offloaded)
-        self._host = machine.core.written, machine.core.runs
+        core = machine.core
+        if answer:
+            self.logits = core.host_get(decoder.logits, 4 * machine.spec.text.vocabulary).view("<u4").astype(np.uint32)
+            choice = core.host_get(decoder.choice, 4).tobytes()
+        self._host = self._by_host()
         by_host = [now - before for now, before in zip(self._host, done, strict=True)]
         self.steps.append(Step(count, more + sum(map(len, programs)), retrieved, *by_host))
         self.position, self.positions = self.position + count, after
         if not answer:
             return None
-        vocabulary = machine.spec.text.vocabulary
-        self.logits = machine.core.get(decoder.logits, 4 * vocabulary).view("<u4").astype(np.uint32)
         if np.isnan(decode(self.logits, FP32)).any():
             raise ValueError(f"logits of position {self.position - 1} must be numbers, got NaN: check the weights")
-        return chosen_token(machine.core.get(decoder.choice, 4).tobytes())
+        return chosen_token(choice)
 
 
 def compile_model(

@@ -185,12 +185,15 @@ def test_policies(policy, options, run):
         ("offloaded_bytes", [sum(step.retrieved.offloaded) for step in session.steps]),
         ("released_pages", [sum(step.retrieved.released) for step in session.steps]),
         ("input_bytes", [step.input_bytes for step in session.steps]),
+        ("output_bytes", [step.output_bytes for step in session.steps]),
     ):
         assert [step[name] for step in made["steps"]] == values, name
     assert [step["round_trips"] for step in made["steps"]][:4] == [1, 2, 2, 1]  # a picture is a program of its own
     frame = session.steps[1]
     angles, pixels, codes = 9 * 2 * 4 * 4, 9 * 48 * 2, 16 * 2 * (policy.name == "rekv")
     assert frame.input_bytes == frame.commands * 64 + angles + pixels + codes
+    answered = session.steps[-1].output_bytes  # logits and choice
+    assert frame.output_bytes == 0 and answered == 4 * session.machine.spec.text.vocabulary + 4
 
 
 PICTURE = ("--height", 16, "--width", 24)  # 2 x 3 tokens of Qwen2.5-VL
