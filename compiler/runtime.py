@@ -44,6 +44,7 @@ from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
 from golden.store import Store, create_context, create_store, delete_context, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
+from golden.store.lists import free_all_frames
 from hw.config import Config
 from hw.core.isa import MAX_CORES
 from util import checks
@@ -113,11 +114,8 @@ class Machine:
         text = checkpoint.spec.text
         limits = replace(limits, tokens=limits.tokens or min(DEFAULT_TOKENS, text.max_positions))
         self.config, self.limits, self.policy, self.spec = config, limits, policy, checkpoint.spec
-        if policy.table(config).partitions:
-            if limits.streams != 1:
-                raise ValueError(f"streams must be 1 for policy {policy.name}, got {limits.streams}")
-            if limits.resident and policy.prefetch == "next_layer":
-                raise ValueError(f"resident must be 0 for policy {policy.name} with prefetch, got {limits.resident}")
+        if policy.table(config).partitions and limits.streams != 1:
+            raise ValueError(f"streams must be 1 for policy {policy.name}, got {limits.streams}")
         if limits.tokens > text.max_positions:
             raise ValueError(f"tokens must be at most {text.max_positions} positions of the model, got {limits.tokens}")
         vision, projector = checkpoint.spec.vision, checkpoint.spec.projector
@@ -154,6 +152,8 @@ class Machine:
             ]
             for at in self.addresses:
                 create_context(tables, at.number, own, at.base, host_base=at.host_base)
+            if policy.table(config).partitions and policy.prefetch == "next_layer":
+                free_all_frames(tables)  # the order in which frames are used again matters, see `plan_store`
             widths = LayerWidths(text.hidden, text.q_heads, text.head_dim)
             branch = policy.branch(config, widths)
             self.state_words = state_words(branch.shape) if branch else 0  # of a context

@@ -92,8 +92,15 @@ def plan_store(
         own_pages = sizes.offloaded_pages
     # every token can have a page of its own, and a step needs page frames before it offloads old pages
     # pages that were fetched stay in device memory until the end of the layer, for a policy with partitions
-    reserve = max(step, own_pages) if policy.table(config).partitions else step
-    all_pages, most = contexts * own_pages, frames - reserve
+    reserve, all_pages = step, contexts * own_pages
+    if policy.table(config).partitions:
+        reserve = max(step, own_pages)
+        if policy.prefetch == "next_layer" and not keeps_all:
+            # a layer reads pages that its commit has offloaded while the pages of the next layer are fetched. A frame
+            # is used again after all that were free before it, so the next layer must find enough of these
+            reserve += own_pages
+            all_pages += reserve  # frames of offloaded pages must not be used at once
+    most = frames - reserve
     if most < 1 and not keeps_all:
         raise ValueError(f"{step_name} must be less than page_frames = {frames} of the core, got {step}")
     stay = min(contexts * tokens, all_pages * config.page_tokens) if keeps_all else resident or most

@@ -37,6 +37,18 @@ def release(header: np.void, records: np.ndarray, link: str, number: int) -> Non
     header["free_count"] += 1
 
 
+def free_all_frames(store: Store) -> None:
+    """Put the page frames that were never used on the free list.
+
+    Then a frame that is released is used again after all frames that were free before it.
+    """
+    header, frames = store.header, store.frames
+    for frame in range(int(header["never_used"]), len(frames)):
+        header["never_used"] += 1
+        frames[frame] = (NONE, 0, NONE, NONE)
+        release(header, frames, "newer", frame)
+
+
 def take_frame(store: Store, context: int, page: int, used: int) -> int:
     """Take a page frame for a page with `used` slots; it becomes the newest."""
     header, frames = store.header, store.frames

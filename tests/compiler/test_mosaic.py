@@ -1,13 +1,17 @@
 """Mosaic on the machine: clusters equal `golden.mosaic`, selections equal float64 within the rounding of scores."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from compiler import runtime
 from compiler.checkpoint import Checkpoint
 from compiler.policies import MosaicPolicy
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from golden.decoder_layer import ClusterRows
+from golden.kvmu import Op
 from golden.language_model import greedy
 from golden.mosaic import MosaicCache, query_vector
 from golden.store import Store
@@ -203,6 +207,47 @@ def test_clusters_and_selections(resident, tmp_path, rng):
 
 
 @pytest.mark.heavy
-def test_next_layer(tmp_path, rng):
-    """The queries of a layer select for the next one."""
-    run_session(tmp_path, rng, 0, "next_layer")
+@pytest.mark.parametrize("resident", [0, 24])
+def test_next_layer(resident, tmp_path, rng):
+    """The queries of a layer select for the next one, also when its pages are offloaded."""
+    run_session(tmp_path, rng, resident, "next_layer")
+
+
+def overwritten(machine, layers):
+    """List to which each fetch of a layer but the first one appends the head pages that it fetches, and how many of
+    them it writes where the layer before still reads."""
+    table, found, calls = machine.core.table, [], [[]]
+    kvmu, inner = table.kvmu, table.retrieve
+
+    def retrieve(groups):
+        first = len(kvmu.extents)
+        result = inner(groups)
+        written = [(piece.target, piece.target + piece.nbytes) for piece in kvmu.extents[first:]]
+        if len(calls) % layers != 1:
+            size, read = kvmu.config.head_page_bytes, calls[-1]
+            hits = sum(start < at + size and at < end for start, end in written for at in read)
+            found.append((len(written), hits))
+        calls.append([reply.address for reply in result[2] if reply.op == Op.SELECT and not reply.last])
+        return result
+
+    table.retrieve = retrieve
+    return found
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_pages_that_a_layer_reads_are_not_overwritten(planned, tmp_path, rng, monkeypatch):
+    """The fetch for the next layer uses frames that were free before this layer's step ended (see `plan_store`).
+
+    If a frame that is released is the next one to be used, it is that of a page that this layer still reads.
+    """
+    if not planned:
+        monkeypatch.setattr(runtime, "free_all_frames", lambda store: None)
+    write_random(tmp_path, "llama", rng, changes={"num_hidden_layers": 3})
+    policy = replace(POLICY, prefetch="next_layer")
+    machine = compile_model(Checkpoint(tmp_path), TINY, Limits(tokens=96, step=T, resident=24), policy)
+    found, session = overwritten(machine, 3), machine.session()
+    session.prompt([1, 2])
+    for rows in vectors(rng):
+        session.features(rows)
+    assert sum(fetched for fetched, _ in found) > 20
+    assert any(hits for _, hits in found) != planned
