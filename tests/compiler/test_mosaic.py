@@ -63,6 +63,15 @@ class Reference:
             result[number] = frozenset(live), here
         return result
 
+    def read_by_host(self, layers):
+        """Bytes of the tables of all layers: headers, records of clusters and pages, token lists."""
+        core, total = self.session.machine.core, 0
+        for layer in range(layers):
+            context = Store(np.frombuffer(bytes(core.device), np.uint8), core.table.kvmu.base).context(layer)
+            clusters = int(context.header["clusters"])
+            total += 256 + 32 * clusters + (32 + 4 * 4) * sum(len(context.chain(n)) for n in range(clusters))
+        return total
+
     def check_clusters(self, text):
         """The clusters of the store are those of the reference, and the text."""
         for layer, index in enumerate(self.cache.layers):
@@ -110,7 +119,7 @@ def run_session(tmp_path, rng, resident, prefetch="same_layer"):
     forward = {}
 
     def after(*arguments):
-        forward["stored"] = [reference.stored(layer) for layer in range(3)]
+        forward["stored"], forward["read"] = [reference.stored(layer) for layer in range(3)], reference.read_by_host(3)
         return inner(*arguments)
 
     session.host.after = after
@@ -123,6 +132,9 @@ def run_session(tmp_path, rng, resident, prefetch="same_layer"):
             layer.rows = ClusterRows(min(policy.top_visual, parts), *rows)
         logits, traces = model.step(x, np.arange(position, position + len(x)))
         result = act()
+        keys = 3 * 2 * T * TINY.kv_heads * TINY.head_dim
+        more = 2 * x.size + keys if frame else 0 if result is None else 4 * checkpoint.spec.text.vocabulary + 4
+        assert session.steps[-1].output_bytes == forward["read"] + more
         assert session.steps[-1].retrieved.attended == [[len(past) for past in trace.attended] for trace in traces]
         if reference.starts:
             for n, trace in enumerate(traces):
