@@ -102,6 +102,8 @@ def plan_store(
             all_pages += reserve  # frames of offloaded pages must not be used at once
     most = frames - reserve
     if most < 1 and not keeps_all:
+        if reserve > step:
+            raise ValueError(f"page_frames must be more than {reserve} for policy {policy.name}, got {frames}")
         raise ValueError(f"{step_name} must be less than page_frames = {frames} of the core, got {step}")
     stay = min(contexts * tokens, all_pages * config.page_tokens) if keeps_all else resident or most
     used_frames = min(all_pages, stay + reserve)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vrex
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import FullPolicy, MosaicPolicy, RekvPolicy, ResvPolicy, WindowPolicy
 from compiler.runtime import Limits, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelMismatch, ModelRun
@@ -194,6 +194,24 @@ def test_policies(policy, options, run):
     assert frame.input_bytes == frame.commands * 64 + angles + pixels + codes
     answered = session.steps[-1].output_bytes  # logits and choice
     assert frame.output_bytes == 0 and answered == 4 * session.machine.spec.text.vocabulary + 4
+
+
+def test_decisions_of_the_host(run):
+    """Mosaic: the programs that store tokens, the bytes that the host reads and writes, and predicted cycles."""
+    small = ("--pooled", 2, "--step", 4, "--option", "budget=8", "--set", "page_frames=128")
+    made = result(run("llava", *FILM, *ASK, *TINY, *small, "--policy", "mosaic", "--backend", "cycles", "--json"))
+    config = Config.preset("tiny").replace(page_frames=128)
+    limits = Limits(tokens=64, step=4, pooled=2)
+    session = compile_model(Checkpoint("llava"), config, limits, MosaicPolicy(budget=8)).session()
+    session.prompt([BEGIN])
+    for frame in list(sample(decode("film.mp4"), 1))[:2]:
+        session.frame(frame.rgb())
+    assert made["tokens"] == list(session.ask([3, 4, 5], count=4))
+    for name in ("input_bytes", "output_bytes", "round_trips"):
+        assert [step[name] for step in made["steps"]] == [getattr(step, name) for step in session.steps], name
+    assert [step["round_trips"] for step in made["steps"]][:4] == [2, 3, 3, 2]
+    assert min(step["output_bytes"] for step in made["steps"]) > 0
+    assert min(step["cycles"] / step["commands"] for step in made["steps"]) > 1
 
 
 PICTURE = ("--height", 16, "--width", 24)  # 2 x 3 tokens of Qwen2.5-VL
