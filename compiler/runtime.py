@@ -39,9 +39,10 @@ from compiler.vision_shapes import picture_size, vision_shape
 from compiler.window_layer import plan_windows
 from golden.bf16 import FP32, decode
 from golden.core_interpreter import CoreInterpreter
-from golden.decoder_layer import RESV_POLICY, angles
+from golden.decoder_layer import RESV_POLICY, angles, column_mask, pair_order
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
+from golden.selection import ONE as BF16_ONE
 from golden.store import Store, create_context, create_store, delete_context, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from hw.config import Config
@@ -158,10 +159,15 @@ class Machine:
             branch = policy.branch(config, widths)
             self.state_words = state_words(branch.shape) if branch else 0  # of a context
             states = region.allocate(plan.contexts * self.state_words)
+            mask_words = text.q_heads * config.head_dim // config.dpe_inputs if policy.table(config).partial else 0
+            masks = region.allocate(plan.contexts * mask_words)
             self.contexts = [
-                Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word, states + n * self.state_words)
+                Context(
+                    n, int(header["mean_keys_base"]) * TABLE_UNIT // word, states + n * self.state_words,
+                    masks + n * mask_words,
+                )
                 for n, header in enumerate(tables.contexts)
-            ]
+            ]  # fmt: skip
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
                 keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
@@ -293,6 +299,7 @@ class Session:
         self._host = machine.core.written, machine.core.runs  # after the last step
         self.frames = 0  # so far
         partitions = machine.policy.table(machine.config).partitions
+        self.partial = machine.policy.table(machine.config).partial  # partial scores, whose columns the host chooses
         self.host = MosaicHost(self) if partitions else None  # it decides between the programs of a step
 
     def save(self, path: Path | str) -> None:
@@ -444,8 +451,9 @@ class Session:
             step = [token]
 
     def _check_file(self) -> None:
-        if self.host:
-            raise ValueError("session must be of a policy whose state is on the machine, got policy mosaic")
+        if self.host or self.partial:
+            name = self.machine.policy.name
+            raise ValueError(f"session must be of a policy whose state is in its contexts, got policy {name}")
 
     def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
@@ -466,6 +474,16 @@ class Session:
             raise ValueError(f"tokens of a session must be at most {self.machine.limits.tokens}, got {tokens}")
         if placed[1].next > text.max_positions:
             raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
+
+    def _choose_columns(self, tokens: int, column_share: float) -> None:
+        """Write the columns that score tokens by the queries of the first step, of `tokens` tokens, for each layer."""
+        config, text, core = self.machine.config, self.machine.spec.text, self.machine.core
+        order = pair_order(config.head_dim, config.dpe_inputs)
+        for layer, context in zip(self.machine.decoder.layers, self.contexts, strict=True):
+            words = core.get(layer.rotated["q"], tokens * layer.q * core.word_bytes)
+            queries = words.view("<u2").reshape(tokens, text.q_heads, config.head_dim)
+            mask = column_mask(queries, order, text.head_dim, column_share)
+            core.put({context.columns_word: np.where(mask, BF16_ONE, 0).astype("<u2").tobytes()})
 
     def _hidden_states(self, rows: Sequence[Sequence[tuple[int, int]]]) -> np.ndarray:
         """The tokens of a step before the first layer (T, hidden), from the words that hold them; float64."""
@@ -501,6 +519,8 @@ class Session:
             stored = [decoder.store(count, self.contexts, moves, share) for share in machine.shares]
             more += sum(map(len, stored))
             retrieved.offloaded.extend(machine.core.run(*stored).offloaded)
+        if self.partial and not self.position:
+            self._choose_columns(count, self.partial.column_share)
         self._host = machine.core.written, machine.core.runs
         by_host = [now - before for now, before in zip(self._host, done, strict=True)]
         self.steps.append(Step(count, more + sum(map(len, programs)), retrieved, *by_host))
