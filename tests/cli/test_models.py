@@ -259,7 +259,7 @@ REFUSED = {
     "llava --video empty.avi": "video 'empty.avi': ",
     "llama --video film.mp4": "model must have a vision tower to watch a video, got one of family llama",
     "llava --ask w3 --policy none": "policy must be one of resv, full, window, hybrid, rekv, "
-    "quickprefill, codecsight, mosaic or a .py file, got 'none'",
+    "quickprefill, codecsight, mosaic, infinigen, infinigenp or a .py file, got 'none'",
     "llava --ask w3 --policy full --ratio 0.3": "option of policy full must be one of prefetch, got 'ratio'",
     "llava --ask w3 --policy window --option sink": "--option must be NAME=VALUE, got 'sink'",
     "llava --ask w3 --policy window --option sink=6": "sink must be a multiple of page_tokens = 4, got 6",
