@@ -71,11 +71,13 @@ def plan_store(
     step: int,
     pages: int = 0,
     resident: int = 0,
+    saved: int = 0,
     step_name: str = "step",
 ) -> StorePlan:
     """Sizes for sessions of `tokens` tokens in steps of at most `step`.
 
     `pages`, `resident` : values of `Limits`; 0: as many as the policy needs and the core allows
+    `saved` : page frames that the contexts do not need because they share pages
     `step_name` : name of `step` in messages
 
     Raises ValueError if a size does not fit the core.
@@ -85,15 +87,20 @@ def plan_store(
     for name, value, most in (("contexts", contexts, config.max_contexts), ("pages", own_pages, config.max_pages)):
         if value > most:
             raise ValueError(f"{name} must be at most {most} on this core, got {value}")
-    keeps_all = not resident and contexts * own_pages <= frames
+    keeps_all = not resident and contexts * own_pages - saved <= frames
+    if saved and not keeps_all:
+        raise ValueError(
+            f"pages of sessions that share tokens must be at most page_frames = {frames} of the core, "
+            f"got {contexts * own_pages - saved}"
+        )
     if policy.table(config).kept_pages is not None:
-        _check_released(policy.name, frames, contexts, contexts * own_pages, tokens, resident)
+        _check_released(policy.name, frames, contexts, contexts * own_pages - saved, tokens, resident)
     elif not (keeps_all or pages):
         own_pages = sizes.offloaded_pages
     # every token can have a page of its own, and a step needs page frames before it offloads old pages
     # pages that were fetched stay in device memory until the end of the layer, for a policy with partitions
     reserve = max(step, own_pages) if policy.table(config).partitions else step
-    all_pages, most = contexts * own_pages, frames - reserve
+    all_pages, most = contexts * own_pages - saved, frames - reserve
     if most < 1 and not keeps_all:
         raise ValueError(f"{step_name} must be less than page_frames = {frames} of the core, got {step}")
     stay = min(contexts * tokens, all_pages * config.page_tokens) if keeps_all else resident or most
