@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vrex
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import FullPolicy, InfiniGenPPolicy, RekvPolicy, ResvPolicy, WindowPolicy
 from compiler.runtime import Limits, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelMismatch, ModelRun
@@ -167,8 +167,9 @@ def test_selection_for_the_next_layer(run):
         (FullPolicy(), ()),
         (WindowPolicy(sink=4, recent=8), ("sink=4", "recent=8")),
         (RekvPolicy(frames=1, prefetch="next_layer"), ("frames=1", "prefetch=next_layer")),
+        (InfiniGenPPolicy(budget=4, column_share=0.5), ("budget=4", "column_share=0.5")),
     ],
-    ids=["full", "window", "rekv"],
+    ids=["full", "window", "rekv", "infinigenp"],
 )
 def test_policies(policy, options, run):
     """A real video through the tower: the answer, the commands and the moved bytes of the runtime."""
