@@ -349,7 +349,7 @@ class Session:
         machine, plan, tokens = self.machine, self.machine.plan, tokens or self.position
         config, policy = machine.config, machine.policy
         table, layers = policy.table(config), machine.spec.text.layers
-        if table.score_row is None or table.rho != 1:
+        if not table.keeps_order:
             raise ValueError(f"policy of a session to fork must be full, window or hybrid, got {policy.name}")
         if not plan.keeps_all:
             raise ValueError(f"resident must be 0 to fork a session, got {machine.limits.resident}")
@@ -651,7 +651,7 @@ def compile_model(
 def _check_shared(limits: Limits, config: Config, policy: Policy) -> None:
     """ValueError if the sessions of a machine cannot share their first tokens."""
     table, size = policy.table(config), config.page_tokens
-    if table.score_row is None or table.rho != 1 or limits.resident:
+    if not table.keeps_order or limits.resident:
         raise ValueError(
             f"shared must be 0 with resident tokens, and for policies other than full, window and hybrid, "
             f"got {limits.shared}"

@@ -132,6 +132,11 @@ class LayerPolicy:
         for pages in self.kept_pages or ():
             checks.integer("kept_pages", pages, 0)
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether one cluster has all tokens of a stream, in order of arrival, until pages are released."""
+        return self.score_row is not None and self.rho == 1
+
 
 @dataclass(frozen=True)
 class ClusterRows:
