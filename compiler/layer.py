@@ -74,11 +74,13 @@ class Context:
     ----------
     number : entry of the table of contexts of the store ; mean_keys_word : word address of its mean keys
     state_word : word address of the state of its state-space branch, if the policy has one
+    columns_word : word address of a row of ones and zeros (Hq * d), the columns of its partial scores, likewise
     """
 
     number: int
     mean_keys_word: int
     state_word: int = 0
+    columns_word: int = 0
 
 
 @dataclass
@@ -164,6 +166,8 @@ class LayerCompiler:
         if self.table.by_frames:
             self.plain |= {"q": allocate(t * self.q), "k": allocate(t * self.kv)}
             self.no_angles = allocate(2 * self.head)
+        if self.table.partial:
+            self.plain["q"], self.wide["speculated"] = allocate(t * self.q), allocate(2 * t * self.q)
         self.prunes = self.table.rho != 1
         if self.prunes:
             blocks = -(-t // self.width)
@@ -230,6 +234,10 @@ class LayerCompiler:
         }
         if self.prunes:
             fixed["key norms"] = programs.key_norms(self.kv * n, n)
+        if self.table.partial:
+            self.q_piece = largest_divisor(self.q, c.vpe_rows)
+            fixed["columns"] = programs.first_row(self.q_piece * n, n)
+            fixed["partial"] = programs.times_row(self.q_piece * n, n)
         self.vectors.add(fixed)
         self.retrieval.add_programs()
 
@@ -273,6 +281,7 @@ class LayerCompiler:
         k_products = meet(self._multiply(p, "k", t, x, w["k"], wide=True))
         k = meet(self._rope(p, "k", t, k_products))
         q = meet(self._multiply(p, "q", t, x, w["q"], wide=True))
+        scoring = self._speculate(p, t, x, following, visual)
         v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
         plain = self._without_rope(p, t, k_products, q)
         if self.table.by_frames and not selected:  # before the tokens of the step are clustered
@@ -295,7 +304,7 @@ class LayerCompiler:
             means = self._means(p, piece, [*clustered, *plain])
             v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
             written = [*means, *self._store_kv(p, piece, [*clustered, *v], pruned=kept < t)]
-        context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following)
+        context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following, scoring)
         if selected:  # before the tokens of the step were stored; the next layer overwrites their keys and values
             context = [*context, *written]
         return self._finish(p, t, context), prefetched
@@ -339,9 +348,11 @@ class LayerCompiler:
         after: Sequence[CommandRef],
         selected: Selected | None = None,
         following: "LayerCompiler | None" = None,
+        scoring: Sequence[CommandRef] = (),
     ) -> tuple[list[CommandRef], Selected | None]:
         """Select, fetch and attend; `selected`, `following` and the result are those of `add_step`.
 
+        `scoring` : commands before the use of the queries for the following layer, if they are speculated.
         The step is committed during the attention, when its mean keys, keys and values are `written`. Then the context
         of the following layer is opened, with the page lists that the attention does not use.
         """
@@ -355,7 +366,9 @@ class LayerCompiler:
         def select_for_following() -> None:
             if following is not None:
                 opened = p.builder.meet(following.open(p, lists))
-                prefetched.append(self._select(p, tokens, following, opened, after, lists=lists))
+                prefetched.append(
+                    self._select(p, tokens, following, opened, scoring or after, lists=lists, speculated=bool(scoring))
+                )
 
         context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
         return context, prefetched[0] if prefetched else None
@@ -370,10 +383,11 @@ class LayerCompiler:
         *,
         lists: int,
         written: Sequence[CommandRef] = (),
+        speculated: bool = False,
     ) -> Selected:
         """Select and fetch pages of `layer` with the queries of this one; other arguments as of `SelectionInputs`."""
         mean_keys = layer.context.mean_keys_word
-        inputs = SelectionInputs(tokens, mean_keys, clusters, queries, lists, written, layer.clusters)
+        inputs = SelectionInputs(tokens, mean_keys, clusters, queries, lists, written, layer.clusters, speculated)
         return self.policy.select(self.retrieval, p, inputs)
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
@@ -431,6 +445,10 @@ class LayerCompiler:
             other._allocate_clusters()
             own = {name: self.region.allocate(self.max_tokens[False] * self.kv) for name in ("k", "v")}
             other.rotated = {**self.rotated, **own}
+            other.retrieval = copy(self.retrieval)
+            other.retrieval.rotated = other.rotated
+        if self.table.partial:  # the host reads the queries of all layers after the first step
+            other.rotated = {**self.rotated, "q": self.region.allocate(self.sizes.tokens * self.q)}
             other.retrieval = copy(self.retrieval)
             other.retrieval.rotated = other.rotated
         other.branch = self.branch and self.branch.another()
@@ -531,14 +549,24 @@ class LayerCompiler:
                             out_beats=piece, extra=1)  # fmt: skip
 
     def _rope(self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
-        return self._rotate(p, name, tokens, after, self.cosines, 2 * self.head, self.rotated[name])
+        return self._rotate(p, name, tokens, after, self.wide[name], self.rotated[name])
 
     def _rotate(
-        self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef], angles: int, stride: int, out: int
+        self,
+        p: Operands,
+        name: str,
+        tokens: int,
+        after: Sequence[CommandRef],
+        source: int,
+        out: int,
+        *,
+        plain: bool = False,
     ) -> list[CommandRef]:
+        """Rotate queries or keys, FP32 at `source`, by the angles of the step; `plain`: by angles of 0."""
         words, rows = {"q": self.q, "k": self.kv}[name], p.builder.share.part(tokens)
+        angles, stride = (self.no_angles, 0) if plain else (self.cosines, 2 * self.head)
         return self._vector(p, f"rope {name}", after, repeat=rows, a=angles, a_stride=stride, a_beats=self.head,
-                            a_wide=1, b=self.wide[name], b_stride=2 * words, b_beats=words, b_wide=1, b_used=1,
+                            a_wide=1, b=source, b_stride=2 * words, b_beats=words, b_wide=1, b_used=1,
                             out=out, out_stride=words, out_beats=words, extra=1)  # fmt: skip
 
     def _without_rope(
@@ -547,9 +575,30 @@ class LayerCompiler:
         """Queries and keys before RoPE, if they score clusters: rotated by angles of 0."""
         if not self.table.by_frames:
             return []
-        keys = self._rotate(p, "k", tokens, k, self.no_angles, 0, self.plain["k"])
-        queries = self._rotate(p, "q", tokens, q, self.no_angles, 0, self.plain["q"])
+        keys = self._rotate(p, "k", tokens, k, self.wide["k"], self.plain["k"], plain=True)
+        queries = self._rotate(p, "q", tokens, q, self.wide["q"], self.plain["q"], plain=True)
         return p.builder.meet([*keys, *queries])
+
+    def _speculate(
+        self, p: Operands, tokens: int, x: Activations, following: "LayerCompiler | None", visual: bool
+    ) -> list[CommandRef]:
+        """Partial queries of the following layer from the input of the projections of this one, if they select.
+
+        They are 0 outside the columns of that layer.
+        """
+        if following is None or self.table.partial is None or not self.table.partial.selects(tokens, visual):
+            return []
+        meet, words, out = p.builder.meet, self.q_piece, self.plain["q"]
+        wide = self.wide["speculated"]
+        products = meet(self.products.multiply(p, following.matrices["q"], tokens, x, wide, wide=True))
+        rotated = last = self._rotate(p, "q", tokens, products, wide, out)
+        rows = p.builder.share.part(tokens)
+        for start in range(0, self.q, words) if rows else ():
+            columns = following.context.columns_word + start
+            self._vector(p, "columns", [], repeat=1, a=columns, a_beats=words, destination=Destination.NONE, extra=1)
+            last = self._vector(p, "partial", rotated, repeat=rows, a=out + start, a_stride=self.q, a_beats=words,
+                                out=out + start, out_stride=self.q, out_beats=words, extra=1)  # fmt: skip
+        return meet(last)
 
     def _hash(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Products of the keys with the hyperplanes, on core 0; their signs are the hash codes."""

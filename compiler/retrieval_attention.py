@@ -15,6 +15,7 @@ from compiler.products import Products
 from compiler.two_stage import NO_CLUSTERS, ClusterTables, TwoStage
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import TEXT_SCORE, LayerPolicy
+from golden.selection import covering_row
 from hw.config import Config
 from hw.core.isa import Destination, Fit, LengthSource
 
@@ -50,6 +51,7 @@ class SelectionInputs:
     lists           page lists that the selection fills: 0 the first, 1 the second
     written         commands before the end of the fetch
     tables          tables of the clusters of that layer, for a selection in two stages
+    speculated      the queries are speculated, for a policy with partial scores; False: all past tokens are selected
     """
 
     tokens: int
@@ -59,6 +61,7 @@ class SelectionInputs:
     lists: int
     written: Sequence[CommandRef] = ()
     tables: ClusterTables = NO_CLUSTERS
+    speculated: bool = False
 
 
 class RetrievalAttention:
@@ -120,7 +123,12 @@ class RetrievalAttention:
         if table.by_frames:
             shared = np.zeros(self.cluster_blocks * self.width, "<f4")
             shared[0] = TEXT_SCORE
-        # scores that all queries share, or what is added to the sum of their scores
+        self.partial = table.partial
+        if table.partial is not None:
+            row, stride = covering_row(keys, table.partial.budget, self.width)
+            self.covering = {"stride": stride // self.width, "rows": -(-keys // stride)}
+            shared = row.astype("<u2")
+        # scores that all queries share, or what is added to the sum of their scores, or rows that cover all tokens
         self.shared_scores = region.allocate(-(-shared.nbytes // (2 * self.width)))
         self.images = {self.shared_scores: shared.tobytes()} if len(shared) else {}
         self.by_frames, self.scoring = table.by_frames, scoring
@@ -163,6 +171,12 @@ class RetrievalAttention:
     def select_by_row(self, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select clusters by the row of scores that all queries share, and fetch their pages."""
         return self.select_all_heads(p, {"source": self.shared_scores, "rows": 1}, inputs.clusters, inputs)
+
+    def select_tokens(self, p: Operands, inputs: SelectionInputs) -> Selected:
+        """Select clusters of one token by partial scores, or all of them, and fetch their pages."""
+        if inputs.speculated:
+            return self.select(p, inputs)
+        return self.select_all_heads(p, {"source": self.shared_scores, **self.covering}, inputs.clusters, inputs)
 
     def select_frames(self, p: Operands, inputs: SelectionInputs) -> Selected:
         """Select by one row of scores, the sum of those of all query rows and KV heads, and fetch.
@@ -266,24 +280,26 @@ class RetrievalAttention:
         fields = {"source": source, "stride": self.q, "rows": block.tokens, "beats": beats, "step": beats}
         return p.activations([fields], block.tokens * beats, after)
 
-    def _products(self, scores: int, rows: RowBlock, block: int) -> dict[str, int]:
-        """Fields of a MULTIPLY of a head's queries with a chunk of keys; the results are FP32 scores at `scores`."""
+    def _products(self, scores: int, rows: RowBlock, block: int, wide: bool = True) -> dict[str, int]:
+        """Fields of a MULTIPLY of a head's queries with a chunk of keys; the results are scores at `scores`."""
         chunk = self.half // self.head
         return {
             "m_stride": self.head, "k_stride": 1, "m_blocks": chunk, "k_blocks": self.head, "x_stride": self.head,
             "vectors": rows.rows, "first": 1, "last": 1,
-            "out": scores + rows.row * self.score_words + 2 * block, "stride": self.score_words,
-            "wide": 1, "limit": 1, "block": block,
+            "out": scores + rows.row * self.score_words + (1 + wide) * block, "stride": self.score_words,
+            "wide": wide, "limit": 1, "block": block,
         }  # fmt: skip
 
     def _score(self, p: Operands, head: int | None, team: Share, inputs: SelectionInputs) -> list[CommandRef]:
         """Exponentials of the scores of all clusters for one KV head; its cores split the clusters, then the rows.
 
-        The exponentials replace the scores in memory: each row is read before its exponentials are written. Without a
-        head, the core only meets the others.
+        Partial scores are BF16 and have no exponentials. The exponentials replace the scores in memory: each row is
+        read before its exponentials are written. Without a head, the core only meets the others.
         """
-        length_fields = {"length": LengthSource.CLUSTERS}
-        products = self.mean_key_products(p, head, team, inputs, inputs.mean_keys_word, self.cluster_scores)
+        length_fields, wide = {"length": LengthSource.CLUSTERS}, self.partial is None
+        products = self.mean_key_products(p, head, team, inputs, inputs.mean_keys_word, self.cluster_scores, wide)
+        if not wide:
+            return products
         if team.count > 1:
             products = p.builder.meet(products)
         if head is None:
@@ -297,9 +313,16 @@ class RetrievalAttention:
         return self.vectors.command(p, "long exponentials", products, repeat=part, fit=Fit.EXCEEDS, a_again=1, **fields)
 
     def mean_key_products(
-        self, p: Operands, head: int | None, team: Share, inputs: SelectionInputs, word: int, out: Sequence[int]
+        self,
+        p: Operands,
+        head: int | None,
+        team: Share,
+        inputs: SelectionInputs,
+        word: int,
+        out: Sequence[int],
+        wide: bool = True,
     ) -> list[CommandRef]:
-        """FP32 scores of all clusters for one KV head; its cores split the clusters.
+        """Scores of all clusters for one KV head, FP32 if `wide`, else BF16; its cores split the clusters.
 
         `word` : word address of a vector for each cluster ; `out` : of the scores of each KV head
         """
@@ -317,7 +340,7 @@ class RetrievalAttention:
                      "limit": 1, "block": block, **length_fields},
                     inputs.clusters,
                 )  # fmt: skip
-                fields = {**self._products(out[head], rows, block), **length_fields}
+                fields = {**self._products(out[head], rows, block, wide), **length_fields}
                 products = [p.multiply(fields, keys, x, self.width)]
         return products
 

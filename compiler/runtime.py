@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,10 +40,11 @@ from compiler.vision_shapes import picture_size, vision_shape
 from compiler.window_layer import plan_windows
 from golden.bf16 import FP32, decode
 from golden.core_interpreter import CoreInterpreter
-from golden.decoder_layer import RESV_POLICY, angles
+from golden.decoder_layer import RESV_POLICY, angles, column_mask, pair_order
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
-from golden.store import Store, create_context, create_store, delete_context, store_bytes
+from golden.selection import ONE as BF16_ONE
+from golden.store import Store, create_context, create_store, delete_context, share_pages, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from golden.store.lists import free_all_frames
 from hw.config import Config
@@ -69,6 +71,8 @@ class Limits:
     height   rows of a frame in pixels, for a vision tower that has no image size; 0: those of 8 tokens
     width    columns of a frame, likewise
     pooled   rows, and columns, of the tokens of a frame after average pooling of its patches; 0: no pooling
+    shared   tokens that each further session shares with the first one, in complete pages (`Session.fork`), which
+             reduces the device memory; 0: sessions can begin empty
     """
 
     streams: int = 1
@@ -80,6 +84,7 @@ class Limits:
     height: int = 0
     width: int = 0
     pooled: int = 0
+    shared: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -132,9 +137,12 @@ class Machine:
         if self.step < frame:
             of = "a frame" if policy.frames_per_step == 1 else f"{policy.frames_per_step} frames"
             raise ValueError(f"step must be at least the {frame} tokens of {of}, got {self.step}")
+        if limits.shared:
+            _check_shared(limits, config, policy)
         self.plan = plan = plan_store(
             config, policy, limits.streams * text.layers, tokens=limits.tokens, step=self.step, pages=limits.pages,
-            resident=limits.resident, step_name="step" if limits.step else "tokens of a frame",
+            resident=limits.resident, saved=(limits.streams - 1) * text.layers * limits.shared // config.page_tokens,
+            step_name="step" if limits.step else "tokens of a frame",
         )  # fmt: skip
         word, page, own = 2 * config.dpe_inputs, plan.page_bytes, plan.context
         region = Region(limits.memory // word if limits.memory else MAX_WORDS)
@@ -158,10 +166,15 @@ class Machine:
             branch = policy.branch(config, widths)
             self.state_words = state_words(branch.shape) if branch else 0  # of a context
             states = region.allocate(plan.contexts * self.state_words)
+            mask_words = text.q_heads * config.head_dim // config.dpe_inputs if policy.table(config).partial else 0
+            masks = region.allocate(plan.contexts * mask_words)
             self.contexts = [
-                Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word, states + n * self.state_words)
+                Context(
+                    n, int(header["mean_keys_base"]) * TABLE_UNIT // word, states + n * self.state_words,
+                    masks + n * mask_words,
+                )
                 for n, header in enumerate(tables.contexts)
-            ]
+            ]  # fmt: skip
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
                 keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
@@ -248,6 +261,12 @@ class Machine:
         `kind` : class of the session if the policy has one of its own (`compiler.window_session.WindowSession`)
         A file that cannot be resumed raises an error, and the stream stays free.
         """
+        if self.limits.shared and len(self._free) < self.limits.streams:
+            raise ValueError(f"sessions that share {self.limits.shared} tokens must be forks of the first one")
+        return self.new_session(path, kind)
+
+    def new_session(self, path: Path | str | None = None, kind: type[Session] | None = None) -> Session:
+        """As `session`, also on a machine whose sessions share tokens: the caller shares them (`Session.fork`)."""
         if not self._free:
             raise ValueError(f"sessions must be at most streams = {self.limits.streams}")
         if self.windows is not None and kind is None:
@@ -257,6 +276,27 @@ class Machine:
             session.resume(path)
         self._free.pop(0)
         return session
+
+    def shares_pages(self, contexts: Sequence[Context]) -> bool:
+        """Whether contexts share pages with others."""
+        store = self.memories.store
+        return any(store.context(context.number).pages["references"].any() for context in contexts)
+
+    def release(self, stream: int) -> None:
+        """Make a stream free again; its contexts are empty."""
+        self._free.append(stream)
+
+    @contextmanager
+    def change_store(self) -> Iterator[Store]:
+        """The store, to be changed between steps. The changed words are written to the device memory at the end."""
+        store, word = self.memories.store, self.core.word_bytes
+        start, size = store.base, store_bytes(self.plan.store, [self.plan.context] * self.plan.contexts)
+        image = np.frombuffer(self.core.device, np.uint8)[start : start + size].reshape(-1, word)
+        before = image.copy()
+        yield store
+        changed = np.flatnonzero((image != before).any(axis=1))
+        runs = np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(changed) else []
+        self.core.put({start // word + int(run[0]): image[run[0] : run[-1] + 1].tobytes() for run in runs})
 
 
 @dataclass
@@ -287,6 +327,7 @@ class Session:
 
     def __init__(self, machine: Machine, stream: int):
         self.machine, self.position, self.positions = machine, 0, Positions()
+        self.stream = stream
         layers = machine.spec.text.layers
         self.contexts = machine.contexts[stream * layers : (stream + 1) * layers]
         self.steps: list[Step] = []
@@ -295,13 +336,72 @@ class Session:
         self._host = self._by_host()  # after the last step
         self.frames = 0  # so far
         partitions = machine.policy.table(machine.config).partitions
+        self.partial = machine.policy.table(machine.config).partial  # partial scores, whose columns the host chooses
         self.host = MosaicHost(self) if partitions else None  # it decides between the programs of a step
+
+    def fork(self, tokens: int = 0) -> Session:
+        """A new session on a free stream that begins with the first tokens of this one, and shares their pages.
+
+        `tokens` : number of these tokens, in complete pages; 0: all tokens of this session. Pages of several sessions
+        are in device memory once. They become free when the last of these sessions is closed.
+
+        Raises ValueError if the policy does not keep these tokens in the first pages of one cluster, or if pages can
+        leave device memory.
+        """
+        machine, plan, tokens = self.machine, self.machine.plan, tokens or self.position
+        config, policy = machine.config, machine.policy
+        table, layers = policy.table(config), machine.spec.text.layers
+        if not table.keeps_order:
+            raise ValueError(f"policy of a session to fork must be full, window or hybrid, got {policy.name}")
+        if not plan.keeps_all:
+            raise ValueError(f"resident must be 0 to fork a session, got {machine.limits.resident}")
+        if layers < 2:  # the engine reads a changed store when it opens another context
+            raise ValueError(f"layers must be at least 2 to fork a session, got {layers}")
+        size = config.page_tokens
+        most = self.position if table.kept_pages is None else min(self.position, table.kept_pages[0] * size)
+        if not 1 <= tokens <= most or tokens % size:
+            raise ValueError(f"tokens must be a multiple of page_tokens = {size}, at most {most}, got {tokens}")
+        whole = tokens == self.position
+        if not whole and (machine.state_words or machine.spec.text.rope.sections is not None):
+            raise ValueError(
+                f"tokens must be all {self.position} of a session with a branch or with M-RoPE, got {tokens}"
+            )
+        if tokens < machine.limits.shared:
+            raise ValueError(f"tokens must be at least shared = {machine.limits.shared}, got {tokens}")
+        other = machine.new_session(kind=type(self))
+        with machine.change_store() as store:
+            for own, new in zip(self.contexts, other.contexts, strict=True):
+                share_pages(store, own.number, new.number, tokens // size)
+        for own, new in zip(self.contexts, other.contexts, strict=True):
+            if machine.state_words:
+                state = machine.core.get(own.state_word, machine.state_words * machine.core.word_bytes)
+                machine.core.put({new.state_word: state.tobytes()})
+        other.position, other.positions = tokens, self.positions if whole else Positions(tokens)
+        other.frames = self.frames if whole else 0
+        return other
+
+    def close(self) -> None:
+        """Delete the contexts of the session: its stream becomes free, and pages that no other session shares."""
+        machine = self.machine
+        if not self.contexts:
+            raise ValueError("session must be open, got a closed one")
+        with machine.change_store() as store:
+            for context in self.contexts:
+                at = machine.addresses[context.number]
+                delete_context(store, context.number)
+                create_context(store, context.number, machine.plan.context, at.base, host_base=at.host_base)
+        for context in self.contexts if machine.state_words else ():
+            machine.core.put({context.state_word: bytes(machine.state_words * machine.core.word_bytes)})
+        self.contexts = []
+        machine.release(self.stream)
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
         if self.machine.state_words:
             raise ValueError(f"policy of a saved session must have no branch, got {self.machine.policy.name}")
         self._check_file()
+        if self.machine.shares_pages(self.contexts):
+            raise ValueError("pages of a saved session must not be shared with another session")
         numbers = [context.number for context in self.contexts]
         context_file.export_stream(self.machine.memories, numbers, path, self.positions)
 
@@ -446,11 +546,14 @@ class Session:
             step = [token]
 
     def _check_file(self) -> None:
-        if self.host:
-            raise ValueError("session must be of a policy whose state is on the machine, got policy mosaic")
+        if self.host or self.partial:
+            name = self.machine.policy.name
+            raise ValueError(f"session must be of a policy whose state is in its contexts, got policy {name}")
 
     def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
+        if not self.contexts:
+            raise ValueError("session must be open, got a closed one")
         if frame and self.machine.decoder.layers[0].table.by_frames:
             name, most = self.machine.policy.name, self.machine.plan.clusters - 1  # the text is a cluster
             if not self.position:
@@ -473,6 +576,16 @@ class Session:
         """Bytes that the host has written and read so far, and runs of the cores."""
         core = self.machine.core
         return core.written, core.read, core.runs
+
+    def _choose_columns(self, tokens: int, column_share: float) -> None:
+        """Write the columns that score tokens by the queries of the first step, of `tokens` tokens, for each layer."""
+        config, text, core = self.machine.config, self.machine.spec.text, self.machine.core
+        order = pair_order(config.head_dim, config.dpe_inputs)
+        for layer, context in zip(self.machine.decoder.layers, self.contexts, strict=True):
+            words = core.host_get(layer.rotated["q"], tokens * layer.q * core.word_bytes)
+            queries = words.view("<u2").reshape(tokens, text.q_heads, config.head_dim)
+            mask = column_mask(queries, order, text.head_dim, column_share)
+            core.put({context.columns_word: np.where(mask, BF16_ONE, 0).astype("<u2").tobytes()})
 
     def _hidden_states(self, rows: Sequence[Sequence[tuple[int, int]]]) -> np.ndarray:
         """The tokens of a step before the first layer (T, hidden), from the words that hold them; float64."""
@@ -512,6 +625,8 @@ class Session:
         if answer:
             self.logits = core.host_get(decoder.logits, 4 * machine.spec.text.vocabulary).view("<u4").astype(np.uint32)
             choice = core.host_get(decoder.choice, 4).tobytes()
+        if self.partial and not self.position:
+            self._choose_columns(count, self.partial.column_share)
         self._host = self._by_host()
         by_host = [now - before for now, before in zip(self._host, done, strict=True)]
         self.steps.append(Step(count, more + sum(map(len, programs)), retrieved, *by_host))
@@ -540,6 +655,19 @@ def compile_model(
     Raises ValueError when a size does not fit the core, or the model does not fit the memory.
     """
     return Machine(checkpoint, config, limits or Limits(), policy or ResvPolicy(), interpreter, progress, cores)
+
+
+def _check_shared(limits: Limits, config: Config, policy: Policy) -> None:
+    """ValueError if the sessions of a machine cannot share their first tokens."""
+    table, size = policy.table(config), config.page_tokens
+    if not table.keeps_order or limits.resident:
+        raise ValueError(
+            f"shared must be 0 with resident tokens, and for policies other than full, window and hybrid, "
+            f"got {limits.shared}"
+        )
+    most = limits.tokens if table.kept_pages is None else min(limits.tokens, table.kept_pages[0] * size)
+    if limits.shared % size or limits.shared > most:
+        raise ValueError(f"shared must be a multiple of page_tokens = {size}, at most {most}, got {limits.shared}")
 
 
 def _allocate(region: Region, size: int, unit: int, word: int) -> int:

@@ -71,11 +71,13 @@ def plan_store(
     step: int,
     pages: int = 0,
     resident: int = 0,
+    saved: int = 0,
     step_name: str = "step",
 ) -> StorePlan:
     """Sizes for sessions of `tokens` tokens in steps of at most `step`.
 
     `pages`, `resident` : values of `Limits`; 0: as many as the policy needs and the core allows
+    `saved` : page frames that the contexts do not need because they share pages
     `step_name` : name of `step` in messages
 
     Raises ValueError if a size does not fit the core.
@@ -85,14 +87,19 @@ def plan_store(
     for name, value, most in (("contexts", contexts, config.max_contexts), ("pages", own_pages, config.max_pages)):
         if value > most:
             raise ValueError(f"{name} must be at most {most} on this core, got {value}")
-    keeps_all = not resident and contexts * own_pages <= frames
+    keeps_all = not resident and contexts * own_pages - saved <= frames
+    if saved and not keeps_all:
+        raise ValueError(
+            f"pages of sessions that share tokens must be at most page_frames = {frames} of the core, "
+            f"got {contexts * own_pages - saved}"
+        )
     if policy.table(config).kept_pages is not None:
-        _check_released(policy.name, frames, contexts, contexts * own_pages, tokens, resident)
+        _check_released(policy.name, frames, contexts, contexts * own_pages - saved, tokens, resident)
     elif not (keeps_all or pages):
         own_pages = sizes.offloaded_pages
     # every token can have a page of its own, and a step needs page frames before it offloads old pages
     # pages that were fetched stay in device memory until the end of the layer, for a policy with partitions
-    reserve, all_pages = step, contexts * own_pages
+    reserve, all_pages = step, contexts * own_pages - saved
     if policy.table(config).partitions:
         reserve = max(step, own_pages)
         if policy.prefetch == "next_layer" and not keeps_all:

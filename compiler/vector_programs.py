@@ -83,6 +83,11 @@ def add_row(n: int, lanes: int) -> Program:
     return [Instruction(pre=Pre.ADD, b=MEMORY, to_memory=True, wait=True, **extent(n, lanes))]
 
 
+def times_row(n: int, lanes: int) -> Program:
+    """Product with the row of `first_row`, element by element, BF16. In: a row. Out: the row."""
+    return [Instruction(b=MEMORY, times=Times.B, round=True, to_stream=True, wait=True, **extent(n, lanes))]
+
+
 def sum_of_rows(n: int, lanes: int, wide: bool = False) -> Program:
     """The sum of the rows of `first_row` and `add_row`, and of one more, BF16 or `wide`: FP32. In: the row. Out: it."""
     return [Instruction(pre=Pre.ADD, b=MEMORY, round=not wide, to_stream=True, wait=True, **extent(n, lanes))]

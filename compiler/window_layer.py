@@ -144,7 +144,7 @@ class WindowLayer(LayerCompiler):
         assert isinstance(at, WindowContext)
         x, first = self._normed(p, tokens, after), at.start * self.kv
         k = meet(self._multiply(p, "k", tokens, x, w["k"], wide=True))
-        k = meet(self._rotate(p, "k", tokens, k, self.cosines, 2 * self.head, at.keys + first))
+        k = meet(self._rotate(p, "k", tokens, k, w["k"], at.keys + first))
         q = meet(self._multiply(p, "q", tokens, x, w["q"], wide=True))
         q = meet(self._rope(p, "q", tokens, q))
         v = meet(self._multiply(p, "v", tokens, x, at.values + first, wide=False))

@@ -26,7 +26,8 @@ from ml_dtypes import bfloat16
 
 from golden import bf16, rope
 from golden import vector_kernels as kernels
-from golden.bf16 import FP32
+from golden.baselines import infinigen_columns
+from golden.bf16 import BF16, FP32
 from golden.clustering import Assignment
 from golden.dot import matmul, to_bf16
 from golden.kvmu import Command, Op, Reply
@@ -34,7 +35,7 @@ from golden.kvpu import HeadScores, Kvpu
 from golden.mean_keys import MeanKeys
 from golden.quickvideo import kept_count, norm_codes
 from golden.resv import PREFETCH
-from golden.selection import sortable
+from golden.selection import covering_row, sortable
 from golden.two_stage import selection_keys
 from golden.wicsum import RowSelections
 from util import checks
@@ -45,6 +46,51 @@ class Branch(Protocol):
 
     def step(self, u: np.ndarray, /) -> np.ndarray:
         """FP32 bit patterns (T, Hq * d) for the next tokens (T, inputs), BF16 bit patterns."""
+
+
+@dataclass(frozen=True)
+class PartialScores:
+    """InfiniGen: partial scores by which each query row of a layer selects past tokens.
+
+    The queries of a layer are speculated: they are computed from the normalised hidden states of the layer before. A
+    query head uses some of its columns (`golden.baselines.infinigen_columns`), those of the first step of the stream.
+    The first layer attends to all past tokens.
+
+    column_share  share of the columns of a query head, above 0 and at most 1
+    budget        past tokens that each row selects, those with the largest scores; the lowest index wins ties
+    prefill       all steps select; False: only those of one token of text, the others attend to all past tokens
+    """
+
+    column_share: float
+    budget: int
+    prefill: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < checks.real("column_share", self.column_share) <= 1:
+            raise ValueError(f"column_share must be above 0 and at most 1, got {self.column_share}")
+        checks.integer("budget", self.budget, 1)
+        checks.flag("prefill", self.prefill)
+
+    def selects(self, tokens: int, visual: bool) -> bool:
+        """Whether a step of `tokens` tokens selects. `visual` : the tokens are those of frames"""
+        return self.prefill or (tokens == 1 and not visual)
+
+
+def column_mask(q: np.ndarray, order: np.ndarray, head: int, column_share: float) -> np.ndarray:
+    """Columns that the partial scores of each query head use, by its queries in the first step: bool (Hq, d).
+
+    q      BF16 bit patterns (T, Hq, d), with elements and padding as in memory
+    order  element number at each position of a head in memory
+    head   elements of a head of the model; the columns are a `column_share` of them
+    """
+    half, size = head // 2, q.shape[2] // 2
+    elements = np.r_[:half, size : size + half]  # without padding
+    queries = np.empty_like(q)
+    queries[:, :, order] = q
+    columns = elements[infinigen_columns(bf16.decode(queries[:, :, elements], BF16), column_share)]
+    mask = np.zeros(q.shape[1:], bool)
+    np.put_along_axis(mask, columns, True, axis=1)
+    return mask[:, order]
 
 
 @dataclass(frozen=True)
@@ -65,6 +111,7 @@ class LayerPolicy:
     partitions  Mosaic: partitions that pass the first stage of the selection (`golden.two_stage`), which precedes the
                 step; 0: another policy. The tokens of a step are stored after it, in clusters that the host chooses
                 (`DecoderLayer.store`), and pages that were fetched stay in device memory
+    partial     InfiniGen: partial scores of all past tokens, each of which is a cluster; None: another policy
     """
 
     hashes: bool = True
@@ -74,6 +121,7 @@ class LayerPolicy:
     by_frames: bool = False
     rho: float = 1
     partitions: int = 0
+    partial: PartialScores | None = None
 
     def __post_init__(self) -> None:
         checks.integer("partitions", self.partitions, 0)
@@ -83,6 +131,11 @@ class LayerPolicy:
             raise ValueError(f"rho must be 1 with hash codes or mean keys, got {self.rho}")
         for pages in self.kept_pages or ():
             checks.integer("kept_pages", pages, 0)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether one cluster has all tokens of a stream, in order of arrival, until pages are released."""
+        return self.score_row is not None and self.rho == 1
 
 
 @dataclass(frozen=True)
@@ -285,6 +338,9 @@ class DecoderLayer:
     label         hash code of the tokens of the next step if the policy does not hash
     visual        the tokens of the next step are those of frames
     rows          rows of all clusters for a policy with `partitions`, which the host sets before a step
+    columns       columns of the partial scores, bool (Hq, d) in memory order; None before the first step
+    speculated    queries (T, Hq, d) in memory order that the layer before has computed for the next selection of this
+                  layer, 0 outside `columns`; None: it selects all past tokens
     branch        state-space branch, whose output is added to the attention output; None: there is none
     branch_query  its inputs are the rotated queries in memory order; False: the normalised hidden states
     """
@@ -303,6 +359,8 @@ class DecoderLayer:
     label: int = 0
     visual: bool = False
     rows: ClusterRows | None = None
+    columns: np.ndarray | None = None
+    speculated: np.ndarray | None = None
     branch: Branch | None = None
     branch_query: bool = True
 
@@ -335,6 +393,11 @@ class DecoderLayer:
         if self.policy.by_frames:
             one, zero = np.full_like(cos, bf16.encode(np.ones(1), FP32)[0]), np.zeros_like(sin)
             plain = [kernels.rope(heads, one, zero)[:, :, self.order] for heads in projected]
+        if self.policy.partial is not None:
+            if self.following is not None:
+                self.following.speculated = self.following.speculate(x, self.norms[0], cos, sin, self.visual)
+            if self.columns is None:
+                self.columns = column_mask(q, self.order, s.model_head_dim, self.policy.partial.column_share)
         context, trace = self.attend(q, k, v, plain)
         if self.branch is not None:
             normed = kernels.rms_norm(x, self.norms[0], self.shape.inputs, self.shape.norm_epsilon)
@@ -342,6 +405,17 @@ class DecoderLayer:
             context = kernels.residual(context.reshape(len(x), -1), self.branch.step(u))
         trace.output = self.finish(x, context)
         return trace
+
+    def speculate(
+        self, x: np.ndarray, norm: np.ndarray, cos: np.ndarray, sin: np.ndarray, visual: bool
+    ) -> np.ndarray | None:
+        """Queries of this layer for the hidden states x and the norm weights of the layer before, see `speculated`."""
+        partial, s = self.policy.partial, self.shape
+        if partial is None or self.columns is None or not partial.selects(len(x), visual):
+            return None
+        normed = kernels.rms_norm(x, norm, s.inputs, s.norm_epsilon)
+        projected = self.projection("q", normed).reshape(len(x), s.q_heads, -1)
+        return np.where(self.columns, kernels.rope(projected, cos, sin)[:, :, self.order], 0).astype(np.uint16)
 
     def projections(self, x: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """Queries and keys before RoPE, FP32 (T, H, d) each, and values, BF16 (T, Hkv, d), of hidden states x."""
@@ -486,6 +560,8 @@ class DecoderLayer:
         s, shared = self.shape, self.policy.score_row
         if self.policy.partitions:
             return self._two_stages(q)
+        if self.policy.partial is not None:
+            return self._partial_scores(self.policy.partial.budget)
         if shared is not None:
             row = np.array(shared[: len(self.table.clusters)], np.uint16)
             return [HeadScores(h, row[None]) for h in range(s.kv_heads)]
@@ -505,6 +581,19 @@ class DecoderLayer:
         for h, scores in enumerate(products):
             groups.append(HeadScores(h, np.stack([kernels.exponentials(row, s.model_head_dim) for row in scores])))
         return groups
+
+    def _partial_scores(self, budget: int) -> list[HeadScores]:
+        """Score rows of all past tokens by the speculated queries; without them rows that select all tokens."""
+        s, tokens = self.shape, len(self.table.clusters)
+        if self.speculated is None:
+            row, stride = covering_row(tokens, budget, s.inputs)
+            rows = np.stack([row[start : start + tokens] for start in range(0, tokens, stride)])
+            return [HeadScores(h, sortable(rows)) for h in range(s.kv_heads)]
+        keys = self.table.context.mean_keys[:tokens].reshape(-1, s.kv_heads, s.head_dim)
+        return [
+            HeadScores(h, sortable(to_bf16(self.product(rows, np.ascontiguousarray(keys[:, h])))))
+            for h, rows in enumerate(self._query_rows(self.speculated))
+        ]
 
     def _two_stages(self, q: np.ndarray) -> list[HeadScores]:
         """Score rows of Mosaic, the same for every KV head."""

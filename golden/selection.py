@@ -17,6 +17,7 @@ from util import checks
 
 RESV = WtuConfig()
 MOSAIC = WtuConfig(refine_levels=3, weight="tc", stop_rule="budget")
+ONE = 0x3F80  # BF16
 QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", stop_rule="count")
 
 
@@ -53,6 +54,20 @@ def top_k(scores: np.ndarray, k: int) -> RowSelections:
     """The `k` largest BF16 numbers (R, C) of each row; the lowest index wins ties."""
     keys = _rows("scores", scores)
     return select(keys, np.ones(keys.shape, np.int64), k, TOP_K)
+
+
+def covering_row(entries: int, count: int, step: int) -> tuple[np.ndarray, int]:
+    """A row of BF16 numbers and a stride, uint16: all entries are among the `count` largest of some row of `entries`
+    numbers that begins at a multiple of the stride.
+
+    A selector that stops at a count thus selects everything by several rows. `step` : the stride is a multiple of it,
+    at most `count`
+    """
+    stride = checks.integer("count", count, checks.integer("step", step, 1)) // step * step
+    rows = -(-checks.integer("entries", entries, 1) // stride)
+    row = np.zeros((2 * rows - 1) * stride, np.uint16)
+    row[(rows - 1) * stride : rows * stride] = ONE
+    return row, stride
 
 
 def _rows(name: str, codes: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from compiler.policies.base import Policy, Selection, TableSizes
 from compiler.policies.codecsight import CodecSightPolicy
 from compiler.policies.full import FullPolicy
 from compiler.policies.hybrid import HybridPolicy
+from compiler.policies.infinigen import InfiniGenPolicy, InfiniGenPPolicy
 from compiler.policies.mosaic import MosaicPolicy
 from compiler.policies.quickprefill import QuickPrefillPolicy
 from compiler.policies.rekv import RekvPolicy
@@ -31,6 +32,8 @@ POLICIES: dict[str, type[Policy]] = {
         QuickPrefillPolicy,
         CodecSightPolicy,
         MosaicPolicy,
+        InfiniGenPolicy,
+        InfiniGenPPolicy,
     )
 }
 
@@ -39,6 +42,8 @@ __all__ = [
     "CodecSightPolicy",
     "FullPolicy",
     "HybridPolicy",
+    "InfiniGenPPolicy",
+    "InfiniGenPolicy",
     "MosaicPolicy",
     "Policy",
     "QuickPrefillPolicy",

@@ -6,6 +6,7 @@ import numpy as np
 
 from golden.store.create import regions
 from golden.store.layout import CHAINED, NONE, OPEN, RESIDENT, Context, Store, StoreError
+from golden.store.share import sharing
 
 
 def check(store: Store, *, max_cluster_tokens: int = 65535, complete: bool = True) -> None:
@@ -150,7 +151,12 @@ def _check_page(store: Store, context: Context, page: int, chained: dict[int, in
     _expect(flags & RESIDENT != 0 or frame == NONE, item, "page that is not resident must have no frame", frame)
     if flags & RESIDENT:
         owner = store.frames[frame].item() if frame < len(store.frames) else None
-        _expect(owner is not None and owner[:2] == (context.number, page), item, f"must own page frame {frame}", owner)
+        references = int(record["references"])
+        # a page that a command holds has references too, so a shared page has at least those of the other contexts
+        owned = owner is not None and (owner[:2] == (context.number, page) or (references > 0 and owner[0] != NONE))
+        _expect(owned, item, f"must own or share page frame {frame}", owner)
+        others = len(sharing(store, frame)) - 1 if references else 0
+        _expect(references >= others, item, f"must have at least {others} references", references)
     past = int(record["past"])
     _expect(past < used, item, "past must be below used", past)
     _expect(int(record["step"]) <= int(store.header["step"]) + 1, item, "step must not be later", record["step"])

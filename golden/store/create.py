@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.store import lists
 from golden.store.layout import (
     ABSENT,
     BACKING_UNIT,
@@ -26,6 +25,7 @@ from golden.store.layout import (
     Store,
     StoreError,
 )
+from golden.store.share import drop_page
 from util import checks
 
 
@@ -213,12 +213,12 @@ def check_context(
 
 
 def delete_context(store: Store, number: int) -> None:
-    """Remove a context: its page frames become free, its table entry absent."""
+    """Remove a context: its page frames become free unless other contexts share them, its table entry absent."""
     context = store.context(number)
     for page in range(int(context.header["never_used"])):
         record = context.pages[page]
         if int(record["used"]) and int(record["flags"]) & RESIDENT:
-            lists.release_frame(store, int(record["frame"]), int(record["used"]))
+            drop_page(store, context, page)
     context.header["state"] = ABSENT
 
 

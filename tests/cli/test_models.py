@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vrex
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, MosaicPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import FullPolicy, InfiniGenPPolicy, MosaicPolicy, RekvPolicy, ResvPolicy, WindowPolicy
 from compiler.runtime import Limits, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelMismatch, ModelRun
@@ -167,8 +167,9 @@ def test_selection_for_the_next_layer(run):
         (FullPolicy(), ()),
         (WindowPolicy(sink=4, recent=8), ("sink=4", "recent=8")),
         (RekvPolicy(frames=1, prefetch="next_layer"), ("frames=1", "prefetch=next_layer")),
+        (InfiniGenPPolicy(budget=4, column_share=0.5), ("budget=4", "column_share=0.5")),
     ],
-    ids=["full", "window", "rekv"],
+    ids=["full", "window", "rekv", "infinigenp"],
 )
 def test_policies(policy, options, run):
     """A real video through the tower: the answer, the commands and the moved bytes of the runtime."""
@@ -280,7 +281,7 @@ REFUSED = {
     "llava --video empty.avi": "video 'empty.avi': ",
     "llama --video film.mp4": "model must have a vision tower to watch a video, got one of family llama",
     "llava --ask w3 --policy none": "policy must be one of resv, full, window, hybrid, rekv, "
-    "quickprefill, codecsight, mosaic or a .py file, got 'none'",
+    "quickprefill, codecsight, mosaic, infinigen, infinigenp or a .py file, got 'none'",
     "llava --ask w3 --policy full --ratio 0.3": "option of policy full must be one of prefetch, got 'ratio'",
     "llava --ask w3 --policy window --option sink": "--option must be NAME=VALUE, got 'sink'",
     "llava --ask w3 --policy window --option sink=6": "sink must be a multiple of page_tokens = 4, got 6",

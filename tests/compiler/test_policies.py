@@ -252,8 +252,8 @@ def test_refusals(tmp_path, rng):
     for arguments, message in (
         (
             ("recent", {}),
-            "policy must be one of resv, full, window, hybrid, rekv, quickprefill, codecsight, mosaic or "
-            "a .py file, got 'recent'",
+            "policy must be one of resv, full, window, hybrid, rekv, quickprefill, codecsight, mosaic, infinigen, "
+            "infinigenp or a .py file, got 'recent'",
         ),
         (("window", {"sinks": 4}), "option of policy window must be one of prefetch, sink, recent, got 'sinks'"),
         (("window", {"recent": 0}), "recent must be at least 1, got 0"),

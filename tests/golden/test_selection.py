@@ -76,3 +76,16 @@ def test_infinities_and_nan_raise(code):
         selection.top_k(np.array([[code]]), 1)
     with pytest.raises(ValueError, match="norms must be between 0 and 32639"):
         selection.smallest(np.array([[code]]), 1)
+
+
+@pytest.mark.parametrize("entries, count, step", [(1, 4, 4), (64, 4, 4), (63, 7, 4), (200, 64, 16), (65, 64, 64)])
+def test_covering_rows(entries, count, step):
+    """The rows together select everything, and each one begins at a multiple of the stride."""
+    row, stride = selection.covering_row(entries, count, step)
+    starts = range(0, entries, stride)
+    assert 0 < stride <= count and stride % step == 0 and starts[-1] + entries <= len(row)
+    rows = np.stack([row[start : start + entries] for start in starts])
+    selected = selection.top_k(rows, count).selected
+    assert selected.any(axis=0).all() and (selected.sum(axis=1) == min(count, entries)).all()
+    with pytest.raises(ValueError, match=rf"^count must be at least {step}, got {step - 1}$"):
+        selection.covering_row(entries, step - 1, step)

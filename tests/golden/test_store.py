@@ -21,6 +21,7 @@ from golden.store import (
     layout,
     log_entries,
     recover,
+    share_pages,
     store_bytes,
 )
 from golden.store.create import regions
@@ -213,6 +214,102 @@ def test_deleted_context_releases_its_page_frames(rng):
         assert int(bench.store.header["resident_tokens"]) <= tokens
     assert int(bench.store.header["resident_pages"]) == int(bench.store.header["resident_tokens"]) == 0
     assert int(bench.store.header["oldest"]) == int(bench.store.header["newest"]) == NONE
+
+
+def shared_store():
+    """A store whose context 0 has 9 tokens of one cluster; context 1 has the first 8 of them."""
+    bench = StoreBench(max_resident_tokens=1000, max_cluster_tokens=65535)
+    bench.do(Op.OPEN, context=0)
+    for token in range(9):
+        bench.do(Op.APPEND, cluster=0, opened=token == 0, hash=5)
+    bench.do(Op.STEP)
+    share_pages(bench.store, 0, 1, 2)
+    check(bench.store)
+    return bench
+
+
+def addresses(bench, context):
+    """Page addresses of KV head 0 that a selection of cluster 0 of a context gives."""
+    bench.do(Op.OPEN, context=context)
+    replies = bench.do(Op.SELECT, cluster=0, heads=1)
+    bench.do(Op.FETCH)
+    bench.do(Op.STEP)
+    return [reply.address for reply in replies if not reply.last]
+
+
+def test_shared_pages_have_one_page_frame():
+    """Both contexts select the same pages; new tokens of each get pages of its own."""
+    bench = shared_store()
+    header, (first, second) = bench.store.header, (bench.store.context(number) for number in (0, 1))
+    assert (int(header["resident_pages"]), int(header["resident_tokens"])) == (3, 9)
+    assert first.pages["references"][:3].tolist() == [1, 1, 0] and second.pages["references"][:3].tolist() == [1, 1, 0]
+    assert addresses(bench, 1) == addresses(bench, 0)[:2]
+    bench.do(Op.OPEN, context=1)
+    for _ in range(5):
+        assert not bench.do(Op.APPEND, cluster=0)[-1].fault
+    bench.do(Op.STEP)
+    check(bench.store)
+    assert int(header["resident_pages"]) == 5 and second.tokens(2) == [8, 9, 10, 11]
+    share_pages(bench.store, 1, 3, 1)
+    check(bench.store)
+    assert [int(bench.store.context(n).pages[0]["references"]) for n in (0, 1, 3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_last_context_releases_shared_pages(order):
+    bench = shared_store()
+    delete_context(bench.store, order[0])
+    check(bench.store)
+    (frames, left) = int(bench.store.header["resident_pages"]), bench.store.context(order[1])
+    assert frames == (2 if order[0] == 0 else 3) and not left.pages["references"].any()
+    assert len(addresses(bench, order[1])) == frames
+    delete_context(bench.store, order[1])
+    check(bench.store)
+    assert int(bench.store.header["resident_pages"]) == int(bench.store.header["resident_tokens"]) == 0
+
+
+def test_a_shared_page_that_left_its_chain():
+    """EVICT keeps the page frame. The page is released when no other context shares it."""
+    bench = shared_store()
+    bench.do(Op.OPEN, context=1)
+    assert bench.do(Op.EVICT, cluster=0, index=0, page=1)[-1].count == 1
+    bench.do(Op.STEP)
+    check(bench.store, complete=False)
+    assert len(addresses(bench, 0)) == 3 and len(addresses(bench, 1)) == 1
+    delete_context(bench.store, 0)
+    check(bench.store, complete=False)
+    assert int(bench.store.header["resident_pages"]) == 1 and int(bench.store.context(1).header["free_count"]) == 1
+
+
+def test_pages_that_cannot_be_shared():
+    bench = shared_store()
+    other = bench.store.context(1)
+    for arguments, message in (
+        ((0, 1, 1), "context 1 must be empty, got 8 tokens"),
+        ((3, 4, 1), "context must be present in the store, got 4"),
+        ((1, 3, 3), "pages of context 1 must have the first 12 tokens"),
+        ((0, 3, 17), "pages must be at most 16 of context 3, got 17"),
+    ):
+        with pytest.raises(StoreError, match=f"^{message}$"):
+            share_pages(bench.store, *arguments)
+    for field, value, message in (
+        ("flags", 1, "page 0 of context 0 must be complete and in device memory"),
+        ("references", 2, "references of page 0 of context 0 must be those of contexts that share it, .*, got 2"),
+    ):
+        record = bench.store.context(0).pages[0]
+        before = int(record[field])
+        record[field] = value
+        with pytest.raises(StoreError, match=f"^{message}$"):
+            share_pages(bench.store, 0, 3, 1)
+        record[field] = before
+    other.pages[0]["references"] = 0
+    with pytest.raises(StoreError, match=r"^context 1: page 0: must own or share page frame 0, got \(0, 0, "):
+        check(bench.store)
+    bench.do(Op.OPEN, context=0)
+    bench.do(Op.APPEND, cluster=1, opened=1)
+    bench.do(Op.STEP)
+    with pytest.raises(StoreError, match=r"^context 0 must have one cluster, got 2$"):
+        share_pages(bench.store, 0, 3, 1)
 
 
 def test_check_detects_every_changed_field(rng):

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import CodecSightPolicy, FullPolicy, QuickPrefillPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import (
+    CodecSightPolicy,
+    FullPolicy,
+    InfiniGenPPolicy,
+    QuickPrefillPolicy,
+    RekvPolicy,
+    ResvPolicy,
+    WindowPolicy,
+)
 from compiler.runtime import Limits, Machine, compile_model
 from compiler.window_session import WindowSession
 from golden import bf16
@@ -86,6 +94,13 @@ def test_programs_that_select_for_the_next_layer_have_no_races(cores, tmp_path, 
 )
 def test_programs_of_policies_have_no_races(policy, prefetch, cores, tmp_path, rng):
     recorder = session(tmp_path, "llama", cores, rng, replace(policy, prefetch=prefetch), layers=3)
+    assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
+
+
+@pytest.mark.parametrize("cores", [2, *(pytest.param(cores, marks=pytest.mark.heavy) for cores in (1, 6))])
+def test_programs_of_partial_scores_have_no_races(cores, tmp_path, rng):
+    """Speculated queries of the second and of the third layer share their buffers."""
+    recorder = session(tmp_path, "llama", cores, rng, InfiniGenPPolicy(budget=4), layers=3)
     assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
 
 

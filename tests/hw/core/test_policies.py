@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, RekvPolicy, WindowPolicy
+from compiler.policies import FullPolicy, InfiniGenPolicy, InfiniGenPPolicy, RekvPolicy, WindowPolicy
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from hw.config import Config
@@ -26,6 +26,8 @@ POLICIES = {  # policy, tokens in device memory
     "window, next layer": (WindowPolicy(sink=4, recent=4, prefetch="next_layer"), 0),
     "rekv": (RekvPolicy(frames=2), 6),
     "rekv, next layer": (RekvPolicy(frames=2, prefetch="next_layer"), 6),
+    "infinigen": (InfiniGenPolicy(budget=4, column_share=0.5), 6),
+    "infinigenp": (InfiniGenPPolicy(budget=5, column_share=0.5), 6),
 }
 QUICK = (("full", 1), ("window, next layer", 1), ("rekv", 2))
 CASES = [
