@@ -2,6 +2,8 @@
 
 Cores read parts of a matrix at the same time, each part in the order of addresses. Parts that begin at a multiple of
 the interleave of a DRAM use the same banks with different rows all the time. A gap after each result block avoids it.
+Rows of scores are written piece by piece, the same piece of all rows after each other. A gap after each row moves the
+piece to another channel.
 """
 
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ import numpy as np
 
 # bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
 INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
+CHANNEL_BYTES = 256  # of the piece in one channel
 
 
 @dataclass
@@ -32,6 +35,12 @@ def block_words(k_blocks: int, width: int) -> int:
     """Words from one result block of a matrix to the next: its tiles; multiples of `INTERLEAVE_BYTES` have a gap."""
     words, word_bytes = k_blocks * width, 2 * width
     return words if words * word_bytes % INTERLEAVE_BYTES else words + GAP_BYTES // word_bytes
+
+
+def row_words(words: int, width: int) -> int:
+    """Words from one row of at least `words` words to the next; multiples of `INTERLEAVE_BYTES` have a gap."""
+    word_bytes = 2 * width
+    return words if words * word_bytes % INTERLEAVE_BYTES else words + CHANNEL_BYTES // word_bytes
 
 
 def tiles(matrix: np.ndarray, width: int) -> bytes:

@@ -88,7 +88,7 @@ class Products:
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
         stride = stride or matrix.m_blocks * words_per_block
         part = range(matrix.m_blocks) if alone else p.builder.share.part(matrix.m_blocks)
-        steps = self._plan(part, k_blocks, tokens)
+        steps = self.plan(part, k_blocks, tokens)
 
         def load_weights(step: Product) -> LoadedOperands:
             if matrix.stride:
@@ -125,7 +125,7 @@ class Products:
             weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
         return product
 
-    def _plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:
+    def plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:
         """MULTIPLY commands of these result blocks, in order; the input blocks of a result block follow each other."""
         m_blocks = len(part)
         if not m_blocks:

@@ -10,7 +10,7 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import RowBlock
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, Share
-from compiler.memory import Region
+from compiler.memory import Region, row_words
 from compiler.products import Products
 from compiler.two_stage import NO_CLUSTERS, ClusterTables, TwoStage
 from compiler.vector_code import VectorCode
@@ -112,7 +112,7 @@ class RetrievalAttention:
         self.q, self.kv = q_heads * self.head, config.kv_heads * self.head
         self.key_blocks = -(-keys // self.width)
         self.cluster_blocks = -(-min(config.max_row_clusters, config.max_clusters) // self.width)
-        self.score_words = 2 * max(self.key_blocks, self.cluster_blocks)
+        self.score_words = row_words(2 * max(self.key_blocks, self.cluster_blocks), self.width)
         rows, heads = tokens * self.group, range(config.kv_heads)
         self.scores = [region.allocate(rows * self.score_words) for _ in heads]
         # scores of the clusters, which SELECT can read while the scores of the keys are computed

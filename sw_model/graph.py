@@ -1,9 +1,11 @@
 """The task graph of one step: what runs on which resource, for how long, and what each task waits for.
 
-In every layer of an accelerator the tasks overlap as V-Rex section VI-C describes. Weights stream through the on-chip
-buffers while the matrix engine uses the piece before. The retrieval of the next layer is predicted as soon as the
-queries of this layer exist, and its KV crosses the link during attention and feed-forward. A GPU runs one kernel after
-another; a policy whose GPU software waits for each copy (`Policy.blocking`) fetches in the layer that needs the KV.
+In every layer of an accelerator the tasks overlap as in the programs of its cores (V-Rex section VI-C). Weights stream
+through the on-chip buffers while the matrix engine uses the piece before. The retrieval of the next layer is predicted
+as soon as the queries of this layer exist, and its KV crosses the link during attention and feed-forward. The core that
+selects for all holds its values back until its commands fit their queue (`Graph.held`). Scores go through device
+memory. A GPU runs one kernel after another; a policy whose GPU software waits for each copy (`Policy.blocking`) fetches
+in the layer that needs the KV.
 """
 
 from collections import defaultdict
@@ -11,12 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from hw.core.sequencer import QUEUE_DEPTH
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.engine import PS_PER_S, Task, Timeline
 from sw_model.policies import Work
 from sw_model.rates import Rates
 from sw_model.systems import System
-from sw_model.unit_cycles import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
+from sw_model.unit_cycles import (
+    attention_bytes,
+    attention_passes,
+    dpe_cycles,
+    hcu_cycles,
+    vpe_cycles,
+    waiting_steps,
+    wtu_cycles,
+)
 from sw_model.workloads import Model, Phase
 
 STAGES = ("vision", "weights", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
@@ -49,7 +60,7 @@ class Graph:
         self.chunks = rates.assume.chunks
         self.tasks: list[Task] = []
         self.flops: dict[str, float] = defaultdict(float)
-        self.weight_uses: list[int] = []  # the task that uses each piece of weights, in order
+        self.fetched: list[int] = []  # transfers over the link, in order
 
     # -- single tasks ------------------------------------------------------------------------------------
     def add(self, stage: str, resource: str, seconds: float, deps: Sequence[int], layer: int, nbytes: int = 0) -> int:
@@ -98,21 +109,29 @@ class Graph:
 
     # -- groups of tasks ---------------------------------------------------------------------------------
     def linear(self, stage: str, vectors: int, inputs: int, outputs: int, after: int, layer: int, use: str) -> int:
-        """A product with weights that stream from device memory in pieces.
+        """A product with weights that stream from device memory in pieces, from the time when its inputs exist.
 
-        An accelerator loads at most two pieces ahead of their use (double buffering); a GPU starts to load when its
-        kernel starts. `stage` counts the transfers, `use` the products.
+        The operand memory of an accelerator holds 1 MB of the next weights, less than a percent of a layer, so that
+        nothing is read ahead. In steps that load activations (`waiting_steps`) the memory waits for the product, and
+        its latency counts twice: for the activations and for the next weights. `stage` counts the transfers, `use` the
+        products.
         """
-        total, done = 2 * inputs * outputs, 0
-        last = after
+        total, done, last = 2 * inputs * outputs, 0, after
+        wait_s = self.wait_s(vectors, inputs, outputs) / self.chunks
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
             done += size
-            buffer = self.weight_uses[-2:-1] if self.system.core else [after]
-            load = self.dram(stage, size, buffer, layer)
+            load = self.add(
+                stage, "DRAM", size / self.rates.dram_stream + wait_s, [last if wait_s else after], layer, size
+            )
             last = self.matrix(use, vectors, inputs, outputs, [load, last], layer, share=1 / self.chunks)
-            self.weight_uses.append(last)
         return last
+
+    def wait_s(self, vectors: float, inputs: float, outputs: float) -> float:
+        """Seconds in which no weights of a product are requested, because activations are loaded."""
+        core = self.system.core
+        steps = waiting_steps(ceil(vectors), ceil(inputs), ceil(outputs), core) if core else 0
+        return 2 * steps * self.rates.assume.memory_latency_ns * 1e-9
 
     def predict(self, layer: int, query: int) -> int:
         """The policy's prediction of the KV that `layer` needs, from the queries of task `query`.
@@ -126,6 +145,8 @@ class Graph:
             last = self.dram("prediction", round(work.predict_read_bytes), [query], layer)
         for m in work.matmuls:
             last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
+            if wait_s := self.wait_s(m.vectors, m.inputs, m.outputs):
+                last = self.add("prediction", "DRAM", wait_s, [last], layer)
             if core and work.hamming_pairs and m is work.matmuls[0]:
                 seconds = hcu_cycles(work.hamming_pairs, core) / (core.clock_mhz * 1e6)
                 self.add("prediction", "HCU", seconds, [last], layer)
@@ -156,29 +177,60 @@ class Graph:
                 transfers.append(self.add("fetch", "SSD", size / storage, previous, layer, size))
             previous = transfers
             last = self.dram("fetch", size, transfers, layer)
+            self.fetched.append(transfers[0])
         return last
 
-    def attention(self, layer: int, query: int, available: tuple[int, int]) -> int:
-        """Reads of the attended KV in pieces after the tasks `available`, then scores, softmax and weighted values.
+    def held(self) -> list[int]:
+        """The piece of the newest fetch that a leading core has to issue before it can go on with its program.
 
-        The step's own tokens are attended too.
+        It issues a SELECT for each KV head, then FETCH. So many of them wait in the command queue of the retrieval
+        unit, and one more has issued its last copies.
         """
-        model, batch, t = self.model, self.batch, ceil(self.work.processed_tokens)
-        d = model.head_dim
-        nbytes, done, last = round(self.work.attend_read_bytes), 0, query
-        keys = ceil(self.work.attended_tokens) + t
+        heads = self.model.kv_heads
+        pieces = ceil(max(0, heads - QUEUE_DEPTH) / heads * self.chunks)
+        return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
+
+    def attention(self, layer: int, query: int, available: tuple[int, int], held: Sequence[int]) -> int:
+        """Reads of the attended KV in pieces after the tasks `available` and `query`; scores, softmax, weighted values.
+
+        The step's own tokens are attended too. The values are read after the tasks `held`.
+        """
+        model, batch, core = self.model, self.batch, self.system.core
+        t, d, nbytes = ceil(self.work.processed_tokens), model.head_dim, self.work.attend_read_bytes
+        keys, heads, rows = ceil(self.work.attended_tokens) + t, batch * model.kv_heads, t * model.group
+        scores, after = t * model.q_heads * keys * batch, (*available, query)
+        passes, moved = (1, 1), list[int]()
+        if core:
+            passes = attention_passes(rows, core)
+            moved = [size * scores for size in attention_bytes(keys, core)]
+            if heads <= core.config.cores:  # a core has the scores of all keys before the softmax, then the values
+                last = query
+                for i in range(self.chunks):
+                    load = self._piece("kv read", nbytes / 2 * passes[0], i, after, layer)
+                    last = self.matrix("attention", rows, d, keys, [load, last], layer, heads, 1 / self.chunks)
+                    last = self._piece("attention", moved[0], i, [last], layer)
+                last = self.dram("attention", moved[1], [last], layer)
+                weights = last = self.vector("attention", scores, "softmax", [last], layer)
+                for i in range(self.chunks):
+                    load = self._piece("kv read", nbytes / 2 * passes[1], i, [weights, *held], layer)
+                    load = self._piece("attention", moved[2], i, [load], layer)
+                    last = self.matrix("attention", rows, keys, d, [load, last], layer, heads, 1 / self.chunks)
+                return last
+        last = query
         for i in range(self.chunks):
-            size = nbytes * (i + 1) // self.chunks - done
-            done += size
-            after = available if self.system.core else (*available, query)
-            load = self.dram("kv read", size, after, layer, self.rates.dram_kv)
-            times = batch * model.kv_heads
-            score = self.matrix("attention", t * model.group, d, keys, [load, last], layer, times, 1 / self.chunks)
-            weight = self.vector(
-                "attention", ceil(t * model.q_heads * keys * batch / self.chunks), "softmax", [score], layer
-            )
-            last = self.matrix("attention", t * model.group, keys, d, [weight], layer, times, 1 / self.chunks)
+            load = self._piece("kv read", nbytes / 2 * sum(passes), i, after, layer)
+            last = self.matrix("attention", rows, d, keys, [load, last], layer, heads, 1 / self.chunks)
+            if core:
+                last = self._piece("attention", sum(moved), i, [last], layer)
+            weight = self.vector("attention", ceil(scores / self.chunks), "softmax", [last], layer)
+            last = self.matrix("attention", rows, keys, d, [weight], layer, heads, 1 / self.chunks)
         return last
+
+    def _piece(self, stage: str, nbytes: float, piece: int, after: Sequence[int], layer: int) -> int:
+        """One of the pieces of a transfer of keys and values, or of scores."""
+        total = round(nbytes)
+        size = total * (piece + 1) // self.chunks - total * piece // self.chunks
+        return self.dram(stage, size, after, layer, self.rates.dram_kv if stage == "kv read" else None)
 
     def vision(self) -> int:
         """The vision tower on the frames of the step, and its projector; -1 where the step has no frame."""
@@ -231,7 +283,8 @@ class Graph:
                     following = self.fetch(layer + 1, self.predict(layer + 1, query))
                 elif work.schedule == "ahead":
                     following = self.fetch(layer + 1, x)
-            h = self.attention(layer, query, (ready, x))
+            held = self.held() if self.system.core and following >= 0 and self.rates.fetch_bytes else []
+            h = self.attention(layer, query, (ready, x), held)
             h = self.linear("weights", t, width, model.hidden, h, layer, "weights")
             h = self.vector("vector", t * model.hidden, "add", [h], layer)
             h = self.vector("vector", t * model.hidden, "norm", [h], layer)

@@ -4,12 +4,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
+import numpy as np
+
 from sw_model.assumptions import LINKS, Assumptions
-from sw_model.memory.dram import pattern, replay
+from sw_model.memory.dram import decode, pattern, replay
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd, read
 from sw_model.policies import Work
+from sw_model.policies.base import BF16_BYTES
 from sw_model.systems import System
 from util import checks
 
@@ -57,6 +60,19 @@ def dram_share(memory: str, unit: int, nbytes: int) -> float:
     return replay(spec, pattern(spec, "rand", unit, max(1, nbytes // unit), outstanding=256)).share
 
 
+@lru_cache(maxsize=256)
+def slot_share(memory: str, key_bytes: int) -> float:
+    """Share of the channels in which the keys, or the values, of the slots of a page are.
+
+    Keys and values alternate in a page, so that a read of keys alone skips every other piece of `key_bytes`.
+    """
+    spec = load_memory(memory)
+    channels = spec.channels * spec.pseudo_channels
+    slots = np.arange(2 * channels)[:, None] * 2 * key_bytes + np.arange(0, key_bytes, spec.burst_bytes)
+    places = decode(spec, "A", slots.ravel() // spec.burst_bytes)
+    return len(set(zip(places["ch"].tolist(), places["pc"].tolist(), strict=True))) / channels
+
+
 def rates_of(
     system: System, link: str, work: Work, assume: Assumptions, batch: int, retained: float, memory_detail: bool
 ) -> Rates:
@@ -77,6 +93,8 @@ def rates_of(
         in_flight = system.core.config.cores * assume.requests_in_flight * assume.request_bytes
         stream = min(stream, in_flight / (assume.memory_latency_ns * 1e-9))
     kv = stream
+    if system.core:
+        kv = stream * slot_share(system.memory, BF16_BYTES * system.core.config.head_dim)
     extent = max(64, round(work.extent_bytes))
     if memory_detail and work.attend_read_bytes:
         kv = min(stream, peak * dram_share(system.memory, min(extent, 1 << 17), round(work.attend_read_bytes / batch)))

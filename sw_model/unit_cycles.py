@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import ceil
 
 from compiler import vector_programs as programs
+from compiler.products import Products
 from hw.config import Config
 from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, WtuDesign
@@ -40,6 +41,11 @@ _PROGRAMS = {
 @lru_cache
 def _dpe(config: Config) -> DPE:
     return DPE.from_config(config)
+
+
+@lru_cache
+def _products(config: Config) -> Products:
+    return Products(config)
 
 
 @lru_cache
@@ -97,7 +103,43 @@ def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times:
     return unit.cycles(tiles * loads, ceil(vectors / loads)) if tiles else 0
 
 
+def waiting_steps(vectors: int, inputs: int, outputs: int, core: Core) -> int:
+    """Steps of a product on one core in which the next weights wait for the activations; 0 if all activations fit.
+
+    Activations that exceed the operand memory are loaded in pieces, each after the weights of the next step. The
+    weights of the step after that wait for the product that uses the piece (`compiler.products.Products.multiply`).
+    More vectors than accumulators, of a picture or of many streams, are blocks of other programs; they are not counted.
+    """
+    products, width = _products(core.config), core.config.dpe_inputs
+    k_blocks, results = ceil(inputs / width), ceil(ceil(outputs / width) / core.config.cores)
+    if vectors > products.accumulators or products.fits(products.block(vectors, k_blocks), k_blocks):
+        return 0
+    return len(products.plan(range(results), k_blocks, vectors))
+
+
 def vpe_cycles(elements: float, kind: str, core: Core) -> int:
     """Cycles of one kind of element-wise work on `elements` elements, split over the cores."""
     config = core.config
     return ceil(ceil(elements / (config.vpe_lanes * config.cores)) * vpe_passes(kind, config))
+
+
+def attention_passes(rows: float, core: Core) -> tuple[int, int]:
+    """How often the attention of one KV head with `rows` query rows reads its keys, and its values.
+
+    A pass has as many rows as a MAC tree has accumulators: one result of a row for the keys, one of every word of the
+    head for the values.
+    """
+    config = core.config
+    words = ceil(config.head_dim / config.dpe_inputs)
+    return ceil(rows / config.dpe_accumulators), ceil(rows / (config.dpe_accumulators // words))
+
+
+def attention_bytes(keys: int, core: Core) -> tuple[int, int, int]:
+    """Bytes of device memory that a score takes: its product, its softmax, and its product with the values.
+
+    The matrix engine writes FP32 scores. The softmax reads them and writes BF16 weights, which the matrix engine reads.
+    A row that exceeds the vector memory is read twice, for its maximum and for its exponentials, and the exponentials
+    are read twice, for their sum and for the division.
+    """
+    fits = keys <= core.config.vpe_rows * core.config.vpe_lanes
+    return 4, 4 + 2 if fits else 2 * 4 + 2 + 2 * 2 + 2, 2

@@ -108,6 +108,9 @@ def compare(args: argparse.Namespace, console: Console) -> None:
     base = run_request(args)
     names = args.policies or COMPARED
     stream = source(args) if args.source else None  # before the computation: an unreadable source fails early
+    if args.systems:
+        compare_systems(args, console, stream)
+        return
     sides = comparison.compare(base, names, args.contexts or comparison.CONTEXTS, progress=console.progress)
     rows: list[Any] = []
     length = 0
@@ -123,6 +126,25 @@ def compare(args: argparse.Namespace, console: Console) -> None:
         print(json.dumps(result | {"quality": [asdict(row) for row in rows]}, indent=2))
     else:
         print(comparison.as_text(sides) + (f"\n\n{quality.as_text(rows)}" if rows else ""))
+
+
+def compare_systems(args: argparse.Namespace, console: Console, stream: Any) -> None:
+    """Print the table of all systems of the papers on V-Rex8."""
+    from sw_model import compare as comparison
+    from sw_model.papers.programs import TABLE_CONTEXTS
+
+    quality, length = list[Any](), 0
+    if stream:
+        chunks = chunks_with_progress(stream, console)
+        names = comparison.measured_policies()
+        quality, length = comparison.measure(chunks, stream.geometry, stream.tokens_per_frame, names, args.every)
+    rows = comparison.system_table(quality, args.contexts or TABLE_CONTEXTS, progress=console.progress)
+    console.close()
+    if args.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows], "tokens of the stream": length}, indent=2))
+        return
+    of_quality = f"\nrecall and output error: frames of a stream of {length:,} tokens" if length else ""
+    print(comparison.system_text(rows) + of_quality)
 
 
 def reproduce(args: argparse.Namespace, console: Console) -> None:
@@ -212,6 +234,10 @@ def add_compare(commands: Any) -> None:
     parser.add_argument(
         "--contexts", nargs="+", type=int, metavar="TOKENS", help="numbers of past tokens (default 1000 to 80000)"
     )
+    parser.add_argument(
+        "--systems", action="store_true",
+        help="one table of all systems on V-Rex8: frame and token, bytes, energy; with --source also the quality",
+    )  # fmt: skip
     add_runs(parser)
     parser.add_argument(
         "--source", help="also measure quality on a trace (safetensors), a video, or the word `generator`"

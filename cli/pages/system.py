@@ -219,9 +219,9 @@ def reproduction_section(reproduction: Reproduction) -> Section:
 
 
 def programs_section(rows: Sequence[ProgramRow]) -> Section:
-    """Times of V-Rex's frames and text tokens from the programs of its cores."""
+    """Times of frames and text tokens from the programs of the cores."""
     head: list[Column | str] = [
-        "system", "step", Column("past", "tokens"), Column("paper", "ms", "", "paper"),
+        "system", "policy", "step", Column("past", "tokens"), Column("paper", "ms", "", "paper"),
         Column("formula", "ms", ".1f", "computed"), Column("program", "ms", ".1f", "computed"),
         Column("bound", "ms", ".1f", "computed"), "bound by", Column("program / bound", "", ".2f"),
         Column("formula - program", "%", "+.1f"), "largest wait of a layer",
@@ -233,8 +233,8 @@ def programs_section(rows: Sequence[ProgramRow]) -> Section:
         "device memory at its peak rate and the bytes of the link at its rate.",
         tables=[
             Table(head, [
-                [r.point.system, r.point.stage, r.point.past, r.paper_ms, r.formula_ms, r.program_ms, r.bound_ms,
-                 r.bound, r.over_bound, 100 * r.formula_error, r.limit]
+                [r.point.system, r.point.policy, r.point.stage, r.point.past, r.paper_ms, r.formula.total_s * 1e3,
+                 r.program_ms, r.bound_ms, r.bound, r.over_bound, 100 * r.formula_error, r.limit]
                 for r in rows
             ]),
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import repeat
 
 import numpy as np
@@ -23,6 +23,33 @@ from sw_model.memory.spec import load_memory, memory_names
 from util.timing import FinalTiming, MemoryTiming
 
 Span = tuple[ExecUnit, str, int, int]  # unit, command, first cycle, cycle after the last one
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of bursts: read from and written to device memory, read from and written to the host."""
+
+    device_read: int = 0
+    device_written: int = 0
+    host_read: int = 0
+    host_written: int = 0
+
+    @property
+    def device(self) -> int:
+        """Bytes read and written in device memory."""
+        return self.device_read + self.device_written
+
+    @property
+    def host(self) -> int:
+        """Bytes over the link, both directions."""
+        return self.host_read + self.host_written
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return self.plus(other, -1)
+
+    def plus(self, other: Traffic, times: int = 1) -> Traffic:
+        """This traffic and `times` that of another part."""
+        return Traffic(*(a + times * b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -50,6 +77,7 @@ class MultiCoreModel:
     spans_of : for each core, the commands that it has executed, in the order of their ends
     commands : for each core, the table of the commands of its last program (`columns.Command`)
     commits : counts of the cache of the KVMU of core 0 at the end of each step
+    traffic : bytes that all cores have moved; in the last run also up to each BARRIER of core 0 (`traffic_at`)
     """
 
     def __init__(
@@ -76,6 +104,16 @@ class MultiCoreModel:
         self.spans_of: list[list[Span]] = [[] for _ in range(cores)]
         self.commands: list[np.ndarray] = []
         self.commits: list[CacheCounts] = []
+        self.traffic_at: list[Traffic] = []
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that all cores have moved so far."""
+        at = place("moved", 0, 0)
+        return self._traffic(self.machine[at : at + 2 * len(Side)].tolist())
+
+    def _traffic(self, words: Sequence[int]) -> Traffic:
+        return Traffic(*(2 * self.config.dpe_inputs * count for count in words))
 
     def _set(self, name: str, index: int, value: int) -> None:
         self.machine[place(name, index)] = value
@@ -102,7 +140,8 @@ class MultiCoreModel:
         else:
             places = [tables.program(program, data) for program, data in zip(programs, data_of, strict=True)]
         data = tables.data()
-        m[place("now")], m[place("commits")], kind = self.now, 0, PROCESS_KINDS.index(sequencer.sequence)
+        m[place("now")], m[place("commits")], m[place("marks")] = self.now, 0, 0
+        kind = PROCESS_KINDS.index(sequencer.sequence)
         for c, (first, count) in enumerate(places):
             m[place("end", c)] = -1
             module.start(m, data, c, kind, 0, word_addresses[c], first, count, 0)
@@ -116,7 +155,7 @@ class MultiCoreModel:
         for program, end in zip(programs, ends, strict=True):
             if end < 0:
                 raise RuntimeError(f"a program of {len(program)} commands does not end")
-        self._record(data, places, int(m[place("commits")]))
+        self._record(data, places, int(m[place("commits")]), tables.barriers)
         start, self.now = self.now, max(ends)
         return [end - start for end in ends]
 
@@ -131,7 +170,7 @@ class MultiCoreModel:
         answer = timing.arrive(ask[Ask.CYCLE], ask[Ask.ADDRESS], ask[Ask.BYTES], bool(ask[Ask.WRITE]))
         m[at + Ask.READY], m[at + Ask.NUMBER] = answer
 
-    def _record(self, data: np.ndarray, places: Sequence[tuple[int, int]], commits: int) -> None:
+    def _record(self, data: np.ndarray, places: Sequence[tuple[int, int]], commits: int, barriers: int) -> None:
         """Spans and counts of a run."""
 
         def table(name: str, first: int, count: int) -> np.ndarray:
@@ -146,6 +185,7 @@ class MultiCoreModel:
             shown = (col.Command.UNIT, col.Command.KIND, col.Command.START, col.Command.DONE)
             spans += [(ExecUnit(unit), Kind(kind).name, a, b) for unit, kind, a, b in rows[:, shown].tolist()]
         self.commits += [CacheCounts(*row) for row in table("commit", 0, commits).tolist()]
+        self.traffic_at = [self._traffic(row) for row in table("traffic", 0, barriers).tolist()]
 
 
 class CoreModel(MultiCoreModel):

@@ -15,13 +15,15 @@ from compiler.language_model import LanguageModelCompiler
 from compiler.layer import Context
 from compiler.memory import Region
 from compiler.model_spec import ProjectorSpec, RopeSpec, TextSpec, VisionSpec
-from compiler.policies import ResvPolicy
+from compiler.policies import Policy, ResvPolicy
+from compiler.policies.base import LayerWidths
+from compiler.state_space import state_words
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import vision_shape
 from hw.config import Config
 from hw.core.isa import COMMAND_BYTES, Command
 from hw.lxe.microcode import Instruction
-from sw_model.cycles.core import MultiCoreModel
+from sw_model.cycles.core import MultiCoreModel, Traffic
 from sw_model.cycles.step_data import StepData
 from sw_model.cycles.workload_step import WorkloadStep
 from sw_model.workloads import Model, Tower
@@ -30,6 +32,7 @@ from util.timing import MemoryTiming
 BASES = {"device": 0, "host": 1 << 47}  # byte addresses of the memories
 LAYERS = 3  # layers of a program whose time is computed: first, repeated, last
 ADDRESSES = 1 << 32  # words
+RESV = ResvPolicy(prefetch="next_layer")
 POOLED = 3  # rows and columns of the tokens of a frame (VideoLLM-Online)
 
 
@@ -56,18 +59,21 @@ class Programs:
         model = MultiCoreModel(self.config, timing, BASES, self.instructions, cores=self.config.cores)
         cycles = model.run_all(self.word_addresses, self.programs, [self.steps] * self.config.cores)
         barriers = [end for _, name, _, end in model.spans_of[0] if name == "BARRIER"]
-        return Run(max(cycles), [barriers[count - 1] for count in self.ends], model)
+        moved = [model.traffic_at[count - 1] for count in self.ends]
+        return Run(max(cycles), [barriers[count - 1] for count in self.ends], moved, model)
 
 
 @dataclass(frozen=True)
 class Run:
     """Cycles of programs.
 
-    cycles : of all ; ends : cycle in which each layer ends ; model : with the spans of all commands
+    cycles : of all ; ends : cycle in which each layer ends ; moved : traffic up to the end of each layer
+    model : with the spans of all commands
     """
 
     cycles: int
     ends: list[int]
+    moved: list[Traffic]
     model: MultiCoreModel
 
     def with_layers(self, layers: int) -> int:
@@ -78,6 +84,16 @@ class Run:
     def repeated(self) -> int:
         """Cycles of the second layer."""
         return self.ends[1] - self.ends[0]
+
+    @property
+    def traffic(self) -> Traffic:
+        """Traffic of all."""
+        return self.model.traffic
+
+    @property
+    def repeated_traffic(self) -> Traffic:
+        """Traffic of the second layer."""
+        return self.moved[1] - self.moved[0]
 
 
 def text_spec(model: Model, layers: int) -> TextSpec:
@@ -97,26 +113,31 @@ def compile_step(
     tokens: int,
     past: int,
     layers: int = LAYERS,
-    prefetch: str = "next_layer",
+    policy: Policy = RESV,
+    visual: bool = False,
     answer: bool = False,
 ) -> Programs:
     """Programs of `tokens` tokens after `past` ones: copies of the embeddings, layers, with `answer` also the LM head.
 
-    Every layer has its own weights, and pages at its own addresses.
+    Every layer has its own weights, and pages and the state of its branch at its own addresses. `visual` : the tokens
+    are those of frames
     """
     word = 2 * config.dpe_inputs
-    region = Region(ADDRESSES, (step.store_bytes + layers * step.frame_bytes + step.staging_bytes) // word)
-    contexts = [Context(number, step.later.mean_keys // word) for number in range(layers)]
+    states = (step.store_bytes + layers * step.frame_bytes + step.staging_bytes) // word
+    branch = policy.branch(config, LayerWidths(model.hidden, model.q_heads, model.head_dim))
+    size = state_words(branch.shape) if branch else 0
+    region = Region(ADDRESSES, states + layers * size)
+    contexts = [Context(n, step.later.mean_keys // word, states + n * size) for n in range(layers)]
     keys = past + tokens
-    policy = ResvPolicy(prefetch=prefetch)
     compiler = LanguageModelCompiler(
         config, text_spec(model, layers), region, contexts, tokens=tokens, keys=keys, policy=policy
     )
     rows = [compiler.embedding_words(token) for token in range(tokens)]
     programs = [
-        compiler.step(rows, contexts, answer=answer, share=Share(core, config.cores)) for core in range(config.cores)
+        compiler.step(rows, contexts, answer=answer, visual=visual, share=Share(core, config.cores))
+        for core in range(config.cores)
     ]
-    later = step.later if prefetch == "next_layer" else step.first
+    later = step.later if policy.prefetch == "next_layer" else step.first
     steps = [_moved(later if n else step.first, n * step.frame_bytes, step) for n in range(layers)]
     return _programs(config, region, programs, steps, compiler.vectors.instructions, compiler.layers[0].wide["down"])
 

@@ -166,6 +166,8 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "device_ports": (), "request_free": (PORTS,), "data_free": (PORTS,), "wake": (PORTS,),
     "order": (PORTS, MAX_CORES * READERS), "ordered": (PORTS,), "backlog": (PORTS,),
     "commits": (),
+    # words of the bursts of each memory: read, written; BARRIERs of core 0 at which they are recorded
+    "moved": (len(Side), 2), "marks": (),
     "frame": (PROCESSES, FRAME),
 }  # fmt: skip
 PER_CORE: dict[str, tuple[int, ...]] = {
@@ -225,6 +227,7 @@ class Kind(IntEnum):
 TABLES = {  # columns, see `columns.py`
     "command": 39, "step_of": 7, "token": 4, "row": 3, "select": 2, "mean": 4, "mean_token": 1, "page_of": 2, "op": 10,
     "store_command": 3, "act": 4, "job": 5, "entry": 1, "piece": 1, "extent": 4, "descriptor": 3, "commit": 4,
+    "traffic": 4,
 }  # fmt: skip
 
 

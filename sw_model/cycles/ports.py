@@ -34,6 +34,7 @@ def port_of(k: Machine, c: int, e: int) -> int:
 def arrive(k: Machine, c: int, e: int, address: int, words: int, write: int) -> Wait:
     """A burst arrives at a memory: earliest cycle of the answer, and its number."""
     side = side_of(e)
+    k.moved[side, write] += words
     if k.is_native[side]:
         ready = arrive_native(
             k.backlog[port_of(k, c, e)] < BACKLOG,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hw.core.isa import ExecUnit, SyncEvent
 from sw_model.cycles.columns import Barrier, Command
-from sw_model.cycles.layout import DEPTH, Count, Engine, Kind, Machine
+from sw_model.cycles.layout import DEPTH, Count, Engine, Kind, Machine, Side
 from sw_model.cycles.ports import read_word, request
 from sw_model.cycles.scheduler import Wait, add, head, item, pop, put, reach
 
 EVENTS = len(SyncEvent)
+SIDES = len(Side)
 
 
 def sequence(k: Machine, c: int, address: int, first: int, count: int) -> Wait:
@@ -76,9 +77,19 @@ def meet(k: Machine, c: int) -> Wait:
         for other in range(k.command[i, Barrier.CORES]):
             yield from reach(k, other, Count.BARRIERS, number)
         yield 1
+        if c == 0:
+            record_traffic(k)
         accept(k, c, ExecUnit.SYNC)
         complete(k, c, ExecUnit.SYNC)
         yield 1
+
+
+def record_traffic(k: Machine) -> None:
+    """Record the words that both memories have moved up to a BARRIER of core 0."""
+    for side in range(SIDES):
+        for write in range(2):
+            k.traffic[k.marks, 2 * side + write] = k.moved[side, write]
+    k.marks += 1
 
 
 def accept(k: Machine, c: int, unit: int) -> None:

@@ -66,7 +66,7 @@ class Tables:
         self.columns = {kind: [(c, c.name.lower()) for c in fields] for kind, fields in FIELDS.items()}
         for op in MEANS_OPS:
             self._add_instruction(op)
-        self.commits = 0
+        self.commits, self.barriers = 0, 0  # of all programs; of the first one
         self.stored_from = 0, 0  # first key and value word of the last STORE that did not resume
 
     def size(self, name: str) -> int:
@@ -83,7 +83,8 @@ class Tables:
     def data(self) -> np.ndarray:
         """All tables in one array, after the places of each."""
         parts = [np.frombuffer(rows, np.int64) if rows else np.zeros(0, np.int64) for rows in self.rows.values()]
-        parts[list(TABLES).index("commit")] = np.zeros(self.commits * TABLES["commit"], np.int64)
+        for name, count in (("commit", self.commits), ("traffic", self.barriers)):
+            parts[list(TABLES).index(name)] = np.zeros(count * TABLES[name], np.int64)
         ends = np.cumsum([len(TABLES), *map(len, parts)])
         return np.concatenate([ends[:-1].astype(np.int64), *parts])
 
@@ -112,6 +113,8 @@ class Tables:
                 selections[lists] = data, step
             pieces[command.name] += 1
             self._command(command, data, step, pieces[command.name] - 1, selections, joiner)
+        if leader is None:
+            self.barriers = barriers
         return first, len(program)
 
     def _command(

@@ -1,7 +1,8 @@
-"""Data of a step with given numbers: clusters of one size, and selected and fetched clusters of every KV head.
+"""Data of a step with given numbers: selected and fetched clusters of every KV head, or all stored tokens.
 
 The golden KVMU executes the history and the step, so that the addresses, the resident pages and the accesses to the
-store are those of a stream with these numbers. Only the choice of clusters is random.
+store are those of a stream with these numbers. Only the choice of clusters, and of the tokens that a policy keeps, is
+random.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from math import floor
 
 import numpy as np
 
+from compiler.policies import FullPolicy, Selection
+from compiler.policies.base import MAX_CLUSTER_TOKENS
+from golden import bf16
 from golden.clustering import ClusterRule
 from golden.kvmu import Command, KvmuConfig, Op
-from golden.kvpu import Kvpu
-from golden.selection import RESV
+from golden.kvpu import HeadScores, Kvpu
+from golden.quickvideo import kept_count
+from golden.selection import RESV, TOP_K, sortable
 from golden.store import ContextSizes, Store, StoreSizes, create_context, create_store, store_bytes
 from golden.store.layout import RESIDENT
 from hw.config import Config
@@ -65,6 +70,24 @@ class StepNumbers:
 
 
 @dataclass(frozen=True)
+class StoredNumbers:
+    """Numbers of a step of a policy that attends to all tokens that it stores.
+
+    past : tokens that were stored before the step, those that the policy releases included ; tokens : of the step
+    resident : tokens in device memory, at least 1 ; visual : the tokens of the step are those of a frame
+    """
+
+    past: int
+    tokens: int
+    resident: int
+    visual: bool
+
+    def __post_init__(self) -> None:
+        for name in ("past", "tokens", "resident"):
+            checks.integer(name, getattr(self, name), 1)
+
+
+@dataclass(frozen=True)
 class WorkloadStep:
     """The data of a step, and the device memory of its context.
 
@@ -80,53 +103,144 @@ class WorkloadStep:
     staging_bytes: int
 
 
+class _Stream:
+    """A stream of one context in a store of its own. Context 1 is empty: OPEN reads context 0 again after it."""
+
+    def __init__(
+        self,
+        config: Config,
+        rule: ClusterRule,
+        selection: Selection,
+        *,
+        max_clusters: int,
+        pages: int,
+        resident: int,
+        staged: int,
+    ):
+        c = config
+        sizes = ContextSizes(max_clusters=max_clusters, max_pages=pages)
+        key_bytes = 2 * c.head_dim * c.kv_heads
+        shared = StoreSizes(2, pages, c.page_tokens, key_bytes, LOG_ENTRIES, max(32, 2 * c.dpe_inputs))
+        self.store_bytes = -(-store_bytes(shared, [sizes] * 2) // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
+        kvmu = KvmuConfig(
+            kv_heads=c.kv_heads, head_dim=c.head_dim, page_tokens=c.page_tokens, page_frames_base=self.store_bytes,
+            max_resident_tokens=resident,
+        )  # fmt: skip
+        self.frame_bytes = pages * kvmu.page_bytes
+        kvmu = replace(kvmu, staging_base=self.store_bytes + self.frame_bytes, staging_head_pages=staged)
+        self.staging_bytes = 2 * staged * kvmu.head_page_bytes
+        memory = np.zeros(self.store_bytes, np.uint8)
+        self.store = create_store(memory, 0, shared)
+        for n in range(2):
+            create_context(self.store, n, sizes, shared.nbytes + n * sizes.nbytes(shared))
+        self.table = Kvpu(rule, kvmu, memory, 0, selection.wtu, selection.target)
+        self.table.open(0)
+
+    def workload_step(self, first: StepData, later: StepData) -> WorkloadStep:
+        """The step with these data."""
+        return WorkloadStep(first, later, self.store_bytes, self.frame_bytes, self.staging_bytes)
+
+
 def workload_step(
-    config: Config, numbers: StepNumbers, *, seed: int = 0, progress: Progress = no_progress
+    config: Config, numbers: StepNumbers, *, by_frames: bool = False, seed: int = 0, progress: Progress = no_progress
 ) -> WorkloadStep:
-    """Execute the history of a stream and a step with these numbers on the golden KVMU."""
-    random, c = np.random.default_rng(seed), config
+    """Execute the history of a stream and a step with these numbers on the golden KVMU.
+
+    `by_frames` : clusters are frames, the first one is text, and all KV heads select the same ones before the step;
+    otherwise clusters have similar hash codes, and every head selects its own after the tokens of the step are
+    clustered
+    """
+    random, heads = np.random.default_rng(seed), config.kv_heads
     size, clusters = numbers.cluster_tokens, numbers.clusters
-    pages = (numbers.past + numbers.tokens) // size + 2
-    sizes = ContextSizes(max_clusters=1 << pages.bit_length(), max_pages=pages)
-    key_bytes = 2 * c.head_dim * c.kv_heads
-    shared = StoreSizes(2, pages, c.page_tokens, key_bytes, LOG_ENTRIES, max(32, 2 * c.dpe_inputs))
-    nbytes = -(-store_bytes(shared, [sizes] * 2) // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
-    kvmu = KvmuConfig(
-        kv_heads=c.kv_heads, head_dim=c.head_dim, page_tokens=c.page_tokens, page_frames_base=nbytes,
-        max_resident_tokens=max(1, numbers.resident_tokens),
+    used = min(size, config.page_tokens)  # tokens of a page
+    pages = (numbers.past + numbers.tokens) // used + 2
+    max_clusters = 1 << pages.bit_length()
+    near = ClusterRule(hamming_threshold=1, window_tokens=0) if by_frames else ClusterRule()
+    rule = replace(near, max_candidates=config.max_candidates, max_clusters=max_clusters)
+    selection = Selection(TOP_K, numbers.selected, signed=True) if by_frames else Selection(RESV, 0)
+    stream = _Stream(
+        config, rule, selection, max_clusters=max_clusters, pages=pages, resident=max(1, numbers.resident_tokens),
+        staged=heads * numbers.fetched,
     )  # fmt: skip
-    staging = nbytes + pages * kvmu.page_bytes
-    kvmu = replace(kvmu, staging_base=staging, staging_head_pages=c.kv_heads * numbers.fetched)
-    memory = np.zeros(nbytes, np.uint8)
-    store = create_store(memory, 0, shared)
-    for n in range(2):
-        create_context(store, n, sizes, shared.nbytes + n * sizes.nbytes(shared))
-    rule = ClusterRule(max_candidates=c.max_candidates, max_clusters=sizes.max_clusters)
-    table = Kvpu(rule, kvmu, memory, 0, RESV, 0)
-    codes = _codes(clusters + numbers.tokens, rule, size, random)
-    table.open(0)
+    table = stream.table
+    codes = (
+        np.arange(clusters + numbers.tokens, dtype=np.uint32)
+        if by_frames
+        else _codes(clusters + numbers.tokens, rule, size, random)
+    )
     for start in range(0, numbers.past, size):
         progress(f"history of {numbers.past} tokens", start, numbers.past)
         table.cluster(np.full(min(size, numbers.past - start), codes[start // size]))
         table.commit()
     table.open(1)
-    chosen = _choice(store, numbers, c.kv_heads, random)
+    chosen = _choice(stream.store, numbers, 1 if by_frames else heads, random)
     with recording(table) as steps:
         table.open(0)
-        for head, selected in enumerate(chosen):
-            for cluster in selected:
-                table.kvmu.execute(Command(Op.SELECT, cluster=cluster, heads=1 << head))
-        table.kvmu.execute(Command(Op.FETCH))
+        if by_frames:
+            scores = np.zeros((1, clusters), np.float32)
+            scores[:, chosen[0]] = 1 + random.random(numbers.selected)
+            keys = sortable(bf16.encode(scores))
+            table.retrieve([HeadScores(head, keys) for head in range(heads)])
+        else:
+            for head, selected in enumerate(chosen):
+                for cluster in selected:
+                    table.kvmu.execute(Command(Op.SELECT, cluster=cluster, heads=1 << head))
+            table.kvmu.execute(Command(Op.FETCH))
         joined = np.arange(numbers.past, numbers.past + numbers.tokens) // size
         table.cluster(codes[joined])
         table.commit()
     (later,) = steps
-    later.scored, later.rows = clusters, [_rows(numbers)] * c.kv_heads
-    first = replace(later, scored=clusters + sum(later.opened))
+    first = later
+    if not by_frames:
+        later.scored, later.rows = clusters, [_rows(numbers)] * heads
+        first = replace(later, scored=clusters + sum(later.opened))
     fetched = len(later.fetched)
-    if fetched != c.kv_heads * numbers.fetched:
+    if fetched != heads * numbers.fetched:
         raise ValueError(f"fetched must be the head pages outside device memory, {fetched}, got {numbers.fetched}")
-    return WorkloadStep(first, later, nbytes, staging - nbytes, 2 * kvmu.staging_head_pages * kvmu.head_page_bytes)
+    return stream.workload_step(first, later)
+
+
+def stored_step(
+    config: Config, policy: FullPolicy, numbers: StoredNumbers, *, seed: int = 0, progress: Progress = no_progress
+) -> WorkloadStep:
+    """Execute the history of a stream and a step of a policy that attends to all stored tokens on the golden KVMU.
+
+    The tokens of a frame of which the policy keeps a share have random norms.
+    """
+    random, size, layer = np.random.default_rng(seed), config.page_tokens, policy.table(config)
+    pages = (numbers.past + numbers.tokens) // size + 2
+    clusters = (numbers.past + numbers.tokens) // MAX_CLUSTER_TOKENS + 2
+    staged = config.kv_heads * max(0, -(-(numbers.past - numbers.resident) // size) + 1)
+    rule = replace(policy.clustering(config), max_clusters=clusters)
+    stream = _Stream(
+        config, rule, policy.selection(), max_clusters=clusters, pages=pages, resident=numbers.resident, staged=staged
+    )
+    table = stream.table
+
+    def release() -> None:
+        if layer.kept_pages is not None:
+            first, last = layer.kept_pages
+            table.kvmu.execute(Command(Op.EVICT, cluster=0, index=first, page=last))
+
+    for start in range(0, numbers.past, size):
+        progress(f"history of {numbers.past} tokens", start, numbers.past)
+        table.cluster(np.zeros(min(size, numbers.past - start), np.uint32))
+        release()
+        table.commit()
+    before = int(table.context.header["clusters"])
+    table.open(1)
+    with recording(table) as steps:
+        table.open(0)
+        kept = kept_count(numbers.tokens, layer.rho) if numbers.visual else numbers.tokens
+        if kept < numbers.tokens:
+            table.keep(bf16.encode(random.random(numbers.tokens, np.float32)), kept)
+        table.cluster(np.zeros(kept, np.uint32))
+        row = np.array(layer.score_row, np.uint16)[None, : int(table.context.header["clusters"])]
+        table.retrieve([HeadScores(head, row) for head in range(config.kv_heads)])
+        release()
+        table.commit()
+    (data,) = steps
+    return stream.workload_step(data, replace(data, scored=before))
 
 
 def _codes(count: int, rule: ClusterRule, cluster_tokens: int, random: np.random.Generator) -> np.ndarray:

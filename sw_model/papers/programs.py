@@ -1,26 +1,32 @@
-"""Times of V-Rex's frames and text tokens from the programs of its cores, next to the paper and the closed formulas.
+"""Frames and text tokens from the programs of the cores, next to the paper and the closed formulas.
 
-A run of the cycle model takes minutes, so `data/programs.json` records its cycles. The record is written by
+A run of the cycle model takes minutes, so `data/programs.json` records its cycles and bytes. The record is written by
 `tests/sw_model/papers/bench_programs.py`; a test holds it to the code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import Any
 
+from compiler import policies as machine
 from sw_model import workloads
 from sw_model.assumptions import Assumptions
+from sw_model.cycles.core import Traffic
 from sw_model.cycles.critical_path import critical_path, shares
 from sw_model.cycles.frame import Run, compile_step, compile_vision
-from sw_model.cycles.workload_step import StepNumbers, workload_step
+from sw_model.cycles.workload_step import StepNumbers, StoredNumbers, WorkloadStep, stored_step, workload_step
+from sw_model.energy import consumers_j
+from sw_model.engine import PS_PER_S
 from sw_model.memory.live import DramTiming
 from sw_model.memory.spec import load_memory
 from sw_model.model import policy_for, retained_share, run, work_of
 from sw_model.papers.figures import CONTEXTS, DATA, published
+from sw_model.policies import Policy
+from sw_model.policies.hybrid import Hybrid
 from sw_model.systems import System, load_system
 from sw_model.workloads import LLAMA3_8B, Model
 from util import text
@@ -32,6 +38,26 @@ RECORD, COMMAND = DATA / "programs.json", "python -m tests.sw_model.papers.bench
 POLICY = "resv"
 SYSTEMS = ("vrex8", "vrex48")
 STAGES = ("frame", "text")
+TABLE_CONTEXTS = (1000, 10000, 40000, 200000)
+# policies of the machine as the closed formulas schedule them: what is fetched ahead is selected by the layer before.
+# A frame is one step, so that QuickPrefill prunes each frame
+PROGRAMS: dict[str, machine.Policy] = {
+    policy.name: policy
+    for policy in (
+        machine.ResvPolicy(prefetch="next_layer"),
+        machine.FullPolicy(prefetch="next_layer"),
+        machine.RekvPolicy(),
+        machine.QuickPrefillPolicy(group_frames=1, prefetch="next_layer"),
+        machine.WindowPolicy(),
+        machine.HybridPolicy(),
+    )
+}
+# systems of the table of all systems: `window` is `hybrid` without its branch, as its formula counts it
+TABLE_POLICIES = (
+    "resv", "full", "rekv", "infinigenp", "oaken", "mosaic", "quickprefill", "codecsight", "window", "hybrid",
+)  # fmt: skip
+SAME_FORMULA = {"window": "hybrid"}
+BOUNDED = 1000  # past tokens after which the step of a policy that releases pages does not depend on the past
 # the LM head is one product: its cycles follow from two parts of the vocabulary, in a model with a small layer
 HEAD_VOCABULARIES = (8192, 16384)
 HEAD_FFN = 64
@@ -43,19 +69,37 @@ class Point:
     """A step of one stream after `past` tokens on a system.
 
     stage  `frame`: the language model on the tokens of a frame; `text`: on a text token; `vision`: the vision tower
+    policy  of `PROGRAMS`
     """
 
     system: str
     stage: str
     past: int = 0
+    policy: str = POLICY
 
     @property
     def name(self) -> str:
-        """Key of its run in the record."""
-        return f"{self.system} {self.stage} {self.past}" if self.past else f"{self.system} {self.stage}"
+        """Key of its run in the record; a policy that releases pages has one for all longer pasts."""
+        past = min(self.past, BOUNDED) if is_bounded(self.policy) else self.past
+        words = [self.system, *([self.policy] if self.policy != POLICY else []), self.stage, *([past] if past else [])]
+        return " ".join(map(str, words))
+
+
+def program_of(policy: str) -> str | None:
+    """The policy of `PROGRAMS` that does what the closed formula of a policy counts; None if there is none."""
+    name = {formula: program for program, formula in SAME_FORMULA.items()}.get(policy, policy)
+    return name if name in PROGRAMS else None
+
+
+def is_bounded(policy: str) -> bool:
+    """Whether a policy of `PROGRAMS` keeps a constant number of pages."""
+    return isinstance(PROGRAMS.get(policy), machine.WindowPolicy)
 
 
 POINTS = [Point(system, stage, past) for system in SYSTEMS for stage in STAGES for past in CONTEXTS]
+TABLE_POINTS = [
+    Point("vrex8", stage, past, policy) for past in TABLE_CONTEXTS for policy in PROGRAMS for stage in STAGES
+]
 TOWERS = [Point(system, "vision") for system in SYSTEMS]
 
 
@@ -87,18 +131,50 @@ def timing(system: System) -> dict[str, MemoryTiming]:
     return {"device": device, "host": NominalLink(system.link.nominal_gbps, clock)}
 
 
-def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers:
-    """Clusters, retrieved and fetched clusters that the closed formula counts for a point."""
+def formula_policy(name: str, model: Model = LLAMA3_8B) -> Policy:
+    """The closed formula of a policy, also of those of `PROGRAMS`: `window` is the hybrid without its branch."""
+    program = PROGRAMS.get(name)
+    if isinstance(program, machine.HybridPolicy):
+        return Hybrid(model, ssm_inner=program.inner or 2 * model.q_heads * model.head_dim)
+    return Hybrid(model) if isinstance(program, machine.WindowPolicy) else policy_for(name, model)
+
+
+def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | StoredNumbers:
+    """Retrieved, resident and fetched tokens that the closed formula counts for a point.
+
+    Raises ValueError if the clusters of the policy do not fit the core.
+    """
     system, assume = load_system(point.system), Assumptions()
-    policy, (phase,) = policy_for(POLICY, model), workload(point, model).phases
+    assert system.core
+    program, config = PROGRAMS[point.policy], system.core.config
+    policy, (phase,) = formula_policy(point.policy, model), workload(point, model).phases
     work = work_of(policy, system, model, phase, 1, assume, None)
+    past, tokens, visual = point.past, phase.new_tokens, point.stage == "frame"
+    if isinstance(program, machine.WindowPolicy):
+        past = min(past, BOUNDED)
+        return StoredNumbers(past, tokens, past + tokens, visual)
+    if isinstance(program, machine.FullPolicy):
+        resident = 1 if system.kind in policy.offloads_all else assume.resident_tokens
+        return StoredNumbers(round(work.attended_tokens), tokens, resident, visual)
+    by_frames = isinstance(program, machine.RekvPolicy)
+    size = model.tokens_per_frame if by_frames else 32  # tokens of a cluster; 32 fill a page
+    if by_frames and past > (most := (program.sizes(config, past, tokens).clusters - 1) * size):
+        raise ValueError(f"past must be at most {most} for policy {point.policy}, got {past}")
     fetch_bytes = work.fetch_bytes * (1 - retained_share(policy, system, work, assume))
-    size = 32  # tokens of a cluster, which fill a page
     return StepNumbers(
-        past=point.past, tokens=phase.new_tokens, cluster_tokens=size, selected=round(work.attended_tokens / size),
-        fetched=round(fetch_bytes / (size * model.kv_bytes)), rows=phase.new_tokens * model.group,
+        past=past, tokens=tokens, cluster_tokens=size, selected=round(work.attended_tokens / size),
+        fetched=round(fetch_bytes / (size * model.kv_bytes)), rows=1 if by_frames else tokens * model.group,
         passes=work.threshold_passes,
     )  # fmt: skip
+
+
+def fits(point: Point) -> bool:
+    """Whether the clusters of a point fit the core."""
+    try:
+        step_numbers(point)
+    except ValueError:
+        return False
+    return True
 
 
 def workload(point: Point, model: Model = LLAMA3_8B) -> workloads.Workload:
@@ -107,14 +183,28 @@ def workload(point: Point, model: Model = LLAMA3_8B) -> workloads.Workload:
     return replace(load, phases=tuple(replace(phase, frames=0) for phase in load.phases))
 
 
-def simulate(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_progress) -> dict[str, Any]:
-    """Run the layers of a point on the cycle model: cycles of all, of a repeated layer, and what it waits for."""
-    system, numbers = load_system(point.system), step_numbers(point, model)
+def step_data(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_progress) -> WorkloadStep:
+    """The data of the step of a point."""
+    system, numbers, program = load_system(point.system), step_numbers(point, model), PROGRAMS[point.policy]
     assert system.core
-    step = workload_step(system.core.config, numbers, progress=progress)
-    programs = compile_step(system.core.config, model, step, tokens=numbers.tokens, past=point.past)
+    if isinstance(numbers, StepNumbers):
+        by_frames = isinstance(program, machine.RekvPolicy)
+        return workload_step(system.core.config, numbers, by_frames=by_frames, progress=progress)
+    assert isinstance(program, machine.FullPolicy)
+    return stored_step(system.core.config, program, numbers, progress=progress)
+
+
+def simulate(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_progress) -> dict[str, Any]:
+    """Run the layers of a point on the cycle model: cycles and bytes of all and of a repeated layer, and its waits."""
+    system, numbers, step = load_system(point.system), step_numbers(point, model), step_data(point, model, progress)
+    assert system.core
+    past = point.past if point.policy == POLICY else step.later.past(0)
+    programs = compile_step(
+        system.core.config, model, step, tokens=numbers.tokens, past=past, policy=PROGRAMS[point.policy],
+        visual=point.stage == "frame",
+    )  # fmt: skip
     result = programs.run(timing(system))
-    path = shares(critical_path(result.model.commands), *result.ends[:2], copies=numbers.fetched > 0)
+    path = shares(critical_path(result.model.commands), *result.ends[:2], copies=bool(step.later.fetched))
     waits = [dict(zip(("command", "unit", "memory", "share"), entry, strict=True)) for entry in path[:PATH_COMMANDS]]
     return _entry(result) | {"critical path": waits}
 
@@ -133,7 +223,7 @@ def simulate_vision(system: System, model: Model = LLAMA3_8B) -> dict[str, Any]:
 def simulate_head(system: System, tokens: int, model: Model = LLAMA3_8B) -> dict[str, Any]:
     """Run the LM head after a step of some tokens with two parts of the vocabulary; cycles of the whole one."""
     assert system.core
-    config, cycles = system.core.config, list[int]()
+    config, cycles, moved = system.core.config, list[int](), list[Traffic]()
     numbers = StepNumbers(
         past=32, tokens=tokens, cluster_tokens=32, selected=1, fetched=0, rows=tokens * model.group, passes=1
     )
@@ -142,12 +232,18 @@ def simulate_head(system: System, tokens: int, model: Model = LLAMA3_8B) -> dict
         part = replace(model, vocab=vocabulary, ffn=HEAD_FFN)
         result = compile_step(config, part, step, tokens=tokens, past=32, layers=1, answer=True).run(timing(system))
         cycles.append(result.cycles - result.ends[-1])
+        moved.append(result.traffic - result.moved[-1])
     (few, many), (first, second) = HEAD_VOCABULARIES, cycles
-    return {"cycles": round(first + (second - first) * (model.vocab - few) / (many - few))}
+    parts = (model.vocab - few) / (many - few)
+    traffic = [round(a + (b - a) * parts) for a, b in zip(*map(astuple, moved), strict=True)]
+    return {"cycles": round(first + (second - first) * parts), "traffic": traffic}
 
 
 def _entry(result: Run) -> dict[str, Any]:
-    return {"cycles": result.cycles, "repeated": result.repeated, "layers": len(result.ends)}
+    return {
+        "cycles": result.cycles, "repeated": result.repeated, "layers": len(result.ends),
+        "traffic": list(astuple(result.traffic)), "repeated traffic": list(astuple(result.repeated_traffic)),
+    }  # fmt: skip
 
 
 @lru_cache
@@ -158,27 +254,92 @@ def recorded() -> Mapping[str, Any]:
 
 def program_cycles(point: Point, model: Model = LLAMA3_8B) -> int | None:
     """Cycles of a point: layers and LM head, or the vision tower; None if a run is not recorded."""
-    names, layers = [point.name, f"{point.system} {point.stage} head"], model.layers
+    parts = _parts(point, model)
+    return None if parts is None else sum(run["cycles"] + repeats * run.get("repeated", 0) for run, repeats in parts)
+
+
+def program_traffic(point: Point, model: Model = LLAMA3_8B) -> Traffic | None:
+    """Bytes of a point: layers and LM head; None if a run is not recorded, or not its bytes."""
+    parts, total = _parts(point, model), Traffic()
+    if parts is None or any("traffic" not in run for run, _ in parts):
+        return None
+    for run_, repeats in parts:
+        total = total.plus(Traffic(*run_["traffic"]))
+        if repeats:
+            total = total.plus(Traffic(*run_["repeated traffic"]), repeats)
+    return total
+
+
+def _parts(point: Point, model: Model) -> list[tuple[Mapping[str, Any], int]] | None:
+    """Recorded runs of a point, with the number of times that the repeated layer of each is added."""
     if point.stage == "vision":
-        names, layers = names[:1], model.vision.layers
+        names, layers = [point.name], model.vision.layers
+    else:
+        names, layers = [point.name, f"{point.system} {point.stage} head"], model.layers
     if any(name not in recorded() for name in names):
         return None
     first, *others = (recorded()[name] for name in names)
-    repeated = (layers - first["layers"]) * first["repeated"]
-    return first["cycles"] + repeated + sum(other["cycles"] for other in others)
+    return [(first, layers - first["layers"]), *((other, 0) for other in others)]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time, bytes and energy of a step.
+
+    source  `program`: layers and LM head are those of the program; `formula`: of the closed formula
+    """
+
+    total_s: float
+    device_bytes: float
+    link_bytes: float
+    energy_j: float
+    source: str
+
+
+def formula_cost(point: Point) -> Cost:
+    """A point by the closed formula of its policy."""
+    system = load_system(point.system)
+    if point.stage == "vision":  # a frame with its tower minus the frame
+        whole = run(system, POLICY, workloads.frame(CONTEXTS[0]))
+        rest = formula_cost(replace(point, stage="frame", past=CONTEXTS[0]))
+        device, energy = whole.bytes_moved["DRAM"] - rest.device_bytes, whole.total_j - rest.energy_j
+        return Cost(whole.total_s - rest.total_s, device, 0.0, energy, "formula")
+    result = run(system, formula_policy(point.policy), workload(point))
+    moved = result.bytes_moved
+    return Cost(result.total_s, moved.get("DRAM", 0), moved.get("PCIe", 0), result.total_j, "formula")
+
+
+def program_cost(point: Point) -> Cost | None:
+    """A point by its program; None if it has no program, or its cycles or bytes are not recorded.
+
+    The units work as long as in the closed formula, whose cycles are those of the units. The link works as long as its
+    nominal rate needs for the bytes of one direction.
+    """
+    cycles, traffic, system = program_cycles(point), program_traffic(point), load_system(point.system)
+    if point.policy not in PROGRAMS or cycles is None or traffic is None:
+        return None
+    assert system.core
+    result, total_s = run(system, formula_policy(point.policy), workload(point)), cycles / system.core.clock_mhz / 1e6
+    (timeline,) = result.timelines
+    busy_s = {name: ps / PS_PER_S for name, ps in timeline.resource_busy_ps().items()}
+    busy_s["PCIe"] = max(traffic.host_read, traffic.host_written) / system.link.nominal_gbps / 1e9
+    joules = consumers_j(system, total_s, busy_s, traffic.device, Assumptions().idle_share)
+    return Cost(total_s, traffic.device, traffic.host, sum(joules.values()), "program")
 
 
 @dataclass(frozen=True)
 class ProgramRow:
-    """Times of a point in ms: paper (None if it gives none), closed formula, program, and bound.
+    """A point: time of the paper in ms (None if it gives none), closed formula, program, and bound in ms.
 
-    The bound is the larger one of the bytes of device memory at its peak rate and the bytes of the link at its rate.
+    The bound is the larger one of the formula's bytes of device memory at its peak rate and the bytes of the link at
+    its rate. `traffic` : bytes of the program; None if they are not recorded
     """
 
     point: Point
     paper_ms: float | None
-    formula_ms: float
+    formula: Cost
     program_ms: float
+    traffic: Traffic | None
     bound_ms: float
     bound: str
     waits: list[dict[str, Any]]
@@ -190,8 +351,8 @@ class ProgramRow:
 
     @property
     def formula_error(self) -> float:
-        """Relative difference of the closed formula from the program."""
-        return self.formula_ms / self.program_ms - 1
+        """Relative difference of the time of the closed formula from the program."""
+        return self.formula.total_s * 1e3 / self.program_ms - 1
 
     @property
     def limit(self) -> str:
@@ -200,7 +361,10 @@ class ProgramRow:
 
     def json(self) -> dict[str, Any]:
         """The row as plain values."""
-        return vars(self) | {"point": self.point.name, "program / bound": self.over_bound}
+        return asdict(self) | {
+            "point": self.point.name, "policy": self.point.policy, "formula_ms": self.formula.total_s * 1e3,
+            "program / bound": self.over_bound,
+        }  # fmt: skip
 
 
 def wait(entry: Mapping[str, Any]) -> str:
@@ -210,42 +374,32 @@ def wait(entry: Mapping[str, Any]) -> str:
 
 
 def program_rows() -> list[ProgramRow]:
-    """All recorded points."""
-    rows = []
-    for point in [*POINTS, *TOWERS]:
+    """All recorded points, each run once."""
+    rows, points = [], dict[str, Point]()
+    for point in (*POINTS, *TABLE_POINTS, *TOWERS):
+        points.setdefault(point.name, point)
+    for point in points.values():
         cycles = program_cycles(point)
         if cycles is None:
             continue
-        system = load_system(point.system)
+        system, cost = load_system(point.system), formula_cost(point)
         assert system.core
-        total_s, dram_bytes, link_bytes = formula(point)
         times = {
-            "device memory": dram_bytes / system.device_memory.peak_gbps / 1e6,
-            "host link": link_bytes / system.link.nominal_gbps / 1e6,
+            "device memory": cost.device_bytes / system.device_memory.peak_gbps / 1e6,
+            "host link": cost.link_bytes / system.link.nominal_gbps / 1e6,
         }
         bound = max(times, key=lambda name: times[name])
         program = cycles / system.core.clock_mhz / 1e3
-        waits = recorded()[point.name].get("critical path", [])
-        rows.append(ProgramRow(point, paper_ms(point), total_s * 1e3, program, times[bound], bound, waits))
+        waits, traffic = recorded()[point.name].get("critical path", []), program_traffic(point)
+        rows.append(ProgramRow(point, paper_ms(point), cost, program, traffic, times[bound], bound, waits))
     return rows
-
-
-def formula(point: Point) -> tuple[float, float, float]:
-    """Seconds of a point by the closed formulas, and its bytes of device memory and link."""
-    system, shortest = load_system(point.system), CONTEXTS[0]
-    if point.stage == "vision":  # a frame with its tower minus the frame
-        whole, rest = (
-            run(system, POLICY, workloads.frame(shortest)),
-            formula(replace(point, stage="frame", past=shortest)),
-        )
-        return whole.total_s - rest[0], whole.bytes_moved["DRAM"] - rest[1], 0.0
-    result = run(system, POLICY, workload(point))
-    return result.total_s, result.bytes_moved["DRAM"], result.bytes_moved.get("PCIe", 0)
 
 
 def paper_ms(point: Point) -> float | None:
     """Published time of a point; that of a frame includes the vision tower."""
     frames, ends = published(), (CONTEXTS[0], CONTEXTS[-1])
+    if point.policy != POLICY:
+        return None
     values = {
         "vrex8 frame": dict(zip(CONTEXTS, frames["vrex.fig13.frame_edge_b1"]["value"], strict=True)),
         "vrex48 frame": dict(zip(ends, frames["vrex.fig13.frame_server"]["value"], strict=True)),
@@ -255,17 +409,20 @@ def paper_ms(point: Point) -> float | None:
     return values.get(f"{point.system} {point.stage}", {}).get(point.past)
 
 
-HEAD = ("system", "step", "past tokens", "paper ms", "formula ms", "program ms", "bound ms", "bound by",
-        "program / bound", "formula - program %", "largest wait of a layer")  # fmt: skip
+HEAD = ("system", "policy", "step", "past tokens", "paper ms", "formula ms", "program ms", "formula - program %",
+        "device GB, formula", "program", "link GB, formula", "program", "bound ms", "bound by", "program / bound",
+        "largest wait of a layer")  # fmt: skip
 
 
 def cells(row: ProgramRow) -> tuple[str, ...]:
     """A row of a table with `HEAD`."""
-    point, paper = row.point, "" if row.paper_ms is None else f"{row.paper_ms:g}"
+    point, cost, paper = row.point, row.formula, "" if row.paper_ms is None else f"{row.paper_ms:g}"
+    moved = ("", "") if row.traffic is None else (f"{row.traffic.device / 1e9:.2f}", f"{row.traffic.host / 1e9:.3f}")
     return (
-        point.system, point.stage, f"{point.past:,}" if point.past else "", paper, f"{row.formula_ms:.1f}",
-        f"{row.program_ms:.1f}", f"{row.bound_ms:.1f}", row.bound, f"{row.over_bound:.2f}",
-        f"{100 * row.formula_error:+.1f}", row.limit,
+        point.system, "" if point.stage == "vision" else point.policy, point.stage,
+        f"{point.past:,}" if point.past else "", paper, f"{cost.total_s * 1e3:.1f}", f"{row.program_ms:.1f}",
+        f"{100 * row.formula_error:+.1f}", f"{cost.device_bytes / 1e9:.2f}", moved[0], f"{cost.link_bytes / 1e9:.3f}",
+        moved[1], f"{row.bound_ms:.1f}", row.bound, f"{row.over_bound:.2f}", row.limit,
     )  # fmt: skip
 
 

@@ -5,17 +5,22 @@ from dataclasses import replace
 import numpy as np
 
 from golden.hybrid import BlockPool, BlockTable, HybridConfig
-from sw_model.policies.base import Matmul, ModelShape, Policy, Selection, Step, Work
+from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
 POOL_BLOCKS = 4096  # of one layer; enough for long steps
+FP32_BYTES = 4
+# the state-space branch: states of a channel, taps of its convolution, inputs of the branch for each of its ranks
+STATES, TAPS, RANK_SHARE = 16, 4, 16
+# element operations of a state for a token: its exponential in twelve steps, decay, input, sum over the states
+SCAN_OPS = 18
 
 
 class Hybrid(Policy):
     """`select` returns the tokens that block eviction keeps. The state-space branch is not modelled in `select`.
 
     config     block size, sink and recent blocks
-    ssm_inner  width of the state-space branch, for `account`; None: its projections are not counted (the paper gives
-               no width)
+    ssm_inner  width of the state-space branch, for `account`; None: the branch is not counted (the paper gives no
+               width)
     """
 
     name = "hybrid"
@@ -42,6 +47,13 @@ class Hybrid(Policy):
         work = self.work(step, cached, extents=1 if cached else 0, cached=cached)
         if self.ssm_inner is None:
             return work
-        width, new = m.q_heads * m.head_dim, step.new_tokens
-        branch = (Matmul(new, width, 2 * self.ssm_inner, step.batch), Matmul(new, self.ssm_inner, width, step.batch))
-        return replace(work, matmuls=branch)
+        width, inner, new = m.q_heads * m.head_dim, self.ssm_inner, step.new_tokens
+        rank = -(-width // RANK_SHARE)
+        sizes = ((width, 2 * inner), (inner, rank + 2 * STATES), (rank, inner), (inner, width))
+        state_bytes = 2 * inner * (FP32_BYTES * STATES + BF16_BYTES * (TAPS - 1))  # read and written
+        return replace(
+            work,
+            matmuls=tuple(Matmul(new, inputs, outputs, step.batch) for inputs, outputs in sizes),
+            vector_ops=new * inner * STATES * SCAN_OPS * step.batch,
+            predict_read_bytes=BF16_BYTES * sum(a * b for a, b in sizes) + state_bytes * step.batch,
+        )

@@ -77,6 +77,10 @@ def test_compare(run, tmp_path):
     assert {row["policy"] for row in result["quality"]} == {"resv", "hybrid"}
     assert "Comparison of policies" in (tmp_path / "c.html").read_text()
     assert "smallest, within 1 %" in run("compare", *options)[1]
+    status, out, _ = run("compare", "--systems", "--contexts", "1000", "--json")
+    rows = json.loads(out)["rows"]
+    assert status == 0 and {row["tokens"] for row in rows} == {1000}
+    assert {row["frame"]["source"] for row in rows} == {"program", "formula"}
 
 
 def test_sweep(run, tmp_path):

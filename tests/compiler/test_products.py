@@ -6,12 +6,14 @@ import pytest
 from compiler.blocks import Activations, Columns
 from compiler.builder import Share
 from compiler.machine.interpreter import FastInterpreter
-from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, tiles
+from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, row_words, tiles
 from compiler.products import Matrix, Products
 from golden import bf16
 from golden.dot import matmul
 from hw.config import Config
 from hw.lxe.operand_memory import OperandMemory
+from sw_model.memory.dram import decode
+from sw_model.memory.spec import load_memory
 
 CONFIG = Config.preset("small")
 WORD = 2 * CONFIG.dpe_inputs
@@ -65,10 +67,20 @@ def test_result_blocks_at_the_interleave_have_a_gap():
     assert not first[whole * n * n :].any()
 
 
+def test_pieces_of_rows_use_all_channels():
+    """The pieces of 256 bytes at the same place of consecutive rows are in different channels of V-Rex8's memory."""
+    memory, words = load_memory("lpddr5-6400-256b"), 2 * 512  # FP32 scores of 32,768 clusters
+    rows = np.arange(memory.channels)
+    for n, stride in ((64, row_words(words, 64)), (64, words)):
+        channels = set(decode(memory, "A", rows * stride * 2 * n // memory.burst_bytes)["ch"].tolist())
+        assert len(channels) == (memory.channels if stride > words else 1)
+    assert row_words(words - 2, 64) == words - 2
+
+
 def test_every_group_fills_the_half_of_the_weights():
     """Activations are loaded in pieces; the last group has fewer result blocks and more inputs."""
     products = Products(Config.preset("paper"))
-    steps = products._plan(range(8), 224, 10)
+    steps = products.plan(range(8), 224, 10)
     groups = {(step.results, step.inputs) for step in steps}
     assert groups == {(6, 2), (2, 7)}
     assert sum(step.results * step.inputs for step in steps) == 8 * 224

@@ -2,8 +2,20 @@
 
 import pytest
 
-from sw_model.compare import MEASURES, Side, as_text, compare, measure, trade, winners
+from sw_model.compare import (
+    MEASURES,
+    SYSTEM_HEAD,
+    Side,
+    as_text,
+    compare,
+    measure,
+    system_cells,
+    system_table,
+    trade,
+    winners,
+)
 from sw_model.media.generator import Generator, small
+from sw_model.papers.programs import Point, formula_cost, program_cost
 from sw_model.policies import COMPARED
 from sw_model.quality import Quality
 from sw_model.request import Request
@@ -19,6 +31,7 @@ def test_rows_equal_single_runs(sides):
     assert [(s.tokens, s.policy) for s in sides] == [(n, p) for n in (1000, 40000) for p in COMPARED]
     result = Request(policy="mosaic", tokens=40000).run()
     row = next(s for s in sides if (s.policy, s.tokens) == ("mosaic", 40000))
+    assert row.source == "formula"
     assert row.latency_ms == result.total_s * 1e3 and row.energy_j == result.total_j
     assert row.link_gb == result.bytes_moved["PCIe"] / 1e9
 
@@ -60,6 +73,29 @@ def test_quality_on_a_stream(seed):
     )  # fmt: skip
     assert {row.policy for row in rows} == {"full", "resv"}
     assert length == 12 * config.tokens_per_frame + 2 * 4
+
+
+def test_a_recorded_program_replaces_the_formula():
+    """The tower is that of the formula; a changed machine has no recorded program."""
+    (side,) = compare(Request(), ("full",), (10_000,))
+    (text,) = compare(Request(workload="text"), ("full",), (10_000,))
+    program, rest = (of(Point("vrex8", "frame", 10_000, "full")) for of in (program_cost, formula_cost))
+    whole = Request(policy="full", tokens=10_000).run()
+    assert side.source == text.source == "program" and program.source == "program"
+    assert side.latency_ms == pytest.approx(1e3 * (program.total_s + whole.total_s - rest.total_s))
+    assert text.latency_ms == pytest.approx(1e3 * program_cost(Point("vrex8", "text", 10_000, "full")).total_s)
+    (changed,) = compare(Request(changes={"link.nominal_gbps": 8}), ("full",), (10_000,))
+    assert changed.source == "formula"
+
+
+def test_table_of_all_systems():
+    quality = [Quality("hybrid", "frame", 1, 1, 0.75, 0.5, 0), Quality("full", "text", 1, 1, 1, 0.1, 0)]
+    rows = system_table(quality, (10_000,))
+    assert {row.policy for row in rows} >= {"resv", "full", "rekv", "mosaic", "quickprefill", "codecsight", "hybrid"}
+    cells = {row.policy: dict(zip(SYSTEM_HEAD, system_cells(row), strict=True)) for row in rows}
+    assert cells["hybrid"]["recall %"] == cells["window"]["recall %"] == "75.0" and cells["full"]["recall %"] == ""
+    assert cells["full"]["source of frame"] == "program" and cells["mosaic"]["source of frame"] == "formula"
+    assert float(cells["full"]["link MB"]) > float(cells["window"]["link MB"])
 
 
 def test_unknown_policy_raises_value_error():

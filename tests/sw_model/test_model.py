@@ -1,6 +1,7 @@
 """Runs: conservation, bounds, monotony, determinism, invalid arguments."""
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 
@@ -38,7 +39,13 @@ def test_time_bytes_and_energy_are_conserved(system, policy, workload):
     fetched = round(work.fetch_bytes * new) * model.layers
     assert moved.get(("fetch", "PCIe"), 0) == moved.get(("fetch", "DRAM"), 0) == fetched
     assert moved["weights", "DRAM"] == model.streamed_weight_bytes
-    assert moved.get(("kv read", "DRAM"), 0) == round(work.attend_read_bytes) * model.layers
+    # a core reads keys for 64 query rows of a KV head at a time, values for 32, and its scores go through memory
+    rows, keys = ceil(work.processed_tokens) * model.group, ceil(work.attended_tokens) + ceil(work.processed_tokens)
+    passes = (ceil(rows / 64) + ceil(rows / 32)) / 2 if machine.core else 1
+    read = work.attend_read_bytes * passes * model.layers
+    assert moved.get(("kv read", "DRAM"), 0) == pytest.approx(read, abs=2 * model.layers)
+    scores = rows * model.kv_heads * keys * workload.batch * (22 if keys > 4096 else 12) if machine.core else 0
+    assert moved.get(("attention", "DRAM"), 0) == pytest.approx(scores * model.layers, abs=3 * model.layers)
     assert sum(r.energy_j.values()) == pytest.approx(r.total_j)
     most = machine.power.board_w + machine.power.storage_w if machine.gpu else None
     assert most is None or r.total_j <= most * r.total_s * (1 + 1e-9)
@@ -72,7 +79,8 @@ def test_latency_grows_with_context_and_falls_with_hits():
     times = [run(system, "resv", workloads.frame(n)).total_s for n in (1000, 5000, 10000, 20000, 40000)]
     assert times == sorted(times)
     full = run(system, "resv", workloads.frame(40000), assume=Assumptions(retained_hit=1.0))
-    assert full.bytes_moved.get("PCIe", 0) == 0 and full.total_s < times[-1] / 2
+    link_s = run(system, "resv", workloads.frame(40000)).bytes_moved["PCIe"] / 4e9
+    assert full.bytes_moved.get("PCIe", 0) == 0 and full.total_s < 0.6 * link_s < times[-1]
 
 
 def test_cost_is_linear_in_context():
@@ -128,7 +136,7 @@ def test_gpus_fetch_without_overlap():
 
 def test_realistic_link_is_slower():
     system = load_system("vrex8")
-    paper, real = (run(system, "full", workloads.frame(40000), link=k).total_s for k in ("paper", "realistic"))
+    paper, real = (run(system, "full", workloads.text(40000), link=k).total_s for k in ("paper", "realistic"))
     assert 1.2 < real / paper < 1.3  # 4 GB/s nominal against the drive behind 3.2 GB/s
 
 

@@ -82,5 +82,4 @@ def test_size_can_be_set_by_its_name_in_the_configuration(name):
     request = plain.replace(changes={f"core.{name}": OTHER[name]})
     assert getattr(request.machine().core.config, name) == OTHER[name] != getattr(CONFIG, name)
     assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})
-    # the on-chip memory limits what fits on the machine, and ports are a matter of programs; other sizes change a run
-    assert (request.run() != plain.run()) == (name not in ("lxe_memory_bytes", "device_ports"))
+    assert (request.run() != plain.run()) == (name != "device_ports")  # ports are a matter of programs

@@ -1,7 +1,9 @@
-"""Cycles of V-Rex's frames and text tokens from the programs of its cores, in `sw_model/data/programs.json`.
+"""Cycles and bytes of frames and text tokens from the programs of the cores, in `sw_model/data/programs.json`.
 
 python -m tests.sw_model.papers.bench_programs [name ...] simulates the runs with these names, such as
-`vrex8 frame 40000`, and records them; without names, all runs that the record does not have. A run takes some minutes.
+`vrex8 frame 40000` (policy `resv`) or `vrex8 full text 10000`, and records them; without names, all runs that the
+record does not have. A run takes some minutes and is recorded when it is done, so that a stopped command can be
+repeated.
 """
 
 import datetime
@@ -25,22 +27,26 @@ def runs() -> dict[str, Callable[[], dict[str, Any]]]:
         result[programs.Point(name, "vision").name] = partial(programs.simulate_vision, system)
         for stage, tokens in (("frame", programs.LLAMA3_8B.tokens_per_frame), ("text", 1)):
             result[f"{name} {stage} head"] = partial(programs.simulate_head, system, tokens)
-    return result | {point.name: partial(programs.simulate, point) for point in programs.POINTS}
+    points = [*programs.POINTS, *programs.TABLE_POINTS]
+    return result | {point.name: partial(programs.simulate, point) for point in points if programs.fits(point)}
 
 
 def main(*names: str) -> None:
     every = runs()
     if unknown := set(names) - every.keys():
         raise SystemExit(f"name must be one of {', '.join(every)}, got {min(unknown)}")
-    path = programs.RECORD
-    done: dict[str, Any] = json.loads(path.read_text())["runs"] if path.exists() else {}
-    for name in names or [name for name in every if name not in done]:
+    for name in names or [name for name in every if name not in recorded()]:
         start = time.process_time()
         entry = every[name]()
         print(f"{name}: {entry}, {time.process_time() - start:.0f} s", flush=True)
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        done[name] = entry | {"date": date, "commit": git_revision()}
-        write_json(path, {"command": programs.COMMAND, "runs": {n: done[n] for n in every if n in done}})
+        done = recorded() | {name: entry | {"date": date, "commit": git_revision()}}  # others can have run meanwhile
+        write_json(programs.RECORD, {"command": programs.COMMAND, "runs": {n: done[n] for n in every if n in done}})
+
+
+def recorded() -> dict[str, Any]:
+    """Runs of the record at this moment."""
+    return json.loads(programs.RECORD.read_text())["runs"] if programs.RECORD.exists() else {}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Times of V-Rex's programs: the record against the code, the workload against the formula, paths and rows."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,7 @@ from sw_model.request import Request
 from sw_model.systems import load_system
 from sw_model.workloads import LLAMA3_8B
 
+PAGE_BYTES = 32 * 2 * 128 * 2  # of the keys and values of one head
 SMALL = {"hidden": 256, "ffn": 512, "vocab": 1024}
 
 
@@ -28,6 +29,8 @@ def test_record_has_the_cycles_of_the_code():
     assert now["cycles"] == pytest.approx(then["cycles"], rel=0.01)
     assert now["repeated"] == pytest.approx(then["repeated"], rel=0.01)
     assert [entry["command"] for entry in now["critical path"]] == [entry["command"] for entry in then["critical path"]]
+    for name in ("traffic", "repeated traffic"):
+        assert now[name] == pytest.approx(then[name], rel=0.01)
 
 
 def test_one_layer_stands_for_the_repeated_ones():
@@ -42,6 +45,11 @@ def test_one_layer_stands_for_the_repeated_ones():
     )
     assert len(three.ends) == 3 and len(six.ends) == 6
     assert three.with_layers(6) == pytest.approx(six.cycles, rel=0.02)
+    composed = three.traffic.plus(three.repeated_traffic, 3)
+    assert astuple(composed) == pytest.approx(astuple(six.traffic), rel=0.01)
+    fetched = 6 * 8 * numbers.fetched * PAGE_BYTES
+    assert six.traffic.host_read == fetched  # every other byte is counted in device memory
+    assert six.traffic.device_read > 6 * 2 * 256 * (256 + 2 * 1024 + 256) and six.traffic.device_written > fetched
     path = critical_path(three.model.commands)
     assert path[0].start == 0 and path[-1].end == max(rows[:, Command.DONE].max() for rows in three.model.commands)
     assert all(a.end == b.start for a, b in pairwise(path))
@@ -77,6 +85,59 @@ def test_numbers_of_a_step_are_those_of_the_formula(past):
     assert len(data.fetched) == 8 * numbers.fetched
     assert data.past(0) == 32 * numbers.selected
     assert np.mean([passes for passes, _ in data.rows[0]]) == pytest.approx(12.7, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("policy", "past", "attended", "fetched_pages"),
+    [
+        ("full", 1000, 1000, 31),  # 32 pages, of which the newest one stays in device memory
+        ("quickprefill", 10000, 5000, 29),  # half of the tokens; 128 pages and the newest one stay
+        ("rekv", 10000, 5840, 238),  # 58.4 % of the frames, a page each
+        ("window", 10000, 2 * 32 + 15 * 32 + 1000 % 32, 0),  # sink and recent pages, the last one partly filled
+    ],
+)
+def test_steps_of_the_policies(policy, past, attended, fetched_pages):
+    """Attended tokens, fetched pages, kept and released tokens of a frame, from the definition of each policy."""
+    point = Point("vrex8", "frame", past, policy)
+    data = programs.step_data(point).first
+    assert [data.past(head) for head in range(8)] == [attended] * 8
+    assert len(data.fetched) == 8 * fetched_pages
+    assert len(data.appends) == (5 if policy == "quickprefill" else 10)
+    assert (data.kept is not None) == (policy == "quickprefill")
+    assert len(data.releases) == (policy == "window")
+    cost = programs.formula_cost(point)
+    pages = 8 * fetched_pages * PAGE_BYTES * (10 / 32 if policy == "rekv" else 1) * LLAMA3_8B.layers
+    assert pages == pytest.approx(cost.link_bytes, rel=0.05)
+
+
+def test_clusters_of_the_core_limit_the_frames_of_rekv():
+    assert programs.fits(Point("vrex8", "frame", 10_000, "rekv"))
+    with pytest.raises(ValueError, match="past must be at most 10230"):
+        step_numbers(Point("vrex8", "frame", 40_000, "rekv"))
+
+
+def test_bounded_policies_have_one_record():
+    assert Point("vrex8", "frame", 40_000, "window").name == "vrex8 window frame 1000"
+    assert Point("vrex8", "frame", 40_000, "full").name == "vrex8 full frame 40000"
+
+
+def test_formula_agrees_with_the_programs():
+    """Device bytes of every recorded run; time within 10 %, whose causes the page of the programs names."""
+    rows = [row for row in program_rows() if row.traffic is not None]
+    assert {row.point.policy for row in rows} >= {"full", "window"}
+    for row in rows:
+        assert row.traffic.device == pytest.approx(row.formula.device_bytes, rel=0.05), row.point
+        assert abs(row.formula_error) < 0.1, row.point
+
+
+def test_cost_of_a_program():
+    point = Point("vrex8", "frame", 10_000, "full")
+    cost, traffic = programs.program_cost(point), programs.program_traffic(point)
+    assert cost.source == "program" and cost.total_s == pytest.approx(program_cycles(point) / 800e6)
+    assert cost.device_bytes == traffic.device_read + traffic.device_written
+    assert cost.link_bytes >= 32 * 8 * 312 * PAGE_BYTES
+    assert cost.energy_j > 12 * cost.total_s + cost.device_bytes * 8 * 5e-12  # four lanes of 3 W, LPDDR5
+    assert programs.program_cost(Point("vrex8", "frame", 10_000, "mosaic")) is None
 
 
 def test_a_step_refuses_numbers_that_contradict_each_other():

@@ -251,7 +251,10 @@ def test_account_of_the_other_policies():
     growth = [hybrid.account(replace(FRAME, past_tokens=n)).attended_tokens for n in (100, 576, 10**4, 10**6)]
     assert growth == [100, 576, 576, 576]  # constant once the window is full
     branch = Hybrid(LLAMA3_8B, ssm_inner=64).account(FRAME)
-    assert branch.predict_flops == 2 * 10 * 4096 * 3 * 64
+    weights = 4096 * 2 * 64 + 64 * (256 + 32) + 256 * 64 + 64 * 4096
+    assert branch.predict_flops == 2 * 10 * weights
+    assert branch.predict_read_bytes == 2 * weights + 2 * 64 * (4 * 16 + 2 * 3)  # state: FP32, inputs of three taps
+    assert hybrid.account(FRAME).predict_read_bytes == 0
     packed = Oaken(LLAMA3_8B, bits=4.0).account(FRAME)
     assert packed.attend_read_bytes == full.attend_read_bytes / 4
     assert packed.fetch_bytes == pytest.approx((40000 - 4 * 4096) * 1024)
