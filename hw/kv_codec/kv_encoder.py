@@ -81,7 +81,8 @@ class EncoderCore(wiring.Component):
         fraction, exponent, sign = planes[:7], planes[7:15], planes[15]
 
         # largest exponent field, and the distance of each lane to it
-        top = largest(m, exponent, Const(-1, self.lanes))
+        everyone = Const((1 << self.lanes) - 1, self.lanes)  # not -1, which is signed and one bit wider in an AND
+        top = largest(m, exponent, everyone)
         not_distance = inverted_distances(m, exponent, top)
         near = all_planes(not_distance[4:])
         nonzero = any_plane(exponent)  # subnormals are zero
@@ -97,7 +98,6 @@ class EncoderCore(wiring.Component):
         top = self._register(m, "fixed", "top_fixed", top)
 
         # limits of the block
-        everyone = Const(-1, self.lanes)
         high = self._register(m, "limits", "high", largest(m, fixed, everyone))
         low = self._register(m, "limits", "low", ~largest(m, [~plane for plane in fixed], everyone))
         fixed = [self._register(m, "limits", f"fixed_limits{k}", plane) for k, plane in enumerate(fixed)]

@@ -11,12 +11,13 @@ from sim.bench.run import InTurns, simulate
 from tests.hw.kv_codec.codec_cases import columns, golden, words
 
 SIZES = {  # lanes, bits, register positions
+    "small": (16, 4, POSITIONS),
     "tiny": (4, 4, POSITIONS),
     "2 bits": (16, 2, ("fixed", "result")),
     "3 bits": (8, 3, ()),
     "two lanes": (2, 4, ("distances", "limits")),
 }
-LATER = ("3 bits", "two lanes", "2 bits")  # with --heavy: each size is a build
+LATER = ("tiny", "2 bits", "3 bits", "two lanes")  # with --heavy: each size is a build
 
 
 def sized(name):
@@ -47,14 +48,14 @@ def test_equals_golden(rng, seed, size, stall):
 
 
 def test_a_stalled_output_loses_nothing(rng, seed):
-    unit = sized("tiny")
+    unit = sized("small")
     x = words(rng, unit.lanes, 10)
     record = check(unit, x, stall={"i": 0.0, "o": 0.9}, seed=seed)
     assert record.cycles["i"][-1] > len(x)  # the input was held back
 
 
 def test_reset_in_mid_flight(rng, seed):
-    unit = sized("tiny")
+    unit = sized("small")
     check(unit, words(rng, unit.lanes, 5), stall=0.3, seed=seed, reset_after=20)
 
 
