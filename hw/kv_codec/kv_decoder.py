@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.arith.dot import node
 from hw.arith.formats import BF16, canonical_nan, normalise, round_and_pack
-from hw.common.pipeline import CreditGate, delay
+from hw.common.pipeline import CreditGate
 from hw.config import Config
 from hw.kv_codec.affine import FIXED_BITS, HEADER, Steps, check_sizes, packed_layout
 from hw.kv_codec.kv_encoder import choose
@@ -81,22 +81,27 @@ class KvDecoder(wiring.Component):
         quotient_d, remainder_d = Signal.like(quotient, reset_less=True), Signal.like(remainder, reset_less=True)
         header_d = Signal(HEADER, reset_less=True)
         codes_d = Signal(len(Value.cast(self.i.payload.codes)), reset_less=True)
-        m.d.sync += [
-            quotient_d.eq(quotient),
-            remainder_d.eq(remainder),
-            header_d.eq(header),
-            codes_d.eq(Value.cast(self.i.payload.codes)),
-        ]
+        valid = Signal()
+        m.d.sync += valid.eq(gate.take)
+        with m.If(gate.take):
+            m.d.sync += [
+                quotient_d.eq(quotient),
+                remainder_d.eq(remainder),
+                header_d.eq(header),
+                codes_d.eq(Value.cast(self.i.payload.codes)),
+            ]
 
         # levels
         levels = [self._level(m, k, header_d, quotient_d, remainder_d) for k in range(1 << self.bits)]
-        result = Signal(self.result, reset_less=True)
-        m.d.sync += [Value.cast(result.levels).eq(Cat(*levels)), Value.cast(result.codes).eq(codes_d)]
+        result, done = Signal(self.result, reset_less=True), Signal()
+        m.d.sync += done.eq(valid)
+        with m.If(valid):
+            m.d.sync += [Value.cast(result.levels).eq(Cat(*levels)), Value.cast(result.codes).eq(codes_d)]
 
         m.d.comb += [
             self.i.ready.eq(gate.ready),
             gate.take.eq(self.i.valid & gate.ready),
-            gate.done.eq(delay(m, "done", gate.take, STAGES)),
+            gate.done.eq(done),
             gate.result.eq(result),
             self.o.valid.eq(gate.o.valid),
             gate.o.ready.eq(self.o.ready),

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.arith.dot import all_planes, any_plane, inverted_distances, largest, node, planes_layout, to_planes
 from hw.arith.formats import BF16
-from hw.common.pipeline import CreditGate, RegisterStages, delay
+from hw.common.pipeline import CreditGate, RegisterStages
 from hw.config import Config
 from hw.kv_codec.affine import FIXED_BITS, GUARD_BITS, Steps, check_sizes, packed_layout
 
@@ -45,7 +45,7 @@ class EncoderCore(wiring.Component):
     planes, words with one bit per lane.
 
     Timing: `latency` cycles, one word per cycle, no stalls. A register is possible at each bar above; `registers`
-    selects the positions.
+    selects the positions. A register changes only for a word, so that its clock can be gated.
 
     Parameters
     ----------
@@ -55,8 +55,9 @@ class EncoderCore(wiring.Component):
 
     Members
     -------
+    take : `x` has a word
     x : BF16 codes as planes
-    y : encoded word, `latency` cycles later
+    done, y : encoded word, `latency` cycles later
 
     Raises
     ------
@@ -68,7 +69,8 @@ class EncoderCore(wiring.Component):
         check_sizes(lanes, bits)
         self.lanes, self.bits = lanes, bits
         self.registers = RegisterStages(POSITIONS, registers)
-        super().__init__({"x": In(planes_layout(lanes)), "y": Out(packed_layout(lanes, bits))})
+        ports = {"x": In(planes_layout(lanes)), "y": Out(packed_layout(lanes, bits))}
+        super().__init__({"take": In(1), "done": Out(1), **ports})
 
     @property
     def latency(self) -> int:
@@ -77,6 +79,15 @@ class EncoderCore(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
+        valid = {position: Signal(name=f"valid_{position}") for position in self.registers.selected}
+        enable = dict(zip(valid, (self.take, *valid.values()), strict=False))
+        m.d.sync += [valid[position].eq(enable[position]) for position in valid]
+        m.d.comb += self.done.eq([self.take, *valid.values()][-1])
+
+        def register(position: str, name: str, value: Value) -> Signal:
+            """`value` after the register at `position`, if there is one."""
+            return self.registers.at(m, position, name, value, enable.get(position))
+
         planes = [self.x[k] for k in range(BF16.size)]
         fraction, exponent, sign = planes[:7], planes[7:15], planes[15]
 
@@ -86,29 +97,29 @@ class EncoderCore(wiring.Component):
         not_distance = inverted_distances(m, exponent, top)
         near = all_planes(not_distance[4:])
         nonzero = any_plane(exponent)  # subnormals are zero
-        significand = [self._register(m, "distances", f"fraction{k}", p) for k, p in enumerate(fraction)]
-        significand.append(self._register(m, "distances", "nonzero", nonzero & near))
+        significand = [register("distances", f"fraction{k}", p) for k, p in enumerate(fraction)]
+        significand.append(register("distances", "nonzero", nonzero & near))
         significand = [*(node(m, "bit", p & significand[-1]) for p in significand[:-1]), significand[-1]]
-        not_distance = [self._register(m, "distances", f"not_distance{k}", p) for k, p in enumerate(not_distance[:4])]
-        sign, top = self._register(m, "distances", "sign", sign), self._register(m, "distances", "top", top)
+        not_distance = [register("distances", f"not_distance{k}", p) for k, p in enumerate(not_distance[:4])]
+        sign, top = register("distances", "sign", sign), register("distances", "top", top)
 
         # fixed-point numbers with an offset of 2**(FIXED_BITS - 1), so that they compare as unsigned numbers
         fixed = self._to_fixed(m, significand, not_distance, sign)
-        fixed = [self._register(m, "fixed", f"fixed{k}", plane) for k, plane in enumerate(fixed)]
-        top = self._register(m, "fixed", "top_fixed", top)
+        fixed = [register("fixed", f"fixed{k}", plane) for k, plane in enumerate(fixed)]
+        top = register("fixed", "top_fixed", top)
 
         # limits of the block
-        high = self._register(m, "limits", "high", largest(m, fixed, everyone))
-        low = self._register(m, "limits", "low", ~largest(m, [~plane for plane in fixed], everyone))
-        fixed = [self._register(m, "limits", f"fixed_limits{k}", plane) for k, plane in enumerate(fixed)]
-        top = self._register(m, "limits", "top_limits", top)
+        high = register("limits", "high", largest(m, fixed, everyone))
+        low = register("limits", "low", ~largest(m, [~plane for plane in fixed], everyone))
+        fixed = [register("limits", f"fixed_limits{k}", plane) for k, plane in enumerate(fixed)]
+        top = register("limits", "top_limits", top)
 
         # thresholds between the levels
         thresholds = self._thresholds(m, low, high)
-        thresholds = [self._register(m, "thresholds", f"threshold{k}", t) for k, t in enumerate(thresholds, 1)]
-        fixed = [self._register(m, "thresholds", f"fixed_thresholds{k}", plane) for k, plane in enumerate(fixed)]
-        low, high = self._register(m, "thresholds", "low_th", low), self._register(m, "thresholds", "high_th", high)
-        top = self._register(m, "thresholds", "top_thresholds", top)
+        thresholds = [register("thresholds", f"threshold{k}", t) for k, t in enumerate(thresholds, 1)]
+        fixed = [register("thresholds", f"fixed_thresholds{k}", plane) for k, plane in enumerate(fixed)]
+        low, high = register("thresholds", "low_th", low), register("thresholds", "high_th", high)
+        top = register("thresholds", "top_thresholds", top)
 
         codes = self._search(m, fixed, thresholds)
         result, is_nan = Signal(self.y.shape()), top.all()
@@ -119,11 +130,8 @@ class EncoderCore(wiring.Component):
             result.header.high.eq(Mux(is_nan, 0, high ^ flip)),
             Value.cast(result.codes).eq(Mux(is_nan, 0, Cat(plane[k] for k in range(self.lanes) for plane in codes))),
         ]
-        m.d.comb += Value.cast(self.y).eq(self._register(m, "result", "y_result", Value.cast(result)))
+        m.d.comb += Value.cast(self.y).eq(register("result", "y_result", Value.cast(result)))
         return m
-
-    def _register(self, m: Module, position: str, name: str, value: Value) -> Signal:
-        return self.registers.at(m, position, name, value)
 
     def _to_fixed(
         self, m: Module, significand: Sequence[Value], not_distance: Sequence[Value], sign: Value
@@ -228,9 +236,10 @@ class KvEncoder(wiring.Component):
         m.submodules.gate = gate = CreditGate(self.o.payload.shape(), stages=core.latency)
         m.d.comb += [
             Value.cast(core.x).eq(to_planes(m, "x", self.i.payload)),
+            core.take.eq(gate.take),
             self.i.ready.eq(gate.ready),
             gate.take.eq(self.i.valid & gate.ready),
-            gate.done.eq(delay(m, "done", gate.take, core.latency)),
+            gate.done.eq(core.done),
             gate.result.eq(core.y),
         ]
         wiring.connect(m, gate.o, wiring.flipped(self.o))
