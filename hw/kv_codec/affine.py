@@ -6,10 +6,13 @@ steps from the minimum to the maximum. All arithmetic is in integers. Every divi
 
 # mypy: disable-error-code="assignment,arg-type"
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amaranth import Array, Module, Signal, Value
 from amaranth.lib import data
+
+from hw.arith.dot import node
 
 GUARD_BITS = 3  # fraction bits of a fixed-point number below those of a BF16 significand
 FIXED_BITS = 9 + GUARD_BITS  # of a signed fixed-point number
@@ -30,6 +33,16 @@ def check_sizes(lanes: int, bits: int) -> None:
         raise ValueError(f"lanes must be a power of two, at least 2, got {lanes}")
     if not 2 <= bits <= 4:
         raise ValueError(f"bits must be 2 to 4, got {bits}")
+
+
+def choose(m: Module, selected: Sequence[Value], options: Sequence[Value]) -> Value:
+    """One bit per lane: the option whose number has the bits `selected`, highest first. An option is a single bit."""
+    lanes = len(selected[0]) if selected else 1
+    level = [option.replicate(lanes) for option in options]
+    for select in reversed(selected):
+        pairs = zip(level[::2], level[1::2], strict=True)
+        level = [node(m, "choice", select & high | ~select & low) for low, high in pairs]
+    return level[0]
 
 
 @dataclass(frozen=True)

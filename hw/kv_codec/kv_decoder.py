@@ -10,8 +10,7 @@ from hw.arith.dot import node
 from hw.arith.formats import BF16, canonical_nan, normalise, round_and_pack
 from hw.common.pipeline import CreditGate
 from hw.config import Config
-from hw.kv_codec.affine import FIXED_BITS, HEADER, Steps, check_sizes, packed_layout
-from hw.kv_codec.kv_encoder import choose
+from hw.kv_codec.affine import FIXED_BITS, HEADER, Steps, check_sizes, choose, packed_layout
 
 STAGES = 2  # pipeline registers before the output queue: division of the span | levels
 

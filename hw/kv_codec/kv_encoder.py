@@ -12,7 +12,7 @@ from hw.arith.dot import all_planes, any_plane, inverted_distances, largest, nod
 from hw.arith.formats import BF16
 from hw.common.pipeline import CreditGate, RegisterStages
 from hw.config import Config
-from hw.kv_codec.affine import FIXED_BITS, GUARD_BITS, Steps, check_sizes, packed_layout
+from hw.kv_codec.affine import FIXED_BITS, GUARD_BITS, Steps, check_sizes, choose, packed_layout
 
 POSITIONS = ("distances", "fixed", "limits", "thresholds", "result")  # where a register is possible, in order
 
@@ -24,16 +24,6 @@ def increment(m: Module, planes: Sequence[Value], carry: Value) -> list[Value]:
         results.append(node(m, "total", plane ^ carry))
         carry = node(m, "carry", plane & carry)
     return results
-
-
-def choose(m: Module, selected: Sequence[Value], options: Sequence[Value]) -> Value:
-    """One bit per lane: the option whose number has the bits `selected`, highest first. An option is a single bit."""
-    lanes = len(selected[0]) if selected else 1
-    level = [option.replicate(lanes) for option in options]
-    for select in reversed(selected):
-        pairs = zip(level[::2], level[1::2], strict=True)
-        level = [node(m, "choice", select & high | ~select & low) for low, high in pairs]
-    return level[0]
 
 
 class EncoderCore(wiring.Component):
