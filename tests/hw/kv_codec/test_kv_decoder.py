@@ -47,6 +47,7 @@ def test_equals_golden(rng, seed, size, stall):
         assert np.all(record.cycles["o"] - record.cycles["i"] == unit.latency)
 
 
+@pytest.mark.heavy
 def test_a_stalled_output_loses_nothing(rng, seed):
     unit = sized("tiny")
     packed = packed_words(rng, unit, 5)
