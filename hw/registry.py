@@ -20,6 +20,8 @@ from hw.dre.hcu import HCU
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.wtu.wtu import WTU, WtuDesign
+from hw.kv_codec.kv_decoder import KvDecoder
+from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
@@ -105,6 +107,18 @@ UNITS = {
             partial(WTU.from_config, design=WtuDesign.SWEEP),
             "Weighted cumulative-sum threshold unit: finds the cutoff with one pass over the row per bucket",
             "hw.dre.wtu.wtu",
+        ),
+        RegisteredUnit(
+            "kv_encoder",
+            KvEncoder.from_config,
+            "Encoder of the KV cache: words of BF16 codes become 4-bit codes with a header",
+            "hw.kv_codec.kv_encoder",
+        ),
+        RegisteredUnit(
+            "kv_decoder",
+            KvDecoder.from_config,
+            "Decoder of the KV cache: 4-bit codes with a header become words of BF16 codes",
+            "hw.kv_codec.kv_decoder",
         ),
         RegisteredUnit(
             "dpe",

@@ -15,6 +15,8 @@ class Assumptions:
 
     resident_tokens       newest tokens of a stream whose KV stays in device memory. V-Rex calls them the recent region
                           and gives no size; 4096 is the capacity of the page table in this hardware.
+    kv_bits               bits of one stored element of the KV cache, headers included: 16 is BF16, 4.5 the format of
+                          the KV codec at `paper`. Policy `oaken` has a format of its own.
     retained_hit          share of the selected older KV that is still in device memory from the step before. 0.31 is
                           the mean overlap of the ReSV selections of consecutive frames on the synthetic stream (golden
                           model, 46 frames of two seeds between 4.5K and 10K tokens; 0.17 to 0.43). 0: every fetched
@@ -34,6 +36,7 @@ class Assumptions:
     """
 
     resident_tokens: int = 4096
+    kv_bits: float = 16.0
     retained_hit: float = 0.31
     requests_in_flight: int = 16
     request_bytes: int = 256
@@ -46,6 +49,7 @@ class Assumptions:
             for name in ("retained_hit", "idle_share"):
                 checks.real(name, getattr(self, name), 0, 1)
             checks.integer("resident_tokens", self.resident_tokens, 0)
+            checks.real("kv_bits", self.kv_bits, 1, 16)
             for name in ("requests_in_flight", "request_bytes", "chunks"):
                 checks.integer(name, getattr(self, name), 1)
             checks.real("memory_latency_ns", self.memory_latency_ns, 1)

@@ -27,7 +27,8 @@ def work_of(
 ) -> Work:
     """The work of one layer in one phase; `ratio` replaces the policy's retrieval ratio."""
     resident = 0 if system.kind in policy.offloads_all else assume.resident_tokens
-    return policy.account(Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, resident))
+    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, resident, assume.kv_bits)
+    return policy.account(step)
 
 
 def scheduled_phase(

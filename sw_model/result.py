@@ -88,6 +88,7 @@ def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None) -> 
         Fact("host link", rates.link / 1e9, "GB/s", "computed", link),
         Fact("KV over the link per layer", rates.fetch_bytes, "B", "computed", "ratio, context, residency"),
         Fact("resident tokens", assume.resident_tokens, "", "assumed", "the paper gives no size"),
+        Fact("bits of a KV element", assume.kv_bits, "", "assumed", "16: BF16"),
         Fact("resident hits among older KV", assume.retained_hit, "", "measured on golden", "not in the paper"),
     ]
     if core and work.threshold_rows:

@@ -34,11 +34,20 @@ class RegisterStages:
         """Cycles from input to output: one for each register."""
         return len(self.selected)
 
-    def at(self, m: Module, position: str, name: str, value: ValueLike) -> Signal:
-        """`value` after the register at `position`; `value` itself when the position has no register."""
+    def at(self, m: Module, position: str, name: str, value: ValueLike, enable: Value | None = None) -> Signal:
+        """`value` after the register at `position`; `value` itself when the position has no register.
+
+        The register changes only in cycles with `enable`, so that its clock can be gated; None: in every cycle.
+        """
         value = Value.cast(value)
         register = Signal(len(value), name=name, reset_less=True)
-        m.d["sync" if position in self.selected else "comb"] += register.eq(value)
+        if position not in self.selected:
+            m.d.comb += register.eq(value)
+        elif enable is None:
+            m.d.sync += register.eq(value)
+        else:
+            with m.If(enable):
+                m.d.sync += register.eq(value)
         return register
 
 

@@ -114,6 +114,8 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
     "wtu_sweep": (FIFO, PIPELINE, FORK),
     "multicore": (FIFO, Claim("barrier", lambda: BarrierSpec(cores=3))),
     "dot_tree": (PIPELINE,),
+    "kv_encoder": (PIPELINE,),
+    "kv_decoder": (PIPELINE,),
     "dpe": (PIPELINE,),
     "vpe": (FIFO, PIPELINE),
 }

@@ -74,6 +74,7 @@ class Step:
     ratio            share of the past tokens that the policy retrieves, 0 to 1; None: measured by `select`, else
                      published
     resident_tokens  newest tokens of a sequence that device memory holds, counted in BF16
+    kv_bits          bits of one stored element of the KV cache, headers included, 1 to 16
 
     Raises TypeError or ValueError for an invalid value.
     """
@@ -85,6 +86,7 @@ class Step:
     batch: int = 1
     ratio: float | None = None
     resident_tokens: int = 4096
+    kv_bits: float = 16.0
 
     def __post_init__(self) -> None:
         checks.integer("new_tokens", self.new_tokens, 1)
@@ -92,6 +94,7 @@ class Step:
         checks.one_of("stage", self.stage, STAGES)
         checks.integer("batch", self.batch, 1)
         checks.integer("resident_tokens", self.resident_tokens, 0)
+        checks.real("kv_bits", self.kv_bits, 1, 16)
         if self.ratio is not None:
             checks.real("ratio", self.ratio, 0, 1)
 
@@ -368,7 +371,7 @@ class Policy(ABC):
         extents: float,
         *,
         cached: float | None = None,
-        bits: float = 16.0,
+        bits: float | None = None,
         processed: float | None = None,
     ) -> Work:
         """The cost of attention and cache; `dataclasses.replace` adds the cost of the prediction.
@@ -379,10 +382,11 @@ class Policy(ABC):
         attended   past tokens that each new token attends to
         extents    contiguous reads that contain all of them, in one sequence and layer
         cached     tokens in the cache, if the policy dropped some; None: all past tokens
-        bits       bits of one stored element
+        bits       bits of one stored element; None: those of the step
         processed  new tokens that pass through the layer; None: all
         """
         cached_tokens = step.past_tokens if cached is None else cached
+        bits = step.kv_bits if bits is None else bits
         missing = max(0.0, cached_tokens - step.resident_tokens * 16 / bits) / max(1.0, cached_tokens)
         kv_bytes = step.model.kv_bytes * step.batch * bits / 16
         new = step.new_tokens if processed is None else processed

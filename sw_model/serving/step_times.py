@@ -67,7 +67,8 @@ class StepTimes:
 
     def work(self, kind: int, context: int, batch: int, resident: int = 0) -> Work:
         """The work of one layer for `batch` equal streams."""
-        step = Step(self.new_tokens[kind], context, self.stage(kind), self.model, batch, self.ratio, resident)
+        bits = self.assume.kv_bits
+        step = Step(self.new_tokens[kind], context, self.stage(kind), self.model, batch, self.ratio, resident, bits)
         return self.policy.account(step)
 
     def scheduled_ps(self, kind: int, batch: int, context: int, work: Work) -> int:

@@ -1,4 +1,7 @@
-"""Stimuli of the matrix and the vector engine: keys times keys or hyperplanes, softmax, norms and hash bits."""
+"""Stimuli of the matrix and the vector engine and of the KV codec.
+
+Keys times keys or hyperplanes, softmax, norms, hash bits, and keys of the KV cache.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from ml_dtypes import bfloat16
 
 from compiler import vector_programs as programs
 from golden.hashing import hyperplanes
+from golden.kv_formats import FIXED_BITS, Affine
 from golden.vpe import widen
 from hw.arith.dot import DotTree
+from hw.kv_codec.kv_decoder import KvDecoder
+from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
 from hw.lxe.microcode import Instruction
 from hw.lxe.operand_memory import OperandMemory
@@ -106,3 +112,26 @@ def vpe(unit: VPE, name: str, keys: np.ndarray | None, count: int, rng: np.rando
     code_columns = {n: np.array([row[n] for row in rows], np.int64) for n in Instruction().fields()}
     results = sum(op.results for op in program)
     return Stimulus(name, {"code": code_columns, "i": stream}, {"o": results}, drain_cycles=drain(count))
+
+
+def _words(keys: np.ndarray | None, count: int, lanes: int, rng: np.random.Generator) -> np.ndarray:
+    """BF16 bits (count, lanes): the words of the keys, token by token; without keys normal deviates."""
+    if keys is None or not count:
+        return _vectors(None, count, lanes, rng)
+    flat = keys.astype(bfloat16).view(np.uint16).ravel()
+    return np.resize(flat[: max(1, len(flat) // lanes) * lanes], (count, lanes))
+
+
+def kv_encoder(unit: KvEncoder, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
+    """Keys of consecutive tokens, word by word."""
+    x = _words(keys, count, unit.lanes, rng)
+    return Stimulus(name, {"i": x}, {"o": count}, drain_cycles=drain(count))
+
+
+def kv_decoder(unit: KvDecoder, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
+    """The same words, encoded."""
+    packed = Affine(unit.bits, unit.lanes).encode(_words(keys, count, unit.lanes, rng))
+    headers, mask = packed.headers.astype(np.int64), (1 << FIXED_BITS) - 1
+    header = {"exponent": headers & 255, "low": headers >> 8 & mask, "high": headers >> 8 + FIXED_BITS & mask}
+    inputs = {"i": {"codes": packed.codes, "header": header}}
+    return Stimulus(name, inputs, {"o": count}, drain_cycles=drain(count))

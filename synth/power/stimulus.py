@@ -2,7 +2,7 @@
 
 The units of the retrieval engine process the steps of a stream. In a step ten tokens are clustered, then two of their
 keys, as queries, score all clusters. The matrix engine multiplies keys by other keys. The vector engine computes
-softmax, norms and hash bits.
+softmax, norms and hash bits. The KV codec encodes and decodes keys.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.kvpu import Op as KvpuOp
 from hw.dre.wtu.wtu import WTU
+from hw.kv_codec.kv_decoder import KvDecoder
+from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
@@ -342,4 +344,6 @@ _UNITS: dict[type, Callable[..., Stimulus]] = {
     DPE: engine_stimulus.dpe,
     OperandMemory: engine_stimulus.operand_memory,
     VPE: engine_stimulus.vpe,
+    KvEncoder: engine_stimulus.kv_encoder,
+    KvDecoder: engine_stimulus.kv_decoder,
 }

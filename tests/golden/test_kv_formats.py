@@ -8,9 +8,9 @@ import pytest
 
 from golden import bf16, kv_formats
 from golden.kv_formats import AFFINE2, AFFINE4, E2M1, E4M3, FP4, INT4, INT8, MXFP4, MXFP8, Packed, read_back
+from tests.golden.kv_blocks import blocks, boundaries
 
 FORMATS = {**kv_formats.PER_TOKEN, "affine2": AFFINE2}
-LARGEST = 0x7F7F
 
 
 def real(code):
@@ -89,16 +89,6 @@ def expected(form, block):
     return [rounded(-y if n else y, n) for y, n in zip(numbers, negative, strict=True)]
 
 
-def blocks(rng, count, block, low=1, high=254):
-    """Random finite blocks whose exponents differ by 0 to 40 from one block's largest."""
-    top = rng.integers(low, high + 1, (count, 1))
-    spread = rng.choice([0, 1, 3, 8, 40], (count, 1))
-    field = np.maximum(top - rng.integers(0, spread + 1, (count, block)), 0)
-    return (rng.integers(0, 2, (count, block)) << 15 | field << 7 | rng.integers(0, 128, (count, block))).astype(
-        np.uint16
-    )
-
-
 def check(form, x):
     result = form.decode(form.encode(x))
     want = np.array([expected(form, block) for block in x], np.uint16)
@@ -118,13 +108,7 @@ def test_random_blocks_equal_fractions(name, rng):
 def test_boundaries_equal_fractions(name, rng):
     """Zeros, equal numbers, subnormal inputs and scales, the largest numbers of both signs, ties."""
     form = FORMATS[name].resized(8)
-    rows = [
-        [0] * 8, [0x8000] * 8, [0x3FA5] * 8, [0xBFA5] * 8, [0x0001] * 8, [0x807F] * 8,
-        [0x0080] * 8, [0x0080, 0x8080, 0x00FF, 0x80FF, 0, 0x8000, 0x007F, 0x0100], [LARGEST] * 8,
-        [LARGEST, LARGEST | 0x8000, 0x7F00, 0x7E80, 0, 1, 0x0080, 0xFF00],
-        *([x << 7 | f for f in (0, 127, 64, 1, 32, 96, 16, 100)] for x in (1, 2, 3, 9, 10, 250, 253, 254)),
-    ]  # fmt: skip
-    result = check(form, np.array(rows, np.uint16))
+    result = check(form, boundaries())
     assert np.all((result >> 7 & 255) < 255)  # finite numbers remain finite
     ties = rng.integers(1, 29, (20, 8)) / 4  # halves and quarters of steps of E2M1
     ties[:, 0] = rng.choice([6, 7, 14, 24, 48], 20)

@@ -152,6 +152,8 @@ def test_invalid_arguments_raise_value_error():
         Assumptions(retained_hit=-0.1)
     with pytest.raises(ValueError, match="chunks"):
         Assumptions(chunks=0)
+    with pytest.raises(ValueError, match="kv_bits must be finite and between 1 and 16, got 17"):
+        Assumptions(kv_bits=17)
     with pytest.raises(ValueError, match="memory_latency_ns"):
         Assumptions(memory_latency_ns=-1)
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from hw.config import Config
+from hw.kv_codec.affine import packed_layout
 from sw_model.policies import LLAMA3_8B, POLICIES, Matmul, ModelShape, Step, Work, load
 
 TINY = ModelShape(layers=2, hidden=32, q_heads=4, kv_heads=2, head_dim=8)
@@ -31,6 +33,7 @@ def test_work_sums_operations_and_extents():
         ({"batch": 0}, "batch must be at least 1, got 0"),
         ({"ratio": 1.5}, "ratio must be finite and between 0 and 1, got 1.5"),
         ({"resident_tokens": -5}, "resident_tokens must be at least 0, got -5"),
+        ({"kv_bits": 0}, "kv_bits must be finite and between 1 and 16, got 0"),
     ],
 )
 def test_invalid_steps_raise_value_error(arguments, message):
@@ -53,6 +56,27 @@ def test_full_attends_to_all_tokens_and_fetches_the_offloaded_ones(rng):
     assert work.fetch_bytes == 4 * 36864 * 4096 and work.attended_tokens == 40960
     assert policy.account(Step(10, 4000, "frame")).fetch_bytes == 0 == policy.account(Step(10, 0, "frame")).fetch_bytes
     assert work.attend_read_bytes == 4 * 40960 * 4096 and work.append_bytes == 4 * 10 * 4096
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_bytes_of_a_quantised_cache(name):
+    """Cache and link move the bytes of encoded words; the prediction does not change."""
+    config = Config.preset("paper")
+    words = LLAMA3_8B.key_dim * 2 // config.dpe_inputs  # of one token, keys and values
+    token_bytes = words * packed_layout(config.dpe_inputs, 4).size / 8
+    bits = 8 * token_bytes / (2 * LLAMA3_8B.key_dim)
+    assert bits == 4.5
+    policy = load(name)(LLAMA3_8B)
+    plain, coded = (policy.account(Step(10, 40960, "frame", resident_tokens=0, kv_bits=b)) for b in (16, bits))
+    if name == "oaken":  # a format of its own
+        assert coded == plain
+        return
+    assert coded.append_bytes == coded.processed_tokens * token_bytes
+    assert coded.fetch_bytes == pytest.approx(plain.fetch_bytes * bits / 16, rel=1e-12)
+    saved = plain.fetch_bytes - coded.fetch_bytes  # without a resident token all attended tokens are fetched
+    assert plain.attend_read_bytes - coded.attend_read_bytes == pytest.approx(saved, rel=1e-12)
+    for field in ("attended_tokens", "fetch_extents", "predict_read_bytes", "matmuls", "processed_tokens"):
+        assert getattr(coded, field) == getattr(plain, field)
 
 
 def test_invalid_tensors_raise_value_error(rng):
