@@ -22,6 +22,10 @@ KEPT = 4  # simulators that `Servers` keeps
 _END_S = 120.0
 
 
+class ServerEnded(SimulatorError):
+    """The simulator of a server has ended."""
+
+
 class Server:
     """A simulator of one build; `run` is `sim.bench.run.run_module` without the start of a process.
 
@@ -65,7 +69,7 @@ class Server:
             if select.select([self.replies], [], [], 1.0)[0]:
                 reply += os.read(self.replies, 64)
             elif not self.simulator.is_alive():
-                raise SimulatorError(f"the simulator ended: see {self.folder / 'run.log'}")
+                raise ServerEnded(f"the simulator ended: see {self.folder / 'run.log'}")
         if int(reply) == PASSED:
             return int((folder / "cycles").read_text())
         log = folder / "run.log"
@@ -83,7 +87,7 @@ class Servers:
     """Override of simulations (`sim.bench.override.simulator_override`) with the servers of the last `KEPT` builds.
 
     Runs that write waveforms, coverage or progress start a process, and so does the repetition of a failed run, whose
-    log is complete.
+    log is complete. An interrupted command ends its descendants, and so a server that runs in its process.
     """
 
     def __init__(self) -> None:
@@ -100,6 +104,9 @@ class Servers:
             self.servers.pop(last).close()
         try:
             server.run(module, folder, environment)
+        except ServerEnded:
+            self.servers.pop(build.folder).close()
+            run_process(build, module, folder, environment)
         except SimulatorError as error:
             run_process(build, module, folder, environment)
             raise SimulatorError(f"{build.name}: the run failed in a forked simulator only: {error}") from error

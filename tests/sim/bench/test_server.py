@@ -11,6 +11,7 @@ from sim.bench.override import simulator_override
 from sim.bench.run import run_process, simulate
 from sim.bench.server import Server, Servers
 from tests.sim.bench.test_run import Queue
+from vrex import stop_children
 
 
 @pytest.fixture
@@ -44,6 +45,15 @@ def test_failed_run_is_repeated_for_its_log(servers, monkeypatch):
     monkeypatch.setattr(servers_of, "run_process", lambda *arguments: None)
     with pytest.raises(SimulatorError, match=r"queue: the run failed in a forked simulator only: .*Timeout"):
         run(1, **options)
+
+
+def test_ended_server_is_replaced(servers):
+    first = run(1)
+    (server,) = servers.servers.values()
+    stop_children()  # as an interrupted command
+    server.simulator.join(60)
+    assert run(1) == first and not servers.servers
+    assert run(1) == first and servers.servers
 
 
 def test_only_the_last_servers_are_kept(servers, monkeypatch):
