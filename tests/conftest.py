@@ -1,5 +1,6 @@
 """Shared options and fixtures: the seed of each test, simulators, and the `heavy` marker."""
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -53,6 +54,19 @@ def _sources(request: pytest.FixtureRequest):
     from sim.bench.override import source_override
 
     with source_override(sources):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers():
+    """Simulate in forks of running simulators, unless a mutation campaign does so already."""
+    from sim.bench.override import current_simulator_override, simulator_override
+    from sim.bench.server import Servers
+
+    if current_simulator_override() is not None:
+        yield
+        return
+    with contextlib.closing(Servers()) as servers, simulator_override(servers):
         yield
 
 

@@ -128,7 +128,8 @@ class AxiChecker:
     def observe(self, channel: str, payload: tuple[int, ...] | None, ready: bool) -> None:
         """Check one cycle of `channel`: its payload if valid, and whether ready is 1."""
         before = self.held.pop(channel, None)
-        self._demand(before is None or payload == before, f"{channel} changed before it was accepted")
+        if before is not None:
+            self._demand(payload == before, f"{channel} changed before it was accepted")
         if payload is None:
             return
         if not ready:
@@ -272,31 +273,45 @@ class AxiMemory:
 
     async def run(self) -> None:
         """Serve the port until the simulation ends."""
-        handles = self.handles
+        edge, handles = RisingEdge(self.clk), self.handles
+        requests = [
+            (c, handles[f"{c}valid"], f"{c}ready", [handles[f"{c}{field}"] for field in CHANNELS[c]], accept)
+            for c, accept in (("ar", self._accept_ar), ("aw", self._accept_aw), ("w", self._accept_w))
+        ]
+        answers = [
+            (c, handles[f"{c}ready"], f"{c}valid", [f"{c}{field}" for field in CHANNELS[c]], following)
+            for c, following in (("r", self._next_r), ("b", self._next_b))
+        ]
         while True:
-            await RisingEdge(self.clk)
+            await edge
             now = cycle()
-            for channel in ("ar", "aw", "w"):
-                payload = None
-                if text(handles[f"{channel}valid"]) == "1":
-                    payload = tuple(number(handles[f"{channel}{field}"]) for field in CHANNELS[channel])
-                accepted = payload is not None and self.accept[channel]
-                self.checker.observe(channel, payload, accepted)
-                if accepted and payload is not None:
-                    getattr(self, f"_accept_{channel}")(now, *payload)
-                self.accept[channel] = self._ready_now(channel)
-                self._show(f"{channel}ready", int(self.accept[channel]))
-            for channel in ("r", "b"):
+            # most channels are idle in most cycles: then the checker has nothing to observe
+            for channel, valid, ready, fields, accept in requests:
+                is_ready = self.accept[channel]
+                if text(valid) == "1":
+                    payload = tuple(map(number, fields))
+                    self.checker.observe(channel, payload, is_ready)
+                    if is_ready:
+                        accept(now, *payload)
+                elif channel in self.checker.held:
+                    self.checker.observe(channel, None, False)
+                if self.stall or not is_ready:
+                    self.accept[channel] = self._ready_now(channel)
+                    self._show(ready, int(self.accept[channel]))
+            for channel, taken, valid, names, following in answers:
                 offer = self.offer[channel]
-                accepted = offer is not None and text(handles[f"{channel}ready"]) == "1"
-                self.checker.observe(channel, offer, accepted)
-                if accepted or offer is None:
-                    offer = getattr(self, f"_next_{channel}")(now) if self._ready_now(channel) else None
-                    self.offer[channel] = offer
-                    self._show(f"{channel}valid", int(offer is not None))
-                    if offer is not None:
-                        for field, value in zip(CHANNELS[channel], offer, strict=True):
-                            self._show(f"{channel}{field}", value)
+                if offer is not None:
+                    accepted = text(taken) == "1"
+                    self.checker.observe(channel, offer, accepted)
+                    if not accepted:
+                        continue
+                new = following(now) if not self.stall or self._ready_now(channel) else None
+                if offer is not None or new is not None:
+                    self.offer[channel] = new
+                    self._show(valid, int(new is not None))
+                if new is not None:
+                    for name, value in zip(names, new, strict=True):
+                        self._show(name, value)
 
     def _offset(self, address: int) -> int | None:
         offset = address - self.start
@@ -341,9 +356,7 @@ class AxiMemory:
         self.answers[identity].append([ready, number, response])
 
     def _is_ready(self, burst: list[int], now: int) -> bool:
-        """True if the answer of a burst can start; otherwise its ready cycle is later."""
-        if burst[0] > now:
-            return False
+        """True if the answer of a burst whose ready cycle has come can start; otherwise its ready cycle is later."""
         if burst[1] != CONFIRMED:
             ready = self.timing.confirm(burst[1], now)
             if ready > now:
@@ -353,11 +366,17 @@ class AxiMemory:
         return True
 
     def _pick(self, queues: dict[int, Any], now: int) -> int | None:
-        candidates = [identity for identity, queue in queues.items() if queue and self._is_ready(queue[0], now)]
+        candidates = [
+            identity
+            for identity, queue in queues.items()
+            if queue and queue[0][0] <= now and self._is_ready(queue[0], now)
+        ]
         if not candidates:
             return None
         if self.stall:
             return self.rng.choice(candidates)
+        if len(candidates) == 1:
+            return candidates[0]
         return min(candidates, key=lambda identity: queues[identity][0][0])
 
     def _next_r(self, now: int) -> tuple[int, ...] | None:

@@ -30,9 +30,9 @@ from amaranth.lib import wiring
 from hw import emit
 from sim.bench.build import Build
 from sim.bench.override import simulator_override, source_override
+from sim.bench.server import Server
 from sim.mutation.equivalence import equivalents
-from sim.mutation.netlist import Mutant, MutatedNetlist, check_count, insert_mutants
-from sim.mutation.server import Server
+from sim.mutation.netlist import SELECT, Mutant, MutatedNetlist, check_count, insert_mutants
 from util.files import ROOT
 from util.progress import Progress, no_progress
 
@@ -299,7 +299,8 @@ class _Session:
             job = json.loads((folder / "job.json").read_text())
             job["timeout_cycles"] = min(job["timeout_cycles"], PATIENCE * self.cycles[key] + SLACK)
             (folder / "job.json").write_text(json.dumps(job))
-        cycles = self.servers[build.folder].run(module, folder, environment, mutant=self.mutant, limit_s=LIMIT_S)
+        ports = {SELECT: self.mutant}
+        cycles = self.servers[build.folder].run(module, folder, environment, ports=ports, limit_s=LIMIT_S)
         if not self.mutant:
             self.cycles[key] = cycles
 

@@ -1,7 +1,9 @@
 """The compiler wrapper reuses an object only when source, flags and compiler are equal."""
 
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,36 @@ def test_another_compiler_compiles_again(compiler, tmp_path):
 def test_objects_of_designs_are_not_cached(compiler):
     for call in (1, 2):
         assert compiler("one", name="Vtop__ALL.cpp")[:2] == (0, call)
+
+
+def test_headers_of_a_design_in_one_file_are_compiled_once(compiler, tmp_path):
+    include = tmp_path / "include"
+    include.mkdir()
+    (include / "verilated.h").write_text("// one")
+
+    def design(*flags):
+        status, calls, text = compiler("one", f"-I{include}", *flags, name="Vtop__ALL.cpp")
+        assert status == 0 and text.endswith("one")
+        (header,) = re.findall(r"-include (\S+\.h)\b", text)
+        assert Path(f"{header}.gch").read_text().splitlines()[1:] == Path(header).read_text().splitlines()
+        return calls, header
+
+    calls, header = design("-Og")
+    assert calls == 2 and design("-Og") == (3, header)
+    calls, other = design("-O0")  # other options
+    assert calls == 5 and other != header
+    (include / "verilated.h").write_text("// another library")
+    calls, other = design("-Og")
+    assert calls == 7 and other != header
+
+
+def test_design_without_library_or_with_broken_headers_is_compiled(compiler, tmp_path):
+    assert compiler("one", f"-I{tmp_path}", name="Vtop__ALL.cpp")[1] == 1
+    (tmp_path / "verilated.h").write_text("")
+    (tmp_path / "g++").write_text((tmp_path / "g++").read_text().replace("bad", "dpi"))  # fails on the headers
+    os.utime(tmp_path / "g++", ns=(2, 2))
+    status, calls, text = compiler("one", f"-I{tmp_path}", name="Vtop__ALL.cpp")
+    assert (status, calls) == (0, 3) and "-include" not in text
 
 
 def test_call_without_object_is_passed_on(tmp_path):

@@ -1,16 +1,12 @@
 """Mutation campaigns: scores of weak and strong tests, equivalence proofs, stored results, and errors."""
 
-import os
 import re
-from types import SimpleNamespace
 
 import pytest
 
-from sim.bench.build import SimulatorError
 from sim.mutation.campaign import CampaignError, Result, _Store, run
 from sim.mutation.equivalence import BATCH_SIZE, _Netlist, equivalents
 from sim.mutation.netlist import SELECT, Mutant, insert_mutants
-from sim.mutation.server import Server
 from tests.sim.mutation.mutant_cases import Around, Outer, Sums
 
 CASES = "tests/sim/mutation/mutant_cases.py"
@@ -130,18 +126,6 @@ def test_results_of_other_code_need_keep(tmp_path):
         _Store(tmp_path / "results.jsonl", "old", False).add(Result(mutant, killed, "how"), 1.0)
     assert _Store(tmp_path / "results.jsonl", "new", False).results == {}
     assert set(_Store(tmp_path / "results.jsonl", "new", True).results) == {1}
-
-
-def test_dead_simulator_raises_error(tmp_path):
-    server = object.__new__(Server)
-    server.folder, server.simulator = tmp_path, SimpleNamespace(is_alive=lambda: False)
-    (server.replies, _), (_, server.requests) = pipes = os.pipe(), os.pipe()
-    try:
-        with pytest.raises(SimulatorError, match="the simulator ended: see"):
-            server.run("module", tmp_path, {}, mutant=1, limit_s=1)
-    finally:
-        for end in (end for pipe in pipes for end in pipe):
-            os.close(end)
 
 
 def test_observed_nets_of_memories_and_buses():

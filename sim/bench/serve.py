@@ -1,7 +1,7 @@
-"""cocotb side of `sim.mutation.server`: a simulator that waits at time 0 and forks for every requested run.
+"""cocotb side of `sim.bench.server`: a simulator that waits at time 0 and forks for every requested run.
 
-Every run starts from the same initial state without the start-up time of Python and the simulator. A mutant that
-crashes its process affects no other run.
+Every run starts from the same initial state without the start-up time of Python and the simulator. A run that crashes
+its process affects no other run.
 """
 
 import json
@@ -10,13 +10,14 @@ import signal
 import traceback
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cocotb
 
 from sim.bench.streams import cycle
-from sim.mutation.netlist import SELECT
-from sim.mutation.server import PASSED
+
+PASSED = 77  # exit status of a run that passed; any other status, also that of a normal exit, is a failure
 
 
 @cocotb.test()
@@ -25,23 +26,28 @@ async def serve(dut: Any) -> None:
     folder = Path(os.environ["SERVER_FOLDER"])
     with (folder / "requests").open() as requests, (folder / "replies").open("w") as replies:
         while line := requests.readline():
+            job = json.loads(line)
+            module = import_module(job.pop("module"))  # once for all runs
             if child := os.fork():
                 _, status = os.waitpid(child, 0)
                 replies.write(f"{os.waitstatus_to_exitcode(status)}\n")
                 replies.flush()
             else:
-                await _perform(dut, **json.loads(line))
+                await _perform(dut, module, **job)
 
 
-async def _perform(dut: Any, module: str, folder: str, environment: dict[str, str], mutant: int, limit_s: int) -> None:
+async def _perform(
+    dut: Any, module: ModuleType, folder: str, environment: dict[str, str], ports: dict[str, int], limit_s: int
+) -> None:
     """Perform one run and end the process."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(limit_s)
     os.chdir(folder)
     os.environ.update(environment)
-    getattr(dut, SELECT).value = mutant
+    for name, value in ports.items():
+        getattr(dut, name).value = value
     try:
-        for test in vars(import_module(module)).values():
+        for test in vars(module).values():
             if hasattr(test, "generate_tests"):  # how cocotb recognises a test
                 await test.func(dut)
         (Path(folder) / "cycles").write_text(str(cycle()))
