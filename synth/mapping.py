@@ -18,6 +18,7 @@ from synth import fanout, macros
 from synth.blocks import Block, stub
 from synth.library.reader import Library
 from synth.macros import Macro
+from synth.parasitics import Parasitics
 from util.files import build_root, digest
 
 _SIZE = "buffer -c; topo; upsize {ps}; dnsize {ps}"
@@ -40,7 +41,7 @@ class MappingError(yosys.ToolError):
 class Mapped:
     """A mapped block: `netlist.json`, `netlist.v` and `elaborated.il` (RTL before mapping) in `folder`.
 
-    `from_cache`: an earlier run mapped it.
+    `from_cache`: an earlier run mapped it. `parasitics`: wires of its layout; None: a wire load per fan-out.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Mapped:
     macros: tuple[Macro, ...]
     children: dict[str, int]
     from_cache: bool = False
+    parasitics: Parasitics | None = None
 
     @cached_property
     def module(self) -> dict[str, Any]:

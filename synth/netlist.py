@@ -95,6 +95,11 @@ class Netlist:
                     self.labels[label] = numbers[bit]
                     self._names.setdefault(numbers[bit], label)
         self.size = len(numbers) - 1
+        self.parasitics = mapped.parasitics
+        self._wire_farads = np.zeros(self.size)
+        if mapped.parasitics is not None:
+            for bit, farads in mapped.parasitics.farads.items():
+                self._wire_farads[numbers[bit]] = farads
         self._group(cells)
 
     def net_name(self, net: int) -> str:
@@ -201,9 +206,20 @@ class Netlist:
             outputs[pin] = inverted
         return FlipFlop(data, truth_table(state.get("next_state"), (*data, *names)), outputs, enables)
 
+    def wire_delay(self, group: CellGroup, pin: str) -> np.ndarray:
+        """Delay of the wires to an input pin of each cell of a group in the library's unit; 0 without a layout."""
+        if self.parasitics is None:
+            return np.zeros(len(group.names))
+        delays = (self.parasitics.cells.get((name, pin), 0.0) for name in group.names)
+        return np.fromiter(delays, float, len(group.names)) / self.library.seconds
+
+    def output_delay(self, port: str, bit: int) -> float:
+        """Delay of the wires to a bit of an output port in the library's unit; 0 without a layout."""
+        return self.parasitics.outputs.get((port, bit), 0.0) / self.library.seconds if self.parasitics else 0.0
+
     @cached_property
     def loads(self) -> np.ndarray:
-        """Largest capacitance on every net in the library's unit: input pins and wire per fan-out.
+        """Largest capacitance on every net in the library's unit: input pins and wires, extracted or per fan-out.
 
         The load of an output port or a pin of an inner block is that of `PORT_INVERTERS` inverters, the load of a pin
         of a memory that of one inverter.
@@ -226,9 +242,9 @@ class Netlist:
                     np.add.at(fanout, group.pins[pin], 1)
         inverter = self.library.inverter
         gate = inverter.pins[inverter.inputs[0]].capacitance
+        wire = self.library.wire_farads / self.library.farads
         for bits in self.outputs.values() if outputs else ():
-            np.add.at(load, bits, PORT_INVERTERS * gate)
-            np.add.at(fanout, bits, PORT_INVERTERS)
+            np.add.at(load, bits, PORT_INVERTERS * (gate + wire))  # outside the unit
         for _, kind, pins, directions in self.opaque:
             inverters = PORT_INVERTERS if kind in self.blocks else 1
             for pin, bits in pins.items() if kind in inner else ():
@@ -237,6 +253,6 @@ class Netlist:
                     once = np.unique(bits)
                     load[once] += inverters * gate
                     fanout[once] += inverters
-        load += fanout * self.library.wire_farads / self.library.farads
+        load += fanout * wire if self.parasitics is None else self._wire_farads / self.library.farads
         load[:2] = 0
         return load

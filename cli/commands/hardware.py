@@ -1,10 +1,11 @@
-"""Commands on units: Verilog, area, timing and power, bitstreams."""
+"""Commands on units: Verilog, area, timing and power, layouts, bitstreams."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,15 +159,69 @@ def board(args: argparse.Namespace, console: Console) -> None:
     print(json.dumps(result.json(), indent=2) if args.json else result.table())
 
 
+def layout(args: argparse.Namespace, console: Console) -> int:
+    from hw.registry import unit
+    from synth.layout import flow, report
+    from synth.layout.tools import require
+    from synth.power.activity import measure
+
+    require()
+    config, registered = configuration(args), unit(args.unit)
+    activity = flow.guess
+    if args.power:
+        if args.module:
+            raise ValueError(
+                f"--power must be without --module, because the stimuli are those of units, got {args.power}"
+            )
+        component = registered.build(config)
+        args.power = [args.power]
+        (stimulus,) = stimuli(args, component)
+
+        def activity(circuit: Any) -> Any:
+            return measure(circuit, component, stimulus)
+
+    result = flow.layout(
+        args.unit,
+        config,
+        module=args.module,
+        utilisation=args.utilisation,
+        clock_mhz=args.clock_mhz,
+        tool=args.yosys,
+        seconds=60 * args.timeout_minutes,
+        activity=activity,
+        progress=console.progress,
+    )
+    console.close()
+    words = ["vrex layout", args.unit, f"--preset {args.preset}", *(f"--set {pair}" for pair in args.set)]
+    line = " ".join([*words, *([f"--module {args.module}"] if args.module else [])])
+    page = report.write(args.out or Path("build/layout") / result.area.unit, result, line)
+    keep_layout(args, result, line)
+    print(json.dumps(result.json(), indent=2) if args.json else f"{result.table()}\n\nreport: {page}")
+    if not result.connectivity.clean:
+        print(f"vrex: layout of {result.area.unit} has errors: {result.connectivity.errors()}", file=sys.stderr)
+    return 0 if result.connectivity.clean else 1
+
+
+def keep_layout(args: argparse.Namespace, result: Any, line: str) -> None:
+    """Write the record of evidence of the layout of a whole unit."""
+    from cli.signoff.evidence import of_layout
+    from cli.signoff.records import in_source_tree, save
+
+    if in_source_tree() and not args.module:
+        save(of_layout(args.unit, result.json(), result.connectivity.errors(), command=line))
+
+
 def add(commands: Any) -> None:
     """Add these commands to the command line."""
     add_generate(commands)
     add_synth(commands)
+    add_layout(commands)
     add_board(commands)
 
 
-def add_clock(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument("--clock-mhz", type=float, default=800.0, metavar="MHZ", help=f"{meaning} (default 800)")
+def add_clock(parser: argparse.ArgumentParser, meaning: str, default: float = 800.0) -> None:
+    text = f"{meaning} (default {default:g})"
+    parser.add_argument("--clock-mhz", type=float, default=default, metavar="MHZ", help=text)
 
 
 def add_generate(commands: Any) -> None:
@@ -226,6 +281,37 @@ def add_synth(commands: Any) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the report as JSON and as an HTML page")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the JSON of an earlier report")
     add_json(parser, "reports")
+
+
+def add_layout(commands: Any) -> None:
+    parser = command(
+        commands,
+        "layout",
+        layout,
+        "place and route a unit in osu018: GDSII, picture, wires, timing and power with these wires",
+    )
+    parser.add_argument("unit", help="name in hw/registry.py, such as dot_tree")
+    parser.add_argument("--module", metavar="NAME", help="only this module of the unit's Verilog (default all)")
+    add_configuration(parser, "tiny")
+    add_yosys(parser)
+    add_clock(parser, "clock frequency for which the mapping sizes cells, and of the power", 100.0)
+    parser.add_argument(
+        "--utilisation",
+        type=float,
+        default=0.8,
+        metavar="SHARE",
+        help="share of the rows that cells fill (default 0.8)",
+    )
+    parser.add_argument(
+        "--timeout-minutes", type=float, default=60.0, metavar="N", help="limit of placer and of router (default 60)"
+    )
+    parser.add_argument(
+        "--power",
+        metavar="STIMULUS",
+        help="stimulus of the power: idle, random, generator, video, or a FILE (default 0.1 toggles per net and cycle)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default build/layout/UNIT)")
+    add_json(parser, "figures")
 
 
 def add_board(commands: Any) -> None:

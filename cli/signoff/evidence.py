@@ -131,6 +131,14 @@ def of_equivalence(unit: str, result: Mapping[str, Any] | None, error: str | Non
     return record(unit, "equivalence", PASSED, figures, command=command)
 
 
+def of_layout(unit: str, figures: Mapping[str, Any], errors: str, *, command: str) -> Record:
+    """Record of `vrex layout`, from the figures of `synth.layout.flow.Layout` and the errors of its check in words."""
+    names = ("cells", "nets", "open_nets", "shorts", "die_mm2", "wire_mm", "layout_mhz")
+    kept = {name: figures[name] for name in names if name in figures}
+    gaps = [Gap(errors)] if errors else []
+    return record(unit, "layout", FAILED if errors else PASSED, kept, gaps, command=command)
+
+
 def units_with_tests(files: Iterable[str]) -> list[str]:
     """Units whose test file is one of `files`."""
     known = set(files)

@@ -96,7 +96,12 @@ KINDS = {
         "vrex verify UNIT --simulator icarus --unknown",
         _unknown_tests,
     ),
-    "layout": Kind("layout", "The unit is placed and routed, and its layout meets the clock.", "", lambda unit: ()),
+    "layout": Kind(
+        "layout",
+        "The unit is placed and routed in osu018; its geometry has no open nets and no shorts.",
+        "vrex layout UNIT",
+        lambda unit: ("synth/layout",),
+    ),
 }
 
 

@@ -18,6 +18,12 @@ from synth.library.parser import LibertyGroup, LibraryError, parse
 from synth.library.records import Arc, ClockGate, Energy, LibraryCell, LookupTable, Pin
 from util.files import MAX_BYTES, build_root, write
 
+# osu018 has no wire load. This one is the capacitance of all wires of its layouts in docs/measurements/layout.md over
+# the number of their loads: 24 um of wire for each load, 0.1 fF/um.
+OSU018_WIRE_LOAD = """
+  default_wire_load : "layouts";
+  wire_load("layouts") { resistance : 0; capacitance : 0.0024; area : 0; slope : 1; fanout_length (1, 1); }
+"""
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")  # Debian package qflow-tech-osu018
 
 _COMMENT = re.compile(r"/\*.*?\*/|\\\r?\n|//[^\n]*", re.S)
@@ -373,8 +379,12 @@ def load(paths: Sequence[Path | str]) -> Library:
     """
     if not paths:
         raise LibraryError("liberty files must not be empty, got none")
-    tier = "osu018" if [Path(path) for path in paths] == [OSU018] else "user"
-    return Library([(Path(path).name, _read_text(Path(path))) for path in paths], tier)
+    texts = [(Path(path).name, _read_text(Path(path))) for path in paths]
+    if [Path(path) for path in paths] != [OSU018]:
+        return Library(texts, "user")
+    ((name, text),) = texts
+    head, brace, rest = text.partition("{")  # of the library group
+    return Library([(name, head + brace + OSU018_WIRE_LOAD + rest)], "osu018")
 
 
 def choose(liberty: Sequence[Path | str] = ()) -> Library:

@@ -160,6 +160,7 @@ class Analysis:
         """Update arrivals and slews by one timing arc of every cell of a group."""
         source = group.pins[arc.related]
         load = self.n.loads[out]
+        wire = 0.0 if clocked else self.n.wire_delay(group, arc.related)  # a clock is ideal
         for edge, name in enumerate(_EDGES):
             if f"cell_{name}" not in arc.tables:  # real libraries split arcs by edge and state
                 continue
@@ -169,7 +170,7 @@ class Analysis:
                 slew = np.full(len(out), self.edge_slew) if clocked else self.slew[cause, source]
                 begin = np.zeros(len(out)) if clocked else self.arrival[cause, source]
                 reached = np.isfinite(begin)
-                delay = delays(slew, load)
+                delay = delays(slew, load) + wire
                 self._delays.append((cause, source, edge, out, delay))
                 better = reached & (begin + delay > self.arrival[edge, out])
                 self.arrival[edge, out] = np.where(better, begin + delay, self.arrival[edge, out])
@@ -198,8 +199,9 @@ class Analysis:
                 if pin not in group.pins or cell.pins[pin].clock:
                     continue
                 nets = group.pins[pin]
+                wire = self.n.wire_delay(group, pin)
                 for edge, name in enumerate(_EDGES):
-                    setup = self._setup(cell.pins[pin].arcs, self.slew[edge, nets], name)
+                    setup = self._setup(cell.pins[pin].arcs, self.slew[edge, nets], name) + wire
                     total = self.arrival[edge, nets] + setup
                     outs = next(group.pins[o] for o in cell.outputs if o in group.pins)
                     for k, value in enumerate(total):
@@ -212,8 +214,9 @@ class Analysis:
                 for edge in (0, 1):
                     if np.isfinite(self.arrival[edge, net]):
                         end = f"output {name}[{k}]" if len(bits) > 1 else f"output {name}"
-                        total = float(self.arrival[edge, net]) + self.port_setup
-                        ends.append(PathEnd(total, self.port_setup, edge, net, end, "output"))
+                        setup = self.port_setup + self.n.output_delay(name, k)
+                        total = float(self.arrival[edge, net]) + setup
+                        ends.append(PathEnd(total, setup, edge, net, end, "output"))
         for instance, kind, pins, directions in self.n.opaque:
             for pin, bits in pins.items():
                 if directions[pin] != "input" or pin in _CLOCKS:
@@ -239,6 +242,7 @@ class Analysis:
             nets = group.pins[cell.gate.enable]
             for edge, name in enumerate(_EDGES):
                 setup = self._setup(cell.pins[cell.gate.enable].arcs, self.slew[edge, nets], name)
+                setup = setup + self.n.wire_delay(group, cell.gate.enable)
                 total = self.arrival[edge, nets] + setup
                 for k in np.flatnonzero(np.isfinite(total)):
                     end = f"clock gate {group.names[k]}"

@@ -1,0 +1,1 @@
+"""Layout of a mapped unit: placement, routing, checks, extraction, pictures."""
