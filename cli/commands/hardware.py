@@ -162,10 +162,8 @@ def board(args: argparse.Namespace, console: Console) -> None:
 def layout(args: argparse.Namespace, console: Console) -> int:
     from hw.registry import unit
     from synth.layout import flow, report
-    from synth.layout.tools import require
     from synth.power.activity import measure
 
-    require()
     config, registered = configuration(args), unit(args.unit)
     activity = flow.guess
     if args.power:

@@ -55,7 +55,7 @@ class Connectivity:
 
     Attributes
     ----------
-    open_nets : nets whose terminals are not one connected piece
+    open_nets : nets whose terminals are not one connected piece, supplies that do not reach a constant input
     shorts : pairs of nets that touch
     obstructed : nets that touch an obstruction of a cell
     close : pairs of shapes of two nets that are closer than the spacing of their layer, and do not touch
@@ -150,6 +150,12 @@ def check(design: Design, lef: Lef, placement: Placement, wires: Wires) -> Conne
         if isinstance(node.owner, tuple) and node.net in nets:
             pieces[node.net].add(root(k))
     open_nets = [net for net in nets if len(pieces[net]) != 1]
+    ties, rails = design.ties, defaultdict[str, set[int]](set)
+    tied: dict[str, set[int]] = defaultdict(set)
+    for k, node in enumerate(shapes.nodes):
+        if isinstance(node.owner, tuple) and node.net in ties:
+            (tied if node.owner in ties[node.net] else rails)[node.net].add(root(k))
+    open_nets += [net for net in tied if not tied[net] <= rails[net]]
     return Connectivity(
         tuple(open_nets), tuple(sorted(shorts)), tuple(sorted(obstructed)), n_close, tuple(contacts), shapes
     )

@@ -9,6 +9,8 @@ from typing import Any
 from synth.layout.lef import Lef
 from synth.mapping import Mapped
 
+SUPPLIES = {"0": "gnd", "1": "vdd"}  # value of a constant input -> supply to which it is tied
+
 
 @dataclass(frozen=True)
 class Port:
@@ -45,17 +47,28 @@ class Design:
 
     @property
     def nets(self) -> dict[str, list[tuple[str, str]]]:
-        """Net -> terminals as (instance, pin) or (`PIN`, port), of nets with at least two terminals."""
+        """Net -> terminals as (instance, pin) or (`PIN`, port), of signals with at least two terminals."""
         terminals: dict[str, list[tuple[str, str]]] = {}
         for port in self.ports:
             terminals.setdefault(port.net, []).append(("PIN", port.name))
         for instance, pins in self.pins.items():
             for pin, net in pins.items():
                 terminals.setdefault(net, []).append((instance, pin))
-        return {net: ends for net, ends in sorted(terminals.items()) if len(ends) > 1}
+        supplies = SUPPLIES.values()
+        return {net: ends for net, ends in sorted(terminals.items()) if len(ends) > 1 and net not in supplies}
+
+    @property
+    def ties(self) -> dict[str, list[tuple[str, str]]]:
+        """Supply -> terminals of inputs with a constant value; no entry for a supply without any."""
+        ties = {
+            supply: [(instance, pin) for instance, pins in self.pins.items() for pin in pins if pins[pin] == supply]
+            for supply in SUPPLIES.values()
+        }
+        return {supply: ends for supply, ends in ties.items() if ends}
 
     def verilog(self) -> str:
         """The netlist as Verilog, for static timing analysis."""
+        values = {supply: f"1'b{value}" for value, supply in SUPPLIES.items()}
         ports = {port.name: port for port in self.ports}
         names = [*ports, *self.constants]
         lines = [f"module {self.name} ({', '.join(names)});"]
@@ -65,7 +78,7 @@ class Design:
         lines += [f"  assign {name} = 1'b{value};" for name, value in self.constants.items()]
         lines += [f"  assign {p.name} = {p.net};" for p in ports.values() if p.output and p.net != p.name]
         for instance, cell in self.cells.items():
-            pins = ", ".join(f".{pin}({net})" for pin, net in self.pins[instance].items())
+            pins = ", ".join(f".{pin}({values.get(net, net)})" for pin, net in self.pins[instance].items())
             lines.append(f"  {cell} {instance} ({pins});")
         return "\n".join([*lines, "endmodule", ""])
 
@@ -78,14 +91,14 @@ def design(mapped: Mapped, lef: Lef) -> Design:
     Raises
     ------
     ValueError
-        The block has memories or inner blocks, a cell without a layout, or an input pin with a constant value.
+        The block has memories or inner blocks, or a cell without a layout.
     """
     if mapped.macros or mapped.children:
         raise ValueError(f"{mapped.name}: layout must be one block of library cells, got memories or inner blocks")
     module = mapped.module
     if unknown := sorted(set(mapped.cells) - lef.cells.keys()):
         raise ValueError(f"{mapped.name}: every cell must be in the LEF file, got {', '.join(unknown)}")
-    used: set[str] = set()
+    used = set(SUPPLIES.values())
     net_of: dict[int, str] = {}
     ports: list[Port] = []
     constants: dict[str, str] = {}
@@ -107,13 +120,12 @@ def design(mapped: Mapped, lef: Lef) -> Design:
     for name, cell in module["cells"].items():
         instance = _unique(name, used)
         cells[instance], sources[instance] = cell["type"], name
-        connected = {pin: bits[0] for pin, bits in cell["connections"].items() if bits}
-        for pin, bit in connected.items():
-            if not isinstance(bit, int) and cell["port_directions"][pin] == "input":
-                raise ValueError(f"{mapped.name}: cell {name} must have no constant input, got {bit} at pin {pin}")
-        pins[instance] = {
-            pin: net_of.setdefault(bit, f"net{bit}") for pin, bit in connected.items() if isinstance(bit, int)
-        }
+        pins[instance] = {}
+        for pin, (bit, *_) in ((pin, bits) for pin, bits in cell["connections"].items() if bits):
+            if isinstance(bit, int):
+                pins[instance][pin] = net_of.setdefault(bit, f"net{bit}")
+            elif cell["port_directions"][pin] == "input":
+                pins[instance][pin] = SUPPLIES["1" if bit == "1" else "0"]
     live = {net for connections in pins.values() for net in connections.values()}
     live |= {port.net for port in ports}
     bits = {net: bit for bit, net in net_of.items() if net in live}

@@ -192,14 +192,14 @@ def layout(
     ValueError
         Unknown unit or module, a value out of range, or a unit with more than `MAX_CELLS` cells.
     """
-    tools.require()
     if not 0.3 <= utilisation <= 0.95:
         raise ValueError(f"utilisation must be in [0.3, 0.95], got {utilisation:g}")
     checks.real("timeout", seconds, 1)
-    library, technology = choose(["osu018"]), lef.load()
+    tools.require()
     text = rtlil(unit, config)
     name = _module(text, unit, module)
     _fits(text, name)
+    library, technology = choose(["osu018"]), lef.load()
     progress("map", 0, 1)
     area = area_of_rtlil(
         text,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hw.yosys import ToolError
-from synth.layout.design import Design
+from synth.layout.design import SUPPLIES, Design
 from synth.layout.lef import Box, Lef, Shape
 from synth.layout.tools import run
 
@@ -121,6 +121,8 @@ def cell_file(design: Design, lef: Lef) -> str:
         half = cell.width // _SCALE // 2, cell.height // _SCALE // 2
         lines += [f"cell {number} {instance}", f"left -{half[0]} right {half[0]} bottom -{half[1]} top {half[1]}"]
         for pin, net in design.pins[instance].items():
+            if net in SUPPLIES.values():
+                continue  # rails are near everywhere
             x0, y0, x1, y1 = cell.pins[pin].shapes[0][1]
             x, y = (x0 + x1) // 2 // _SCALE - half[0], (y0 + y1) // 2 // _SCALE - half[1]
             lines.append(f"pin name {pin} signal {net} layer 1 {x} {y}")

@@ -43,7 +43,7 @@ def unrouted_def(design: Design, lef: Lef, placement: Placement) -> str:
             f"- {port.name} + NET {port.net} + DIRECTION {direction} + USE SIGNAL "
             f"+ LAYER {pin.layer} ( -{half} -{half} ) ( {half} {half} ) + PLACED ( {pin.x} {pin.y} ) N ;"
         )
-    nets = design.nets
+    nets = {**design.nets, **design.ties}
     lines += ["END PINS", f"NETS {len(nets)} ;"]
     for net, terminals in nets.items():
         # qrouter copies this section line by line: the name and the end of a net need lines of their own

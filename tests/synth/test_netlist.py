@@ -23,7 +23,7 @@ def netlist(library, cells, y=5):
         },
         "netnames": {},
     }
-    return Netlist(SimpleNamespace(name="dut", module=module, macros=(), children={}), library)
+    return Netlist(SimpleNamespace(name="dut", module=module, macros=(), children={}, parasitics=None), library)
 
 
 def changed(library, name, old, new):

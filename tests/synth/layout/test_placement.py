@@ -1,0 +1,65 @@
+"""Legal placements of results of graywolf, and the files for the tools."""
+
+import pytest
+
+from hw.yosys import ToolError
+from synth.layout.placement import Place, cell_file, legal, transform
+from synth.layout.routing import script, unrouted_def
+
+RESULT = """\
+u0 0 0 160 1000 0 1
+u1 0 1000 160 2000 0 2
+twfeed1 160 0 240 1000 0 1
+twpin_a -100 400 -20 600 0 -1
+twpin_y 300 400 380 600 0 -2
+"""
+
+
+def test_cells_on_rows_and_sites(pair):
+    placement = legal(pair.design, pair.lef, RESULT, 0.5)
+    first, second = placement.cells["u0"], placement.cells["u1"]
+    assert first.orient == "N" and second.orient == "FS" and second.y - first.y == 10000
+    for k, (x, y, sites, orient) in enumerate(placement.rows):
+        inside = [at for at in placement.cells.values() if at.y == y]
+        assert {at.orient for at in inside} == {orient} and orient == ("FS" if k % 2 else "N")
+        widths = {"u0": 2, "u1": 2} | dict.fromkeys(placement.fillers, 1)
+        used = [site for name, at in placement.cells.items() if at.y == y
+                for site in range((at.x - x) // 800, (at.x - x) // 800 + widths[name])]  # fmt: skip
+        assert sorted(used) == list(range(sites))  # no gap in the rails, no overlap
+        assert all((at.x - x) % 800 == 0 for at in inside)
+    assert placement.utilisation == pytest.approx(4 / (2 * placement.rows[0][2])) and placement.utilisation <= 0.5
+
+
+def test_pins_on_tracks_of_the_edges(pair):
+    placement = legal(pair.design, pair.lef, RESULT, 0.5)
+    left, right = placement.pins["a"], placement.pins["y"]
+    assert left.layer == right.layer == "metal3" and left.x == 400 and right.x == placement.width - 400
+    assert all((pin.y - 500) % 1000 == 0 and 0 < pin.y < placement.height for pin in (left, right))
+
+
+def test_a_cell_that_is_missing(pair):
+    with pytest.raises(ToolError, match="pair: graywolf must place every cell and pin once, got 1 and 2"):
+        legal(pair.design, pair.lef, RESULT.replace("u0 0 0 160 1000 0 1\n", ""), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("orient", "expected"),
+    [
+        ("N", (10, 20, 12, 23)),
+        ("FS", (10, 27, 12, 30)),
+        ("FN", (14, 20, 16, 23)),
+        ("S", (14, 27, 16, 30)),
+    ],
+)
+def test_orientations(orient, expected):
+    assert transform((0, 0, 2, 3), Place(10, 20, orient), 6, 10) == expected
+
+
+def test_input_of_the_tools(pair):
+    text = cell_file(pair.design, pair.lef)
+    assert "cell 1 u0\nleft -80 right 80 bottom -500 top 500\npin name A signal a layer 1 -40 -50\n" in text
+    assert "pad 2 name twpin_y\n" in text
+    placed = unrouted_def(pair.design, pair.lef, pair.placement)
+    assert "TRACKS X 400 DO 20 STEP 800 LAYER metal2 ;" in placed  # the offset is half a pitch
+    assert "- n\n  ( u0 Y )\n  ( u1 A )\n;\n" in placed
+    assert "stage3" not in script(pair.lef, "two.lef")
