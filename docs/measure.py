@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cache-speed cycle-model dre-area kv-formats programs reproduction systems unit-areas
+    python -m docs.measure cache-speed cycle-model dre-area kv-formats layout programs reproduction systems unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -48,6 +48,21 @@ DRE_MEMORIES = {
     "kvmu": (("lines", r"(cache\.)?rows\.", "lines of the store: a step uses some tens of records and two headers"),),
 }
 AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
+# layouts at tiny: unit, changes of the preset, module of its Verilog or None for the whole unit
+LAYOUTS: tuple[tuple[str, dict[str, int], str | None], ...] = (
+    ("dot_tree", {"dpe_inputs": 2, "align_bits": 16}, None),
+    ("vpe", {}, "vpe_lane.first_adder"),
+    ("vpe", {}, "vpe_lane.exp"),
+    ("vpe", {}, "vpe_lane.reciprocal"),
+    ("vpe", {}, "vpe.sequencer.fifo"),
+    ("hcu", {}, "hcu.codes"),
+    ("hcu", {}, "hcu.hashes"),
+    ("wtu", {}, "wtu.store.rows"),
+    ("wtu", {}, "wtu.reporter.gate.fifo"),
+    ("wtu", {}, "wtu.reporter.list"),
+    ("dma", {}, "dma.copy_engine.routes"),
+    ("dma", {}, "dma.copy_engine.host_owners"),
+)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -592,11 +607,79 @@ def kv_formats() -> Iterator[str]:
                 )
 
 
+def layout() -> Iterator[str]:
+    """Layouts of units and of modules of units: geometry, wires, timing and power; writes their pictures, too."""
+    from hw.config import Config
+    from synth.layout import flow, picture, report
+    from util.files import write
+
+    layouts = []
+    for unit, changes, module in LAYOUTS:
+        name = module or unit
+        print(f"layout: {name}", file=sys.stderr)
+        layouts.append(flow.layout(unit, Config.preset("tiny").replace(**changes), module=module))
+    sheet = picture.contact_sheet([report.draw(each) for each in layouts])
+    write(FOLDER.parent / "pictures" / "layouts.png", picture.png(sheet, 32))
+    results = [each.json() for each in layouts]
+    yield from _layout_page(results)
+
+
+def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
+    whole = {unit: changes for unit, changes, module in LAYOUTS if module is None}
+    named = [f"`{r['unit']}`" for r in results]
+    totals = {key: sum(r[key] for r in results) for key in ("wire_pf", "model_wire_pf", "open_nets", "shorts", "nets")}
+    error = totals["model_wire_pf"] / totals["wire_pf"] - 1
+    yield (
+        "Units and modules at `tiny`, placed by graywolf and routed by qrouter in osu018, a 180 nm library with six "
+        "metal layers. Memories are flip-flops. `vrex layout UNIT`, with `--module NAME` for a module, repeats one of "
+        f"them. Together they have {totals['nets']:,} nets: {totals['open_nets']} are open, {totals['shorts']} pairs "
+        "are shorted. The check reads the geometry only; [Layout](../synthesis.md#layout) explains it."
+    )
+    for unit, changes in whole.items():
+        if changes:
+            yield f"`{unit}` has {', '.join(f'`{key} = {value}`' for key, value in changes.items())}."
+    yield "![Pictures of the layouts: cells, wires by layer and pins](../pictures/layouts.png)"
+    yield "## Geometry"
+    yield table(
+        ("unit or module", "cells", "flip-flops", "die in um", "utilisation", "nets", "open", "shorts", "wires in mm",
+         "vias", "pairs closer than the spacing"),
+        (
+            (name, r["cells"], r["flip_flops"], "{:.0f} x {:.0f}".format(*r["die_um"]), f"{r['utilisation']:.0%}",
+             r["nets"], r["open_nets"], r["shorts"], f"{r['wire_mm']:.1f}", r["vias"], r["too_close"])
+            for name, r in zip(named, results, strict=True)
+        ),
+    )  # fmt: skip
+    yield "## Wires, timing and power"
+    yield (
+        "*Fan-out* is the estimate of `vrex synth --liberty osu018` before the layout, with one wire load for each "
+        "load of a net. The others are computed with the extracted wires. Power is at 100 MHz with 0.1 toggles per net and "
+        "cycle."
+    )
+    yield table(
+        ("unit or module", "wires in pF", "fan-out in pF", "error", "um per load", "fmax in MHz, fan-out",
+         "with wires", "OpenSTA", "mW, fan-out", "with wires"),
+        (
+            (name, f"{r['wire_pf']:.2f}", f"{r['model_wire_pf']:.2f}", f"{r['model_error']:+.0%}",
+             f"{r['wire_um_per_sink']:.1f}", f"{r['estimate_mhz']:.0f}", f"{r['layout_mhz']:.0f}",
+             f"{1e6 / r['opensta_ps']:.0f}" if r["opensta_ps"] else "-",
+             f"{r['estimate_mw']:.2f}", f"{r['layout_mw']:.2f}")
+            for name, r in zip(named, results, strict=True)
+        ),
+    )  # fmt: skip
+    yield (
+        f"All wires together have {totals['wire_pf']:.1f} pF, the fan-out model {totals['model_wire_pf']:.1f} pF: an "
+        f"error of {error:+.1%}. A single one differs by up to {max(abs(r['model_error']) for r in results):.0%}: "
+        "small designs have shorter wires for each load, and arrays of flip-flops behind shared selects have longer "
+        "wires than arithmetic."
+    )
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cache-speed": ("Speed of the retrieval cache", cache_speed),
     "cycle-model": ("Error of the cycle model", cycle_model),
     "contexts": ("Cost of contexts", contexts),
     "kv-formats": ("Number formats of the KV cache", kv_formats),
+    "layout": ("Layouts of the units", layout),
     "memory-models": ("Errors of the memory models", memory_models),
     "programs": ("Frames and tokens from programs", programs),
     "reproduction": ("Published figures and the model", reproduction),

@@ -79,7 +79,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """All pages: files of the repository and pages generated from the code."""
     theme = [file for file in files if not file.src_uri.endswith(".md")]
-    others = [ROOT / "docs/site.css", *(ROOT / "docs/examples").glob("*.py"), *(ROOT / "docs/pictures").glob("*.svg")]
+    pictures = (path for path in (ROOT / "docs/pictures").iterdir() if path.suffix in (".png", ".svg"))
+    others = [ROOT / "docs/site.css", *(ROOT / "docs/examples").glob("*.py"), *pictures]
     names = [*sources(), *sorted(path.relative_to(ROOT).as_posix() for path in others)]
     copied = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]
     pages = {"docs/commands.md": commands(), "docs/units/index.md": index()}

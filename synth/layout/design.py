@@ -10,6 +10,12 @@ from synth.layout.lef import Lef
 from synth.mapping import Mapped
 
 SUPPLIES = {"0": "gnd", "1": "vdd"}  # value of a constant input -> supply to which it is tied
+# names that graywolf, DEF or Verilog read as words of their own
+_RESERVED = frozenset(
+    """PIN align always and assign begin bottom buf cell class corners end equiv initial inout input layer left module
+    name nand net nor not or orientations output pad pin port reg right signal soft supply0 supply1 top wire
+    xor""".split()  # noqa: SIM905  a list of words reads better
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ def design(mapped: Mapped, lef: Lef) -> Design:
     module = mapped.module
     if unknown := sorted(set(mapped.cells) - lef.cells.keys()):
         raise ValueError(f"{mapped.name}: every cell must be in the LEF file, got {', '.join(unknown)}")
-    used = set(SUPPLIES.values())
+    used = {*SUPPLIES.values(), *_RESERVED}
     net_of: dict[int, str] = {}
     ports: list[Port] = []
     constants: dict[str, str] = {}

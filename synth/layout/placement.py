@@ -164,7 +164,7 @@ def place(
     run(["graywolf", "-n", "unit"], folder, folder / "place.log", seconds=seconds)
     result = folder / "unit.pl1"
     if not result.exists():
-        raise ToolError(f"{design.name}: graywolf must write unit.pl1, got no file; see {folder / 'place.log'}")
+        raise ToolError(f"{design.name}: graywolf must write unit.pl1, got no file")
     progress("place", 1, 1)
     return result.read_text()
 

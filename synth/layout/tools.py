@@ -58,10 +58,16 @@ def run(
                     if watch:
                         watch(log.read_text(errors="replace"))
                 if time.monotonic() - begin > seconds:
-                    raise ToolError(f"{name} must end within {seconds:.0f} s, got no result; see {log}")
+                    raise ToolError(f"{name} must end within {seconds:.0f} s, got no result{_last_line(log)}")
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     if process.returncode:
-        raise ToolError(f"{name} failed with status {process.returncode}; see {log}")
+        raise ToolError(f"{name} failed with status {process.returncode}{_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    """The end of a log in words for an error message, because the folder of the run does not remain."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip(" -*=")]
+    return f": {lines[-1][:200]}" if lines else ""

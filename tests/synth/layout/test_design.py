@@ -54,3 +54,11 @@ def test_constant_inputs_are_tied_to_a_supply(pair):
     result = design(mapped(module=module), pair.lef)
     assert result.pins["g_1"]["A"] == "vdd" and result.ties == {"vdd": [("g_1", "A")]} and "vdd" not in result.nets
     assert ".A(1'b1)" in result.verilog() and "vdd" not in result.bits
+
+
+def test_reserved_words(pair):
+    """graywolf stops at a net with the name `signal`."""
+    module = mapped().module
+    module["ports"]["signal"] = module["ports"].pop("o")
+    module["ports"]["signal"]["bits"] = [3]
+    assert design(mapped(module=module), pair.lef).ports[-1].name == "signal_2"

@@ -42,8 +42,9 @@ def test_a_unit_that_is_too_large(monkeypatch):
 
 
 def test_a_program_that_fails(tmp_path):
-    with pytest.raises(ToolError, match=r"false failed with status 1; see .*x\.log"):
-        tools.run(["false"], tmp_path, tmp_path / "x.log", seconds=10)
+    with pytest.raises(ToolError, match="sh failed with status 3: no space left"):
+        command = ["sh", "-c", "echo begin; echo no space left; echo -----; exit 3"]
+        tools.run(command, tmp_path, tmp_path / "x.log", seconds=10)
     with pytest.raises(ToolError, match="sleep must end within 0 s, got no result"):
         tools.run(["sleep", "30"], tmp_path, tmp_path / "x.log", seconds=0)
 
