@@ -652,8 +652,8 @@ def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
     yield "## Wires, timing and power"
     yield (
         "*Fan-out* is the estimate of `vrex synth --liberty osu018` before the layout, with one wire load for each "
-        "load of a net. The others are computed with the extracted wires. Power is at 100 MHz with 0.1 toggles per net and "
-        "cycle."
+        "load of a net. The others are computed with the extracted wires. Power is at 100 MHz with 0.1 toggles per "
+        "net and cycle."
     )
     yield table(
         ("unit or module", "wires in pF", "fan-out in pF", "error", "um per load", "fmax in MHz, fan-out",

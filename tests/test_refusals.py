@@ -78,7 +78,7 @@ REFUSED = {
     "layout gpu": "unit must be one of dot_tree, ",
     "layout hcu --utilisation 2": "utilisation must be in [0.3, 0.95], got 2",
     "layout hcu --timeout-minutes 0": "timeout must be finite and at least 1, got 0.0",
-    "layout hcu --module hcu.codes --power idle": "--power must be without --module: stimuli are",
+    "layout hcu --module hcu.codes --power idle": "--power must be without --module, because",
     "board --unit gpu": "unit must be one of dot_tree, ",
     "board icestick": "board must be one of ulx3s, ulx3s-45f, ulx3s-12f, got 'icestick'",
     "board --beats 0": "beats must be at least 1, got 0",
