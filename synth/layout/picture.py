@@ -14,6 +14,7 @@ from synth.layout.wires import Wires
 
 SIZE = 1200  # pixels of the longer side of the die
 _MARGIN, _LINE = 16, 22
+_LEGEND = 620  # width of the legend
 _BACKGROUND, _INK, _CELL, _EDGE, _REGISTER = "white", "#202020", "#eef1f4", "#c3cad1", "#d8e2f0"
 COLORS = ("#3b6fb6", "#c0392b", "#2e8b57", "#8e5ea2", "#d98c1f", "#4aa3a2")  # of the routing layers from the lowest
 
@@ -34,7 +35,7 @@ def picture(
     top = _MARGIN + _LINE * len(caption) + _MARGIN // 2
     font = ImageFont.load_default(16)
     legend = [(name, COLORS[k % len(COLORS)]) for k, name in enumerate(lef.layers)]
-    total_width = max(width + 2 * _MARGIN, 700 if size == SIZE else 0)
+    total_width = max(width, _LEGEND) + 2 * _MARGIN
     image = Image.new("RGB", (total_width, top + height + 2 * _MARGIN + _LINE), _BACKGROUND)
     draw = ImageDraw.Draw(image)
 
@@ -75,17 +76,22 @@ def png(image: Image.Image, colors: int = 64) -> bytes:
     return stream.getvalue()
 
 
-def contact_sheet(images: Sequence[Image.Image], *, columns: int = 4, width: int = 400) -> Image.Image:
-    """Pictures side by side, each `width` pixels wide."""
+def contact_sheet(
+    images: Sequence[tuple[Image.Image, Sequence[str]]], *, columns: int = 4, width: int = 340
+) -> Image.Image:
+    """Pictures side by side, each `width` pixels wide with its caption below."""
+    font = ImageFont.load_default(13)
     small = [
-        image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS) for image in images
+        image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
+        for image, _ in images
     ]
-    rows = [small[k : k + columns] for k in range(0, len(small), columns)]
-    heights = [max(image.height for image in row) for row in rows]
-    sheet = Image.new("RGB", (columns * width, sum(heights)), _BACKGROUND)
-    y = 0
-    for row, height in zip(rows, heights, strict=True):
-        for k, image in enumerate(row):
-            sheet.paste(image, (k * width, y))
-        y += height
+    lines = max(len(caption) for _, caption in images)
+    height = max(image.height for image in small) + 17 * lines + _MARGIN
+    sheet = Image.new("RGB", (columns * width, -(-len(images) // columns) * height), _BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    for k, (image, (_, caption)) in enumerate(zip(small, images, strict=True)):
+        x, y = k % columns * width, k // columns * height
+        sheet.paste(image, (x, y))
+        for row, line in enumerate(caption):
+            draw.text((x + 6, y + image.height + 17 * row), line, fill=_INK, font=font)
     return sheet

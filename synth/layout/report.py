@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image as Picture
@@ -20,31 +20,35 @@ NO_GRID = (
 )
 
 
-def draw(layout: Layout) -> Picture.Image:
-    """The picture of a layout with its figures as caption."""
+def caption(layout: Layout) -> list[str]:
+    """Size, die, wires and result of the check in a few lines."""
     values, check = layout.json(), layout.connectivity
     width, height = values["die_um"]
-    caption = [
-        f"{values['unit']} in osu018: {values['cells']} cells, {values['nets']} nets",
-        f"die {width:.0f} x {height:.0f} um, utilisation {values['utilisation']:.0%}",
+    return [
+        f"{values['unit']}: {values['cells']} cells, {values['nets']} nets",
+        f"osu018, die {width:.0f} x {height:.0f} um, utilisation {values['utilisation']:.0%}",
         f"wires {values['wire_mm']:.1f} mm, {values['vias']} vias",
         f"{len(check.open_nets)} open nets, {len(check.shorts)} shorts"
         + (f", fmax {values['layout_mhz']:.0f} MHz" if layout.timing else ""),
     ]
+
+
+def draw(layout: Layout, lines: Sequence[str]) -> Picture.Image:
+    """The picture of a layout with `lines` above it."""
     registers = {kind for kind in layout.area.cell_types if layout.library.cell(kind).state is not None}
     return picture(
         layout.design,
         layout.lef,
         layout.placement,
         layout.wires,
-        caption=caption,
+        caption=lines,
         registers=frozenset(registers),
     )
 
 
 def write(folder: Path, layout: Layout, command: str) -> Path:
     """Write all files of a layout into `folder`, all or none, and return the path of the page."""
-    image = png(draw(layout))
+    image = png(draw(layout, caption(layout)))
     page = render(f"Layout of {layout.area.unit}", list(_sections(layout, image)), {
         "command": command, **run_metadata(layout.area.config), "yosys": layout.area.tools["yosys"],
     }, "osu018, graywolf, qrouter")  # fmt: skip
@@ -112,13 +116,13 @@ def _sections(layout: Layout, image: bytes) -> Iterator[Section]:
     ]
     path = layout.timing.critical
     steps = [[cell.instance, cell.cell, cell.through, cell.delay_ps, cell.net] for cell in path.cells]
-    caption = f"Slowest path, {path.kind}: {path.start} to {path.end}, setup with wires {path.setup_ps:.0f} ps"
+    slowest = f"Slowest path, {path.kind}: {path.start} to {path.end}, setup with wires {path.setup_ps:.0f} ps"
     yield Section(
         "Timing and power",
         "The estimate before the layout, the values with the extracted wires, and OpenSTA on the netlist and the SPEF "
         "file.",
         tables=[
             Table(columns, figures),
-            Table(["instance", "cell", "through", Column("delay", "ps", ".0f"), "net"], steps, caption, collapsed=True),
+            Table(["instance", "cell", "through", Column("delay", "ps", ".0f"), "net"], steps, slowest, collapsed=True),
         ],
     )

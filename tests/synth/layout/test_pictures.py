@@ -57,5 +57,6 @@ def test_picture(pair, metal):
     assert (0x3B, 0x6F, 0xB6) in colors and (0xC0, 0x39, 0x2B) in colors  # metal1 and metal2
     content = png(image)
     assert Image.open(io.BytesIO(content)).size == image.size and len(content) < 20_000
-    sheet = contact_sheet([image] * 5, columns=3, width=100)
-    assert sheet.width == 300 and sheet.height == 2 * round(image.height * 100 / image.width)
+    sheet = contact_sheet([(image, ["a layout"])] * 5, columns=3, width=100)
+    assert sheet.width == 300 and sheet.height > 2 * round(image.height * 100 / image.width)
+    assert (np.asarray(sheet)[-1] == 255).all() and (np.asarray(sheet)[:, :100] != 255).any()
