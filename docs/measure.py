@@ -48,20 +48,20 @@ DRE_MEMORIES = {
     "kvmu": (("lines", r"(cache\.)?rows\.", "lines of the store: a step uses some tens of records and two headers"),),
 }
 AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
-# layouts at tiny: unit, changes of the preset, module of its Verilog or None for the whole unit
-LAYOUTS: tuple[tuple[str, dict[str, int], str | None], ...] = (
-    ("dot_tree", {"dpe_inputs": 2, "align_bits": 16}, None),
-    ("vpe", {}, "vpe_lane.first_adder"),
-    ("vpe", {}, "vpe_lane.exp"),
-    ("vpe", {}, "vpe_lane.reciprocal"),
-    ("vpe", {}, "vpe.sequencer.fifo"),
-    ("hcu", {}, "hcu.codes"),
-    ("hcu", {}, "hcu.hashes"),
-    ("wtu", {}, "wtu.store.rows"),
-    ("wtu", {}, "wtu.reporter.gate.fifo"),
-    ("wtu", {}, "wtu.reporter.list"),
-    ("dma", {}, "dma.copy_engine.routes"),
-    ("dma", {}, "dma.copy_engine.host_owners"),
+# layouts at tiny: unit, and a module of its Verilog or None for the whole unit
+LAYOUTS: tuple[tuple[str, str | None], ...] = (
+    ("dot_tree", None),
+    ("vpe", "vpe_lane.first_adder"),
+    ("vpe", "vpe_lane.exp"),
+    ("vpe", "vpe_lane.reciprocal"),
+    ("vpe", "vpe.sequencer.fifo"),
+    ("hcu", "hcu.codes"),
+    ("hcu", "hcu.hashes"),
+    ("wtu", "wtu.store.rows"),
+    ("wtu", "wtu.reporter.gate.fifo"),
+    ("wtu", "wtu.reporter.list"),
+    ("dma", "dma.copy_engine.routes"),
+    ("dma", "dma.copy_engine.host_owners"),
 )
 # layouts whose wires gave the wire load of osu018 (`synth.library.reader`); the others test it
 CALIBRATION = {"vpe_lane.first_adder", "vpe.sequencer.fifo", "hcu.codes", "wtu.store.rows", "wtu.reporter.list"}
@@ -616,10 +616,9 @@ def layout() -> Iterator[str]:
     from synth.layout import flow, picture, report
 
     layouts = []
-    for unit, changes, module in LAYOUTS:
-        name = module or unit
-        print(f"layout: {name}", file=sys.stderr)
-        layouts.append(flow.layout(unit, Config.preset("tiny").replace(**changes), module=module))
+    for unit, module in LAYOUTS:
+        print(f"layout: {module or unit}", file=sys.stderr)
+        layouts.append(flow.layout(unit, Config.preset("tiny"), module=module))
     sheet = picture.contact_sheet([(report.draw(each, ()), report.caption(each)) for each in layouts])
     write(FOLDER.parent / "pictures" / "layouts.png", picture.png(sheet, 16))
     results = [each.json() for each in layouts]
@@ -627,7 +626,6 @@ def layout() -> Iterator[str]:
 
 
 def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
-    whole = {unit: changes for unit, changes, module in LAYOUTS if module is None}
     named = [f"`{r['unit']}`" for r in results]
     totals = {key: sum(r[key] for r in results) for key in ("wire_pf", "model_wire_pf", "open_nets", "shorts", "nets")}
     error = totals["model_wire_pf"] / totals["wire_pf"] - 1
@@ -639,9 +637,6 @@ def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
         f"them. Together they have {totals['nets']:,} nets: {totals['open_nets']} are open, {totals['shorts']} pairs "
         "are shorted. The check reads the geometry only; [Layout](../synthesis.md#layout) explains it."
     )
-    for unit, changes in whole.items():
-        if changes:
-            yield f"`{unit}` has {', '.join(f'`{key} = {value}`' for key, value in changes.items())}."
     yield "![Pictures of the layouts: cells, wires by layer and pins](../pictures/layouts.png)"
     yield "## Geometry"
     yield table(
