@@ -21,7 +21,7 @@ from util.files import ROOT
 ALLOWED = {
     ("sim/coverage/source_map.py", "amaranth.hdl._nir"): "Amaranth drops the source of If and Case before RTLIL",
     ("sim/coverage/source_map.py", "sys._getframe"): "documented function of CPython",
-    ("sim/mutation/serve.py", "os._exit"): "documented function of the standard library",
+    ("sim/bench/serve.py", "os._exit"): "documented function of the standard library",
     ("docs/pages.py", "argparse._SubParsersAction"): "argparse has no public way to list the commands of a parser",
     (
         "tests/test_refusals.py",
