@@ -227,8 +227,7 @@ def programs() -> Iterator[str]:
         "the same steps, longer than the two latencies of the formula. ReSV: the scores of the clusters have "
         "commands for all blocks of clusters that a core supports, used or not. ReKV: the softmax of rows that "
         "exceed the vector memory moves its bytes slower than long reads, and pages of 10 tokens take longer than "
-        "their bytes on the link. Hybrid: the rest of the difference is in the branch, and has not been divided "
-        "further."
+        "their bytes on the link. Hybrid: the rest of the difference is in the branch."
     )
     yield "Critical path of a repeated layer:"
     yield table(

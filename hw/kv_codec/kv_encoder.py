@@ -151,16 +151,16 @@ class EncoderCore(wiring.Component):
 
     def _search(self, m: Module, fixed: Sequence[Value], thresholds: Sequence[Value]) -> list[Value]:
         """Planes of the codes, lowest first: the number of thresholds below the number of a lane."""
-        found: list[Value] = []  # highest bit first
+        level_bits: list[Value] = []  # highest bit first
         for bit in reversed(range(self.bits)):
             greater: Value = Const(0, self.lanes)
             candidates = thresholds[(1 << bit) - 1 :: 2 << bit]
             for k, x in enumerate(fixed):
-                threshold = choose(m, found, [candidate[k] for candidate in candidates])
+                threshold = choose(m, level_bits, [candidate[k] for candidate in candidates])
                 threshold = node(m, "bound", threshold.replicate(self.lanes // len(threshold)))
                 greater = node(m, "greater", x & ~threshold | ~(x ^ threshold) & greater)
-            found.append(greater)
-        return found[::-1]
+            level_bits.append(greater)
+        return level_bits[::-1]
 
 
 class KvEncoder(wiring.Component):

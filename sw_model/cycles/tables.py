@@ -26,7 +26,7 @@ from hw.lxe.microcode import Function, Instruction, Post, Source
 from sw_model.cycles import columns as col
 from sw_model.cycles.layout import TABLES, Kind
 from sw_model.cycles.step_data import StepData
-from sw_model.cycles.store_commands import FETCH, SYNC, Act, StoreCommand
+from sw_model.cycles.store_commands import FETCH, SYNC, Act, Candidates, CopyJob, StoreCommand
 
 FIELDS: dict[Kind, type[IntEnum]] = {
     Kind.LOAD: col.Load,
@@ -272,22 +272,21 @@ class Tables:
             self.add("act", *act)
         return self.add("store_command", command.op, first, len(acts))
 
-    def _act(self, act: Act, value: object, joiner: _Joiner | None) -> tuple[int, ...]:
-        if act is Act.CANDIDATES:
-            return act, value.block, value.records, value.expired  # type: ignore[attr-defined]
+    def _act(self, act: Act, value: int | Candidates | CopyJob, joiner: _Joiner | None) -> tuple[int, ...]:
+        if isinstance(value, Candidates):
+            return act, value.block, value.records, value.expired
         if act is Act.FINISH:
             return act, joiner.finish() if joiner else -1
-        if act is Act.COPY:
+        if isinstance(value, CopyJob):
             assert joiner
             entry, piece = self.size("entry"), self.size("piece")
-            for head in value.entries:  # type: ignore[attr-defined]
+            for head in value.entries:
                 self.add("entry", head)
-            for each in value.pieces:  # type: ignore[attr-defined]
+            for each in value.pieces:
                 self.add("piece", joiner.push(each))
-            entries, pieces = len(value.entries), len(value.pieces)  # type: ignore[attr-defined]
-            return act, self.add("job", entry, entries, value.once, piece, pieces)  # type: ignore[attr-defined]
+            return act, self.add("job", entry, len(value.entries), value.once, piece, len(value.pieces))
         self.commits += act is Act.COMMITTED
-        return act, int(value)  # type: ignore[call-overload]
+        return act, value
 
 
 def _opens(program: Sequence[IsaCommand]) -> Iterator[tuple[int, int]]:

@@ -135,8 +135,8 @@ def check(design: Design, lef: Lef, placement: Placement, wires: Wires) -> Conne
                 contacts.append((first, second))
                 parents[root(shapes.of[first])] = root(shapes.of[second])
             continue
-        fixed = [node for node in (a, b) if isinstance(node.owner, tuple)]
-        if len(fixed) == 2 and (fixed[0].owner[0] == fixed[1].owner[0] != "PIN" or None in (a.net, b.net)):  # type: ignore[index]
+        cells = [node.owner[0] for node in (a, b) if isinstance(node.owner, tuple)]
+        if len(cells) == 2 and (cells[0] == cells[1] != "PIN" or None in (a.net, b.net)):
             continue  # shapes of one cell are the cell's own matter, and so are obstructions of neighbours
         if not touching:
             n_close += 1
@@ -175,7 +175,7 @@ def _pairs(shapes: Geometry, lef: Lef) -> list[tuple[int, int, bool]]:
             for bx in range((x0 - spacing) // _BIN, (x1 + spacing) // _BIN + 1):
                 for by in range((y0 - spacing) // _BIN, (y1 + spacing) // _BIN + 1):
                     bins[bx, by].append(k)
-        found: set[tuple[int, int, bool]] = set()
+        pairs: set[tuple[int, int, bool]] = set()
         for entries in bins.values():
             some = np.array(entries)
             x0, y0, x1, y1 = boxes[some].T
@@ -186,6 +186,6 @@ def _pairs(shapes: Geometry, lef: Lef) -> list[tuple[int, int, bool]]:
             near &= of[some][:, None] != of[some][None]
             for i, j in zip(*np.nonzero(np.triu(near, 1)), strict=True):
                 first, second = sorted((int(some[i]), int(some[j])))
-                found.add((first, second, bool(distance2[i, j] == 0)))
-        result += sorted(found)
+                pairs.add((first, second, bool(distance2[i, j] == 0)))
+        result += sorted(pairs)
     return result

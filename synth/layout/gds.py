@@ -101,13 +101,13 @@ def _boundary(layer: int, box: Box) -> bytes:
 
 def _reference(kind: str, at: Place, width: int, height: int) -> bytes:
     """An instance: GDSII mirrors at the x axis first, then rotates."""
-    mirrored, turned = at.orient in ("FS", "FN"), at.orient in ("S", "FN")
-    x = at.x + (width if turned else 0)
+    mirrored, rotated = at.orient in ("FS", "FN"), at.orient in ("S", "FN")
+    x = at.x + (width if rotated else 0)
     y = at.y + (height if at.orient in ("FS", "S") else 0)
     angle = b""
-    if mirrored or turned:
+    if mirrored or rotated:
         angle = _record(0x1A01, struct.pack(">H", 0x8000 if mirrored else 0))
-    if turned:
+    if rotated:
         angle += _record(0x1C05, _real(180.0))
     return b"".join(
         [

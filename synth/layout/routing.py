@@ -99,8 +99,8 @@ def route(
     total = len(design.nets)
 
     def watch(text: str) -> None:
-        if found := _PROGRESS.findall(text[-2000:]):
-            progress("route", max(total - int(found[-1]), 0), total)
+        if open_nets := _PROGRESS.findall(text[-2000:]):
+            progress("route", max(total - int(open_nets[-1]), 0), total)
 
     progress("route", 0, total)
     run([str(QROUTER), "-noc", "-s", "route.tcl"], folder, folder / "route.log", seconds=seconds, watch=watch)

@@ -228,7 +228,7 @@ def test_next_layer(resident, tmp_path, rng):
 def overwritten(machine, layers):
     """List to which each fetch of a layer but the first one appends the head pages that it fetches, and how many of
     them it writes where the layer before still reads."""
-    table, found, calls = machine.core.table, [], [[]]
+    table, overwrites, calls = machine.core.table, [], [[]]
     kvmu, inner = table.kvmu, table.retrieve
 
     def retrieve(groups):
@@ -238,12 +238,12 @@ def overwritten(machine, layers):
         if len(calls) % layers != 1:
             size, read = kvmu.config.head_page_bytes, calls[-1]
             hits = sum(start < at + size and at < end for start, end in written for at in read)
-            found.append((len(written), hits))
+            overwrites.append((len(written), hits))
         calls.append([reply.address for reply in result[2] if reply.op == Op.SELECT and not reply.last])
         return result
 
     table.retrieve = retrieve
-    return found
+    return overwrites
 
 
 @pytest.mark.parametrize("planned", [True, False])
@@ -257,9 +257,9 @@ def test_pages_that_a_layer_reads_are_not_overwritten(planned, tmp_path, rng, mo
     write_random(tmp_path, "llama", rng, changes={"num_hidden_layers": 3})
     policy = replace(POLICY, prefetch="next_layer")
     machine = compile_model(Checkpoint(tmp_path), TINY, Limits(tokens=96, step=T, resident=24), policy)
-    found, session = overwritten(machine, 3), machine.session()
+    overwrites, session = overwritten(machine, 3), machine.session()
     session.prompt([1, 2])
     for rows in vectors(rng):
         session.features(rows)
-    assert sum(fetched for fetched, _ in found) > 20
-    assert any(hits for _, hits in found) != planned
+    assert sum(fetched for fetched, _ in overwrites) > 20
+    assert any(hits for _, hits in overwrites) != planned
