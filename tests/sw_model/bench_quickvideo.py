@@ -48,17 +48,18 @@ def seconds(work: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fps", type=float, default=10.0, help="sampling rate in frames per second (default 10)")
-    parser.add_argument("--workers", type=int, default=2, help="decoding processes (default 2)")
+    parser.add_argument("--workers", type=int, default=1, help="decoding processes (default 1)")
+    parser.add_argument("--clip", type=Path, help="a video of your own (default a clip of an installed package)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        clip = find_clip(folder)
+        clip = args.clip or find_clip(folder).path
         write_random(Path(folder), "llava-siglip", np.random.default_rng(1), changes={"vision_config.image_size": 12})
         config = Config.preset("tiny").replace(page_frames=1024, max_pages=256)
         limits = Limits(streams=1 + 2 * RUNS, tokens=480, pooled=2)
         machine = compile_model(Checkpoint(Path(folder)), config, limits, QuickPrefillPolicy(0.5, GROUP))
 
         def decoded() -> Iterator[np.ndarray]:
-            return quickcodec.groups(clip.path, GROUP, fps=args.fps, workers=args.workers)
+            return quickcodec.groups(clip, GROUP, fps=args.fps, workers=args.workers)
 
         groups = list(decoded())
         prefill(machine, groups[:1])  # compiles the kernels

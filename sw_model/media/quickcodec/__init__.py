@@ -121,8 +121,9 @@ def groups(
 ) -> Iterator[np.ndarray]:
     """Groups of frames uint8 (n, height, width, 3) in order, each as soon as it is complete, while decoding goes on.
 
-    Prefill can overlap with decoding. Parameters and errors as `decode`, but the intervals are shorter (16 per worker)
-    so that early frames come early, and a stream that turns out to be irregular while it is decoded is a `VideoError`.
+    Prefill can overlap with decoding: one worker is a process of its own, too. Parameters and errors as `decode`, but
+    the intervals are shorter (16 per worker) so that early frames come early, and a stream that turns out to be
+    irregular while it is decoded is a `VideoError`.
     """
     if group_frames < 1:
         raise ValueError(f"group_frames must be at least 1, got {group_frames}")
@@ -136,7 +137,7 @@ def _groups(plan: Plan, group_frames: int) -> Iterator[np.ndarray]:
     n_frames = 0
     with SharedFrames(plan.shape) as shared:
         frames = shared.frames()
-        for slot in write_frames(plan, shared.target, restart=False):
+        for slot in write_frames(plan, shared.target, consumed=True):
             missing[slot // group_frames] -= 1
             while n_frames < len(missing) and missing[n_frames] == 0:
                 yield frames[n_frames * group_frames : (n_frames + 1) * group_frames].copy()

@@ -26,20 +26,21 @@ class _Irregular(Exception):
     """The stream did not yield the frames that its packets announced."""
 
 
-def write_frames(plan: Plan, target: Target, restart: bool = True) -> Iterator[int]:
+def write_frames(plan: Plan, target: Target, consumed: bool = False) -> Iterator[int]:
     """Write every requested frame to the target; yields each slot once, when it is written.
 
-    A stream that turns out to be irregular is decoded again in one pass; without `restart` it is a `VideoError`.
+    A stream that turns out to be irregular is decoded again in one pass. With `consumed`, the caller uses frames while
+    others are decoded: such a stream is a `VideoError` then, and all decoding is done by processes of their own.
     """
     written: set[int] = set()
     if plan.runs:
         try:
-            for slot in _parallel(plan, target) if len(plan.runs) > 1 else _in_process(plan, target):
+            for slot in _parallel(plan, target) if consumed or len(plan.runs) > 1 else _in_process(plan, target):
                 written.add(slot)
                 yield slot
             return
         except _Irregular:
-            if not restart:
+            if consumed:
                 raise VideoError(plan.path, "is irregular: it can only be decoded in one pass") from None
     for slot in _sequential(plan, target):
         if slot not in written:

@@ -208,6 +208,13 @@ def test_groups_come_in_order_and_whole(small_video, workers, nothing_left):
     np.testing.assert_array_equal(np.concatenate(got), frames)
 
 
+def test_a_single_worker_decodes_while_groups_are_used(small_video, nothing_left):
+    stream = quickcodec.groups(small_video, 4, workers=1)
+    next(stream)
+    assert len(active_children()) == 1
+    stream.close()
+
+
 def test_giving_up_after_a_group_leaves_nothing(small_video, nothing_left):
     stream = quickcodec.groups(small_video, 4, workers=2)
     assert len(next(stream)) == 4
@@ -329,6 +336,7 @@ def test_an_irregular_stream_is_decoded_in_one_pass(small_video, monkeypatch):
 
     monkeypatch.setattr(decoding, "_images", refuse)
     np.testing.assert_array_equal(quickcodec.decode(small_video, workers=1, fps=5).frames, frames[::2])
+    monkeypatch.setattr(decoding, "_parallel", refuse)
     with pytest.raises(VideoError, match="can only be decoded in one pass"):
         list(quickcodec.groups(small_video, workers=1))
 
