@@ -15,11 +15,15 @@ import safetensors
 
 from compiler.model_config import model_spec
 from compiler.model_spec import ModelSpec
+from compiler.quantised import QuantisedMatrix, quantisation_of, quantised_matrices, unused_parts
 from compiler.tensor_table import MATRICES, Entry, tensor_table, unknown_tensors
 from util import checks, files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES: Mapping[str, str] = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}  # NumPy types of the stored values
+PART_DTYPES: Mapping[str, Any] = {  # of the parts of quantised matrices
+    "BF16": ml_dtypes.bfloat16, "F16": "<f2", "F32": "<f4", "I32": "<i4", "F8_E4M3": "u1"
+}  # fmt: skip
 
 
 class CheckpointError(ValueError):
@@ -44,7 +48,8 @@ class Checkpoint:
     """Weights and description of a model in the folder `path`.
 
     `spec` describes the model. `table` maps the names of this project (`compiler.tensor_table`) to tensors of the
-    checkpoint. `names` are all tensors of the checkpoint.
+    checkpoint. `names` are all tensors of the checkpoint; a quantised matrix (`compiler.quantised`) is one tensor, with
+    the name that it has in a checkpoint that is not quantised.
 
     The files are memory-mapped. Opening reads the contents tables only, and checks the names, dtypes and shapes of all
     tensors. Raises CheckpointError if a file is missing, damaged, or contradicts config.json, or if the model has a
@@ -57,10 +62,13 @@ class Checkpoint:
         generation = self._json("generation_config.json") if (self.path / "generation_config.json").exists() else None
         try:
             self.spec: ModelSpec = model_spec(config, generation)
+            quantisation = quantisation_of(config)
         except ValueError as error:
             raise CheckpointError(self.path, str(error)) from None
         self._files: list[Path] = []
-        self._tensors: dict[str, _Stored] = {}
+        self._tensors: dict[str, _Stored] = {}  # that are not part of a quantised matrix
+        self._parts: dict[str, _Stored] = {}
+        self._matrices: dict[str, QuantisedMatrix] = {}
         self._maps: dict[int, np.ndarray] = {}
         if (self.path / WEIGHTS).exists():
             self._add(WEIGHTS, None)
@@ -69,8 +77,17 @@ class Checkpoint:
                 self._add(shard, tensors)
         else:
             raise CheckpointError(self.path, f"must hold {WEIGHTS} or {INDEX}, got neither")
-        self.names = tuple(sorted(self._tensors))
-        self.table: Mapping[str, Entry] = tensor_table(self.spec, self._tensors)
+        if quantisation is not None:
+            try:
+                self._matrices = quantised_matrices(quantisation, self._tensors)
+            except ValueError as error:
+                raise CheckpointError(self.path, str(error)) from None
+            for matrix in self._matrices.values():
+                self._parts |= {name: self._tensors.pop(name) for name in matrix.parts.values()}
+            for name in unused_parts(self._tensors):
+                del self._tensors[name]
+        self.names = tuple(sorted({*self._tensors, *self._matrices}))
+        self.table: Mapping[str, Entry] = tensor_table(self.spec, self.names)
         self._validate()
 
     def _json(self, name: str) -> Any:
@@ -121,9 +138,9 @@ class Checkpoint:
     def _validate(self) -> None:
         """Names, dtypes and shapes of all tensors of the model."""
         for entry in self.table.values():
-            stored = self._tensors.get(entry.name)
-            if stored is None:
+            if entry.name not in self._tensors and entry.name not in self._matrices:
                 raise CheckpointError(self.path, f"tensor {entry.name} of shape {entry.shape} is missing")
+            stored = self._stored(entry.name)
             if stored.dtype not in DTYPES:
                 options = ", ".join(DTYPES)
                 raise CheckpointError(self.path, f"{entry.name} must be one of {options}, got {stored.dtype}")
@@ -143,6 +160,8 @@ class Checkpoint:
 
         A BF16 tensor is a read-only view of the file. F16 and F32 values are rounded to nearest, ties to even.
         """
+        if name in self._matrices:
+            return self._matrices[name].codes(self._part)
         return _codes(self._values(name), self._stored(name).dtype)
 
     def load(self, key: str) -> np.ndarray:
@@ -150,8 +169,10 @@ class Checkpoint:
         if key not in self.table:
             raise ValueError(f"key must be a tensor of the {self.spec.family} model, got {key!r}")
         entry = self.table[key]
-        values = self._values(entry.name)
-        return _codes(values if entry.rows is None else values[slice(*entry.rows)], self._stored(entry.name).dtype)
+        rows = slice(*entry.rows) if entry.rows else slice(None)
+        if entry.name in self._matrices:
+            return self.tensor(entry.name)[rows]
+        return _codes(self._values(entry.name)[rows], self._stored(entry.name).dtype)
 
     def layer_matrix(self, layer: int, matrix: str) -> np.ndarray:
         """Matrix (outputs, inputs) of a decoder layer: q, k, v, o, gate, up or down. uint16 BF16 bit patterns."""
@@ -190,20 +211,30 @@ class Checkpoint:
         checks.integer("layer", layer, 0, self.spec.text.layers - 1)
         return f"layers.{layer}.{checks.one_of('matrix', matrix, MATRICES)}"
 
-    def _stored(self, name: str) -> _Stored:
-        if name not in self._tensors:
+    def _stored(self, name: str) -> _Stored | QuantisedMatrix:
+        stored = self._matrices.get(name) or self._tensors.get(name)
+        if stored is None:
             raise ValueError(f"name must be a tensor of checkpoint {str(self.path)!r}, got {name!r}")
-        return self._tensors[name]
+        return stored
 
     def _values(self, name: str) -> np.ndarray:
-        """Stored values of a tensor, a view of its file."""
+        """Stored values of a tensor that is not quantised, a view of its file."""
         stored = self._stored(name)
+        assert isinstance(stored, _Stored)
         if stored.dtype not in DTYPES:
             raise ValueError(f"{name} must be one of {', '.join(DTYPES)}, got {stored.dtype}")
+        return self._view(stored, DTYPES[stored.dtype])
+
+    def _part(self, name: str) -> np.ndarray:
+        """Stored values of a part of a quantised matrix, a view of its file."""
+        stored = self._parts[name]
+        return self._view(stored, PART_DTYPES[stored.dtype])
+
+    def _view(self, stored: _Stored, dtype: Any) -> np.ndarray:
         if stored.file not in self._maps:
             self._maps[stored.file] = np.asarray(np.memmap(self._files[stored.file], np.uint8, "r"))
         content = self._maps[stored.file][stored.start : stored.end]
-        return content.view(DTYPES[stored.dtype]).reshape(stored.shape)
+        return content.view(dtype).reshape(stored.shape)
 
 
 def _codes(values: np.ndarray, dtype: str) -> np.ndarray:

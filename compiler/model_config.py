@@ -131,8 +131,6 @@ def model_spec(config: Any, generation: Any = None) -> ModelSpec:
     name = architectures[0] if isinstance(architectures, list) and architectures else architectures
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ValueError(f"architectures in config.json must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
-    if root.optional("quantization_config") is not None:
-        raise ValueError("quantization_config in config.json must be absent: weights must be BF16, F16 or F32")
     model_type, read = ARCHITECTURES[name]
     root.constant("model_type", model_type)
     try:

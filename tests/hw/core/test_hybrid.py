@@ -16,6 +16,8 @@ from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES
 from sim.bench.model_run import ModelMismatch, ModelRun
 from sw_model.cycles.session import SessionModel
+from sw_model.media import quickcodec
+from sw_model.media.clip import find_clip
 from tests.compiler.checkpoints import write_random
 
 HEAVY = pytest.mark.heavy
@@ -54,6 +56,25 @@ def test_session_equals_the_golden_machine(branch, cores, tmp_path, rng, seed):
     errors = np.array(model.cycles) / run.cycles - 1
     print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
     assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
+    run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
+
+
+@HEAVY
+@pytest.mark.parametrize("cores", [1, 2])
+def test_frames_of_a_video(cores, tmp_path, rng, seed):
+    """LLaVA with two layers sees frames of a real clip; old ones leave the window, the sink stays."""
+    write_random(tmp_path, "llava-siglip", rng, changes={"vision_config.image_size": 12})
+    policy, limits = HybridPolicy(sink=4, recent=4, **BRANCHES["query"]), Limits(tokens=48, step=4, pooled=2)
+    machine = compile_model(Checkpoint(tmp_path), Config.preset("tiny"), limits, policy, cores=cores)
+    run, session = ModelRun(machine), machine.session()
+    session.prompt([1, 2])
+    clip = quickcodec.decode(find_clip(tmp_path).path, times_s=range(5), size=(48, 36), workers=1)
+    assert len({picture.tobytes() for picture in clip.frames}) == 5
+    for picture in clip.frames:
+        session.frame(picture)
+    assert list(session.ask([3, 4], count=1))
+    assert sum(sum(step.retrieved.released) for step in session.steps) > 1
+    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
     run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
 
 
