@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from util import checks
 
+RESIDENCIES = ("recent", "whole")
 LINKS = ("paper", "realistic")  # presets of the host link: nominal rate, or packets and drive
 # operations that an eager GPU framework starts for one decoder layer and for one vision layer
 DECODER_OPS, VISION_OPS = 30, 16
@@ -15,6 +16,8 @@ class Assumptions:
 
     resident_tokens       newest tokens of a stream whose KV stays in device memory. V-Rex calls them the recent region
                           and gives no size; 4096 is the capacity of the page table in this hardware.
+    residency             `recent`: that many tokens, as published. `whole`: as many as device memory holds beside the
+                          weights, the data that the policy always keeps there, and the fetched KV of two layers.
     kv_bits               bits of one stored element of the KV cache, headers included: 16 is BF16, 4.5 the format of
                           the KV codec at `paper`. Policy `oaken` has a format of its own.
     retained_hit          share of the selected older KV that is still in device memory from the step before. 0.31 is
@@ -36,6 +39,7 @@ class Assumptions:
     """
 
     resident_tokens: int = 4096
+    residency: str = "recent"
     kv_bits: float = 16.0
     retained_hit: float = 0.31
     requests_in_flight: int = 16
@@ -49,6 +53,7 @@ class Assumptions:
             for name in ("retained_hit", "idle_share"):
                 checks.real(name, getattr(self, name), 0, 1)
             checks.integer("resident_tokens", self.resident_tokens, 0)
+            checks.one_of("residency", self.residency, RESIDENCIES)
             checks.real("kv_bits", self.kv_bits, 1, 16)
             for name in ("requests_in_flight", "request_bytes", "chunks"):
                 checks.integer(name, getattr(self, name), 1)

@@ -196,12 +196,13 @@ def _fetch_parameters(request: Request, scaled: Callable[..., tuple[str, Scale]]
     machine, assume = request.machine(), request.assumptions()
     share = retrieved(request)
     parameters: dict[str, tuple[str, Scale]] = {
-        "share retrieved": ("retrieval_ratio", lambda factor: request.replace(retrieval_ratio=share / factor)),
-        "tokens kept in device memory": (
+        "share retrieved": ("retrieval_ratio", lambda factor: request.replace(retrieval_ratio=share / factor))
+    }
+    if assume.residency == "recent":
+        parameters["tokens kept in device memory"] = (
             "assume.resident_tokens",
             lambda factor: request.replace(changes={"assume.resident_tokens": int(assume.resident_tokens * factor)}),
-        ),
-    }
+        )
     if machine.core and request.link == "paper":
         parameters["host link"] = scaled(
             "link.nominal_gbps", float(machine.link.nominal_gbps), float(machine.device_memory.peak_gbps)

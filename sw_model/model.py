@@ -1,7 +1,7 @@
 """One run: a system, a policy and a workload become a task graph, a schedule and a `Result`."""
 
 from collections import defaultdict
-from math import ceil
+from math import ceil, floor
 
 from sw_model.assumptions import Assumptions
 from sw_model.energy import energy_j
@@ -11,7 +11,7 @@ from sw_model.policies import Policy, Step, Work, load
 from sw_model.rates import rates_of
 from sw_model.result import Result, StageTime, facts_of
 from sw_model.systems import System
-from sw_model.workloads import Model, Phase, Workload
+from sw_model.workloads import BF16_BYTES, Model, Phase, Workload
 
 
 def policy_for(name: str, model: Model) -> Policy:
@@ -26,9 +26,30 @@ def work_of(
     policy: Policy, system: System, model: Model, phase: Phase, batch: int, assume: Assumptions, ratio: float | None
 ) -> Work:
     """The work of one layer in one phase; `ratio` replaces the policy's retrieval ratio."""
-    resident = 0 if system.kind in policy.offloads_all else assume.resident_tokens
+    resident = resident_tokens(policy, system, model, phase, batch, assume, ratio)
     step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, resident, assume.kv_bits)
     return policy.account(step)
+
+
+def resident_tokens(
+    policy: Policy, system: System, model: Model, phase: Phase, batch: int, assume: Assumptions, ratio: float | None
+) -> int:
+    """Tokens of each sequence that device memory can hold in a phase, counted in BF16 (`Assumptions.residency`)."""
+    if system.kind in policy.offloads_all:
+        return 0
+    if assume.residency == "recent":
+        return assume.resident_tokens
+    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, 0, assume.kv_bits)
+    work = policy.account(step)
+    always = work.predict_read_bytes + max(0.0, work.attend_read_bytes - work.fetch_bytes)
+    used = weight_bytes(model) + model.layers * always + 2 * work.fetch_bytes
+    free = system.device_memory.capacity_gb * 1e9 - used
+    return max(0, floor(free / (batch * model.kv_bytes_per_token)))
+
+
+def weight_bytes(model: Model) -> int:
+    """Bytes of the weights of the language model and of its vision tower in device memory."""
+    return BF16_BYTES * (model.params + model.vision.params)
 
 
 def scheduled_phase(
@@ -118,7 +139,7 @@ def run(
         # attended KV that is not fetched is resident for every layer; fetched KV takes the buffers of two layers
         resident_bytes = max(0.0, work.attend_read_bytes - work.fetch_bytes)
         cache_bytes = max(cache_bytes, resident_bytes * model.layers + 2 * work.fetch_bytes)
-    memory_bytes = ceil(2 * (model.params + model.vision.params) + cache_bytes)
+    memory_bytes = ceil(weight_bytes(model) + cache_bytes)
     return Result(
         system=system.name,
         policy=chosen.name,
@@ -133,7 +154,12 @@ def run(
         energy_j=energy_j(system, phases, assume.idle_share),
         memory_bytes=memory_bytes,
         fits=memory_bytes <= system.device_memory.capacity_gb * 1e9,
-        facts=facts_of(system, phases[-1], ratio),
+        facts=facts_of(
+            system,
+            phases[-1],
+            ratio,
+            resident_tokens(chosen, system, model, workload.phases[-1], workload.batch, assume, ratio),
+        ),
         timelines=tuple(p.timeline for p in phases),
         counts=tuple(p.phase.count for p in phases),
     )

@@ -75,19 +75,23 @@ class Result:
         return sum(self.energy_j.values())
 
 
-def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None) -> tuple[Fact, ...]:
-    """The numbers behind one phase of a run; `ratio` is the retrieval ratio that the user set."""
+def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None, resident: int) -> tuple[Fact, ...]:
+    """The numbers behind one phase of a run; `ratio` is the retrieval ratio that the user set, `resident` the tokens
+    of a stream that device memory can hold."""
     work, rates, core = scheduled.work, scheduled.rates, system.core
     share = work.attended_tokens / max(1, scheduled.phase.kv_tokens)
     share_origin = "given" if ratio is not None else "paper"
     link = "nominal rate of V-Rex Table I" if rates.link == system.link.nominal_gbps * 1e9 else "packet model"
     assume = rates.assume
+    resident_origin = {
+        "recent": ("assumed", "the paper gives no size"), "whole": ("computed", "device memory beside weights"),
+    }[assume.residency]  # fmt: skip
     facts = [
         Fact("attended share of the context", share, "", share_origin, "published ratio unless set or measured"),
         Fact("device memory stream", rates.dram_stream / 1e9, "GB/s", "computed", "peak less refresh"),
         Fact("host link", rates.link / 1e9, "GB/s", "computed", link),
         Fact("KV over the link per layer", rates.fetch_bytes, "B", "computed", "ratio, context, residency"),
-        Fact("resident tokens", assume.resident_tokens, "", "assumed", "the paper gives no size"),
+        Fact("resident tokens", resident, "", *resident_origin),
         Fact("bits of a KV element", assume.kv_bits, "", "assumed", "16: BF16"),
         Fact("resident hits among older KV", assume.retained_hit, "", "measured on golden", "not in the paper"),
     ]

@@ -59,7 +59,9 @@ class StepTimes:
     @property
     def max_resident(self) -> int:
         """Largest number of tokens of a stream that the policy keeps in device memory."""
-        return 0 if self.system.kind in self.policy.offloads_all else self.assume.resident_tokens
+        if self.system.kind in self.policy.offloads_all:
+            return 0
+        return self.assume.resident_tokens if self.assume.residency == "recent" else int(CONTEXTS[-1])
 
     def stage(self, kind: int) -> str:
         """Stage of a kind of step, which selects the retrieval ratio."""

@@ -140,6 +140,28 @@ def test_realistic_link_is_slower():
     assert 1.2 < real / paper < 1.3  # 4 GB/s nominal against the drive behind 3.2 GB/s
 
 
+def resident(result):
+    """Tokens of a stream that device memory can hold, of a run."""
+    return next(fact.value for fact in result.facts if fact.name == "resident tokens")
+
+
+def test_whole_memory_holds_what_fits():
+    """QuickPrefill has no index: half of the past (rho), in two layers, is staged; the rest of the memory is tokens."""
+    system, whole, past = load_system("vrex8"), Assumptions(residency="whole"), 40000
+    weights = 2 * (LLAMA3_8B.params + LLAMA3_8B.vision.params)
+    for batch, most in ((1, 115422), (8, 13334)):
+        r = run(system, "quickprefill", workloads.frame(past, batch=batch), assume=whole)
+        staged = batch * 2 * past // 2 * 4096
+        assert resident(r) == int((32e9 - weights - staged) / (batch * 32 * 4096)) == most
+        assert ("PCIe" in r.bytes_moved) == (past // 2 > most)
+
+
+def test_a_gpu_that_offloads_everything_holds_nothing():
+    gpu, load = load_system("agx-orin"), workloads.frame(20000)
+    whole, recent = (run(gpu, "rekv", load, assume=Assumptions(residency=r)) for r in ("whole", "recent"))
+    assert resident(whole) == resident(recent) == 0 and whole.total_s == recent.total_s
+
+
 def test_invalid_arguments_raise_value_error():
     system, load = load_system("vrex8"), workloads.frame(1000)
     with pytest.raises(ValueError, match=r"policy must be one of .*resv.*got 'magic'"):
@@ -154,6 +176,8 @@ def test_invalid_arguments_raise_value_error():
         Assumptions(chunks=0)
     with pytest.raises(ValueError, match="kv_bits must be finite and between 1 and 16, got 17"):
         Assumptions(kv_bits=17)
+    with pytest.raises(ValueError, match="residency must be one of recent, whole, got 'all'"):
+        Assumptions(residency="all")
     with pytest.raises(ValueError, match="memory_latency_ns"):
         Assumptions(memory_latency_ns=-1)
 
