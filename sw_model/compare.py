@@ -18,6 +18,7 @@ from sw_model.papers.programs import (
     SYSTEMS,
     TABLE_CONTEXTS,
     TABLE_POLICIES,
+    WTU_DESIGN,
     Cost,
     Point,
     formula_cost,
@@ -98,7 +99,8 @@ def program_side(request: Request) -> Cost | None:
     program = program_cost(point)
     if program is None:
         return None
-    whole, rest = _cost(request.run()), formula_cost(point)
+    whole = _cost(request.replace(changes={"core.wtu_design": WTU_DESIGN}).run())
+    rest = formula_cost(point)
     parts = ("total_s", "device_bytes", "link_bytes", "energy_j")
     added = {part: getattr(program, part) + getattr(whole, part) - getattr(rest, part) for part in parts}
     return replace(program, **added)

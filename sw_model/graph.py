@@ -13,23 +13,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from hw.core.dma import BURST
 from hw.core.sequencer import QUEUE_DEPTH
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.engine import PS_PER_S, Task, Timeline
 from sw_model.policies import Work
-from sw_model.rates import Rates
+from sw_model.policies.base import BF16_BYTES
+from sw_model.rates import Rates, read_latency_s
 from sw_model.systems import System
 from sw_model.unit_cycles import (
     attention_bytes,
     attention_passes,
     dpe_cycles,
     hcu_cycles,
+    select_cycles,
     vpe_cycles,
     waiting_steps,
     wtu_cycles,
+    wtu_read_cycles,
+    wtu_reads,
 )
 from sw_model.workloads import Model, Phase
 
+PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
 STAGES = ("vision", "weights", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
 
 
@@ -57,6 +63,8 @@ class Graph:
     ):
         self.system, self.model, self.phase, self.batch = system, model, phase, batch
         self.work, self.rates, self.blocking = work, rates, blocking
+        self.first = work.first_layer
+        self.hertz = system.core.clock_mhz * 1e6 if system.core else 0.0
         self.chunks = rates.assume.chunks
         self.tasks: list[Task] = []
         self.flops: dict[str, float] = defaultdict(float)
@@ -152,42 +160,72 @@ class Graph:
                 self.add("prediction", "HCU", seconds, [last], layer)
         if work.vector_ops:
             last = self.vector("prediction", work.vector_ops, "op", [last], layer)
+        if core and work.lone_read_bytes:
+            seconds = work.lone_read_bytes * core.config.cores / self.rates.dram_stream
+            last = self.add("prediction", "VPE", seconds, [last], layer)
         if not core:
             return self.launches("prediction", round(work.gpu_kernels), [last], layer)
         if work.threshold_rows:
-            cycles = wtu_cycles(work.threshold_rows, work.threshold_entries, work.threshold_passes, core)
-            last = self.add("prediction", "WTU", cycles / (core.clock_mhz * 1e6), [last], layer)
+            row = work.threshold_entries, work.threshold_passes, core, work.threshold_levels
+            cycles = wtu_cycles(work.threshold_rows, *row, alone=work.lone_threshold)
+            selected = self.add("prediction", "WTU", cycles / self.hertz, [last], layer)
+            if work.lone_threshold and (reads := work.threshold_rows * wtu_reads(*row)):  # they take longer
+                burst_s = read_latency_s(self.system.memory, 2 * BURST * core.config.dpe_inputs)
+                seconds = reads * wtu_read_cycles(work.threshold_entries, burst_s * self.hertz, core) / self.hertz
+                nbytes = round(reads * work.threshold_entries * 2 * BF16_BYTES)
+                return self.add("prediction", "DRAM", seconds, [last], layer, nbytes)
+            return selected
         return last
 
     def fetch(self, layer: int, after: int) -> int:
-        """Older KV over the link into device memory, in pieces.
+        """Older KV over the link into device memory, in pieces, and the look-up of the selected clusters.
 
         Where a drive is behind the link, drive and link transfer a piece at the same time, so the slower one sets the
         pace.
         """
-        total, done, last = self.rates.fetch_bytes, 0, after
-        if not total:
+        times = self.first if layer == 0 else 1.0
+        total, done, last = round(self.rates.fetch_bytes * times), 0, after
+        select_s = self.select_s(times)
+        if not total and not select_s:
             return after
         storage, previous = self.rates.storage, [after]
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
             done += size
-            transfers = [self.add("fetch", "PCIe", size / self.rates.link, previous, layer, size)]
-            if storage:
+            transfers = list[int]()
+            if select_s:
+                # its reads wait behind those of the operands on the port of the core
+                transfers.append(self.add("fetch", "DRAM", select_s / self.chunks, previous, layer))
+            if total:
+                transfers.append(self.add("fetch", "PCIe", size / self.rates.link, previous, layer, size))
+            if storage and total:
                 transfers.append(self.add("fetch", "SSD", size / storage, previous, layer, size))
             previous = transfers
             last = self.dram("fetch", size, transfers, layer)
             self.fetched.append(transfers[0])
         return last
 
+    def select_s(self, times: float = 1.0) -> float:
+        """Seconds in which the KVMU looks up the selected clusters of a layer, `times` those of the work."""
+        work, core = self.work, self.system.core
+        if not core or not work.selects:
+            return 0.0
+        latency = read_latency_s(self.system.memory, 2 * core.config.dpe_inputs) * self.hertz
+        cycles = select_cycles(work.selects * times, work.clusters, latency, core)
+        return self.model.kv_heads * self.batch * cycles / self.hertz
+
     def held(self) -> list[int]:
         """The piece of the newest fetch that a leading core has to issue before it can go on with its program.
 
         It issues a SELECT for each KV head, then FETCH. So many of them wait in the command queue of the retrieval
-        unit, and one more has issued its last copies.
+        unit, and one more has issued its last copies. When the SELECT of the first KV head copies for all, all but the
+        last pages have been copied before.
         """
-        heads = self.model.kv_heads
-        pieces = ceil(max(0, heads - QUEUE_DEPTH) / heads * self.chunks)
+        copies, waiting = float(self.model.kv_heads), QUEUE_DEPTH
+        if self.work.common_selection:
+            assert self.system.core is not None
+            copies, waiting = self.rates.fetch_bytes / self.system.core.config.page_tokens / self.model.kv_bytes, PAGES
+        pieces = ceil(max(0.0, copies - waiting) / copies * self.chunks) if copies else 0
         return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
 
     def attention(self, layer: int, query: int, available: tuple[int, int], held: Sequence[int]) -> int:
@@ -196,8 +234,9 @@ class Graph:
         The step's own tokens are attended too. The values are read after the tasks `held`.
         """
         model, batch, core = self.model, self.batch, self.system.core
-        t, d, nbytes = ceil(self.work.processed_tokens), model.head_dim, self.work.attend_read_bytes
-        keys, heads, rows = ceil(self.work.attended_tokens) + t, batch * model.kv_heads, t * model.group
+        times = self.first if layer == 0 else 1.0
+        t, d, nbytes = ceil(self.work.processed_tokens), model.head_dim, self.work.attend_read_bytes * times
+        keys, heads, rows = ceil(self.work.attended_tokens * times) + t, batch * model.kv_heads, t * model.group
         scores, after = t * model.q_heads * keys * batch, (*available, query)
         passes, moved = (1, 1), list[int]()
         if core:
@@ -265,7 +304,8 @@ class Graph:
         x = self.vision()
         overlaps = not self.blocking
         ready = self.fetch(0, x) if work.schedule == "ahead" and overlaps else -1
-        for layer in range(model.layers):
+        layers = round(model.layers * work.passes)
+        for layer in range(layers):
             if not self.system.core:
                 x = self.launches("overhead", DECODER_OPS, [x], layer)
             h = self.vector("vector", t * model.hidden, "norm", [x], layer)
@@ -277,13 +317,15 @@ class Graph:
             if not overlaps and work.schedule == "ahead":
                 ready = self.fetch(layer, query)
             elif work.schedule == "same_layer" or (work.schedule == "next_layer" and (layer == 0 or not overlaps)):
-                ready = self.fetch(layer, self.predict(layer, query))
-            if overlaps and layer + 1 < model.layers:
+                predicted = query if layer == 0 and self.first != 1 else self.predict(layer, query)
+                ready = self.fetch(layer, predicted)
+            if overlaps and layer + 1 < layers:
                 if work.schedule == "next_layer":
                     following = self.fetch(layer + 1, self.predict(layer + 1, query))
                 elif work.schedule == "ahead":
                     following = self.fetch(layer + 1, x)
-            held = self.held() if self.system.core and following >= 0 and self.rates.fetch_bytes else []
+            fetches = following >= 0 and (self.rates.fetch_bytes or self.select_s())
+            held = self.held() if self.system.core and fetches else []
             h = self.attention(layer, query, (ready, x), held)
             h = self.linear("weights", t, width, model.hidden, h, layer, "weights")
             h = self.vector("vector", t * model.hidden, "add", [h], layer)
@@ -293,5 +335,5 @@ class Graph:
             h = self.linear("weights", t, model.ffn, model.hidden, h, layer, "weights")
             x = self.vector("vector", t * model.hidden, "add", [h], layer)
             ready = following
-        x = self.vector("vector", t * model.hidden, "norm", [x], model.layers)
-        self.linear("weights", self.batch, model.hidden, model.vocab, x, model.layers, "weights")
+        x = self.vector("vector", t * model.hidden, "norm", [x], layers)
+        self.linear("weights", self.batch, model.hidden, model.vocab, x, layers, "weights")

@@ -27,7 +27,9 @@ def work_of(
 ) -> Work:
     """The work of one layer in one phase; `ratio` replaces the policy's retrieval ratio."""
     resident = resident_tokens(policy, system, model, phase, batch, assume, ratio)
-    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, resident, assume.kv_bits)
+    step = Step(
+        phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, resident, assume.kv_bits, system.kind
+    )
     return policy.account(step)
 
 

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from sw_model.assumptions import LINKS, Assumptions
-from sw_model.memory.dram import decode, pattern, replay
+from sw_model.memory.dram import Trace, decode, pattern, replay
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd, read
@@ -15,6 +15,8 @@ from sw_model.policies import Work
 from sw_model.policies.base import BF16_BYTES
 from sw_model.systems import System
 from util import checks
+
+READS = 4096  # of a replay
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,28 @@ def slot_share(memory: str, key_bytes: int) -> float:
     return len(set(zip(places["ch"].tolist(), places["pc"].tolist(), strict=True))) / channels
 
 
+@lru_cache(maxsize=256)
+def read_latency_s(memory: str, nbytes: int) -> float:
+    """Mean latency of single reads of `nbytes` bytes at random addresses, in controller and device."""
+    spec = load_memory(memory)
+    return float(replay(spec, pattern(spec, "rand", nbytes, READS)).latency_ns.mean()) * 1e-9
+
+
+@lru_cache(maxsize=256)
+def page_share(memory: str, page_bytes: int, slot_bytes: int, slots: int) -> float:
+    """Share of the peak bandwidth for reads of the keys, or of the values, of one KV head in pages with `slots` tokens.
+
+    The reads are replayed bank by bank. With few tokens in a page they go to few channels and bank groups.
+    """
+    spec, pages = load_memory(memory), READS // slots
+    address = np.arange(pages)[:, None] * page_bytes + np.arange(slots) * slot_bytes
+    reads, nothing = address.size, np.zeros(address.size, np.int64)
+    trace = Trace(
+        address.ravel(), slot_bytes // 2, nothing.astype(np.uint8), nothing.astype(np.int32), nothing, np.array([reads])
+    )
+    return replay(spec, trace).share
+
+
 def rates_of(
     system: System, link: str, work: Work, assume: Assumptions, batch: int, retained: float, memory_detail: bool
 ) -> Rates:
@@ -95,6 +119,10 @@ def rates_of(
     kv = stream
     if system.core:
         kv = stream * slot_share(system.memory, BF16_BYTES * system.core.config.head_dim)
+        if work.page_slots:
+            slot_bytes = 2 * BF16_BYTES * system.core.config.head_dim
+            page_bytes = slot_bytes * system.core.config.page_tokens * system.core.config.kv_heads
+            kv = min(stream, peak * page_share(system.memory, page_bytes, slot_bytes, round(work.page_slots)))
     extent = max(64, round(work.extent_bytes))
     if memory_detail and work.attend_read_bytes:
         kv = min(stream, peak * dram_share(system.memory, min(extent, 1 << 17), round(work.attend_read_bytes / batch)))

@@ -96,7 +96,14 @@ def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None, res
         Fact("resident hits among older KV", assume.retained_hit, "", "measured on golden", "not in the paper"),
     ]
     if core and work.threshold_rows:
-        cycles = wtu_cycles(work.threshold_rows, work.threshold_entries, work.threshold_passes, core)
+        cycles = wtu_cycles(
+            work.threshold_rows,
+            work.threshold_entries,
+            work.threshold_passes,
+            core,
+            work.threshold_levels,
+            alone=work.lone_threshold,
+        )
         facts.append(Fact("WTU per layer", cycles, "cycles", "measured from RTL", "the unit's cycle formula"))
         facts.append(Fact("WTU sweeps per row", work.threshold_passes, "", "measured on golden", "synthetic stream"))
     if core and work.hamming_pairs:

@@ -9,7 +9,9 @@ from math import ceil
 from compiler import vector_programs as programs
 from compiler.products import Products
 from hw.config import Config
+from hw.core.dma import BURST
 from hw.dre.hcu import HCU
+from hw.dre.kvmu.records import BLOCK_BYTES
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
@@ -17,6 +19,10 @@ from sw_model.systems import Core
 from sw_model.workloads import LLAMA3_8B
 
 LEVELS = 2  # the WTU divides the bucket that crosses the threshold once
+# SELECT of a cluster with one page: acceptance and check 2, a read of the cluster's and of the page's record 2 each,
+# five other states, a reply 1, end 2 (`hw/dre/kvmu`, `sw_model.cycles.store_commands`)
+SELECT_CYCLES = 14
+PORT_CYCLES = 10  # of a read besides the latency of the memory: request 2, buffers 2 x 2, interconnect 2, word, use
 SCORES = 4096  # scores of a long softmax row
 VECTORS = 8  # vectors that share one load of weights or angles
 # elements and vector program of one row of each kind; other kinds take one cycle per beat
@@ -73,8 +79,12 @@ def hcu_cycles(pairs: float, core: Core) -> int:
     return ceil(pairs / (config.cores * config.hcu_accumulators)) * _hcu(config).slices
 
 
-def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
+def wtu_cycles(
+    rows: float, entries: float, passes: float, core: Core, levels: float = LEVELS, *, alone: bool = False
+) -> int:
     """Cycles of the selection in `rows` rows of `entries` scores, rows split over the WTUs of all cores.
+
+    `alone` : by the WTU of one core
 
     A row loads while the row before it is selected, except rows that do not fit the memory of the WTU. `passes` is a
     mean number of buckets per row; it can be a fraction, because the unit's formula is linear in it.
@@ -85,10 +95,39 @@ def wtu_cycles(rows: float, entries: float, passes: float, core: Core) -> int:
     unit = _wtu(config, core.wtu_design)
     is_long = size > config.wtu_pairs
     cycles_of = unit.long_row_cycles if is_long else unit.cycles
-    first = cycles_of(size, 1, LEVELS)
-    further = cycles_of(size, 2, LEVELS) - first
+    first = cycles_of(size, 1, round(levels))
+    further = cycles_of(size, 2, round(levels)) - first
     load = 0 if is_long else ceil(entries / config.wtu_lanes)
-    return ceil(load + ceil(rows / config.cores) * (first + (passes - 1) * further))
+    return ceil(load + ceil(rows / (1 if alone else config.cores)) * (first + (passes - 1) * further))
+
+
+def wtu_reads(entries: float, passes: float, core: Core, levels: float = LEVELS) -> int:
+    """How often the selection reads a row of `entries` scores from memory; 0: the row fits the memory of the WTU."""
+    if entries <= core.config.wtu_pairs:
+        return 0
+    return _wtu(core.config, core.wtu_design).packets(ceil(passes), round(levels))
+
+
+def wtu_read_cycles(entries: float, latency: float, core: Core) -> float:
+    """Cycles of one read of a row of `entries` scores and token counts.
+
+    The buffers of scores and counts hold a burst each (`hw.core.processor.READ_ENGINES`), so that the next bursts are
+    requested when the WTU has taken these. `latency` : cycles from the request of a burst to its data
+    """
+    config = core.config
+    entries_of_burst = BURST * config.dpe_inputs
+    return entries / entries_of_burst * (latency + PORT_CYCLES + 2 * BURST + entries_of_burst / config.wtu_lanes)
+
+
+def select_cycles(selects: float, clusters: float, latency: float, core: Core) -> float:
+    """Cycles of the KVMU for `selects` of `clusters` clusters that are selected in ascending order, each with one page.
+
+    A line of its cache has several records; the lines of the selected clusters and of their pages are read from memory,
+    with `latency` cycles and those of the port. The selected clusters are assumed to be spread evenly.
+    """
+    records = max(1, 2 * core.config.dpe_inputs // BLOCK_BYTES)
+    lines = 2 * clusters / records * (1 - (1 - min(1.0, selects / clusters)) ** records)
+    return selects * SELECT_CYCLES + lines * (latency + PORT_CYCLES)
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:

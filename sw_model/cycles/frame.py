@@ -7,7 +7,7 @@ all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.builder import Share
@@ -15,11 +15,12 @@ from compiler.language_model import LanguageModelCompiler
 from compiler.layer import Context
 from compiler.memory import Region
 from compiler.model_spec import ProjectorSpec, RopeSpec, TextSpec, VisionSpec
-from compiler.policies import Policy, ResvPolicy
+from compiler.policies import CodecSightPolicy, Policy, ResvPolicy
 from compiler.policies.base import LayerWidths
 from compiler.state_space import state_words
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import vision_shape
+from compiler.window_layer import Carry, WindowContext, WindowLayer
 from hw.config import Config
 from hw.core.isa import COMMAND_BYTES, Command
 from hw.lxe.microcode import Instruction
@@ -105,6 +106,51 @@ def text_spec(model: Model, layers: int) -> TextSpec:
     )  # fmt: skip
 
 
+class _Decoder:
+    """A text decoder with some of its layers, each with its own weights, pages and state of its branch.
+
+    step : gives the places of the contexts; None: they are not in a store
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        step: WorkloadStep | None,
+        tokens: int,
+        keys: int,
+        layers: int,
+        policy: Policy,
+    ):
+        word, start, mean_keys = 2 * config.dpe_inputs, 0, 0
+        if step is not None:
+            start = (step.store_bytes + layers * step.frame_bytes + step.staging_bytes) // word
+            mean_keys = step.later.mean_keys // word
+        branch = policy.branch(config, LayerWidths(model.hidden, model.q_heads, model.head_dim))
+        size = state_words(branch.shape) if branch else 0
+        columns = model.q_heads * config.head_dim // config.dpe_inputs if policy.table(config).partial else 0
+        self.config, self.region = config, Region(ADDRESSES, start + layers * (size + columns))
+        self.contexts = [
+            Context(n, mean_keys, start + n * size, start + layers * size + n * columns) for n in range(layers)
+        ]
+        self.compiler = LanguageModelCompiler(
+            config, text_spec(model, layers), self.region, self.contexts, tokens=tokens, keys=keys, policy=policy
+        )
+        self.shares = [Share(core, config.cores) for core in range(config.cores)]
+
+    def programs(self, programs: list[list[Command]], steps: list[StepData]) -> Programs:
+        """Programs of the cores, with the data of each OPEN."""
+        compiler = self.compiler
+        return _programs(
+            self.config, self.region, programs, steps, compiler.vectors.instructions, compiler.layers[0].wide["down"]
+        )
+
+    def step(self, contexts: Sequence[Context], tokens: int, *, answer: bool, visual: bool) -> list[list[Command]]:
+        """Programs of a step of `tokens` tokens."""
+        rows = [self.compiler.embedding_words(token) for token in range(tokens)]
+        return [self.compiler.step(rows, contexts, answer=answer, visual=visual, share=share) for share in self.shares]
+
+
 def compile_step(
     config: Config,
     model: Model,
@@ -116,30 +162,70 @@ def compile_step(
     policy: Policy = RESV,
     visual: bool = False,
     answer: bool = False,
+    partitions: int = 0,
 ) -> Programs:
     """Programs of `tokens` tokens after `past` ones: copies of the embeddings, layers, with `answer` also the LM head.
 
     Every layer has its own weights, and pages and the state of its branch at its own addresses. `visual` : the tokens
-    are those of frames
+    are those of frames ; `partitions` : that pass the first stage of a selection in two stages
     """
-    word = 2 * config.dpe_inputs
-    states = (step.store_bytes + layers * step.frame_bytes + step.staging_bytes) // word
-    branch = policy.branch(config, LayerWidths(model.hidden, model.q_heads, model.head_dim))
-    size = state_words(branch.shape) if branch else 0
-    region = Region(ADDRESSES, states + layers * size)
-    contexts = [Context(n, step.later.mean_keys // word, states + n * size) for n in range(layers)]
-    keys = past + tokens
-    compiler = LanguageModelCompiler(
-        config, text_spec(model, layers), region, contexts, tokens=tokens, keys=keys, policy=policy
-    )
-    rows = [compiler.embedding_words(token) for token in range(tokens)]
-    programs = [
-        compiler.step(rows, contexts, answer=answer, visual=visual, share=Share(core, config.cores))
-        for core in range(config.cores)
-    ]
+    decoder = _Decoder(config, model, step, tokens, past + tokens, layers, policy)
+    for layer in decoder.compiler.layers:
+        if layer.retrieval.two_stage is not None:
+            layer.retrieval.two_stage.partitions = partitions
+    programs = decoder.step(decoder.contexts, tokens, answer=answer, visual=visual)
     later = step.later if policy.prefetch == "next_layer" else step.first
     steps = [_moved(later if n else step.first, n * step.frame_bytes, step) for n in range(layers)]
-    return _programs(config, region, programs, steps, compiler.vectors.instructions, compiler.layers[0].wide["down"])
+    return decoder.programs(programs, steps)
+
+
+def compile_store(
+    config: Config, model: Model, step: WorkloadStep, *, tokens: int, past: int, layers: int, policy: Policy
+) -> Programs:
+    """Programs that store the tokens of a step after it, for a policy with partitions; no tokens move."""
+    assert step.stored is not None
+    decoder = _Decoder(config, model, step, tokens, past + tokens, layers, policy)
+    moves: list[list[dict[str, int]]] = [[] for _ in range(layers)]
+    programs = [decoder.compiler.store(tokens, decoder.contexts, moves, share) for share in decoder.shares]
+    return decoder.programs(programs, [_moved(step.stored, n * step.frame_bytes, step) for n in range(layers)])
+
+
+def compile_window_step(
+    config: Config,
+    model: Model,
+    policy: CodecSightPolicy,
+    *,
+    tokens: int,
+    before: int,
+    slots: int,
+    layers: int = LAYERS,
+    visual: bool = False,
+) -> Programs:
+    """Programs of `tokens` tokens after the first `before` slots of a window of `slots` slots."""
+    decoder = _Decoder(config, model, None, tokens, slots, layers, policy)
+    windows = [replace(_windows(decoder, layer, slots)[0], start=before) for layer in range(layers)]
+    return decoder.programs(decoder.step(windows, tokens, answer=False, visual=visual), [])
+
+
+def compile_carry(
+    config: Config, model: Model, policy: CodecSightPolicy, moves: Sequence[Carry], *, slots: int, layers: int
+) -> Programs:
+    """Programs that fill a window of `slots` slots from the one before."""
+    decoder = _Decoder(config, model, None, 1, slots, layers, policy)
+    programs, windows = list[list[Command]](), [_windows(decoder, n, slots) for n in range(layers)]
+    for share in decoder.shares:
+        p = decoder.compiler.layers[0].products.program(share)
+        for layer, (old, new) in zip(decoder.compiler.layers, windows, strict=True):
+            assert isinstance(layer, WindowLayer)
+            layer.add_carry(p, old, new, moves)
+        programs.append([*p.builder.commands, Command("END")])
+    return decoder.programs(programs, [])
+
+
+def _windows(decoder: _Decoder, layer: int, slots: int) -> list[WindowContext]:
+    compiler = decoder.compiler.layers[layer]
+    assert isinstance(compiler, WindowLayer)
+    return compiler.windows(decoder.region, slots)
 
 
 def compile_vision(config: Config, model: Model, *, layers: int = 2) -> Programs:

@@ -7,23 +7,18 @@ A run of the cycle model takes minutes, so `data/programs.json` records its cycl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from math import ceil
 from typing import Any
 
 from compiler import policies as machine
+from hw.dre.wtu.wtu import WtuDesign
 from sw_model import workloads
 from sw_model.assumptions import Assumptions
 from sw_model.cycles.core import Traffic
-from sw_model.cycles.critical_path import critical_path, shares
-from sw_model.cycles.frame import Run, compile_step, compile_vision
-from sw_model.cycles.workload_step import StepNumbers, StoredNumbers, WorkloadStep, stored_step, workload_step
 from sw_model.energy import consumers_j
 from sw_model.engine import PS_PER_S
-from sw_model.memory.live import DramTiming
-from sw_model.memory.spec import load_memory
-from sw_model.model import policy_for, retained_share, run, work_of
+from sw_model.model import policy_for, run
 from sw_model.papers.figures import CONTEXTS, DATA, published
 from sw_model.policies import Policy
 from sw_model.policies.hybrid import Hybrid
@@ -31,8 +26,6 @@ from sw_model.systems import System, load_system
 from sw_model.workloads import LLAMA3_8B, Model
 from util import text
 from util.files import read_json
-from util.progress import Progress, no_progress
-from util.timing import FinalTiming, MemoryTiming
 
 RECORD, COMMAND = DATA / "programs.json", "python -m tests.sw_model.papers.bench_programs"
 POLICY = "resv"
@@ -50,6 +43,9 @@ PROGRAMS: dict[str, machine.Policy] = {
         machine.QuickPrefillPolicy(group_frames=1, prefetch="next_layer"),
         machine.WindowPolicy(),
         machine.HybridPolicy(),
+        machine.InfiniGenPPolicy(),
+        machine.MosaicPolicy(prefetch="next_layer"),
+        machine.CodecSightPolicy(),
     )
 }
 # systems of the table of all systems: `window` is `hybrid` without its branch, as its formula counts it
@@ -58,10 +54,7 @@ TABLE_POLICIES = (
 )  # fmt: skip
 SAME_FORMULA = {"window": "hybrid"}
 BOUNDED = 1000  # past tokens after which the step of a policy that releases pages does not depend on the past
-# the LM head is one product: its cycles follow from two parts of the vocabulary, in a model with a small layer
-HEAD_VOCABULARIES = (8192, 16384)
-HEAD_FFN = 64
-PATH_COMMANDS = 4  # commands of the critical path in the record
+WTU_DESIGN = WtuDesign.HISTOGRAM.value  # of the cores, see `hw.dre.wtu.wtu.WTU.from_config`
 
 
 @dataclass(frozen=True)
@@ -92,8 +85,8 @@ def program_of(policy: str) -> str | None:
 
 
 def is_bounded(policy: str) -> bool:
-    """Whether a policy of `PROGRAMS` keeps a constant number of pages."""
-    return isinstance(PROGRAMS.get(policy), machine.WindowPolicy)
+    """Whether a policy of `PROGRAMS` attends to a constant number of tokens."""
+    return isinstance(PROGRAMS.get(policy), machine.WindowPolicy | machine.CodecSightPolicy)
 
 
 POINTS = [Point(system, stage, past) for system in SYSTEMS for stage in STAGES for past in CONTEXTS]
@@ -101,34 +94,6 @@ TABLE_POINTS = [
     Point("vrex8", stage, past, policy) for past in TABLE_CONTEXTS for policy in PROGRAMS for stage in STAGES
 ]
 TOWERS = [Point(system, "vision") for system in SYSTEMS]
-
-
-class NominalLink(FinalTiming):
-    """Host link with the rate of V-Rex Table I in each direction and no latency, as the link preset `paper`.
-
-    With the round trip of `PcieLink`, the two copies of 4 KiB that a core has in flight would limit it to 10 GB/s.
-
-    Parameters
-    ----------
-    gbps : rate in GB/s ; clock_mhz : clock of the port
-    """
-
-    def __init__(self, gbps: float, clock_mhz: float):
-        self.bytes_per_cycle = gbps * 1e3 / clock_mhz
-        self.free = [0.0, 0.0]  # cycle in which the direction of reads, and that of writes, is free
-
-    def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
-        """First cycle of the answer to a burst that arrives in `cycle`. Writes are posted."""
-        self.free[write] = max(self.free[write], cycle) + nbytes / self.bytes_per_cycle
-        return ceil(self.free[write])
-
-
-def timing(system: System) -> dict[str, MemoryTiming]:
-    """Device memory and nominal host link of a system with cores."""
-    assert system.core
-    clock = system.core.clock_mhz
-    device = DramTiming(load_memory(system.memory), clock)
-    return {"device": device, "host": NominalLink(system.link.nominal_gbps, clock)}
 
 
 def formula_policy(name: str, model: Model = LLAMA3_8B) -> Policy:
@@ -139,111 +104,10 @@ def formula_policy(name: str, model: Model = LLAMA3_8B) -> Policy:
     return Hybrid(model) if isinstance(program, machine.WindowPolicy) else policy_for(name, model)
 
 
-def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | StoredNumbers:
-    """Retrieved, resident and fetched tokens that the closed formula counts for a point.
-
-    Raises ValueError if the clusters of the policy do not fit the core.
-    """
-    system, assume = load_system(point.system), Assumptions()
-    assert system.core
-    program, config = PROGRAMS[point.policy], system.core.config
-    policy, (phase,) = formula_policy(point.policy, model), workload(point, model).phases
-    work = work_of(policy, system, model, phase, 1, assume, None)
-    past, tokens, visual = point.past, phase.new_tokens, point.stage == "frame"
-    if isinstance(program, machine.WindowPolicy):
-        past = min(past, BOUNDED)
-        return StoredNumbers(past, tokens, past + tokens, visual)
-    if isinstance(program, machine.FullPolicy):
-        resident = 1 if system.kind in policy.offloads_all else assume.resident_tokens
-        return StoredNumbers(round(work.attended_tokens), tokens, resident, visual)
-    by_frames = isinstance(program, machine.RekvPolicy)
-    size = model.tokens_per_frame if by_frames else 32  # tokens of a cluster; 32 fill a page
-    if by_frames and past > (most := (program.sizes(config, past, tokens).clusters - 1) * size):
-        raise ValueError(f"past must be at most {most} for policy {point.policy}, got {past}")
-    fetch_bytes = work.fetch_bytes * (1 - retained_share(policy, system, work, assume))
-    return StepNumbers(
-        past=past, tokens=tokens, cluster_tokens=size, selected=round(work.attended_tokens / size),
-        fetched=round(fetch_bytes / (size * model.kv_bytes)), rows=1 if by_frames else tokens * model.group,
-        passes=work.threshold_passes,
-    )  # fmt: skip
-
-
-def fits(point: Point) -> bool:
-    """Whether the clusters of a point fit the core."""
-    try:
-        step_numbers(point)
-    except ValueError:
-        return False
-    return True
-
-
 def workload(point: Point, model: Model = LLAMA3_8B) -> workloads.Workload:
     """The workload of a point for the closed formulas: the language model, without the vision tower."""
     load = {"frame": workloads.frame, "text": workloads.text}[point.stage](point.past, model=model)
     return replace(load, phases=tuple(replace(phase, frames=0) for phase in load.phases))
-
-
-def step_data(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_progress) -> WorkloadStep:
-    """The data of the step of a point."""
-    system, numbers, program = load_system(point.system), step_numbers(point, model), PROGRAMS[point.policy]
-    assert system.core
-    if isinstance(numbers, StepNumbers):
-        by_frames = isinstance(program, machine.RekvPolicy)
-        return workload_step(system.core.config, numbers, by_frames=by_frames, progress=progress)
-    assert isinstance(program, machine.FullPolicy)
-    return stored_step(system.core.config, program, numbers, progress=progress)
-
-
-def simulate(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_progress) -> dict[str, Any]:
-    """Run the layers of a point on the cycle model: cycles and bytes of all and of a repeated layer, and its waits."""
-    system, numbers, step = load_system(point.system), step_numbers(point, model), step_data(point, model, progress)
-    assert system.core
-    past = point.past if point.policy == POLICY else step.later.past(0)
-    programs = compile_step(
-        system.core.config, model, step, tokens=numbers.tokens, past=past, policy=PROGRAMS[point.policy],
-        visual=point.stage == "frame",
-    )  # fmt: skip
-    result = programs.run(timing(system))
-    path = shares(critical_path(result.model.commands), *result.ends[:2], copies=bool(step.later.fetched))
-    waits = [dict(zip(("command", "unit", "memory", "share"), entry, strict=True)) for entry in path[:PATH_COMMANDS]]
-    return _entry(result) | {"critical path": waits}
-
-
-def check() -> dict[str, Any]:
-    """A run that takes seconds: a frame of a model with small layers, whose record a test holds to the code."""
-    return simulate(Point("vrex8", "frame", 6000), replace(LLAMA3_8B, hidden=512, ffn=1024))
-
-
-def simulate_vision(system: System, model: Model = LLAMA3_8B) -> dict[str, Any]:
-    """Run the vision tower of a frame."""
-    assert system.core
-    return _entry(compile_vision(system.core.config, model).run(timing(system)))
-
-
-def simulate_head(system: System, tokens: int, model: Model = LLAMA3_8B) -> dict[str, Any]:
-    """Run the LM head after a step of some tokens with two parts of the vocabulary; cycles of the whole one."""
-    assert system.core
-    config, cycles, moved = system.core.config, list[int](), list[Traffic]()
-    numbers = StepNumbers(
-        past=32, tokens=tokens, cluster_tokens=32, selected=1, fetched=0, rows=tokens * model.group, passes=1
-    )
-    step = workload_step(config, numbers)
-    for vocabulary in HEAD_VOCABULARIES:
-        part = replace(model, vocab=vocabulary, ffn=HEAD_FFN)
-        result = compile_step(config, part, step, tokens=tokens, past=32, layers=1, answer=True).run(timing(system))
-        cycles.append(result.cycles - result.ends[-1])
-        moved.append(result.traffic - result.moved[-1])
-    (few, many), (first, second) = HEAD_VOCABULARIES, cycles
-    parts = (model.vocab - few) / (many - few)
-    traffic = [round(a + (b - a) * parts) for a, b in zip(*map(astuple, moved), strict=True)]
-    return {"cycles": round(first + (second - first) * parts), "traffic": traffic}
-
-
-def _entry(result: Run) -> dict[str, Any]:
-    return {
-        "cycles": result.cycles, "repeated": result.repeated, "layers": len(result.ends),
-        "traffic": list(astuple(result.traffic)), "repeated traffic": list(astuple(result.repeated_traffic)),
-    }  # fmt: skip
 
 
 @lru_cache
@@ -296,9 +160,13 @@ class Cost:
     source: str
 
 
+def _with_wtu(system: System) -> System:
+    return system.replace(core={"wtu_design": WTU_DESIGN})
+
+
 def formula_cost(point: Point) -> Cost:
-    """A point by the closed formula of its policy."""
-    system = load_system(point.system)
+    """A point by the closed formula of its policy, with the design of the WTU that the cores have."""
+    system = _with_wtu(load_system(point.system))
     if point.stage == "vision":  # a frame with its tower minus the frame
         whole = run(system, POLICY, workloads.frame(CONTEXTS[0]))
         rest = formula_cost(replace(point, stage="frame", past=CONTEXTS[0]))
@@ -319,7 +187,8 @@ def program_cost(point: Point) -> Cost | None:
     if point.policy not in PROGRAMS or cycles is None or traffic is None:
         return None
     assert system.core
-    result, total_s = run(system, formula_policy(point.policy), workload(point)), cycles / system.core.clock_mhz / 1e6
+    result = run(_with_wtu(system), formula_policy(point.policy), workload(point))
+    total_s = cycles / system.core.clock_mhz / 1e6
     (timeline,) = result.timelines
     busy_s = {name: ps / PS_PER_S for name, ps in timeline.resource_busy_ps().items()}
     busy_s["PCIe"] = max(traffic.host_read, traffic.host_written) / system.link.nominal_gbps / 1e9

@@ -75,6 +75,7 @@ class Step:
                      published
     resident_tokens  newest tokens of a sequence that device memory holds, counted in BF16
     kv_bits          bits of one stored element of the KV cache, headers included, 1 to 16
+    machine          kind of the machine that executes the step, `vrex` or `gpu`
 
     Raises TypeError or ValueError for an invalid value.
     """
@@ -87,11 +88,13 @@ class Step:
     ratio: float | None = None
     resident_tokens: int = 4096
     kv_bits: float = 16.0
+    machine: str = "vrex"
 
     def __post_init__(self) -> None:
         checks.integer("new_tokens", self.new_tokens, 1)
         checks.integer("past_tokens", self.past_tokens, 0)
         checks.one_of("stage", self.stage, STAGES)
+        checks.one_of("machine", self.machine, MACHINES)
         checks.integer("batch", self.batch, 1)
         checks.integer("resident_tokens", self.resident_tokens, 0)
         checks.real("kv_bits", self.kv_bits, 1, 16)
@@ -129,8 +132,17 @@ class Work:
     threshold_rows     rows whose entries a threshold or a top-k selects
     threshold_entries  entries of each such row
     threshold_passes   buckets that the WTU examines in each such row
+    threshold_levels   levels of these buckets
     predict_read_bytes device memory read by the prediction
+    lone_read_bytes    part of it that the core which retrieves for all reads alone, for its vector engine
+    lone_threshold     this core selects in all rows; False: the rows are split over the cores
     gpu_kernels        kernels of the prediction on a GPU, written with framework operations
+    passes             times that tokens pass through a layer, each with a read of its weights
+    first_layer        tokens that the first layer attends to without a prediction, as a multiple of those of the
+                       others; 1: it predicts and attends as they do
+    selects, clusters  clusters that the KVMU looks up for a KV head of a sequence, and those in its tables
+    page_slots         tokens of a page; 0: pages are full
+    common_selection   the KV heads select the same clusters, and the fetch for the first one is that for all
     vision_fraction    share of the frame's patches that the vision encoder computes
     schedule           when the fetch can start: `ahead` (no prediction needed), `next_layer` (predicted one layer
                        early), `same_layer` (predict, fetch, then attend)
@@ -150,8 +162,17 @@ class Work:
     threshold_rows: float = 0.0
     threshold_entries: float = 0.0
     threshold_passes: float = 0.0
+    threshold_levels: float = 2.0
     predict_read_bytes: float = 0.0
+    lone_read_bytes: float = 0.0
+    lone_threshold: bool = False
     gpu_kernels: float = 0.0
+    passes: float = 1.0
+    first_layer: float = 1.0
+    selects: float = 0.0
+    clusters: float = 0.0
+    page_slots: float = 0.0
+    common_selection: bool = False
     vision_fraction: float = 1.0
     schedule: str = "ahead"
 

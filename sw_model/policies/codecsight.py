@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from golden.codecsight import CodecSightConfig, processed_fraction, window_plan
+from golden.codecsight import REUSE, CodecSightConfig, processed_fraction, window_plan
 from golden.rope import THETA_LLAMA3
 from sw_model.policies.base import ModelShape, Policy, Selection, Step, Work
 
@@ -63,9 +63,25 @@ class CodecSight(Policy):
         window = min(step.past_tokens, c.window * self.tokens_per_frame)
         if step.stage == "text":
             return self.work(step, window, extents=1 if window else 0, cached=window)
-        fraction = processed_fraction(window_plan(1, c), c.gop, self.pruned)
+        plan = window_plan(1, c)
+        fraction = processed_fraction(plan, c.gop, self.pruned)
         new = [frame for frame in range(c.stride) if frame % c.gop]
         encoded = 1 - len(new) / c.stride * self.pruned
         processed = step.new_tokens * float(fraction) * c.window / c.stride
-        work = self.work(step, window, extents=1 if window else 0, cached=window, processed=processed)
-        return replace(work, vision_fraction=encoded)
+        if step.machine == "gpu":  # the refreshed frames and the new ones are one pass
+            work = self.work(step, window, extents=1 if window else 0, cached=window, processed=processed)
+            return replace(work, vision_fraction=encoded)
+        computed = [number for number, action in enumerate(plan.values()) if action != REUSE]
+        passes = len(computed) / c.stride  # each frame has its own, and attends to the frames before it
+        before = window * sum(computed) / len(computed) / c.window
+        reused = (c.window - len(computed)) / c.window * window / c.stride  # tokens, for each new frame
+        work = self.work(step, before, extents=1 if window else 0, cached=window, processed=processed / passes)
+        m = step.model
+        return replace(
+            work,
+            passes=passes,
+            vision_fraction=encoded,
+            # keys are rotated, values copied, once for a frame and not for a pass
+            vector_ops=reused * m.key_dim * step.batch / passes,
+            predict_read_bytes=2 * reused * m.kv_bytes * step.batch / passes,
+        )

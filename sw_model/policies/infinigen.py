@@ -13,10 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from golden import baselines
+from golden.selection import TOP_K
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
 # buckets that the WTU examines per row: mean over synthetic text rows with `refine_levels` = 3, which top-k needs
 THRESHOLD_PASSES = 15.6
+THRESHOLD_LEVELS = TOP_K.refine_levels + 1
 GPU_KERNELS = 15  # estimate of the kernels of one prediction when it is written with framework operations
 
 
@@ -71,6 +73,8 @@ class InfiniGen(Policy):
 
     def account(self, step: Step) -> Work:
         m, n = step.model, step.past_tokens
+        if step.machine == "vrex":
+            return self._account_on_cores(step)
         if step.stage not in self.retrieval_stages:
             return self.work(step, n, extents=1 if n else 0)
         retrieved = self.ratio(step) * n
@@ -89,6 +93,38 @@ class InfiniGen(Policy):
             threshold_entries=n,
             threshold_passes=THRESHOLD_PASSES,
             predict_read_bytes=partial_key_bytes + m.hidden * m.q_heads * partial_dim * BF16_BYTES,
+            gpu_kernels=GPU_KERNELS,
+            schedule="next_layer",
+        )
+
+    def _account_on_cores(self, step: Step) -> Work:
+        """The cost of the programs of `compiler.policies.InfiniGenPolicy`.
+
+        The partial queries have all columns, because the rotary embedding needs both elements of a pair, and so have
+        the keys, which are those of the cache. The first layer attends to all past tokens. A token is a cluster.
+        """
+        m, n, t = step.model, step.past_tokens, step.new_tokens
+        if step.stage not in self.retrieval_stages:
+            return replace(self.work(step, n, extents=m.kv_heads * n), selects=n, clusters=n, page_slots=1)
+        retrieved, width, rows = self.ratio(step) * n, m.q_heads * m.head_dim, t * m.q_heads
+        return replace(
+            self.work(step, retrieved, extents=m.kv_heads * retrieved),
+            matmuls=(
+                Matmul(t, m.hidden, width, step.batch),  # partial queries
+                Matmul(t * m.group, m.head_dim, n, m.kv_heads * step.batch),  # partial scores
+            ),
+            vector_ops=2 * t * width * step.batch,  # rotation, columns
+            threshold_rows=rows * step.batch,
+            threshold_entries=n,
+            threshold_passes=THRESHOLD_PASSES,
+            threshold_levels=THRESHOLD_LEVELS,
+            lone_threshold=True,
+            # weights; keys; scores, which are written
+            predict_read_bytes=BF16_BYTES * (m.hidden * width + (n * m.key_dim + rows * n) * step.batch),
+            first_layer=n / retrieved if retrieved else 1.0,
+            selects=retrieved,
+            clusters=n,
+            page_slots=1,
             gpu_kernels=GPU_KERNELS,
             schedule="next_layer",
         )

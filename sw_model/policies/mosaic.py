@@ -8,10 +8,12 @@ import numpy as np
 from golden.mosaic import MosaicCache as Cache
 from golden.mosaic import MosaicConfig, query_vector
 from golden.rope import THETA_LLAMA3
+from golden.selection import MOSAIC
 from sw_model.policies.base import BF16_BYTES, Matmul, ModelShape, Policy, Selection, Step, Work
 
 FRAMES_PER_PARTITION = 64  # mean scene length, for `account`
 TOKENS_PER_CLUSTER = 32
+FP32_BYTES = 4
 
 
 class Mosaic(Policy):
@@ -85,6 +87,8 @@ class Mosaic(Policy):
         return min(1.0, self.config.budget_frames * self.tokens_per_frame / max(1, step.past_tokens))
 
     def account(self, step: Step) -> Work:
+        if step.machine == "vrex":
+            return self._account_on_cores(step)
         m, batch = step.model, step.batch
         clusters = step.past_tokens / TOKENS_PER_CLUSTER
         partitions = step.past_tokens / (FRAMES_PER_PARTITION * self.tokens_per_frame)
@@ -105,6 +109,34 @@ class Mosaic(Policy):
             threshold_entries=max(partitions, ranked),
             threshold_passes=15.6,
             predict_read_bytes=(partitions + ranked) * m.key_dim * BF16_BYTES * batch,
+            gpu_kernels=20,
+            schedule="next_layer",
+        )
+
+    def _account_on_cores(self, step: Step) -> Work:
+        """The cost of the programs of `compiler.policies.MosaicPolicy`, without the store of the tokens.
+
+        All queries score the tables of all clusters; one core adds the scores. All KV heads select the same clusters.
+        Representatives are not attended to. The host assigns the new tokens to clusters.
+        """
+        m, batch = step.model, step.batch
+        clusters, retrieved = step.past_tokens / TOKENS_PER_CLUSTER, self.ratio(step) * step.past_tokens
+        tables = 2 * clusters  # representatives of the partitions, centroids
+        scores_bytes = FP32_BYTES * step.new_tokens * m.q_heads * tables * batch  # written by all, read by one core
+        return replace(
+            self.work(step, retrieved, extents=retrieved / TOKENS_PER_CLUSTER),
+            matmuls=(Matmul(step.new_tokens * m.group, m.head_dim, tables, m.kv_heads * batch),),
+            vector_ops=step.new_tokens * m.q_heads * tables * batch,
+            threshold_rows=2 * m.kv_heads * batch,  # clusters, text
+            threshold_entries=clusters,
+            threshold_passes=15.6,
+            threshold_levels=MOSAIC.refine_levels + 1,
+            lone_threshold=True,
+            predict_read_bytes=BF16_BYTES * tables * m.key_dim * batch + 2 * scores_bytes,
+            lone_read_bytes=scores_bytes,
+            selects=retrieved / TOKENS_PER_CLUSTER,
+            clusters=clusters,
+            common_selection=True,
             gpu_kernels=20,
             schedule="next_layer",
         )

@@ -69,8 +69,10 @@ class StepTimes:
 
     def work(self, kind: int, context: int, batch: int, resident: int = 0) -> Work:
         """The work of one layer for `batch` equal streams."""
-        bits = self.assume.kv_bits
-        step = Step(self.new_tokens[kind], context, self.stage(kind), self.model, batch, self.ratio, resident, bits)
+        step = Step(
+            self.new_tokens[kind], context, self.stage(kind), self.model, batch, self.ratio, resident,
+            self.assume.kv_bits, self.system.kind,
+        )  # fmt: skip
         return self.policy.account(step)
 
     def scheduled_ps(self, kind: int, batch: int, context: int, work: Work) -> int:
@@ -110,7 +112,7 @@ def mean_work(works: Sequence[Work]) -> Work:
         if field.name == "matmuls":
             products = zip(*column, strict=True)
             values[field.name] = tuple(Matmul(*np.mean(same, axis=0).tolist()) for same in products)
-        elif field.name != "schedule":
+        elif field.name not in ("schedule", "common_selection", "lone_threshold"):
             values[field.name] = float(np.mean(column))
     return replace(works[0], **values)
 

@@ -21,7 +21,8 @@ from sw_model.cycles.workload_step import workload_step
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
-from sw_model.papers.programs import Point, step_numbers, timing
+from sw_model.papers.program_runs import step_numbers, timing
+from sw_model.papers.programs import Point
 from sw_model.systems import load_system
 from sw_model.workloads import LLAMA3_8B
 from util.files import ROOT

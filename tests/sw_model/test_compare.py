@@ -94,7 +94,7 @@ def test_table_of_all_systems():
     assert {row.policy for row in rows} >= {"resv", "full", "rekv", "mosaic", "quickprefill", "codecsight", "hybrid"}
     cells = {row.policy: dict(zip(SYSTEM_HEAD, system_cells(row), strict=True)) for row in rows}
     assert cells["hybrid"]["recall %"] == cells["window"]["recall %"] == "75.0" and cells["full"]["recall %"] == ""
-    assert cells["full"]["source of frame"] == "program" and cells["mosaic"]["source of frame"] == "formula"
+    assert cells["full"]["source of frame"] == "program" and cells["oaken"]["source of frame"] == "formula"
     assert float(cells["full"]["link MB"]) > float(cells["window"]["link MB"])
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from compiler import vector_programs as programs
@@ -10,12 +11,22 @@ from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
+from sw_model.rates import read_latency_s
 from sw_model.request import Request
 from sw_model.systems import SIZES, Core, load_system
-from sw_model.unit_cycles import dpe_cycles, hcu_cycles, vpe_cycles, wtu_cycles
+from sw_model.unit_cycles import (
+    dpe_cycles,
+    hcu_cycles,
+    select_cycles,
+    vpe_cycles,
+    wtu_cycles,
+    wtu_read_cycles,
+    wtu_reads,
+)
 
 CORE = load_system("vrex8").core
 CONFIG = CORE.config
+HISTOGRAM = replace(CORE, wtu_design="histogram")
 
 
 @pytest.mark.parametrize("design", WtuDesign)
@@ -33,6 +44,33 @@ def test_long_rows_do_not_overlap(design):
     wtu, core = WTU.from_config(config, design), replace(CORE, wtu_design=design.value)
     for clusters, passes in ((2049, 1), (32768, 7)):
         assert wtu_cycles(8 * config.cores, clusters, passes, core) == 8 * wtu.long_row_cycles(clusters, passes, 2)
+
+
+def test_one_wtu_selects_alone():
+    together = wtu_cycles(320, 1000, 10, CORE), wtu_cycles(320, 1000, 10, CORE, alone=True)
+    assert together[1] / together[0] == pytest.approx(CONFIG.cores, rel=0.01)
+    wtu = WTU.from_config(CONFIG, WtuDesign.HISTOGRAM)
+    assert wtu_reads(2048, 9, HISTOGRAM, 4) == 0 and wtu_reads(2049, 9, HISTOGRAM, 4) == wtu.packets(9, 4)
+
+
+def test_reads_of_a_long_row_and_look_ups_take_the_cycles_of_the_model_of_a_core():
+    """40 rows of 10,000 tokens, of which 64 are selected, take 476,297 cycles in the idle memory of V-Rex8; all of
+    1,000 tokens, in rows that fit the memory of the WTU, 40,489, and 508 of them 43,886 (`sw_model.cycles`)."""
+    latency = [read_latency_s("lpddr5-6400-256b", size) * 800e6 for size in (2048, 128)]
+    rows = 40 * wtu_reads(10_000, 16, HISTOGRAM, 4) * wtu_read_cycles(10_000, latency[0], CORE)
+    assert rows + select_cycles(64, 10_000, latency[1], CORE) == pytest.approx(476_297, rel=0.15)
+    selected = 40 * WTU.from_config(CONFIG).cycles(1000, 16, 4)
+    assert select_cycles(1000, 1000, latency[1], CORE) == pytest.approx(40_489, rel=0.15)
+    assert selected + select_cycles(508, 1000, latency[1], CORE) == pytest.approx(43_886, rel=0.2)
+
+
+def test_lines_of_the_selected_clusters():
+    """The mean number of lines of four records that some of 4,000 records are in, without cycles of the port."""
+    random, clusters = np.random.default_rng(1), 4000
+    for count in (40, 400, 2000):
+        lines = np.mean([len(set(random.choice(clusters, count, replace=False) // 4)) for _ in range(20)])
+        more, less = (select_cycles(count, clusters, latency, CORE) for latency in (100, 0))
+        assert (more - less) / 100 == pytest.approx(2 * lines, rel=0.02)
 
 
 def test_hcu_comparisons_take_the_cycles_of_one_token():

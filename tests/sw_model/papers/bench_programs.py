@@ -14,21 +14,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sw_model.papers import programs
+from sw_model.papers import program_runs, programs
 from sw_model.systems import load_system
 from util.files import git_revision, write_json
 
 
 def runs() -> dict[str, Callable[[], dict[str, Any]]]:
     """All runs by name."""
-    result: dict[str, Callable[[], dict[str, Any]]] = {"check": programs.check}
+    result: dict[str, Callable[[], dict[str, Any]]] = {"check": program_runs.check}
     for name in programs.SYSTEMS:
         system = load_system(name)
-        result[programs.Point(name, "vision").name] = partial(programs.simulate_vision, system)
+        result[programs.Point(name, "vision").name] = partial(program_runs.simulate_vision, system)
         for stage, tokens in (("frame", programs.LLAMA3_8B.tokens_per_frame), ("text", 1)):
-            result[f"{name} {stage} head"] = partial(programs.simulate_head, system, tokens)
+            result[f"{name} {stage} head"] = partial(program_runs.simulate_head, system, tokens)
     points = [*programs.POINTS, *programs.TABLE_POINTS]
-    return result | {point.name: partial(programs.simulate, point) for point in points if programs.fits(point)}
+    return result | {point.name: partial(program_runs.simulate, point) for point in points if program_runs.fits(point)}
 
 
 def main(*names: str) -> None:

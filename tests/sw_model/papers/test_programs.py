@@ -9,11 +9,13 @@ import pytest
 from hw.config import Config
 from sw_model.cycles.columns import Command
 from sw_model.cycles.critical_path import critical_path, memory_of, shares
-from sw_model.cycles.frame import compile_step, compile_vision
+from sw_model.cycles.frame import compile_carry, compile_step, compile_store, compile_vision, compile_window_step
 from sw_model.cycles.workload_step import StepNumbers, workload_step
 from sw_model.explain import program_waits
+from sw_model.papers import program_runs as runs
 from sw_model.papers import programs
-from sw_model.papers.programs import NominalLink, Point, program_cycles, program_rows, recorded, step_numbers, timing
+from sw_model.papers.program_runs import NominalLink, step_numbers, timing
+from sw_model.papers.programs import Point, program_cycles, program_rows, recorded
 from sw_model.papers.reproduce import reproduce
 from sw_model.request import Request
 from sw_model.systems import load_system
@@ -25,7 +27,7 @@ SMALL = {"hidden": 256, "ffn": 512, "vocab": 1024}
 
 def test_record_has_the_cycles_of_the_code():
     """A run of seconds stands for all runs of the record; repeat them with `bench_programs` when this fails."""
-    now, then = programs.check(), recorded()["check"]
+    now, then = runs.check(), recorded()["check"]
     assert now["cycles"] == pytest.approx(then["cycles"], rel=0.01)
     assert now["repeated"] == pytest.approx(then["repeated"], rel=0.01)
     assert [entry["command"] for entry in now["critical path"]] == [entry["command"] for entry in then["critical path"]]
@@ -99,7 +101,7 @@ def test_numbers_of_a_step_are_those_of_the_formula(past):
 def test_steps_of_the_policies(policy, past, attended, fetched_pages):
     """Attended tokens, fetched pages, kept and released tokens of a frame, from the definition of each policy."""
     point = Point("vrex8", "frame", past, policy)
-    data = programs.step_data(point).first
+    data = runs.step_data(point).first
     assert [data.past(head) for head in range(8)] == [attended] * 8
     assert len(data.fetched) == 8 * fetched_pages
     assert len(data.appends) == (5 if policy == "quickprefill" else 10)
@@ -111,12 +113,86 @@ def test_steps_of_the_policies(policy, past, attended, fetched_pages):
 
 
 def test_clusters_of_the_core_limit_the_frames_of_rekv():
-    assert programs.fits(Point("vrex8", "frame", 10_000, "rekv"))
+    assert runs.fits(Point("vrex8", "frame", 10_000, "rekv"))
     with pytest.raises(ValueError, match="past must be at most 10230"):
         step_numbers(Point("vrex8", "frame", 40_000, "rekv"))
+    with pytest.raises(ValueError, match="past must be at most 32736"):
+        step_numbers(Point("vrex8", "frame", 40_000, "mosaic"))
+    with pytest.raises(ValueError, match="tokens must be at most 32768"):
+        step_numbers(Point("vrex8", "frame", 40_000, "infinigenp"))
+
+
+def test_steps_of_mosaic():
+    """All heads select the text and the clusters of a budget; pages that are fetched stay, and others leave without a
+    copy. The tokens are stored by a second program."""
+    point = Point("vrex8", "text", 5000, "mosaic")
+    numbers, step = step_numbers(point), runs.step_data(point)
+    data, stored = step.first, step.stored
+    assert runs.program_policy(point, numbers).budget == 640 - 32 and numbers.fetched > 0
+    assert [data.past(head) for head in range(8)] == [640] * 8
+    assert [[select.cluster for select in data.selects[head]] for head in range(8)] == [
+        [select.cluster for select in data.selects[0]]
+    ] * 8
+    assert data.selects[0][0].cluster == 0 and not data.appends
+    frames = range(step.store_bytes, step.store_bytes + step.frame_bytes)
+    assert len(data.fetched) == 8 * numbers.fetched and all(piece.target in frames for piece in data.fetched)
+    assert len(stored.appends) == 1 and not data.committing.pieces and not stored.committing.pieces
+
+
+def test_steps_of_infinigen():
+    """The first layer selects all tokens, those of the step included, by rows of which each marks a part."""
+    point = Point("vrex8", "text", 1000, "infinigenp")
+    step = runs.step_data(point)
+    assert [(step.first.past(head), step.later.past(head)) for head in range(8)] == [(1000, 68)] * 8
+    assert len(step.first.selects[0]) == 1001 and len(step.first.rows[0]) == -(-1001 // 64)
+    assert len(step.later.rows[0]) == 4 and {levels for _, levels in step.later.rows[0]} == {4}
+    assert step.later.opened == [True] and step.later.clusters == 1000
+
+
+def test_windows_of_codecsight():
+    """Mean slots of a stride from its frames, and the slots that are taken over from the plan of the window."""
+    numbers = step_numbers(Point("vrex8", "frame", 10_000, "codecsight"))
+    assert (numbers.before, numbers.refreshed, numbers.refreshed_before) == (715, 0.25, 240)
+    policy = programs.PROGRAMS["codecsight"]
+    carries = runs.carried(policy, 10)
+    moved = {carry.target + n: carry.source + n for carry in carries for n in range(carry.count)}
+    refreshed = {slot for frame in (0, 16, 32, 48) for slot in range(10 * frame, 10 * frame + 10)}
+    assert moved.keys() == set(range(640)) - refreshed and len(carries) == 4
+    assert all(source == target + 160 for target, source in moved.items())
+
+
+def test_programs_besides_the_layers():
+    """Store of Mosaic, carry and step of CodecSight with small layers: bytes from the numbers of tokens."""
+    system, model = load_system("vrex8"), replace(LLAMA3_8B, **SMALL)
+    config, policy = system.core.config, programs.PROGRAMS["codecsight"]
+    carries = runs.carried(policy, 10)
+    few, many = (
+        compile_carry(config, model, policy, carries, slots=800, layers=layers).run(timing(system)) for layers in (1, 2)
+    )
+    entry = runs._repeated(few, many)
+    read, written = entry["repeated traffic"][:2]
+    assert written == 600 * 2 * 2048  # keys and values of 60 frames
+    assert written < read < 1.2 * written  # also the angles
+    window = compile_window_step(config, model, policy, tokens=1, before=800, slots=801, layers=2).run(timing(system))
+    weights = 2 * 256 * (2 * 4096 + 2 * 1024 + 3 * 512)
+    assert window.moved[0].device_read > weights + 800 * 4096 and window.traffic.host == 0
+    point = Point("vrex8", "frame", 700, "mosaic")
+    numbers, step = step_numbers(point), runs.step_data(point)
+    options = {"tokens": 10, "past": 640, "policy": runs.program_policy(point, numbers)}
+    stored = compile_store(config, model, step, layers=1, **options).run(timing(system))
+    assert stored.traffic.device_written > 10 * 4096 and stored.cycles > 10 * 21 * 2  # comparisons
+
+
+def test_sum_of_entries():
+    one = {"cycles": 100, "repeated": 30, "traffic": [8, 0], "repeated traffic": [4, 0], "critical path": ["a"]}
+    other = {"cycles": 10, "repeated": 2, "traffic": [1, 6], "repeated traffic": [1, 2]}
+    assert runs._sum_of((one, 1), (other, 0.5)) == one | {
+        "cycles": 105, "repeated": 31, "traffic": [8, 3], "repeated traffic": [4, 1],
+    }  # fmt: skip
 
 
 def test_bounded_policies_have_one_record():
+    assert Point("vrex8", "text", 40_000, "codecsight").name == "vrex8 codecsight text 1000"
     assert Point("vrex8", "frame", 40_000, "window").name == "vrex8 window frame 1000"
     assert Point("vrex8", "frame", 40_000, "full").name == "vrex8 full frame 40000"
 
@@ -137,7 +213,7 @@ def test_cost_of_a_program():
     assert cost.device_bytes == traffic.device_read + traffic.device_written
     assert cost.link_bytes >= 32 * 8 * 312 * PAGE_BYTES
     assert cost.energy_j > 12 * cost.total_s + cost.device_bytes * 8 * 5e-12  # four lanes of 3 W, LPDDR5
-    assert programs.program_cost(Point("vrex8", "frame", 10_000, "mosaic")) is None
+    assert programs.program_cost(Point("vrex8", "frame", 10_000, "oaken")) is None
 
 
 def test_a_step_refuses_numbers_that_contradict_each_other():

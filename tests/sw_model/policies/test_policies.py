@@ -237,13 +237,14 @@ def test_retrieved_bytes_of_a_frame_exceed_the_edge_link():
 def test_account_of_the_other_policies():
     full = load("full")(LLAMA3_8B).account(FRAME)
     assert full.attended_tokens == 40000 and full.predict_flops == 0 and full.schedule == "ahead"
-    assert load("infinigen")(LLAMA3_8B).account(FRAME) == full  # no retrieval in the prefill
-    partial = load("infinigenp")(LLAMA3_8B).account(FRAME)
+    gpu = replace(FRAME, machine="gpu")
+    assert load("infinigen")(LLAMA3_8B).account(gpu) == full  # no retrieval in the prefill
+    partial = load("infinigenp")(LLAMA3_8B).account(gpu)
     assert partial.matmuls[1] == Matmul(40, 38, 40000, 8) and partial.threshold_entries == 40000
     assert partial.extent_bytes == pytest.approx(512)  # scattered tokens, head by head
     rekv = load("rekv")(LLAMA3_8B).account(FRAME)
     assert rekv.matmuls == (Matmul(1, 4096, 4000, 1),) and rekv.extent_bytes == pytest.approx(5120)
-    mosaic = load("mosaic")(LLAMA3_8B).account(FRAME)
+    mosaic = load("mosaic")(LLAMA3_8B).account(gpu)
     assert mosaic.attended_tokens == pytest.approx(640 + 1250)
     quick = load("quickprefill")(LLAMA3_8B).account(FRAME)
     assert quick.attended_tokens == 20000 and quick.fetch_bytes == pytest.approx((20000 - 4096) * 4096)
@@ -260,11 +261,36 @@ def test_account_of_the_other_policies():
     assert packed.fetch_bytes == pytest.approx((40000 - 4 * 4096) * 1024)
 
 
+def test_account_of_the_programs():
+    """InfiniGen and Mosaic on the cores: all columns, all clusters, one look-up for each selected cluster and head."""
+    partial = load("infinigenp")(LLAMA3_8B).account(FRAME)
+    assert partial.matmuls == (Matmul(10, 4096, 4096, 1), Matmul(40, 128, 40000, 8))
+    assert partial.predict_read_bytes == 2 * (4096**2 + 40000 * 1024 + 320 * 40000)
+    assert partial.selects == 0.508 * 40000 and partial.first_layer == pytest.approx(1 / 0.508)
+    every = load("infinigen")(LLAMA3_8B).account(FRAME)
+    assert every.selects == every.attended_tokens == 40000 and every.page_slots == 1
+    mosaic = load("mosaic")(LLAMA3_8B).account(FRAME)
+    assert mosaic.attended_tokens == pytest.approx(640) and mosaic.selects == pytest.approx(20)
+    assert mosaic.lone_read_bytes == 4 * 320 * 2 * 1250 and mosaic.threshold_rows == 16
+    assert mosaic.matmuls == (Matmul(40, 128, 2500, 8),)
+
+
+def test_account_of_codecsight_on_the_cores():
+    """Sixteen new frames and four refreshed ones are 20 passes; a frame attends to the frames before it."""
+    work, half = (CodecSight(LLAMA3_8B, pruned=share).account(FRAME) for share in (0.0, 0.5))
+    assert work.passes == 20 / 16 and work.processed_tokens == 10 and work.fetch_bytes == 0
+    assert half.passes == 20 / 16 and half.processed_tokens == 12.5 * 0.625 / 1.25  # 5 frames and 15 halves of 20
+    before = (sum(range(64, 80)) + sum(range(0, 64, 16))) / 20 * 10
+    assert work.attended_tokens == pytest.approx(before)
+    assert work.predict_read_bytes * 1.25 == pytest.approx(2 * 600 / 16 * 4096)  # 60 reused frames, for each new one
+
+
 def test_account_of_codecsight():
     """Window 80, stride 16, GOP 16: a quarter of the window is processed, 15.6 % with half of the patches static."""
-    work = CodecSight(LLAMA3_8B).account(FRAME)
+    gpu = replace(FRAME, machine="gpu")
+    work = CodecSight(LLAMA3_8B).account(gpu)
     assert work.processed_tokens == 10 * 0.25 * 80 / 16 and work.vision_fraction == 1
-    half = CodecSight(LLAMA3_8B, pruned=0.5).account(FRAME)
+    half = CodecSight(LLAMA3_8B, pruned=0.5).account(gpu)
     assert half.processed_tokens == 10 * 0.15625 * 80 / 16 and half.vision_fraction == 1 - 15 / 32
     assert work.attended_tokens == 800 and work.fetch_bytes == 0
 
