@@ -21,12 +21,13 @@ from typing import Any
 
 from amaranth.hdl import UnusedElaboratable
 
+from docs.markdown import table
+from docs.program_pages import programs, systems
 from util.files import git_revision, write
 
 FOLDER = Path(__file__).resolve().parent / "measurements"
 AREA_PRESETS = ("tiny", "small")
 KILLED_MINUTE = 32  # of the stream of `streaming_memory`
-QUALITY_FRAMES, QUALITY_EVERY = 120, 24  # frames of the stream of `systems`, and interval of the measured ones
 # the core and the multi-core take many minutes
 # reports of `vrex synth` at paper: the DRE before its state moved to memory, and the LXE
 DRE_RECORD = FOLDER / "dre-area.json"
@@ -66,13 +67,6 @@ LAYOUTS: tuple[tuple[str, str | None], ...] = (
 # layouts whose wires gave the wire load of osu018 (`synth.library.reader`); the others test it
 CALIBRATION = {"vpe_lane.first_adder", "vpe.sequencer.fifo", "hcu.codes", "wtu.store.rows", "wtu.reporter.list"}
 CALIBRATION |= {"dma.copy_engine.routes"}
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
-    head = list(head)
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def page(title: str, command: str, revision: str | None, parts: Iterable[str]) -> str:
@@ -194,72 +188,6 @@ def reproduction() -> Iterator[str]:
             for r in result.rows
         ),
     )
-
-
-def programs() -> Iterator[str]:
-    """Frames and text tokens from the programs of the cores, compared with paper, formula and bound."""
-    from sw_model.papers.programs import BOUNDED, COMMAND, HEAD, cells, program_rows, recorded, wait
-
-    rows = program_rows()
-    runs = recorded().values()
-    commits = sorted({entry["commit"] for entry in runs})
-    yield (
-        f"Cycles and bytes of the cycle model `sw_model/cycles`, recorded with `{COMMAND}` at commit "
-        f"{', '.join(commits)}; this page reads the record. A frame is the decoder layers and the LM head for the "
-        "tokens of a frame of one stream of Llama-3-8B, a text step is one token, and the vision tower has rows of its "
-        "own; the paper's frames include the tower. Retrieved, resident and fetched tokens are those that the closed "
-        "formula of the policy counts; the pages outside device memory cross the nominal link of V-Rex Table I. The "
-        "first, the second and the last layer are simulated, and the second one stands for all others. The bound is "
-        "the larger one of the formula's bytes of the device memory at its peak rate and its bytes of the link at its "
-        "rate. Bytes of the link are those of both directions."
-    )
-    yield (
-        "`window` is the policy `hybrid` without its state-space branch, as the closed formula counts it; `hybrid` has "
-        "a branch that is twice as wide as the queries. Both keep a constant number of pages, so that the step after "
-        f"{BOUNDED:,} tokens stands for all later ones. QuickPrefill prunes each frame. ReKV has a cluster for each "
-        "frame, of which the core has 1,023 at most. A row without bytes of the program was recorded before score rows "
-        "had a gap (`compiler.memory.row_words`)."
-    )
-    yield table(HEAD, (cells(row) for row in rows))
-    yield (
-        "What the formula does not count. Text: a core reads bursts of 2 KB, so that the latency of the memory "
-        "limits it less than 16 requests of 256 B. Frames: in the product `down` all cores wait for activations in "
-        "the same steps, longer than the two latencies of the formula. ReSV: the scores of the clusters have "
-        "commands for all blocks of clusters that a core supports, used or not. ReKV: the softmax of rows that "
-        "exceed the vector memory moves its bytes slower than long reads, and pages of 10 tokens take longer than "
-        "their bytes on the link. Hybrid: the rest of the difference is in the branch."
-    )
-    yield "Critical path of a repeated layer:"
-    yield table(
-        ("system", "policy", "step", "past tokens", "commands"),
-        (
-            (row.point.system, row.point.policy, row.point.stage, f"{row.point.past:,}",
-             "; ".join(wait(entry) for entry in row.waits))
-            for row in rows
-            if row.waits
-        ),
-    )  # fmt: skip
-
-
-def systems() -> Iterator[str]:
-    """All systems of the papers on V-Rex8: frame, token, bytes, energy and quality of attention."""
-    from sw_model.compare import SYSTEM_HEAD, measure, measured_policies, system_cells, system_table
-    from sw_model.media.generator import Generator, coin
-
-    config = coin()
-    chunks = Generator(config).chunks(QUALITY_FRAMES)
-    quality, length = measure(chunks, config.geometry, config.tokens_per_frame, measured_policies(), QUALITY_EVERY)
-    yield (
-        "Llama-3-8B, one stream, without the vision tower. A source `program` says that the decoder layers and the LM "
-        "head are compiled programs on the cycle model ([Frames and tokens from programs](programs.md)), `formula` "
-        "that the number is that of the closed formula (`sw_model/policies`). Link and device bytes and energy are "
-        "those of the frame. A program's energy has the busy times of the closed formula. Recall and output error are "
-        f"those of frames on the generator's stream of {length:,} tokens, without a trained model, at every context "
-        "length; policies with a budget keep more of such a stream than of a longer one, and the branch of `hybrid` is "
-        "not part of its quality. `vrex compare --systems` "
-        "prints the table, with `--source generator` also the quality."
-    )
-    yield table(SYSTEM_HEAD, (system_cells(row) for row in system_table(quality)))
 
 
 def memory_models() -> Iterator[str]:

@@ -1,0 +1,88 @@
+"""Pages of docs/measurements about the programs of the systems: their frames and tokens, and all systems on V-Rex8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from docs.markdown import table
+from sw_model.compare import SYSTEM_HEAD, measure, measured_policies, system_cells, system_table
+from sw_model.media.generator import Generator, coin
+from sw_model.papers.programs import BOUNDED, COMMAND, HEAD, cells, program_rows, recorded, wait
+
+QUALITY_FRAMES, QUALITY_EVERY = 120, 24  # frames of the stream of `systems`, and interval of the measured ones
+
+
+def programs() -> Iterator[str]:
+    """Frames and text tokens from the programs of the cores, compared with paper, formula and bound."""
+    rows = program_rows()
+    runs = recorded().values()
+    commits = sorted({entry["commit"] for entry in runs})
+    yield (
+        f"Cycles and bytes of the cycle model `sw_model/cycles`, recorded with `{COMMAND}` at commit "
+        f"{', '.join(commits)}; this page reads the record. A frame is the decoder layers and the LM head for the "
+        "tokens of a frame of one stream of Llama-3-8B, a text step is one token, and the vision tower has rows of its "
+        "own; the paper's frames include the tower. Retrieved, resident and fetched tokens are those that the closed "
+        "formula of the policy counts; the pages outside device memory cross the nominal link of V-Rex Table I. The "
+        "first, the second and the last layer are simulated, and the second one stands for all others. The bound is "
+        "the larger one of the formula's bytes of the device memory at its peak rate and its bytes of the link at its "
+        "rate. Bytes of the link are those of both directions."
+    )
+    yield (
+        "`window` is the policy `hybrid` without its state-space branch, as the closed formula counts it; `hybrid` has "
+        "a branch that is twice as wide as the queries. Both keep a constant number of pages, so that the step after "
+        f"{BOUNDED:,} tokens stands for all later ones. QuickPrefill prunes each frame. A row without bytes of the "
+        "program was recorded before score rows had a gap (`compiler.memory.row_words`)."
+    )
+    yield (
+        "Mosaic: the program of the step and the one that stores its tokens, without the work of the host between them "
+        "and without splits of clusters; all heads select the text and 19 other clusters. Its pages have left device "
+        "memory once before, so that they leave again without a copy. CodecSight: a frame is that of a stride of 16: "
+        "its own pass, a quarter of the pass of a refreshed frame, and a sixteenth of the change to the next window; "
+        "each pass reads all weights. The first frame of a window waits for all four refreshed ones. InfiniGenP: the "
+        "rows of a KV head select the same tokens; the first layer selects all."
+    )
+    yield (
+        "Longer pasts do not fit the tables of the core: ReKV has a cluster for each frame and Mosaic one for 32 "
+        "tokens, of which the HCU has 1,023 candidates at most besides the text; InfiniGenP has one for each token, at "
+        "most 32,768."
+    )
+    yield table(HEAD, (cells(row) for row in rows))
+    yield (
+        "What the formula does not count. Text: a core reads bursts of 2 KB, so that the latency of the memory "
+        "limits it less than 16 requests of 256 B. Frames: in the product `down` all cores wait for activations in "
+        "the same steps, longer than the two latencies of the formula. ReSV: the scores of the clusters have "
+        "commands for all blocks of clusters that a core supports, used or not. ReKV: the softmax of rows that "
+        "exceed the vector memory moves its bytes slower than long reads, and pages of 10 tokens take longer than "
+        "their bytes on the link. Hybrid: the rest of the difference is in the branch. Mosaic: the store of the tokens "
+        "after the step, and scores that are written in short bursts. InfiniGenP: the core that retrieves for "
+        "all reads its tables and score rows through the port of its operands; in the formula one waits for the other "
+        "entirely, in the program they share the port."
+    )
+    yield "Critical path of a repeated layer:"
+    yield table(
+        ("system", "policy", "step", "past tokens", "commands"),
+        (
+            (row.point.system, row.point.policy, row.point.stage, f"{row.point.past:,}",
+             "; ".join(wait(entry) for entry in row.waits))
+            for row in rows
+            if row.waits
+        ),
+    )  # fmt: skip
+
+
+def systems() -> Iterator[str]:
+    """All systems of the papers on V-Rex8: frame, token, bytes, energy and quality of attention."""
+    config = coin()
+    chunks = Generator(config).chunks(QUALITY_FRAMES)
+    quality, length = measure(chunks, config.geometry, config.tokens_per_frame, measured_policies(), QUALITY_EVERY)
+    yield (
+        "Llama-3-8B, one stream, without the vision tower. A source `program` says that the decoder layers and the LM "
+        "head are compiled programs on the cycle model ([Frames and tokens from programs](programs.md)), `formula` "
+        "that the number is that of the closed formula (`sw_model/policies`). Link and device bytes and energy are "
+        "those of the frame. A program's energy has the busy times of the closed formula. Recall and output error are "
+        f"those of frames on the generator's stream of {length:,} tokens, without a trained model, at every context "
+        "length; policies with a budget keep more of such a stream than of a longer one, and the branch of `hybrid` is "
+        "not part of its quality. `vrex compare --systems` "
+        "prints the table, with `--source generator` also the quality."
+    )
+    yield table(SYSTEM_HEAD, (system_cells(row) for row in system_table(quality)))
