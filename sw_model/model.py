@@ -41,7 +41,7 @@ def resident_tokens(
         return 0
     if assume.residency == "recent":
         return assume.resident_tokens
-    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, 0, assume.kv_bits)
+    step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, 0, assume.kv_bits, system.kind)
     work = policy.account(step)
     always = work.predict_read_bytes + max(0.0, work.attend_read_bytes - work.fetch_bytes)
     used = weight_bytes(model) + model.layers * always + 2 * work.fetch_bytes
