@@ -221,11 +221,12 @@ class Graph:
         unit, and one more has issued its last copies. When the SELECT of the first KV head copies for all, all but the
         last pages have been copied before.
         """
-        copies, waiting = float(self.model.kv_heads), QUEUE_DEPTH
-        if self.work.common_selection:
-            assert self.system.core is not None
-            copies, waiting = self.rates.fetch_bytes / self.system.core.config.page_tokens / self.model.kv_bytes, PAGES
-        pieces = ceil(max(0.0, copies - waiting) / copies * self.chunks) if copies else 0
+        heads, core = self.model.kv_heads, self.system.core
+        share = max(0, heads - QUEUE_DEPTH) / heads  # of the fetch
+        if share and self.work.common_selection and core:
+            pages = self.rates.fetch_bytes / self.model.kv_bytes / core.config.page_tokens
+            share = max(0.0, 1 - PAGES / pages) if pages else 0.0
+        pieces = ceil(share * self.chunks)
         return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
 
     def attention(self, layer: int, query: int, available: tuple[int, int], held: Sequence[int]) -> int:
