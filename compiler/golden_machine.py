@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from compiler.memory import page_layout
 from golden import vector_kernels as kernels
 from golden.core_interpreter import CoreInterpreter, NewToken
 from golden.kvmu import Command as KvmuCommand
@@ -115,6 +116,7 @@ class GoldenMachine:
                 vector_rows=config.vpe_rows,
                 head_words=config.head_dim // config.dpe_inputs,
                 align_bits=config.align_bits,
+                layout=page_layout(config),
                 programs=sized_programs,
             )
             for _ in range(checks.integer("cores", cores, 1, MAX_CORES))
@@ -227,6 +229,7 @@ class GoldenMachine:
                 bool(assigned.opened[n]),
                 int(assigned.count[n]),
                 [address(reply.page, head, reply.slot)[1] // self.word_bytes for head in range(self.config.kv_heads)],
+                reply.slot,
             )
             for n, reply in enumerate(stored)
         ]

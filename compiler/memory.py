@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from golden.page_layout import PageLayout
+from hw.config import Config
+
 # bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
 INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
 CHANNEL_BYTES = 256  # of the piece in one channel
@@ -29,6 +32,11 @@ class Region:
         if self.next > self.words:
             raise ValueError(f"count must be at most {self.words - address} free words of the region, got {count}")
         return address
+
+
+def page_layout(config: Config) -> PageLayout:
+    """Layout of a head page of a core. Raises ValueError if the sizes of the core do not fit its encoding."""
+    return PageLayout(config.head_dim, config.page_tokens, config.dpe_inputs, config.kv_bits)
 
 
 def block_words(k_blocks: int, width: int) -> int:

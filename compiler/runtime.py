@@ -212,6 +212,8 @@ class Machine:
                 max_clusters=config.max_clusters,
                 max_pages=config.max_pages,
                 page_frames=config.page_frames,
+                lanes=config.dpe_inputs,
+                kv_bits=config.kv_bits,
             ),
             np.frombuffer(device, np.uint8)[store : store + store_size],
             store,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.memory import page_layout
 from compiler.policies import Policy
 from compiler.policies.base import MAX_CLUSTER_TOKENS
 from golden.store import ContextSizes, StoreSizes
@@ -35,8 +36,8 @@ class StorePlan:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page: keys and values of its tokens for all KV heads, in BF16."""
-        return 4 * self.config.head_dim * self.config.page_tokens * self.config.kv_heads
+        """Bytes of a page: keys and values of its tokens for all KV heads."""
+        return page_layout(self.config).head_page_bytes * self.config.kv_heads
 
     @property
     def staged(self) -> int:

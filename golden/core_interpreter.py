@@ -21,6 +21,7 @@ from golden import bf16
 from golden.bf16 import FP32
 from golden.dot import dot, to_bf16
 from golden.mean_keys import MeanKeys
+from golden.page_layout import PageLayout
 from golden.vpe import VectorEngine, widen
 from util import checks
 
@@ -40,13 +41,15 @@ class NewToken:
 
     cluster, opened  its cluster; the token opened it
     count            tokens of the cluster after the token joined
-    slots            for each KV head, first word of its slot
+    slots            for each KV head, first word of its slot, or of the block of its slot
+    slot             number of its slot in the page
     """
 
     cluster: int
     opened: bool
     count: int
     slots: Sequence[int]
+    slot: int = 0
 
 
 class CoreInterpreter:
@@ -61,6 +64,7 @@ class CoreInterpreter:
     vector_rows : rows of the vector memory
     head_words : memory words of the key of one head
     align_bits : bits of an aligned product
+    layout : of a head page with encoded keys and values; None: they are in BF16
     programs : by address (first word), a function (beats, elements of the last beat; 0: all) -> vector program
 
     Attributes
@@ -90,10 +94,12 @@ class CoreInterpreter:
         vector_rows: int,
         head_words: int,
         align_bits: int = 24,
+        layout: PageLayout | None = None,
         programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
     ):
         self.memories, self.inputs, self.align_bits = memories, checks.integer("inputs", inputs, 2), align_bits
         self.head_words, self.programs = head_words, programs
+        self.layout = layout if layout is not None and layout.is_encoded else None
         self.weights = np.zeros((weight_rows, inputs), np.uint16)
         self.activations = np.zeros((activation_rows, inputs), np.uint16)
         self.sums: list[np.ndarray | None] = [None] * slots
@@ -126,6 +132,12 @@ class CoreInterpreter:
         self.writes[unit].append((side, word_address, len(data) // size))
         self.memories[side][size * word_address : size * word_address + len(data)] = data
 
+    def _write_bytes(self, unit: str, address: int, data: bytes) -> None:
+        """Write bytes of the device memory from byte `address` on, parts of words with strobes."""
+        size = 2 * self.inputs
+        self.writes[unit].append((0, address // size, -(-(address + len(data)) // size) - address // size))
+        self.memories[0][address : address + len(data)] = data
+
     def _rows(self, unit: str, word_address: int, words: int) -> np.ndarray:
         """Read words as BF16 bit patterns (words, inputs)."""
         return np.frombuffer(self._read(unit, word_address, words), "<u2").reshape(words, self.inputs)
@@ -157,7 +169,13 @@ class CoreInterpreter:
                 self._next_token(f)
             for head, slot in enumerate(new.slots):
                 for value, source in enumerate((self.key_word, self.value_word)):
-                    self._write("copy", slot + value * words, self._read("copy", source + head * words, words))
+                    data = self._read("copy", source + head * words, words)
+                    if self.layout is None:
+                        self._write("copy", slot + value * words, data)
+                    else:
+                        first = slot * 2 * self.inputs + self.layout.offset(new.slot % self.layout.block_tokens, value)
+                        stored = self.layout.encode(np.frombuffer(data, "<u2").reshape(1, -1))
+                        self._write_bytes("copy", first, stored.tobytes())
             self._next_token(f)
 
     def _next_token(self, f: "_Fields") -> None:
@@ -207,18 +225,19 @@ class CoreInterpreter:
         if f.restart:
             self.gather_position, self.step_word = 0, f.step_word + f.word
         past = [(page, slot) for page, tokens in self.pages[f.head] for slot in range(tokens)]
-        data, total = [], len(past) + f.tokens
+        data, total = list[np.ndarray](), len(past) + f.tokens
         skipped = _remaining(total, self.gather_position, f.skip * n)
         self.step_word += f.stride * max(0, skipped - max(0, len(past) - self.gather_position))
         self.gather_position += skipped
-        for _ in range(_remaining(total, self.gather_position, f.blocks * n)):
+        end = self.gather_position + _remaining(total, self.gather_position, f.blocks * n)
+        while self.gather_position < end:
             if self.gather_position < len(past):
-                page, slot = past[self.gather_position]
-                data.append(self._rows("load", page + (2 * slot + f.values) * words + f.word, beats))
+                rows = self._past_rows(past[self.gather_position : end], f, beats)
             else:
-                data.append(self._rows("load", self.step_word, beats))
+                rows = [self._rows("load", self.step_word, beats)]
                 self.step_word += f.stride
-            self.gather_position += 1
+            data += rows
+            self.gather_position += len(rows)
         if f.values:  # a block of tokens becomes columns; missing tokens are zero
             stacked = np.zeros((-(-len(data) // n) * n, beats * n), np.uint16)
             stacked[: len(data)] = np.reshape(data, (len(data), beats * n))
@@ -226,6 +245,21 @@ class CoreInterpreter:
             self._write_operands(self.weights, list(transposed), f.target, 1, 0)
         else:
             self._write_operands(self.weights, data, f.target, 0, 1)
+
+    def _past_rows(self, past: Sequence[tuple[int, int]], f: "_Fields", beats: int) -> list[np.ndarray]:
+        """Keys or values of the first of these tokens, or of the first ones that are encoded in the same block."""
+        (page, slot), words = past[0], self.head_words
+        if self.layout is None:
+            return [self._rows("load", page + (2 * slot + f.values) * words + f.word, beats)]
+        size, block = 2 * self.inputs, self.layout.block_tokens
+        same = (n for n, (other, its) in enumerate(past) if other != page or its // block != slot // block)
+        count = next(same, len(past))
+        first = self.layout.offset(slot, f.values)
+        end = first + count * self.layout.key_bytes
+        read = self._read("load", page + first // size, -(-end // size) - first // size)
+        stored = np.frombuffer(read, np.uint8)[first % size :][: end - first]
+        decoded = self.layout.decode(stored.reshape(count, -1)).reshape(count, words, self.inputs)
+        return list(decoded[:, f.word : f.word + beats])
 
     def _multiply(self, f: "_Fields") -> None:
         n, vary, total = self.inputs, PRODUCTS[f.limit], self._blocks(self._length(f))

@@ -60,8 +60,9 @@ def wtu_ports(config: WtuConfig, selection_target: int, key_order: KeyOrder = Ke
 
 def kvmu_config(unit: KVMU, **settings: Any) -> KvmuConfig:
     """The golden configuration with the sizes of `unit`; `settings` are its other fields."""
-    names = ("kv_heads", "head_dim", "page_tokens", "tags")
-    return KvmuConfig(**{name: getattr(unit.sizes, name) for name in names}, **settings)
+    names = ("kv_heads", "head_dim", "page_tokens", "tags", "kv_bits")
+    lanes = unit.sizes.layout.lanes
+    return KvmuConfig(**{name: getattr(unit.sizes, name) for name in names}, lanes=lanes, **settings)
 
 
 def store_sizes(unit: KVMU, **settings: int) -> StoreSizes:

@@ -14,6 +14,7 @@ from compiler.machine import matrix, operands, vector
 from golden import bf16
 from golden.core_interpreter import DESTINATIONS, FITS, LOADS, PRODUCTS, CoreInterpreter, _remaining
 from golden.dot import ALIGN_BITS
+from golden.page_layout import PageLayout
 from util import checks
 
 THREAD_WORK = 1 << 20  # multiply-accumulates from which a MULTIPLY command uses several threads
@@ -55,12 +56,13 @@ class FastInterpreter(CoreInterpreter):
         vector_rows: int,
         head_words: int,
         align_bits: int = 24,
+        layout: PageLayout | None = None,
         programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
         threads: int = 2,
     ):
         super().__init__(
             memories, inputs=inputs, weight_rows=weight_rows, activation_rows=activation_rows, slots=slots,
-            vector_rows=vector_rows, head_words=head_words, align_bits=align_bits, programs=programs,
+            vector_rows=vector_rows, head_words=head_words, align_bits=align_bits, layout=layout, programs=programs,
         )  # fmt: skip
         checks.integer("align_bits", align_bits, *ALIGN_BITS)
         n = inputs
@@ -88,6 +90,9 @@ class FastInterpreter(CoreInterpreter):
     def _write(self, unit: str, word_address: int, data: bytes, side: int = 0) -> None:
         start = 2 * self.inputs * word_address
         self.memories[side][start : start + len(data)] = data
+
+    def _write_bytes(self, unit: str, address: int, data: bytes) -> None:
+        self.memories[0][address : address + len(data)] = data
 
     def _device(self) -> np.ndarray | None:
         """The device memory as uint16, a multiple of 4 bytes; None if no writable buffer gives access to it."""
@@ -133,17 +138,32 @@ class FastInterpreter(CoreInterpreter):
         page = np.searchsorted(ends, tokens, side="right")
         slots = tokens - (ends - pages[:, 1])[page]
         new = count - len(tokens)
-        addresses = np.concatenate([
-            pages[page, 0] + (2 * slots + f.values) * self.head_words + f.word, step_word + f.stride * np.arange(new)
-        ])  # fmt: skip
-        if words is None or not self._inside(
-            words, int(addresses.min(initial=0)), int(addresses.max(initial=0)) + beats
-        ):
+        own = step_word + f.stride * np.arange(new)
+        if self.layout is None:
+            addresses = np.concatenate([pages[page, 0] + (2 * slots + f.values) * self.head_words + f.word, own])
+            ends = addresses + beats
+        else:
+            addresses = np.concatenate([pages[page, 0], own])
+            ends = addresses + np.repeat([self.layout.head_page_bytes // (2 * n), beats], [len(tokens), new])
+        if words is None or not self._inside(words, int(addresses.min(initial=0)), int(ends.max(initial=0))):
             super()._gather(f)
             return
+        if self.layout is not None:
+            rows = [self._decoded(words, pages[page, 0], slots, f)[:, f.word : f.word + beats]]
+            rows += [words[first * n : (first + beats) * n].reshape(1, beats, n) for first in own.tolist()]
+            words, addresses = np.concatenate(rows).reshape(-1), np.arange(count) * beats
         self.gather_position, self.step_word = start + count, step_word + f.stride * new
         copy = operands.gather_columns if f.values else operands.gather
         _raise_row(copy(words, addresses, beats, self.weights, f.target), self.weights)
+
+    def _decoded(self, words: np.ndarray, pages: np.ndarray, slots: np.ndarray, f: Any) -> np.ndarray:
+        """Decoded keys or values of slots of head pages, uint16 (T, words, inputs); `pages` : their first words."""
+        layout = self.layout
+        assert layout is not None
+        offsets = np.array([layout.offset(slot, f.values) for slot in range(layout.page_tokens)])
+        first = pages * (2 * self.inputs) + offsets[slots]
+        stored = words.view(np.uint8)[first[:, None] + np.arange(layout.key_bytes)]
+        return layout.decode(stored).reshape(len(slots), self.head_words, self.inputs)
 
     def _multiply(self, f: Any) -> None:
         n, vary, total = self.inputs, PRODUCTS[f.limit], self._blocks(self._length(f))

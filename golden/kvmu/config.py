@@ -1,7 +1,9 @@
 """Sizes and settings of the KVMU."""
 
 from dataclasses import dataclass
+from functools import cache
 
+from golden.page_layout import PageLayout
 from golden.store import NONE
 from util import checks
 
@@ -24,6 +26,7 @@ class KvmuConfig:
     max_page_references   largest reference count of a page, its own cluster excluded
     max_clusters, max_pages, page_frames  largest sizes in the headers of the store
     address_bits          width of a byte address
+    lanes, kv_bits        elements of a memory word, bits of a stored element, see `golden.page_layout.PageLayout`
     """
 
     kv_heads: int
@@ -43,25 +46,28 @@ class KvmuConfig:
     max_pages: int = NONE
     page_frames: int = NONE
     address_bits: int = 48
+    lanes: int = 64
+    kv_bits: int = 16
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "head_dim", "tags", "max_descriptor_bytes"):
             checks.integer(name, getattr(self, name), 1)
         checks.integer("page_tokens", self.page_tokens, 1, 32)
+        _ = self.layout  # checks its sizes
         checks.integer("max_cluster_tokens", self.max_cluster_tokens, 1, 65535)
         checks.integer("max_page_references", self.max_page_references, 1, 255)
         for name in ("page_frames_base", "staging_base", "staging_head_pages", "max_resident_tokens", "window_tokens"):
             checks.integer(name, getattr(self, name), 0)
 
     @property
-    def head_page_bytes(self) -> int:
-        """Bytes of the keys and values of one page for one KV head, BF16."""
-        return 4 * self.head_dim * self.page_tokens
+    def layout(self) -> PageLayout:
+        """Layout of a head page."""
+        return _layout(self.head_dim, self.page_tokens, self.lanes, self.kv_bits)
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes of the key and value of one head of one token, BF16."""
-        return 4 * self.head_dim
+    def head_page_bytes(self) -> int:
+        """Bytes of the keys and values of one page for one KV head."""
+        return self.layout.head_page_bytes
 
     @property
     def page_bytes(self) -> int:
@@ -77,3 +83,9 @@ class KvmuConfig:
     def key_bytes(self) -> int:
         """Bytes of a mean key, all KV heads."""
         return 2 * self.head_dim * self.kv_heads
+
+
+@cache
+def _layout(*sizes: int) -> PageLayout:
+    """The layout of these sizes, which is used for every address."""
+    return PageLayout(*sizes)

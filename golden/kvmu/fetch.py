@@ -48,7 +48,7 @@ class Fetch:
         self, op: int, tables: ContextTables, page: int, heads: Sequence[int], past: int
     ) -> Iterator[Reply]:
         hit, tier = tables.is_resident(page), tables.backing_tier(page)
-        nbytes = int(tables.pages[page]["used"]) * self.config.slot_bytes
+        nbytes = self.config.layout.used_bytes(int(tables.pages[page]["used"]))
         retains = self.retain and not hit
         if retains:
             if not tables.frame_available:

@@ -92,7 +92,7 @@ class Kvmu:
     def execute(self, command: Command) -> list[Reply]:
         """Execute a command and return its replies. Its transfers are appended to `descriptors`."""
         try:
-            if command.op not in {op.value for op in Op}:
+            if command.op not in {op.value for op in Op} or (command.op == Op.MOVE and self.config.layout.is_encoded):
                 raise CommandFault(Fault.OP)
             if self._fetch is not None and command.op not in IN_FETCH:
                 raise CommandFault(Fault.FETCHING)
@@ -195,7 +195,7 @@ class Kvmu:
                         tables.backing_address(page, head),
                         Tier.DEVICE,
                         tier,
-                        used * self.config.slot_bytes,
+                        self.config.layout.used_bytes(used),
                     )
                     for head in self.config.heads
                 ]
@@ -271,7 +271,7 @@ class Kvmu:
         tables.add_count(command.cluster, 1)
         if not int(tables.pages[page]["live"]):
             tables.release(page)
-        size = self.config.slot_bytes
+        size = self.config.layout.block_bytes
         pieces = [Piece(a, b, Tier.DEVICE, Tier.DEVICE, size) for a, b in zip(sources, targets, strict=True)]
         yield self._end(command, TransferKind.MOVE, pieces, page=to_page, slot=to_slot, address=targets[0])
 
@@ -320,7 +320,7 @@ class Kvmu:
         sources = [tables.backing_address(page, head) for head in self.config.heads]
         tables.change(page, set_flags=STORAGE * (new == Tier.STORAGE), clear_flags=STORAGE)
         if tables.has(page, SAVED) and old != new:
-            size = int(tables.pages[page]["used"]) * self.config.slot_bytes
+            size = self.config.layout.used_bytes(int(tables.pages[page]["used"]))
             targets = [tables.backing_address(page, head) for head in self.config.heads]
             pieces = [Piece(a, b, old, new, size) for a, b in zip(sources, targets, strict=True)]
         yield self._end(command, TransferKind.MIGRATE, pieces)

@@ -5,7 +5,6 @@ import numpy as np
 from golden.kvmu.command import CommandFault, Fault
 from golden.kvmu.config import KvmuConfig
 from golden.kvmu.transfer import Tier
-from golden.page_table import PageAddressMap
 from golden.store import NONE, Store, lists
 from golden.store.layout import CHAINED, OPEN, RESIDENT, SAVED, STORAGE
 
@@ -41,11 +40,11 @@ class ContextTables:
         return Tier.STORAGE if self.has(page, STORAGE) else Tier.HOST
 
     def backing_address(self, page: int, head: int, slot: int = 0) -> int:
-        """Byte address of a slot of a page in its backing tier."""
+        """Byte address of a slot of a page in its backing tier: of its block, if keys and values are encoded."""
         return self._slot_address(self.store.backing_base(self.number, self.has(page, STORAGE)), page, head, slot)
 
     def address(self, page: int, head: int, slot: int = 0) -> tuple[Tier, int]:
-        """Tier and byte address of a slot of a page in use."""
+        """Tier and byte address of a slot of a page in use: of its block, if keys and values are encoded."""
         if not self.is_resident(page):
             return self.backing_tier(page), self.backing_address(page, head, slot)
         frame = int(self.pages[page]["frame"])
@@ -53,7 +52,7 @@ class ContextTables:
 
     def _slot_address(self, base: int, number: int, head: int, slot: int) -> int:
         config = self.config
-        return PageAddressMap(config.kv_heads, config.head_dim, config.page_tokens, base).address(number, head, slot)
+        return base + (number * config.kv_heads + head) * config.head_page_bytes + config.layout.block_offset(slot)
 
     def change(self, page: int, *, set_flags: int = 0, clear_flags: int = 0) -> None:
         """Set and clear flags of a page."""

@@ -12,6 +12,7 @@ from hw.core.dma import MAX_OPEN_COPIES, CopyEngine
 from hw.core.isa import BY_NAME
 from hw.core.sequencer import COMMAND, view
 from hw.dre.transfer import Tier
+from hw.kv_codec.page_layout import PageLayout
 
 MAX_OPEN_COMMANDS = 2 * MAX_OPEN_COPIES  # commands whose copies are not all acknowledged
 
@@ -28,7 +29,8 @@ def owner_layout(tags: int) -> data.StructLayout:
 class CopyUnit(wiring.Component):
     """Executes COPY and STORE, and the transfers of the KVMU, which have priority over commands.
 
-    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot. If only
+    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot, encoded
+    if pages are. If only
     some tokens of the step are kept, it skips the others, one per cycle. Copies
     to device memory and to the host link can complete out of order; commands are reported in order.
 
@@ -36,10 +38,8 @@ class CopyUnit(wiring.Component):
 
     Parameters
     ----------
-    word : bits of a memory word
-    key_words : words of the key of one token and KV head
+    layout : of a head page
     kv_heads : KV heads
-    head_page_words : words of one page of one KV head
     max_step_tokens : largest number of tokens of a piece of a step
     descriptor : layout of a transfer
     tags : number of transfer tags
@@ -52,15 +52,17 @@ class CopyUnit(wiring.Component):
     descriptors : stream of transfers
     transfer_done, done_tag : a transfer is complete
     slot_index, slot_word, tokens : slots of the tokens of the piece, see `hw.core.retrieval.step_slots`
+    slot : with encoded pages, the slot in the block that begins at `slot_word`
     stored : a STORE is complete
     some_kept, kept : STORE skips tokens; whether the next token is kept, see `hw.core.retrieval.kept_tokens`
     """
 
-    def __init__(self, *, word: int, key_words: int, kv_heads: int, head_page_words: int, max_step_tokens: int,
-                 descriptor: data.Layout, tags: int):  # fmt: skip
-        self.word, self.key_words, self.kv_heads, self.head_page_words = word, key_words, kv_heads, head_page_words
+    def __init__(self, *, layout: PageLayout, kv_heads: int, max_step_tokens: int, descriptor: data.Layout, tags: int):
+        self.layout, self.word, self.key_words, self.kv_heads = layout, layout.word, layout.records, kv_heads
+        self.head_page_words = layout.head_page_bytes * 8 // layout.word
         self.owner = owner_layout(tags)
-        self.copy_engine = CopyEngine(word=word, owner_bits=self.owner.size)
+        self.copy_engine = CopyEngine(word=layout.word, owner_bits=self.owner.size, layout=layout)
+        slot = {"slot": In(layout.slot_bits)} if layout.is_encoded else {}
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
@@ -72,6 +74,7 @@ class CopyUnit(wiring.Component):
                 "done_tag": Out(range(tags)),
                 "slot_index": Out(range(max_step_tokens)),
                 "slot_word": In(WORD_ADDRESS_BITS),
+                **slot,
                 "tokens": In(range(max_step_tokens + 1)),
                 "stored": Out(1),
                 "some_kept": In(1),
@@ -138,6 +141,13 @@ class CopyUnit(wiring.Component):
             Signal(),
         )  # the next token is not kept; all of its copies are issued
         value_offset = Mux(is_value, self.key_words, 0)
+        if self.layout.is_encoded:
+            word, first = self.layout.place(self.slot)
+            value_offset = Mux(is_value, self.layout.key_block_words, 0) + word
+            m.d.comb += [
+                self.copies.payload.encode.eq(is_store & ~self.descriptors.valid),
+                self.copies.payload.first.eq(first),
+            ]
         m.d.comb += [
             self.slot_index.eq(token),
             last_head.eq(head == self.kv_heads - 1),

@@ -13,6 +13,8 @@ from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.common.fork import fork
 from hw.config import Config
 from hw.dre.transfer import Tier, descriptor_layout
+from hw.kv_codec.page_encoder import PageEncoder
+from hw.kv_codec.page_layout import PageLayout
 
 BURST = 16  # words of the longest burst
 MAX_OPEN_COPIES = 16  # copies whose last word is not written
@@ -25,6 +27,8 @@ class CopyEngine(wiring.Component):
     Every copy becomes a read job on the side of its source and a write job on the side of its target. Reads run ahead
     of writes by the depth of the read engine; copies start in order. The copy engine does not check whether a copy
     reads what an earlier copy writes. A copy whose addresses or length are not whole words is dropped with a fault.
+    With encoded pages, a copy with `encode` writes the key or the value that it reads encoded, from unit `first` of the
+    target word on.
 
     ```
     copies ──┬─> read jobs ──> read engines ──> words ─┐
@@ -41,6 +45,7 @@ class CopyEngine(wiring.Component):
     address_bits : bits of a byte address
     owner_bits : bits of the owner of a copy
     max_open : copies whose last word is not written
+    layout : of a head page; None: no copy is encoded
 
     Members
     -------
@@ -51,8 +56,19 @@ class CopyEngine(wiring.Component):
     idle : all copies are reported
     """
 
-    def __init__(self, *, word: int, address_bits: int = 48, owner_bits: int = 3, max_open: int = MAX_OPEN_COPIES):
+    def __init__(
+        self,
+        *,
+        word: int,
+        address_bits: int = 48,
+        owner_bits: int = 3,
+        max_open: int = MAX_OPEN_COPIES,
+        layout: PageLayout | None = None,
+    ):
         self.word, self.address_bits, self.owner_bits, self.max_open = word, address_bits, owner_bits, max_open
+        self.layout = layout if layout and layout.is_encoded else None
+        encoding = {"encode": 1, "first": range(self.layout.word_units)} if self.layout else {}
+        self.route = data.StructLayout({**ROUTE.members, **encoding}) if encoding else ROUTE
         self.copy = data.StructLayout(
             {
                 "source": address_bits,
@@ -61,6 +77,7 @@ class CopyEngine(wiring.Component):
                 "to_host": 1,
                 "bytes": COUNT_BITS + (word // 8).bit_length() - 1,
                 "owner": owner_bits,
+                **encoding,
             }
         )
         job = Out(stream.Signature(JOB))
@@ -79,7 +96,7 @@ class CopyEngine(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.routes = routes = SyncFIFOBuffered(width=ROUTE.size, depth=self.max_open)
+        m.submodules.routes = routes = SyncFIFOBuffered(width=self.route.size, depth=self.max_open)
         owners = [SyncFIFOBuffered(width=self.owner_bits, depth=self.max_open) for _ in range(2)]
         m.submodules.device_owners, m.submodules.host_owners = owners
         accepted = stream.Signature(self.copy).create(path=("accepted",))
@@ -127,13 +144,16 @@ class CopyEngine(wiring.Component):
                     job.payload.count.eq((copy.bytes >> shift)[:COUNT_BITS]),
                     job.payload.last.eq(last),
                 ]
+            if self.layout and last:
+                with m.If(copy.encode):
+                    m.d.comb += jobs[0].payload.count.eq(self.layout.words(copy.first, self.layout.key_units))
             m.d.comb += request.ready.eq(Mux(on_host, jobs[1].ready, jobs[0].ready))
 
     def _record(
         self, m: Module, records: stream.Interface, routes: SyncFIFOBuffered, owners: list[SyncFIFOBuffered]
     ) -> None:
         """The route of the copy's words, and its owner in the queue of its target's side."""
-        copy, route = self.i.payload, Signal(ROUTE)
+        copy, route = self.i.payload, Signal(self.route)
         m.d.comb += [
             records.ready.eq(routes.w_rdy & owners[0].w_rdy & owners[1].w_rdy),
             route.from_host.eq(copy.from_host),
@@ -141,6 +161,8 @@ class CopyEngine(wiring.Component):
             routes.w_data.eq(route),
             routes.w_en.eq(records.valid & records.ready),
         ]
+        if self.layout:
+            m.d.comb += [route.encode.eq(copy.encode), route.first.eq(copy.first)]
         for side, fifo in enumerate(owners):
             m.d.comb += [
                 fifo.w_data.eq(copy.owner),
@@ -150,9 +172,11 @@ class CopyEngine(wiring.Component):
 
     def _move_words(self, m: Module, routes: SyncFIFOBuffered) -> None:
         """Words of the oldest route from its source to its target."""
-        route, word = data.View(ROUTE, routes.r_data), Signal(self.word + 1)
+        route, word = data.View(self.route, routes.r_data), Signal(self.word + 1)
         valid, ready = Signal(), Signal()
         sources, targets = ([port[side].data for side in range(2)] for port in (self.read, self.write))
+        if self.layout:
+            targets[0] = self._encode(m, route, word)
         m.d.comb += [
             valid.eq(routes.r_rdy & Mux(route.from_host, sources[1].valid, sources[0].valid)),
             word.eq(Mux(route.from_host, sources[1].payload, sources[0].payload)),
@@ -164,8 +188,21 @@ class CopyEngine(wiring.Component):
                 source.ready.eq(routes.r_rdy & ready & (route.from_host == side)),
                 target.valid.eq(valid & (route.to_host == side)),
                 target.payload.data.eq(word[: self.word]),
-                target.payload.strobe.eq(-1),
             ]
+            if "strobe" in target.payload.shape().members:
+                m.d.comb += target.payload.strobe.eq(-1)
+
+    def _encode(self, m: Module, route: data.View, word: Signal) -> stream.Interface:
+        """The encoder before the writer of device memory; returns its input, without the data."""
+        assert self.layout
+        m.submodules.encoder = encoder = PageEncoder(self.layout)
+        wiring.connect(m, encoder.o, wiring.flipped(self.write[0].data))
+        m.d.comb += [
+            encoder.i.payload.last.eq(word[-1]),
+            encoder.i.payload.encode.eq(route.encode),
+            encoder.i.payload.first.eq(route.first),
+        ]
+        return encoder.i
 
     def _report(self, m: Module, owners: list[SyncFIFOBuffered]) -> None:
         """Owners of acknowledged copies; those of the host side wait while one of the device side is reported."""

@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout
 from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
+from hw.common.tree import reduce_tree
 from hw.core.isa import BY_NAME, LIST_SETS, STRIDE
 from hw.core.lengths import (
     LENGTH_BITS,
@@ -24,10 +25,13 @@ from hw.core.lengths import (
 from hw.core.retrieval.page_lists import LIST_ENTRY, PageListReader
 from hw.core.sequencer import COMMAND, view
 from hw.core.transpose import Transposer
+from hw.kv_codec.page_decoder import PageDecoder, run_layout
+from hw.kv_codec.page_layout import PageLayout
 from hw.lxe.operand_memory import OperandMemory
 
 ROW_BITS = 16
 MAX_OPEN_COMMANDS = 4  # commands whose words have not all arrived
+MAX_OPEN_RUNS = 16  # runs of words whose words have not all arrived, with encoded pages
 
 # How the words of one command go to the operand memory.
 FILL = data.StructLayout(
@@ -65,6 +69,8 @@ class _Registers:
     page, page_valid, slot : current entry of the page list, whether it has more tokens, and the next of them
     position : tokens of the head that are requested or skipped since the last restart
     step_word : word of the step's next token
+    word : with encoded pages, first word that is used of each key or value
+    run_sent : with encoded pages, the run of the tokens that are requested next is sent
     """
 
     fill: Signal = field(default_factory=lambda: Signal(FILL, name="fill_register"))
@@ -79,6 +85,8 @@ class _Registers:
     slot: Signal = field(default_factory=lambda: Signal(8, name="slot"))
     position: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="position"))
     step_word: Signal = field(default_factory=lambda: Signal(WORD_ADDRESS_BITS, name="step_word"))
+    word: Signal = field(default_factory=lambda: Signal(8, name="word"))
+    run_sent: Signal = field(default_factory=lambda: Signal(name="run_sent"))
 
 
 class LoadRequest(wiring.Component):
@@ -87,13 +95,16 @@ class LoadRequest(wiring.Component):
     LOAD reads `rows` rows of `beats` words. GATHER reads the past tokens of a KV head from its page list, then the
     tokens of the step; with `restart` = 0 it continues where the last GATHER stopped. It first skips `skip` blocks.
 
+    With encoded pages, a job reads past tokens of one block of a page. A run describes its words for `PageDecoder`.
+
     Timing: one row per cycle; one token per two cycles, one more cycle per page. Skipping takes three cycles per page,
-    and two per token of the step.
+    and two per token of the step. With encoded pages, the past tokens of a block take three cycles; a LOAD, and the
+    tokens of the step of a GATHER, take one more cycle.
 
     Parameters
     ----------
     width : BF16 elements of a word
-    key_words : words of the key of one token and KV head
+    layout : of a head page
     kv_heads : KV heads
 
     Members
@@ -104,10 +115,12 @@ class LoadRequest(wiring.Component):
     job : stream of read jobs
     list_start, list_number : a GATHER begins with this page list
     pages : stream of the entries of this list
+    runs : with encoded pages, stream of `run_layout`
     """
 
-    def __init__(self, *, width: int, key_words: int, kv_heads: int):
-        self.width, self.key_words, self.kv_heads = width, key_words, kv_heads
+    def __init__(self, *, width: int, layout: PageLayout, kv_heads: int):
+        self.width, self.layout, self.key_words, self.kv_heads = width, layout, layout.records, kv_heads
+        runs = {"runs": Out(stream.Signature(run_layout(layout, LENGTH_BITS)))} if layout.is_encoded else {}
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
@@ -117,6 +130,7 @@ class LoadRequest(wiring.Component):
                 "list_start": Out(1),
                 "list_number": Out(range(LIST_SETS * kv_heads)),
                 "pages": In(stream.Signature(LIST_ENTRY)),
+                **runs,
             }
         )
 
@@ -194,6 +208,12 @@ class LoadRequest(wiring.Component):
                 r.position.eq(0),
                 r.step_word.eq((gather.step_word + gather.word)[:WORD_ADDRESS_BITS]),
             ]
+        if self.layout.is_encoded:
+            m.d.sync += [
+                r.offset.eq(Mux(gather.values, self.layout.key_block_words, 0)),
+                r.word.eq(gather.word),
+                r.run_sent.eq(0),
+            ]
         m.next = "GATHER"
 
     def _start_load(self, m: Module, load: data.View, r: _Registers, rows: Value, beats: Value) -> None:
@@ -216,7 +236,13 @@ class LoadRequest(wiring.Component):
             m.d.comb += self.fill.valid.eq(1)
             m.d.sync += r.remaining.eq(Mux(r.fill.beats == 0, 0, r.fill.rows))
             with m.If(self.fill.ready):
-                m.next = "ROWS"
+                m.next = "RUN" if self.layout.is_encoded else "ROWS"
+        if self.layout.is_encoded:
+            with m.State("RUN"):
+                with m.If(r.remaining != 0):
+                    self._send_run(m, r.remaining)
+                with m.If((r.remaining == 0) | self.runs.ready):
+                    m.next = "ROWS"
         with m.State("ROWS"):
             m.d.comb += [
                 self.job.valid.eq(r.remaining != 0),
@@ -256,20 +282,65 @@ class LoadRequest(wiring.Component):
             with m.If(r.skipped != 0):
                 m.d.sync += [r.slot.eq(r.slot + skipped), r.page_valid.eq(skipped != on_page)]
                 self._skip(m, r, skipped)
-            with m.Else():
-                address = r.page.address + r.offset + r.slot * (2 * self.key_words)
-                self._request_token(m, r, address[:WORD_ADDRESS_BITS])
-                with m.If(self.job.ready):
-                    m.d.sync += [r.slot.eq(r.slot + 1), r.page_valid.eq(r.slot + 1 != r.page.count)]
+            if self.layout.is_encoded:
+                with m.Else():
+                    self._request_block(m, r, on_page)
+            else:
+                with m.Else():
+                    address = r.page.address + r.offset + r.slot * (2 * self.key_words)
+                    self._request_token(m, r, address[:WORD_ADDRESS_BITS])
+                    with m.If(self.job.ready):
+                        m.d.sync += [r.slot.eq(r.slot + 1), r.page_valid.eq(r.slot + 1 != r.page.count)]
         with m.State("STEP_TOKEN"):
             next_word = (r.step_word + r.stride)[:WORD_ADDRESS_BITS]
             with m.If(r.skipped != 0):
                 m.d.sync += r.step_word.eq(next_word)
                 self._skip(m, r, Const(1))
+            if self.layout.is_encoded:
+                with m.Elif(~r.run_sent):
+                    self._send_run(m, r.remaining)
+                    m.d.sync += r.run_sent.eq(self.runs.ready)
             with m.Else():
                 self._request_token(m, r, r.step_word)
                 with m.If(self.job.ready):
                     m.d.sync += r.step_word.eq(next_word)
+
+    def _request_block(self, m: Module, r: _Registers, on_page: Value) -> None:
+        """With encoded pages: run, then job, of the next tokens of the block of the present slot."""
+        layout, in_block = self.layout, Signal(range(self.layout.block_tokens + 1))
+        tokens, end = Signal(range(layout.block_tokens + 1)), Signal(range(layout.block_tokens * layout.key_units + 1))
+        word, first = layout.place(r.slot)
+        m.d.comb += [
+            in_block.eq(layout.block_tokens - r.slot[: layout.slot_bits]),
+            tokens.eq(_smallest(r.remaining, on_page, in_block)[: len(tokens)]),
+            end.eq(tokens * layout.key_units),
+        ]
+        with m.If(~r.run_sent):
+            fields = {"encoded": 1, "first": first, "word": r.word, "beats": r.fill.beats}
+            self._send_run(m, tokens, **fields)
+            m.d.sync += r.run_sent.eq(self.runs.ready)
+        with m.Else():
+            block = layout.block_of(r.slot) * (2 * layout.key_block_words)
+            m.d.comb += [
+                self.job.valid.eq(1),
+                self.job.payload.address.eq((r.page.address + block + r.offset + word)[:WORD_ADDRESS_BITS]),
+                self.job.payload.count.eq(layout.words(first, end)),
+            ]
+            with m.If(self.job.ready):
+                m.d.sync += [
+                    r.remaining.eq(r.remaining - tokens),
+                    r.position.eq(r.position + tokens),
+                    r.slot.eq(r.slot + tokens),
+                    r.page_valid.eq(tokens != on_page),
+                    r.run_sent.eq(0),
+                ]
+                m.next = "NEXT"
+
+    def _send_run(self, m: Module, count: Value, **fields: Value | int) -> None:
+        """Offer a run to the decoder of pages; by default one of plain words."""
+        run = self.runs.payload
+        m.d.comb += [self.runs.valid.eq(1), run.count.eq(count)]
+        m.d.comb += [run[name].eq(Value.cast(value)[: len(Value.cast(run[name]))]) for name, value in fields.items()]
 
     def _skip(self, m: Module, r: _Registers, tokens: Value) -> None:
         m.d.sync += [r.skipped.eq(r.skipped - tokens), r.position.eq(r.position + tokens)]
@@ -285,6 +356,11 @@ class LoadRequest(wiring.Component):
         with m.If(self.job.ready):
             m.d.sync += [r.remaining.eq(r.remaining - 1), r.position.eq(r.position + 1)]
             m.next = "NEXT"
+
+
+def _smallest(*values: Value) -> Value:
+    """The smallest of some numbers."""
+    return reduce_tree(lambda a, b: Mux(b < a, b, a), values)
 
 
 class OperandFill(wiring.Component):
@@ -405,13 +481,16 @@ class LoadUnit(wiring.Component):
                      └────────> fill descriptions ──────────────────────^
     ```
 
+    With encoded pages, `PageDecoder` is between the words and `OperandFill`, with a queue of runs from `LoadRequest`.
+
     Timing: one word per cycle; the requests of a LOAD take one cycle per row, those of a GATHER two cycles per token
-    and one more per page, after one memory latency for the first entry of the page list.
+    and one more per page, after one memory latency for the first entry of the page list. `LoadRequest` has the numbers
+    with encoded pages.
 
     Parameters
     ----------
     memory : the operand memory
-    key_words : words of the key of one token and KV head
+    layout : of a head page
     kv_heads, max_pages : KV heads, and largest number of entries of a page list
 
     Members
@@ -426,8 +505,8 @@ class LoadUnit(wiring.Component):
     fault : SIZE: a row beyond the operand memory
     """
 
-    def __init__(self, memory: OperandMemory, *, key_words: int, kv_heads: int, max_pages: int):
-        self.memory, self.key_words, self.kv_heads, self.max_pages = memory, key_words, kv_heads, max_pages
+    def __init__(self, memory: OperandMemory, *, layout: PageLayout, kv_heads: int, max_pages: int):
+        self.memory, self.layout, self.kv_heads, self.max_pages = memory, layout, kv_heads, max_pages
         self.word = 16 * memory.inputs
         super().__init__(
             {
@@ -448,14 +527,17 @@ class LoadUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.request = request = LoadRequest(
-            width=self.memory.inputs, key_words=self.key_words, kv_heads=self.kv_heads
+            width=self.memory.inputs, layout=self.layout, kv_heads=self.kv_heads
         )
         m.submodules.pages = pages = PageListReader(word=self.word, kv_heads=self.kv_heads, max_pages=self.max_pages)
-        m.submodules.fill = fill = OperandFill(self.memory, key_words=self.key_words)
+        m.submodules.fill = fill = OperandFill(self.memory, key_words=self.layout.records)
         m.submodules.descriptions = descriptions = SyncFIFOBuffered(width=FILL.size, depth=MAX_OPEN_COMMANDS)
         wiring.connect(m, wiring.flipped(self.i), request.i)
         wiring.connect(m, request.job, wiring.flipped(self.job))
-        wiring.connect(m, wiring.flipped(self.words), fill.words)
+        if self.layout.is_encoded:
+            self._decode(m, request, fill)
+        else:
+            wiring.connect(m, wiring.flipped(self.words), fill.words)
         wiring.connect(m, fill.write, wiring.flipped(self.write))
         wiring.connect(m, pages.o, request.pages)
         wiring.connect(m, pages.job, wiring.flipped(self.list_job))
@@ -477,3 +559,18 @@ class LoadUnit(wiring.Component):
         ]
         assert COUNT_BITS >= LENGTH_BITS
         return m
+
+    def _decode(self, m: Module, request: LoadRequest, fill: OperandFill) -> None:
+        """The decoder of pages between the read engine and the operand memory."""
+        m.submodules.decoder = decoder = PageDecoder(self.layout, count_bits=LENGTH_BITS)
+        m.submodules.runs = runs = SyncFIFOBuffered(width=decoder.run.size, depth=MAX_OPEN_RUNS)
+        wiring.connect(m, wiring.flipped(self.words), decoder.words)
+        wiring.connect(m, decoder.o, fill.words)
+        m.d.comb += [
+            runs.w_data.eq(request.runs.payload),
+            runs.w_en.eq(request.runs.valid),
+            request.runs.ready.eq(runs.w_rdy),
+            Value.cast(decoder.runs.payload).eq(runs.r_data),
+            decoder.runs.valid.eq(runs.r_rdy),
+            runs.r_en.eq(decoder.runs.ready),
+        ]

@@ -112,18 +112,16 @@ class Processor(wiring.Component):
         self.key_words = config.head_dim // config.dpe_inputs  # words of the key of one token and KV head
         self.matrix_unit, self.retrieval_unit = MatrixUnit(config), RetrievalUnit(config)
         self.vector_unit = VectorUnit(config)
+        kvmu = self.retrieval_unit.kvpu.kvmu
         self.load_unit = LoadUnit(
             self.matrix_unit.memory,
-            key_words=self.key_words,
+            layout=kvmu.sizes.layout,
             kv_heads=config.kv_heads,
             max_pages=config.max_pages,
         )
-        kvmu = self.retrieval_unit.kvpu.kvmu
         self.copy_unit = CopyUnit(
-            word=word,
-            key_words=self.key_words,
+            layout=kvmu.sizes.layout,
             kv_heads=config.kv_heads,
-            head_page_words=kvmu.sizes.head_page_bytes * 8 // word,
             max_step_tokens=self.retrieval_unit.max_step_tokens,
             descriptor=kvmu.o_dma.payload.shape(),
             tags=kvmu.tags,
@@ -310,6 +308,7 @@ class Processor(wiring.Component):
             retrieval.stored.eq(copy.stored),
             copy.some_kept.eq(retrieval.some_kept),
             copy.slot_word.eq(retrieval.slot_word),
+            *([copy.slot.eq(retrieval.slot)] if retrieval.slot_bits else []),
             copy.tokens.eq(retrieval.tokens),
             self.stat_matrix.eq(matrix.stat_busy),
             self.stat_vector.eq(vector.stat_busy),

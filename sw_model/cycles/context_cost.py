@@ -107,6 +107,8 @@ class Stream:
             kv_heads=c.kv_heads,
             head_dim=c.head_dim,
             page_tokens=c.page_tokens,
+            lanes=c.dpe_inputs,
+            kv_bits=c.kv_bits,
             page_frames_base=self.nbytes,
             max_resident_tokens=(layers + 1) * pages * c.page_tokens,
         )

@@ -248,7 +248,7 @@ def _select(kvmu: Kvmu, command: Command) -> Maker:
                 actions += [*_take_frame(blocks, frame, free > 0, newest), (Act.WRITE, blocks.page(tables, page))]
                 free, newest = max(0, free - 1), frame
                 targets = {head: tables.address(page, head)[1] for head in kvmu.config.heads}
-            tier, nbytes = tables.backing_tier(page), int(tables.pages[page]["used"]) * kvmu.config.slot_bytes
+            tier, nbytes = tables.backing_tier(page), kvmu.config.layout.used_bytes(int(tables.pages[page]["used"]))
             pieces = [
                 Piece(tables.backing_address(page, head), target, tier, Tier.DEVICE, nbytes)
                 for head, target in targets.items()
@@ -297,7 +297,7 @@ def _move(kvmu: Kvmu, command: Command) -> Maker:
     else:
         actions.append((Act.WRITE, blocks.page(tables, target)))
     pieces = [
-        Piece(address, tables.address(target, head, slot)[1], Tier.DEVICE, Tier.DEVICE, kvmu.config.slot_bytes)
+        Piece(address, tables.address(target, head, slot)[1], Tier.DEVICE, Tier.DEVICE, kvmu.config.layout.block_bytes)
         for head, address in enumerate(sources)
     ]
     actions += [
@@ -455,7 +455,7 @@ def _offload(kvmu: Kvmu, tables: ContextTables, blocks: Blocks) -> Iterator[Acti
             yield Act.WRITE, blocks.frame(free_last)
         pieces: list[Piece] = []
         if not own.has(page, SAVED):
-            size = used * kvmu.config.slot_bytes
+            size = kvmu.config.layout.used_bytes(used)
             pieces = [
                 Piece(own.address(page, head)[1], own.backing_address(page, head), Tier.DEVICE, tier, size)
                 for head in kvmu.config.heads

@@ -131,7 +131,7 @@ class _Stream:
         self.store_bytes = -(-store_bytes(shared, [sizes] * 2) // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
         kvmu = KvmuConfig(
             kv_heads=c.kv_heads, head_dim=c.head_dim, page_tokens=c.page_tokens, page_frames_base=self.store_bytes,
-            max_resident_tokens=resident,
+            max_resident_tokens=resident, lanes=c.dpe_inputs, kv_bits=c.kv_bits,
         )  # fmt: skip
         self.frame_bytes = pages * kvmu.page_bytes
         kvmu = replace(kvmu, staging_base=self.store_bytes + self.frame_bytes, staging_head_pages=staged)

@@ -75,7 +75,7 @@ class RetrievalUnit(wiring.Component):
     list_base, list_entries : page lists in memory, see `PageLists`
     list_job, list_words, list_write_done : write engine for the page lists
     some_kept, kept : which tokens of the step STORE copies, see `KeptTokens`
-    slot_index, slot_word, tokens, stored : slots of the tokens of a piece, see `StepSlots`
+    slot_index, slot_word, slot, tokens, stored : slots of the tokens of a piece, see `StepSlots`
     request_updates, updates : mean updates of a piece, see `MeanUpdates`
     descriptors : stream of transfers; held back until the keys and values of the step are stored
     transfer_done, done_tag : a transfer is complete
@@ -94,6 +94,7 @@ class RetrievalUnit(wiring.Component):
         }
         self.settings = {**self.kvpu_settings, "cfg_page_lists_base": self.kvpu.kvmu.sizes.address_bits}
         kvmu = self.kvpu.kvmu
+        self.slot_bits = kvmu.sizes.layout.slot_bits
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
@@ -111,6 +112,7 @@ class RetrievalUnit(wiring.Component):
                 "list_write_done": In(1),
                 "slot_index": In(range(self.max_step_tokens)),
                 "slot_word": Out(WORD_ADDRESS_BITS),
+                **({"slot": Out(self.slot_bits)} if self.slot_bits else {}),
                 "tokens": Out(range(self.max_step_tokens + 1)),
                 "stored": In(1),
                 "some_kept": Out(1),
@@ -135,7 +137,9 @@ class RetrievalUnit(wiring.Component):
         m = Module()
         unit, reply = self.kvpu, self.kvpu.o.payload.shape()
         means = MeanUpdates(assignment=unit.o_assignment.payload.shape(), max_tokens=self.max_step_tokens)
-        slots = StepSlots(reply=reply, word_bytes=self.word // 8, max_tokens=self.max_step_tokens)
+        slots = StepSlots(
+            reply=reply, word_bytes=self.word // 8, max_tokens=self.max_step_tokens, slot_bits=self.slot_bits
+        )
         lists = PageLists(reply=reply, word=self.word, kv_heads=self.config.kv_heads, max_pages=self.config.max_pages)
         m.submodules.kvpu, m.submodules.mean_updates, m.submodules.step_slots = unit, means, slots
         rows, kept = RowReader(unit.wtu.sizes, self.word // 16), KeptTokens(unit.wtu.sizes, MAX_STEP)
@@ -158,6 +162,7 @@ class RetrievalUnit(wiring.Component):
         m.d.comb += [
             means.request.eq(self.request_updates),
             slots.slot_index.eq(self.slot_index),
+            *([self.slot.eq(slots.slot)] if self.slot_bits else []),
             slots.stored.eq(self.stored),
             self.slot_word.eq(slots.slot_word),
             self.tokens.eq(slots.tokens),

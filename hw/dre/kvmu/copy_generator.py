@@ -103,7 +103,7 @@ class CopyGenerator(wiring.Component):
             piece.target.eq(target),
             piece.source_tier.eq(job.source.tier),
             piece.target_tier.eq(job.target.tier),
-            piece.bytes.eq(job.tokens * sizes.slot_bytes),
+            piece.bytes.eq(sizes.layout.blocks(job.tokens) * sizes.layout.block_bytes),
             beat.op.eq(job.op),
             beat.fault.eq(job.fault),
             beat.page.eq(job.page),
@@ -121,7 +121,8 @@ class CopyGenerator(wiring.Component):
     def _address(self, position: data.View, head: Value) -> Value:
         sizes = self.sizes
         base = Mux(position.tier == Tier.DEVICE, self.cfg_page_frames_base, position.base * BACKING_BYTES)
-        offset = (position.number * sizes.kv_heads + head) * sizes.head_page_bytes + position.slot * sizes.slot_bytes
+        head_page = (position.number * sizes.kv_heads + head) * sizes.head_page_bytes
+        offset = head_page + sizes.layout.block_of(position.slot) * sizes.layout.block_bytes
         return (base + offset)[: sizes.address_bits]
 
     def _start(self, m: Module, remaining: Signal, head: Signal, pushed: Signal) -> None:

@@ -60,6 +60,8 @@ class Dispatcher(wiring.Component):
 
     def __init__(self, *, sizes: KvmuSizes):
         self.sizes = sizes
+        # a token cannot be moved out of a block of encoded keys
+        self.operations = tuple(op for op in Op if op != Op.MOVE or not sizes.layout.is_encoded)
         headers = data.StructLayout({"action": Action, "context": range(sizes.max_contexts)})
         super().__init__(
             {
@@ -142,7 +144,7 @@ class Dispatcher(wiring.Component):
                     m.next = "FINISH"
                 with m.Default():
                     m.next = "FLUSH"
-            with m.If(~_is_one_of(op, tuple(Op))):
+            with m.If(~_is_one_of(op, self.operations)):
                 refuse(Fault.OP)
             with m.Elif(self.log_full):
                 refuse(Fault.LOG)

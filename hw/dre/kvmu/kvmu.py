@@ -98,7 +98,9 @@ class KVMU(wiring.Component):
 
     Parameters
     ----------
-    kv_heads, head_dim : of the model; a slot holds 2 * head_dim BF16 values, first the key, then the value
+    kv_heads, head_dim : of the model
+    kv_bits : bits of a stored element, see `hw.kv_codec.page_layout`. 16: a slot holds the key, then the value.
+        4: an address is that of the block of a slot; copies consist of whole blocks; MOVE does not exist
     page_tokens : token slots of a page, a power of two, at most 32
     max_pages, max_clusters : largest sizes of a context ; page_frames : largest number of page frames of all contexts
     max_contexts : largest number of contexts
@@ -158,6 +160,7 @@ class KVMU(wiring.Component):
         tags: int = 4,
         reference_bits: int = 4,
         counters: bool = True,
+        kv_bits: int = 16,
     ):
         check_width(word)
         self.sizes = sizes = KvmuSizes(
@@ -176,6 +179,7 @@ class KVMU(wiring.Component):
             address_bits=address_bits,
             tags=tags,
             reference_bits=reference_bits,
+            kv_bits=kv_bits,
         )
         self.command, self.reply, self.tags, self.counters = sizes.command, sizes.reply, tags, counters
         self.cycles = KvmuTiming(line_words=sizes.line // word)
@@ -230,6 +234,7 @@ class KVMU(wiring.Component):
             cluster_bits=config.cluster_bits,
             hash_bits=config.hash_bits,
             counters=bool(config.dre_counters),
+            kv_bits=config.kv_bits,
         )
 
     @property

@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from hw.dre.kvmu.command import Fault, Op, candidate_layout, command_layout, reply_layout
 from hw.dre.kvmu.records import BASE_BITS, BLOCK_BITS
 from hw.dre.transfer import Tier, TransferKind, piece_layout
+from hw.kv_codec.page_layout import PageLayout
 
 
 class Report(enum.Enum, shape=unsigned(2)):
@@ -41,6 +42,7 @@ class KvmuSizes:
     address_bits: int
     tags: int
     reference_bits: int
+    kv_bits: int = 16
 
     def __post_init__(self) -> None:
         for name in ("page_tokens", "max_pages", "page_frames"):
@@ -67,15 +69,15 @@ class KvmuSizes:
         if region > 1 << self.address_bits:
             raise ValueError(f"address_bits must be at least {(region - 1).bit_length()}, got {self.address_bits}")
 
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of the key and the value of one token for one KV head, BF16."""
-        return 4 * self.head_dim
+    @cached_property
+    def layout(self) -> PageLayout:
+        """Layout of a head page."""
+        return PageLayout(head_dim=self.head_dim, page_tokens=self.page_tokens, word=self.word, kv_bits=self.kv_bits)
 
     @property
     def head_page_bytes(self) -> int:
         """Bytes of a head page."""
-        return self.page_tokens * self.slot_bytes
+        return self.layout.head_page_bytes
 
     @property
     def page_bytes(self) -> int:

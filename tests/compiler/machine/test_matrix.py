@@ -7,6 +7,8 @@ from compiler.machine import interpreter
 from compiler.vector_programs import residual
 from golden import bf16
 from golden.bf16 import FP32
+from golden.core_interpreter import NewToken
+from golden.page_layout import PageLayout
 from sim.bench.axi import Sparse
 from tests.compiler.machine.machines import Command, Pair, bf16_codes, fp32_codes
 
@@ -99,6 +101,37 @@ def test_sums_around_the_smallest_normal_number(rng):
     machines.check()
     sums = [bf16.decode(codes, FP32)[0] for codes in machines.fast.sums if codes is not None]
     assert sums == [tiny] * 5 + [0.0]
+
+
+@pytest.mark.parametrize("n", [4, 16])
+def test_stores_and_gathers_of_encoded_pages(rng, n):
+    """Keys and values of random exponents to random slots; then tokens of several pages and of the step."""
+    layout = PageLayout(2 * n, 8, n, 4)
+    machines, words = pair(rng, n, layout=layout), layout.head_page_bytes // (2 * n)
+    machines.set("pages", [[], [(100, 3), (300, 8), (300 + words, 6)]])
+    for number in range(60):
+        command = Command("GATHER", {
+            "head": int(rng.integers(0, 2)), "values": int(rng.integers(0, 2)), "blocks": int(rng.integers(0, 3)),
+            "restart": int(rng.random() < 0.4), "target": int(rng.choice([0, 2, 5])),
+            "step_word": int(rng.integers(0, 500)), "stride": int(rng.integers(0, 9)),
+            "tokens": int(rng.integers(0, 9)), "skip": int(rng.choice([0, 0, 1, 5])),
+            "word": int(rng.integers(0, 2)), "words": int(number % 3 == 0),
+        })  # fmt: skip
+        if command.fields["word"]:
+            command.fields["words"] = 1
+        if number % 4 == 0:
+            slots = [int(slot) for slot in rng.permutation(8)[:2]]
+            blocks = [300 + layout.block_offset(slot) // (2 * n) for slot in slots]
+            tokens = [NewToken(0, False, 1, [at, at + words], slot) for at, slot in zip(blocks, slots, strict=True)]
+            machines.set("piece", tokens)
+            fields = {"keys": int(rng.integers(600, 900)), "values": int(rng.integers(600, 900)), "key_stride": 4,
+                      "value_stride": 5}  # fmt: skip
+            assert not machines.execute(Command("STORE", fields))
+        machines.execute(command)
+        machines.check(command)
+    assert machines.execute(Command("GATHER", {"head": 1, "restart": 1, "blocks": 9, "target": 65535})).startswith(
+        "row"
+    )
 
 
 @pytest.mark.parametrize("n", [2, 4, 16])
