@@ -47,7 +47,7 @@ class Model:
         cores: int = 1,
     ):
         self.checkpoint = Checkpoint(folder)
-        self.config = config.replace(kv_heads=self.checkpoint.spec.text.kv_heads)
+        self.config = policy.core(config).replace(kv_heads=self.checkpoint.spec.text.kv_heads)
         self.limits, self.policy, self.cores = limits, policy, cores
         self.system = load_system(system) if system else None
         self.clock: CycleClock | None = None

@@ -11,7 +11,8 @@ All numbers are little endian. The file has, in this order:
 | contexts | for each context: `CONTEXT`, cluster records, page records, token lists, mean keys, keys and values |
 
 Records are those of `golden.store.layout`. A page record has no page frame, and its step is 0. Keys and values are the
-used slots of each page in use, KV head after KV head.
+used slots of each page in use, KV head after KV head; if they are encoded, the blocks of these slots
+(`golden.page_layout`).
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.positions import Positions
+from golden.page_layout import PageLayout
 from golden.store import NONE, Context, ContextSizes, Store, StoreError, create_context, interrupted
 from golden.store.create import check_context
 from golden.store.layout import CLUSTER, OPEN, PAGE, RESIDENT, SAVED, STORAGE
@@ -65,6 +67,7 @@ class Machine:
     kv_heads          KV heads of a page
     host, storage     images of host memory and storage, uint8, from byte address 0 on
     model             number of the model, such as `Checkpoint.fingerprint`; 0: not stated
+    encoded           layout of a head page with encoded keys and values; None: they are in BF16
     """
 
     store: Store
@@ -73,25 +76,31 @@ class Machine:
     host: np.ndarray
     storage: np.ndarray
     model: int = 0
+    encoded: PageLayout | None = None
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes of the key and value of one KV head of one token."""
-        return 2 * self.store.key_bytes // self.kv_heads
+    def layout(self) -> PageLayout:
+        """Layout of a head page."""
+        return self.encoded or PageLayout(self.store.key_bytes // 2 // self.kv_heads, self.store.page_tokens)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the keys and values of one page, all KV heads."""
+        return self.kv_heads * self.layout.head_page_bytes
 
     def slots(self, context: Context, page: int) -> Iterator[np.ndarray]:
-        """Views on the used slots of a page, KV head after KV head."""
-        record, size = context.pages[page], self.slot_bytes
+        """Views on the used slots of a page, or on their blocks, KV head after KV head."""
+        record, layout = context.pages[page], self.layout
         flags = int(record["flags"])
         if flags & RESIDENT:
             memory = self.store.memory
-            start = self.page_frames_base - self.store.origin + int(record["frame"]) * self.store.page_bytes
+            start = self.page_frames_base - self.store.origin + int(record["frame"]) * self.page_bytes
         else:
             memory = self.storage if flags & STORAGE else self.host
-            start = self.store.backing_base(context.number, flags & STORAGE != 0) + page * self.store.page_bytes
+            start = self.store.backing_base(context.number, flags & STORAGE != 0) + page * self.page_bytes
         for head in range(self.kv_heads):
-            first = start + head * self.store.page_tokens * size
-            yield memory[first : first + int(record["used"]) * size]
+            first = start + head * layout.head_page_bytes
+            yield memory[first : first + layout.used_bytes(int(record["used"]))]
 
 
 @dataclass(frozen=True)
@@ -270,7 +279,7 @@ def _check_address(machine: Machine, path: Path, context: _SavedContext, at: Con
             raise ContextFileError(f"{path}: {name} of context {at.number} must be at least {used}, got {size}")
     check_context(store, at.number, sizes, at.base, host_base=at.host_base, storage_base=at.storage_base)
     for name, memory, base in (("host", machine.host, at.host_base), ("storage", machine.storage, at.storage_base)):
-        needed = base + len(context.pages) * store.page_bytes
+        needed = base + len(context.pages) * machine.page_bytes
         in_storage = context.pages["flags"] & STORAGE != 0
         if (context.pages["used"] > 0)[in_storage == (name == "storage")].any() and needed > len(memory):
             raise ContextFileError(f"{path}: {name} must have at least {needed} bytes, got {len(memory)}")
@@ -352,7 +361,7 @@ def _split(machine: Machine, path: Path, number: int, section: np.ndarray) -> _S
         end = offset + count * kind.itemsize * (columns or 1)
         table = section[offset:end].view(kind)
         tables[name], offset = table.reshape(count, columns) if columns else table, end
-    needed = int(tables["pages"]["used"].sum()) * machine.kv_heads * machine.slot_bytes
+    needed = machine.kv_heads * sum(map(machine.layout.used_bytes, tables["pages"]["used"].tolist()))
     if len(section) != offset + needed:
         raise ContextFileError(f"{path}: section {number} must have {offset + needed} bytes, got {len(section)}")
     return _SavedContext(header, **tables, data=section[offset:])

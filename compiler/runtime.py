@@ -241,6 +241,8 @@ class Machine:
         use: tuple[object, ...] = () if (table_use := policy.table(config)) == RESV_POLICY else (table_use,)
         if branch is not None:
             use = (*use, policy)
+        if config.kv_bits != 16:
+            use = (*use, config.kv_bits)
         for each in use:  # contexts of another use of the tables, or of another branch, cannot continue
             self._model = zlib.crc32(repr(each).encode(), self._model) or 1
 
@@ -255,7 +257,8 @@ class Machine:
         kvmu, host = self.core.table.kvmu, np.frombuffer(self.core.host, np.uint8)
         store = Store(np.frombuffer(self.core.device, np.uint8), kvmu.base)
         frames = kvmu.config.page_frames_base
-        return context_file.Machine(store, frames, self.config.kv_heads, host, host, self._model)
+        encoded = kvmu.config.layout if kvmu.config.layout.is_encoded else None
+        return context_file.Machine(store, frames, self.config.kv_heads, host, host, self._model, encoded)
 
     def session(self, path: Path | str | None = None, kind: type[Session] | None = None) -> Session:
         """A new session on a free stream, or with `path` the session that `Session.save` wrote.

@@ -331,7 +331,8 @@ class DecoderLayer:
     table    KV prediction unit, shared with other layers and streams
     context  number of the context of this layer and stream in the store of `table`
     biases   BF16 bit patterns (outputs,) of those matrices that have one, of q, k and v
-    keys, values  BF16 codes (Hkv, d) of the tokens so far, in memory order; not empty if the stream is resumed
+    keys, values  BF16 codes (Hkv, d) of the tokens so far as they are read from their pages, in memory order; not empty
+                  if the stream is resumed
     following     layer for which the queries of this layer select; None: no layer
     prefetched    selection of the layer before for the next step of this layer; None: this layer selects itself
     policy        what the layer does with its tokens
@@ -459,9 +460,15 @@ class DecoderLayer:
         if self.policy.mean_keys:
             means_of = vectors if averaged is None else averaged.reshape(len(k), -1)
             self._update_means(np.ascontiguousarray(means_of).view(bfloat16), assigned)
-        self.keys += list(k)
-        self.values += list(v)
+        self.keys += self._as_stored(k)
+        self.values += self._as_stored(v)
         return codes, assigned, opening + replies
+
+    def _as_stored(self, x: np.ndarray) -> list[np.ndarray]:
+        """Keys or values (T, Hkv, d) as they are read from a page, where they can be encoded."""
+        layout = self.table.kvmu.config.layout
+        rows = x.reshape(-1, x.shape[-1])
+        return list(layout.decode(layout.encode(rows)).reshape(x.shape) if layout.is_encoded else x)
 
     def _update_means(self, keys: np.ndarray, assigned: Assignment) -> None:
         """Update the mean keys of the context piece by piece; clusters that are opened later have no mean key yet."""
@@ -507,8 +514,8 @@ class DecoderLayer:
         kept = np.arange(tokens) if stored_later else self.kept_tokens(k)
         if stored_later:
             codes, assigned = np.zeros(0, np.uint32), self.table.clusters.assign(np.zeros(0, np.uint32))
-            self.keys += list(k)
-            self.values += list(v)
+            self.keys += self._as_stored(k)
+            self.values += self._as_stored(v)
         else:
             codes, assigned, more = self.append(k[kept], v[kept], averaged)
         selection, self.prefetched = self.prefetched or self.select(q), None

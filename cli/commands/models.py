@@ -269,7 +269,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--policy", default=POLICY, metavar="NAME",
         help="past tokens that a layer attends to: resv, full, window, hybrid, rekv, quickprefill, codecsight, "
-        f"mosaic, infinigen, infinigenp, or a Python file (default {POLICY})",
+        f"mosaic, infinigen, infinigenp, oaken, or a Python file (default {POLICY})",
     )  # fmt: skip
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy; repeatable"

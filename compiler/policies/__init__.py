@@ -15,6 +15,7 @@ from compiler.policies.full import FullPolicy
 from compiler.policies.hybrid import HybridPolicy
 from compiler.policies.infinigen import InfiniGenPolicy, InfiniGenPPolicy
 from compiler.policies.mosaic import MosaicPolicy
+from compiler.policies.oaken import OakenPolicy
 from compiler.policies.quickprefill import QuickPrefillPolicy
 from compiler.policies.rekv import RekvPolicy
 from compiler.policies.resv import ResvPolicy
@@ -34,6 +35,7 @@ POLICIES: dict[str, type[Policy]] = {
         MosaicPolicy,
         InfiniGenPolicy,
         InfiniGenPPolicy,
+        OakenPolicy,
     )
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "InfiniGenPPolicy",
     "InfiniGenPolicy",
     "MosaicPolicy",
+    "OakenPolicy",
     "Policy",
     "QuickPrefillPolicy",
     "RekvPolicy",

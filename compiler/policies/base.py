@@ -90,6 +90,10 @@ class Policy(ABC):
         """Largest number of frames that are one step."""
         return 1
 
+    def core(self, config: Config) -> Config:
+        """The core that the policy needs: `config`, or one with other settings."""
+        return config
+
     @abstractmethod
     def clustering(self, config: Config) -> ClusterRule:
         """Settings of the HCU."""

@@ -53,4 +53,8 @@ class CodecSightPolicy(FullPolicy):
 
     def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
         """The slots of a window; they are in no page."""
+        if config.kv_bits != 16:
+            raise ValueError(
+                f"kv_bits must be 16 for policy {self.name}, which has no encoded pages, got {config.kv_bits}"
+            )
         return TableSizes(tokens, 1, 1, 1)

@@ -65,6 +65,8 @@ class MosaicPolicy(Policy):
 
     def table(self, config: Config) -> LayerPolicy:
         """Two stages; the tokens of a step are stored after it."""
+        if config.kv_bits != 16:  # MOVE copies a slot of whole words
+            raise ValueError(f"kv_bits must be 16 for policy {self.name}, which moves tokens, got {config.kv_bits}")
         return LayerPolicy(hashes=False, partitions=self.top_visual)
 
     def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:

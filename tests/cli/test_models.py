@@ -13,7 +13,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vrex
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, InfiniGenPPolicy, MosaicPolicy, RekvPolicy, ResvPolicy, WindowPolicy
+from compiler.policies import (
+    FullPolicy,
+    InfiniGenPPolicy,
+    MosaicPolicy,
+    OakenPolicy,
+    RekvPolicy,
+    ResvPolicy,
+    WindowPolicy,
+)
 from compiler.runtime import Limits, compile_model
 from hw.config import Config
 from sim.bench.model_run import ModelMismatch, ModelRun
@@ -165,17 +173,19 @@ def test_selection_for_the_next_layer(run):
     "policy, options",
     [
         (FullPolicy(), ()),
+        (OakenPolicy(), ()),
         (WindowPolicy(sink=4, recent=8), ("sink=4", "recent=8")),
         (RekvPolicy(frames=1, prefetch="next_layer"), ("frames=1", "prefetch=next_layer")),
         (InfiniGenPPolicy(budget=4, column_share=0.5), ("budget=4", "column_share=0.5")),
     ],
-    ids=["full", "window", "rekv", "infinigenp"],
+    ids=["full", "oaken", "window", "rekv", "infinigenp"],
 )
 def test_policies(policy, options, run):
     """A real video through the tower: the answer, the commands and the moved bytes of the runtime."""
     arguments = [part for option in options for part in ("--option", option)]
     made = result(run("llava", *FILM, *ASK, *TINY, "--policy", policy.name, *arguments, "--json"))
-    session = compile_model(Checkpoint("llava"), Config.preset("tiny"), Limits(tokens=64), policy).session()
+    config = policy.core(Config.preset("tiny"))
+    session = compile_model(Checkpoint("llava"), config, Limits(tokens=64), policy).session()
     session.prompt([BEGIN])
     for frame in list(sample(decode("film.mp4"), 1))[:2]:
         session.frame(frame.rgb())
@@ -281,7 +291,9 @@ REFUSED = {
     "llava --video empty.avi": "video 'empty.avi': ",
     "llama --video film.mp4": "model must have a vision tower to watch a video, got one of family llama",
     "llava --ask w3 --policy none": "policy must be one of resv, full, window, hybrid, rekv, "
-    "quickprefill, codecsight, mosaic, infinigen, infinigenp or a .py file, got 'none'",
+    "quickprefill, codecsight, mosaic, infinigen, infinigenp, oaken or a .py file, got 'none'",
+    "llava --ask w3 --policy mosaic --set kv_bits=4": "kv_bits must be 16 for policy mosaic, which moves tokens, got 4",
+    "llava --ask w3 --set kv_bits=8": "kv_bits must be 4 or 16, got 8",
     "llava --ask w3 --policy full --ratio 0.3": "option of policy full must be one of prefetch, got 'ratio'",
     "llava --ask w3 --policy window --option sink": "--option must be NAME=VALUE, got 'sink'",
     "llava --ask w3 --policy window --option sink=6": "sink must be a multiple of page_tokens = 4, got 6",

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, RekvPolicy, ResvPolicy, WindowPolicy, load_policy
+from compiler.policies import (
+    CodecSightPolicy,
+    FullPolicy,
+    InfiniGenPPolicy,
+    MosaicPolicy,
+    OakenPolicy,
+    QuickPrefillPolicy,
+    RekvPolicy,
+    ResvPolicy,
+    WindowPolicy,
+    load_policy,
+)
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from golden.baselines import rekv, rekv_blocks
@@ -23,12 +34,12 @@ BLOCK = TINY.page_tokens
 class Sessions:
     """The same steps on the machine and on the golden model."""
 
-    def __init__(self, folder, policy, rng, resident=0, layers=2, tokens=96, step=9):
+    def __init__(self, folder, policy, rng, resident=0, layers=2, tokens=96, step=9, config=TINY):
         write_random(folder, "llama", rng, changes={"num_hidden_layers": layers})
         self.checkpoint, self.rng, self.position = Checkpoint(folder), rng, 0
         limits = Limits(tokens=tokens, step=step, resident=resident)
-        self.machine = compile_model(self.checkpoint, TINY, limits, policy)
-        self.session, self.model = self.machine.session(), golden_model(self.checkpoint, TINY, policy, tokens)
+        self.machine = compile_model(self.checkpoint, config, limits, policy)
+        self.session, self.model = self.machine.session(), golden_model(self.checkpoint, config, policy, tokens)
 
     def golden(self, x, label=0):
         for layer in self.model.layers:
@@ -99,6 +110,51 @@ def test_full_attention_equals_the_softmax_of_all_keys(tmp_path, rng):
             # a weight has an error of 1 % (exponential 0.65 %, rounding), the result is rounded to 8 bits
             bound = 0.012 * (weights / weights.sum() @ np.abs(values[:end, head // group])) + 2.0**-8 * np.abs(want)
             assert (np.abs(got - want) <= bound + 1e-30).all()
+
+
+FOUR_BITS = {  # policy, tokens in device memory
+    "oaken": (OakenPolicy(), 6),
+    "oaken, next layer": (OakenPolicy(prefetch="next_layer"), 6),
+    "resv": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
+    "window": (WindowPolicy(sink=4, recent=8), 0),
+    "rekv": (RekvPolicy(frames=2), 6),
+    "quickprefill": (QuickPrefillPolicy(rho=0.5, group_frames=1), 6),
+    "infinigenp": (InfiniGenPPolicy(budget=5, column_share=0.5), 6),
+}
+
+
+@pytest.mark.parametrize("name", FOUR_BITS)
+def test_four_bits(name, tmp_path, rng):
+    """Past tokens as they are stored, those of the step in BF16, as in the golden layers; logits differ from BF16."""
+    (policy, resident), logits = FOUR_BITS[name], []
+    for kv_bits in (4, 16) if name == "resv" else (4,):
+        config, generator = TINY.replace(kv_bits=kv_bits), np.random.default_rng(5)
+        sessions = Sessions(tmp_path, policy, generator, resident, tokens=64, step=5, config=config)
+        sessions.prompt([1, 2])
+        for number in range(4):
+            for layer in sessions.model.layers:
+                layer.visual = True
+            sessions.frame(4, label=number + 1 if policy.name == "rekv" else 0)
+        for layer in sessions.model.layers:
+            layer.visual = False
+        sessions.answer([1, 2, 3, 4], 3)
+        logits.append(sessions.session.logits)
+        moved = [sum(step.retrieved.fetched) for step in sessions.session.steps]
+        assert any(moved) == bool(resident)
+        block = sessions.machine.core.table.kvmu.config.layout.block_bytes
+        assert all(nbytes % block == 0 for nbytes in moved)
+    assert len(logits) == 1 or (logits[0] != logits[1]).any()
+
+
+def test_policies_without_encoded_pages(tmp_path, rng):
+    write_random(tmp_path, "llama", rng)
+    for policy, kv_bits, message in (
+        (OakenPolicy(), 16, "kv_bits must be 4 for policy oaken, got 16"),
+        (MosaicPolicy(), 4, "kv_bits must be 16 for policy mosaic, which moves tokens, got 4"),
+        (CodecSightPolicy(), 4, "kv_bits must be 16 for policy codecsight, which has no encoded pages, got 4"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            compile_model(Checkpoint(tmp_path), TINY.replace(kv_bits=kv_bits), Limits(tokens=64), policy)
 
 
 @pytest.mark.parametrize("prefetch", ["same_layer", "next_layer"])
@@ -253,7 +309,7 @@ def test_refusals(tmp_path, rng):
         (
             ("recent", {}),
             "policy must be one of resv, full, window, hybrid, rekv, quickprefill, codecsight, mosaic, infinigen, "
-            "infinigenp or a .py file, got 'recent'",
+            "infinigenp, oaken or a .py file, got 'recent'",
         ),
         (("window", {"sinks": 4}), "option of policy window must be one of prefetch, sink, recent, got 'sinks'"),
         (("window", {"recent": 0}), "recent must be at least 1, got 0"),

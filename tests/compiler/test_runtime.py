@@ -35,7 +35,10 @@ def golden_model(checkpoint, config, policy, tokens):
     store = create_store(memory, 0, shared)
     for n in range(text.layers):
         create_context(store, n, own, shared.nbytes + n * own.nbytes(shared))
-    kvmu = KvmuConfig(config.kv_heads, config.head_dim, config.page_tokens, max_resident_tokens=1 << 30)
+    kvmu = KvmuConfig(
+        config.kv_heads, config.head_dim, config.page_tokens, max_resident_tokens=1 << 30, lanes=config.dpe_inputs,
+        kv_bits=config.kv_bits,
+    )  # fmt: skip
     selection = policy.selection()
     table = Kvpu(policy.clustering(config), kvmu, memory, 0, selection.wtu, selection.target)
     shape = LayerShape(
